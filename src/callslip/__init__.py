@@ -1,0 +1,38 @@
+"""One identity, one lifecycle and one durable log for every tool call of an AI agent.
+
+Importing this does nothing: the names below are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from callslip.blocking import Blocking as blocking
+    from callslip.errors import CallslipError
+    from callslip.ledger import Ledger
+    from callslip.ledger import open_ledger as open
+    from callslip.session import Call, Session
+    from callslip.settings import Settings
+
+__version__ = "0.1.0"
+__all__ = ["Call", "CallslipError", "Ledger", "Session", "Settings", "blocking", "open"]
+
+_WHERE = {
+    "open": ("callslip.ledger", "open_ledger"),
+    "blocking": ("callslip.blocking", "Blocking"),
+    "Ledger": ("callslip.ledger", "Ledger"),
+    "Session": ("callslip.session", "Session"),
+    "Call": ("callslip.session", "Call"),
+    "Settings": ("callslip.settings", "Settings"),
+    "CallslipError": ("callslip.errors", "CallslipError"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'callslip' has no attribute {name!r}")
+    from importlib import import_module
+
+    module, attribute = _WHERE[name]
+    return getattr(import_module(module), attribute)

@@ -1,0 +1,298 @@
+"""Reading a session costs the same however long it is: finished entries are stored, only the tail is folded.
+
+A checkpoint at seq N is the finished entries up to N as rows, the texts still being written as pieces, and the small
+rest of the fold's state. It is derived from the log alone, so any process may make it, and making it twice changes
+nothing. One made by another version of the fold is ignored and made afresh.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from callslip import events as ev
+from callslip.board import Stream, TextKey
+from callslip.entries import AnyEntry, Entry, Info, Message, PermissionRequest, Snapshot, Thought, ToolCall
+from callslip.errors import Gone, NotFound, Refused
+from callslip.events import decode_event
+from callslip.fold import VERSION, State
+from callslip.rows import SessionRow
+from callslip.store.protocol import Checkpoint, Progress, Store
+from callslip.text import Proof, Text
+
+PAGE = 2000
+ALL = 2**62
+
+
+class KeptText(msgspec.Struct, array_like=True):
+    """A text being written: how much of it is stored as pieces, and what its policy remembers."""
+
+    entry: int
+    field: str
+    units: int
+    chars: int
+    generation: int
+    previous: str
+    growths: int
+    only_growths: bool
+
+
+class Kept(msgspec.Struct, omit_defaults=True):
+    """The state of a fold without its finished entries and without its texts."""
+
+    seq: int
+    info: Info
+    entries: list[AnyEntry] = []
+    texts: list[KeptText] = []
+    stream: tuple[int, str, str, bool] | None = None
+    proven: list[tuple[str, str, Proof]] = []
+
+
+_kept = msgspec.json.Decoder(Kept)
+_entry = msgspec.json.Decoder(AnyEntry)
+encode = msgspec.json.encode
+
+
+def _open_texts(state: State) -> dict[TextKey, Text]:
+    texts = dict(state.texts)
+    if state.stream is not None:
+        texts[state.stream.entry.id, "content"] = state.stream.text
+    return texts
+
+
+def keep(state: State) -> bytes:
+    """What a checkpoint must remember of a state whose finished entries were taken out."""
+    texts = [
+        KeptText(
+            *key, t.length(), t.missing_chars + len(t.value()), t.generation, t.previous, t.growths, t.only_growths
+        )
+        for key, t in _open_texts(state).items()
+    ]
+    bare = [msgspec.structs.replace(entry) for entry in state.entries.values()]
+    for entry in bare:
+        for text in texts:
+            if text.entry == entry.id:
+                setattr(entry, text.field, "")
+    stream = state.stream
+    kept = Kept(
+        seq=state.seq,
+        info=state.info,
+        entries=bare,  # pyright: ignore[reportArgumentType]
+        texts=texts,
+        stream=(stream.entry.id, stream.source, stream.chunks, stream.plain is not None) if stream else None,
+        proven=[(*key, proof) for key, proof in state.proven.items()],
+    )
+    return encode(kept)
+
+
+def resume(session: str, data: bytes, whole: dict[TextKey, str]) -> State:
+    """A state to fold on from. Texts that are not given whole keep only their length: enough to append to them."""
+    kept = _kept.decode(data)
+    state = State(session)
+    state.seq, state.info = kept.seq, kept.info
+    state.proven = {(source, kind): proof for source, kind, proof in kept.proven}
+    for entry in kept.entries:
+        state.entries[entry.id] = entry
+        if isinstance(entry, ToolCall):
+            state.calls[entry.call_id] = entry
+        elif isinstance(entry, PermissionRequest):
+            state.requests[entry.request_id] = entry
+    texts = {(text.entry, text.field): _text(text, whole) for text in kept.texts}
+    if kept.stream is not None:
+        identity, source, chunks, plain = kept.stream
+        state.stream = _stream(state.entries[identity], source, chunks, plain)
+        state.stream.text = texts.pop((identity, "content"))
+    state.texts = texts
+    return state
+
+
+def _text(kept: KeptText, whole: dict[TextKey, str]) -> Text:
+    text = Text()
+    text.units, text.generation, text.previous = kept.units, kept.generation, kept.previous
+    text.growths, text.only_growths = kept.growths, kept.only_growths
+    if (kept.entry, kept.field) in whole:
+        text.blocks = [whole[kept.entry, kept.field]]
+    else:
+        text.missing, text.missing_chars = kept.units, kept.chars
+    return text
+
+
+def _stream(entry: Entry, source: str, chunks: str, plain: bool) -> Stream:
+    assert isinstance(entry, Message | Thought)
+    cls = ev.MessageDelta if isinstance(entry, Message) else ev.ThoughtDelta
+    stream = Stream(entry, cls, source, chunks)
+    stream.plain = cls if plain else None
+    return stream
+
+
+def _needs_whole(kept: Kept) -> set[TextKey]:
+    """A text whose next chunk may be compared with all of it cannot be folded on by its length alone."""
+    if kept.stream is None or kept.stream[3]:
+        return set()
+    return {(kept.stream[0], "content")}
+
+
+async def _start(store: Store, session: SessionRow, *, whole: bool) -> tuple[State, Checkpoint | None]:
+    """The newest state that is stored: the checkpoint, or what retention left, or nothing."""
+    at = await store.checkpoint(session.name)
+    if at is not None and at.version != VERSION:
+        at = None
+    if at is None:
+        base = await store.base(session.name)
+        return (resume_base(session.name, base.state) if base else State(session.name)), None
+    kept = _kept.decode(at.state)
+    wanted = {(text.entry, text.field) for text in kept.texts} if whole else _needs_whole(kept)
+    texts = {key: await store.pieces(session.name, *key) for key in wanted}
+    return resume(session.name, at.state, texts), at
+
+
+async def _fold_on(store: Store, state: State, upto: int) -> None:
+    while state.seq < upto:
+        rows = await store.events(state.session, state.seq, min(PAGE, upto - state.seq))
+        if not rows:
+            return
+        state.fold(decode_event(body) for _, body in rows)
+
+
+async def project(store: Store, name: str) -> bool:
+    """Move a session's checkpoint to its head. True if there is nothing left to do."""
+    session = await store.session(name)
+    if session is None:
+        return True
+    state, at = await _start(store, session, whole=False)
+    if at is not None and at.seq >= session.head:
+        return True
+    before = {
+        key: (t.length(), t.missing_chars + len(t.value()), t.generation) for key, t in _open_texts(state).items()
+    }
+    await _fold_on(store, state, session.head)
+    finished = state.finished()
+    for entry in finished:
+        for field in ("content", "input_text", "output_text"):
+            if (entry.id, field) in state.headless:
+                head = await store.pieces(name, entry.id, field)
+                setattr(entry, field, head + getattr(entry, field))
+    pieces, dropped = _pieces(state, before)
+    progress = Progress(
+        session=name,
+        after=at.seq if at else 0,
+        checkpoint=Checkpoint(state.seq, VERSION, keep(state)),
+        entries=[(entry.id, encode(entry)) for entry in finished],
+        notes=list(state.noted.items()),
+        pieces=pieces,
+        dropped=dropped,
+        afresh=at is None,
+    )
+    return await store.save_progress(progress)
+
+
+Before = dict[TextKey, tuple[int, int, int]]
+
+
+def _pieces(state: State, before: Before) -> tuple[list[tuple[int, str, int, str]], list[TextKey]]:
+    """What was added to the open texts, and which texts are no longer open or became others."""
+    texts = _open_texts(state)
+    pieces: list[tuple[int, str, int, str]] = []
+    dropped = [key for key in before if key not in texts]
+    for key, text in texts.items():
+        units, chars, generation = before.get(key, (0, 0, text.generation))
+        if generation != text.generation:
+            dropped.append(key)
+            units, chars = 0, 0
+        added = text.value()[chars - text.missing_chars :]
+        if added:
+            pieces.append((*key, units, added))
+    return pieces, dropped
+
+
+async def read(store: Store, name: str, *, limit: int = ALL, before: int = ALL) -> Snapshot:
+    """A session as it stands: its newest entries up to a limit, or the newest older than `before`."""
+    session = await store.session(name)
+    if session is None:
+        raise NotFound(f"no session {name!r}")
+    state, at = await _start(store, session, whole=True)
+    await _fold_on(store, state, session.head)
+    state.render()
+    entries = [entry for entry in state.entries.values() if entry.id < before]
+    if at is not None:
+        stored = await store.entries(name, before, limit)
+        entries += [_with_note(_entry.decode(body), state.noted.get(identity)) for identity, body in stored]
+    entries.sort(key=lambda entry: entry.id)
+    return Snapshot(name, state.seq, state.info, entries[-limit:] if limit < len(entries) else entries)
+
+
+def _with_note(entry: Entry, note: dict[str, Any] | None) -> Entry:
+    for field, value in (note or {}).items():
+        setattr(entry, field, value)
+    return entry
+
+
+async def state_at(store: Store, name: str, seq: int | None = None) -> State:
+    """A session as it stood after an event, folded from the beginning of what is kept."""
+    session = await store.session(name)
+    if session is None:
+        raise NotFound(f"no session {name!r}")
+    upto = session.head if seq is None else seq
+    if upto > session.head or upto < 0:
+        raise Refused("at", f"{upto} is not a seq of this session, which goes to {session.head}")
+    if upto < session.low:
+        raise Gone(upto, session.low)
+    base = await store.base(name)
+    state = resume_base(name, base.state) if base else State(name)
+    await _fold_on(store, state, upto)
+    return state
+
+
+# Retention freezes a state whole, open texts included, as the base that the kept log goes on from.
+
+
+class Base(msgspec.Struct):
+    """A frozen state: what a checkpoint keeps, and its open texts."""
+
+    kept: msgspec.Raw
+    texts: list[tuple[int, str, str]]
+
+
+_base = msgspec.json.Decoder(Base)
+
+
+def freeze(state: State) -> bytes:
+    """The base that replaces everything up to the state's seq. Its finished entries are forgotten."""
+    state.finished()
+    texts = [(*key, text.value()) for key, text in _open_texts(state).items()]
+    return encode(Base(msgspec.Raw(keep(state)), texts))
+
+
+def resume_base(session: str, data: bytes) -> State:
+    """The state that a base froze."""
+    base = _base.decode(data)
+    return resume(session, bytes(base.kept), {(entry, field): text for entry, field, text in base.texts})
+
+
+async def prune(store: Store, name: str, before: int) -> int:
+    """Forget the events older than a time (ms), up to a whole number of turns' worth: none that an open call needs."""
+    session = await store.session(name)
+    if session is None:
+        raise NotFound(f"no session {name!r}")
+    cut = await _last_before(store, session, before)
+    if cut <= session.low:
+        return 0
+    state = await state_at(store, name, cut)
+    while not await project(store, name):
+        pass
+    base = freeze(state)
+    return await store.prune(name, cut, base, list(state.entries))
+
+
+async def _last_before(store: Store, session: SessionRow, before: int) -> int:
+    """The last event before a time: by halves, since `at` grows with seq but for foreign clocks, which may lie."""
+    low, high = session.low, session.head
+    while low < high:
+        middle = (low + high + 1) // 2
+        rows = await store.events(session.name, middle - 1, 1)
+        if rows and decode_event(rows[0][1]).at < before:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,349 @@
+"""From drafts to events: which call is meant, what the event is worth, what else must be appended with it.
+
+Runs inside the store's transaction, on rows alone, with no effect but on the unit of work. Nothing here is a rule about
+states, texts or pairing: those are asked of `lifecycle.py`, `redact.py` and `project.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from typing import TypeVar, cast
+
+import msgspec
+from msgspec import structs
+
+from callslip import codec, ids
+from callslip import events as ev
+from callslip.errors import Conflict, Illegal, Refused
+from callslip.events import Draft, Event, Verdict, decode_event, encode_event
+from callslip.lifecycle import (
+    ENDS,
+    TURN_CLOSES,
+    Meant,
+    judge,
+    judge_answer,
+    next_state,
+    proposal_of,
+    which_call,
+)
+from callslip.project import MESSAGE, take
+from callslip.redact import Redactor
+from callslip.rows import CallRow, Carry, KeyRow, SessionRow
+from callslip.store.unit import Unit
+
+E = TypeVar("E", bound=Event)
+MS = 1000
+
+
+class How(msgspec.Struct, frozen=True, kw_only=True):
+    """Who writes, and by which settings. `strict` raises where a foreign source's oddity would be recorded."""
+
+    redactor: Redactor
+    source: str = ""
+    owner: str = ""
+    strict: bool = False
+    ingest_lease: float = 600.0
+    turn_grace: float = 2.0
+
+
+class Writing:
+    """One write to one session."""
+
+    def __init__(self, unit: Unit, session: str, how: How) -> None:
+        self.unit = unit
+        self.how = how
+        self.session: SessionRow = unit.session_to_write(session)
+        self.now = unit.now()
+        self.blank = self.session.turns == 0 and self.session.calls == 0 and not self.session.message
+
+    def run(self, drafts: Sequence[Draft]) -> list[Event]:
+        """Every draft's event, in order; for a key that was seen before, the event it made then."""
+        return [self._draft(draft) for draft in drafts]
+
+    def _draft(self, draft: Draft) -> Event:
+        event = draft.event
+        if draft.key:
+            before = self._seen(draft)
+            if before is not None:
+                return before
+            event = structs.replace(event, key=draft.key)
+        done = self._event(event, draft.witness)
+        if draft.key:
+            mark = draft.mark or _mark(draft.event)
+            self.unit.put_key(KeyRow(self.session.name, draft.key, mark, done.seq))
+        return done
+
+    def _seen(self, draft: Draft) -> Event | None:
+        """C7: the same key and body give the first result, another body is refused."""
+        row = self.unit.key(self.session.name, draft.key)
+        if row is None:
+            return None
+        event = self.unit.event(self.session.name, row.seq)
+        if row.mark != (draft.mark or _mark(draft.event)):
+            raise Conflict(f"key {draft.key!r} was used before with another body", event)
+        if event is None:
+            raise Conflict(f"key {draft.key!r} was used before; retention removed its event")
+        return event
+
+    def _event(self, event: Event, witness: bool = False) -> Event:
+        if isinstance(event, ev.CallEvent):
+            return self._call_event(event, witness)
+        if witness and not self._is_news(event):
+            return self._append(event, "witness")
+        if isinstance(event, ev.MessageDelta | ev.ThoughtDelta):
+            return self._append(self._hold_back(event))
+        self._release()
+        if isinstance(event, ev.TurnStarted):
+            return self._turn_started(event)
+        if isinstance(event, ev.TurnEnded):
+            return self._turn_ended(event)
+        return self._append(event)
+
+    def _append(self, event: Event, verdict: Verdict = "applied") -> Event:
+        session = self.session
+        session.updated_at = self.now
+        if verdict != "applied" and isinstance(event, ev.STREAMED):
+            event = structs.replace(event, text=self.how.redactor.text(event.text))  # pyright: ignore
+        event = structs.replace(
+            event,
+            seq=session.head + 1,
+            at=event.at or self.now,
+            source=event.source or self.how.source,
+            verdict=verdict,
+        )
+        take(self.unit, session, event)
+        self.unit.add_event(session.name, event)
+        return event
+
+    # Text that may begin a secret waits for what comes next.
+
+    def _hold_back(self, event: E) -> E:
+        carry = self.session.carry
+        text = cast(ev.MessageDelta, event).text
+        if carry is not None and not self._goes_on(carry, event):
+            self._release()
+            carry = None
+        held = carry.tail if carry is not None else ""
+        if carry is not None and getattr(event, "chunks", "") in ("auto", "cumulative") and _grew(text, carry.chunk):
+            held = ""  # A cumulative chunk brings again what was held back of the one before.
+        out, tail = self.how.redactor.feed(held, text)
+        if not tail:
+            self.session.carry = None
+        else:
+            empty = structs.replace(event, text="", key="", at=0, seq=0)  # pyright: ignore[reportCallIssue]
+            self.session.carry = Carry(tail, text, encode_event(empty))
+        return event if out == text else structs.replace(event, text=out)  # pyright: ignore[reportCallIssue]
+
+    def _goes_on(self, carry: Carry, event: Event) -> bool:
+        held = decode_event(carry.event)
+        if type(held) is not type(event):
+            return False
+        if isinstance(event, ev.CallEvent):
+            return cast(ev.CallEvent, held).call == event.call
+        return cast(ev.MessageDelta, held).message_id == cast(ev.MessageDelta, event).message_id
+
+    def _release(self) -> None:
+        """Append what was held back, as the chunk it is the end of."""
+        carry, self.session.carry = self.session.carry, None
+        if carry is None:
+            return
+        held = decode_event(carry.event)
+        text = self.how.redactor.flush(carry.tail)
+        if not text:
+            return
+        event = structs.replace(held, text=text)  # pyright: ignore[reportCallIssue]
+        if isinstance(event, ev.CallEvent):
+            row = self.unit.call(event.call)
+            verdict = judge(row, event)
+            self._append(self._about(event, row, verdict), verdict)
+        else:
+            self._append(event)
+
+    # Turns
+
+    def _turn_started(self, event: ev.TurnStarted) -> Event:
+        if event.turn and event.turn == self.session.turn:
+            return self._append(event, "duplicate")
+        if self.session.turn:
+            self._turn_ended(ev.TurnEnded(reason="superseded", at=event.at, source=event.source))
+        return self._append(structs.replace(event, turn=event.turn or f"t{self.session.turns + 1}"))
+
+    def _turn_ended(self, event: ev.TurnEnded) -> Event:
+        """Closes at once the turn's calls that nobody will finish; gives the others a moment."""
+        if not self.session.turn or event.turn not in ("", self.session.turn):
+            return self._append(event, "orphan")
+        closing = TURN_CLOSES.get(event.reason)
+        for row in self.unit.open_calls(self.session.name):
+            if row.scope != "turn":
+                continue
+            if closing is None:
+                self._keep(row, owner="", lease=self.now + int(self.how.turn_grace * MS))
+            else:
+                reason = event.detail or f"the turn ended ({event.reason}) before the call did"
+                self._append(closing(call=row.id, reason=reason, at=event.at, source=event.source))
+        return self._append(structs.replace(event, turn=self.session.turn))
+
+    # Calls
+
+    def _call_event(self, event: ev.CallEvent, witness: bool) -> Event:
+        if isinstance(event, ev.ApprovalAnswer):
+            self._release()
+            return self._answer(event)
+        row, meant = self._find(event)
+        if witness and row is not None:
+            return self._append(self._about(event, row, "witness"), "witness")
+        if meant == "new":
+            row = None
+        verdict: Verdict = "duplicate" if meant == "duplicate" else judge(row, event)
+        if row is None and isinstance(event, ev.ApprovalRequested):
+            self._release()
+            made = cast(ev.CallProposed, self._event(proposal_of(event)))
+            event = structs.replace(event, call=made.call, aliases=())
+            row, verdict = self.unit.call(made.call), "applied"
+        if verdict == "illegal" and self.how.strict:
+            state = row.state if row else "none"
+            raise Illegal(f"{ev.type_of(event)} is not possible while call {event.call or '?'} is {state}")
+        if verdict == "applied":
+            event = self._applicable(event, row)
+        else:
+            event = self._about(event, row, verdict)
+        if isinstance(event, ev.CallInputDelta | ev.CallProgress) and verdict == "applied":
+            event = self._hold_back(event) if event.text else event
+        else:
+            self._release()
+        done = self._append(event, verdict)
+        if verdict == "applied":
+            self._renew(cast(ev.CallEvent, done))
+        return done
+
+    def _find(self, event: ev.CallEvent) -> tuple[CallRow | None, Meant]:
+        """C1, C2: an execution id means itself; a foreign id means the newest call that bears it, or a new one."""
+        aliased = self._by_alias(event)
+        if aliased is not None:
+            return aliased, which_call(aliased, event, self.session.turn)
+        row = self.unit.call(event.call) if event.call else None
+        if row is None:
+            return None, "new"
+        if row.session != self.session.name:
+            if event.aliases:
+                return None, "new"
+            raise Refused("call", f"{event.call} belongs to another session")
+        return row, "same"
+
+    def _by_alias(self, event: ev.CallEvent) -> CallRow | None:
+        for alias in event.aliases:
+            call = self.unit.alias(self.session.name, alias.ns, alias.id)
+            if call:
+                return self.unit.call(call)
+        return None
+
+    def _applicable(self, event: ev.CallEvent, row: CallRow | None) -> ev.CallEvent:
+        """The event with the identity of its call, minted when it makes one."""
+        name = self.session.name
+        if isinstance(event, ev.ApprovalRequested) and not event.approval:
+            event = structs.replace(event, approval=self._new_approval())
+        if row is not None:
+            new = tuple(a for a in event.aliases if self.unit.alias(name, a.ns, a.id) != row.id)
+            return structs.replace(event, call=row.id, aliases=new)
+        call = event.call if event.call and self.unit.call(event.call) is None else ids.call_id()
+        while self.unit.call(call) is not None:
+            call = ids.call_id()
+        reused = any(self.unit.alias_known(name, alias.id) for alias in event.aliases)
+        return structs.replace(event, call=call, reused=reused)
+
+    def _about(self, event: E, row: CallRow | None, verdict: Verdict) -> E:
+        """An event that changes nothing, with what it was about; a late one says where its note goes."""
+        if row is None or not isinstance(event, ev.CallEvent):
+            return event
+        return cast(E, structs.replace(event, call=row.id, entry=row.entry if verdict == "late" else 0))
+
+    def _answer(self, event: ev.ApprovalAnswer) -> Event:
+        """C7, S2.7: the first answer counts; in our own process a second one is told who won."""
+        approval = self.unit.approval(event.approval)
+        if approval is None:
+            row, _ = self._find(event)
+            approval = self.unit.approval(row.approval) if row and row.approval else None
+        if approval is not None and approval.session != self.session.name:
+            raise Refused("approval", f"{approval.id} belongs to another session")
+        row = self.unit.call(approval.call) if approval else None
+        verdict = judge_answer(row, approval, event)
+        if verdict != "applied" and self.how.strict:
+            raise Conflict(f"approval {event.approval} is not pending", approval)
+        if approval is not None:
+            event = structs.replace(event, approval=approval.id, aliases=())
+        event = self._about(event, row, verdict)
+        done = self._append(event, verdict)
+        if verdict == "applied":
+            self._renew(event)
+        return done
+
+    def _new_approval(self) -> str:
+        approval = ids.approval_id()
+        while self.unit.approval(approval) is not None:
+            approval = ids.approval_id()
+        return approval
+
+    # Leases
+
+    def _renew(self, event: ev.CallEvent) -> None:
+        """A call lives by its owner; one that came without a connection lives by what is heard of it."""
+        row = self.unit.call(event.call)
+        if row is None or row.state in ENDS:
+            return
+        fresh = row.entry == event.seq
+        over = row.scope == "turn" and row.turn != self.session.turn
+        lease = self.how.turn_grace if over and not fresh else self.how.ingest_lease
+        owner = self.how.owner if fresh else row.owner
+        self._keep(row, owner=owner, lease=0 if owner else self.now + int(lease * MS))
+
+    def _keep(self, row: CallRow, *, owner: str, lease: int) -> None:
+        if row.owner != owner or row.lease != lease:
+            row = copy(row)
+            row.owner, row.lease = owner, lease
+            self.unit.put_call(row)
+
+    # Replays
+
+    def _is_news(self, event: Event) -> bool:
+        """S2.11: what an agent replays is news only if nobody recorded it: by its id, or in a session still empty."""
+        identity = getattr(event, "message_id", None)
+        if identity:
+            return self.unit.alias(self.session.name, MESSAGE, identity) is None
+        return identity is None or self.blank
+
+
+def _grew(text: str, before: str) -> bool:
+    return len(text) > len(before) and text.startswith(before)
+
+
+def _mark(event: Event) -> str:
+    return codec.digest(encode_event(event))
+
+
+def write(unit: Unit, session: str, drafts: Sequence[Draft], how: How) -> list[Event]:
+    """Decide one write: the events it made, in the order of its drafts."""
+    return Writing(unit, session, how).run(drafts)
+
+
+def close_owner(unit: Unit, owner: str, reason: str, how: How) -> int:
+    """End every call that this owner kept alive: nobody is left to finish them (C5)."""
+    rows = unit.owned_calls(owner)
+    for row in rows:
+        Writing(unit, row.session, how).run([Draft(ev.CallLost(call=row.id, reason=reason))])
+    return len(rows)
+
+
+def end_if_unchanged(unit: Unit, seen: CallRow, event: ev.CallEvent, how: How) -> Event | None:
+    """A reaper's verdict on a call, unless anything happened to it since the reaper looked."""
+    row = unit.call(seen.id)
+    if row is None or (row.state, row.attempt, row.lease, row.owner) != (
+        seen.state,
+        seen.attempt,
+        seen.lease,
+        seen.owner,
+    ):
+        return None
+    if next_state(row.state, event) is None:
+        return None
+    return Writing(unit, row.session, how).run([Draft(event)])[0]

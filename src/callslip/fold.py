@@ -1,0 +1,223 @@
+"""The only rules that make entries out of events. No clock, no I/O, no randomness, constant cost per event.
+
+A state at N, and the patches of the events after N, give the state after them: live views, stored views and the browser
+all live by that. The fold closes nothing on its own: every end is an event. It trusts the verdict that the ledger gave:
+only `applied` events change entries, and `late` ones leave their note on the call. Calls have their rules in
+`fold_calls.py`, joined by the table at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from msgspec import UNSET
+
+from callslip import events as ev
+from callslip import fold_calls
+from callslip.board import Board, Out, Stream, end_text, make, put, set_fields, set_info
+from callslip.entries import Append, Message, Meta, ModeChange, Patch, Plan, Thought
+from callslip.events import Event
+from callslip.text import SQUASH, Text, merge, units
+
+VERSION = 1
+"""Raised whenever the same events would give other entries: stored checkpoints of another version are derived again."""
+
+Chunk = ev.MessageDelta | ev.ThoughtDelta
+
+
+class State(Board):
+    """A session as its events so far have made it."""
+
+    def apply(self, event: Event) -> list[Patch]:
+        """Take one event; give the patches that tell what it changed."""
+        out: list[Patch] = []
+        self.fold((event,), out)
+        return out
+
+    def fold(self, events: Iterable[Event], out: Out = None) -> None:
+        """Take many events; collect patches only if asked to."""
+        # The chunk path is written out here: a function call per chunk would double the cost of reading a log.
+        plain, text, message_id, source, chunks = _hot(self.stream)
+        event: Any
+        for event in events:
+            if (
+                event.__class__ is plain
+                and event.message_id == message_id
+                and event.source == source
+                and event.chunks == chunks
+                and event.verdict == "applied"
+            ):
+                piece = event.text
+                if out is None:
+                    text.counted = False
+                elif piece:
+                    out.append(Append(self.stream.entry.id, "content", text.length(), piece))  # pyright: ignore[reportOptionalMemberAccess]
+                    text.units += len(piece) if piece.isascii() else units(piece)
+                pieces = text.pieces
+                pieces.append(piece)
+                if len(pieces) >= SQUASH:
+                    text.squash()
+                self.seq = event.seq
+                continue
+            self.seq = event.seq
+            if event.verdict == "applied":
+                rule = RULES.get(event.__class__)
+                if rule is not None:
+                    rule(self, event, out)
+            elif event.verdict == "late":
+                fold_calls.late(self, event, out)
+            plain, text, message_id, source, chunks = _hot(self.stream)
+
+
+_NO_TEXT = Text()
+
+
+def _hot(stream: Stream | None) -> tuple[type[Event] | None, Text, str, str, str]:
+    """What the chunk path compares, in locals."""
+    if stream is None:
+        return None, _NO_TEXT, "", "", ""
+    return stream.plain, stream.text, stream.message_id, stream.source, stream.chunks
+
+
+# The rules: one function per kind of event, numbered as in docs/entry-rules.md.
+
+
+def _chunk(state: State, event: Chunk, out: Out) -> None:
+    """RULE 1, RULE 9: a chunk extends the last entry if it is of its kind and id, else it begins one (S2.3)."""
+    if not event.text:
+        return
+    stream = state.stream
+    if stream is None or not _continues(stream, event):
+        stream = _begin(state, event, out)
+    elif event.message_id and not stream.message_id:
+        stream.message_id = stream.entry.message_id = event.message_id
+        set_fields(stream.entry, ("message_id",), out)
+    proven = state.proven.get((event.source, stream.kind), "")
+    before = stream.text.length() if out is not None else 0
+    change = merge(stream.text, event.text, event.chunks, proven)
+    if change.proof:
+        state.proven[event.source, stream.kind] = proven = change.proof
+    stream.source, stream.chunks = event.source, event.chunks
+    sure = event.chunks == "delta" or (event.chunks == "auto" and proven == "delta")
+    stream.plain = stream.cls if sure else None
+    if change.replaced:
+        stream.entry.content = stream.text.value()
+        put(stream.entry, out)
+    elif change.added and out is not None:
+        out.append(Append(stream.entry.id, "content", before, change.added))
+
+
+def _continues(stream: Stream, event: Chunk) -> bool:
+    same = not event.message_id or not stream.message_id or event.message_id == stream.message_id
+    return same and stream.cls is type(event)
+
+
+def _begin(state: State, event: Chunk, out: Out) -> Stream:
+    entry: Message | Thought
+    if isinstance(event, ev.MessageDelta):
+        entry = Message(id=event.seq, at=event.at, role="assistant", content="")
+    else:
+        entry = Thought(id=event.seq, at=event.at, content="")
+    entry.message_id = event.message_id
+    entry.streaming = True
+    make(state, entry, out)
+    state.stream = Stream(entry, type(event), event.source, event.chunks)
+    return state.stream
+
+
+def _message_ended(state: State, event: ev.MessageEnded, out: Out) -> None:
+    """RULE 2"""
+    stream = state.stream
+    if stream is not None and (not event.message_id or event.message_id == stream.message_id):
+        end_text(state, out)
+
+
+def _message_user(state: State, event: ev.MessageUser, out: Out) -> None:
+    """RULE 8"""
+    blocks = None if event.content is UNSET else event.content
+    entry = Message(id=event.seq, at=event.at, role="user", content=event.text, message_id=event.message_id)
+    entry.blocks = blocks
+    make(state, entry, out)
+
+
+def _capabilities(state: State, event: ev.SessionCapabilities, out: Out) -> None:
+    """RULE 7"""
+    state.info.current_mode_id, state.info.current_model_id = event.current_mode, event.current_model
+    entry = Meta(
+        id=event.seq,
+        at=event.at,
+        available_modes=event.modes,
+        available_models=event.models,
+        available_commands=state.info.available_commands,
+        current_mode_id=event.current_mode,
+        current_model_id=event.current_model,
+        options=event.options,
+    )
+    make(state, entry, out)
+    set_info(state, out, "current_mode_id", "current_model_id")
+
+
+def _commands(state: State, event: ev.SessionCommands, out: Out) -> None:
+    """RULE 12"""
+    state.info.available_commands = event.commands
+    set_info(state, out, "available_commands")
+
+
+def _mode(state: State, event: ev.SessionMode, out: Out) -> None:
+    """RULE 11, but for a mode that did not change (S2.10)."""
+    before = state.info.current_mode_id
+    if event.mode == before:
+        return
+    state.info.current_mode_id = event.mode
+    make(state, ModeChange(id=event.seq, at=event.at, previous_mode_id=before, new_mode_id=event.mode), out)
+    set_info(state, out, "current_mode_id")
+
+
+def _info(state: State, event: ev.SessionInfo, out: Out) -> None:
+    told = [name for name in ("title", "usage", "options", "notice", "labels") if getattr(event, name) is not UNSET]
+    for name in told:
+        setattr(state.info, name, getattr(event, name))
+    if told:
+        set_info(state, out, *told)
+
+
+def _plan(state: State, event: ev.PlanUpdated, out: Out) -> None:
+    """RULE 10"""
+    make(state, Plan(id=event.seq, at=event.at, entries=event.entries), out)
+
+
+def _turn_started(state: State, event: ev.TurnStarted, out: Out) -> None:
+    end_text(state, out)
+    state.info.turn = event.turn
+    set_info(state, out, "turn")
+
+
+def _turn_ended(state: State, event: ev.TurnEnded, out: Out) -> None:
+    end_text(state, out)
+    state.info.turn = ""
+    set_info(state, out, "turn")
+
+
+RULES: dict[type[Event], Callable[[State, Any, Out], None]] = {
+    ev.SessionCapabilities: _capabilities,
+    ev.SessionCommands: _commands,
+    ev.SessionMode: _mode,
+    ev.SessionInfo: _info,
+    ev.TurnStarted: _turn_started,
+    ev.TurnEnded: _turn_ended,
+    ev.MessageUser: _message_user,
+    ev.MessageDelta: _chunk,
+    ev.ThoughtDelta: _chunk,
+    ev.MessageEnded: _message_ended,
+    ev.PlanUpdated: _plan,
+    ev.ApprovalRequested: fold_calls.requested,
+    ev.ApprovalGranted: fold_calls.answered,
+    ev.ApprovalRefused: fold_calls.answered,
+    ev.ApprovalWithdrawn: fold_calls.answered,
+    **dict.fromkeys(
+        (ev.CallProposed, ev.CallInputDelta, ev.CallInput, ev.CallStarted, ev.CallRequeued, ev.CallProgress),
+        fold_calls.call,
+    ),
+    **dict.fromkeys(ev.TERMINAL, fold_calls.call),
+}

@@ -1,0 +1,314 @@
+"""A ledger: the one way to write, and every way to read, over one store.
+
+Everything that writes, whoever it is, goes through `append`: admitted at the door, decided inside the store's
+transaction, durable, and only then published.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Sequence
+from types import TracebackType
+from typing import Any
+
+from callslip import checkpoint, decide, liveness
+from callslip.decide import How
+from callslip.entries import Patch, Snapshot
+from callslip.errors import Ambiguous, CallslipError, NotFound, StoreError
+from callslip.events import Blob, CallEnd, Draft, Event, TurnEnded, decode_event
+from callslip.feed import Feed
+from callslip.fold import State
+from callslip.intake import Intake, session_name
+from callslip.lifecycle import ENDS
+from callslip.redact import DEFAULT, Pattern, Redactor
+from callslip.rows import ApprovalRow, CallRow, OwnerRow, SessionRow
+from callslip.session import Session
+from callslip.settings import Settings
+from callslip.store.protocol import Page, Store, Stored
+
+
+class Ledger:
+    """Opened by `callslip.open`. One per process and database is enough for any number of sessions."""
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self.store = store
+        self.settings = settings
+        self.owner = liveness.new_owner()
+        patterns = DEFAULT + tuple(Pattern(*pattern) for pattern in settings.secret_patterns)
+        self.redactor = Redactor(patterns if settings.redact else ())
+        self.feed = Feed(store, settings)
+        self._intake = Intake(settings, self.redactor)
+        self._hows: dict[tuple[str, str, bool], How] = {}
+        self._reaper = liveness.Reaper(store, self.how(source="callslip", strict=True), settings)
+        self._since: dict[str, int] = {}
+        self._projecting: dict[str, asyncio.Task[None]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._owned_until = 0.0
+        self._closed = False
+        store.on_commit(self._count)
+
+    async def start(self) -> None:
+        """End what dead processes left open, then watch."""
+        if not self.store.read_only:
+            await self._reaper.reap(only_dead=True)
+            self._tasks.append(asyncio.create_task(self._watch()))
+
+    async def __aenter__(self) -> Ledger:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def session(self, name: str) -> Session:
+        """A session by name. It comes to be with its first event."""
+        return Session(self, session_name(name))
+
+    # Writing
+
+    def how(self, *, source: str = "", owner: str = "", strict: bool = False) -> How:
+        """Who writes, by this ledger's settings."""
+        key = (source, owner, strict)
+        known = self._hows.get(key)
+        if known is None:
+            known = self._hows[key] = How(
+                redactor=self.redactor,
+                source=source,
+                owner=owner,
+                strict=strict,
+                ingest_lease=self.settings.ingest_lease,
+                turn_grace=self.settings.turn_grace,
+            )
+        return known
+
+    async def append(
+        self,
+        session: str,
+        drafts: Sequence[Event | Draft],
+        *,
+        source: str = "",
+        owner: str = "",
+        strict: bool = False,
+    ) -> list[Event]:
+        """Append drafts to a session, all or none, and give their events once they are durable.
+
+        With `strict` an impossible step raises Illegal instead of being recorded as a foreign source's oddity.
+        """
+        admit = self._intake.admit
+        admitted = [admit(draft) for draft in drafts]
+        for number, draft in enumerate(admitted):
+            if isinstance(draft.event, CallEnd) or type(draft.event).__name__ == "Raw":
+                admitted[number] = await self._with_blobs(draft)
+        how = self.how(source=source, owner=owner, strict=strict)
+        if owner and self._owned_until < time.monotonic():
+            await self._renew()
+        return await self.store.transact(lambda unit: decide.write(unit, session, admitted, how))
+
+    async def _with_blobs(self, draft: Draft) -> Draft:
+        large = self._intake.large(draft.event)
+        if large is None:
+            return draft
+        field, data, media = large
+        blob = Blob(await self.store.put_blob(data, media), len(data), media)
+        return Draft(self._intake.with_blob(draft.event, field, data, blob), draft.key, draft.mark, draft.witness)
+
+    async def close_owner(self, owner: str, reason: str) -> int:
+        """A connection ended: so do the calls that lived by it."""
+        how = self.how(source="callslip")
+        return await self.store.transact(lambda unit: decide.close_owner(unit, owner, reason, how))
+
+    async def end_turn(self, session: str, reason: str = "end_turn", detail: str = "") -> Event:
+        """Say that the agent stopped working on the prompt."""
+        return (await self.append(session, [TurnEnded(reason=reason, detail=detail)]))[0]
+
+    # Reading
+
+    async def sessions(self, *, limit: int = 100, cursor: str = "", prefix: str = "") -> Page:
+        """Sessions, the last written first."""
+        return await self.store.sessions(limit=limit, cursor=cursor, prefix=prefix)
+
+    async def calls(self, *, session: str = "", states: Sequence[str] = (), limit: int = 100, cursor: str = "") -> Page:
+        """Calls, newest first."""
+        return await self.store.calls(session=session, states=states, limit=limit, cursor=cursor)
+
+    async def approvals(self, *, session: str = "", state: str = "pending", limit: int = 100) -> list[ApprovalRow]:
+        """Requests for approval, oldest first."""
+        return await self.store.approvals(session=session, state=state, limit=limit)
+
+    async def find_session(self, given: str) -> SessionRow:
+        """A session by its name, by a prefix that fits only one, or `@last` for the last written."""
+        if given == "@last":
+            page = await self.store.sessions(limit=1)
+            return _only(page.items, "session", given)
+        exact = await self.store.session(given)
+        if exact is not None:
+            return exact
+        page = await self.store.sessions(limit=10, prefix=given)
+        return _only(page.items, "session", given)
+
+    async def find_call(self, given: str, session: str = "") -> CallRow:
+        """A call by its id, a prefix of it, a foreign id, or `@last` for the newest."""
+        if given == "@last":
+            page = await self.store.calls(session=session, limit=1)
+            return _only(page.items, "call", given)
+        exact = await self.store.call(given)
+        if exact is not None:
+            return exact
+        foreign = await self.store.alias(given, session)
+        if foreign:
+            return _only(foreign, "call", given)
+        page = (
+            await self.store.calls(session=session, prefix=given, limit=10) if given.startswith("exec_") else Page([])
+        )
+        return _only(page.items, "call", given)
+
+    async def snapshot(self, session: str, *, limit: int = checkpoint.ALL, before: int = checkpoint.ALL) -> Snapshot:
+        """A session's newest entries, rendered."""
+        return await checkpoint.read(self.store, session, limit=limit, before=before)
+
+    async def state_at(self, session: str, seq: int | None = None) -> State:
+        """The whole state of a session after any of its events."""
+        return await checkpoint.state_at(self.store, session, seq)
+
+    async def events(self, session: str, after: int = 0, upto: int | None = None) -> AsyncIterator[Event]:
+        """The log of a session as it stands, in order."""
+        row = await self.store.session(session)
+        last = row.head if row and upto is None else (upto or 0)
+        while after < last:
+            rows = await self.store.events(session, after, min(self.settings.read_page, last - after))
+            if not rows:
+                return
+            for after, body in rows:
+                yield decode_event(body)
+
+    def follow(self, session: str, after: int = 0) -> AsyncIterator[list[Stored]]:
+        """The log of a session from a cursor on, and everything that comes."""
+        return self.feed.subscribe(session, after)
+
+    async def patches(self, session: str, after: int = 0) -> AsyncIterator[tuple[int, list[Patch]]]:
+        """What every event after a cursor changes: its seq and its patches, for ever."""
+        state = await self.state_at(session, after) if after else State(session)
+        async for batch in self.feed.subscribe(session, after):
+            for stored in batch:
+                yield stored.event.seq, state.apply(stored.event)
+
+    async def wait(self, call: str, timeout: float | None = None) -> CallRow:
+        """The call once it has ended; TimeoutError if it takes longer."""
+        row = await self.find_call(call)
+        if row.state not in ENDS:
+            async with asyncio.timeout(timeout):
+                await self.feed.until_ended(row.session, row.id)
+            row = await self.find_call(row.id)
+        return row
+
+    async def ending(self, row: CallRow) -> Event | None:
+        """The event that ended a call: its output, its error, its reason."""
+        rows = await self.store.events(row.session, row.end - 1, 1) if row.end else []
+        return decode_event(rows[0][1]) if rows else None
+
+    async def blob(self, identity: str) -> bytes:
+        """A value that was too large to stand in its event."""
+        found = await self.store.blob(identity)
+        if found is None:
+            raise NotFound(f"no blob {identity}")
+        return found[0]
+
+    # Keeping house
+
+    async def prune(self, keep_seconds: float) -> int:
+        """Forget events older than this, in every session. How many were forgotten."""
+        before = await self.store.clock() - int(keep_seconds * 1000)
+        removed, cursor = 0, ""
+        while True:
+            page = await self.store.sessions(limit=100, cursor=cursor)
+            for row in page.items:
+                removed += await checkpoint.prune(self.store, row.name, before)
+            cursor = page.cursor
+            if not cursor:
+                return removed
+
+    async def delete(self, session: str) -> None:
+        """Forget a session altogether."""
+        if not await self.store.delete(session):
+            raise NotFound(f"no session {session!r}")
+
+    async def project(self, session: str) -> None:
+        """Bring a session's checkpoint up to its head."""
+        while not await checkpoint.project(self.store, session):
+            pass
+
+    async def close(self) -> None:
+        """End the calls that this process owns, stop, and close the store."""
+        if self._closed:
+            return
+        self._closed = True
+        running = [*self._tasks, *self._projecting.values()]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        await self.feed.close()
+        if not self.store.read_only and self._owned_until:
+            with contextlib.suppress(StoreError):
+                await self.close_owner(self.owner, "the process that ran this call closed its ledger")
+                await self.store.drop_owner(self.owner)
+        await self.store.close()
+
+    # In the background
+
+    def _count(self, made: list[Stored]) -> None:
+        """Move a session's checkpoint on when enough has come, and when a turn ends."""
+        for stored in made:
+            since = self._since.get(stored.session, 0) + 1
+            self._since[stored.session] = since
+            if since >= self.settings.checkpoint_every or isinstance(stored.event, TurnEnded):
+                self._project_soon(stored.session)
+
+    def _project_soon(self, session: str) -> None:
+        if self._closed or session in self._projecting:
+            return
+        self._since[session] = 0
+        task = asyncio.ensure_future(self._project(session))
+        self._projecting[session] = task
+        task.add_done_callback(lambda _: self._projecting.pop(session, None))
+
+    async def _project(self, session: str) -> None:
+        with contextlib.suppress(CallslipError):  # It can be derived at any time; the next one will do.
+            await checkpoint.project(self.store, session)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.reaper_interval)
+            with contextlib.suppress(StoreError):
+                await self._reaper.reap()
+                if self._owned_until and self._owned_until - time.monotonic() < self.settings.owner_lease * 2 / 3:
+                    await self._renew()
+
+    async def _renew(self) -> None:
+        lease = self.settings.owner_lease
+        until = await self.store.clock() + int(lease * 1000)
+        self._owned_until = time.monotonic() + lease
+        await self.store.transact(lambda unit: unit.put_owner(OwnerRow(self.owner, until)))
+
+
+def _only(found: list[Any], kind: str, given: str) -> Any:
+    if not found:
+        raise NotFound(f"no {kind} {given!r}")
+    if len(found) > 1:
+        names = [getattr(item, "name", "") or item.id for item in found]
+        raise Ambiguous(f"{given!r} fits several: {', '.join(names)}", names)
+    return found[0]
+
+
+async def open_ledger(url: str, settings: Settings | None = None) -> Ledger:
+    """Open a ledger, made if need be: `sqlite:///file.db`, or `sqlite:///:memory:`."""
+    from callslip.store.sqlite import SqliteStore
+
+    settings = settings or Settings()
+    if url.startswith(("postgresql:", "postgres:")):
+        raise StoreError("PostgreSQL is not supported by this version yet; use sqlite:///file.db")
+    ledger = Ledger(SqliteStore(url, settings), settings)
+    await ledger.start()
+    return ledger

@@ -1,0 +1,219 @@
+"""The only rules about a call's state, and about which call a message means.
+
+TRANSITIONS is the whole lifecycle. Where a key is missing, the state itself says what the event is worth: on no call an
+orphan, on an open call illegal, on an ended one late (or a duplicate). Terminal states are absorbing (C4).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from callslip import codec
+from callslip.events import (
+    TERMINAL,
+    ApprovalAnswer,
+    ApprovalGranted,
+    ApprovalRefused,
+    ApprovalRequested,
+    ApprovalWithdrawn,
+    CallCancelled,
+    CallCompleted,
+    CallDenied,
+    CallEnd,
+    CallEvent,
+    CallExpired,
+    CallFailed,
+    CallInput,
+    CallInputDelta,
+    CallLost,
+    CallProgress,
+    CallProposed,
+    CallRequeued,
+    CallStarted,
+    CallUpdate,
+    Event,
+    Verdict,
+    encode_event,
+    type_of,
+)
+from callslip.rows import ApprovalRow, CallRow
+
+State = Literal[
+    "none",
+    "queued",
+    "awaiting_approval",
+    "running",
+    "completed",
+    "failed",
+    "denied",
+    "cancelled",
+    "expired",
+    "lost",
+]
+
+_ENDING: dict[type[Event], State] = {
+    CallCompleted: "completed",
+    CallFailed: "failed",
+    CallDenied: "denied",
+    CallCancelled: "cancelled",
+    CallExpired: "expired",
+    CallLost: "lost",
+}
+
+
+def _telling(state: State) -> dict[type[Event], State]:
+    """What tells more about a call and leaves it where it is."""
+    return {CallProposed: state, CallInputDelta: state, CallInput: state, CallProgress: state}
+
+
+TRANSITIONS: dict[State, dict[type[Event], State]] = {
+    "none": {
+        **_telling("queued"),
+        CallStarted: "running",
+        CallCompleted: "completed",
+        CallFailed: "failed",
+    },
+    "queued": {
+        **_telling("queued"),
+        **_ENDING,
+        CallStarted: "running",
+        ApprovalRequested: "awaiting_approval",
+    },
+    "awaiting_approval": {
+        **_telling("awaiting_approval"),
+        **_ENDING,
+        ApprovalRequested: "awaiting_approval",
+        ApprovalGranted: "queued",
+        ApprovalRefused: "denied",
+        ApprovalWithdrawn: "cancelled",
+    },
+    "running": {
+        **_telling("running"),
+        **_ENDING,
+        CallStarted: "running",
+        CallRequeued: "queued",
+        ApprovalRequested: "awaiting_approval",
+    },
+    "completed": {},
+    "failed": {},
+    "denied": {},
+    "cancelled": {},
+    "expired": {},
+    "lost": {},
+}
+
+ENDS: frozenset[str] = frozenset(_ENDING.values())
+OPEN: frozenset[str] = frozenset(TRANSITIONS) - ENDS - {"none"}
+OPENING: tuple[type[Event], ...] = (CallProposed, CallStarted, ApprovalRequested)
+
+# Agents often report the refusal or the stop again in their own words; that is no second ending.
+_ECHO: dict[str, tuple[type[Event], ...]] = {
+    "denied": (CallFailed, CallCancelled),
+    "cancelled": (CallFailed, CallCancelled),
+}
+
+# What the end of a turn does to the calls still open in it. Reasons not named here leave them a grace period.
+TURN_CLOSES: dict[str, type[CallEnd]] = {"cancelled": CallCancelled, "error": CallLost, "eof": CallLost}
+
+ANSWERED: dict[type[Event], str] = {
+    ApprovalGranted: "granted",
+    ApprovalRefused: "refused",
+    ApprovalWithdrawn: "withdrawn",
+}
+
+
+def next_state(state: str, event: Event) -> State | None:
+    """Where an event takes a call, or None when the table has no such step."""
+    return TRANSITIONS[state].get(type(event))  # pyright: ignore[reportArgumentType]
+
+
+def ends(event: Event) -> bool:
+    """Whether an applied event of this kind ends its call."""
+    return isinstance(event, (*TERMINAL, ApprovalRefused, ApprovalWithdrawn))
+
+
+def ending_mark(event: CallEnd) -> str:
+    """What two endings are compared by: their kind, and what they say came out."""
+    said = {"output": event.output, "error": event.error, "content": event.content}
+    kept = {name: value for name, value in said.items() if value}
+    blob = event.blob.hash if event.blob else ""
+    return codec.digest(codec.encode([type_of(event), kept, blob]))
+
+
+def judge(row: CallRow | None, event: CallEvent) -> Verdict:
+    """What an event is worth to the call it means."""
+    state = row.state if row else "none"
+    if next_state(state, event) is not None:
+        return "applied"
+    if row is None:
+        return "orphan"
+    if state not in ENDS:
+        return "illegal"
+    if isinstance(event, TERMINAL):
+        if isinstance(event, _ECHO.get(state, ())) or ending_mark(event) == row.ending:
+            return "duplicate"
+    return "late"
+
+
+def judge_answer(row: CallRow | None, approval: ApprovalRow | None, event: ApprovalAnswer) -> Verdict:
+    """An answer counts once, for the request that its call awaits."""
+    if approval is None or row is None:
+        return "orphan"
+    if approval.state == "pending":
+        return judge(row, event)
+    same = approval.state == ANSWERED[type(event)] and approval.option == event.option
+    return "duplicate" if same else "late"
+
+
+def proposal_of(event: ApprovalRequested) -> CallProposed:
+    """The proposal that a request for approval implies when nobody proposed the call before."""
+    told = {name: getattr(event, name) for name in CallUpdate.__struct_fields__ if name not in Event.__struct_fields__}
+    return CallProposed(**told, at=event.at, source=event.source)
+
+
+def opening_mark(event: CallEvent) -> str:
+    """What a repeated opening is compared by: everything it says, without the ledger's own additions."""
+    if isinstance(event, ApprovalRequested):
+        event = proposal_of(event)
+    bare = msgspec.structs.replace(event, seq=0, at=0, source="", key="", verdict="applied", call="", reused=False)
+    return codec.digest(encode_event(bare))
+
+
+Meant = Literal["same", "new", "duplicate"]
+
+
+def which_call(newest: CallRow | None, event: CallEvent, turn: str) -> Meant:
+    """Which call a foreign id means: the newest that bears it, or a new one (C2).
+
+    A later turn or model round is looked at first: some agents count their ids anew in every turn and send the very
+    same opening again, and that is another call.
+    """
+    if newest is None:
+        return "new"
+    ended = newest.state in ENDS
+    if not isinstance(event, OPENING):
+        return "same"
+    if isinstance(event, CallProposed) or ended:
+        later_turn = bool(turn) and turn != newest.turn
+        iteration = event.iteration if isinstance(event, CallProposed) else -1
+        later_round = iteration >= 0 and iteration != newest.iteration
+        if later_turn or later_round:
+            return "new"
+    if not ended:
+        return "same"
+    return "duplicate" if opening_mark(event) == newest.opening else "new"
+
+
+def shown_id(event: CallEvent, call: str) -> str:
+    """The id a foreign client sees: its own, unless an earlier call of the session had it."""
+    return event.aliases[0].id if event.aliases and not event.reused else call
+
+
+def clean_name(name: str) -> str:
+    """A tool's own name without the prefix of the MCP server that offers it (S2.5)."""
+    if not name.startswith("mcp__"):
+        return name
+    _, _, tool = name[5:].partition("__")
+    return tool or name

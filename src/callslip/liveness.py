@@ -1,0 +1,174 @@
+"""Who keeps a call alive, and how one that nobody keeps alive any more comes to its end (C5).
+
+An owner is a process on a machine, told apart by boot, pid and start time, so that on one machine a dead owner is known
+at once. Everything else is a matter of time, and clocks jump and laptops sleep: a reaper acts only when the store's
+clock is past the due time and its own monotonic clock has watched as long as that should have taken.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Callable
+from functools import cache
+from itertools import count
+
+import msgspec
+
+from callslip import events as ev
+from callslip.decide import How, end_if_unchanged, write
+from callslip.errors import Conflict
+from callslip.events import Draft
+from callslip.rows import ApprovalRow, CallRow
+from callslip.settings import Settings
+from callslip.store.protocol import Store
+
+_numbers = count(1)
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> str:
+    """When a process began, in clock ticks since boot; "" where that cannot be known."""
+    stat = _read(f"/proc/{pid}/stat")
+    return stat.rpartition(")")[2].split()[19] if stat else ""
+
+
+@cache
+def _place() -> str:
+    """This boot of this machine, and the pid namespace within it: where a pid means something."""
+    boot = _read("/proc/sys/kernel/random/boot_id") or f"{uuid.getnode():x}"
+    try:
+        namespace = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        namespace = ""
+    return f"{boot}/{namespace}"
+
+
+def new_owner() -> str:
+    """A name for something in this process that keeps calls alive."""
+    pid = os.getpid()
+    return f"{_place()} {pid} {_started(pid)} {next(_numbers)}"
+
+
+def is_dead(owner: str) -> bool:
+    """Whether the owner is known to be gone. One of another machine or container is never known to be."""
+    place, _, rest = owner.partition(" ")
+    parts = rest.split(" ")
+    if place != _place() or len(parts) != 3 or not parts[0].isdigit():
+        return False
+    pid = int(parts[0])
+    if parts[1]:
+        return _started(pid) != parts[1]
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+def is_here(owner: str) -> bool:
+    """Whether the owner is a process whose life can be seen from here, so that no lease need be asked."""
+    return owner.partition(" ")[0] == _place()
+
+
+class Due(msgspec.Struct, frozen=True):
+    """Something to be ended once `at` (ms) has passed; at once if `at` is 0."""
+
+    at: int
+    event: ev.CallEvent
+    call: CallRow | None = None
+    approval: ApprovalRow | None = None
+
+
+class Reaper:
+    """Ends what is due. Any process may run one; a draft of it counts only if nothing happened meanwhile."""
+
+    def __init__(
+        self, store: Store, how: How, settings: Settings, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._store = store
+        self._how = how
+        self._settings = settings
+        self._monotonic = monotonic
+        self._watched: dict[tuple[str, int], tuple[float, float]] = {}
+
+    async def reap(self, *, only_dead: bool = False) -> int:
+        """One round. How many calls it ended."""
+        dues = await self._dues()
+        now = await self._store.clock()
+        ended = 0
+        watched: dict[tuple[str, int], tuple[float, float]] = {}
+        for due in dues:
+            if due.at:
+                key = (due.approval.id if due.approval else due.event.call, due.at)
+                watched[key] = self._watched.get(key) or self._first_sight(due.at, now)
+                if only_dead or due.at > now or not self._watched_enough(watched[key]):
+                    continue
+            ended += await self._end(due)
+        self._watched = watched
+        return ended
+
+    def _first_sight(self, at: int, now: int) -> tuple[float, float]:
+        remaining = (at - now) / 1000
+        return self._monotonic(), remaining if remaining > 0 else self._settings.reaper_grace
+
+    def _watched_enough(self, sight: tuple[float, float]) -> bool:
+        since, needed = sight
+        return self._monotonic() - since >= needed
+
+    async def _dues(self) -> list[Due]:
+        rows = await self._store.open_calls()
+        if not rows:
+            return []
+        leases = {owner.id: owner.until for owner in await self._store.owners()}
+        dues = [due for row in rows for due in self._dues_of(row, leases)]
+        for approval in await self._store.approvals(state="pending", limit=10_000):
+            if approval.expires_at:
+                refusal = ev.ApprovalRefused(
+                    approval=approval.id, call=approval.call, by="expiry", reason="nobody answered in time"
+                )
+                dues.append(Due(at=approval.expires_at, event=refusal, approval=approval))
+        return dues
+
+    def _dues_of(self, row: CallRow, leases: dict[str, int]) -> list[Due]:
+        if row.owner and is_dead(row.owner):
+            return [Due(at=0, event=_lost(row, "the process that ran this call ended"), call=row)]
+        dues: list[Due] = []
+        if row.deadline and row.state != "awaiting_approval":
+            late = "its time ran out while it ran" if row.started_at else "nobody took it up in time"
+            dues.append(Due(at=row.deadline, event=ev.CallExpired(call=row.id, reason=late), call=row))
+        lapses = row.lease
+        if row.owner:
+            lapses = 0 if is_here(row.owner) else leases.get(row.owner, 0)
+        if lapses:
+            silent = "nothing more was heard of this call" if not row.owner else "its owner went silent"
+            dues.append(Due(at=lapses, event=_lost(row, silent), call=row))
+        return dues
+
+    async def _end(self, due: Due) -> int:
+        how = self._how
+        call, approval = due.call, due.approval
+        if call is not None:
+            return int(
+                await self._store.transact(lambda unit: end_if_unchanged(unit, call, due.event, how)) is not None
+            )
+        assert approval is not None
+        try:
+            await self._store.transact(lambda unit: write(unit, approval.session, [Draft(due.event)], how))
+        except Conflict:
+            return 0
+        return 1
+
+
+def _lost(row: CallRow, reason: str) -> ev.CallLost:
+    return ev.CallLost(call=row.id, reason=reason)

@@ -1,0 +1,121 @@
+"""The rows a write decides from and a query reads: sessions, calls, approvals.
+
+They are projections of the log, written in the same transaction as the events they follow from, so that deciding
+about a call never folds a session. `owner` and `lease` are the only fields that the log does not determine.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Carry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What the redactor holds back, the whole chunk it ended, and the event that will bring it."""
+
+    tail: str
+    chunk: str
+    event: bytes
+
+
+class SessionRow(msgspec.Struct, gc=False):
+    """One session: how far its log goes, and which turn is open ("" for none).
+
+    `message` is the newest message id seen. `carry` is a streamed tail that may begin a secret and waits for the next
+    event: the redactor's carry, the chunk it came in, and the event it will leave in.
+    """
+
+    name: str
+    id: int = 0
+    head: int = 0
+    low: int = 0
+    turn: str = ""
+    turns: int = 0
+    title: str = ""
+    calls: int = 0
+    message: str = ""
+    carry: Carry | None = None
+    created_at: int = 0
+    updated_at: int = 0
+
+
+class CallRow(msgspec.Struct, gc=False):
+    """One call, as far as the log tells, and who keeps it alive."""
+
+    id: str
+    session: str
+    entry: int
+    state: str = "none"
+    shown: str = ""
+    tool: str = ""
+    title: str = ""
+    kind: str = ""
+    source: str = ""
+    turn: str = ""
+    iteration: int = -1
+    index: int = -1
+    scope: str = "turn"
+    idempotent: bool = False
+    attempt: int = 0
+    worker: str = ""
+    approval: str = ""
+    opening: str = ""
+    ending: str = ""
+    input_mark: str = ""
+    deadline: int = 0
+    created_at: int = 0
+    started_at: int = 0
+    ended_at: int = 0
+    end: int = 0
+    reason: str = ""
+    owner: str = ""
+    lease: int = 0
+
+
+class ApprovalRow(msgspec.Struct, gc=False):
+    """One request for approval and its answer."""
+
+    id: str
+    session: str
+    call: str
+    entry: int
+    state: str = "pending"
+    input_mark: str = ""
+    attempt: int = 0
+    description: str = ""
+    options: list[Any] = []
+    expires_at: int = 0
+    created_at: int = 0
+    answered_at: int = 0
+    option: str = ""
+    by: str = ""
+    reason: str = ""
+
+
+class AliasRow(msgspec.Struct, gc=False):
+    """A foreign id and the newest call of the session that bears it."""
+
+    session: str
+    ns: str
+    id: str
+    call: str
+
+
+class KeyRow(msgspec.Struct, gc=False):
+    """An idempotency key: what was compared, and the event that came of it."""
+
+    session: str
+    key: str
+    mark: str
+    seq: int
+
+
+class OwnerRow(msgspec.Struct, gc=False):
+    """A process or connection that keeps calls alive until `until`."""
+
+    id: str
+    until: int
+
+
+OPERATIONAL = ("owner", "lease")

@@ -1,0 +1,22 @@
+"""SQL stands in `.sql` files, each statement under a name; this reads them."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib.resources import files
+
+
+@cache
+def statements(file: str) -> dict[str, str]:
+    """The named statements of one file."""
+    text = files("callslip.store").joinpath(file).read_text("utf-8")
+    parts = re.split(r"^-- name: (\w+)$", text, flags=re.MULTILINE)[1:]
+    return {name: body.strip().rstrip(";") for name, body in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def migrations(engine: str) -> list[tuple[int, str]]:
+    """The numbered migrations of one engine, in order."""
+    folder = files("callslip.store").joinpath("migrations")
+    names = sorted(item.name for item in folder.iterdir() if item.name.endswith(f"_{engine}.sql"))
+    return [(int(name[:4]), folder.joinpath(name).read_text("utf-8")) for name in names]

@@ -1,0 +1,208 @@
+"""The embedded store: one SQLite file, any number of processes.
+
+Reads run on the loop's own connection: each is a few microseconds, and no cursor stays open between pages. Writes go to
+the writer thread. What other processes wrote is noticed by `PRAGMA data_version`, which costs 4 us to ask.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import apsw
+
+from callslip import codec
+from callslip.errors import ReadOnly
+from callslip.rows import ApprovalRow, CallRow, OwnerRow, SessionRow
+from callslip.settings import Settings
+from callslip.store import sqlite_file
+from callslip.store.locks import Turnstile
+from callslip.store.protocol import Checkpoint, Page, Progress, Stored
+from callslip.store.sqlite_file import plain_errors
+from callslip.store.sqlite_keep import delete_session, prune_session, save_progress
+from callslip.store.sqlite_rows import SQL, approval_row, call_row, session_row
+from callslip.store.unit import Unit
+from callslip.store.writer import Writer
+
+T = TypeVar("T")
+PIECE = 2**20
+LAST = "\U0010ffff"
+
+
+class SqliteStore:
+    """See `Store` in `protocol.py`."""
+
+    def __init__(self, url: str, settings: Settings) -> None:
+        self.url = url
+        self.path = sqlite_file.path_of(url)
+        self._settings = settings
+        self._listeners: list[Callable[[list[Stored]], None]] = []
+        memory = "" if self.path else sqlite_file.memory_name()
+        self.read_only = bool(self.path) and not sqlite_file.may_write(self.path)
+        if self.path and not self.read_only:
+            os.makedirs(os.path.dirname(os.path.abspath(self.path)), exist_ok=True)
+        with plain_errors(self.path):
+            self._turnstile = Turnstile("" if self.read_only else self.path)
+            self._read = sqlite_file.connect(self.path, memory, settings, read_only=self.read_only)
+            sqlite_file.prepare(self._read, self.path, self._turnstile, read_only=self.read_only)
+            self._writer: Writer | None = None
+            if not self.read_only:
+                writing = sqlite_file.connect(self.path, memory, settings)
+                self._writer = Writer(writing, self.path, self._turnstile, self._deliver, settings.synchronous)
+                self._writing = writing
+        self._version = self._data_version()
+
+    # Writing
+
+    async def transact(self, work: Callable[[Unit], T]) -> T:
+        return await self._to_write().submit(work)
+
+    async def _alone(self, work: Callable[[apsw.Connection], T], *, durable: bool = True) -> T:
+        return await self._to_write().submit(work, alone=True, durable=durable)
+
+    def _to_write(self) -> Writer:
+        if self._writer is None:
+            raise ReadOnly(f"{self.path} cannot be written")
+        return self._writer
+
+    def on_commit(self, listener: Callable[[list[Stored]], None]) -> None:
+        self._listeners.append(listener)
+
+    def _deliver(self, made: list[Stored]) -> None:
+        for listener in self._listeners:
+            listener(made)
+
+    async def changed(self) -> bool:
+        """Whether anybody wrote since this was last asked."""
+        version = self._data_version()
+        before, self._version = self._version, version
+        return version != before
+
+    def _data_version(self) -> int:
+        return self._read.execute("PRAGMA data_version").fetchall()[0][0]
+
+    async def clock(self) -> int:
+        """The store's time in ms: leases and deadlines go by no other."""
+        return int(time.time() * 1000)
+
+    # Reading
+
+    def _all(self, name: str, *values: Any) -> list[tuple[Any, ...]]:
+        with plain_errors(self.path):
+            return self._read.execute(SQL[name], values).fetchall()
+
+    def _one(self, name: str, *values: Any) -> tuple[Any, ...] | None:
+        rows = self._all(name, *values)
+        return rows[0] if rows else None
+
+    async def session(self, name: str) -> SessionRow | None:
+        row = self._one("session", name)
+        return session_row(row) if row else None
+
+    async def sessions(self, *, limit: int, cursor: str = "", prefix: str = "") -> Page:
+        at, number = codec.parse(cursor) if cursor else (2**62, 2**62)
+        rows = self._all("sessions", at, number, prefix, prefix + LAST, limit)
+        items = [session_row(row) for row in rows]
+        full = len(items) == limit
+        return Page(items, codec.encode([items[-1].updated_at, items[-1].id]).decode() if full else "")
+
+    async def events(self, session: str, after: int, limit: int) -> list[tuple[int, bytes]]:
+        return self._all("events", session, after, limit)  # pyright: ignore[reportReturnType]
+
+    async def call(self, call: str) -> CallRow | None:
+        row = self._one("call", call)
+        return call_row(row) if row else None
+
+    async def calls(
+        self, *, session: str = "", states: Sequence[str] = (), prefix: str = "", limit: int = 100, cursor: str = ""
+    ) -> Page:
+        at, identity = codec.parse(cursor) if cursor else (2**62, "")
+        wanted = "," + ",".join(states) + "," if states else ""
+        rows = self._all("calls", session, wanted, prefix, prefix + LAST, at, identity, limit)
+        items = [call_row(row) for row in rows]
+        full = len(items) == limit
+        return Page(items, codec.encode([items[-1].created_at, items[-1].id]).decode() if full else "")
+
+    async def open_calls(self) -> list[CallRow]:
+        return [call_row(row) for row in self._all("all_open_calls")]
+
+    async def alias(self, identity: str, session: str = "") -> list[CallRow]:
+        found = [await self.call(row[0]) for row in self._all("alias_everywhere", identity, session)]
+        return [row for row in found if row is not None]
+
+    async def approval(self, approval: str) -> ApprovalRow | None:
+        row = self._one("approval", approval)
+        return approval_row(row) if row else None
+
+    async def approvals(
+        self, *, session: str = "", state: str = "", prefix: str = "", limit: int = 100
+    ) -> list[ApprovalRow]:
+        return [approval_row(row) for row in self._all("approvals", session, state, prefix, prefix + LAST, limit)]
+
+    async def owners(self) -> list[OwnerRow]:
+        return [OwnerRow(*row) for row in self._all("owners")]
+
+    async def drop_owner(self, owner: str) -> None:
+        await self._alone(lambda connection: connection.execute(SQL["drop_owner"], (owner,)).fetchall())
+
+    # Checkpoints
+
+    async def checkpoint(self, session: str) -> Checkpoint | None:
+        row = self._one("checkpoint", session)
+        return Checkpoint(*row) if row else None
+
+    async def base(self, session: str) -> Checkpoint | None:
+        row = self._one("base", session)
+        return Checkpoint(*row) if row else None
+
+    async def entries(self, session: str, before: int, limit: int) -> list[tuple[int, bytes]]:
+        return self._all("entries", session, before, limit)  # pyright: ignore[reportReturnType]
+
+    async def pieces(self, session: str, entry: int, field: str) -> str:
+        return "".join(row[0] for row in self._all("pieces", session, entry, field))
+
+    async def save_progress(self, progress: Progress) -> bool:
+        return await self._alone(lambda connection: save_progress(connection, progress), durable=False)
+
+    # Blobs
+
+    async def put_blob(self, data: bytes, media: str) -> str:
+        """Keep a large value whole, by its content. In pieces: no writer waits for all of it."""
+        identity = hashlib.blake2b(data, digest_size=32).hexdigest()
+        if self._one("blob", identity):
+            return identity
+        now = int(time.time() * 1000)
+        await self._alone(lambda c: c.execute(SQL["add_blob"], (identity, len(data), media, now)).fetchall())
+        for number, start in enumerate(range(0, len(data), PIECE)):
+            row = (identity, number, data[start : start + PIECE])
+            await self._alone(lambda c, row=row: c.execute(SQL["put_blob_piece"], row).fetchall())
+        await self._alone(lambda c: c.execute(SQL["finish_blob"], (identity,)).fetchall())
+        return identity
+
+    async def blob(self, identity: str) -> tuple[bytes, str] | None:
+        row = self._one("blob", identity)
+        return (b"".join(piece[0] for piece in self._all("blob_pieces", identity)), row[1]) if row else None
+
+    # Keeping house
+
+    async def prune(self, session: str, seq: int, base: bytes, kept: list[int]) -> int:
+        return await self._alone(lambda connection: prune_session(connection, session, seq, base, kept))
+
+    async def delete(self, session: str) -> bool:
+        return await self._alone(lambda connection: delete_session(connection, session))
+
+    async def check(self) -> list[str]:
+        """What SQLite itself finds wrong with the file."""
+        with plain_errors(self.path):
+            found = [row[0] for row in self._read.execute("PRAGMA integrity_check").fetchall()]
+        return [] if found == ["ok"] else found
+
+    async def close(self) -> None:
+        if self._writer is not None:
+            await self._writer.close()
+            self._writing.close()
+        self._read.close()
+        self._turnstile.close()

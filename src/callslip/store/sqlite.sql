@@ -1,0 +1,143 @@
+-- name: session
+SELECT name, id, head, low, turn, turns, title, calls, message, carry, created_at, updated_at FROM sessions WHERE name = ?;
+
+-- name: sessions
+SELECT name, id, head, low, turn, turns, title, calls, message, carry, created_at, updated_at FROM sessions
+WHERE (updated_at, id) < (?, ?) AND name >= ? AND name < ? ORDER BY updated_at DESC, id DESC LIMIT ?;
+
+-- name: add_session
+INSERT INTO sessions (name, head, low, turn, turns, title, calls, message, carry, created_at, updated_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id;
+
+-- name: put_session
+UPDATE sessions SET head = ?, low = ?, turn = ?, turns = ?, title = ?, calls = ?, message = ?, carry = ?, updated_at = ?
+WHERE id = ?;
+
+-- name: add_event
+INSERT INTO events (session, seq, body) VALUES (?, ?, ?);
+
+-- name: event
+SELECT body FROM events WHERE session = (SELECT id FROM sessions WHERE name = ?) AND seq = ?;
+
+-- name: events
+SELECT seq, body FROM events WHERE session = (SELECT id FROM sessions WHERE name = ?) AND seq > ? ORDER BY seq LIMIT ?;
+
+-- name: key
+SELECT seq, mark FROM keys WHERE session = (SELECT id FROM sessions WHERE name = ?) AND key = ?;
+
+-- name: put_key
+INSERT INTO keys (session, key, mark, seq) VALUES (?, ?, ?, ?);
+
+-- name: call
+SELECT c.id, s.name, entry, state, shown, tool, c.title, kind, source, c.turn, iteration, "index", scope, idempotent,
+  attempt, worker, approval, opening, ending, input_mark, deadline, c.created_at, started_at, ended_at, "end", reason, owner, lease
+FROM calls c JOIN sessions s ON s.id = c.session WHERE c.id = ?;
+
+-- name: open_calls
+SELECT c.id, s.name, entry, state, shown, tool, c.title, kind, source, c.turn, iteration, "index", scope, idempotent,
+  attempt, worker, approval, opening, ending, input_mark, deadline, c.created_at, started_at, ended_at, "end", reason, owner, lease
+FROM calls c JOIN sessions s ON s.id = c.session
+WHERE s.name = ? AND state IN ('queued', 'awaiting_approval', 'running') ORDER BY entry;
+
+-- name: all_open_calls
+SELECT c.id, s.name, entry, state, shown, tool, c.title, kind, source, c.turn, iteration, "index", scope, idempotent,
+  attempt, worker, approval, opening, ending, input_mark, deadline, c.created_at, started_at, ended_at, "end", reason, owner, lease
+FROM calls c JOIN sessions s ON s.id = c.session
+WHERE state IN ('queued', 'awaiting_approval', 'running') ORDER BY c.session, entry;
+
+-- name: calls
+SELECT c.id, s.name, entry, state, shown, tool, c.title, kind, source, c.turn, iteration, "index", scope, idempotent,
+  attempt, worker, approval, opening, ending, input_mark, deadline, c.created_at, started_at, ended_at, "end", reason, owner, lease
+FROM calls c JOIN sessions s ON s.id = c.session
+WHERE (?1 = '' OR s.name = ?1) AND (?2 = '' OR instr(?2, ',' || state || ',') > 0)
+  AND c.id >= ?3 AND c.id < ?4 AND (c.created_at, c.id) < (?5, ?6)
+ORDER BY c.created_at DESC, c.id DESC LIMIT ?7;
+
+-- name: put_call
+INSERT OR REPLACE INTO calls (id, session, entry, state, shown, tool, title, kind, source, turn, iteration, "index", scope,
+  idempotent, attempt, worker, approval, opening, ending, input_mark, deadline, created_at, started_at, ended_at, "end", reason,
+  owner, lease)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: alias
+SELECT call FROM aliases WHERE session = (SELECT id FROM sessions WHERE name = ?) AND id = ? AND ns = ?;
+
+-- name: alias_known
+SELECT 1 FROM aliases WHERE session = (SELECT id FROM sessions WHERE name = ?) AND id = ? AND call <> '' LIMIT 1;
+
+-- name: alias_everywhere
+SELECT DISTINCT a.call FROM sessions s JOIN aliases a ON a.session = s.id
+WHERE a.id = ?1 AND a.call <> '' AND (?2 = '' OR s.name = ?2);
+
+-- name: put_alias
+INSERT OR REPLACE INTO aliases (session, id, ns, call) VALUES (?, ?, ?, ?);
+
+-- name: approval
+SELECT a.id, s.name, call, entry, state, input_mark, attempt, description, options, expires_at, a.created_at, answered_at,
+  option, by, reason
+FROM approvals a JOIN sessions s ON s.id = a.session WHERE a.id = ?;
+
+-- name: approvals
+SELECT a.id, s.name, call, entry, state, input_mark, attempt, description, options, expires_at, a.created_at, answered_at,
+  option, by, reason
+FROM approvals a JOIN sessions s ON s.id = a.session
+WHERE (?1 = '' OR s.name = ?1) AND (?2 = '' OR state = ?2) AND a.id >= ?3 AND a.id < ?4
+ORDER BY a.created_at, a.id LIMIT ?5;
+
+-- name: put_approval
+INSERT OR REPLACE INTO approvals (id, session, call, entry, state, input_mark, attempt, description, options, expires_at,
+  created_at, answered_at, option, by, reason) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: owners
+SELECT id, until FROM owners;
+
+-- name: put_owner
+INSERT OR REPLACE INTO owners (id, until) VALUES (?, ?);
+
+-- name: drop_owner
+DELETE FROM owners WHERE id = ?;
+
+-- name: checkpoint
+SELECT c.seq, c.version, c.state FROM checkpoints c JOIN sessions s ON s.id = c.session WHERE s.name = ?;
+
+-- name: base
+SELECT b.seq, 0, b.state FROM bases b JOIN sessions s ON s.id = b.session WHERE s.name = ?;
+
+-- name: put_checkpoint
+INSERT OR REPLACE INTO checkpoints (session, seq, version, state) VALUES (?, ?, ?, ?);
+
+-- name: put_base
+INSERT OR REPLACE INTO bases (session, seq, state) VALUES (?, ?, ?);
+
+-- name: entries
+SELECT id, body FROM entries WHERE session = (SELECT id FROM sessions WHERE name = ?) AND id < ? ORDER BY id DESC LIMIT ?;
+
+-- name: entry
+SELECT body FROM entries WHERE session = ? AND id = ?;
+
+-- name: put_entry
+INSERT OR REPLACE INTO entries (session, id, body) VALUES (?, ?, ?);
+
+-- name: pieces
+SELECT text FROM pieces WHERE session = (SELECT id FROM sessions WHERE name = ?) AND entry = ? AND field = ? ORDER BY at;
+
+-- name: put_piece
+INSERT OR REPLACE INTO pieces (session, entry, field, at, text) VALUES (?, ?, ?, ?, ?);
+
+-- name: drop_pieces
+DELETE FROM pieces WHERE session = ? AND entry = ? AND field = ?;
+
+-- name: blob
+SELECT size, media FROM blobs WHERE hash = ? AND whole = 1;
+
+-- name: blob_pieces
+SELECT data FROM blob_pieces WHERE hash = ? ORDER BY number;
+
+-- name: add_blob
+INSERT OR IGNORE INTO blobs (hash, size, media, whole, created_at) VALUES (?, ?, ?, 0, ?);
+
+-- name: put_blob_piece
+INSERT OR REPLACE INTO blob_pieces (hash, number, data) VALUES (?, ?, ?);
+
+-- name: finish_blob
+UPDATE blobs SET whole = 1 WHERE hash = ?;

@@ -1,0 +1,141 @@
+"""Opening a SQLite file: what it must be, which version it has, and what each failure means to a person.
+
+apsw brings its own SQLite, newer than the system's, whose WAL had a bug that could lose a commit on reset.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import apsw
+
+from callslip.errors import NotADatabase, ReadOnly, StoreError, StoreFull, TooNew
+from callslip.settings import Settings
+from callslip.store.locks import Turnstile
+from callslip.store.sql import migrations
+
+APPLICATION = 0x43536C70
+OLDEST_READER = 1
+_MEMORY_COUNT = 0
+
+
+def path_of(url: str) -> str:
+    """The file that a URL such as `sqlite:///agent.db` names ("" for one in memory)."""
+    path = url.removeprefix("sqlite:///") if url.startswith("sqlite:") else url
+    return "" if path == ":memory:" else os.path.expanduser(path)
+
+
+def memory_name() -> str:
+    """A database that several connections of this process share."""
+    global _MEMORY_COUNT
+    _MEMORY_COUNT += 1
+    return f"file:/callslip-{os.getpid()}-{_MEMORY_COUNT}?vfs=memdb"
+
+
+@contextmanager
+def plain_errors(path: str) -> Iterator[None]:
+    """SQLite's errors as ours, in words that say what to do."""
+    name = path or "the database in memory"
+    try:
+        yield
+    except apsw.FullError as error:
+        raise StoreFull(f"no room left on the disk that holds {name}; nothing of this write was kept") from error
+    except (apsw.ReadOnlyError, apsw.PermissionsError) as error:
+        raise ReadOnly(f"{name} cannot be written ({error})") from error
+    except apsw.NotADBError as error:
+        raise NotADatabase(f"{name} is not a SQLite database") from error
+    except apsw.CorruptError as error:
+        raise NotADatabase(f"{name} is damaged: {error}") from error
+    except apsw.CantOpenError as error:
+        raise StoreError(f"{name} cannot be opened: {error}") from error
+    except apsw.IOError as error:
+        raise StoreError(f"the disk failed under {name}: {error}") from error
+    except apsw.Error as error:
+        raise StoreError(f"{name}: {error}") from error
+
+
+def connect(path: str, memory: str, settings: Settings, *, read_only: bool = False) -> apsw.Connection:
+    """One connection, with the busy timeout set before anything else is asked of it."""
+    if not path:
+        flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_URI
+        connection = apsw.Connection(memory, flags=flags)
+    elif read_only:
+        connection = _read_only(path)
+    else:
+        connection = apsw.Connection(path)
+    connection.set_busy_timeout(int(settings.busy_timeout * 1000))
+    connection.execute(f"PRAGMA synchronous = {settings.synchronous}")
+    connection.execute("PRAGMA temp_store = MEMORY")
+    return connection
+
+
+def _read_only(path: str) -> apsw.Connection:
+    """A folder that cannot be written has no place for the shared-memory file: then the file is read as it lies."""
+    uri = "file:" + os.path.abspath(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    connection = apsw.Connection(uri + "?mode=ro", flags=flags)
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+    except apsw.CantOpenError:
+        connection.close()
+        connection = apsw.Connection(uri + "?mode=ro&immutable=1", flags=flags)
+    return connection
+
+
+def may_write(path: str) -> bool:
+    """Whether this process may write the file and beside it."""
+    folder = os.path.dirname(os.path.abspath(path))
+    return os.access(path, os.W_OK) and os.access(folder, os.W_OK) if os.path.exists(path) else True
+
+
+def prepare(connection: apsw.Connection, path: str, turnstile: Turnstile, *, read_only: bool) -> None:
+    """Check that the file is ours and readable by this version; make or migrate it if it may be written."""
+    _check(connection, path)
+    if read_only:
+        return
+    if path:
+        _journal(connection, path)
+    newest = migrations("sqlite")[-1][0]
+    if _version(connection) >= newest:
+        return
+    with turnstile.turn():
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            for number, sql in migrations("sqlite"):
+                if number > _version(connection):
+                    connection.execute(sql)
+                    connection.execute(f"PRAGMA user_version = {number}")
+            connection.execute("INSERT OR REPLACE INTO meta VALUES ('oldest_reader', ?)", (str(OLDEST_READER),))
+            connection.execute(f"PRAGMA application_id = {APPLICATION}")
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+        connection.execute("COMMIT")
+
+
+def _journal(connection: apsw.Connection, path: str) -> None:
+    mode = connection.execute("PRAGMA journal_mode = WAL").fetchall()[0][0]
+    if mode != "wal":
+        raise StoreError(f"{path}: this file system does not allow a write-ahead log (journal mode {mode})")
+
+
+def _version(connection: apsw.Connection) -> int:
+    return connection.execute("PRAGMA user_version").fetchall()[0][0]
+
+
+def _check(connection: apsw.Connection, path: str) -> None:
+    tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()[0][0]
+    application = connection.execute("PRAGMA application_id").fetchall()[0][0]
+    if tables and application != APPLICATION:
+        raise NotADatabase(f"{path} is a SQLite database of another program; name another file with --db")
+    newest = migrations("sqlite")[-1][0]
+    if tables and _version(connection) > newest:
+        rows = connection.execute("SELECT value FROM meta WHERE name = 'oldest_reader'").fetchall()
+        oldest = int(rows[0][0]) if rows else _version(connection)
+        if oldest > newest:
+            raise TooNew(
+                f"{path} has schema {_version(connection)} and needs a Callslip that knows schema {oldest}; "
+                f"this one knows {newest}. Upgrade Callslip"
+            )

@@ -1,0 +1,161 @@
+"""The one thread that writes a SQLite file, and its group commit.
+
+Whatever waits when a transaction begins goes into it: 64 writers share one sync of the disk. Results come back to the
+event loop in one call per transaction. A refused write is undone alone; a failed commit fails all that were in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import apsw
+
+from callslip.errors import StoreError
+from callslip.store.locks import Turnstile
+from callslip.store.protocol import Stored
+from callslip.store.sqlite_file import plain_errors
+from callslip.store.sqlite_rows import Rows, flush
+from callslip.store.unit import Unit
+
+MOST = 1024
+
+Done = tuple["asyncio.Future[Any]", Any, BaseException | None]
+
+
+class Task:
+    """Something to do in a transaction: a decision on a unit of work, or (`alone`) on the bare connection.
+
+    What can be derived again need not be `durable`: it is spared its sync of the disk.
+    """
+
+    __slots__ = ("alone", "durable", "future", "work")
+
+    def __init__(
+        self, work: Callable[[Any], Any], future: asyncio.Future[Any], alone: bool = False, durable: bool = True
+    ) -> None:
+        self.work = work
+        self.future = future
+        self.alone = alone
+        self.durable = durable
+
+
+class Writer:
+    """Runs tasks in the order they came. `deliver` gets, on the loop, what each transaction made durable."""
+
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        path: str,
+        turnstile: Turnstile,
+        deliver: Callable[[list[Stored]], None],
+        synchronous: str = "FULL",
+    ) -> None:
+        self._connection = connection
+        self._path = path
+        self._turnstile = turnstile
+        self._deliver = deliver
+        self._synchronous = synchronous
+        self._loop = asyncio.get_running_loop()
+        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="callslip-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Callable[[Any], Any], *, alone: bool = False, durable: bool = True) -> asyncio.Future[Any]:
+        """Queue a task; the future is done when its transaction is durable."""
+        if self._closed:
+            raise StoreError("the ledger is closed")
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._tasks.put(Task(work, future, alone, durable))
+        return future
+
+    async def close(self) -> None:
+        """Finish what was submitted, then end the thread."""
+        if not self._closed:
+            self._closed = True
+            self._tasks.put(None)
+            await asyncio.to_thread(self._thread.join)
+
+    def _run(self) -> None:
+        while True:
+            batch, goes_on = self._drain()
+            while batch:
+                share = next((i for i, task in enumerate(batch) if task.alone), len(batch)) or 1
+                self._transact(batch[:share])
+                batch = batch[share:]
+            if not goes_on:
+                return
+
+    def _drain(self) -> tuple[list[Task], bool]:
+        task = self._tasks.get()
+        batch: list[Task] = []
+        try:
+            while task is not None:
+                batch.append(task)
+                if len(batch) >= MOST:
+                    return batch, True
+                task = self._tasks.get_nowait()
+        except Empty:
+            return batch, True
+        return batch, False
+
+    def _transact(self, batch: list[Task]) -> None:
+        results: list[Done] = []
+        made: list[Stored] = []
+        try:
+            with plain_errors(self._path), self._turnstile.turn():
+                made = self._within(batch, results)
+        except BaseException as error:  # Every writer of the batch must hear of it, or it would wait for ever.
+            results = [(task.future, None, error) for task in batch]
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._settle, results, made)
+
+    def _within(self, batch: list[Task], results: list[Done]) -> list[Stored]:
+        if batch[0].alone:
+            results.append((batch[0].future, self._alone(batch[0]), None))
+            return []
+        run = self._connection.execute
+        run("BEGIN IMMEDIATE")
+        try:
+            unit = Unit(Rows(self._connection))
+            for task in batch:
+                top = Unit(unit)
+                try:
+                    results.append((task.future, task.work(top), None))
+                except Exception as error:
+                    results.append((task.future, None, error))
+                else:
+                    unit.absorb(top)
+            flush(self._connection, unit)
+            run("COMMIT")
+            return unit.events
+        except BaseException:
+            if self._connection.in_transaction:
+                run("ROLLBACK")
+            raise
+
+    def _alone(self, task: Task) -> Any:
+        if task.durable:
+            with self._connection:
+                return task.work(self._connection)
+        self._connection.execute("PRAGMA synchronous = NORMAL")
+        try:
+            with self._connection:
+                return task.work(self._connection)
+        finally:
+            self._connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+
+    def _settle(self, results: list[Done], made: list[Stored]) -> None:
+        if made:
+            self._deliver(made)
+        for future, value, error in results:
+            if future.done():
+                continue
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(value)

@@ -1,0 +1,85 @@
+"""One table: the word for each state in every vocabulary Callslip speaks (C13). Data only; encoders look up here."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Words(msgspec.Struct, frozen=True):
+    """How one state is called elsewhere. `error` says whether the outcome counts as an error there."""
+
+    error: bool
+    shell: str  # 000 toolStatus
+    act: str  # 001 status
+    entry: str  # 002 status, as agents say it
+    command: str  # 003 status
+    v4: str  # 004 and AI SDK 4 invocation state
+    complete: bool  # 004 isComplete
+    v5: str
+    v6: str
+    v7: str
+    ag_ui: str
+    acp: str
+    acp2: str
+    mcp: str
+
+
+def _open(shell: str, entry: str, ui: str, acp: str, mcp: str, act: str = "running") -> Words:
+    return Words(
+        error=False,
+        shell=shell,
+        act=act,
+        entry=entry,
+        command="pending",
+        v4="call",
+        complete=False,
+        v5="input-available",
+        v6=ui,
+        v7=ui,
+        ag_ui="interrupt" if ui == "approval-requested" else "open",
+        acp=acp,
+        acp2=acp,
+        mcp=mcp,
+    )
+
+
+def _ended(command: str, *, error: bool = True, v7: str = "output-error", acp2: str = "failed", mcp: str = "completed"):
+    return Words(
+        error=error,
+        shell="completed",
+        act="failed" if error else "completed",
+        entry="failed" if error else "completed",
+        command=command,
+        v4="result",
+        complete=True,
+        v5="output-error" if error else "output-available",
+        v6="output-error" if error else "output-available",
+        v7=v7 if error else "output-available",
+        ag_ui="result",
+        acp="failed" if error else "completed",
+        acp2=acp2 if error else "completed",
+        mcp=mcp,
+    )
+
+
+WORDS: dict[str, Words] = {
+    "queued": _open("queued", "pending", "input-available", "pending", "working"),
+    "awaiting_approval": _open("queued", "pending", "approval-requested", "pending", "input_required"),
+    "running": _open("running", "in_progress", "input-available", "in_progress", "working"),
+    "completed": _ended("complete", error=False),
+    "failed": _ended("error"),
+    "lost": _ended("error"),
+    "denied": _ended("error", v7="output-denied"),
+    "cancelled": _ended("cancelled", acp2="cancelled", mcp="cancelled"),
+    "expired": _ended("expired"),
+}
+
+
+def command_word(state: str, ran: bool) -> str:
+    """003 tells a deadline passed in the queue from one passed while running."""
+    return "timeout" if state == "expired" and ran else WORDS[state].command
+
+
+def v7_word(state: str, asked: bool) -> str:
+    """AI SDK 7 knows a denial only as the answer to a request."""
+    return "output-error" if state == "denied" and not asked else WORDS[state].v7

@@ -1,0 +1,139 @@
+// Answers what the real AI SDK 6 client makes of a UI message stream and of a UI message history.
+//
+// JSON lines in, JSON lines out, in order. A job: {"id", "chunks"?, "at"?, "history"?}. An answer always has every key:
+//   id          as given
+//   message     the message as the client last saw it while it read the chunks, or null if it saw none
+//   messages    the message after each number of chunks listed in `at` (0 is before the first); null where none was
+//               seen or the stream died earlier
+//   error       why the stream died, or null; a stream that is merely cut is no error
+//   valid       safeValidateUIMessages accepts the history (null without one); validError says why not
+//   model       what convertToModelMessages makes of the history: {results: {callId: has a result},
+//               missing: [callId], repeated: [callId]}; null without a history, or when it cannot be sent (modelError)
+//
+// Packages come from the node_modules directory in CALLSLIP_NODE_MODULES or the first argument.
+
+import { resolve } from "node:path";
+import { setImmediate as settled } from "node:timers/promises";
+import { pathToFileURL } from "node:url";
+
+const nodeModules = process.argv[2] ?? process.env.CALLSLIP_NODE_MODULES;
+if (!nodeModules) {
+  console.error("usage: reduce_v6.mjs NODE_MODULES < jobs.jsonl (or set CALLSLIP_NODE_MODULES)");
+  process.exit(2);
+}
+const {
+  convertToModelMessages,
+  modelMessageSchema,
+  parseJsonEventStream,
+  readUIMessageStream,
+  safeValidateUIMessages,
+  uiMessageChunkSchema,
+} = await import(pathToFileURL(resolve(nodeModules, "ai/dist/index.mjs")));
+
+const encoder = new TextEncoder();
+
+const brief = (thrown) => String(thrown?.message ?? thrown).slice(0, 600);
+
+/** Frames chunks as the server would and parses them as the client does: [{success, value | error}]. */
+async function throughSse(chunks) {
+  const frames = chunks.map((chunk) => `data: ${JSON.stringify(chunk)}\n\n`).join("");
+  const stream = new ReadableStream({
+    start(controller) {
+      controller.enqueue(encoder.encode(frames));
+      controller.close();
+    },
+  });
+  const parsed = [];
+  for await (const result of parseJsonEventStream({ stream, schema: uiMessageChunkSchema })) parsed.push(result);
+  return parsed;
+}
+
+/**
+ * One pass gives every prefix. The library yields a snapshot per visible change, not per chunk, and does not say which
+ * chunk made it. So the source hands out a chunk only when asked: the reducer asks again when it is done with the last
+ * one, and a turn of the event loop lets our reader take that one's snapshot.
+ */
+async function reduce(chunks, at = []) {
+  const parsed = await throughSse(chunks);
+  const wanted = new Set(at);
+  const seen = new Map();
+  let taken = 0;
+  let message = null;
+  const stream = new ReadableStream(
+    {
+      async pull(controller) {
+        await settled();
+        if (wanted.has(taken)) seen.set(taken, message);
+        if (taken === parsed.length) return controller.close();
+        const { success, value, error } = parsed[taken++];
+        if (success) controller.enqueue(value);
+        else controller.error(error);
+      },
+    },
+    { highWaterMark: 0 },
+  );
+  let error = null;
+  try {
+    for await (const snapshot of readUIMessageStream({ stream, terminateOnError: true })) message = snapshot;
+  } catch (thrown) {
+    error = brief(thrown);
+  }
+  return { message, messages: at.map((count) => seen.get(count) ?? null), error };
+}
+
+async function validate(history) {
+  const { success, error } = await safeValidateUIMessages({ messages: history });
+  return { valid: success, validError: success ? null : ((await firstInvalidPart(history)) ?? brief(error)) };
+}
+
+/** The library's own message lists every branch of a union of twenty; the part it refused is what one needs. */
+async function firstInvalidPart(history) {
+  for (const [m, message] of history.entries()) {
+    for (const [p, part] of (message?.parts ?? []).entries()) {
+      const { success } = await safeValidateUIMessages({ messages: [{ ...message, parts: [part] }] });
+      if (!success) return `messages[${m}].parts[${p}]: ${JSON.stringify(part)}`;
+    }
+  }
+  return null;
+}
+
+async function continueFrom(history) {
+  try {
+    const messages = await convertToModelMessages(history);
+    for (const message of messages) modelMessageSchema.parse(message);
+    return { model: summary(messages), modelError: null };
+  } catch (thrown) {
+    return { model: null, modelError: brief(thrown) };
+  }
+}
+
+function summary(modelMessages) {
+  const parts = modelMessages.flatMap(({ content }) => (Array.isArray(content) ? content : []));
+  const ids = (type) => parts.filter((part) => part.type === type).map((part) => part.toolCallId);
+  const calls = ids("tool-call");
+  const answered = new Set(ids("tool-result"));
+  return {
+    results: Object.fromEntries(calls.map((id) => [id, answered.has(id)])),
+    missing: calls.filter((id) => !answered.has(id)),
+    repeated: calls.filter((id, index) => calls.indexOf(id) !== index),
+  };
+}
+
+const UNREAD = { message: null, messages: [], error: null };
+const UNTOLD = { valid: null, validError: null, model: null, modelError: null };
+
+async function answer({ id, chunks, at, history }) {
+  const read = chunks ? await reduce(chunks, at) : UNREAD;
+  const told = history ? { ...(await validate(history)), ...(await continueFrom(history)) } : UNTOLD;
+  return `${JSON.stringify({ id, ...read, ...told })}\n`;
+}
+
+// Not readline: it also breaks lines at U+2028, which JSON may hold unescaped.
+process.stdin.setEncoding("utf8");
+let rest = "";
+for await (const piece of process.stdin) {
+  const lines = (rest + piece).split("\n");
+  rest = lines.pop();
+  for (const line of lines) if (line) process.stdout.write(await answer(JSON.parse(line)));
+}
+if (rest) process.stdout.write(await answer(JSON.parse(rest)));
