@@ -6,7 +6,7 @@ call that we execute ourselves has other arguments by now, the answer is refused
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from msgspec import UNSET
 
@@ -36,7 +36,7 @@ async def find(ledger: Ledger, given: str, session: str = "") -> ApprovalRow:
 
 def _option(row: ApprovalRow, given: str, kinds: tuple[str, ...]) -> str:
     """The option that was chosen: the named one, which must be on offer, or the first that says as much."""
-    offered = [option for option in row.options if isinstance(option, dict)]
+    offered = [cast(dict[str, Any], option) for option in row.options if isinstance(option, dict)]
     if given:
         if offered and given not in [option.get("optionId") for option in offered]:
             raise NotFound(f"approval {row.id} offers no option {given!r}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Generator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from types import TracebackType
 from typing import TypeVar
@@ -69,7 +69,7 @@ class Blocking:
             raise
 
     @contextmanager
-    def enter(self, manager: AbstractAsyncContextManager[T]) -> Iterator[T]:
+    def enter(self, manager: AbstractAsyncContextManager[T]) -> Generator[T]:
         """An async context manager, entered and left from here."""
         value = self.run(manager.__aenter__())
         try:

@@ -97,12 +97,12 @@ def set_fields(entry: Entry, changed: tuple[str, ...] | list[str], out: Out) -> 
         out.append(fields_patch(entry, entry.id, changed))
 
 
-def set_info(state: State, out: Out, *names: str) -> None:
+def set_info(state: Board, out: Out, *names: str) -> None:
     if out is not None:
         out.append(fields_patch(state.info, 0, names))
 
 
-def make(state: State, entry: Entry, out: Out) -> None:
+def make(state: Board, entry: Entry, out: Out) -> None:
     """A new entry ends the text that was being written. RULE 2"""
     end_text(state, out)
     entry.turn = state.info.turn
@@ -110,13 +110,13 @@ def make(state: State, entry: Entry, out: Out) -> None:
     put(entry, out)
 
 
-def close_text(state: State, entry: Entry, field: str, text: Text) -> None:
+def close_text(state: Board, entry: Entry, field: str, text: Text) -> None:
     setattr(entry, field, text.value())
     if text.missing:
         state.headless[entry.id, field] = text
 
 
-def end_text(state: State, out: Out) -> None:
+def end_text(state: Board, out: Out) -> None:
     stream, state.stream = state.stream, None
     if stream is None:
         return

@@ -94,7 +94,7 @@ def check(value: Any, field: str, max_depth: int = MAX_DEPTH, *, max_bytes: int 
 
     Tuples become lists, and keys that are numbers, booleans or None become the text JSON has for them.
     """
-    if type(value) is str and len(value) < 1024:
+    if type(value) is str and 6 * len(value) + 2 <= max_bytes:  # the longest escape has six bytes
         return text(value)
     copy, size = _round_trip(value, max_depth)
     if size < 0:
@@ -234,8 +234,6 @@ class _Walk:
 
     def plain(self, value: object, depth: int) -> Any:
         self.left -= 1
-        if self.left < 0:
-            return "[too many items]"
         try:
             layer = _layer(value)
             return layer if isinstance(layer, _SCALARS) else self._inside(value, layer, depth)
@@ -255,13 +253,30 @@ class _Walk:
 
     def _children(self, value: object, layer: object, depth: int) -> Any:
         if isinstance(layer, dict):
-            members = cast("dict[object, object]", layer)
-            return {self._name(key, depth): self.plain(member, depth) for key, member in members.items()}
+            return self._members(cast("dict[object, object]", layer), depth)
         if isinstance(layer, list):
-            items = [self.plain(item, depth) for item in cast("list[object]", layer)]
+            items = self._items(cast("list[object]", layer), depth)
             # A set has another order in each process.
             return sorted(items, key=encode) if isinstance(value, set | frozenset) else items
         return self.plain(layer, depth)
+
+    def _members(self, layer: dict[object, object], depth: int) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        for key, member in layer.items():
+            if self.left <= 0:
+                made[_CUT] = None
+                break
+            made[self._name(key, depth)] = self.plain(member, depth)
+        return made
+
+    def _items(self, layer: list[object], depth: int) -> list[Any]:
+        made: list[Any] = []
+        for item in layer:
+            if self.left <= 0:
+                made.append(_CUT)
+                break
+            made.append(self.plain(item, depth))
+        return made
 
     def _name(self, key: object, depth: int) -> str:
         name = self.plain(key, depth)
@@ -316,6 +331,7 @@ def _struct_fields(value: msgspec.Struct) -> dict[str, object]:
 
 
 _SCALARS = (str, int, float, type(None))
+_CUT = "[too many items]"
 
 # The first that fits. An Enum may also be a str or an int, and bool is an int, so these come first.
 _LAYERS: tuple[tuple[tuple[type, ...], Callable[[Any], object]], ...] = (

@@ -34,6 +34,9 @@ from callslip.store.unit import Unit
 
 E = TypeVar("E", bound=Event)
 MS = 1000
+CHUNKS = (ev.MessageDelta, ev.ThoughtDelta)
+NEW = "new:"
+"""Drafts of one write may name a call that does not exist yet: `new:1` is the same call throughout the write."""
 
 
 class How(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,8 +57,9 @@ class Writing:
         self.unit = unit
         self.how = how
         self.session: SessionRow = unit.session_to_write(session)
-        self.now = unit.now()
-        self.blank = self.session.turns == 0 and self.session.calls == 0 and not self.session.message
+        self.now = unit.now
+        self.named: dict[str, str] = {}
+        self.blank = not (self.session.turns or self.session.calls or self.session.message)
 
     def run(self, drafts: Sequence[Draft]) -> list[Event]:
         """Every draft's event, in order; for a key that was seen before, the event it made then."""
@@ -63,6 +67,8 @@ class Writing:
 
     def _draft(self, draft: Draft) -> Event:
         event = draft.event
+        if not draft.key and not draft.witness and isinstance(event, CHUNKS):
+            return self._append(self._hold_back(event))
         if draft.key:
             before = self._seen(draft)
             if before is not None:
@@ -91,7 +97,7 @@ class Writing:
             return self._call_event(event, witness)
         if witness and not self._is_news(event):
             return self._append(event, "witness")
-        if isinstance(event, ev.MessageDelta | ev.ThoughtDelta):
+        if isinstance(event, CHUNKS):
             return self._append(self._hold_back(event))
         self._release()
         if isinstance(event, ev.TurnStarted):
@@ -104,7 +110,7 @@ class Writing:
         session = self.session
         session.updated_at = self.now
         if verdict != "applied" and isinstance(event, ev.STREAMED):
-            event = structs.replace(event, text=self.how.redactor.text(event.text))  # pyright: ignore
+            event = structs.replace(event, text=self.how.redactor.text(event.text))
         event = structs.replace(
             event,
             seq=session.head + 1,
@@ -118,30 +124,22 @@ class Writing:
 
     # Text that may begin a secret waits for what comes next.
 
-    def _hold_back(self, event: E) -> E:
+    def _hold_back(self, event: ev.Streamed) -> ev.Streamed:
+        """The chunk without what may begin a secret, and with what was held back before it."""
         carry = self.session.carry
-        text = cast(ev.MessageDelta, event).text
-        if carry is not None and not self._goes_on(carry, event):
-            self._release()
-            carry = None
-        held = carry.tail if carry is not None else ""
-        if carry is not None and getattr(event, "chunks", "") in ("auto", "cumulative") and _grew(text, carry.chunk):
-            held = ""  # A cumulative chunk brings again what was held back of the one before.
-        out, tail = self.how.redactor.feed(held, text)
-        if not tail:
+        held = ""
+        if carry is not None:
+            if not _goes_on(carry, event):
+                self._release()
+            elif not (isinstance(event, CHUNKS) and event.chunks != "delta" and _grew(event.text, carry.chunk)):
+                held = carry.tail  # A cumulative chunk brings it again by itself.
+        out, tail = self.how.redactor.feed(held, event.text)
+        if tail:
+            empty = structs.replace(event, text="", key="", at=0)
+            self.session.carry = Carry(tail, event.text, encode_event(empty))
+        elif carry is not None:
             self.session.carry = None
-        else:
-            empty = structs.replace(event, text="", key="", at=0, seq=0)  # pyright: ignore[reportCallIssue]
-            self.session.carry = Carry(tail, text, encode_event(empty))
-        return event if out == text else structs.replace(event, text=out)  # pyright: ignore[reportCallIssue]
-
-    def _goes_on(self, carry: Carry, event: Event) -> bool:
-        held = decode_event(carry.event)
-        if type(held) is not type(event):
-            return False
-        if isinstance(event, ev.CallEvent):
-            return cast(ev.CallEvent, held).call == event.call
-        return cast(ev.MessageDelta, held).message_id == cast(ev.MessageDelta, event).message_id
+        return event if out is event.text else structs.replace(event, text=out)
 
     def _release(self) -> None:
         """Append what was held back, as the chunk it is the end of."""
@@ -150,9 +148,9 @@ class Writing:
             return
         held = decode_event(carry.event)
         text = self.how.redactor.flush(carry.tail)
-        if not text:
+        if not text or not isinstance(held, ev.STREAMED):
             return
-        event = structs.replace(held, text=text)  # pyright: ignore[reportCallIssue]
+        event = structs.replace(held, text=text)
         if isinstance(event, ev.CallEvent):
             row = self.unit.call(event.call)
             verdict = judge(row, event)
@@ -190,6 +188,9 @@ class Writing:
         if isinstance(event, ev.ApprovalAnswer):
             self._release()
             return self._answer(event)
+        name = event.call if event.call.startswith(NEW) else ""
+        if name:
+            event = structs.replace(event, call=self.named.get(name, ""))
         row, meant = self._find(event)
         if witness and row is not None:
             return self._append(self._about(event, row, "witness"), "witness")
@@ -209,12 +210,14 @@ class Writing:
         else:
             event = self._about(event, row, verdict)
         if isinstance(event, ev.CallInputDelta | ev.CallProgress) and verdict == "applied":
-            event = self._hold_back(event) if event.text else event
+            event = cast(ev.CallEvent, self._hold_back(event)) if event.text else event
         else:
             self._release()
-        done = self._append(event, verdict)
+        done = cast(ev.CallEvent, self._append(event, verdict))
+        if name:
+            self.named[name] = done.call
         if verdict == "applied":
-            self._renew(cast(ev.CallEvent, done))
+            self._renew(done)
         return done
 
     def _find(self, event: ev.CallEvent) -> tuple[CallRow | None, Meant]:
@@ -311,6 +314,14 @@ class Writing:
         if identity:
             return self.unit.alias(self.session.name, MESSAGE, identity) is None
         return identity is None or self.blank
+
+
+def _goes_on(carry: Carry, event: Event) -> bool:
+    """Whether a chunk belongs to the text whose end was held back."""
+    held = decode_event(carry.event)
+    if isinstance(event, CHUNKS):
+        return isinstance(held, type(event)) and held.message_id == event.message_id
+    return isinstance(event, ev.CallEvent) and isinstance(held, type(event)) and held.call == event.call
 
 
 def _grew(text: str, before: str) -> bool:

@@ -14,7 +14,7 @@ from msgspec import UNSET, UnsetType
 
 Verdict = Literal["applied", "duplicate", "late", "orphan", "illegal", "witness"]
 Chunks = Literal["auto", "delta", "cumulative", "dedupe"]
-Maybe: TypeAlias = str | None | UnsetType
+Maybe: TypeAlias = str | UnsetType | None
 MaybeJson: TypeAlias = Any
 
 
@@ -55,7 +55,7 @@ class Event(
 # Session
 
 
-class SessionCapabilities(Event, tag="session.capabilities"):
+class SessionCapabilities(Event, frozen=True, tag="session.capabilities"):
     """The agent says which modes, models and options it offers. RULE 7."""
 
     modes: list[Any] = []
@@ -65,19 +65,19 @@ class SessionCapabilities(Event, tag="session.capabilities"):
     options: list[Any] = []
 
 
-class SessionCommands(Event, tag="session.commands"):
+class SessionCommands(Event, frozen=True, tag="session.commands"):
     """The agent lists the commands a person may type. RULE 12."""
 
     commands: list[Any]
 
 
-class SessionMode(Event, tag="session.mode"):
+class SessionMode(Event, frozen=True, tag="session.mode"):
     """The agent or a person switched the mode. RULE 11."""
 
     mode: str
 
 
-class SessionInfo(Event, tag="session.info"):
+class SessionInfo(Event, frozen=True, tag="session.info"):
     """Anybody tells more about the session: title, usage, options. What is absent stays as it was."""
 
     title: Maybe = UNSET
@@ -90,13 +90,13 @@ class SessionInfo(Event, tag="session.info"):
 # Turns
 
 
-class TurnStarted(Event, tag="turn.started"):
+class TurnStarted(Event, frozen=True, tag="turn.started"):
     """A person's prompt began to be worked on."""
 
     turn: str = ""
 
 
-class TurnEnded(Event, tag="turn.ended"):
+class TurnEnded(Event, frozen=True, tag="turn.ended"):
     """The agent stopped working on the prompt, or the line to it was lost."""
 
     turn: str = ""
@@ -107,7 +107,7 @@ class TurnEnded(Event, tag="turn.ended"):
 # Text
 
 
-class MessageUser(Event, tag="message.user"):
+class MessageUser(Event, frozen=True, tag="message.user"):
     """A person said this. RULE 8."""
 
     text: str
@@ -115,7 +115,7 @@ class MessageUser(Event, tag="message.user"):
     content: MaybeJson = UNSET
 
 
-class MessageDelta(Event, tag="message.delta"):
+class MessageDelta(Event, frozen=True, tag="message.delta"):
     """The agent said some more. RULE 1."""
 
     text: str
@@ -123,7 +123,7 @@ class MessageDelta(Event, tag="message.delta"):
     chunks: Chunks = "auto"
 
 
-class ThoughtDelta(Event, tag="thought.delta"):
+class ThoughtDelta(Event, frozen=True, tag="thought.delta"):
     """The agent thought some more. RULE 9."""
 
     text: str
@@ -131,13 +131,13 @@ class ThoughtDelta(Event, tag="thought.delta"):
     chunks: Chunks = "auto"
 
 
-class MessageEnded(Event, tag="message.ended"):
+class MessageEnded(Event, frozen=True, tag="message.ended"):
     """The text that was streaming is whole. RULE 2."""
 
     message_id: str = ""
 
 
-class PlanUpdated(Event, tag="plan.updated"):
+class PlanUpdated(Event, frozen=True, tag="plan.updated"):
     """The agent states its whole plan anew. RULE 10."""
 
     entries: list[Any]
@@ -146,7 +146,7 @@ class PlanUpdated(Event, tag="plan.updated"):
 # Calls
 
 
-class CallEvent(Event, kw_only=True):
+class CallEvent(Event, frozen=True, kw_only=True):
     """Names a call: by execution id, or in a draft by alias. `reused` and `entry` are the ledger's.
 
     `reused`: an earlier call of the session had the same foreign id. `entry`: where the call stands, for `late` ones.
@@ -158,7 +158,7 @@ class CallEvent(Event, kw_only=True):
     entry: int = 0
 
 
-class CallUpdate(CallEvent, kw_only=True):
+class CallUpdate(CallEvent, frozen=True, kw_only=True):
     """What any message about a call may tell of it. Absent erases nothing; null clears (C10)."""
 
     tool_name: Maybe = UNSET
@@ -170,7 +170,7 @@ class CallUpdate(CallEvent, kw_only=True):
     locations: MaybeJson = UNSET
 
 
-class CallProposed(CallUpdate, tag="call.proposed"):
+class CallProposed(CallUpdate, frozen=True, tag="call.proposed"):
     """The model, or a client that submits a command, wants this call. Queued. RULE 3."""
 
     iteration: int = -1
@@ -180,30 +180,30 @@ class CallProposed(CallUpdate, tag="call.proposed"):
     idempotent: bool = False
 
 
-class CallInputDelta(CallEvent, tag="call.inputDelta"):
+class CallInputDelta(CallEvent, frozen=True, tag="call.inputDelta"):
     """The model wrote some more of the arguments."""
 
     text: str
 
 
-class CallInput(CallUpdate, tag="call.input"):
+class CallInput(CallUpdate, frozen=True, tag="call.input"):
     """The arguments are whole."""
 
 
-class CallStarted(CallUpdate, tag="call.started"):
+class CallStarted(CallUpdate, frozen=True, tag="call.started"):
     """Whoever executes the call began. Running."""
 
     attempt: int = 0
     worker: str = ""
 
 
-class CallRequeued(CallEvent, tag="call.requeued"):
+class CallRequeued(CallEvent, frozen=True, tag="call.requeued"):
     """The ledger took the call back from a worker that died. Queued again."""
 
     reason: str = ""
 
 
-class CallProgress(CallUpdate, tag="call.progress"):
+class CallProgress(CallUpdate, frozen=True, tag="call.progress"):
     """Whoever executes the call tells more. `text` is output to append. RULE 4."""
 
     text: str = ""
@@ -211,7 +211,7 @@ class CallProgress(CallUpdate, tag="call.progress"):
     exit_status: MaybeJson = UNSET
 
 
-class CallEnd(CallUpdate):
+class CallEnd(CallUpdate, frozen=True):
     """How a call ended. Terminal: nothing later changes it."""
 
     reason: str = ""
@@ -221,34 +221,34 @@ class CallEnd(CallUpdate):
     blob: Blob | None = None
 
 
-class CallCompleted(CallEnd, tag="call.completed"):
+class CallCompleted(CallEnd, frozen=True, tag="call.completed"):
     """Whoever executes the call says it is done."""
 
 
-class CallFailed(CallEnd, tag="call.failed"):
+class CallFailed(CallEnd, frozen=True, tag="call.failed"):
     """Whoever executes the call says it went wrong."""
 
 
-class CallDenied(CallEnd, tag="call.denied"):
+class CallDenied(CallEnd, frozen=True, tag="call.denied"):
     """A person or a policy refused the call without a recorded request."""
 
 
-class CallCancelled(CallEnd, tag="call.cancelled"):
+class CallCancelled(CallEnd, frozen=True, tag="call.cancelled"):
     """A person, a client or the end of the turn stopped the call."""
 
 
-class CallExpired(CallEnd, tag="call.expired"):
+class CallExpired(CallEnd, frozen=True, tag="call.expired"):
     """The ledger found the deadline passed."""
 
 
-class CallLost(CallEnd, tag="call.lost"):
+class CallLost(CallEnd, frozen=True, tag="call.lost"):
     """The ledger found nobody left who could finish the call."""
 
 
 # Approvals
 
 
-class ApprovalRequested(CallUpdate, tag="approval.requested"):
+class ApprovalRequested(CallUpdate, frozen=True, tag="approval.requested"):
     """An agent, or a tool of ours, asks whether the call may run. RULE 5."""
 
     approval: str = ""
@@ -257,7 +257,7 @@ class ApprovalRequested(CallUpdate, tag="approval.requested"):
     expires_at: int = 0
 
 
-class ApprovalAnswer(CallEvent):
+class ApprovalAnswer(CallEvent, frozen=True):
     """An answer to a request. `by` says whose. RULE 6."""
 
     approval: str = ""
@@ -266,21 +266,21 @@ class ApprovalAnswer(CallEvent):
     reason: str = ""
 
 
-class ApprovalGranted(ApprovalAnswer, tag="approval.granted"):
+class ApprovalGranted(ApprovalAnswer, frozen=True, tag="approval.granted"):
     """The call may run; with `input`, with these arguments instead."""
 
     input: MaybeJson = UNSET
 
 
-class ApprovalRefused(ApprovalAnswer, tag="approval.refused"):
+class ApprovalRefused(ApprovalAnswer, frozen=True, tag="approval.refused"):
     """The call may not run; the reason is for the model to read."""
 
 
-class ApprovalWithdrawn(ApprovalAnswer, tag="approval.withdrawn"):
+class ApprovalWithdrawn(ApprovalAnswer, frozen=True, tag="approval.withdrawn"):
     """Whoever asked does not ask any more."""
 
 
-class Raw(Event, tag="raw"):
+class Raw(Event, frozen=True, tag="raw"):
     """A message that no decoder understood, whole."""
 
     format: str = ""
@@ -321,7 +321,8 @@ AnyEvent = (
 
 EVENT_TYPES: dict[str, type[Event]] = {str(cls.__struct_config__.tag): cls for cls in AnyEvent.__args__}
 TERMINAL: tuple[type[CallEnd], ...] = (CallCompleted, CallFailed, CallDenied, CallCancelled, CallExpired, CallLost)
-STREAMED: tuple[type[Event], ...] = (MessageDelta, ThoughtDelta, CallInputDelta, CallProgress)
+STREAMED = (MessageDelta, ThoughtDelta, CallInputDelta, CallProgress)
+Streamed: TypeAlias = MessageDelta | ThoughtDelta | CallInputDelta | CallProgress
 
 decode_event = msgspec.json.Decoder(AnyEvent).decode
 encode_event = msgspec.json.Encoder().encode

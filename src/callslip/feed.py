@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from itertools import islice
 
 from callslip.errors import Gone, Refused, SlowReader
@@ -114,7 +114,7 @@ class Feed:
             channel.wake()
 
     @contextlib.asynccontextmanager
-    async def _follow(self, session: str) -> AsyncIterator[Channel]:
+    async def _follow(self, session: str) -> AsyncGenerator[Channel]:
         channel = self._channels.get(session)
         if channel is None:
             row = await self._store.session(session)
@@ -130,9 +130,13 @@ class Feed:
             channel.readers -= 1
             if not channel.readers:
                 self._channels.pop(session, None)
-            if not self._channels and self._noticing is not None:
-                self._noticing.cancel()
-                self._noticing = None
+            if not self._channels:
+                self._stop_noticing()
+
+    def _stop_noticing(self) -> None:
+        noticing, self._noticing = self._noticing, None
+        if noticing is not None:
+            noticing.cancel()
 
     async def _notice(self) -> None:
         while True:
@@ -187,8 +191,7 @@ class Feed:
                         del self._ended[call]
 
     async def close(self) -> None:
-        if self._noticing is not None:
-            self._noticing.cancel()
+        self._stop_noticing()
         for task in list(self._fills):
             task.cancel()
         for channel in self._channels.values():

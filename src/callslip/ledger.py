@@ -17,7 +17,7 @@ from callslip import checkpoint, decide, liveness
 from callslip.decide import How
 from callslip.entries import Patch, Snapshot
 from callslip.errors import Ambiguous, CallslipError, NotFound, StoreError
-from callslip.events import Blob, CallEnd, Draft, Event, TurnEnded, decode_event
+from callslip.events import Blob, CallEnd, Draft, Event, Raw, TurnEnded, decode_event
 from callslip.feed import Feed
 from callslip.fold import State
 from callslip.intake import Intake, session_name
@@ -27,6 +27,8 @@ from callslip.rows import ApprovalRow, CallRow, OwnerRow, SessionRow
 from callslip.session import Session
 from callslip.settings import Settings
 from callslip.store.protocol import Page, Store, Stored
+
+_MAY_BE_LARGE = (CallEnd, Raw)
 
 
 class Ledger:
@@ -100,9 +102,9 @@ class Ledger:
         admit = self._intake.admit
         admitted = [admit(draft) for draft in drafts]
         for number, draft in enumerate(admitted):
-            if isinstance(draft.event, CallEnd) or type(draft.event).__name__ == "Raw":
+            if isinstance(draft.event, _MAY_BE_LARGE):
                 admitted[number] = await self._with_blobs(draft)
-        how = self.how(source=source, owner=owner, strict=strict)
+        how = self._hows.get((source, owner, strict)) or self.how(source=source, owner=owner, strict=strict)
         if owner and self._owned_until < time.monotonic():
             await self._renew()
         return await self.store.transact(lambda unit: decide.write(unit, session, admitted, how))
@@ -181,8 +183,9 @@ class Ledger:
             rows = await self.store.events(session, after, min(self.settings.read_page, last - after))
             if not rows:
                 return
-            for after, body in rows:
+            for _, body in rows:
                 yield decode_event(body)
+            after = rows[-1][0]
 
     def follow(self, session: str, after: int = 0) -> AsyncIterator[list[Stored]]:
         """The log of a session from a cursor on, and everything that comes."""

@@ -151,10 +151,10 @@ def judge(row: CallRow | None, event: CallEvent) -> Verdict:
         return "orphan"
     if state not in ENDS:
         return "illegal"
-    if isinstance(event, TERMINAL):
-        if isinstance(event, _ECHO.get(state, ())) or ending_mark(event) == row.ending:
-            return "duplicate"
-    return "late"
+    again = isinstance(event, TERMINAL) and (
+        isinstance(event, _ECHO.get(state, ())) or ending_mark(event) == row.ending
+    )
+    return "duplicate" if again else "late"
 
 
 def judge_answer(row: CallRow | None, approval: ApprovalRow | None, event: ApprovalAnswer) -> Verdict:

@@ -27,6 +27,7 @@ class Tables(Protocol):
     def put_alias(self, session: str, ns: str, identity: str, call: str) -> None: ...
 
 
+SPOKEN = (ev.MessageDelta, ev.ThoughtDelta, ev.MessageUser)
 MESSAGE = "message"
 """The namespace in which message ids are remembered, so that a replay can be told from news (S2.11)."""
 
@@ -34,21 +35,20 @@ MESSAGE = "message"
 def take(tables: Tables, session: SessionRow, event: Event) -> None:
     """Bring the rows up to an event that is about to be appended."""
     session.head = event.seq
-    if event.verdict != "applied":
-        return
-    if isinstance(event, ev.CallEvent):
-        _take_call(tables, session, event)
-    elif isinstance(event, ev.MessageDelta | ev.ThoughtDelta | ev.MessageUser):
-        if event.message_id and event.message_id != session.message:
-            session.message = event.message_id
-            tables.put_alias(session.name, MESSAGE, event.message_id, "")
-    elif isinstance(event, ev.TurnStarted):
-        session.turn = event.turn
-        session.turns += 1
-    elif isinstance(event, ev.TurnEnded):
-        session.turn = ""
-    elif isinstance(event, ev.SessionInfo) and event.title is not UNSET:
-        session.title = str(event.title or "")
+    if event.verdict == "applied":
+        if isinstance(event, SPOKEN):
+            if event.message_id and event.message_id != session.message:
+                session.message = event.message_id
+                tables.put_alias(session.name, MESSAGE, event.message_id, "")
+        elif isinstance(event, ev.CallEvent):
+            _take_call(tables, session, event)
+        elif isinstance(event, ev.TurnStarted):
+            session.turn = event.turn
+            session.turns += 1
+        elif isinstance(event, ev.TurnEnded):
+            session.turn = ""
+        elif isinstance(event, ev.SessionInfo) and event.title is not UNSET:
+            session.title = str(event.title or "")
 
 
 def input_mark(value: object) -> str:

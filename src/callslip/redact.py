@@ -125,7 +125,8 @@ class Redactor:
             return self._resume(carry, chunk)
         if not self.patterns:
             return chunk, ""
-        after = _edge(before) + chunk
+        edge = _edge(before) if "\\" in before else before[-1:] or " "
+        after = edge + chunk
         match = self._held(after, 0)
         return (chunk, "") if match is None else self._cut(after, match, self._held)
 
@@ -212,9 +213,7 @@ def _run(pattern: Pattern, held: bool) -> str:
 
 def _edge(before: str) -> str:
     """One character that stands for `before`: an escape such as `\\n` is as good as a space."""
-    if len(before) > 1 and before[-2] == "\\" and before[-1].isalnum():
-        return " "
-    return before[-1:] or " "
+    return " " if before[-2:-1] == "\\" and before[-1].isalnum() else before[-1]
 
 
 def _validate(pattern: Pattern) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -37,9 +36,9 @@ class Session:
         self.ledger = ledger
         self.name = name
 
-    async def append(self, *drafts: Event | Draft, source: str = SOURCE, owner: str = "") -> list[Event]:
+    def append(self, *drafts: Event | Draft, source: str = SOURCE, owner: str = "") -> Coroutine[Any, Any, list[Event]]:
         """Append events, all or none; an impossible step raises Illegal."""
-        return await self.ledger.append(self.name, drafts, source=source, owner=owner, strict=True)
+        return self.ledger.append(self.name, drafts, source=source, owner=owner, strict=True)
 
     async def snapshot(self, limit: int | None = None) -> Snapshot:
         """The session as a reader sees it."""
@@ -102,10 +101,9 @@ class Session:
                     name or function.__name__, codec.safe(dict(bound.arguments)), approve=approve, timeout=timeout
                 )
                 async with called as call:
-                    given = call.input if isinstance(call.input, dict) and call.edited else bound.arguments
-                    result = await _result(function, dict(given), call)  # pyright: ignore[reportUnknownArgumentType]
-                    call.complete(result)
-                return result
+                    given: dict[str, Any] = call.input if call.edited else bound.arguments
+                    call.complete(result := await _result(function, dict(given), call))
+                    return result
 
             return run
 
@@ -133,6 +131,7 @@ async def _result(function: Callable[..., Any], arguments: dict[str, Any], call:
 
 
 _DONE = object()
+_NEW = "new:1"
 
 
 def _line(item: Any) -> str:
@@ -159,7 +158,7 @@ class Call:
     ) -> None:
         self.session = session
         self.id = ""
-        self.input = input
+        self.input: Any = input
         self.edited = False
         self._tool = tool
         self._title = title
@@ -172,22 +171,17 @@ class Call:
 
     async def __aenter__(self) -> Call:
         proposed = ev.CallProposed(
+            call=_NEW,
             tool_name=self._tool,
             title=self._title or UNSET,
             kind=self._kind or UNSET,
             input=UNSET if self.input is None else self.input,
         )
         if self._approve == "ask":
-            self.id = _id_of((await self._append(proposed))[0])
-            try:
-                await self._ask()
-            except BaseException as error:
-                await self._abandon(error)
-                raise
+            await self._ask(proposed)
             await self._append(ev.CallStarted(call=self.id))
         else:
-            self.id = _id_of((await self._append(proposed))[0])
-            await self._append(ev.CallStarted(call=self.id))
+            self.id = _id_of((await self._append(proposed, ev.CallStarted(call=_NEW)))[0])
         if self._timeout is not None:
             self._scope = asyncio.timeout(self._timeout)
             await self._scope.__aenter__()
@@ -196,13 +190,21 @@ class Call:
     async def _append(self, *drafts: Event) -> list[Event]:
         return await self.session.append(*drafts, owner=self.session.ledger.owner)
 
-    async def _ask(self) -> None:
-        """Wait until somebody has answered."""
+    async def _ask(self, proposed: ev.CallProposed) -> None:
         ledger = self.session.ledger
-        expires = int(time.time() * 1000 + ledger.settings.approval_expiry * 1000)
-        request = ev.ApprovalRequested(call=self.id, options=self._options or OPTIONS, expires_at=expires)
-        asked = (await self._append(request))[0]
-        async for batch in ledger.follow(self.session.name, asked.seq):
+        expires = await ledger.store.clock() + int(ledger.settings.approval_expiry * 1000)
+        request = ev.ApprovalRequested(call=_NEW, options=self._options or OPTIONS, expires_at=expires)
+        _, asked = await self._append(proposed, request)
+        self.id = _id_of(asked)
+        try:
+            await self._answer(asked.seq)
+        except BaseException as error:
+            await self._abandon(error)
+            raise
+
+    async def _answer(self, asked: int) -> None:
+        """Wait until somebody has answered, or the call has ended otherwise."""
+        async for batch in self.session.ledger.follow(self.session.name, asked):
             for event in (stored.event for stored in batch):
                 if not isinstance(event, ev.CallEvent) or event.call != self.id or event.verdict != "applied":
                     continue

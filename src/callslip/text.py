@@ -23,7 +23,7 @@ def units(text: str) -> int:
 
 
 class Text:
-    """One streamed text. Its beginning may live elsewhere, in a checkpoint: `missing` units, `missing_chars` characters.
+    """One streamed text. Its beginning may be in a checkpoint instead: `missing` units, `missing_chars` characters.
 
     A bulk fold does not count as it goes (`counted` is False); whoever needs the length asks `length`.
     """

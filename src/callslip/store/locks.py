@@ -8,7 +8,7 @@ cannot be overtaken. Locks of a dead process vanish with it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 try:
@@ -27,7 +27,7 @@ class Turnstile:
             self._work = os.open(path + "-work", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
+    def turn(self) -> Generator[None]:
         """Hold the work lock."""
         if fcntl is None or self._work < 0:
             yield

@@ -7,7 +7,7 @@ while the function runs loads what it asked for and runs it again; so it must ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -75,7 +75,7 @@ class Store(Protocol):
     url: str
     read_only: bool
 
-    async def transact(self, work: Callable[[Any], T]) -> T: ...
+    def transact(self, work: Callable[[Any], T]) -> Awaitable[T]: ...
     def on_commit(self, listener: Callable[[list[Stored]], None]) -> None: ...
     async def changed(self) -> bool: ...
     async def clock(self) -> int: ...

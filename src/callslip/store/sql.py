@@ -3,8 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
+from types import TracebackType
+from typing import Any, Protocol
+
+
+class Connection(Protocol):
+    """What is used of a database connection. apsw's own annotations leave its values unknown."""
+
+    in_transaction: bool
+
+    def execute(self, statements: str, bindings: Any = ..., /) -> Any: ...
+    def executemany(self, statements: str, bindings: Iterable[Any], /) -> Any: ...
+    def set_busy_timeout(self, milliseconds: int, /) -> None: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Any: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> bool | None: ...
 
 
 @cache

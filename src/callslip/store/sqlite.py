@@ -9,10 +9,8 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
-
-import apsw
 
 from callslip import codec
 from callslip.errors import ReadOnly
@@ -21,6 +19,7 @@ from callslip.settings import Settings
 from callslip.store import sqlite_file
 from callslip.store.locks import Turnstile
 from callslip.store.protocol import Checkpoint, Page, Progress, Stored
+from callslip.store.sql import Connection
 from callslip.store.sqlite_file import plain_errors
 from callslip.store.sqlite_keep import delete_session, prune_session, save_progress
 from callslip.store.sqlite_rows import SQL, approval_row, call_row, session_row
@@ -57,10 +56,10 @@ class SqliteStore:
 
     # Writing
 
-    async def transact(self, work: Callable[[Unit], T]) -> T:
-        return await self._to_write().submit(work)
+    def transact(self, work: Callable[[Unit], T]) -> Awaitable[T]:
+        return self._to_write().submit(work)
 
-    async def _alone(self, work: Callable[[apsw.Connection], T], *, durable: bool = True) -> T:
+    async def _alone(self, work: Callable[[Connection], T], *, durable: bool = True) -> T:
         return await self._to_write().submit(work, alone=True, durable=durable)
 
     def _to_write(self) -> Writer:

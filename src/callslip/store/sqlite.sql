@@ -10,8 +10,11 @@ INSERT INTO sessions (name, head, low, turn, turns, title, calls, message, carry
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id;
 
 -- name: put_session
-UPDATE sessions SET head = ?, low = ?, turn = ?, turns = ?, title = ?, calls = ?, message = ?, carry = ?, updated_at = ?
-WHERE id = ?;
+INSERT INTO sessions (id, name, head, low, turn, turns, title, calls, message, carry, created_at, updated_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET head = excluded.head, turn = excluded.turn, turns = excluded.turns,
+  title = excluded.title, calls = excluded.calls, message = excluded.message, carry = excluded.carry,
+  updated_at = excluded.updated_at;
 
 -- name: add_event
 INSERT INTO events (session, seq, body) VALUES (?, ?, ?);

@@ -6,19 +6,21 @@ apsw brings its own SQLite, newer than the system's, whose WAL had a bug that co
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
+from itertools import count
+from typing import Any, cast
 
 import apsw
 
 from callslip.errors import NotADatabase, ReadOnly, StoreError, StoreFull, TooNew
 from callslip.settings import Settings
 from callslip.store.locks import Turnstile
-from callslip.store.sql import migrations
+from callslip.store.sql import Connection, migrations
 
 APPLICATION = 0x43536C70
 OLDEST_READER = 1
-_MEMORY_COUNT = 0
+_memories = count(1)
 
 
 def path_of(url: str) -> str:
@@ -29,13 +31,11 @@ def path_of(url: str) -> str:
 
 def memory_name() -> str:
     """A database that several connections of this process share."""
-    global _MEMORY_COUNT
-    _MEMORY_COUNT += 1
-    return f"file:/callslip-{os.getpid()}-{_MEMORY_COUNT}?vfs=memdb"
+    return f"file:/callslip-{os.getpid()}-{next(_memories)}?vfs=memdb"
 
 
 @contextmanager
-def plain_errors(path: str) -> Iterator[None]:
+def plain_errors(path: str) -> Generator[None]:
     """SQLite's errors as ours, in words that say what to do."""
     name = path or "the database in memory"
     try:
@@ -56,31 +56,36 @@ def plain_errors(path: str) -> Iterator[None]:
         raise StoreError(f"{name}: {error}") from error
 
 
-def connect(path: str, memory: str, settings: Settings, *, read_only: bool = False) -> apsw.Connection:
+def _connection(name: str, flags: int | None = None) -> Connection:
+    made = apsw.Connection(name) if flags is None else apsw.Connection(name, flags=flags)
+    return cast(Any, made)
+
+
+def connect(path: str, memory: str, settings: Settings, *, read_only: bool = False) -> Connection:
     """One connection, with the busy timeout set before anything else is asked of it."""
     if not path:
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_URI
-        connection = apsw.Connection(memory, flags=flags)
+        connection = _connection(memory, flags)
     elif read_only:
         connection = _read_only(path)
     else:
-        connection = apsw.Connection(path)
+        connection = _connection(path)
     connection.set_busy_timeout(int(settings.busy_timeout * 1000))
     connection.execute(f"PRAGMA synchronous = {settings.synchronous}")
     connection.execute("PRAGMA temp_store = MEMORY")
     return connection
 
 
-def _read_only(path: str) -> apsw.Connection:
+def _read_only(path: str) -> Connection:
     """A folder that cannot be written has no place for the shared-memory file: then the file is read as it lies."""
     uri = "file:" + os.path.abspath(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-    connection = apsw.Connection(uri + "?mode=ro", flags=flags)
+    connection = _connection(uri + "?mode=ro", flags)
     try:
         connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
     except apsw.CantOpenError:
         connection.close()
-        connection = apsw.Connection(uri + "?mode=ro&immutable=1", flags=flags)
+        connection = _connection(uri + "?mode=ro&immutable=1", flags)
     return connection
 
 
@@ -90,7 +95,7 @@ def may_write(path: str) -> bool:
     return os.access(path, os.W_OK) and os.access(folder, os.W_OK) if os.path.exists(path) else True
 
 
-def prepare(connection: apsw.Connection, path: str, turnstile: Turnstile, *, read_only: bool) -> None:
+def prepare(connection: Connection, path: str, turnstile: Turnstile, *, read_only: bool) -> None:
     """Check that the file is ours and readable by this version; make or migrate it if it may be written."""
     _check(connection, path)
     if read_only:
@@ -115,17 +120,17 @@ def prepare(connection: apsw.Connection, path: str, turnstile: Turnstile, *, rea
         connection.execute("COMMIT")
 
 
-def _journal(connection: apsw.Connection, path: str) -> None:
+def _journal(connection: Connection, path: str) -> None:
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchall()[0][0]
     if mode != "wal":
         raise StoreError(f"{path}: this file system does not allow a write-ahead log (journal mode {mode})")
 
 
-def _version(connection: apsw.Connection) -> int:
+def _version(connection: Connection) -> int:
     return connection.execute("PRAGMA user_version").fetchall()[0][0]
 
 
-def _check(connection: apsw.Connection, path: str) -> None:
+def _check(connection: Connection, path: str) -> None:
     tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()[0][0]
     application = connection.execute("PRAGMA application_id").fetchall()[0][0]
     if tables and application != APPLICATION:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import apsw
 import msgspec
 
 from callslip.store.protocol import Progress
+from callslip.store.sql import Connection
 from callslip.store.sqlite_rows import SQL
 
 
-def _session(connection: apsw.Connection, name: str) -> int | None:
+def _session(connection: Connection, name: str) -> int | None:
     rows = connection.execute("SELECT id FROM sessions WHERE name = ?", (name,)).fetchall()
     return rows[0][0] if rows else None
 
 
-def save_progress(connection: apsw.Connection, progress: Progress) -> bool:
+def save_progress(connection: Connection, progress: Progress) -> bool:
     """Move a checkpoint on, unless somebody else did: the same events give the same rows, so one is enough."""
     session = _session(connection, progress.session)
     if session is None:
@@ -36,14 +36,14 @@ def save_progress(connection: apsw.Connection, progress: Progress) -> bool:
     return True
 
 
-def _note(connection: apsw.Connection, session: int, identity: int, fields: dict[str, object]) -> None:
+def _note(connection: Connection, session: int, identity: int, fields: dict[str, object]) -> None:
     rows = connection.execute(SQL["entry"], (session, identity)).fetchall()
     if rows:
         entry = msgspec.json.decode(rows[0][0]) | fields
         connection.execute(SQL["put_entry"], (session, identity, msgspec.json.encode(entry))).fetchall()
 
 
-def prune_session(connection: apsw.Connection, name: str, seq: int, base: bytes, kept: list[int]) -> int:
+def prune_session(connection: Connection, name: str, seq: int, base: bytes, kept: list[int]) -> int:
     """Forget the events up to `seq` and all that ended by then; `base` is what the kept log goes on from.
 
     The entries that were open at `seq` are `kept`: they belong to what follows.
@@ -72,7 +72,7 @@ def prune_session(connection: apsw.Connection, name: str, seq: int, base: bytes,
     return removed
 
 
-def delete_session(connection: apsw.Connection, name: str) -> bool:
+def delete_session(connection: Connection, name: str) -> bool:
     """Forget a session altogether."""
     session = _session(connection, name)
     if session is None:

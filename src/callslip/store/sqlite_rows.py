@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
-import apsw
 import msgspec
 
 from callslip.events import Event, decode_event
 from callslip.rows import ApprovalRow, CallRow, Carry, KeyRow, SessionRow
-from callslip.store.sql import statements
+from callslip.store.sql import Connection, statements
 from callslip.store.unit import Unit
 
 SQL = statements("sqlite.sql")
+GROUPS = (64, 8, 1)
+REMEMBERED = 8192
 _carry = msgspec.json.Decoder(Carry)
 
 
 def session_row(row: tuple[Any, ...]) -> SessionRow:
-    *fields, carry, created, updated = row
-    return SessionRow(*fields, _carry.decode(carry) if carry else None, created, updated)
+    made = SessionRow(*row)
+    made.carry = _carry.decode(row[9]) if row[9] else None
+    return made
 
 
 def call_row(row: tuple[Any, ...]) -> CallRow:
@@ -36,12 +39,31 @@ def approval_row(row: tuple[Any, ...]) -> ApprovalRow:
 
 
 class Rows:
-    """Reads of one transaction. Remembers what it read, since nobody else can change it meanwhile."""
+    """Stored rows as the writer reads them. Remembered between transactions while nobody else has written."""
 
-    def __init__(self, connection: apsw.Connection) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._run = connection.execute
-        self._sessions: dict[str, SessionRow | None] = {}
+        self._version = -1
+        self._now = 0
+        self._sessions: dict[str, SessionRow] = {}
+        self._calls: dict[str, CallRow] = {}
+
+    def begin(self) -> None:
+        """Call first thing in a transaction, when nobody else can write any more."""
+        version = self._run("PRAGMA data_version").fetchall()[0][0]
+        if version != self._version or len(self._sessions) + len(self._calls) > REMEMBERED:
+            self.forget()
+        self._version = version
         self._now = int(time.time() * 1000)
+
+    def remember(self, unit: Unit) -> None:
+        """What the unit wrote is what is stored, once it is committed."""
+        self._sessions.update((name, row) for name, row in unit.sessions.items() if row.id)
+        self._calls.update(unit.calls)
+
+    def forget(self) -> None:
+        self._sessions.clear()
+        self._calls.clear()
 
     def _one(self, name: str, *values: Any) -> tuple[Any, ...] | None:
         rows = self._run(SQL[name], values).fetchall()
@@ -51,14 +73,18 @@ class Rows:
         return self._now
 
     def session(self, name: str) -> SessionRow | None:
-        if name not in self._sessions:
+        known = self._sessions.get(name)
+        if known is None:
             row = self._one("session", name)
-            self._sessions[name] = session_row(row) if row else None
-        return self._sessions[name]
+            known = session_row(row) if row else None
+        return known
 
     def call(self, call: str) -> CallRow | None:
-        row = self._one("call", call)
-        return call_row(row) if row else None
+        known = self._calls.get(call)
+        if known is None:
+            row = self._one("call", call)
+            known = call_row(row) if row else None
+        return known
 
     def approval(self, approval: str) -> ApprovalRow | None:
         row = self._one("approval", approval)
@@ -86,46 +112,54 @@ class Rows:
         return [made for row in self._run(SQL["all_open_calls"]) if (made := call_row(row)).owner == owner]
 
 
-def flush(connection: apsw.Connection, unit: Unit) -> None:
+@cache
+def _many(name: str, rows: int) -> str:
+    """A statement that puts so many rows at once."""
+    head, values, tail = re.split(r"VALUES (\([^)]*\))", SQL[name])
+    return f"{head}VALUES {', '.join([values] * rows)}{tail}"
+
+
+def put_many(connection: Connection, name: str, rows: list[tuple[Any, ...]]) -> None:
+    """Write rows in as few steps as can be: each step lets go of the interpreter and has to win it back."""
+    start = 0
+    for size in GROUPS:
+        while len(rows) - start >= size:
+            flat = [value for row in rows[start : start + size] for value in row]
+            connection.execute(_many(name, size), flat)
+            start += size
+
+
+def flush(connection: Connection, unit: Unit) -> None:
     """Write what a unit of work holds."""
-    numbers = {name: _put_session(connection, row) for name, row in unit.sessions.items() if row.head}
-
-    def number(name: str) -> int:
-        if name not in numbers:
-            numbers[name] = connection.execute("SELECT id FROM sessions WHERE name = ?", (name,)).fetchall()[0][0]
-        return numbers[name]
-
-    def many(name: str, rows: Iterable[tuple[Any, ...]]) -> None:
-        connection.executemany(SQL[name], rows)
-
-    many("add_event", [(number(stored.session), stored.event.seq, stored.body) for stored in unit.events])
+    _put_sessions(connection, [row for row in unit.sessions.values() if row.head])
+    numbers = {name: row.id for name, row in unit.sessions.items()}
+    put_many(connection, "add_event", [(numbers[m.session], m.event.seq, m.body) for m in unit.events])
     if unit.calls:
-        many("put_call", [_numbered(row, number(row.session)) for row in unit.calls.values()])
+        put_many(connection, "put_call", [_numbered(row, numbers[row.session]) for row in unit.calls.values()])
     if unit.approvals:
-        many("put_approval", [_approval_values(row, number(row.session)) for row in unit.approvals.values()])
+        rows = [_approval_values(row, numbers[row.session]) for row in unit.approvals.values()]
+        put_many(connection, "put_approval", rows)
     if unit.aliases:
-        many(
-            "put_alias",
-            [
-                (number(session), identity, ns, call)
-                for (session, identity), calls in unit.aliases.items()
-                for ns, call in calls.items()
-            ],
-        )
+        aliases = [(numbers[s], identity, ns, call) for (s, identity, ns), call in unit.aliases.items() if ns]
+        put_many(connection, "put_alias", aliases)
     if unit.keys:
-        many("put_key", [(number(row.session), row.key, row.mark, row.seq) for row in unit.keys.values()])
+        keys = [(numbers[row.session], row.key, row.mark, row.seq) for row in unit.keys.values()]
+        put_many(connection, "put_key", keys)
     if unit.owners:
-        many("put_owner", [(row.id, row.until) for row in unit.owners.values()])
+        put_many(connection, "put_owner", [(row.id, row.until) for row in unit.owners.values()])
 
 
-def _put_session(connection: apsw.Connection, row: SessionRow) -> int:
-    carry = msgspec.json.encode(row.carry) if row.carry else None
-    facts = (row.head, row.low, row.turn, row.turns, row.title, row.calls, row.message, carry)
-    if row.id:
-        connection.execute(SQL["put_session"], (*facts, row.updated_at, row.id))
-        return row.id
-    values = (row.name, *facts, row.created_at, row.updated_at)
-    return connection.execute(SQL["add_session"], values).fetchall()[0][0]
+def _put_sessions(connection: Connection, rows: list[SessionRow]) -> None:
+    for row in rows:
+        if not row.id:
+            row.id = connection.execute(SQL["add_session"], _session_values(row)[1:]).fetchall()[0][0]
+    put_many(connection, "put_session", [_session_values(row) for row in rows])
+
+
+def _session_values(row: SessionRow) -> tuple[Any, ...]:
+    name, number, *rest = msgspec.structs.astuple(row)
+    rest[7] = msgspec.json.encode(row.carry) if row.carry else None
+    return (number, name, *rest)
 
 
 def _numbered(row: CallRow, session: int) -> tuple[Any, ...]:

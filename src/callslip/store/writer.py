@@ -12,11 +12,10 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
 
-import apsw
-
 from callslip.errors import StoreError
 from callslip.store.locks import Turnstile
 from callslip.store.protocol import Stored
+from callslip.store.sql import Connection
 from callslip.store.sqlite_file import plain_errors
 from callslip.store.sqlite_rows import Rows, flush
 from callslip.store.unit import Unit
@@ -48,7 +47,7 @@ class Writer:
 
     def __init__(
         self,
-        connection: apsw.Connection,
+        connection: Connection,
         path: str,
         turnstile: Turnstile,
         deliver: Callable[[list[Stored]], None],
@@ -59,6 +58,7 @@ class Writer:
         self._turnstile = turnstile
         self._deliver = deliver
         self._synchronous = synchronous
+        self._rows = Rows(connection)
         self._loop = asyncio.get_running_loop()
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
         self._closed = False
@@ -115,39 +115,49 @@ class Writer:
             self._loop.call_soon_threadsafe(self._settle, results, made)
 
     def _within(self, batch: list[Task], results: list[Done]) -> list[Stored]:
-        if batch[0].alone:
-            results.append((batch[0].future, self._alone(batch[0]), None))
-            return []
-        run = self._connection.execute
-        run("BEGIN IMMEDIATE")
         try:
-            unit = Unit(Rows(self._connection))
-            for task in batch:
-                top = Unit(unit)
-                try:
-                    results.append((task.future, task.work(top), None))
-                except Exception as error:
-                    results.append((task.future, None, error))
-                else:
-                    unit.absorb(top)
-            flush(self._connection, unit)
-            run("COMMIT")
-            return unit.events
+            if batch[0].alone:
+                results.append((batch[0].future, self._alone(batch[0]), None))
+                return []
+            self._connection.execute("BEGIN IMMEDIATE")
+            return self._together(batch, results)
         except BaseException:
+            self._rows.forget()
             if self._connection.in_transaction:
-                run("ROLLBACK")
+                self._connection.execute("ROLLBACK")
             raise
 
+    def _together(self, batch: list[Task], results: list[Done]) -> list[Stored]:
+        self._rows.begin()
+        unit = Unit(self._rows)
+        for task in batch:
+            unit.mark()
+            try:
+                results.append((task.future, task.work(unit), None))
+            except Exception as error:
+                unit.undo()
+                results.append((task.future, None, error))
+        flush(self._connection, unit)
+        self._connection.execute("COMMIT")
+        self._rows.remember(unit)
+        return unit.events
+
     def _alone(self, task: Task) -> Any:
-        if task.durable:
-            with self._connection:
-                return task.work(self._connection)
-        self._connection.execute("PRAGMA synchronous = NORMAL")
+        run = self._connection.execute
+        if not task.durable:
+            run("PRAGMA synchronous = NORMAL")
         try:
-            with self._connection:
-                return task.work(self._connection)
+            run("BEGIN IMMEDIATE")
+            value = task.work(self._connection)
+            run("COMMIT")
+            return value
         finally:
-            self._connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+            if self._connection.in_transaction:
+                run("ROLLBACK")
+            if task.durable:
+                self._rows.forget()
+            else:
+                run(f"PRAGMA synchronous = {self._synchronous}")
 
     def _settle(self, results: list[Done], made: list[Stored]) -> None:
         if made:
