@@ -1,4 +1,4 @@
-"""Measurements, each as a ratio to a limit and to a peer taken in the same run. `make bench`; ARGS="fold append" narrows.
+"""Measurements, each as a ratio to a limit or a peer taken in the same run. `make bench`; ARGS="fold append" narrows.
 
 Nothing here is asserted in tests: machines differ, ratios much less. Each line says what it should reach.
 """
@@ -36,15 +36,16 @@ from callslip.fold import State
 ROUNDS = 7
 
 
-def best(work: Callable[[], Any], rounds: int = ROUNDS) -> float:
-    """The shortest of several runs, in seconds: noise only ever adds."""
-    times: list[float] = []
+def best(*works: Callable[[], Any], rounds: int = ROUNDS) -> list[float]:
+    """The shortest of several runs of each, in seconds of processor time: noise only ever adds. Run by turns."""
+    times: list[list[float]] = [[] for _ in works]
     for _ in range(rounds):
-        gc.collect()
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return min(times)
+        for work, taken in zip(works, times, strict=True):
+            gc.collect()
+            start = time.process_time()
+            work()
+            taken.append(time.process_time() - start)
+    return [min(taken) for taken in times]
 
 
 def say(what: str, figure: str, goal: str = "") -> None:
@@ -119,22 +120,20 @@ def naive(data: list[bytes]) -> None:
 def bench_fold() -> None:
     print("fold: 200k chunks and 5k calls")
     small, large = log(10_000, 250), log(200_000, 5_000)
-    for name, work, goal in (
-        ("decode and fold, to decoding alone", fold, "<= 2x"),
-        ("decode and fold with patches, to decoding alone", fold_with_patches, "<= 3x"),
+    limit, plain, patched = best(lambda: decode(large), lambda: fold(large), lambda: fold_with_patches(large))
+    for name, took, goal in (
+        ("decode and fold, to decoding alone", plain, "<= 2x"),
+        ("decode and fold with patches, to decoding alone", patched, "<= 3x"),
     ):
-        limit, took = best(lambda: decode(large)), best(lambda work=work: work(large))
         say(name, f"{took / limit:.2f}x  ({took * 1e3:.0f} / {limit * 1e3:.0f} ms)", goal)
-    per_small = best(lambda: fold(small), 21) / len(small)
-    per_large = best(lambda: fold(large)) / len(large)
-    say("cost per event at 200k to that at 10k", f"{per_large / per_small:.2f}x", "<= 1.1x")
-    say(
-        "a reducer that joins per chunk, 10k chunks, to ours",
-        f"{best(lambda: naive(small), 3) / best(lambda: fold(small)):.1f}x",
-    )
+    many = [log(10_000, 250) for _ in range(20)]
+    one, twenty = best(lambda: fold(large), lambda: [fold(data) for data in many])
+    say("one session of 200k chunks, to twenty of 10k", f"{one / twenty:.2f}x", "<= 1.1x")
+    joined, ours = best(lambda: naive(small), lambda: fold(small), rounds=5)
+    say("a reducer that joins per chunk, 10k chunks, to ours", f"{joined / ours:.1f}x")
     texts = sum(len(event.text.encode()) for page in pages(large) for event in page if isinstance(event, MessageDelta))
-    only_text = [encode_event(MessageDelta(text="some words %d " % n, seq=n)) for n in range(1, 200_001)]
-    size = sum(len("some words %d " % n) for n in range(1, 200_001))
+    only_text = [encode_event(MessageDelta(text=f"some words {n} ", seq=n)) for n in range(1, 200_001)]
+    size = sum(len(f"some words {n} ") for n in range(1, 200_001))
     tracemalloc.start()
     state = fold(only_text)
     held, peak = tracemalloc.get_traced_memory()

@@ -16,6 +16,7 @@ from callslip.entries import (
     Patch,
     PermissionRequest,
     Put,
+    Set,
     Snapshot,
     Thought,
     ToolCall,
@@ -31,20 +32,17 @@ TextKey = tuple[int, str]
 class Stream:
     """The one message or thought being written. `plain` is its event class while its chunks are sure to be deltas."""
 
-    __slots__ = ("chunks", "cls", "entry", "message_id", "plain", "source", "text")
+    __slots__ = ("chunks", "cls", "entry", "kind", "message_id", "plain", "source", "text")
 
     def __init__(self, entry: Message | Thought, cls: type[Event], source: str, chunks: str) -> None:
         self.entry = entry
         self.cls = cls
+        self.kind = "message" if cls is ev.MessageDelta else "thought"
         self.message_id = entry.message_id
         self.source = source
         self.chunks = chunks
         self.text = Text()
         self.plain: type[Event] | None = None
-
-    @property
-    def kind(self) -> str:
-        return "message" if self.cls is ev.MessageDelta else "thought"
 
 
 class Board:
@@ -104,10 +102,12 @@ def set_info(state: Board, out: Out, *names: str) -> None:
 
 def make(state: Board, entry: Entry, out: Out) -> None:
     """A new entry ends the text that was being written. RULE 2"""
-    end_text(state, out)
+    if state.stream is not None:
+        end_text(state, out)
     entry.turn = state.info.turn
     state.entries[entry.id] = entry
-    put(entry, out)
+    if out is not None:
+        put(entry, out)
 
 
 def close_text(state: Board, entry: Entry, field: str, text: Text) -> None:
@@ -126,5 +126,5 @@ def end_text(state: Board, out: Out) -> None:
     stream.entry.streaming = False
     if repaired:
         put(stream.entry, out)
-    else:
-        set_fields(stream.entry, ("streaming",), out)
+    elif out is not None:
+        out.append(Set(stream.entry.id, {"streaming": None}))

@@ -131,12 +131,13 @@ class Writing:
         if carry is not None:
             if not _goes_on(carry, event):
                 self._release()
-            elif not (isinstance(event, CHUNKS) and event.chunks != "delta" and _grew(event.text, carry.chunk)):
+            elif not (isinstance(event, CHUNKS) and event.chunks != "delta" and _grew(event.text, carry)):
                 held = carry.tail  # A cumulative chunk brings it again by itself.
         out, tail = self.how.redactor.feed(held, event.text)
         if tail:
             empty = structs.replace(event, text="", key="", at=0)
-            self.session.carry = Carry(tail, event.text, encode_event(empty))
+            digest = codec.digest(event.text.encode())
+            self.session.carry = Carry(tail, len(event.text), digest, encode_event(empty))
         elif carry is not None:
             self.session.carry = None
         return event if out is event.text else structs.replace(event, text=out)
@@ -324,8 +325,9 @@ def _goes_on(carry: Carry, event: Event) -> bool:
     return isinstance(event, ev.CallEvent) and isinstance(held, type(event)) and held.call == event.call
 
 
-def _grew(text: str, before: str) -> bool:
-    return len(text) > len(before) and text.startswith(before)
+def _grew(text: str, carry: Carry) -> bool:
+    """Whether a chunk begins with the whole chunk whose end was held back."""
+    return len(text) > carry.length and codec.digest(text[: carry.length].encode()) == carry.digest
 
 
 def _mark(event: Event) -> str:

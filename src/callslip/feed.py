@@ -145,7 +145,7 @@ class Feed:
                 for channel in list(self._channels.values()):
                     self._fill_soon(channel)
 
-    async def subscribe(self, session: str, after: int = 0) -> AsyncIterator[list[Stored]]:
+    async def subscribe(self, session: str, after: int = 0) -> AsyncGenerator[list[Stored]]:
         """Every event after a cursor, in order, in batches; never ends by itself."""
         await self._check_cursor(session, after)
         cursor, live = after, False

@@ -38,7 +38,7 @@ class State(Board):
     def fold(self, events: Iterable[Event], out: Out = None) -> None:
         """Take many events; collect patches only if asked to."""
         # The chunk path is written out here: a function call per chunk would double the cost of reading a log.
-        plain, text, message_id, source, chunks = _hot(self.stream)
+        plain, text, entry, message_id, source, chunks = _hot(self.stream, out)
         event: Any
         for event in events:
             if (
@@ -49,10 +49,8 @@ class State(Board):
                 and event.verdict == "applied"
             ):
                 piece = event.text
-                if out is None:
-                    text.counted = False
-                elif piece:
-                    out.append(Append(self.stream.entry.id, "content", text.length(), piece))  # pyright: ignore[reportOptionalMemberAccess]
+                if out is not None and piece:
+                    out.append(Append(entry, "content", text.units, piece))
                     text.units += len(piece) if piece.isascii() else units(piece)
                 pieces = text.pieces
                 pieces.append(piece)
@@ -67,17 +65,23 @@ class State(Board):
                     rule(self, event, out)
             elif event.verdict == "late":
                 fold_calls.late(self, event, out)
-            plain, text, message_id, source, chunks = _hot(self.stream)
+            plain, text, entry, message_id, source, chunks = _hot(self.stream, out)
 
 
 _NO_TEXT = Text()
+_COLD = (None, _NO_TEXT, 0, "", "", "")
 
 
-def _hot(stream: Stream | None) -> tuple[type[Event] | None, Text, str, str, str]:
-    """What the chunk path compares, in locals."""
-    if stream is None:
-        return None, _NO_TEXT, "", "", ""
-    return stream.plain, stream.text, stream.message_id, stream.source, stream.chunks
+def _hot(stream: Stream | None, out: Out) -> tuple[type[Event] | None, Text, int, str, str, str]:
+    """What the chunk path compares and writes to, for its local variables."""
+    if stream is None or stream.plain is None:
+        return _COLD
+    text = stream.text
+    if out is None:
+        text.counted = False
+    else:
+        text.length()
+    return stream.plain, text, stream.entry.id, stream.message_id, stream.source, stream.chunks
 
 
 # The rules: one function per kind of event, numbered as in docs/entry-rules.md.
@@ -93,12 +97,13 @@ def _chunk(state: State, event: Chunk, out: Out) -> None:
     elif event.message_id and not stream.message_id:
         stream.message_id = stream.entry.message_id = event.message_id
         set_fields(stream.entry, ("message_id",), out)
-    proven = state.proven.get((event.source, stream.kind), "")
+    source = (event.source, stream.kind)
+    proven = state.proven.get(source, "")
+    stream.source, stream.chunks = event.source, event.chunks
     before = stream.text.length() if out is not None else 0
     change = merge(stream.text, event.text, event.chunks, proven)
     if change.proof:
-        state.proven[event.source, stream.kind] = proven = change.proof
-    stream.source, stream.chunks = event.source, event.chunks
+        state.proven[source] = proven = change.proof
     sure = event.chunks == "delta" or (event.chunks == "auto" and proven == "delta")
     stream.plain = stream.cls if sure else None
     if change.replaced:

@@ -5,64 +5,90 @@ States change only as `lifecycle.TRANSITIONS` says.
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import UNSET
 
 from callslip import events as ev
 from callslip.board import Board, Out, close_text, make, set_fields
 from callslip.entries import Append, PermissionRequest, Set, ToolCall
 from callslip.events import Event
-from callslip.lifecycle import ANSWERED, ENDS, clean_name, next_state, shown_id
+from callslip.lifecycle import ANSWERED, ENDS, TRANSITIONS, clean_name, next_state, shown_id
 from callslip.text import Text
 
-_TOLD = (
-    "title",
-    "kind",
-    "content",
-    "locations",
-    "progress",
-    "exit_status",
-    "output",
-    "error",
-    "iteration",
-    "index",
-    "scope",
-)
+# What an event may tell of a call, and what the entry calls it.
+_NAMES = {"input": "raw_input"}
+_TOLD = ("title", "kind", "input", "content", "locations", "progress", "exit_status", "output", "error")
 
-
-def _told_by(cls: type[Event]) -> tuple[tuple[str, str], ...]:
-    """Which fields of an event tell of a call, and what the entry calls them."""
-    named = {"input": "raw_input", **{name: name for name in _TOLD}}
-    return tuple((field, named[field]) for field in cls.__struct_fields__ if field in named)
-
-
-TELLS = {cls: _told_by(cls) for cls in ev.EVENT_TYPES.values() if issubclass(cls, ev.CallEvent)}
+TELLS = {
+    cls: tuple((field, _NAMES.get(field, field)) for field in cls.__struct_fields__ if field in _TOLD)
+    for cls in ev.EVENT_TYPES.values()
+}
 
 
 def _tell(entry: ToolCall, event: ev.CallEvent) -> list[str]:
-    """RULE 4: take over what the event mentions; what it does not mention stays (C10)."""
+    """RULE 4: take over what the event mentions; what it does not mention stays (C10). Which fields changed."""
     changed: list[str] = []
     for told, name in TELLS[event.__class__]:
         value = getattr(event, told)
-        if value is UNSET or value == -1:
-            continue
-        before = getattr(entry, name)
-        if before != value or before.__class__ is not value.__class__:
-            setattr(entry, name, value)
-            changed.append(name)
-    name = getattr(event, "tool_name", UNSET)
-    if isinstance(name, str):
-        raw = event.raw_tool_name  # pyright: ignore
-        entry.tool_name = clean_name(name)
-        entry.raw_tool_name = raw if isinstance(raw, str) else (name if name != entry.tool_name else None)
-        changed += ("tool_name", "raw_tool_name")
-    if isinstance(event, ev.CallStarted):
-        entry.attempt, entry.worker = event.attempt or entry.attempt, event.worker or entry.worker
-        entry.started_at = event.at if entry.status != "running" else entry.started_at
-        changed += ("attempt", "worker", "started_at")
-    elif isinstance(event, ev.CallEnd):
-        entry.reason, entry.blob, entry.truncated = event.reason, event.blob, event.blob is not None
-        changed += ("reason", "blob", "truncated")
+        if value is not UNSET:
+            before = getattr(entry, name)
+            if before != value or before.__class__ is not value.__class__:
+                setattr(entry, name, value)
+                changed.append(name)
+    if isinstance(event, ev.CallUpdate) and isinstance(event.tool_name, str):
+        _name(entry, event.tool_name, event.raw_tool_name, changed)
+    more = _MORE.get(event.__class__)
+    if more is not None:
+        more(entry, event, changed)
     return changed
+
+
+def _name(entry: ToolCall, name: str, raw: Any, changed: list[str]) -> None:
+    entry.tool_name = clean_name(name)
+    entry.raw_tool_name = raw if isinstance(raw, str) else (name if name != entry.tool_name else None)
+    changed += ("tool_name", "raw_tool_name")
+
+
+def _proposed(entry: ToolCall, event: ev.CallProposed, changed: list[str]) -> None:
+    if event.iteration >= 0 or event.index >= 0:
+        entry.iteration, entry.index = event.iteration, event.index
+        changed += ("iteration", "index")
+    if event.scope != entry.scope:
+        entry.scope = event.scope
+        changed.append("scope")
+
+
+def _started(entry: ToolCall, event: ev.CallStarted, changed: list[str]) -> None:
+    if event.attempt or event.worker:
+        entry.attempt, entry.worker = event.attempt or entry.attempt, event.worker or entry.worker
+        changed += ("attempt", "worker")
+    if entry.status != "running":
+        entry.started_at = event.at
+        changed.append("started_at")
+
+
+def _ended(entry: ToolCall, event: ev.CallEnd, changed: list[str]) -> None:
+    if event.reason:
+        entry.reason = event.reason
+        changed.append("reason")
+    if event.blob is not None:
+        entry.blob, entry.truncated = event.blob, True
+        changed += ("blob", "truncated")
+
+
+_MORE: dict[type[Event], Any] = {
+    ev.CallProposed: _proposed,
+    ev.CallStarted: _started,
+    **dict.fromkeys(ev.TERMINAL, _ended),
+}
+
+# Arguments and output that come in pieces: the entry's field, and its name on the wire.
+_PIECES: dict[type[Event], tuple[str, str]] = {
+    ev.CallInputDelta: ("input_text", "inputText"),
+    ev.CallProgress: ("output_text", "outputText"),
+}
+_STREAMED = (ev.CallInputDelta, ev.CallProgress)
 
 
 def call(board: Board, event: ev.CallEvent, out: Out) -> None:
@@ -70,55 +96,55 @@ def call(board: Board, event: ev.CallEvent, out: Out) -> None:
     entry = board.calls.get(event.call)
     made = entry is None
     if entry is None:
-        entry = ToolCall(id=event.seq, at=event.at, call_id=event.call, tool_call_id=shown_id(event, event.call))
-        entry.source = event.source
-    status = next_state(entry.status, event)
+        shown = shown_id(event, event.call)
+        entry = ToolCall(id=event.seq, at=event.at, call_id=event.call, tool_call_id=shown, source=event.source)
+    status = TRANSITIONS[entry.status].get(event.__class__)  # pyright: ignore[reportArgumentType]
     if status is None:
         return
     changed = _tell(entry, event)
-    appended = _stream_call(board, entry, event, changed)
-    _move(board, entry, status, event, changed)
+    appended = _stream(board, entry, event) if isinstance(event, _STREAMED) else None
+    if "raw_input" in changed:
+        _whole_input(board, entry, changed)
+    if status != entry.status:
+        _move(board, entry, status, event, changed)
     if made:
         make(board, entry, out)
         if status not in ENDS:
             board.calls[event.call] = entry
-    else:
+    elif out is not None:
         set_fields(entry, changed, out)
-    if appended is not None and out is not None and status not in ENDS:
+    if appended is not None and out is not None:
         out.append(appended)
-    if entry.approval in board.requests and status != "awaiting_approval":
+    if board.requests and entry.approval in board.requests and status != "awaiting_approval":
         _answer(board.requests.pop(entry.approval), "moot", event, out)
 
 
-def _stream_call(board: Board, entry: ToolCall, event: ev.CallEvent, changed: list[str]) -> Append | None:
-    """Arguments and output that come in pieces."""
-    if isinstance(event, ev.CallInputDelta):
-        field, wire, piece = "input_text", "inputText", event.text
-    elif isinstance(event, ev.CallProgress):
-        field, wire, piece = "output_text", "outputText", event.text
-    else:
-        if "raw_input" in changed and (board.texts.pop((entry.id, "input_text"), None) or entry.input_text):
-            entry.input_text = ""
-            changed.append("input_text")
+def _stream(board: Board, entry: ToolCall, event: ev.CallInputDelta | ev.CallProgress) -> Append | None:
+    if not event.text:
         return None
-    if not piece:
-        return None
+    field, wire = _PIECES[event.__class__]
     text = board.texts.setdefault((entry.id, field), Text())
     offset = text.length()
-    text.append(piece)
-    return Append(entry.id, wire, offset, piece)
+    text.append(event.text)
+    return Append(entry.id, wire, offset, event.text)
+
+
+def _whole_input(board: Board, entry: ToolCall, changed: list[str]) -> None:
+    """Arguments that are whole replace what was streamed of them."""
+    if board.texts.pop((entry.id, "input_text"), None) or entry.input_text:
+        entry.input_text = ""
+        changed.append("input_text")
 
 
 def _move(board: Board, entry: ToolCall, status: str, event: Event, changed: list[str]) -> None:
     """Take a call to its next state; an ended one leaves the open calls and its texts are joined for good."""
-    if status != entry.status:
-        entry.status = status
-        changed.append("status")
+    entry.status = status
+    changed.append("status")
     if status in ENDS:
         entry.ended_at = event.at
         changed.append("ended_at")
         board.calls.pop(entry.call_id, None)
-        for field in ("input_text", "output_text"):
+        for field in ("input_text", "output_text") if board.texts else ():
             text = board.texts.pop((entry.id, field), None)
             if text is not None:
                 close_text(board, entry, field, text)
@@ -132,8 +158,10 @@ def requested(board: Board, event: ev.ApprovalRequested, out: Out) -> None:
     if call.approval in board.requests:
         _answer(board.requests.pop(call.approval), "superseded", event, out)
     changed = _tell(call, event)
-    _stream_call(board, call, event, changed)
-    _move(board, call, status, event, changed)
+    if "raw_input" in changed:
+        _whole_input(board, call, changed)
+    if status != call.status:
+        _move(board, call, status, event, changed)
     call.approval = event.approval
     set_fields(call, [*changed, "approval"], out)
     entry = PermissionRequest(

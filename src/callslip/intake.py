@@ -7,7 +7,8 @@ kept as blobs, whole; the event keeps a preview (S2.8).
 from __future__ import annotations
 
 import re
-from typing import Any
+from functools import cache
+from typing import Any, cast, get_args
 
 import msgspec
 from msgspec import UNSET, structs
@@ -21,7 +22,15 @@ from callslip.settings import Settings
 
 NAME_LIMIT = 200
 ID_LIMIT = 500
+NUMBER_LIMIT = 2**53 - 1
+"""The largest integer that SQLite, PostgreSQL and JavaScript all hold exactly."""
 
+MAY_BE_LARGE = (ev.CallEnd, ev.Raw)
+_LARGE = ("output", "body")
+_NAMES = ("call", "approval", "turn", "message_id", "source", "key")
+_KINDS = frozenset(ev.EVENT_TYPES.values())
+_CHUNKS = get_args(ev.Chunks)
+_OURS: dict[str, Any] = {"seq": 0, "verdict": "applied", "reused": False, "entry": 0}
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
@@ -50,19 +59,38 @@ def read_event(body: Any) -> Event:
     """An event from decoded JSON, or Refused with the field that is wrong."""
     if not isinstance(body, dict):
         raise Refused("event", "must be a JSON object")
-    kind = body.get("type")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    if kind not in ev.EVENT_TYPES:
-        raise Refused("type", f"unknown event type {kind!r}")
+    kind = cast("dict[str, object]", body).get("type")
+    if not isinstance(kind, str) or kind not in ev.EVENT_TYPES:
+        raise Refused("type", f"unknown event type {str(kind)[:100]!r}")
     try:
         return msgspec.convert(body, ev.AnyEvent)
     except msgspec.ValidationError as error:
         raise Refused(*_where(str(error))) from error
 
 
+_LACKING = re.compile(r"missing required field `(\w+)`")
+
+
 def _where(message: str) -> tuple[str, str]:
     """msgspec's message as a field and a problem: "Expected `int`, got `str` - at `$.seq`"."""
     problem, _, path = message.partition(" - at `$")
-    return path.strip("`.") or "event", problem
+    lacking = _LACKING.search(problem)
+    return path.strip("`.") or (lacking[1] if lacking else "event"), problem
+
+
+@cache
+def _fields(cls: type[Event]) -> tuple[tuple[str, bool], ...]:
+    """Every field of an event, and whether it is a plain number."""
+    return tuple((field.name, field.type is int) for field in structs.fields(cls))
+
+
+def _number(value: object, field: str) -> None:
+    """The ledger's own numbers stand in columns: ms since the epoch, counts, or -1 for one that was not given."""
+    if type(value) is not int:
+        raise Refused(field, f"must be a whole number, not {type(value).__name__}")
+    least = -1 if field in ("iteration", "index") else 0
+    if not least <= value <= NUMBER_LIMIT:
+        raise Refused(field, f"{str(value)[:40]} is not between {least} and the limit", NUMBER_LIMIT)
 
 
 class Intake:
@@ -76,36 +104,44 @@ class Intake:
         """A draft that may be stored."""
         draft = given if isinstance(given, Draft) else Draft(given)
         event = draft.event
-        kind = type(event)
-        if kind is ev.MessageDelta or kind is ev.ThoughtDelta:
-            checked = self._chunk(event)  # pyright: ignore[reportArgumentType]
-        else:
-            checked = self._whole(event)
+        checked = self._chunk(event) if isinstance(event, ev.MessageDelta | ev.ThoughtDelta) else self._whole(event)
         if draft.key:
             identity(draft.key, "key")
+        if draft.mark:
+            identity(draft.mark, "mark")
         return draft if checked is event and given is draft else structs.replace(draft, event=checked)
 
     def _chunk(self, event: ev.MessageDelta | ev.ThoughtDelta) -> Event:
-        """The frequent case, kept short."""
-        text = event.text
-        if not isinstance(text, str) or not isinstance(event.message_id, str):  # pyright: ignore
+        """The frequent case, kept short: a text, and an envelope that says nothing or only what is plain."""
+        text, source, name = event.text, event.source, event.message_id
+        if not (type(text) is type(source) is type(name) is type(event.key) is str and event.chunks in _CHUNKS):
             return self._whole(event)
+        if event.at:
+            _number(event.at, "at")
+        for value, field in ((source, "source"), (name, "message_id"), (event.key, "key")):
+            if value:
+                identity(value, field)
         if len(text) > self._settings.max_event // 4:
             self._check_size(event)
         clean = codec.text(text)
-        if event.message_id:
-            identity(event.message_id, "messageId")
         return event if clean is text else structs.replace(event, text=clean)
 
     def _whole(self, event: Event) -> Event:
         cls = type(event)
-        if cls.__struct_config__.tag is None:
+        if cls not in _KINDS:
             raise Refused("event", f"{cls.__name__} is not an event")
         changes: dict[str, Any] = {}
         streamed = isinstance(event, ev.STREAMED)
-        for field in cls.__struct_fields__:
+        for field, counts in _fields(cls):
             value = getattr(event, field)
-            if value is UNSET or value is None or type(value) in (int, bool):
+            if field in _OURS:
+                if value != _OURS[field]:
+                    changes[field] = _OURS[field]
+                continue
+            if value is UNSET or value is None or type(value) is bool:
+                continue
+            if counts:
+                _number(value, field)
                 continue
             new = self._field(field, value, keep=streamed and field == "text")
             if new is not value:
@@ -115,31 +151,39 @@ class Intake:
 
     def _field(self, field: str, value: Any, *, keep: bool) -> Any:
         if field == "aliases":
-            return tuple(self._alias(alias) for alias in value)
+            return self._aliases(value)
         if field == "blob":
             return value
-        if field in ("call", "approval", "turn", "message_id") and value:
+        if field in _NAMES and value:
             return identity(value, field)
-        checked = codec.check(value, field, max_bytes=self._settings.max_blob)
+        most = self._settings.max_blob if field in _LARGE else self._settings.max_event
+        checked = codec.check(value, field, max_bytes=most)
         return checked if keep else self._redactor.value(checked)
 
-    def _alias(self, alias: Any) -> Alias:
-        if not isinstance(alias, Alias):
+    def _aliases(self, aliases: Any) -> tuple[Alias, ...]:
+        if not isinstance(aliases, tuple | list) or not all(isinstance(alias, Alias) for alias in aliases):  # pyright: ignore[reportUnknownVariableType]
             raise Refused("aliases", "must be aliases")
-        identity(alias.ns, "aliases.ns")
-        return Alias(alias.ns, identity(alias.id, "aliases.id"))
+        checked = cast("tuple[Alias, ...]", tuple(aliases))  # pyright: ignore[reportUnknownArgumentType]
+        for alias in checked:
+            identity(alias.ns, "aliases.ns")
+            identity(alias.id, "aliases.id")
+        return checked
 
     def _typed(self, event: Event) -> Event:
         """The event as it will read back: wrong field types show here, not when somebody reads the log."""
         try:
-            return decode_event(encode_event(event))
+            raw = encode_event(event)
+            read = decode_event(raw)
         except msgspec.ValidationError as error:
             raise Refused(*_where(str(error))) from error
         except (TypeError, UnicodeEncodeError, OverflowError) as error:
             raise Refused("event", str(error)) from error
+        if not isinstance(event, MAY_BE_LARGE):
+            self._check_size(event, len(raw))
+        return read
 
-    def _check_size(self, event: Event) -> None:
-        size = len(encode_event(event))
+    def _check_size(self, event: Event, size: int = 0) -> None:
+        size = size or len(encode_event(event))
         if size > self._settings.max_event:
             raise Refused(ev.type_of(event), f"{size} bytes are too many for one event", self._settings.max_event)
 
@@ -147,7 +191,7 @@ class Intake:
 
     def large(self, event: Event) -> tuple[str, bytes, str] | None:
         """The field to keep as a blob, with its bytes and media type; None when the event is small enough."""
-        for field in ("output", "body"):
+        for field in _LARGE:
             value = getattr(event, field, UNSET)
             if value is UNSET or value is None or isinstance(value, int | float):
                 continue

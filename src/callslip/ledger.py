@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from functools import cache
 from types import TracebackType
 from typing import Any
 
@@ -17,18 +18,16 @@ from callslip import checkpoint, decide, liveness
 from callslip.decide import How
 from callslip.entries import Patch, Snapshot
 from callslip.errors import Ambiguous, CallslipError, NotFound, StoreError
-from callslip.events import Blob, CallEnd, Draft, Event, Raw, TurnEnded, decode_event
+from callslip.events import Blob, Draft, Event, TurnEnded, decode_event
 from callslip.feed import Feed
 from callslip.fold import State
-from callslip.intake import Intake, session_name
+from callslip.intake import MAY_BE_LARGE, Intake, identity, session_name
 from callslip.lifecycle import ENDS
 from callslip.redact import DEFAULT, Pattern, Redactor
 from callslip.rows import ApprovalRow, CallRow, OwnerRow, SessionRow
 from callslip.session import Session
 from callslip.settings import Settings
 from callslip.store.protocol import Page, Store, Stored
-
-_MAY_BE_LARGE = (CallEnd, Raw)
 
 
 class Ledger:
@@ -38,8 +37,7 @@ class Ledger:
         self.store = store
         self.settings = settings
         self.owner = liveness.new_owner()
-        patterns = DEFAULT + tuple(Pattern(*pattern) for pattern in settings.secret_patterns)
-        self.redactor = Redactor(patterns if settings.redact else ())
+        self.redactor = _redactor(settings.redact, settings.secret_patterns)
         self.feed = Feed(store, settings)
         self._intake = Intake(settings, self.redactor)
         self._hows: dict[tuple[str, str, bool], How] = {}
@@ -76,6 +74,9 @@ class Ledger:
         key = (source, owner, strict)
         known = self._hows.get(key)
         if known is None:
+            for name, field in ((source, "source"), (owner, "owner")):
+                if name != "":
+                    identity(name, field)
             known = self._hows[key] = How(
                 redactor=self.redactor,
                 source=source,
@@ -99,10 +100,11 @@ class Ledger:
 
         With `strict` an impossible step raises Illegal instead of being recorded as a foreign source's oddity.
         """
+        session_name(session)
         admit = self._intake.admit
         admitted = [admit(draft) for draft in drafts]
         for number, draft in enumerate(admitted):
-            if isinstance(draft.event, _MAY_BE_LARGE):
+            if isinstance(draft.event, MAY_BE_LARGE):
                 admitted[number] = await self._with_blobs(draft)
         how = self._hows.get((source, owner, strict)) or self.how(source=source, owner=owner, strict=strict)
         if owner and self._owned_until < time.monotonic():
@@ -187,7 +189,7 @@ class Ledger:
                 yield decode_event(body)
             after = rows[-1][0]
 
-    def follow(self, session: str, after: int = 0) -> AsyncIterator[list[Stored]]:
+    def follow(self, session: str, after: int = 0) -> AsyncGenerator[list[Stored]]:
         """The log of a session from a cursor on, and everything that comes."""
         return self.feed.subscribe(session, after)
 
@@ -294,6 +296,11 @@ class Ledger:
         until = await self.store.clock() + int(lease * 1000)
         self._owned_until = time.monotonic() + lease
         await self.store.transact(lambda unit: unit.put_owner(OwnerRow(self.owner, until)))
+
+
+@cache
+def _redactor(on: bool, patterns: tuple[tuple[str, str, str, int], ...]) -> Redactor:
+    return Redactor(DEFAULT + tuple(Pattern(*pattern) for pattern in patterns) if on else ())
 
 
 def _only(found: list[Any], kind: str, given: str) -> Any:

@@ -213,7 +213,7 @@ def shown_id(event: CallEvent, call: str) -> str:
 
 def clean_name(name: str) -> str:
     """A tool's own name without the prefix of the MCP server that offers it (S2.5)."""
-    if not name.startswith("mcp__"):
+    if name[:5] != "mcp__":
         return name
     _, _, tool = name[5:].partition("__")
     return tool or name

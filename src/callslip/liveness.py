@@ -36,9 +36,10 @@ def _read(path: str) -> str:
 
 
 def _started(pid: int) -> str:
-    """When a process began, in clock ticks since boot; "" where that cannot be known."""
-    stat = _read(f"/proc/{pid}/stat")
-    return stat.rpartition(")")[2].split()[19] if stat else ""
+    """When a process began, in clock ticks since boot; "" for one that is gone, or where that cannot be known."""
+    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    gone = not fields or fields[0] in "ZX"  # A zombie has ended; only its parent has not looked yet.
+    return "" if gone else fields[19]
 
 
 @cache

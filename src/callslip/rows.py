@@ -12,10 +12,15 @@ import msgspec
 
 
 class Carry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What the redactor holds back, the whole chunk it ended, and the event that will bring it."""
+    """What the redactor holds back, and the event that will bring it.
+
+    `length` and `digest` tell the chunk that it ended, so that a cumulative chunk is known to bring it again; the chunk
+    itself may hold a secret and is not kept.
+    """
 
     tail: str
-    chunk: str
+    length: int
+    digest: str
     event: bytes
 
 
@@ -23,7 +28,7 @@ class SessionRow(msgspec.Struct, gc=False):
     """One session: how far its log goes, and which turn is open ("" for none).
 
     `message` is the newest message id seen. `carry` is a streamed tail that may begin a secret and waits for the next
-    event: the redactor's carry, the chunk it came in, and the event it will leave in.
+    event.
     """
 
     name: str

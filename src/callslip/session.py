@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from msgspec import UNSET
 
 from callslip import codec
 from callslip import events as ev
 from callslip.entries import Snapshot
-from callslip.errors import CallEnded, Denied, Illegal
+from callslip.errors import CallEnded, Denied, Illegal, Refused, StoreError
 from callslip.events import Draft, Event
 from callslip.lifecycle import ENDS
 from callslip.rows import CallRow
@@ -22,7 +24,9 @@ from callslip.rows import CallRow
 if TYPE_CHECKING:
     from callslip.ledger import Ledger
 
+T = TypeVar("T")
 SOURCE = "python"
+LONGEST_REASON = 2000
 OPTIONS = [
     {"optionId": "approve", "name": "Approve", "kind": "allow_once"},
     {"optionId": "deny", "name": "Deny", "kind": "reject_once"},
@@ -93,16 +97,18 @@ class Session:
         """
 
         def wrap(function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+            signature = inspect.signature(function)
+
             @functools.wraps(function)
             async def run(*args: Any, **kwargs: Any) -> Any:
-                bound = inspect.signature(function).bind(*args, **kwargs)
+                bound = signature.bind(*args, **kwargs)
                 bound.apply_defaults()
                 called = self.call(
                     name or function.__name__, codec.safe(dict(bound.arguments)), approve=approve, timeout=timeout
                 )
                 async with called as call:
-                    given: dict[str, Any] = call.input if call.edited else bound.arguments
-                    call.complete(result := await _result(function, dict(given), call))
+                    given = _edited(signature, call.input) if call.edited else bound
+                    call.complete(result := await _result(function, given, call))
                     return result
 
             return run
@@ -110,23 +116,35 @@ class Session:
         return wrap(function) if function is not None else wrap
 
 
-async def _result(function: Callable[..., Any], arguments: dict[str, Any], call: Call) -> Any:
+def _edited(signature: inspect.Signature, input: Any) -> inspect.BoundArguments:
+    """The arguments that a person put in place of the function's own. What does not fit is not run."""
+    if not isinstance(input, dict):
+        raise TypeError("the edited arguments are not an object")
+    given = cast("dict[str, Any]", input)
+    unknown = sorted(set(given) - set(signature.parameters))
+    if unknown:
+        raise TypeError(f"the edited arguments have no place in the function: {', '.join(unknown)}")
+    return inspect.BoundArguments(signature, OrderedDict(given))
+
+
+async def _result(function: Callable[..., Any], given: inspect.BoundArguments, call: Call) -> Any:
     """Run a function of any kind; a sync one in a thread, so that the loop goes on."""
+    run = functools.partial(function, *given.args, **given.kwargs)
+    last: Any = None
     if inspect.isasyncgenfunction(function):
-        last: Any = None
-        async for last in function(**arguments):
-            await call.progress(_line(last))
+        async with contextlib.aclosing(run()) as items:
+            async for last in items:
+                await call.progress(_line(last))
         return last
     if inspect.isgeneratorfunction(function):
-        generator = function(**arguments)
-        last = None
+        generator = run()
         while (item := await asyncio.to_thread(next, generator, _DONE)) is not _DONE:
             last = item
             await call.progress(_line(item))
         return last
     if inspect.iscoroutinefunction(function):
-        return await function(**arguments)
-    result = await asyncio.to_thread(functools.partial(function, **arguments))
+        return await run()
+    result = await asyncio.to_thread(run)
     return await result if inspect.isawaitable(result) else result
 
 
@@ -168,20 +186,21 @@ class Call:
         self._options = options
         self._outcome: ev.CallEnd | None = None
         self._scope: asyncio.Timeout | None = None
+        self._asked = 0
+        if approve not in ("", "ask"):
+            raise Refused("approve", f"is {approve!r}, not 'ask'")
 
     async def __aenter__(self) -> Call:
-        proposed = ev.CallProposed(
-            call=_NEW,
-            tool_name=self._tool,
-            title=self._title or UNSET,
-            kind=self._kind or UNSET,
-            input=UNSET if self.input is None else self.input,
-        )
-        if self._approve == "ask":
-            await self._ask(proposed)
-            await self._append(ev.CallStarted(call=self.id))
-        else:
-            self.id = _id_of((await self._append(proposed, ev.CallStarted(call=_NEW)))[0])
+        try:
+            await _certainly(self._begin())
+            if self._approve:
+                await self._answer()
+                await _certainly(self._append(ev.CallStarted(call=self.id)))
+        except BaseException as error:
+            if self.id:
+                with contextlib.suppress(StoreError):  # A closed ledger has ended the call itself.
+                    await _certainly(self._abandon(error))
+            raise
         if self._timeout is not None:
             self._scope = asyncio.timeout(self._timeout)
             await self._scope.__aenter__()
@@ -190,30 +209,35 @@ class Call:
     async def _append(self, *drafts: Event) -> list[Event]:
         return await self.session.append(*drafts, owner=self.session.ledger.owner)
 
-    async def _ask(self, proposed: ev.CallProposed) -> None:
+    async def _begin(self) -> None:
         ledger = self.session.ledger
-        expires = await ledger.store.clock() + int(ledger.settings.approval_expiry * 1000)
-        request = ev.ApprovalRequested(call=_NEW, options=self._options or OPTIONS, expires_at=expires)
-        _, asked = await self._append(proposed, request)
-        self.id = _id_of(asked)
-        try:
-            await self._answer(asked.seq)
-        except BaseException as error:
-            await self._abandon(error)
-            raise
+        proposed = ev.CallProposed(
+            call=_NEW,
+            tool_name=self._tool,
+            title=self._title or UNSET,
+            kind=self._kind or UNSET,
+            input=UNSET if self.input is None else self.input,
+        )
+        second: Event = ev.CallStarted(call=_NEW)
+        if self._approve:
+            expires = await ledger.store.clock() + int(ledger.settings.approval_expiry * 1000)
+            second = ev.ApprovalRequested(call=_NEW, options=self._options or OPTIONS, expires_at=expires)
+        _, done = await self._append(proposed, second)
+        assert isinstance(done, ev.CallEvent)
+        self.id, self._asked = done.call, done.seq
 
-    async def _answer(self, asked: int) -> None:
+    async def _answer(self) -> None:
         """Wait until somebody has answered, or the call has ended otherwise."""
-        async for batch in self.session.ledger.follow(self.session.name, asked):
-            for event in (stored.event for stored in batch):
-                if not isinstance(event, ev.CallEvent) or event.call != self.id or event.verdict != "applied":
-                    continue
-                if isinstance(event, ev.ApprovalGranted):
-                    if event.input is not UNSET:
-                        self.input, self.edited = event.input, True
-                    return
-                if isinstance(event, ev.ApprovalAnswer | ev.CallEnd):
-                    raise Denied(event.reason or "the call was not approved")
+        async with contextlib.aclosing(self.session.ledger.follow(self.session.name, self._asked)) as batches:
+            async for batch in batches:
+                for event in (stored.event for stored in batch):
+                    if isinstance(event, ev.CallEvent) and event.call == self.id and event.verdict == "applied":
+                        if isinstance(event, ev.ApprovalGranted):
+                            if event.input is not UNSET:
+                                self.input, self.edited = event.input, True
+                            return
+                        if isinstance(event, ev.ApprovalAnswer | ev.CallEnd):
+                            raise Denied(event.reason or "the call was not approved")
 
     async def _abandon(self, error: BaseException) -> None:
         row = await self.session.ledger.store.call(self.id)
@@ -241,12 +265,16 @@ class Call:
                 await self._scope.__aexit__(kind, error, trace)
             except TimeoutError:
                 timed_out = True
-        await asyncio.shield(self._append(self._ended_by(error, timed_out)))
+        ending = self._ended_by(error, timed_out)
+        try:
+            await _certainly(self._append(ending))
+        except Refused as refusal:
+            await _certainly(self._append(_without_outcome(ending, refusal)))
         if timed_out:
             raise CallEnded("expired", f"no result within {self._timeout:g} s") from error
         return False
 
-    def _ended_by(self, error: BaseException | None, timed_out: bool) -> Event:
+    def _ended_by(self, error: BaseException | None, timed_out: bool) -> ev.CallEnd:
         if timed_out:
             return ev.CallExpired(call=self.id, reason=f"no result within {self._timeout:g} s")
         if isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
@@ -263,10 +291,27 @@ class Call:
         return row
 
 
-def _id_of(event: Event) -> str:
-    assert isinstance(event, ev.CallEvent)
-    return event.call
+async def _certainly(writing: Coroutine[Any, Any, T]) -> T:
+    """Finish a write although its writer is cancelled meanwhile: what became of a call must be known."""
+    task = asyncio.ensure_future(writing)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
+def _without_outcome(ending: ev.CallEnd, refusal: Refused) -> ev.CallEnd:
+    """An outcome that the ledger cannot keep still ends its call (C5)."""
+    kind = ev.CallFailed if isinstance(ending, ev.CallCompleted) else type(ending)
+    reason = ending.reason or "what came out could not be kept"
+    return kind(call=ending.call, reason=reason[:LONGEST_REASON], error=str(refusal))
 
 
 def _why(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    try:
+        said = str(error)
+    except Exception:  # Its text is somebody else's code.
+        said = ""
+    name = type(error).__name__
+    return f"{name}: {said}"[:LONGEST_REASON] if said else name

@@ -7,7 +7,7 @@ and 200,000 chunks do not cost 200,000 string objects. Offsets count UTF-16 unit
 from __future__ import annotations
 
 from itertools import chain
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Proof = Literal["", "delta", "cumulative"]
 
@@ -100,15 +100,12 @@ class Text:
         return False
 
 
-class Change:
+class Change(NamedTuple):
     """What a chunk did to a text: `added` at the end, or all of it `replaced`; and what it proved of its source."""
 
-    __slots__ = ("added", "proof", "replaced")
-
-    def __init__(self, added: str = "", replaced: bool = False, proof: Proof = "") -> None:
-        self.added = added
-        self.replaced = replaced
-        self.proof: Proof = proof
+    added: str = ""
+    replaced: bool = False
+    proof: Proof = ""
 
 
 def merge(text: Text, chunk: str, policy: str, proven: Proof = "") -> Change:
