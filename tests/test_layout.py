@@ -25,6 +25,7 @@ LAYERS: dict[str, set[str]] = {
     "projection": {"board", "fold", "fold_calls", "project", "redact"},
     "ledger": {
         "store",
+        "carry",
         "decide",
         "ledger",
         "feed",
@@ -32,7 +33,7 @@ LAYERS: dict[str, set[str]] = {
         "liveness",
         "intake",
         "session",
-        "blocking",
+        "door",
         "verify",
     },
     "ways in and out": {"formats", "agent", "approvals", "commands"},
@@ -41,7 +42,7 @@ LAYERS: dict[str, set[str]] = {
 RANK = {name: rank for rank, names in enumerate(LAYERS.values()) for name in names}
 
 # What all formats share. Everything else directly under formats/ is one format and knows of no other.
-SHARED_BY_FORMATS = {"__init__", "registry"}
+SHARED_BY_FORMATS = {"__init__", "importing", "registry"}
 
 HEAVY = {"apsw", "asyncio", "click", "mcp", "openai", "anthropic", "rich", "starlette", "uvicorn"}
 

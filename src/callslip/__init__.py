@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from callslip.blocking import Blocking as blocking
+    from callslip.door import Blocking as blocking
     from callslip.errors import CallslipError
     from callslip.ledger import Ledger
     from callslip.ledger import open_ledger as open
@@ -20,7 +20,7 @@ __all__ = ["Call", "CallslipError", "Ledger", "Session", "Settings", "blocking",
 
 _WHERE = {
     "open": ("callslip.ledger", "open_ledger"),
-    "blocking": ("callslip.blocking", "Blocking"),
+    "blocking": ("callslip.door", "Blocking"),
     "Ledger": ("callslip.ledger", "Ledger"),
     "Session": ("callslip.session", "Session"),
     "Call": ("callslip.session", "Call"),

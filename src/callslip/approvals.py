@@ -11,7 +11,7 @@ from typing import Any, cast
 from msgspec import UNSET
 
 from callslip import events as ev
-from callslip.errors import Ambiguous, Conflict, NotFound
+from callslip.errors import Ambiguous, Conflict, NotFound, Refused
 from callslip.ledger import Ledger
 from callslip.rows import ApprovalRow
 from callslip.session import SOURCE
@@ -22,8 +22,8 @@ _REJECTS = ("reject_once", "reject_always")
 
 async def find(ledger: Ledger, given: str, session: str = "") -> ApprovalRow:
     """An approval by its id, or a prefix that fits only one. Of another session than the named one: not found."""
-    found = await ledger.store.approvals(prefix=given, limit=10) if given else []
-    exact = [row for row in found if row.id == given] or found
+    row = await ledger.store.approval(given)
+    exact = [row] if row else await ledger.store.approvals(prefix=given, limit=10) if given else []
     if session:
         exact = [row for row in exact if row.session == session]
     if not exact:
@@ -38,8 +38,11 @@ def _option(row: ApprovalRow, given: str, kinds: tuple[str, ...]) -> str:
     """The option that was chosen: the named one, which must be on offer, or the first that says as much."""
     offered = [cast(dict[str, Any], option) for option in row.options if isinstance(option, dict)]
     if given:
-        if offered and given not in [option.get("optionId") for option in offered]:
+        named = [option for option in offered if option.get("optionId") == given]
+        if offered and not named:
             raise NotFound(f"approval {row.id} offers no option {given!r}")
+        if named and named[0].get("kind") in _ALLOWS + _REJECTS and named[0]["kind"] not in kinds:
+            raise Refused("option", f"{given!r} of approval {row.id} says the contrary ({named[0]['kind']})")
         return given
     fitting = [option for kind in kinds for option in offered if option.get("kind") == kind]
     return str(fitting[0].get("optionId", "")) if fitting else ""

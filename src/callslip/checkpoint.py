@@ -19,7 +19,7 @@ from callslip.events import decode_event
 from callslip.fold import VERSION, State
 from callslip.rows import SessionRow
 from callslip.store.protocol import Checkpoint, Progress, Store
-from callslip.text import Proof, Text
+from callslip.text import Headless, Proof, Text
 
 PAGE = 2000
 ALL = 2**62
@@ -50,11 +50,12 @@ class Kept(msgspec.Struct, omit_defaults=True):
 
 
 _kept = msgspec.json.Decoder(Kept)
-_entry = msgspec.json.Decoder(AnyEntry)
+read_entry = msgspec.json.Decoder(AnyEntry).decode
 encode = msgspec.json.encode
 
 
-def _open_texts(state: State) -> dict[TextKey, Text]:
+def open_texts(state: State) -> dict[TextKey, Text]:
+    """The texts being written, by entry and field."""
     texts = dict(state.texts)
     if state.stream is not None:
         texts[state.stream.entry.id, "content"] = state.stream.text
@@ -67,7 +68,7 @@ def keep(state: State) -> bytes:
         KeptText(
             *key, t.length(), t.missing_chars + len(t.value()), t.generation, t.previous, t.growths, t.only_growths
         )
-        for key, t in _open_texts(state).items()
+        for key, t in open_texts(state).items()
     ]
     bare = [msgspec.structs.replace(entry) for entry in state.entries.values()]
     for entry in bare:
@@ -133,18 +134,21 @@ def _needs_whole(kept: Kept) -> set[TextKey]:
     return {(kept.stream[0], "content")}
 
 
-async def _start(store: Store, session: SessionRow, *, whole: bool) -> tuple[State, Checkpoint | None]:
+async def _newest(store: Store, name: str) -> Checkpoint | None:
+    """The checkpoint, if this version made it."""
+    at = await store.checkpoint(name)
+    return at if at is not None and at.version == VERSION else None
+
+
+async def _start(store: Store, name: str, at: Checkpoint | None, *, whole: bool) -> State:
     """The newest state that is stored: the checkpoint, or what retention left, or nothing."""
-    at = await store.checkpoint(session.name)
-    if at is not None and at.version != VERSION:
-        at = None
     if at is None:
-        base = await store.base(session.name)
-        return (resume_base(session.name, base.state) if base else State(session.name)), None
+        base = await store.base(name)
+        return resume_base(name, base.state) if base else State(name)
     kept = _kept.decode(at.state)
     wanted = {(text.entry, text.field) for text in kept.texts} if whole else _needs_whole(kept)
-    texts = {key: await store.pieces(session.name, *key) for key in wanted}
-    return resume(session.name, at.state, texts), at
+    texts = {key: await store.pieces(name, *key) for key in wanted}
+    return resume(name, at.state, texts)
 
 
 async def _fold_on(store: Store, state: State, upto: int) -> None:
@@ -155,18 +159,21 @@ async def _fold_on(store: Store, state: State, upto: int) -> None:
         state.fold(decode_event(body) for _, body in rows)
 
 
+Before = dict[TextKey, tuple[int, int, int]]
+
+
 async def project(store: Store, name: str) -> bool:
     """Move a session's checkpoint to its head. True if there is nothing left to do."""
     session = await store.session(name)
     if session is None:
         return True
-    state, at = await _start(store, session, whole=False)
+    at = await _newest(store, name)
     if at is not None and at.seq >= session.head:
         return True
-    before = {
-        key: (t.length(), t.missing_chars + len(t.value()), t.generation) for key, t in _open_texts(state).items()
-    }
-    await _fold_on(store, state, session.head)
+    try:
+        state, before = await _moved_on(store, session, at, whole=False)
+    except Headless:  # A text changed its policy on the way.
+        state, before = await _moved_on(store, session, at, whole=True)
     finished = state.finished()
     for entry in finished:
         for field in ("content", "input_text", "output_text"):
@@ -187,12 +194,18 @@ async def project(store: Store, name: str) -> bool:
     return await store.save_progress(progress)
 
 
-Before = dict[TextKey, tuple[int, int, int]]
+async def _moved_on(store: Store, session: SessionRow, at: Checkpoint | None, *, whole: bool) -> tuple[State, Before]:
+    """The state at the head, and how long the open texts are of which pieces are stored already."""
+    state = await _start(store, session.name, at, whole=whole)
+    texts = open_texts(state) if at is not None else {}
+    before = {key: (t.length(), t.missing_chars + len(t.value()), t.generation) for key, t in texts.items()}
+    await _fold_on(store, state, session.head)
+    return state, before
 
 
 def _pieces(state: State, before: Before) -> tuple[list[tuple[int, str, int, str]], list[TextKey]]:
     """What was added to the open texts, and which texts are no longer open or became others."""
-    texts = _open_texts(state)
+    texts = open_texts(state)
     pieces: list[tuple[int, str, int, str]] = []
     dropped = [key for key in before if key not in texts]
     for key, text in texts.items():
@@ -208,18 +221,27 @@ def _pieces(state: State, before: Before) -> tuple[list[tuple[int, str, int, str
 
 async def read(store: Store, name: str, *, limit: int = ALL, before: int = ALL) -> Snapshot:
     """A session as it stands: its newest entries up to a limit, or the newest older than `before`."""
-    session = await store.session(name)
-    if session is None:
-        raise NotFound(f"no session {name!r}")
-    state, at = await _start(store, session, whole=True)
-    await _fold_on(store, state, session.head)
+    while True:
+        session = await store.session(name)
+        if session is None:
+            raise NotFound(f"no session {name!r}")
+        at = await _newest(store, name)
+        state = await _start(store, name, at, whole=True)
+        await _fold_on(store, state, session.head)
+        stored = await store.entries(name, before, limit) if at is not None else []
+        if await _stands(store, session, at):
+            break
     state.render()
     entries = [entry for entry in state.entries.values() if entry.id < before]
-    if at is not None:
-        stored = await store.entries(name, before, limit)
-        entries += [_with_note(_entry.decode(body), state.noted.get(identity)) for identity, body in stored]
+    entries += [_with_note(read_entry(body), state.noted.get(identity)) for identity, body in stored]
     entries.sort(key=lambda entry: entry.id)
-    return Snapshot(name, state.seq, state.info, entries[-limit:] if limit < len(entries) else entries)
+    return Snapshot(name, state.seq, state.info, entries[max(0, len(entries) - limit) :])
+
+
+async def _stands(store: Store, session: SessionRow, at: Checkpoint | None) -> bool:
+    """Whether what was read is of one piece: nobody moved the checkpoint or removed events meanwhile."""
+    now, row = await _newest(store, session.name), await store.session(session.name)
+    return (now and now.seq) == (at and at.seq) and row is not None and row.low == session.low
 
 
 def _with_note(entry: Entry, note: dict[str, Any] | None) -> Entry:
@@ -230,18 +252,20 @@ def _with_note(entry: Entry, note: dict[str, Any] | None) -> Entry:
 
 async def state_at(store: Store, name: str, seq: int | None = None) -> State:
     """A session as it stood after an event, folded from the beginning of what is kept."""
-    session = await store.session(name)
-    if session is None:
-        raise NotFound(f"no session {name!r}")
-    upto = session.head if seq is None else seq
-    if upto > session.head or upto < 0:
-        raise Refused("at", f"{upto} is not a seq of this session, which goes to {session.head}")
-    if upto < session.low:
-        raise Gone(upto, session.low)
-    base = await store.base(name)
-    state = resume_base(name, base.state) if base else State(name)
-    await _fold_on(store, state, upto)
-    return state
+    while True:
+        session = await store.session(name)
+        if session is None:
+            raise NotFound(f"no session {name!r}")
+        upto = session.head if seq is None else seq
+        if upto > session.head or upto < 0:
+            raise Refused("at", f"{upto} is not a seq of this session, which goes to {session.head}")
+        if upto < session.low:
+            raise Gone(upto, session.low)
+        state = await _start(store, name, None, whole=True)
+        await _fold_on(store, state, upto)
+        row = await store.session(name)
+        if row is None or row.low == session.low:  # Else retention took away what was being read.
+            return state
 
 
 # Retention freezes a state whole, open texts included, as the base that the kept log goes on from.
@@ -260,7 +284,7 @@ _base = msgspec.json.Decoder(Base)
 def freeze(state: State) -> bytes:
     """The base that replaces everything up to the state's seq. Its finished entries are forgotten."""
     state.finished()
-    texts = [(*key, text.value()) for key, text in _open_texts(state).items()]
+    texts = [(*key, text.value()) for key, text in open_texts(state).items()]
     return encode(Base(msgspec.Raw(keep(state)), texts))
 
 

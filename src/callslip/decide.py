@@ -15,8 +15,9 @@ from msgspec import structs
 
 from callslip import codec, ids
 from callslip import events as ev
+from callslip.carry import CHUNKS, KEEPS_TEXT, TEXT, closed_by, hold_back, released, splits, stream_of, streams_of
 from callslip.errors import Conflict, Illegal, Refused
-from callslip.events import Draft, Event, Verdict, decode_event, encode_event
+from callslip.events import Draft, Event, Verdict, encode_event
 from callslip.lifecycle import (
     ENDS,
     TURN_CLOSES,
@@ -34,9 +35,10 @@ from callslip.store.unit import Unit
 
 E = TypeVar("E", bound=Event)
 MS = 1000
-CHUNKS = (ev.MessageDelta, ev.ThoughtDelta)
 NEW = "new:"
 """Drafts of one write may name a call that does not exist yet: `new:1` is the same call throughout the write."""
+OWN = "callslip"
+"""The namespace of execution ids that come from a log: a copy of a call is found by the id of the original."""
 
 
 class How(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,13 +55,15 @@ class How(msgspec.Struct, frozen=True, kw_only=True):
 class Writing:
     """One write to one session."""
 
+    __slots__ = ("blank", "how", "named", "now", "replaying", "session", "unit")
+
     def __init__(self, unit: Unit, session: str, how: How) -> None:
         self.unit = unit
         self.how = how
         self.session: SessionRow = unit.session_to_write(session)
         self.now = unit.now
         self.named: dict[str, str] = {}
-        self.blank = not (self.session.turns or self.session.calls or self.session.message)
+        self.replaying = self.blank = False
 
     def run(self, drafts: Sequence[Draft]) -> list[Event]:
         """Every draft's event, in order; for a key that was seen before, the event it made then."""
@@ -67,6 +71,11 @@ class Writing:
 
     def _draft(self, draft: Draft) -> Event:
         event = draft.event
+        if event.key and not draft.key:
+            draft = structs.replace(draft, key=event.key)
+        if draft.witness != self.replaying:
+            self.replaying = draft.witness
+            self.blank = not (self.session.turns or self.session.calls or self.session.message)
         if not draft.key and not draft.witness and isinstance(event, CHUNKS):
             return self._append(self._hold_back(event))
         if draft.key:
@@ -99,7 +108,8 @@ class Writing:
             return self._append(event, "witness")
         if isinstance(event, CHUNKS):
             return self._append(self._hold_back(event))
-        self._release()
+        if not isinstance(event, KEEPS_TEXT):
+            self._release(TEXT)
         if isinstance(event, ev.TurnStarted):
             return self._turn_started(event)
         if isinstance(event, ev.TurnEnded):
@@ -125,39 +135,39 @@ class Writing:
     # Text that may begin a secret waits for what comes next.
 
     def _hold_back(self, event: ev.Streamed) -> ev.Streamed:
-        """The chunk without what may begin a secret, and with what was held back before it."""
-        carry = self.session.carry
-        held = ""
-        if carry is not None:
-            if not _goes_on(carry, event):
-                self._release()
-            elif not (isinstance(event, CHUNKS) and event.chunks != "delta" and _grew(event.text, carry)):
-                held = carry.tail  # A cumulative chunk brings it again by itself.
-        out, tail = self.how.redactor.feed(held, event.text)
-        if tail:
-            empty = structs.replace(event, text="", key="", at=0)
-            digest = codec.digest(event.text.encode())
-            self.session.carry = Carry(tail, len(event.text), digest, encode_event(empty))
-        elif carry is not None:
-            self.session.carry = None
-        return event if out is event.text else structs.replace(event, text=out)
-
-    def _release(self) -> None:
-        """Append what was held back, as the chunk it is the end of."""
-        carry, self.session.carry = self.session.carry, None
+        stream = stream_of(event)
+        redactor, carry = self.how.redactor, self.session.carry.get(stream)
         if carry is None:
-            return
-        held = decode_event(carry.event)
-        text = self.how.redactor.flush(carry.tail)
-        if not text or not isinstance(held, ev.STREAMED):
-            return
-        event = structs.replace(held, text=text)
-        if isinstance(event, ev.CallEvent):
-            row = self.unit.call(event.call)
-            verdict = judge(row, event)
-            self._append(self._about(event, row, verdict), verdict)
-        else:
-            self._append(event)
+            out, tail = redactor.feed("", event.text)
+            if not tail:
+                return event if out is event.text else structs.replace(event, text=out)
+        elif not event.text:
+            return event
+        timed = structs.replace(event, at=event.at or self.now, source=event.source or self.how.source)
+        held = hold_back(redactor, carry, timed)
+        if held.first:
+            self._release(stream)
+        self._wait(stream, held.carry)
+        return held.event
+
+    def _wait(self, stream: str, carry: Carry | None) -> None:
+        others = {name: other for name, other in self.session.carry.items() if name != stream}
+        self.session.carry = {**others, stream: carry} if carry is not None else others
+
+    def _release(self, *streams: str) -> None:
+        """Append what was held back of these streams: they go on no further."""
+        for stream in streams:
+            carry = self.session.carry.get(stream)
+            if carry is None:
+                continue
+            self._wait(stream, None)
+            event = released(self.how.redactor, carry)
+            if isinstance(event, ev.CallEvent):
+                row = self.unit.call(event.call)
+                verdict = judge(row, event)
+                self._append(self._about(event, row, verdict), verdict)
+            elif event is not None:
+                self._append(event)
 
     # Turns
 
@@ -179,6 +189,7 @@ class Writing:
             if closing is None:
                 self._keep(row, owner="", lease=self.now + int(self.how.turn_grace * MS))
             else:
+                self._release(*streams_of(row.id))
                 reason = event.detail or f"the turn ended ({event.reason}) before the call did"
                 self._append(closing(call=row.id, reason=reason, at=event.at, source=event.source))
         return self._append(structs.replace(event, turn=self.session.turn))
@@ -187,7 +198,6 @@ class Writing:
 
     def _call_event(self, event: ev.CallEvent, witness: bool) -> Event:
         if isinstance(event, ev.ApprovalAnswer):
-            self._release()
             return self._answer(event)
         name = event.call if event.call.startswith(NEW) else ""
         if name:
@@ -199,7 +209,6 @@ class Writing:
             row = None
         verdict: Verdict = "duplicate" if meant == "duplicate" else judge(row, event)
         if row is None and isinstance(event, ev.ApprovalRequested):
-            self._release()
             made = cast(ev.CallProposed, self._event(proposal_of(event)))
             event = structs.replace(event, call=made.call, aliases=())
             row, verdict = self.unit.call(made.call), "applied"
@@ -210,10 +219,11 @@ class Writing:
             event = self._applicable(event, row)
         else:
             event = self._about(event, row, verdict)
-        if isinstance(event, ev.CallInputDelta | ev.CallProgress) and verdict == "applied":
-            event = cast(ev.CallEvent, self._hold_back(event)) if event.text else event
-        else:
-            self._release()
+        if verdict == "applied":
+            if self.session.carry:
+                self._release(*(TEXT,) * splits(row, event), *closed_by(event))
+            if isinstance(event, ev.CallInputDelta | ev.CallProgress) and event.text:
+                event = cast(ev.CallEvent, self._hold_back(event))
         done = cast(ev.CallEvent, self._append(event, verdict))
         if name:
             self.named[name] = done.call
@@ -223,6 +233,9 @@ class Writing:
 
     def _find(self, event: ev.CallEvent) -> tuple[CallRow | None, Meant]:
         """C1, C2: an execution id means itself; a foreign id means the newest call that bears it, or a new one."""
+        for alias in event.aliases:
+            if alias.ns == OWN:
+                return self._find_copy(event, alias.id)
         aliased = self._by_alias(event)
         if aliased is not None:
             return aliased, which_call(aliased, event, self.session.turn)
@@ -235,6 +248,15 @@ class Writing:
             raise Refused("call", f"{event.call} belongs to another session")
         return row, "same"
 
+    def _find_copy(self, event: ev.CallEvent, original: str) -> tuple[CallRow | None, Meant]:
+        """The copy of a call. An execution id never reopens; that a foreign one came again was decided before."""
+        call = self.unit.alias(self.session.name, OWN, original)
+        row = self.unit.call(call) if call else None
+        if row is None:
+            return None, "new"
+        again = len(event.aliases) > 1 and which_call(row, event, self.session.turn) == "duplicate"
+        return row, "duplicate" if again else "same"
+
     def _by_alias(self, event: ev.CallEvent) -> CallRow | None:
         for alias in event.aliases:
             call = self.unit.alias(self.session.name, alias.ns, alias.id)
@@ -245,12 +267,14 @@ class Writing:
     def _applicable(self, event: ev.CallEvent, row: CallRow | None) -> ev.CallEvent:
         """The event with the identity of its call, minted when it makes one."""
         name = self.session.name
-        if isinstance(event, ev.ApprovalRequested) and not event.approval:
-            event = structs.replace(event, approval=self._new_approval())
+        if isinstance(event, ev.ApprovalRequested):
+            event = structs.replace(event, approval=self._new_approval(event.approval))
         if row is not None:
             new = tuple(a for a in event.aliases if self.unit.alias(name, a.ns, a.id) != row.id)
             return structs.replace(event, call=row.id, aliases=new)
-        call = event.call if event.call and self.unit.call(event.call) is None else ids.call_id()
+        if event.call and not ids.CALL.match(event.call):
+            raise Refused("call", f"{event.call!r} is not an execution id; foreign ids are aliases")
+        call = event.call or ids.call_id()
         while self.unit.call(call) is not None:
             call = ids.call_id()
         reused = any(self.unit.alias_known(name, alias.id) for alias in event.aliases)
@@ -265,6 +289,8 @@ class Writing:
     def _answer(self, event: ev.ApprovalAnswer) -> Event:
         """C7, S2.7: the first answer counts; in our own process a second one is told who won."""
         approval = self.unit.approval(event.approval)
+        if approval is not None and approval.session != self.session.name and event.aliases:
+            approval = self.unit.approval(self._copied(event.approval))
         if approval is None:
             row, _ = self._find(event)
             approval = self.unit.approval(row.approval) if row and row.approval else None
@@ -277,16 +303,25 @@ class Writing:
         if approval is not None:
             event = structs.replace(event, approval=approval.id, aliases=())
         event = self._about(event, row, verdict)
+        if verdict == "applied":
+            self._release(*closed_by(event))
         done = self._append(event, verdict)
         if verdict == "applied":
             self._renew(event)
         return done
 
-    def _new_approval(self) -> str:
-        approval = ids.approval_id()
+    def _new_approval(self, asked: str) -> str:
+        """The id that is asked for if it is free; in a copy of a session one by which answers find it."""
+        approval = asked or ids.approval_id()
+        if self.unit.approval(approval) is not None:
+            approval = self._copied(approval)
         while self.unit.approval(approval) is not None:
             approval = ids.approval_id()
         return approval
+
+    def _copied(self, approval: str) -> str:
+        """What an approval of another session is called in this one."""
+        return "appr_" + codec.digest(f"{self.session.name}\n{approval}".encode())[:12]
 
     # Leases
 
@@ -311,23 +346,12 @@ class Writing:
 
     def _is_news(self, event: Event) -> bool:
         """S2.11: what an agent replays is news only if nobody recorded it: by its id, or in a session still empty."""
+        if isinstance(event, ev.PlanUpdated):
+            return self.blank
         identity = getattr(event, "message_id", None)
         if identity:
             return self.unit.alias(self.session.name, MESSAGE, identity) is None
         return identity is None or self.blank
-
-
-def _goes_on(carry: Carry, event: Event) -> bool:
-    """Whether a chunk belongs to the text whose end was held back."""
-    held = decode_event(carry.event)
-    if isinstance(event, CHUNKS):
-        return isinstance(held, type(event)) and held.message_id == event.message_id
-    return isinstance(event, ev.CallEvent) and isinstance(held, type(event)) and held.call == event.call
-
-
-def _grew(text: str, carry: Carry) -> bool:
-    """Whether a chunk begins with the whole chunk whose end was held back."""
-    return len(text) > carry.length and codec.digest(text[: carry.length].encode()) == carry.digest
 
 
 def _mark(event: Event) -> str:

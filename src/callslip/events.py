@@ -328,6 +328,11 @@ decode_event = msgspec.json.Decoder(AnyEvent).decode
 encode_event = msgspec.json.Encoder().encode
 
 
+def blob_of(event: Event) -> Blob | None:
+    """The blob that holds the whole of what this event shows the beginning of."""
+    return event.blob if isinstance(event, CallEnd | Raw) else None
+
+
 def type_of(event: Event) -> str:
     """The word that stands in the event's `type`."""
     return str(type(event).__struct_config__.tag)

@@ -10,51 +10,93 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, Iterable
 from itertools import islice
 
-from callslip.errors import Gone, Refused, SlowReader
+from callslip.errors import CallslipError, Gone, Refused, SlowReader, StoreError
 from callslip.events import CallEvent, decode_event
 from callslip.lifecycle import ends
+from callslip.rows import SessionRow
 from callslip.settings import Settings
 from callslip.store.protocol import Store, Stored
+
+CLOSED = "the ledger is closed"
 
 
 class Channel:
     """The newest events of one session: `newest` ends at seq `last` and begins after seq `base`."""
 
-    def __init__(self, session: str, head: int, length: int) -> None:
+    def __init__(self, session: str, row: SessionRow | None, length: int) -> None:
         self.session = session
-        self.base = self.last = head
+        self.number = row.id if row else 0
+        self.base = self.last = row.head if row else 0
         self.newest: deque[Stored] = deque()
         self.readers = 0
         self.filling = False
+        self.end: CallslipError | None = None
         self._length = length
         self._wake: set[asyncio.Future[None]] = set()
+        self._ended: dict[str, set[asyncio.Future[None]]] = {}
 
     def push(self, stored: Stored) -> None:
         self.newest.append(stored)
-        self.last = stored.event.seq
+        event = stored.event
+        self.last = event.seq
         if len(self.newest) > self._length:
             self.newest.popleft()
             self.base += 1
+        if self._ended and event.verdict == "applied" and isinstance(event, CallEvent) and ends(event):
+            _settle(self._ended.pop(event.call, ()))
+
+    def skip_to(self, seq: int) -> None:
+        """What lies before this event was removed by retention."""
+        self.newest.clear()
+        self.base = self.last = seq - 1
 
     def wake(self) -> None:
-        for waiting in self._wake:
-            if not waiting.done():
-                waiting.set_result(None)
+        _settle(self._wake)
         self._wake.clear()
+
+    def close(self, why: CallslipError) -> None:
+        """Nothing more will come; whoever waits is told why."""
+        self.end = why
+        for waiting in self._ended.values():
+            _settle(waiting, why)
+        self.wake()
 
     def after(self, cursor: int) -> list[Stored]:
         return list(islice(self.newest, cursor - self.base, None))
 
     async def wait(self) -> None:
-        waiting = asyncio.get_running_loop().create_future()
-        self._wake.add(waiting)
+        """Return when something has come."""
+        await self._wait_in(self._wake)
+
+    async def ended(self, call: str) -> None:
+        """Return when the end of this call has come."""
         try:
-            await waiting
+            await self._wait_in(self._ended.setdefault(call, set()))
         finally:
-            self._wake.discard(waiting)
+            if not self._ended.get(call, True):
+                del self._ended[call]
+
+    async def _wait_in(self, waiting: set[asyncio.Future[None]]) -> None:
+        if self.end is not None:
+            raise self.end
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting.add(future)
+        try:
+            await future
+        finally:
+            waiting.discard(future)
+
+
+def _settle(waiting: Iterable[asyncio.Future[None]], error: BaseException | None = None) -> None:
+    for future in waiting:
+        if not future.done():
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
 
 
 class Feed:
@@ -64,33 +106,28 @@ class Feed:
         self._store = store
         self._settings = settings
         self._channels: dict[str, Channel] = {}
-        self._ended: dict[str, set[asyncio.Future[None]]] = {}
         self._noticing: asyncio.Task[None] | None = None
         self._fills: set[asyncio.Task[None]] = set()
+        self._behind = False
+        self._closed = False
         store.on_commit(self.publish)
 
     def publish(self, made: list[Stored]) -> None:
         """Pass on what has just become durable (C6)."""
+        if not self._channels:
+            return
         touched: set[Channel] = set()
         for stored in made:
             channel = self._channels.get(stored.session)
             if channel is None or stored.event.seq <= channel.last:
                 continue
             if stored.event.seq == channel.last + 1:
-                self._push(channel, stored)
+                channel.push(stored)
                 touched.add(channel)
             else:
                 self._fill_soon(channel)  # Another process wrote in between.
         for channel in touched:
             channel.wake()
-
-    def _push(self, channel: Channel, stored: Stored) -> None:
-        channel.push(stored)
-        event = stored.event
-        if self._ended and event.verdict == "applied" and isinstance(event, CallEvent) and ends(event):
-            for waiting in self._ended.pop(event.call, ()):
-                if not waiting.done():
-                    waiting.set_result(None)
 
     def _fill_soon(self, channel: Channel) -> None:
         if not channel.filling:
@@ -102,25 +139,44 @@ class Feed:
     async def _fill(self, channel: Channel) -> None:
         """Read what the channel lacks from the store."""
         try:
-            while True:
-                rows = await self._store.events(channel.session, channel.last, self._settings.read_page)
-                for seq, body in rows:
-                    if seq == channel.last + 1:
-                        self._push(channel, Stored(channel.session, decode_event(body), body))
-                if len(rows) < self._settings.read_page:
-                    break
+            await self._fill_from_store(channel)
+        except StoreError:
+            self._behind = True
         finally:
             channel.filling = False
             channel.wake()
 
+    async def _fill_from_store(self, channel: Channel) -> None:
+        row = await self._store.session(channel.session)
+        if row is None or channel.number not in (0, row.id):
+            if channel.number:
+                self._drop(channel, Gone(channel.last, channel.last))
+            return
+        channel.number = row.id
+        while channel.last < row.head:
+            rows = await self._store.events(channel.session, channel.last, self._settings.read_page)
+            if not rows:
+                return
+            if rows[0][0] > channel.last + 1:
+                channel.skip_to(rows[0][0])
+            for seq, body in rows:
+                if seq == channel.last + 1:
+                    channel.push(Stored(channel.session, decode_event(body), body))
+
+    def _drop(self, channel: Channel, why: CallslipError) -> None:
+        """The session was deleted. One that comes by the same name has another channel."""
+        channel.close(why)
+        if self._channels.get(channel.session) is channel:
+            del self._channels[channel.session]
+
     @contextlib.asynccontextmanager
     async def _follow(self, session: str) -> AsyncGenerator[Channel]:
+        if self._closed:
+            raise StoreError(CLOSED)
         channel = self._channels.get(session)
         if channel is None:
             row = await self._store.session(session)
-            channel = self._channels.setdefault(
-                session, Channel(session, row.head if row else 0, self._settings.feed_length)
-            )
+            channel = self._channels.setdefault(session, Channel(session, row, self._settings.feed_length))
         channel.readers += 1
         if self._noticing is None:
             self._noticing = asyncio.ensure_future(self._notice())
@@ -128,8 +184,8 @@ class Feed:
             yield channel
         finally:
             channel.readers -= 1
-            if not channel.readers:
-                self._channels.pop(session, None)
+            if not channel.readers and self._channels.get(session) is channel:
+                del self._channels[session]
             if not self._channels:
                 self._stop_noticing()
 
@@ -141,31 +197,38 @@ class Feed:
     async def _notice(self) -> None:
         while True:
             await asyncio.sleep(self._settings.notice_interval)
-            if await self._store.changed():
-                for channel in list(self._channels.values()):
-                    self._fill_soon(channel)
+            with contextlib.suppress(StoreError):  # The disk may come back; readers wait for it.
+                if await self._store.changed() or self._behind:
+                    self._behind = False
+                    for channel in list(self._channels.values()):
+                        self._fill_soon(channel)
 
     async def subscribe(self, session: str, after: int = 0) -> AsyncGenerator[list[Stored]]:
         """Every event after a cursor, in order, in batches; never ends by itself."""
         await self._check_cursor(session, after)
-        cursor, live = after, False
+        cursor, slow = after, False
         async with self._follow(session) as channel:
             while True:
                 if cursor < channel.base:
-                    if live:
+                    if slow:
                         raise SlowReader(cursor)
-                    rows = await self._store.events(session, cursor, self._settings.read_page)
-                    if not rows:
-                        raise Gone(cursor, channel.base)
-                    batch = [Stored(session, decode_event(body), body) for _, body in rows]
+                    batch = await self._stored(session, cursor)
                 elif cursor < channel.last:
+                    slow = True  # From here on it is up to the reader to keep up.
                     batch = channel.after(cursor)
                 else:
-                    live = True
+                    slow = False  # A burst longer than the channel is not the fault of one who waited.
                     await channel.wait()
                     continue
                 cursor = batch[-1].event.seq
                 yield batch
+
+    async def _stored(self, session: str, cursor: int) -> list[Stored]:
+        rows = await self._store.events(session, cursor, self._settings.read_page)
+        if not rows or rows[0][0] != cursor + 1:
+            row = await self._store.session(session)
+            raise Gone(cursor, row.low if row else cursor)
+        return [Stored(session, decode_event(body), body) for _, body in rows]
 
     async def _check_cursor(self, session: str, after: int) -> None:
         row = await self._store.session(session)
@@ -177,22 +240,16 @@ class Feed:
 
     async def until_ended(self, session: str, call: str) -> None:
         """Return once the call has ended."""
-        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        async with self._follow(session):
-            self._ended.setdefault(call, set()).add(waiting)
-            try:
-                row = await self._store.call(call)
-                if row is None or not row.end:
-                    await waiting
-            finally:
-                if call in self._ended:
-                    self._ended[call].discard(waiting)
-                    if not self._ended[call]:
-                        del self._ended[call]
+        async with self._follow(session) as channel:
+            row = await self._store.call(call)
+            if row is None or not row.end:
+                await channel.ended(call)
 
     async def close(self) -> None:
+        """Tell everybody who still follows."""
+        self._closed = True
         self._stop_noticing()
         for task in list(self._fills):
             task.cancel()
-        for channel in self._channels.values():
-            channel.wake()
+        for channel in list(self._channels.values()):
+            channel.close(StoreError(CLOSED))

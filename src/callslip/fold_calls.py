@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import UNSET
 
+from callslip import codec
 from callslip import events as ev
 from callslip.board import Board, Out, close_text, make, set_fields
 from callslip.entries import Append, PermissionRequest, Set, ToolCall
@@ -31,17 +32,20 @@ def _tell(entry: ToolCall, event: ev.CallEvent) -> list[str]:
     changed: list[str] = []
     for told, name in TELLS[event.__class__]:
         value = getattr(event, told)
-        if value is not UNSET:
-            before = getattr(entry, name)
-            if before != value or before.__class__ is not value.__class__:
-                setattr(entry, name, value)
-                changed.append(name)
+        if value is not UNSET and not _same(getattr(entry, name), value):
+            setattr(entry, name, value)
+            changed.append(name)
     if isinstance(event, ev.CallUpdate) and isinstance(event.tool_name, str):
         _name(entry, event.tool_name, event.raw_tool_name, changed)
     more = _MORE.get(event.__class__)
     if more is not None:
         more(entry, event, changed)
     return changed
+
+
+def _same(before: Any, value: Any) -> bool:
+    """Whether two values are the same JSON. Python says so of 1, 1.0 and True as well."""
+    return before == value and (isinstance(value, str) or codec.encode(before) == codec.encode(value))
 
 
 def _name(entry: ToolCall, name: str, raw: Any, changed: list[str]) -> None:
@@ -51,12 +55,11 @@ def _name(entry: ToolCall, name: str, raw: Any, changed: list[str]) -> None:
 
 
 def _proposed(entry: ToolCall, event: ev.CallProposed, changed: list[str]) -> None:
-    if event.iteration >= 0 or event.index >= 0:
-        entry.iteration, entry.index = event.iteration, event.index
-        changed += ("iteration", "index")
-    if event.scope != entry.scope:
-        entry.scope = event.scope
-        changed.append("scope")
+    """Where these have their defaults they say nothing (C10): they cannot be UNSET."""
+    told = (("iteration", event.iteration >= 0), ("index", event.index >= 0), ("scope", event.scope != "turn"))
+    for name in [name for name, said in told if said]:
+        setattr(entry, name, getattr(event, name))
+        changed.append(name)
 
 
 def _started(entry: ToolCall, event: ev.CallStarted, changed: list[str]) -> None:
@@ -131,7 +134,9 @@ def _stream(board: Board, entry: ToolCall, event: ev.CallInputDelta | ev.CallPro
 
 def _whole_input(board: Board, entry: ToolCall, changed: list[str]) -> None:
     """Arguments that are whole replace what was streamed of them."""
-    if board.texts.pop((entry.id, "input_text"), None) or entry.input_text:
+    streamed = board.texts.get((entry.id, "input_text"))
+    if streamed is not None:
+        streamed.replace("")
         entry.input_text = ""
         changed.append("input_text")
 
@@ -191,7 +196,7 @@ def answered(board: Board, event: ev.ApprovalAnswer, out: Out) -> None:
         return
     changed: list[str] = []
     edited = getattr(event, "input", UNSET)
-    if edited is not UNSET and edited != call.raw_input:
+    if edited is not UNSET and not _same(call.raw_input, edited):
         call.raw_input = edited
         changed.append("raw_input")
     _move(board, call, status, event, changed)

@@ -31,6 +31,8 @@ _NAMES = ("call", "approval", "turn", "message_id", "source", "key")
 _KINDS = frozenset(ev.EVENT_TYPES.values())
 _CHUNKS = get_args(ev.Chunks)
 _OURS: dict[str, Any] = {"seq": 0, "verdict": "applied", "reused": False, "entry": 0}
+CHUNKS = (ev.MessageDelta, ev.ThoughtDelta)
+
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
@@ -102,14 +104,15 @@ class Intake:
 
     def admit(self, given: Event | Draft) -> Draft:
         """A draft that may be stored."""
-        draft = given if isinstance(given, Draft) else Draft(given)
-        event = draft.event
-        checked = self._chunk(event) if isinstance(event, ev.MessageDelta | ev.ThoughtDelta) else self._whole(event)
+        draft, event = (given, given.event) if isinstance(given, Draft) else (None, given)
+        checked = self._chunk(event) if isinstance(event, CHUNKS) else self._whole(event)
+        if draft is None:
+            return Draft(checked)
         if draft.key:
             identity(draft.key, "key")
         if draft.mark:
             identity(draft.mark, "mark")
-        return draft if checked is event and given is draft else structs.replace(draft, event=checked)
+        return draft if checked is event else structs.replace(draft, event=checked)
 
     def _chunk(self, event: ev.MessageDelta | ev.ThoughtDelta) -> Event:
         """The frequent case, kept short: a text, and an envelope that says nothing or only what is plain."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from functools import cache
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from callslip import checkpoint, decide, liveness
 from callslip.decide import How
@@ -28,6 +28,9 @@ from callslip.rows import ApprovalRow, CallRow, OwnerRow, SessionRow
 from callslip.session import Session
 from callslip.settings import Settings
 from callslip.store.protocol import Page, Store, Stored
+from callslip.store.unit import Unit
+
+T = TypeVar("T")
 
 
 class Ledger:
@@ -45,7 +48,7 @@ class Ledger:
         self._since: dict[str, int] = {}
         self._projecting: dict[str, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._owned_until = 0.0
+        self._owned: dict[str, float] = {}
         self._closed = False
         store.on_commit(self._count)
 
@@ -53,6 +56,7 @@ class Ledger:
         """End what dead processes left open, then watch."""
         if not self.store.read_only:
             await self._reaper.reap(only_dead=True)
+            await self._reaper.forget_owners()
             self._tasks.append(asyncio.create_task(self._watch()))
 
     async def __aenter__(self) -> Ledger:
@@ -103,26 +107,46 @@ class Ledger:
         session_name(session)
         admit = self._intake.admit
         admitted = [admit(draft) for draft in drafts]
+        large: dict[str, tuple[bytes, str]] = {}
         for number, draft in enumerate(admitted):
             if isinstance(draft.event, MAY_BE_LARGE):
-                admitted[number] = await self._with_blobs(draft)
+                admitted[number] = await self._with_blobs(draft, large)
         how = self._hows.get((source, owner, strict)) or self.how(source=source, owner=owner, strict=strict)
-        if owner and self._owned_until < time.monotonic():
-            await self._renew()
+        if owner and self._owned.get(owner, 0.0) < time.monotonic():
+            await self._renew(owner)
+        if large:
+            return await self._with_large(lambda unit: decide.write(unit, session, admitted, how), large)
         return await self.store.transact(lambda unit: decide.write(unit, session, admitted, how))
 
-    async def _with_blobs(self, draft: Draft) -> Draft:
+    async def _with_large(self, write: Callable[[Unit], T], large: dict[str, tuple[bytes, str]]) -> T:
+        """Write events that name blobs; put again what was swept away since nobody named it yet."""
+
+        def checked(unit: Unit) -> T | None:
+            return write(unit) if all(unit.has_blob(identity) for identity in large) else None
+
+        while True:
+            done = await self.store.transact(checked)
+            if done is not None:
+                return done
+            for data, media in large.values():
+                await self.store.put_blob(data, media)
+
+    async def _with_blobs(self, draft: Draft, kept: dict[str, tuple[bytes, str]]) -> Draft:
         large = self._intake.large(draft.event)
         if large is None:
             return draft
         field, data, media = large
         blob = Blob(await self.store.put_blob(data, media), len(data), media)
+        kept[blob.hash] = (data, media)
         return Draft(self._intake.with_blob(draft.event, field, data, blob), draft.key, draft.mark, draft.witness)
 
     async def close_owner(self, owner: str, reason: str) -> int:
         """A connection ended: so do the calls that lived by it."""
         how = self.how(source="callslip")
-        return await self.store.transact(lambda unit: decide.close_owner(unit, owner, reason, how))
+        ended = await self.store.transact(lambda unit: decide.close_owner(unit, owner, reason, how))
+        if self._owned.pop(owner, None) is not None:
+            await self.store.drop_owner(owner)
+        return ended
 
     async def end_turn(self, session: str, reason: str = "end_turn", detail: str = "") -> Event:
         """Say that the agent stopped working on the prompt."""
@@ -237,7 +261,7 @@ class Ledger:
 
     async def delete(self, session: str) -> None:
         """Forget a session altogether."""
-        if not await self.store.delete(session):
+        if await self.store.session(session) is None or not await self.store.delete(session):
             raise NotFound(f"no session {session!r}")
 
     async def project(self, session: str) -> None:
@@ -255,20 +279,19 @@ class Ledger:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         await self.feed.close()
-        if not self.store.read_only and self._owned_until:
-            with contextlib.suppress(StoreError):
-                await self.close_owner(self.owner, "the process that ran this call closed its ledger")
-                await self.store.drop_owner(self.owner)
+        with contextlib.suppress(StoreError):
+            for owner in list(self._owned):
+                await self.close_owner(owner, "the process that ran this call closed its ledger")
         await self.store.close()
 
     # In the background
 
     def _count(self, made: list[Stored]) -> None:
         """Move a session's checkpoint on when enough has come, and when a turn ends."""
+        counts, every = self._since, self.settings.checkpoint_every
         for stored in made:
-            since = self._since.get(stored.session, 0) + 1
-            self._since[stored.session] = since
-            if since >= self.settings.checkpoint_every or isinstance(stored.event, TurnEnded):
+            counts[stored.session] = since = counts.get(stored.session, 0) + 1
+            if since >= every or isinstance(stored.event, TurnEnded):
                 self._project_soon(stored.session)
 
     def _project_soon(self, session: str) -> None:
@@ -286,16 +309,19 @@ class Ledger:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(self.settings.reaper_interval)
-            with contextlib.suppress(StoreError):
+            with contextlib.suppress(CallslipError):
+                soon = time.monotonic() + self.settings.owner_lease * 2 / 3
+                await self._renew(*[owner for owner, until in self._owned.items() if until < soon])
                 await self._reaper.reap()
-                if self._owned_until and self._owned_until - time.monotonic() < self.settings.owner_lease * 2 / 3:
-                    await self._renew()
 
-    async def _renew(self) -> None:
+    async def _renew(self, *owners: str) -> None:
+        if not owners:
+            return
         lease = self.settings.owner_lease
         until = await self.store.clock() + int(lease * 1000)
-        self._owned_until = time.monotonic() + lease
-        await self.store.transact(lambda unit: unit.put_owner(OwnerRow(self.owner, until)))
+        stands = time.monotonic() + lease
+        await self.store.transact(lambda unit: [unit.put_owner(OwnerRow(owner, until)) for owner in owners])
+        self._owned.update(dict.fromkeys(owners, stands))
 
 
 @cache

@@ -198,7 +198,7 @@ def which_call(newest: CallRow | None, event: CallEvent, turn: str) -> Meant:
     if isinstance(event, CallProposed) or ended:
         later_turn = bool(turn) and turn != newest.turn
         iteration = event.iteration if isinstance(event, CallProposed) else -1
-        later_round = iteration >= 0 and iteration != newest.iteration
+        later_round = min(iteration, newest.iteration) >= 0 and iteration != newest.iteration
         if later_turn or later_round:
             return "new"
     if not ended:

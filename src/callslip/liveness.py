@@ -25,6 +25,8 @@ from callslip.settings import Settings
 from callslip.store.protocol import Store
 
 _numbers = count(1)
+LONG_AGO = 1
+DAY = 24 * 60 * 60 * 1000
 
 
 def _read(path: str) -> str:
@@ -119,6 +121,13 @@ class Reaper:
         self._watched = watched
         return ended
 
+    async def forget_owners(self) -> None:
+        """Owners that are gone. Calls that they may have left end without them."""
+        now = await self._store.clock()
+        for row in await self._store.owners():
+            if is_dead(row.id) or row.until < now - DAY:
+                await self._store.drop_owner(row.id)
+
     def _first_sight(self, at: int, now: int) -> tuple[float, float]:
         remaining = (at - now) / 1000
         return self._monotonic(), remaining if remaining > 0 else self._settings.reaper_grace
@@ -150,7 +159,7 @@ class Reaper:
             dues.append(Due(at=row.deadline, event=ev.CallExpired(call=row.id, reason=late), call=row))
         lapses = row.lease
         if row.owner:
-            lapses = 0 if is_here(row.owner) else leases.get(row.owner, 0)
+            lapses = 0 if is_here(row.owner) else leases.get(row.owner, LONG_AGO)
         if lapses:
             silent = "nothing more was heard of this call" if not row.owner else "its owner went silent"
             dues.append(Due(at=lapses, event=_lost(row, silent), call=row))

@@ -12,7 +12,7 @@ import msgspec
 
 
 class Carry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What the redactor holds back, and the event that will bring it.
+    """What the redactor holds back, and the event that will bring it. `text` waits before it, free of secrets.
 
     `length` and `digest` tell the chunk that it ended, so that a cumulative chunk is known to bring it again; the chunk
     itself may hold a secret and is not kept.
@@ -22,13 +22,14 @@ class Carry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     length: int
     digest: str
     event: bytes
+    text: str = ""
 
 
 class SessionRow(msgspec.Struct, gc=False):
     """One session: how far its log goes, and which turn is open ("" for none).
 
-    `message` is the newest message id seen. `carry` is a streamed tail that may begin a secret and waits for the next
-    event.
+    `message` is the newest message id seen. `carry` has, by stream, the end of a text that may begin a secret and waits
+    for more of it; it is replaced, never changed.
     """
 
     name: str
@@ -40,7 +41,7 @@ class SessionRow(msgspec.Struct, gc=False):
     title: str = ""
     calls: int = 0
     message: str = ""
-    carry: Carry | None = None
+    carry: dict[str, Carry] = {}
     created_at: int = 0
     updated_at: int = 0
 

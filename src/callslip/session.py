@@ -258,7 +258,7 @@ class Call:
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
+    ) -> None:
         timed_out = False
         if self._scope is not None:
             try:
@@ -272,7 +272,6 @@ class Call:
             await _certainly(self._append(_without_outcome(ending, refusal)))
         if timed_out:
             raise CallEnded("expired", f"no result within {self._timeout:g} s") from error
-        return False
 
     def _ended_by(self, error: BaseException | None, timed_out: bool) -> ev.CallEnd:
         if timed_out:

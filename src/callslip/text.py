@@ -22,6 +22,10 @@ def units(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
+class Headless(Exception):
+    """A text whose beginning is not here had to be compared with all of it."""
+
+
 class Text:
     """One streamed text. Its beginning may be in a checkpoint instead: `missing` units, `missing_chars` characters.
 
@@ -59,6 +63,12 @@ class Text:
             self.pieces.clear()
         return self.blocks[0] if self.blocks else ""
 
+    def whole(self) -> str:
+        """The text, if all of it is here."""
+        if self.missing:
+            raise Headless
+        return self.value()
+
     def length(self) -> int:
         """How many UTF-16 units long the text is, with what is missing here."""
         if not self.counted:
@@ -90,8 +100,8 @@ class Text:
         """Whether the text ends so; looks at no more of it than it must."""
         held: list[str] = []
         lacking = len(tail)
-        for piece in chain(reversed(self.pieces), reversed(self.blocks)):
-            if not held and piece[-1:] != tail[-1]:
+        for piece in filter(None, chain(reversed(self.pieces), reversed(self.blocks))):
+            if not held and piece[-1] != tail[-1]:
                 return False
             held.append(piece)
             lacking -= len(piece)
@@ -132,7 +142,7 @@ def _delta(text: Text, chunk: str) -> Change:
 
 def _cumulative(text: Text, chunk: str) -> Change:
     """The chunk is the whole text so far; an older state of it changes nothing."""
-    whole = text.value()
+    whole = text.whole()
     if whole.startswith(chunk):
         return Change()
     if chunk.startswith(whole):
@@ -145,6 +155,8 @@ def _cumulative(text: Text, chunk: str) -> Change:
 
 def _dedupe(text: Text, chunk: str) -> Change:
     """The literal rule: a chunk that repeats the end is a duplicate, one that begins with all of it is cumulative."""
+    if text.missing:
+        raise Headless
     if text.ends_with(chunk):
         return Change()
     # Twice the characters is the most that UTF-16 units can be: a shorter chunk cannot hold the whole text.

@@ -18,11 +18,16 @@ except ImportError:  # Windows has no flock; SQLite's busy timeout alone keeps w
 
 
 class Turnstile:
-    """The two locks beside one database file."""
+    """The two locks beside one database file. Until it is opened, and in memory, nobody waits."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str = "") -> None:
         self._queue = self._work = -1
-        if fcntl is not None and path:
+        if path:
+            self.open(path)
+
+    def open(self, path: str) -> None:
+        """Make the lock files, or find them."""
+        if fcntl is not None:
             self._queue = os.open(path + "-queue", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             self._work = os.open(path + "-work", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 

@@ -8,12 +8,15 @@ while the function runs loads what it asked for and runs it again; so it must ha
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
 
+from callslip import codec
+from callslip.errors import Refused
 from callslip.events import Event
-from callslip.rows import ApprovalRow, CallRow, KeyRow, OwnerRow, SessionRow
+from callslip.rows import AliasRow, ApprovalRow, CallRow, KeyRow, OwnerRow, SessionRow
 
 T = TypeVar("T")
 
@@ -37,6 +40,7 @@ class Reads(Protocol):
     def alias_known(self, session: str, identity: str) -> bool: ...
     def key(self, session: str, key: str) -> KeyRow | None: ...
     def event(self, session: str, seq: int) -> Event | None: ...
+    def has_blob(self, identity: str) -> bool: ...
     def open_calls(self, session: str) -> list[CallRow]: ...
     def owned_calls(self, owner: str) -> list[CallRow]: ...
 
@@ -46,6 +50,15 @@ class Page(msgspec.Struct, frozen=True):
 
     items: list[Any]
     cursor: str = ""
+
+
+def read_cursor(given: str, *kinds: type) -> list[Any]:
+    """What a page's cursor says, or Refused: a list never silently begins anew."""
+    found: Any = codec.parse(given, field="cursor")
+    parts = cast("list[Any]", found) if isinstance(found, list) else []
+    if [type(part) for part in parts] != list(kinds) or any(type(part) is int and abs(part) >= 2**63 for part in parts):
+        raise Refused("cursor", "is none that this list gave")
+    return parts
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
@@ -67,6 +80,17 @@ class Progress(msgspec.Struct, frozen=True):
     pieces: list[tuple[int, str, int, str]]
     dropped: list[tuple[int, str]]
     afresh: bool = False
+
+
+class Tally(msgspec.Struct, frozen=True):
+    """How many rows a session has of each kind; of pieces, how many texts they belong to."""
+
+    events: int
+    keys: int
+    calls: int
+    approvals: int
+    entries: int
+    texts: int
 
 
 class Store(Protocol):
@@ -104,6 +128,12 @@ class Store(Protocol):
 
     async def put_blob(self, data: bytes, media: str) -> str: ...
     async def blob(self, identity: str) -> tuple[bytes, str] | None: ...
+
+    def still(self) -> AbstractAsyncContextManager[Store]: ...
+    async def tally(self, session: str) -> Tally: ...
+    async def keys(self, session: str, after: str, limit: int) -> list[KeyRow]: ...
+    async def aliases(self, session: str, after: AliasRow | None, limit: int) -> list[AliasRow]: ...
+    async def blob_piece(self, identity: str, number: int) -> bytes: ...
 
     async def prune(self, session: str, seq: int, base: bytes, kept: list[int]) -> int: ...
     async def delete(self, session: str) -> bool: ...

@@ -9,16 +9,18 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from copy import copy
 from typing import Any, TypeVar
 
 from callslip import codec
 from callslip.errors import ReadOnly
-from callslip.rows import ApprovalRow, CallRow, OwnerRow, SessionRow
+from callslip.rows import AliasRow, ApprovalRow, CallRow, KeyRow, OwnerRow, SessionRow
 from callslip.settings import Settings
 from callslip.store import sqlite_file
 from callslip.store.locks import Turnstile
-from callslip.store.protocol import Checkpoint, Page, Progress, Stored
+from callslip.store.protocol import Checkpoint, Page, Progress, Stored, Tally, read_cursor
 from callslip.store.sql import Connection
 from callslip.store.sqlite_file import plain_errors
 from callslip.store.sqlite_keep import delete_session, prune_session, save_progress
@@ -39,20 +41,38 @@ class SqliteStore:
         self.path = sqlite_file.path_of(url)
         self._settings = settings
         self._listeners: list[Callable[[list[Stored]], None]] = []
-        memory = "" if self.path else sqlite_file.memory_name()
+        self._turnstile = Turnstile()
+        self._open: list[Connection] = []
+        self._writer: Writer | None = None
         self.read_only = bool(self.path) and not sqlite_file.may_write(self.path)
-        if self.path and not self.read_only:
-            os.makedirs(os.path.dirname(os.path.abspath(self.path)), exist_ok=True)
         with plain_errors(self.path):
-            self._turnstile = Turnstile("" if self.read_only else self.path)
-            self._read = sqlite_file.connect(self.path, memory, settings, read_only=self.read_only)
-            sqlite_file.prepare(self._read, self.path, self._turnstile, read_only=self.read_only)
-            self._writer: Writer | None = None
-            if not self.read_only:
-                writing = sqlite_file.connect(self.path, memory, settings)
-                self._writer = Writer(writing, self.path, self._turnstile, self._deliver, settings.synchronous)
-                self._writing = writing
+            try:
+                self._begin()
+            except BaseException:
+                self._let_go()
+                raise
+
+    def _begin(self) -> None:
+        path, settings = self.path, self._settings
+        self._memory = memory = "" if path else sqlite_file.memory_name()
+        if path:
+            sqlite_file.examine(path, settings)
+        if path and not self.read_only:
+            os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+            self._turnstile.open(path)
+        self._read = sqlite_file.connect(path, memory, settings, read_only=self.read_only)
+        self._open.append(self._read)
+        sqlite_file.prepare(self._read, path, self._turnstile, read_only=self.read_only)
         self._version = self._data_version()
+        if not self.read_only:
+            self._writing = sqlite_file.connect(path, memory, settings)
+            self._open.append(self._writing)
+            self._writer = Writer(self._writing, path, self._turnstile, self._deliver, settings.synchronous)
+
+    def _let_go(self) -> None:
+        for connection in reversed(self._open):
+            connection.close()
+        self._turnstile.close()
 
     # Writing
 
@@ -81,7 +101,8 @@ class SqliteStore:
         return version != before
 
     def _data_version(self) -> int:
-        return self._read.execute("PRAGMA data_version").fetchall()[0][0]
+        with plain_errors(self.path):
+            return self._read.execute("PRAGMA data_version").fetchall()[0][0]
 
     async def clock(self) -> int:
         """The store's time in ms: leases and deadlines go by no other."""
@@ -91,7 +112,10 @@ class SqliteStore:
 
     def _all(self, name: str, *values: Any) -> list[tuple[Any, ...]]:
         with plain_errors(self.path):
-            return self._read.execute(SQL[name], values).fetchall()
+            try:
+                return self._read.execute(SQL[name], values).fetchall()
+            except UnicodeEncodeError:  # A text that no column can hold is in no row.
+                return []
 
     def _one(self, name: str, *values: Any) -> tuple[Any, ...] | None:
         rows = self._all(name, *values)
@@ -102,7 +126,7 @@ class SqliteStore:
         return session_row(row) if row else None
 
     async def sessions(self, *, limit: int, cursor: str = "", prefix: str = "") -> Page:
-        at, number = codec.parse(cursor) if cursor else (2**62, 2**62)
+        at, number = read_cursor(cursor, int, int) if cursor else (2**62, 2**62)
         rows = self._all("sessions", at, number, prefix, prefix + LAST, limit)
         items = [session_row(row) for row in rows]
         full = len(items) == limit
@@ -118,7 +142,7 @@ class SqliteStore:
     async def calls(
         self, *, session: str = "", states: Sequence[str] = (), prefix: str = "", limit: int = 100, cursor: str = ""
     ) -> Page:
-        at, identity = codec.parse(cursor) if cursor else (2**62, "")
+        at, identity = read_cursor(cursor, int, str) if cursor else (2**62, "")
         wanted = "," + ",".join(states) + "," if states else ""
         rows = self._all("calls", session, wanted, prefix, prefix + LAST, at, identity, limit)
         items = [call_row(row) for row in rows]
@@ -185,6 +209,38 @@ class SqliteStore:
         row = self._one("blob", identity)
         return (b"".join(piece[0] for piece in self._all("blob_pieces", identity)), row[1]) if row else None
 
+    async def blob_piece(self, identity: str, number: int) -> bytes:
+        """One piece of a large value; nothing past its end."""
+        row = self._one("blob_piece", identity, number)
+        return row[0] if row else b""
+
+    # Deriving it all again
+
+    @asynccontextmanager
+    async def still(self) -> AsyncGenerator[SqliteStore]:
+        """Reads as of one moment, whatever is written meanwhile."""
+        view = copy(self)
+        view.read_only, view._writer = True, None
+        with plain_errors(self.path):
+            view._read = sqlite_file.connect(self.path, self._memory, self._settings, read_only=self.read_only)
+        try:
+            view._read.execute("BEGIN")
+            view._one("session", "")  # The first read fixes the moment.
+            yield view
+        finally:
+            view._read.close()
+
+    async def tally(self, session: str) -> Tally:
+        row = self._one("tally", session)
+        return Tally(*row) if row else Tally(0, 0, 0, 0, 0, 0)
+
+    async def keys(self, session: str, after: str, limit: int) -> list[KeyRow]:
+        return [KeyRow(*row) for row in self._all("keys", session, after, limit)]
+
+    async def aliases(self, session: str, after: AliasRow | None, limit: int) -> list[AliasRow]:
+        last = (after.id, after.ns) if after is not None else ("", "")
+        return [AliasRow(*row) for row in self._all("aliases", session, *last, limit)]
+
     # Keeping house
 
     async def prune(self, session: str, seq: int, base: bytes, kept: list[int]) -> int:
@@ -202,6 +258,4 @@ class SqliteStore:
     async def close(self) -> None:
         if self._writer is not None:
             await self._writer.close()
-            self._writing.close()
-        self._read.close()
-        self._turnstile.close()
+        self._let_go()

@@ -57,10 +57,19 @@ WHERE (?1 = '' OR s.name = ?1) AND (?2 = '' OR instr(?2, ',' || state || ',') > 
 ORDER BY c.created_at DESC, c.id DESC LIMIT ?7;
 
 -- name: put_call
-INSERT OR REPLACE INTO calls (id, session, entry, state, shown, tool, title, kind, source, turn, iteration, "index", scope,
+INSERT INTO calls (id, session, entry, state, shown, tool, title, kind, source, turn, iteration, "index", scope,
   idempotent, attempt, worker, approval, opening, ending, input_mark, deadline, created_at, started_at, ended_at, "end", reason,
   owner, lease)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET
+  session = excluded.session, entry = excluded.entry, state = excluded.state, shown = excluded.shown,
+  tool = excluded.tool, title = excluded.title, kind = excluded.kind, source = excluded.source, turn = excluded.turn,
+  iteration = excluded.iteration, "index" = excluded."index", scope = excluded.scope,
+  idempotent = excluded.idempotent, attempt = excluded.attempt, worker = excluded.worker,
+  approval = excluded.approval, opening = excluded.opening, ending = excluded.ending,
+  input_mark = excluded.input_mark, deadline = excluded.deadline, created_at = excluded.created_at,
+  started_at = excluded.started_at, ended_at = excluded.ended_at, "end" = excluded."end", reason = excluded.reason,
+  owner = excluded.owner, lease = excluded.lease;
 
 -- name: alias
 SELECT call FROM aliases WHERE session = (SELECT id FROM sessions WHERE name = ?) AND id = ? AND ns = ?;
@@ -88,8 +97,13 @@ WHERE (?1 = '' OR s.name = ?1) AND (?2 = '' OR state = ?2) AND a.id >= ?3 AND a.
 ORDER BY a.created_at, a.id LIMIT ?5;
 
 -- name: put_approval
-INSERT OR REPLACE INTO approvals (id, session, call, entry, state, input_mark, attempt, description, options, expires_at,
-  created_at, answered_at, option, by, reason) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO approvals (id, session, call, entry, state, input_mark, attempt, description, options, expires_at,
+  created_at, answered_at, option, by, reason) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET
+  session = excluded.session, call = excluded.call, entry = excluded.entry, state = excluded.state,
+  input_mark = excluded.input_mark, attempt = excluded.attempt, description = excluded.description,
+  options = excluded.options, expires_at = excluded.expires_at, created_at = excluded.created_at,
+  answered_at = excluded.answered_at, option = excluded.option, by = excluded.by, reason = excluded.reason;
 
 -- name: owners
 SELECT id, until FROM owners;
@@ -129,6 +143,27 @@ INSERT OR REPLACE INTO pieces (session, entry, field, at, text) VALUES (?, ?, ?,
 
 -- name: drop_pieces
 DELETE FROM pieces WHERE session = ? AND entry = ? AND field = ?;
+
+-- name: tally
+SELECT (SELECT count(*) FROM events WHERE session = s.id), (SELECT count(*) FROM keys WHERE session = s.id),
+  (SELECT count(*) FROM calls WHERE session = s.id), (SELECT count(*) FROM approvals WHERE session = s.id),
+  (SELECT count(*) FROM entries WHERE session = s.id),
+  (SELECT count(*) FROM (SELECT DISTINCT entry, field FROM pieces WHERE session = s.id))
+FROM sessions s WHERE s.name = ?;
+
+-- name: keys
+SELECT s.name, key, mark, seq FROM keys k JOIN sessions s ON s.id = k.session
+WHERE s.name = ? AND key > ? ORDER BY key LIMIT ?;
+
+-- name: aliases
+SELECT s.name, ns, a.id, call FROM aliases a JOIN sessions s ON s.id = a.session
+WHERE s.name = ? AND (a.id, ns) > (?, ?) ORDER BY a.id, ns LIMIT ?;
+
+-- name: blob_piece
+SELECT p.data FROM blobs b JOIN blob_pieces p ON p.hash = b.hash WHERE b.hash = ? AND b.whole = 1 AND p.number = ?;
+
+-- name: use_blob
+INSERT OR REPLACE INTO blob_uses (session, seq, hash) VALUES (?, ?, ?);
 
 -- name: blob
 SELECT size, media FROM blobs WHERE hash = ? AND whole = 1;

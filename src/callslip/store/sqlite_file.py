@@ -5,7 +5,10 @@ apsw brings its own SQLite, newer than the system's, whose WAL had a bug that co
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
+import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from itertools import count
@@ -25,7 +28,9 @@ _memories = count(1)
 
 def path_of(url: str) -> str:
     """The file that a URL such as `sqlite:///agent.db` names ("" for one in memory)."""
-    path = url.removeprefix("sqlite:///") if url.startswith("sqlite:") else url
+    path = url.removeprefix("sqlite:///")
+    if not path or "://" in path:
+        raise StoreError(f"{url!r} names no database; use sqlite:///file.db")
     return "" if path == ":memory:" else os.path.expanduser(path)
 
 
@@ -54,39 +59,91 @@ def plain_errors(path: str) -> Generator[None]:
         raise StoreError(f"the disk failed under {name}: {error}") from error
     except apsw.Error as error:
         raise StoreError(f"{name}: {error}") from error
+    except OSError as error:
+        kind = ReadOnly if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else StoreError
+        raise kind(f"{name} cannot be opened or made: {error.strerror}") from error
 
 
-def _connection(name: str, flags: int | None = None) -> Connection:
+def _connection(name: str, settings: Settings, flags: int | None = None) -> Connection:
+    """One connection, with the busy timeout set before anything is asked of it."""
     made = apsw.Connection(name) if flags is None else apsw.Connection(name, flags=flags)
+    made.set_busy_timeout(int(settings.busy_timeout * 1000))
     return cast(Any, made)
 
 
 def connect(path: str, memory: str, settings: Settings, *, read_only: bool = False) -> Connection:
-    """One connection, with the busy timeout set before anything else is asked of it."""
+    """A connection to a file that is ours, or to a database in memory."""
     if not path:
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_URI
-        connection = _connection(memory, flags)
+        connection = _connection(memory, settings, flags)
     elif read_only:
-        connection = _read_only(path)
+        connection = _read_only(path, settings)
     else:
-        connection = _connection(path)
-    connection.set_busy_timeout(int(settings.busy_timeout * 1000))
+        connection = _connection(path, settings)
     connection.execute(f"PRAGMA synchronous = {settings.synchronous}")
     connection.execute("PRAGMA temp_store = MEMORY")
+    connection.execute("PRAGMA secure_delete = ON")  # What is deleted is gone from the file, not only from the tables.
     return connection
 
 
-def _read_only(path: str) -> Connection:
-    """A folder that cannot be written has no place for the shared-memory file: then the file is read as it lies."""
-    uri = "file:" + os.path.abspath(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-    connection = _connection(uri + "?mode=ro", flags)
+def _uri(path: str) -> str:
+    escaped = os.path.abspath(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+    return f"file:{escaped}?mode=ro"
+
+
+_LOOK = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+
+
+def _read_only(path: str, settings: Settings) -> Connection:
+    connection = _connection(_uri(path), settings, _LOOK)
     try:
         connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
-    except apsw.CantOpenError:
+    except (apsw.CantOpenError, apsw.ReadOnlyError):
         connection.close()
-        connection = _connection(uri + "?mode=ro&immutable=1", flags)
+        connection = _as_it_lies(path, settings)
     return connection
+
+
+def _as_it_lies(path: str, settings: Settings) -> Connection:
+    """A folder that cannot be written has no place for the shared-memory file that a WAL needs.
+
+    Where a process that died left a WAL, it is read from a copy: without it the newest events would be missing.
+    """
+    if not os.path.exists(path + "-wal") or not os.path.getsize(path + "-wal"):
+        return _connection(_uri(path) + "&immutable=1", settings, _LOOK)
+    with tempfile.TemporaryDirectory(prefix="callslip-", ignore_cleanup_errors=True) as folder:
+        copied = os.path.join(folder, "ledger.db")
+        for suffix in ("", "-wal"):
+            shutil.copyfile(path + suffix, copied + suffix)
+        connection = _connection(copied, settings)
+        connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+        connection.execute("PRAGMA query_only = ON")
+        return connection
+
+
+def examine(path: str, settings: Settings) -> None:
+    """Refuse what is not ours before anything is written, be it only a lock beside it."""
+    if not os.path.exists(path):
+        return
+    if not os.path.isfile(path):
+        raise NotADatabase(f"{path} is not a file")
+    if not os.access(path, os.R_OK):
+        raise StoreError(f"{path} may not be read by this user")
+    with open(path, "rb") as file:
+        header = file.read(100)
+    if not header or int.from_bytes(header[68:72], "big") == APPLICATION:
+        return
+    if not header.startswith(b"SQLite format 3\0") or len(header) < 100:
+        raise NotADatabase(f"{path} is not a SQLite database")
+    connection = _connection(_uri(path), settings, _LOOK)  # What says that it is ours may still be in the WAL.
+    try:
+        _check(connection, path)
+    except (apsw.NotADBError, apsw.CorruptError):
+        raise
+    except apsw.Error:  # One that must be recovered first: whoever opens it for writing will see.
+        pass
+    finally:
+        connection.close()
 
 
 def may_write(path: str) -> bool:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from typing import Any
+
 import msgspec
 
 from callslip.store.protocol import Progress
 from callslip.store.sql import Connection
 from callslip.store.sqlite_rows import SQL
+
+TABLES = ("events", "keys", "calls", "aliases", "approvals", "entries", "pieces", "checkpoints", "bases", "blob_uses")
+DAY = 24 * 60 * 60 * 1000
 
 
 def _session(connection: Connection, name: str) -> int | None:
@@ -52,7 +58,7 @@ def prune_session(connection: Connection, name: str, seq: int, base: bytes, kept
     if session is None:
         return 0
 
-    def run(sql: str) -> list[tuple[int]]:
+    def run(sql: str) -> list[tuple[Any]]:
         return connection.execute(
             sql, {"session": session, "seq": seq, "kept": msgspec.json.encode(kept).decode()}
         ).fetchall()
@@ -67,6 +73,9 @@ def prune_session(connection: Connection, name: str, seq: int, base: bytes, kept
     run(f"DELETE FROM approvals WHERE {old.format('entry') + closed.format('entry')}")
     run(f"DELETE FROM aliases WHERE session = :session AND call IN ({gone})")
     run(f"DELETE FROM calls WHERE id IN ({gone})")
+    hashes = [row[0] for row in run(f"SELECT DISTINCT hash FROM blob_uses WHERE {old.format('seq')}")]
+    run(f"DELETE FROM blob_uses WHERE {old.format('seq')}")
+    _drop_blobs(connection, hashes + _unused_blobs(connection))
     run("UPDATE sessions SET low = :seq WHERE id = :session")
     connection.execute(SQL["put_base"], (session, seq, base)).fetchall()
     return removed
@@ -77,7 +86,22 @@ def delete_session(connection: Connection, name: str) -> bool:
     session = _session(connection, name)
     if session is None:
         return False
-    for table in ("events", "keys", "calls", "aliases", "approvals", "entries", "pieces", "checkpoints", "bases"):
+    rows = connection.execute("SELECT DISTINCT hash FROM blob_uses WHERE session = ?", (session,)).fetchall()
+    for table in TABLES:
         connection.execute(f"DELETE FROM {table} WHERE session = ?", (session,)).fetchall()
+    _drop_blobs(connection, [row[0] for row in rows])
     connection.execute("DELETE FROM sessions WHERE id = ?", (session,)).fetchall()
     return True
+
+
+def _unused_blobs(connection: Connection) -> list[str]:
+    """Blobs of events that never came to be. Recent ones may belong to one that is being written."""
+    unused = "SELECT hash FROM blobs WHERE created_at < ? AND hash NOT IN (SELECT hash FROM blob_uses)"
+    return [row[0] for row in connection.execute(unused, (int(time.time() * 1000) - DAY,)).fetchall()]
+
+
+def _drop_blobs(connection: Connection, hashes: list[str]) -> None:
+    for identity in hashes:
+        if not connection.execute("SELECT 1 FROM blob_uses WHERE hash = ? LIMIT 1", (identity,)).fetchall():
+            connection.execute("DELETE FROM blob_pieces WHERE hash = ?", (identity,)).fetchall()
+            connection.execute("DELETE FROM blobs WHERE hash = ?", (identity,)).fetchall()

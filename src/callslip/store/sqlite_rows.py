@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from callslip.events import Event, decode_event
+from callslip.events import Event, blob_of, decode_event
 from callslip.rows import ApprovalRow, CallRow, Carry, KeyRow, SessionRow
 from callslip.store.sql import Connection, statements
 from callslip.store.unit import Unit
@@ -17,12 +17,12 @@ from callslip.store.unit import Unit
 SQL = statements("sqlite.sql")
 GROUPS = (64, 8, 1)
 REMEMBERED = 8192
-_carry = msgspec.json.Decoder(Carry)
+_carry = msgspec.json.Decoder(dict[str, Carry])
 
 
 def session_row(row: tuple[Any, ...]) -> SessionRow:
     made = SessionRow(*row)
-    made.carry = _carry.decode(row[9]) if row[9] else None
+    made.carry = _carry.decode(row[9]) if row[9] else {}
     return made
 
 
@@ -105,6 +105,9 @@ class Rows:
         row = self._one("event", session, seq)
         return decode_event(row[0]) if row else None
 
+    def has_blob(self, identity: str) -> bool:
+        return self._one("blob", identity) is not None
+
     def open_calls(self, session: str) -> list[CallRow]:
         return [call_row(row) for row in self._run(SQL["open_calls"], (session,))]
 
@@ -145,6 +148,9 @@ def flush(connection: Connection, unit: Unit) -> None:
     if unit.keys:
         keys = [(numbers[row.session], row.key, row.mark, row.seq) for row in unit.keys.values()]
         put_many(connection, "put_key", keys)
+    uses = [(numbers[m.session], m.event.seq, blob.hash) for m in unit.events if (blob := blob_of(m.event))]
+    if uses:
+        put_many(connection, "use_blob", uses)
     if unit.owners:
         put_many(connection, "put_owner", [(row.id, row.until) for row in unit.owners.values()])
 

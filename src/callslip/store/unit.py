@@ -7,8 +7,9 @@ and leaves no trace in what the others wrote.
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
 from typing import Any
+
+from msgspec.structs import replace
 
 from callslip.events import Event, encode_event
 from callslip.lifecycle import OPEN
@@ -68,7 +69,7 @@ class Unit:
         if name in self._touched:
             return self.sessions[name]
         known = self.session(name)
-        row = copy(known) if known else SessionRow(name=name, created_at=self.now)
+        row = replace(known) if known else SessionRow(name=name, created_at=self.now)
         self._put(self.sessions, name, row)
         self._touched.add(name)
         return row
@@ -116,6 +117,10 @@ class Unit:
 
     def add_event(self, session: str, event: Event) -> None:
         self.events.append(Stored(session, event, encode_event(event)))
+
+    def has_blob(self, identity: str) -> bool:
+        """Whether a large value is there, whole."""
+        return self._stored.has_blob(identity)
 
     def open_calls(self, session: str) -> list[CallRow]:
         """Every open call of the session, oldest first."""

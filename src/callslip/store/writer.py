@@ -12,6 +12,8 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
 
+import apsw
+
 from callslip.errors import StoreError
 from callslip.store.locks import Turnstile
 from callslip.store.protocol import Stored
@@ -134,6 +136,8 @@ class Writer:
             unit.mark()
             try:
                 results.append((task.future, task.work(unit), None))
+            except apsw.Error:  # The transaction itself is in doubt, for all that are in it.
+                raise
             except Exception as error:
                 unit.undo()
                 results.append((task.future, None, error))

@@ -148,3 +148,12 @@ CREATE TABLE blob_pieces (
   data BLOB NOT NULL,
   PRIMARY KEY (hash, number)
 ) STRICT, WITHOUT ROWID;
+
+-- Which events name a blob: one that no event names any more is forgotten with the last of them.
+CREATE TABLE blob_uses (
+  session INTEGER NOT NULL,
+  seq INTEGER NOT NULL,
+  hash TEXT NOT NULL,
+  PRIMARY KEY (session, seq)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX blob_uses_by_hash ON blob_uses (hash);

@@ -1,0 +1,146 @@
+"""`callslip doctor`: the facts about a ledger, and for everything odd its likely cause and what to do.
+
+It changes nothing: dead owners are named, not reaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from callslip.cli import exits, output
+from callslip.cli.inert import inert
+from callslip.cli.phrases import ago, counted, size
+from callslip.cli.place import db_option, json_option, place, wants_json
+
+Facts = dict[str, Any]
+
+
+@click.command()
+@db_option
+@json_option
+def doctor() -> int:
+    """Look for what is wrong, and say what to do.
+
+    Changes nothing. The exit status is 1 if there is a problem, 3 if there is no ledger.
+    """
+    import asyncio
+
+    from callslip.cli.examine import examine
+
+    facts, findings = asyncio.run(examine(place()))
+    if wants_json():
+        output.write_json({**facts, "findings": [finding._asdict() for finding in findings]})
+    else:
+        _print(facts)
+        _print_findings(findings)
+    if not facts["exists"]:
+        return exits.NOT_FOUND
+    return exits.FAILED if any(finding.level == "problem" for finding in findings) else exits.OK
+
+
+def _print(facts: Facts) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True, style="dim")
+    grid.add_column(overflow="fold")
+    for name, tell in _LINES:
+        line = tell(facts) if name in facts or name in _ALWAYS else ""
+        if line:
+            grid.add_row(name, Text(inert(line)))
+    output.emit(output.console(), grid)
+
+
+_ALWAYS = ("ledger", "versions")
+
+
+def _ledger(facts: Facts) -> str:
+    state = "" if facts["exists"] else ", does not exist"
+    return f"{facts['path'] or 'in memory'} (named by {facts['saidBy']}{state})"
+
+
+def _versions(facts: Facts) -> str:
+    found = facts["versions"]
+    return f"callslip {found['callslip']}, SQLite {found['sqlite']}, Python {found['python']}"
+
+
+def _schema(facts: Facts) -> str:
+    found = facts["schema"]
+    return f"version {found['version']} (this program knows {found['newest']}); oldest reader {found['oldestReader']}"
+
+
+def _files(facts: Facts) -> str:
+    return ", ".join(f"{name} {size(count)}" for name, count in facts["files"].items())
+
+
+def _calls(facts: Facts) -> str:
+    states = facts["calls"]
+    parts = ", ".join(f"{count:,} {state}" for state, count in states.items())
+    return f"{sum(states.values()):,}" + (f" ({parts})" if parts else "")
+
+
+def _open(facts: Facts) -> str:
+    lines = [f"{row['call']}  {row['state']}  {row['tool']}  {row['owner']}" for row in facts["open"]]
+    return "\n".join(lines) or "none"
+
+
+def _approvals(facts: Facts) -> str:
+    rows = facts["approvals"]
+    return (
+        "\n".join(f"{row['approval']}  asked {ago(row['createdAt'])}  {row['description']}" for row in rows) or "none"
+    )
+
+
+def _settings(facts: Facts) -> str:
+    return ", ".join(f"{name} {value}" for name, value in facts["settings"].items())
+
+
+def _blobs(facts: Facts) -> str:
+    return f"{facts['blobs']['count']:,}, {size(facts['blobs']['bytes'])}"
+
+
+def _locks(facts: Facts) -> str:
+    return ", ".join(f"{name} {state}" for name, state in facts["locks"].items())
+
+
+def _sessions(facts: Facts) -> str:
+    return f"{facts['sessions']:,}, {counted(facts['events'], 'event')}"
+
+
+def _access(facts: Facts) -> str:
+    return facts["access"]
+
+
+_LINES: tuple[tuple[str, Callable[[Facts], str]], ...] = (
+    ("ledger", _ledger),
+    ("versions", _versions),
+    ("access", _access),
+    ("files", _files),
+    ("locks", _locks),
+    ("schema", _schema),
+    ("sessions", _sessions),
+    ("calls", _calls),
+    ("blobs", _blobs),
+    ("open", _open),
+    ("approvals", _approvals),
+    ("settings", _settings),
+)
+
+
+def _print_findings(findings: list[Any]) -> None:
+    from rich.text import Text
+
+    out = output.console()
+    output.emit(out, Text())
+    for finding in findings:
+        problem = finding.level == "problem"
+        sign = Text("✗ ", "red") if problem else Text("! ", "yellow")
+        output.emit(out, sign.append(inert(finding.what), "bold"))
+        output.emit(out, Text(inert(f"  likely cause: {finding.cause}")))
+        output.emit(out, Text(inert(f"  what to do:   {finding.advice}")))
+    if not findings:
+        output.emit(out, Text("✓ nothing odd", "green"))

@@ -1,0 +1,106 @@
+"""`callslip ls`: sessions, or calls, the newest first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from callslip.cli import output
+from callslip.cli.ids import ID
+from callslip.cli.place import db_option, json_option, place, wants_json, with_ledger
+from callslip.cli.rows import call_json, session_json
+
+if TYPE_CHECKING:
+    from callslip.ledger import Ledger
+    from callslip.rows import CallRow, SessionRow
+
+OPEN = ("queued", "awaiting_approval", "running")
+ENDED = ("completed", "failed", "denied", "cancelled", "expired", "lost")
+
+
+@click.command()
+@click.argument("session", type=ID, required=False)
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice(["open", *OPEN, *ENDED]),
+    help="Only calls in this state; may be given several times. Without a session: calls of all sessions.",
+)
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many.")
+@db_option
+@json_option
+def ls(session: str | None, states: Sequence[str], limit: int) -> None:
+    """List sessions, or the calls of one.
+
+    The newest come first. With --json each line is one JSON object.
+    """
+    wanted = [state for given in states for state in (OPEN if given == "open" else (given,))]
+    if session or wanted:
+        with_ledger(lambda ledger: _calls(ledger, session or "", wanted, limit))
+    else:
+        with_ledger(lambda ledger: _sessions(ledger, limit))
+
+
+async def _sessions(ledger: Ledger, limit: int) -> None:
+    page = await ledger.sessions(limit=limit)
+    opened = Counter(row.session for row in await ledger.store.open_calls())
+    asks = Counter(row.session for row in await ledger.approvals(limit=10_000))
+    if wants_json():
+        output.write_json(*(session_json(row, opened[row.name], asks[row.name]) for row in page.items))
+    elif page.items:
+        _session_table(page.items, opened, asks)
+    else:
+        output.say(f"no sessions in {place().path}")
+    _more(bool(page.cursor), limit)
+
+
+def _session_table(rows: list[SessionRow], opened: Counter[str], asks: Counter[str]) -> None:
+    from rich.text import Text
+
+    from callslip.cli.phrases import ago
+
+    head = ["SESSION", "CALLS", "OPEN", "EVENTS", "LAST", "TITLE"]
+    cells: list[list[str | Text]] = []
+    for row in rows:
+        waiting = f"{opened[row.name]}" + (f" ({asks[row.name]} to approve)" if asks[row.name] else "")
+        busy = Text(waiting, "yellow" if asks[row.name] else "cyan") if opened[row.name] else "0"
+        cells.append([row.name, f"{row.calls:,}", busy, f"{row.head:,}", ago(row.updated_at), row.title])
+    output.columns(head, cells, right=("CALLS", "EVENTS"))
+
+
+async def _calls(ledger: Ledger, given: str, states: list[str], limit: int) -> None:
+    session = (await ledger.find_session(given)).name if given else ""
+    page = await ledger.calls(session=session, states=states, limit=limit)
+    rows: list[CallRow] = page.items
+    if session:
+        rows = sorted(rows, key=lambda row: -row.entry)  # C8: order is the sequence, not the clock.
+    if wants_json():
+        output.write_json(*(call_json(row) for row in rows))
+    elif rows:
+        _call_table(rows, with_session=not session)
+    else:
+        output.say("no " + ("such " if states else "") + "calls" + (f" in session {session}" if session else ""))
+    _more(bool(page.cursor), limit)
+
+
+def _call_table(rows: list[CallRow], *, with_session: bool) -> None:
+    from callslip.cli.phrases import ago, took
+    from callslip.cli.timeline import styled_state
+
+    head = ["CALL", "STATE", "TOOK", "WHEN", *(["SESSION"] if with_session else []), "TOOL", "TITLE"]
+    cells: list[list[Any]] = []
+    for row in rows:
+        own = [row.session] if with_session else []
+        foreign = row.title or (row.shown if row.shown != row.id else "")
+        duration = took(row.started_at, row.ended_at)
+        cells.append([row.id, styled_state(row.state), duration, ago(row.created_at), *own, row.tool, foreign])
+    output.columns(head, cells, right=("TOOK",))
+
+
+def _more(cut: bool, limit: int) -> None:
+    if cut:
+        output.say(f"there may be more than these {limit}: --limit shows them")

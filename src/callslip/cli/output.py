@@ -1,0 +1,91 @@
+"""What leaves the program: JSON for programs, columns and styled text for people, both inert."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from callslip.cli.inert import inert, inert_block, inert_json
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.text import Text
+
+WIDE = 100_000
+WIDEST = 32
+
+
+def write_json(*values: Any) -> None:
+    """One line of JSON for each value."""
+    import msgspec
+
+    write_bytes(msgspec.json.encode(value) + b"\n" for value in values)
+
+
+def write_bytes(pieces: Iterable[bytes]) -> None:
+    """JSON as it is, but on a terminal, where it is made inert."""
+    sys.stdout.flush()
+    out = sys.stdout.buffer
+    watched = sys.stdout.isatty()
+    for piece in pieces:
+        out.write(inert_json(piece) if watched else piece)
+    out.flush()
+
+
+def write_text(text: str) -> None:
+    """Text as it is, but on a terminal, where it is made inert."""
+    if text:
+        click.echo(inert_block(text) if sys.stdout.isatty() else text, nl=not text.endswith("\n"))
+
+
+def say(text: str) -> None:
+    """A line for the person, beside the data."""
+    click.echo(inert(text), err=True)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Where styled text goes. In a pipe nothing is styled, wrapped or cut."""
+    from rich import console as rich_console
+
+    class Console(rich_console.Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # rich would exit with 1.
+
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else WIDE
+    return Console(file=stream, width=width, markup=False, highlight=False, emoji=False, soft_wrap=False)
+
+
+def columns(head: Sequence[str], rows: Sequence[Sequence[str | Text]], *, right: Iterable[str] = ()) -> None:
+    """A list under its heads; on a terminal its last column gives way, in a pipe nothing is cut."""
+    from rich.cells import cell_len
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
+    made = [[cell if isinstance(cell, Text) else Text(inert(cell)) for cell in row] for row in rows]
+    out = console()
+    widths = [max(cell_len(name), *(row[number].cell_len for row in made)) for number, name in enumerate(head)]
+    if out.is_terminal:
+        widths = [min(width, WIDEST) for width in widths[:-1]] + widths[-1:]
+        widths[-1] = max(8, min(widths[-1], out.width - sum(width + 2 for width in widths[:-1])))
+    for name, width in zip(head, widths, strict=True):
+        side = "right" if name in right else "left"
+        table.add_column(name, justify=side, width=width, no_wrap=True, overflow="ellipsis")
+    for row in made:
+        table.add_row(*row)
+    emit(out, table)
+
+
+def emit(out: Console, shown: RenderableType) -> None:
+    """Print something; in a pipe without the blanks that fill its lines."""
+    if out.is_terminal:
+        out.print(shown)
+        return
+    with out.capture() as caught:
+        out.print(shown)
+    for line in caught.get().rstrip("\n").split("\n"):
+        out.file.write(line.rstrip() + "\n")

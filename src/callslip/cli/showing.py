@@ -1,0 +1,113 @@
+"""`callslip show`: a session as a timeline; a call, or a request for approval, with everything the log says of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from callslip.cli import output
+from callslip.cli.ids import ID, find
+from callslip.cli.place import db_option, json_option, wants_json, with_ledger
+from callslip.cli.rows import approval_json, call_json, session_json
+from callslip.errors import NotFound
+from callslip.events import ApprovalRequested, CallEvent, decode_event
+from callslip.rows import ApprovalRow, CallRow, SessionRow
+
+if TYPE_CHECKING:
+    from callslip.ledger import Ledger
+
+LINES = 200
+
+
+@click.command()
+@click.argument("identity", metavar="ID", type=ID)
+@click.option("--session", type=ID, help="Look for the call or approval in this session only.")
+@click.option("--limit", type=click.IntRange(0), default=200, show_default=True, help="Entries of a session; 0: all.")
+@click.option("--full", is_flag=True, help="Cut no text short, and fetch output that is kept beside the log.")
+@db_option
+@json_option
+def show(identity: str, session: str | None, limit: int, full: bool) -> None:
+    """Show a session, a call or an approval.
+
+    @last is the session that was written last; with --session, the newest call of that session.
+    """
+    with_ledger(lambda ledger: _show(ledger, identity, session, limit, full))
+
+
+async def _show(ledger: Ledger, identity: str, session: str | None, limit: int, full: bool) -> None:
+    within = (await ledger.find_session(session)).name if session else ""
+    row = await find(ledger, identity, within)
+    if isinstance(row, SessionRow):
+        await _show_session(ledger, row, limit, full)
+        return
+    call = row
+    if isinstance(row, ApprovalRow):
+        call = await ledger.store.call(row.call)
+    if not isinstance(call, CallRow):
+        raise NotFound(f"the call of approval {row.id} was removed by retention")
+    await _show_call(ledger, call, row if isinstance(row, ApprovalRow) else None, full)
+
+
+async def _show_session(ledger: Ledger, row: SessionRow, limit: int, full: bool) -> None:
+    snapshot = await ledger.snapshot(row.name, **({"limit": limit} if limit else {}))
+    entries: list[Any] = msgspec.json.decode(msgspec.json.encode(snapshot.entries))
+    calls = [call for call in await ledger.store.open_calls() if call.session == row.name]
+    asks = await ledger.approvals(session=row.name)
+    if wants_json():
+        facts = session_json(row, len(calls), len(asks))
+        output.write_json({**facts, "info": snapshot.info, "entries": snapshot.entries})
+        return
+    from callslip.cli.pages import session_page
+
+    session_page(row, entries, lines=0 if full else 8, cut=bool(limit) and len(entries) == limit)
+
+
+async def _show_call(ledger: Ledger, row: CallRow, asked: ApprovalRow | None, full: bool) -> None:
+    entry = await call_entry(ledger, row, full=full)
+    events = await _events(ledger, row)
+    approval = asked or await _approval(ledger, events)
+    if wants_json():
+        told = approval_json(approval) if approval else None
+        output.write_json({**call_json(row), "approvalRequest": told, "toolCall": entry, "events": events})
+        return
+    from callslip.cli.pages import call_page
+
+    session = await ledger.store.session(row.session)
+    low = session.low if session else 0
+    call_page(row, entry, approval, events, lines=0 if full else LINES, low=low)
+
+
+async def call_entry(ledger: Ledger, row: CallRow, *, full: bool) -> dict[str, Any]:
+    """The call as it stands in its session; with `full`, its output whole."""
+    snapshot = await ledger.snapshot(row.session, limit=1, before=row.entry + 1)
+    entries: list[dict[str, Any]] = msgspec.json.decode(msgspec.json.encode(snapshot.entries))
+    entry = entries[0] if entries and entries[0]["id"] == row.entry else {}
+    blob = entry.get("blob")
+    if full and blob:
+        whole = await ledger.blob(blob["hash"])
+        entry["output"] = (
+            whole.decode("utf-8", "replace") if blob.get("media") != "application/json" else msgspec.json.decode(whole)
+        )
+        entry.pop("truncated", None)
+    return entry
+
+
+async def _approval(ledger: Ledger, events: list[CallEvent]) -> ApprovalRow | None:
+    """The newest request for approval of the call."""
+    asked = [event.approval for event in events if isinstance(event, ApprovalRequested)]
+    return await ledger.store.approval(asked[-1]) if asked else None
+
+
+async def _events(ledger: Ledger, row: CallRow) -> list[CallEvent]:
+    """Every event about the call, whatever it was worth."""
+    found: list[CallEvent] = []
+    after, name = row.entry - 1, row.id.encode()
+    while rows := await ledger.store.events(row.session, after, 1000):
+        after = rows[-1][0]
+        for _, body in rows:
+            event = decode_event(body) if name in body else None
+            if isinstance(event, CallEvent) and event.call == row.id:
+                found.append(event)
+    return found

@@ -1,0 +1,66 @@
+"""What an agent offers for a session: modes, models, options, commands.
+
+Older agents list modes and models by themselves, newer ones as options of that category. Both are read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from callslip import events as ev
+from callslip.events import Event
+from callslip.formats.acp.wire import fields, items
+
+OFFERS = ("modes", "models", "configOptions")
+TAKEN = {"sessionId", "availableCommands", *OFFERS}
+
+
+def offered(result: dict[str, Any]) -> list[Event]:
+    """What an answer that opens a session says about it."""
+    told: list[Event] = []
+    if any(result.get(name) is not None for name in OFFERS):
+        told.append(_capabilities(result))
+    commands = result.get("availableCommands")
+    if isinstance(commands, list):
+        told.append(ev.SessionCommands(commands=items(commands)))
+    return told
+
+
+def _capabilities(result: dict[str, Any]) -> Event:
+    modes, models = fields(result.get("modes")), fields(result.get("models"))
+    options = items(result.get("configOptions"))
+    mode, model = _option(options, "mode"), _option(options, "model")
+    return ev.SessionCapabilities(
+        modes=items(modes.get("availableModes")) or _choices(mode, "id"),
+        models=items(models.get("availableModels")) or _choices(model, "modelId"),
+        current_mode=_word(modes.get("currentModeId")) or _word(mode.get("currentValue")),
+        current_model=_word(models.get("currentModelId")) or _word(model.get("currentValue")),
+        options=options,
+    )
+
+
+def reconfigured(options: Any) -> list[Event]:
+    """The options as they stand after a change; the mode may be one of them."""
+    if not isinstance(options, list):
+        return []
+    mode = _word(_option(items(options), "mode").get("currentValue"))
+    told: list[Event] = [ev.SessionInfo(options=options)]
+    return [*told, ev.SessionMode(mode=mode)] if mode else told
+
+
+def _option(options: list[Any], category: str) -> dict[str, Any]:
+    found = [fields(option) for option in options if fields(option).get("category") == category]
+    return found[0] if found else {}
+
+
+def _choices(option: dict[str, Any], key: str) -> list[Any]:
+    """The values of an option, as modes and models are listed."""
+    return [
+        {key: choice["value"], **{name: value for name, value in choice.items() if name != "value"}}
+        for choice in map(fields, items(option.get("options")))
+        if "value" in choice
+    ]
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else ""

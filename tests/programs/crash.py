@@ -1,0 +1,70 @@
+"""Writes one ledger until it is killed; each thing acknowledged is a line that has left this process.
+
+crash.py URL NAME
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+
+import callslip
+from callslip import events as ev
+from callslip.ledger import Ledger
+
+
+def tell(*what: object) -> None:
+    os.write(1, (json.dumps(what) + "\n").encode())
+
+
+async def main(url: str, name: str) -> None:
+    async with await callslip.open(url) as ledger:
+        tell("ready", os.getpid())
+        await asyncio.gather(
+            messages(ledger, "shared", name),
+            chunks(ledger, f"text-{name}"),
+            quick_calls(ledger, f"calls-{name}"),
+            *(endless_call(ledger, f"calls-{name}") for _ in range(3)),
+        )
+
+
+async def messages(ledger: Ledger, session: str, name: str) -> None:
+    number = 0
+    while True:
+        number += 1
+        drafts = [ev.MessageUser(text=f"{name} {number}.{part}") for part in range(number % 3 + 1)]
+        for event in await ledger.append(session, drafts):
+            assert isinstance(event, ev.MessageUser)
+            tell("event", session, event.seq, event.text)
+
+
+async def chunks(ledger: Ledger, session: str) -> None:
+    """Long streamed texts, turn after turn: they move the checkpoints on."""
+    while True:
+        await ledger.session(session).turn("go")
+        for number in range(50):
+            (event,) = await ledger.append(session, [ev.MessageDelta(text=f"{number} ", chunks="delta")])
+            tell("event", session, event.seq, f"{number} ")
+        await ledger.session(session).end_turn()
+
+
+async def quick_calls(ledger: Ledger, session: str) -> None:
+    while True:
+        async with ledger.session(session).call("quick") as call:
+            await call.progress("some\n")
+            call.complete("z" * 3000)
+        tell("ended", call.id)
+
+
+async def endless_call(ledger: Ledger, session: str) -> None:
+    async with ledger.session(session).call("endless") as call:
+        tell("open", call.id)
+        while True:
+            await call.progress(".")
+            await asyncio.sleep(0.005)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,28 @@
+"""From another process: completes a call, or answers an approval.
+
+finish.py URL call ID | finish.py URL approve ID | finish.py URL deny ID
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import callslip
+from callslip import approvals
+from callslip import events as ev
+
+
+async def main(url: str, what: str, identity: str) -> None:
+    async with await callslip.open(url) as ledger:
+        if what == "call":
+            row = await ledger.find_call(identity)
+            await ledger.append(row.session, [ev.CallCompleted(call=row.id, output="from afar")])
+        elif what == "approve":
+            await approvals.approve(ledger, identity, by="ann")
+        else:
+            await approvals.deny(ledger, identity, by="ann", reason="not today")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,65 @@
+"""A program without an event loop that uses a ledger. Fails if a loop runs where it stands.
+
+script.py URL
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+
+import callslip
+from callslip.errors import CallEnded, Denied
+from callslip.settings import Settings
+
+
+def no_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise AssertionError("a loop is running")
+
+
+def main(url: str) -> None:
+    no_loop()
+    with callslip.blocking(url, Settings(approval_expiry=0.1, reaper_interval=0.02)) as door:
+        no_loop()
+        session = door.ledger.session("script")
+        with door.enter(session.call("ls", {"path": "."})) as call:
+            no_loop()
+            door.run(call.progress("looking\n"))
+            call.complete(["a.txt"])
+        print("completed", door.run(call.result()).state)
+        try:
+            with door.enter(session.call("broken")) as call:
+                raise ValueError("it broke")
+        except ValueError as error:
+            print("raised", error, door.run(call.result()).state)
+        try:
+            with door.enter(session.call("interrupted")) as call:
+                raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            print("interrupted", door.run(call.result()).state)
+        try:
+            with door.enter(session.call("slow", timeout=0.05)) as call:
+                time.sleep(0.2)
+                print("meanwhile", door.run(call.result()).state)
+        except CallEnded as error:
+            print("timed out", error.state)
+        try:
+            with door.enter(session.call("risky", approve="ask")):
+                raise AssertionError("entered")
+        except Denied as error:
+            print("denied", error)
+        tool = session.tool(lambda x: x + 1, name="add")
+        print("tool", door.run(tool(1)))
+        print("entries", len(door.run(session.snapshot()).entries))
+    no_loop()
+    print("threads", [thread.name for thread in threading.enumerate() if thread.name.startswith("callslip")])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

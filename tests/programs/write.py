@@ -1,0 +1,57 @@
+"""Writes one ledger for some seconds, beside others, and tells at the end what was acknowledged and how long it took.
+
+write.py URL NAME SECONDS
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+
+import callslip
+from callslip import events as ev
+from callslip.ledger import Ledger
+
+
+async def main(url: str, name: str, seconds: float) -> None:
+    report: dict[str, list[object]] = {"acknowledged": [], "waits": [], "errors": []}
+    async with await callslip.open(url) as ledger:
+        print("ready", flush=True)
+        until = time.monotonic() + seconds
+        writing = [
+            messages(ledger, "shared", name, until, report),
+            messages(ledger, f"own-{name}", name, until, report),
+            calls(ledger, f"calls-{name}", until, report),
+        ]
+        for failure in await asyncio.gather(*writing, return_exceptions=True):
+            if failure is not None:
+                report["errors"].append(repr(failure))
+    json.dump(report, sys.stdout)
+
+
+async def messages(ledger: Ledger, session: str, name: str, until: float, report: dict[str, list[object]]) -> None:
+    number = 0
+    while time.monotonic() < until:
+        number += 1
+        text = f"{name} {number}"
+        begun = time.monotonic()
+        (event,) = await ledger.append(session, [ev.MessageUser(text=text)])
+        report["waits"].append(time.monotonic() - begun)
+        report["acknowledged"].append((session, event.seq, text, time.time()))
+
+
+async def calls(ledger: Ledger, session: str, until: float, report: dict[str, list[object]]) -> None:
+    number = 0
+    while time.monotonic() < until:
+        number += 1
+        async with ledger.session(session).call("work", number) as call:
+            await call.progress(f"{number}\n")
+            call.complete(number)
+        end = (await call.result()).end
+        report["acknowledged"].append((session, end, str(number), time.time()))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], float(sys.argv[3])))
