@@ -25,14 +25,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callslip import events as ev
-from callslip.cli import COMMANDS, exits, main
+from callslip.cli import COMMANDS, exits, main, timeline
 from callslip.cli.importing import name_of
 from callslip.cli.inert import inert, inert_block, inert_json
 from callslip.cli.phrases import ago, seconds, size, span, took
 from callslip.errors import Refused
 from callslip.events import Alias
 from callslip.ledger import Ledger, open_ledger
-from callslip.lifecycle import OPEN
+from callslip.lifecycle import ENDS, OPEN
 from callslip.settings import Settings
 from callslip.store import sqlite_file
 from tests import scenarios
@@ -556,6 +556,17 @@ def test_show_says_the_size_of_what_it_leaves_out(db: str) -> None:
     assert "line 19999" in cli("show", row.id, "--full", "--db", db).stdout
     assert json.loads(cli("show", row.id, "--full", "--json", "--db", db).stdout)["toolCall"]["output"] == whole
     assert "more line" in cli("show", "big", "--db", db).stdout
+    assert "line 19999" in cli("show", "big", "--full", "--db", db).stdout
+
+
+def test_long_lines_are_cut_and_counted(db: str) -> None:
+    """One line of output does not fill the page, and --full shows all of it without filling the memory."""
+    text = "x" * 40_000 + "\n" + "short\n" * 3_000
+    with_ledger(db, lambda ledger: ledger.append("wide", [ev.CallCompleted(tool_name="cat", output=text)]))
+    shown = cli("show", "wide", "--db", db).stdout
+    assert len(shown) < 5_000 and "more characters" in shown and "more lines" in shown
+    full = cli("show", "wide", "--full", "--db", db).stdout
+    assert "x" * 40_000 in full and full.count("short") == 3_000 and len(full) < 200_000
 
 
 def test_show_limits_a_long_session(db: str) -> None:
@@ -1108,6 +1119,12 @@ def test_a_ledger_that_cannot_be_written_can_be_read(filled: str, monkeypatch: p
 
 
 # Words
+
+
+def test_every_state_has_a_status_and_a_sign() -> None:
+    """A new state cannot be forgotten here. (C4)"""
+    assert set(exits.STATES) == ENDS
+    assert set(timeline.STATES) == ENDS | OPEN
 
 
 def test_lengths_of_time_are_read_and_said() -> None:

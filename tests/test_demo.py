@@ -290,7 +290,7 @@ def test_no_answer_is_a_no(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 async def test_the_view_lives_by_patches_alone(db: str, name: str) -> None:
     """Fed with nothing but patches, in another ledger than the writer's, it is the snapshot. (C9, S2.2)"""
     view = View()
-    async with await open_ledger(db) as writer, await open_ledger(db) as reader:
+    async with await open_ledger(db, scenarios.QUIET) as writer, await open_ledger(db, scenarios.QUIET) as reader:
 
         async def watch() -> None:
             async for seq, patches in reader.patches(name):

@@ -385,4 +385,3 @@ def apply(entries: dict[int, dict[str, object]], patch: Put | Set | Append) -> N
     elif patch.id:
         changed = entries[patch.id] | msgspec.to_builtins(patch.fields)
         entries[patch.id] = {name: value for name, value in changed.items() if value is not None}
-

@@ -15,7 +15,7 @@ from callslip import events as ev
 from callslip.board import Stream, TextKey
 from callslip.entries import AnyEntry, Entry, Info, Message, PermissionRequest, Snapshot, Thought, ToolCall
 from callslip.errors import Gone, NotFound, Refused
-from callslip.events import decode_event
+from callslip.events import Event, decode_event, parse_event
 from callslip.fold import VERSION, State
 from callslip.rows import SessionRow
 from callslip.store.protocol import Checkpoint, Progress, Store
@@ -156,10 +156,17 @@ async def _fold_on(store: Store, state: State, upto: int) -> None:
         rows = await store.events(state.session, state.seq, min(PAGE, upto - state.seq))
         if not rows:
             return
-        state.fold(decode_event(body) for _, body in rows)
+        state.fold(_decoded(rows))
 
 
 Before = dict[TextKey, tuple[int, int, int]]
+
+
+def _decoded(rows: list[tuple[int, bytes]]) -> list[Event]:
+    try:
+        return [parse_event(body) for _, body in rows]
+    except msgspec.ValidationError:
+        return [decode_event(body) for _, body in rows]
 
 
 async def project(store: Store, name: str) -> bool:

@@ -16,7 +16,7 @@ from msgspec import UNSET, structs
 from callslip import codec
 from callslip import events as ev
 from callslip.errors import Refused
-from callslip.events import Alias, Blob, Draft, Event, decode_event, encode_event
+from callslip.events import Alias, Blob, Draft, Event, encode_event, parse_event
 from callslip.redact import Redactor
 from callslip.settings import Settings
 
@@ -176,7 +176,7 @@ class Intake:
         """The event as it will read back: wrong field types show here, not when somebody reads the log."""
         try:
             raw = encode_event(event)
-            read = decode_event(raw)
+            read = parse_event(raw)
         except msgspec.ValidationError as error:
             raise Refused(*_where(str(error))) from error
         except (TypeError, UnicodeEncodeError, OverflowError) as error:

@@ -308,6 +308,8 @@ def _without_outcome(ending: ev.CallEnd, refusal: Refused) -> ev.CallEnd:
 
 
 def _why(error: BaseException) -> str:
+    if isinstance(error, asyncio.CancelledError) and not error.args:
+        return "cancelled by the program that ran it"
     try:
         said = str(error)
     except Exception:  # Its text is somebody else's code.

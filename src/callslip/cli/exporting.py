@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import AsyncIterator, Callable
 from typing import IO, TYPE_CHECKING, Any
 
@@ -138,7 +137,7 @@ async def _write(pieces: Pieces, file: str | None) -> None:
         if isinstance(error, OSError) and error.filename == beside:
             error.filename = file
         raise
-    print(f"wrote {file}", file=sys.stderr)
+    output.say(f"wrote {file}")
 
 
 async def _copy(pieces: Pieces, out: IO[bytes]) -> None:

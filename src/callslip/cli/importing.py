@@ -19,7 +19,7 @@ from callslip.cli.phrases import counted
 from callslip.cli.place import db_option, json_option, wants_json, with_ledger
 from callslip.errors import Refused
 from callslip.formats import registry
-from callslip.formats.importing import LINE_BYTES, Report, import_file, import_lines
+from callslip.formats.importing import BOM, LINE_BYTES, Report, import_file, import_lines
 from callslip.intake import NAME_LIMIT, session_name
 
 if TYPE_CHECKING:
@@ -84,11 +84,11 @@ async def _take(ledger: Ledger, file: str, session: str, format_: str, chunks: C
 def messages(file: IO[bytes]) -> tuple[Iterable[bytes], bool]:
     """The messages of a file, one per line, and whether they are simply its lines."""
     first = file.readline(LINE_BYTES)
-    start = first.strip()
+    start = first.strip().removeprefix(BOM)
     if start.startswith(b'{"session":') and start.endswith(b":["):
         return _items(file), False
     if start[:1] in (b"{", b"[") and not _whole(start):
-        return _document(first + file.read()), False
+        return _document(first.removeprefix(BOM) + file.read()), False
     return chain([first], file), True
 
 

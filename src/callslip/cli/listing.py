@@ -12,13 +12,13 @@ from callslip.cli import output
 from callslip.cli.ids import ID
 from callslip.cli.place import db_option, json_option, place, wants_json, with_ledger
 from callslip.cli.rows import call_json, session_json
+from callslip.lifecycle import OPEN, TRANSITIONS
 
 if TYPE_CHECKING:
     from callslip.ledger import Ledger
     from callslip.rows import CallRow, SessionRow
 
-OPEN = ("queued", "awaiting_approval", "running")
-ENDED = ("completed", "failed", "denied", "cancelled", "expired", "lost")
+STATES = [state for state in TRANSITIONS if state != "none"]
 
 
 @click.command()
@@ -27,7 +27,7 @@ ENDED = ("completed", "failed", "denied", "cancelled", "expired", "lost")
     "--state",
     "states",
     multiple=True,
-    type=click.Choice(["open", *OPEN, *ENDED]),
+    type=click.Choice(["open", *STATES]),
     help="Only calls in this state; may be given several times. Without a session: calls of all sessions.",
 )
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many.")
@@ -38,7 +38,7 @@ def ls(session: str | None, states: Sequence[str], limit: int) -> None:
 
     The newest come first. With --json each line is one JSON object.
     """
-    wanted = [state for given in states for state in (OPEN if given == "open" else (given,))]
+    wanted = [state for given in states for state in (sorted(OPEN) if given == "open" else (given,))]
     if session or wanted:
         with_ledger(lambda ledger: _calls(ledger, session or "", wanted, limit))
     else:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 WIDE = 100_000
 WIDEST = 32
+LONGEST = 1000
 
 
 def write_json(*values: Any) -> None:
@@ -60,13 +61,13 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def columns(head: Sequence[str], rows: Sequence[Sequence[str | Text]], *, right: Iterable[str] = ()) -> None:
-    """A list under its heads; on a terminal its last column gives way, in a pipe nothing is cut."""
+    """A list under its heads; on a terminal its last column gives way, in a pipe none does."""
     from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
-    made = [[cell if isinstance(cell, Text) else Text(inert(cell)) for cell in row] for row in rows]
+    made = [[cell if isinstance(cell, Text) else Text(inert(cell[:LONGEST])) for cell in row] for row in rows]
     out = console()
     widths = [max(cell_len(name), *(row[number].cell_len for row in made)) for number, name in enumerate(head)]
     if out.is_terminal:
@@ -81,11 +82,15 @@ def columns(head: Sequence[str], rows: Sequence[Sequence[str | Text]], *, right:
 
 
 def emit(out: Console, shown: RenderableType) -> None:
-    """Print something; in a pipe without the blanks that fill its lines."""
+    """Print something; in a pipe without the blanks that fill its lines, and plain text without any ado."""
+    from rich.text import Text
+
     if out.is_terminal:
         out.print(shown)
         return
     with out.capture() as caught:
-        out.print(shown)
-    for line in caught.get().rstrip("\n").split("\n"):
+        if not isinstance(shown, Text):
+            out.print(shown)
+    text = shown.plain if isinstance(shown, Text) else caught.get().rstrip("\n")
+    for line in text.split("\n"):
         out.file.write(line.rstrip() + "\n")

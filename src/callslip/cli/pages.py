@@ -45,7 +45,7 @@ def session_page(row: SessionRow, entries: Sequence[Json], *, lines: int, cut: b
     for day, of_day in groupby(entries, lambda entry: phrases.day(entry.get("at", 0))):
         emit(out, Text(f"\n{day}", "dim"))
         for entry in of_day:
-            emit(out, timeline.row(entry, lines=lines))
+            emit(out, timeline.row(entry, wrap=out.is_terminal, lines=lines))
 
 
 def call_page(

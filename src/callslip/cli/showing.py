@@ -18,6 +18,7 @@ from callslip.rows import ApprovalRow, CallRow, SessionRow
 if TYPE_CHECKING:
     from callslip.ledger import Ledger
 
+Json = dict[str, Any]
 LINES = 200
 
 
@@ -52,12 +53,12 @@ async def _show(ledger: Ledger, identity: str, session: str | None, limit: int, 
 
 async def _show_session(ledger: Ledger, row: SessionRow, limit: int, full: bool) -> None:
     snapshot = await ledger.snapshot(row.name, **({"limit": limit} if limit else {}))
-    entries: list[Any] = msgspec.json.decode(msgspec.json.encode(snapshot.entries))
+    entries = await _wire(ledger, snapshot.entries, full=full)
     calls = [call for call in await ledger.store.open_calls() if call.session == row.name]
     asks = await ledger.approvals(session=row.name)
     if wants_json():
         facts = session_json(row, len(calls), len(asks))
-        output.write_json({**facts, "info": snapshot.info, "entries": snapshot.entries})
+        output.write_json({**facts, "info": snapshot.info, "entries": entries})
         return
     from callslip.cli.pages import session_page
 
@@ -79,19 +80,24 @@ async def _show_call(ledger: Ledger, row: CallRow, asked: ApprovalRow | None, fu
     call_page(row, entry, approval, events, lines=0 if full else LINES, low=low)
 
 
-async def call_entry(ledger: Ledger, row: CallRow, *, full: bool) -> dict[str, Any]:
-    """The call as it stands in its session; with `full`, its output whole."""
+async def call_entry(ledger: Ledger, row: CallRow, *, full: bool) -> Json:
+    """The call as it stands in its session."""
     snapshot = await ledger.snapshot(row.session, limit=1, before=row.entry + 1)
-    entries: list[dict[str, Any]] = msgspec.json.decode(msgspec.json.encode(snapshot.entries))
-    entry = entries[0] if entries and entries[0]["id"] == row.entry else {}
-    blob = entry.get("blob")
-    if full and blob:
-        whole = await ledger.blob(blob["hash"])
-        entry["output"] = (
-            whole.decode("utf-8", "replace") if blob.get("media") != "application/json" else msgspec.json.decode(whole)
-        )
-        entry.pop("truncated", None)
-    return entry
+    entries = await _wire(ledger, snapshot.entries, full=full)
+    return entries[0] if entries and entries[0]["id"] == row.entry else {}
+
+
+async def _wire(ledger: Ledger, entries: list[Any], *, full: bool) -> list[Json]:
+    """Entries as they are sent; with `full`, their outputs whole."""
+    sent: list[Json] = msgspec.json.decode(msgspec.json.encode(entries))
+    for entry in sent:
+        blob = entry.get("blob")
+        if full and blob:
+            data = await ledger.blob(blob["hash"])
+            plain = blob.get("media") != "application/json"
+            entry["output"] = data.decode("utf-8", "replace") if plain else msgspec.json.decode(data)
+            entry.pop("truncated", None)
+    return sent
 
 
 async def _approval(ledger: Ledger, events: list[CallEvent]) -> ApprovalRow | None:

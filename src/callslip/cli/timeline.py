@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from rich.padding import Padding
+from rich.cells import set_cell_size
 from rich.table import Table
 from rich.text import Text
 
@@ -35,6 +35,7 @@ PLAN = {"completed": ("✓", "green"), "in_progress": ("●", "cyan"), "pending"
 REQUEST = {"pending": "yellow", "granted": "green", "refused": "red"}
 
 TITLE = 120
+LINE = 600
 NAME = 12
 INDENT = 10 + NAME + 2
 
@@ -44,9 +45,12 @@ def styled_state(state: str) -> Text:
     return Text(inert(state), STATES.get(state.strip(), ("", ""))[1])
 
 
-def row(entry: Json, *, lines: int = 8, tail: bool = False) -> Padding | Table:
-    """One entry: when, who, what. Long texts show `lines` lines, the last ones if `tail`."""
+def row(entry: Json, *, wrap: bool, lines: int = 8, tail: bool = False) -> Table | Text:
+    """One entry: when, who, what. Long texts show `lines` lines (0: all of them), the last ones if `tail`."""
     name, style, body = TYPES.get(str(entry.get("type")), _unknown)(entry, lines, tail)
+    if not wrap:
+        told = f"{phrases.clock(_number(entry, 'at'))}  {set_cell_size(inert(name), NAME)}  {body.plain}"
+        return Text(told.replace("\n", "\n" + " " * INDENT))
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(width=8, no_wrap=True)
     grid.add_column(width=NAME, no_wrap=True, overflow="ellipsis")
@@ -104,11 +108,17 @@ def block(text: str, lines: int, *, tail: bool = False, style: str = "") -> Text
     all_lines = inert_block(text).rstrip("\n").expandtabs().split("\n")
     more = len(all_lines) - lines if lines else 0
     shown = all_lines if more <= 0 else all_lines[-lines:] if tail else all_lines[:lines]
+    shown = [_cut(line) for line in shown] if lines else shown
     note = f"… {phrases.counted(more, 'more line')}" if more > 0 else ""
     out = Text()
     for line in [note] * (bool(note) and tail) + shown + [note] * (bool(note) and not tail):
         out.append("\n" if out else "").append("│ ", "dim").append(line, "dim" if line is note else style)
     return out
+
+
+def _cut(line: str) -> str:
+    more = len(line) - LINE
+    return line if more <= 0 else f"{line[:LINE]}… {phrases.counted(more, 'more character')}"
 
 
 def _number(entry: Json, field: str) -> int:

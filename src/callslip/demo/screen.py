@@ -61,11 +61,11 @@ class Screen:
         waiting = [entry for number, entry in sorted(self._view.entries.items()) if number > self._printed]
         final = list(takewhile(settled, waiting))
         if self._live is not None:
-            rows = [timeline.row(entry, lines=TAIL, tail=True) for entry in waiting[len(final) :]]
+            rows = [timeline.row(entry, wrap=True, lines=TAIL, tail=True) for entry in waiting[len(final) :]]
             self._live.update(Group(*rows, *self._question()), refresh=not final)
         for entry in final:
             self._printed = entry["id"]
-            emit(self._console, timeline.row(entry))
+            emit(self._console, timeline.row(entry, wrap=self._console.is_terminal))
         if self._live is None and self.asking and not self._asked:
             self._asked = True
             for line in self._question():

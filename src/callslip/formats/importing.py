@@ -78,8 +78,9 @@ async def import_file(
 ) -> Report:
     """Import a file. Times that count from its beginning are counted back from when it was last written."""
     with open(path, "rb") as file:
+        lines = iter(lambda: file.readline(LINE_BYTES + 1), b"")
         started = _started(path)
-        return await import_lines(ledger, session, format, file, chunks=chunks, started=started, progress=progress)
+        return await import_lines(ledger, session, format, lines, chunks=chunks, started=started, progress=progress)
 
 
 def _started(path: str | os.PathLike[str]) -> int:

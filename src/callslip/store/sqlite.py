@@ -15,7 +15,7 @@ from copy import copy
 from typing import Any, TypeVar
 
 from callslip import codec
-from callslip.errors import ReadOnly
+from callslip.errors import ReadOnly, Refused
 from callslip.rows import AliasRow, ApprovalRow, CallRow, KeyRow, OwnerRow, SessionRow
 from callslip.settings import Settings
 from callslip.store import sqlite_file
@@ -142,12 +142,13 @@ class SqliteStore:
     async def calls(
         self, *, session: str = "", states: Sequence[str] = (), prefix: str = "", limit: int = 100, cursor: str = ""
     ) -> Page:
-        at, identity = read_cursor(cursor, int, str) if cursor else (2**62, "")
+        if cursor and await self.call(cursor) is None:
+            raise Refused("cursor", "is none that this list gave, or retention removed its call")
         wanted = "," + ",".join(states) + "," if states else ""
-        rows = self._all("calls", session, wanted, prefix, prefix + LAST, at, identity, limit)
+        values = (wanted, prefix, prefix + LAST, cursor, limit)
+        rows = self._all("calls_of_session", *values, session) if session else self._all("calls", *values)
         items = [call_row(row) for row in rows]
-        full = len(items) == limit
-        return Page(items, codec.encode([items[-1].created_at, items[-1].id]).decode() if full else "")
+        return Page(items, items[-1].id if len(items) == limit else "")
 
     async def open_calls(self) -> list[CallRow]:
         return [call_row(row) for row in self._all("all_open_calls")]

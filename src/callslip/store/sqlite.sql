@@ -52,9 +52,17 @@ WHERE state IN ('queued', 'awaiting_approval', 'running') ORDER BY c.session, en
 SELECT c.id, s.name, entry, state, shown, tool, c.title, kind, source, c.turn, iteration, "index", scope, idempotent,
   attempt, worker, approval, opening, ending, input_mark, deadline, c.created_at, started_at, ended_at, "end", reason, owner, lease
 FROM calls c JOIN sessions s ON s.id = c.session
-WHERE (?1 = '' OR s.name = ?1) AND (?2 = '' OR instr(?2, ',' || state || ',') > 0)
-  AND c.id >= ?3 AND c.id < ?4 AND (c.created_at, c.id) < (?5, ?6)
-ORDER BY c.created_at DESC, c.id DESC LIMIT ?7;
+WHERE (?1 = '' OR instr(?1, ',' || state || ',') > 0) AND c.id >= ?2 AND c.id < ?3
+  AND (?4 = '' OR (c.created_at, c.session, entry) < (SELECT created_at, session, entry FROM calls WHERE id = ?4))
+ORDER BY c.created_at DESC, c.session DESC, entry DESC LIMIT ?5;
+
+-- name: calls_of_session
+SELECT c.id, s.name, entry, state, shown, tool, c.title, kind, source, c.turn, iteration, "index", scope, idempotent,
+  attempt, worker, approval, opening, ending, input_mark, deadline, c.created_at, started_at, ended_at, "end", reason, owner, lease
+FROM calls c JOIN sessions s ON s.id = c.session
+WHERE (?1 = '' OR instr(?1, ',' || state || ',') > 0) AND c.id >= ?2 AND c.id < ?3
+  AND (?4 = '' OR entry < (SELECT entry FROM calls WHERE id = ?4)) AND s.name = ?6
+ORDER BY entry DESC LIMIT ?5;
 
 -- name: put_call
 INSERT INTO calls (id, session, entry, state, shown, tool, title, kind, source, turn, iteration, "index", scope,

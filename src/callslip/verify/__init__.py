@@ -17,7 +17,7 @@ from msgspec import structs
 from callslip import checkpoint
 from callslip import events as ev
 from callslip.errors import NotFound
-from callslip.events import Blob, Event, decode_event
+from callslip.events import Blob, Event, parse_event
 from callslip.fold import State
 from callslip.ledger import Ledger
 from callslip.project import take
@@ -132,7 +132,7 @@ class _Session:
 
     def _event(self, seq: int, body: bytes) -> Event | None:
         try:
-            event = decode_event(body)
+            event = parse_event(body)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             self.report.add("log", f"event {seq} cannot be read: {error}")
             return None
@@ -181,6 +181,6 @@ class _Session:
 
 def _key(body: bytes) -> str:
     try:
-        return decode_event(body).key
+        return parse_event(body).key
     except (msgspec.MsgspecError, UnicodeDecodeError):  # Told before.
         return ""

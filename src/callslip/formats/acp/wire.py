@@ -59,7 +59,7 @@ class Wire:
     def __init__(self, *, started: int = 0) -> None:
         self._started = started
         self._asked: dict[tuple[str, str], Message] = {}
-        self._sessions: list[str] = []
+        self._sessions: dict[str, str] = {}
         self._version = 0
 
     def split(self, message: Any) -> list[tuple[str, Message]]:
@@ -67,7 +67,7 @@ class Wire:
         read = self.read(message)
         if read.kind != "eof":
             return [(read.conversation, read)]
-        return [(other, read) for other in ["", *self._sessions[1:]]]
+        return [(other, read) for other in self._sessions.values() or [""]]
 
     def read(self, body: Any) -> Message:
         """What a line is. Any JSON value will do."""
@@ -152,9 +152,9 @@ class Wire:
         return self._asked.pop((chosen, key))
 
     def _conversation(self, session: str) -> str:
-        if session and session not in self._sessions:
-            self._sessions.append(session)
-        return "" if not session or session == self._sessions[0] else session
+        if not session:
+            return ""
+        return self._sessions.setdefault(session, session if self._sessions else "")
 
 
 def _parsed(inner: Any) -> Any:

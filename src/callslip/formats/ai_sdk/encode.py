@@ -46,6 +46,7 @@ class StreamEncoder:
         )
         self._reason = ""
         self._forget()
+        self._lost = self.state.seq > 0  # whatever happened so far has to be replayed first
 
     def _forget(self) -> None:
         """Nothing was sent yet."""
@@ -68,10 +69,10 @@ class StreamEncoder:
     def feed(self, event: Event) -> list[Chunk] | Restart:
         """What an event changes in the message; nothing for most events of other turns."""
         patches = self.state.apply(event)
-        if self._lost:
-            return Restart("nothing was replayed since the last restart")
         if isinstance(event, ev.TurnStarted | ev.TurnEnded) and event.verdict == "applied":
             self._turn(event)
+        if self._lost:
+            return Restart("the turn was not replayed")
         try:
             chunks = [chunk for patch in patches for chunk in self._tell(patch)]
             if chunks and self.finished:
