@@ -32,36 +32,117 @@ CALLS = (
     R(
         "C1",
         "A call has one id, exec_ and 12 hex digits, that the database keeps unique; all other ids lead to it.",
-        (),
+        (
+            "tests/test_laws.py::test_an_id_that_is_taken_is_minted_again",
+            "tests/test_lifecycle.py::test_a_call_may_have_several_foreign_ids",
+            "tests/test_store.py::StoreSuite::test_a_call_is_found_by_id_prefix_alias_or_last",
+        ),
     ),
     R(
         "C2",
         "A foreign id stands for the latest call that bore it, and reopening it after the end makes a new call.",
-        (),
+        (
+            "tests/test_lifecycle.py::test_which_call_a_foreign_id_means",
+            "tests/test_lifecycle.py::test_a_foreign_id_over_a_whole_session",
+            "tests/test_acp.py::test_ids_that_start_anew_with_every_turn_are_new_calls",
+        ),
     ),
-    R("C3", "Two calls with the same tool and the same arguments stay two calls.", ()),
+    R(
+        "C3",
+        "Two calls with the same tool and the same arguments stay two calls.",
+        (
+            "tests/test_python_api.py::test_the_same_call_twice_is_two_calls",
+            "tests/test_lifecycle.py::test_without_a_foreign_id_each_opening_is_a_call_of_its_own",
+        ),
+    ),
     R(
         "C4",
         "One table holds the nine states and their transitions; whatever follows an end is noted and alters nothing.",
-        (),
+        (
+            "tests/test_lifecycle.py::test_the_matrix_is_the_table_of_the_design",
+            "tests/test_lifecycle.py::test_late_events_change_nothing_but_the_note",
+            "tests/test_laws.py::test_a_call_ends_at_most_once_and_stays_as_it_ended",
+        ),
     ),
-    R("C5", "No call stays open for ever, whoever dies or goes silent, and its end carries a readable reason.", ()),
-    R("C6", "Nobody sees an event, or hears that it was taken, before it is safely stored.", ()),
+    R(
+        "C5",
+        "No call stays open for ever, whoever dies or goes silent, and its end carries a readable reason.",
+        (
+            "tests/test_liveness.py::test_a_dead_owners_calls_are_lost_when_the_ledger_opens",
+            "tests/test_liveness.py::test_a_turn_that_broke_off_ends_its_calls_at_once",
+            "tests/test_liveness.py::test_an_unanswered_approval_denies",
+            "tests/test_processes.py::test_a_process_killed_at_any_moment_loses_nothing_acknowledged",
+            "tests/test_import.py::test_wherever_a_record_stops_every_call_has_ended",
+        ),
+    ),
+    R(
+        "C6",
+        "Nobody sees an event, or hears that it was taken, before it is safely stored.",
+        (
+            "tests/test_feed.py::test_what_is_delivered_can_be_read_by_anybody",
+            "tests/test_power.py::test_acknowledged_events_survive_a_power_cut_at_any_moment",
+            "tests/test_processes.py::test_a_process_killed_at_any_moment_loses_nothing_acknowledged",
+        ),
+    ),
     R(
         "C7",
         "Sending an event again under its key gives the first answer; another body under that key is a conflict.",
-        (),
+        (
+            "tests/test_laws.py::test_a_draft_sent_again_under_its_key_changes_nothing",
+            "tests/test_laws.py::test_another_body_under_a_key_is_refused_and_leaves_no_trace",
+            "tests/test_import.py::test_importing_a_file_twice_changes_nothing",
+        ),
     ),
     R(
         "C8",
         "The store numbers the events of a session from 1 upwards without holes, and clocks have no say in it.",
-        (),
+        (
+            "tests/test_laws.py::test_events_are_numbered_from_one_without_gaps",
+            "tests/test_processes.py::test_four_processes_write_and_a_fifth_follows",
+            "tests/test_store.py::StoreSuite::test_time_running_backwards_changes_no_order",
+        ),
     ),
-    R("C9", "Folding live, folding from disk and applying patches agree to the byte after every single event.", ()),
-    R("C10", "What an update leaves out stays as it was; an explicit null clears where the protocol means it to.", ()),
-    R("C11", "Broken or hostile content in one event leaves the rest of the session readable.", ()),
-    R("C12", "The cost of an event does not grow with the length of its session.", ()),
-    R("C13", "One table translates each state into the words of every vocabulary.", VIEWS),
+    R(
+        "C9",
+        "Folding live, folding from disk and applying patches agree to the byte after every single event.",
+        (
+            "tests/test_laws.py::test_every_prefix_is_the_same_live_in_bulk_from_storage_and_in_the_browser",
+            "tests/test_laws.py::test_the_store_with_checkpoints_anywhere_reads_as_the_fold_of_its_log",
+        ),
+    ),
+    R(
+        "C10",
+        "What an update leaves out stays as it was; an explicit null clears where the protocol means it to.",
+        (
+            "tests/test_fold.py::test_what_is_told_last_stands_and_what_is_not_told_stays",
+            "tests/test_events.py::test_absent_and_null_stay_apart",
+            "tests/test_acp.py::test_what_an_update_leaves_out_stays_and_null_clears",
+        ),
+    ),
+    R(
+        "C11",
+        "Broken or hostile content in one event leaves the rest of the session readable.",
+        (
+            "tests/test_bad_input.py::test_no_event_whatever_it_holds_makes_a_session_unreadable",
+            "tests/test_acp.py::test_no_message_makes_the_decoder_raise",
+        ),
+    ),
+    R(
+        "C12",
+        "The cost of an event does not grow with the length of its session.",
+        (
+            "tests/test_laws.py::test_writing_to_a_long_session_takes_the_statements_of_a_short_one",
+            "tests/test_laws.py::test_a_long_text_is_held_in_few_pieces",
+        ),
+    ),
+    R(
+        "C13",
+        "One table translates each state into the words of every vocabulary.",
+        (
+            "tests/test_words.py::test_each_state_has_the_words_of_the_design",
+            "tests/test_words.py::test_every_state_has_its_words",
+        ),
+    ),
 )
 
 SHELL = (
@@ -109,51 +190,144 @@ ACT_OBSERVE = (
         DECODERS,
     ),
     R("S1.4", "Producers without ids and readers without the new fields go on working.", DECODERS),
-    R("S1.5", "Any result can be stored, even one that JSON has no form for.", DECODERS),
+    R(
+        "S1.5",
+        "Any result can be stored, even one that JSON has no form for.",
+        (
+            "tests/test_codec.py::TestSafe::test_anything_becomes_json",
+            "tests/test_python_api.py::test_any_arguments_and_results_are_shown_safely",
+        ),
+    ),
     R(
         "S1.6",
         "The timeline shows acts, observes and user messages, and a tool is nameless only if nothing names it.",
         DECODERS,
     ),
-    R("S1.7", "After an upgrade the previous version still opens the file, as far back as the file itself says.", ()),
+    R(
+        "S1.7",
+        "After an upgrade the previous version still opens the file, as far back as the file itself says.",
+        (
+            "tests/test_faults.py::test_a_newer_ledger_that_only_added_is_opened",
+            "tests/test_faults.py::test_a_newer_ledger_that_we_cannot_read_is_left_alone",
+            "tests/test_faults.py::test_migrations_bring_an_older_ledger_up_to_date",
+        ),
+    ),
     R("S1.8", "The order in which to upgrade servers and readers, and how to check it, is written down.", PAGE),
 )
 
 ENTRIES = (
-    R("S2.1", "A session reads as entries of seven types.", ()),
-    R("S2.2", "The twelve entry rules live in the fold alone; everything else applies its patches.", ()),
-    R("S2.3", "A chunk continues the very last entry if kind and message agree, and otherwise opens another.", ()),
+    R(
+        "S2.1",
+        "A session reads as entries of seven types.",
+        ("tests/test_fold.py::test_the_seven_types_of_entry_are_those_that_the_rules_make",),
+    ),
+    R(
+        "S2.2",
+        "The twelve entry rules live in the fold alone; everything else applies its patches.",
+        (
+            "tests/test_rules.py::test_every_event_that_changes_entries_has_its_rule_in_the_fold",
+            "tests/test_laws.py::test_every_prefix_is_the_same_live_in_bulk_from_storage_and_in_the_browser",
+        ),
+    ),
+    R(
+        "S2.3",
+        "A chunk continues the very last entry if kind and message agree, and otherwise opens another.",
+        (
+            "tests/test_fold.py::test_a_chunk_extends_the_last_entry_or_begins_one",
+            "tests/test_fold.py::test_thoughts_and_messages_do_not_extend_each_other",
+            "tests/test_fold.py::test_message_ids_tell_texts_apart_where_they_are_given",
+        ),
+    ),
     R(
         "S2.4",
         "Whether a source sends pieces or ever longer wholes is declared or learned, and the text comes out right.",
-        (),
+        (
+            "tests/test_text.py::test_an_undeclared_text_ends_as_what_its_chunks_showed",
+            "tests/test_text.py::test_three_growths_to_24_characters_prove_a_cumulative_source_by_one_put",
+            "tests/test_text.py::test_what_is_proven_holds_for_the_source_and_kind",
+            "tests/test_text.py::test_dedupe_is_the_literal_rule",
+            "tests/test_laws.py::test_a_text_in_deltas_reads_the_same_however_it_was_cut",
+        ),
     ),
-    R("S2.5", "Tools are shown under their short name and keep the name they came with.", ()),
-    R("S2.6", "A call can be announced twice, or updated before it was announced, and is still one call.", ()),
+    R(
+        "S2.5",
+        "Tools are shown under their short name and keep the name they came with.",
+        (
+            "tests/test_lifecycle.py::test_tool_names_are_freed_of_their_server",
+            "tests/test_fold.py::test_names_lose_the_prefix_of_their_server_and_keep_it_beside",
+        ),
+    ),
+    R(
+        "S2.6",
+        "A call can be announced twice, or updated before it was announced, and is still one call.",
+        (
+            "tests/test_acp.py::test_a_repeated_call_is_told_anew_and_stays_one",
+            "tests/test_fold.py::test_the_first_event_about_a_call_makes_its_entry",
+            "tests/test_acp.py::test_a_request_is_an_update_and_its_options_are_the_agents_words",
+        ),
+    ),
     R(
         "S2.7",
         "A permission request outlives a restart and takes one answer; who comes second learns who was first.",
-        (),
+        (
+            "tests/test_python_api.py::test_requests_and_answers_survive_a_restart",
+            "tests/test_python_api.py::test_the_second_answer_learns_of_the_first",
+        ),
     ),
-    R("S2.8", "Output of any size is kept in full, with a preview and its size on the entry.", ()),
-    R("S2.9", "An entry's id is the number of the event that made it, now and after every reload.", ()),
+    R(
+        "S2.8",
+        "Output of any size is kept in full, with a preview and its size on the entry.",
+        (
+            "tests/test_secrets.py::test_large_output_is_kept_whole_beside_the_log",
+            "tests/test_secrets.py::test_large_json_is_kept_whole_too",
+        ),
+    ),
+    R(
+        "S2.9",
+        "An entry's id is the number of the event that made it, now and after every reload.",
+        (
+            "tests/test_fold.py::test_the_first_event_about_a_call_makes_its_entry",
+            "tests/test_laws.py::test_the_store_with_checkpoints_anywhere_reads_as_the_fold_of_its_log",
+        ),
+    ),
     R(
         "S2.10",
         "Capabilities make an entry each time, commands never, a mode only if it is another one than before.",
-        (),
+        (
+            "tests/test_fold.py::test_capabilities_make_a_meta_entry_each_time",
+            "tests/test_fold.py::test_a_mode_that_changes_makes_an_entry",
+            "tests/test_fold.py::test_commands_change_the_session_and_make_no_entry",
+        ),
     ),
-    R("S2.11", "What an agent replays when a session is loaded does not change what was seen live.", ()),
+    R(
+        "S2.11",
+        "What an agent replays when a session is loaded does not change what was seen live.",
+        (
+            "tests/test_acp.py::test_what_an_agent_replays_changes_nothing_that_was_recorded_live",
+            "tests/test_acp.py::test_a_replay_brings_only_what_is_news",
+        ),
+    ),
     R(
         "S2.12",
         "A text counts as streaming until something else makes an entry or its message, turn or source ends.",
-        (),
+        (
+            "tests/test_fold.py::test_a_text_ends_with_what_makes_an_entry_and_with_the_turn",
+            "tests/test_fold.py::test_a_text_is_not_split_by_what_makes_no_entry",
+        ),
     ),
-    R("S2.13", "An answered permission shows the option and the time, reaches the agent and stops being pending.", ()),
+    R(
+        "S2.13",
+        "An answered permission shows the option and the time, reaches the agent and stops being pending.",
+        DECODERS,
+    ),
     R("S2.14", "The prompt box completes the commands that the agent offers.", PAGE),
     R(
         "S2.15",
         "The entry rules are documented, and rules in the code and rules in the document are the same twelve.",
-        PAGE,
+        (
+            "tests/test_rules.py::test_every_rule_is_documented_and_cited_in_code",
+            "tests/test_rules.py::test_a_rule_that_code_cites_exists",
+        ),
     ),
 )
 

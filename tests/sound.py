@@ -12,14 +12,7 @@ import msgspec
 import callslip
 from callslip.ledger import Ledger
 from callslip.settings import Settings
-
-try:
-    from callslip.verify import verify
-except ImportError:
-
-    async def verify(ledger: Ledger, session: str | None = None) -> list[Any]:
-        return []
-
+from callslip.verify import verify
 
 PROGRAMS = Path(__file__).parent / "programs"
 

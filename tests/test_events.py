@@ -5,48 +5,38 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import apsw
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET, structs
 
+import callslip
 from callslip import events as ev
 from callslip.errors import Refused
-from callslip.events import EVENT_TYPES, STREAMED, TERMINAL, Alias, Blob, decode_event, encode_event, type_of
+from callslip.events import (
+    EVENT_TYPES,
+    STREAMED,
+    TERMINAL,
+    Alias,
+    Blob,
+    decode_event,
+    encode_event,
+    parse_event,
+    type_of,
+)
 from callslip.intake import read_event
 from tests.strategies import any_event, logs
 
 TYPES = [
-    "session.capabilities",
-    "session.commands",
-    "session.mode",
-    "session.info",
-    "turn.started",
-    "turn.ended",
-    "message.user",
-    "message.delta",
-    "thought.delta",
-    "message.ended",
-    "plan.updated",
-    "call.proposed",
-    "call.inputDelta",
-    "call.input",
-    "call.started",
-    "call.requeued",
-    "call.progress",
-    "call.completed",
-    "call.failed",
-    "call.denied",
-    "call.cancelled",
-    "call.expired",
-    "call.lost",
-    "approval.requested",
-    "approval.granted",
-    "approval.refused",
-    "approval.withdrawn",
-    "raw",
+    *("session.capabilities", "session.commands", "session.mode", "session.info", "turn.started", "turn.ended"),
+    *("message.user", "message.delta", "thought.delta", "message.ended", "plan.updated"),
+    *("call.proposed", "call.inputDelta", "call.input", "call.started", "call.requeued", "call.progress"),
+    *("call.completed", "call.failed", "call.denied", "call.cancelled", "call.expired", "call.lost"),
+    *("approval.requested", "approval.granted", "approval.refused", "approval.withdrawn", "raw"),
 ]
+ENDS = ["completed", "failed", "denied", "cancelled", "expired", "lost"]
 NEEDED: dict[str, dict[str, Any]] = {
     "session.commands": {"commands": []},
     "session.mode": {"mode": "m"},
@@ -66,9 +56,7 @@ def least(name: str) -> ev.Event:
 def test_the_types_are_those_of_the_design() -> None:
     """Every fact the log can hold, and no other."""
     assert sorted(EVENT_TYPES) == sorted(TYPES)
-    assert {type_of(cls()) for cls in TERMINAL} == {
-        f"call.{end}" for end in ["completed", "failed", "denied", "cancelled", "expired", "lost"]
-    }
+    assert [type_of(cls()) for cls in TERMINAL] == [f"call.{end}" for end in ENDS]
     assert {str(cls.__struct_config__.tag) for cls in STREAMED} == {
         "message.delta",
         "thought.delta",
@@ -104,19 +92,8 @@ def test_what_the_ledger_adds_reads_back_too(log: list[ev.Event]) -> None:
 
 def test_names_are_camel_case_on_the_wire() -> None:
     """And aliases are pairs."""
-    event = (
-        ev.CallProposed(tool_name="ls", raw_tool_name="mcp__x__ls", aliases=(Alias("acp", "1"),), exit_status=0)
-        if False
-        else (
-            ev.CallFailed(
-                tool_name="ls",
-                raw_tool_name="mcp__x__ls",
-                aliases=(Alias("acp", "1"),),
-                exit_status=3,
-                blob=Blob("h", 9),
-            )
-        )
-    )
+    told = {"tool_name": "ls", "raw_tool_name": "mcp__x__ls", "exit_status": 3}
+    event = ev.CallFailed(aliases=(Alias("acp", "1"),), blob=Blob("h", 9), **told)
     assert json.loads(encode_event(event)) == {
         "type": "call.failed",
         "toolName": "ls",
@@ -155,16 +132,44 @@ def test_fields_of_a_newer_version_are_ignored() -> None:
 def test_an_unknown_type_is_no_event(body: bytes) -> None:
     """It is refused where it comes in, by name; a decoder that meets one keeps it whole as `raw`."""
     with pytest.raises(msgspec.ValidationError):
-        decode_event(body)
+        parse_event(body)
     with pytest.raises(Refused) as refused:
         read_event(json.loads(body))
     assert refused.value.field in ("type", "event")
 
 
 @pytest.mark.parametrize(
+    "told", [{"type": "call.teleported", "to": "Mars"}, {"type": "call.started", "attempt": "many"}, {"text": "x"}]
+)
+def test_a_stored_event_of_a_newer_version_is_kept_whole(told: dict[str, Any]) -> None:
+    """C11, S1.7: what a newer version wrote makes no session unreadable for an older one."""
+    body = {"seq": 7, "at": 5, "source": "s", "key": "k", "verdict": "applied", **told}
+    event = decode_event(json.dumps(body).encode())
+    assert event == ev.Raw(seq=7, at=5, source="s", key="k", format="events", body=body)
+    for broken in (b"{}", b"[]", b"{", b'{"type":"call.teleported","seq":"7"}'):
+        with pytest.raises(msgspec.DecodeError):
+            decode_event(broken)
+
+
+@pytest.mark.anyio
+async def test_a_session_with_an_event_of_a_newer_version_stays_readable(db: str) -> None:
+    """C11: everything else in it shows, is followed and goes on."""
+    async with await callslip.open(db) as ledger:
+        await ledger.append("s", [ev.MessageUser(text=text) for text in ("before", "?", "after")])
+        connection = apsw.Connection(db.removeprefix("sqlite:///"))
+        connection.execute("""UPDATE events SET body = CAST('{"type":"message.sung","seq":2}' AS BLOB) WHERE seq = 2""")
+        connection.close()
+        assert [entry.content for entry in (await ledger.snapshot("s")).entries] == ["before", "after"]
+        await ledger.project("s")
+        await ledger.append("s", [ev.MessageUser(text="more")])
+        assert [entry.content for entry in (await ledger.snapshot("s")).entries] == ["before", "after", "more"]
+        assert [event.seq async for event in ledger.events("s")] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
     ("body", "field"),
     [
-        ({"type": "message.user"}, "event"),
+        ({"type": "message.user"}, "text"),
         ({"type": "message.user", "text": 7}, "text"),
         ({"type": "call.started", "attempt": "one"}, "attempt"),
         ({"type": "call.proposed", "scope": "world"}, "scope"),

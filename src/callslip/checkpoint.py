@@ -197,6 +197,7 @@ async def project(store: Store, name: str) -> bool:
         pieces=pieces,
         dropped=dropped,
         afresh=at is None,
+        number=session.id,
     )
     return await store.save_progress(progress)
 

@@ -15,13 +15,7 @@ import callslip
 import callslip.ledger
 import callslip.store.sqlite
 from callslip import events as ev
-
-try:
-    from callslip.verify import verify
-except ImportError:
-
-    async def verify(ledger):
-        return []
+from callslip.verify import verify
 
 
 async def main(url: str) -> dict[str, object]:

@@ -70,7 +70,10 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """What a projector adds to a checkpoint. It counts only if the checkpoint still stands at `after`."""
+    """What a projector adds to a checkpoint. It counts only if the checkpoint still stands at `after`.
+
+    `number` is the session's row: one that was deleted and came again under its name is another.
+    """
 
     session: str
     after: int
@@ -80,6 +83,7 @@ class Progress(msgspec.Struct, frozen=True):
     pieces: list[tuple[int, str, int, str]]
     dropped: list[tuple[int, str]]
     afresh: bool = False
+    number: int = 0
 
 
 class Tally(msgspec.Struct, frozen=True):

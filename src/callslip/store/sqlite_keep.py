@@ -23,13 +23,16 @@ def _session(connection: Connection, name: str) -> int | None:
 def save_progress(connection: Connection, progress: Progress) -> bool:
     """Move a checkpoint on, unless somebody else did: the same events give the same rows, so one is enough."""
     session = _session(connection, progress.session)
-    if session is None:
+    if session is None or progress.number not in (0, session):
         return False
-    rows = connection.execute("SELECT seq FROM checkpoints WHERE session = ?", (session,)).fetchall()
+    version = progress.checkpoint.version
+    rows = connection.execute("SELECT seq, version FROM checkpoints WHERE session = ?", (session,)).fetchall()
     if progress.afresh:
+        if rows and rows[0][1] == version:
+            return False
         connection.execute("DELETE FROM entries WHERE session = ?", (session,)).fetchall()
         connection.execute("DELETE FROM pieces WHERE session = ?", (session,)).fetchall()
-    elif (rows[0][0] if rows else 0) != progress.after:
+    elif rows != [(progress.after, version)]:
         return False
     for entry, field in progress.dropped:
         connection.execute(SQL["drop_pieces"], (session, entry, field)).fetchall()

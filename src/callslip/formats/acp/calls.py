@@ -207,8 +207,6 @@ class Calls:
         known = self._known.get(identity) or self._begin(identity)
         if status == "in_progress" and (known.ended or known.turn != self._turn):
             status = ""  # A start would open a new call; this only comes late.
-        if response(update) is not UNSET:
-            known.response = response(update)
         return self._stand(identity, known, status, told(update), update)
 
     def _stand(
@@ -216,6 +214,8 @@ class Calls:
     ) -> list[Event]:
         """Where an update says that its call stands; an end is one event with all that is said of it."""
         aliases, more = alias(identity), meanwhile(update)
+        if response(update) is not UNSET:
+            known.response = response(update)
         if status in ENDING:
             text: list[Event] = [ev.CallProgress(aliases=aliases, text=more["text"])] if "text" in more else []
             out = came_out(update, known.response)
