@@ -297,24 +297,28 @@ async def test_another_version_of_the_fold_derives_it_afresh(ledger: Ledger, mon
 
 
 async def test_two_versions_at_work_do_not_mix(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An older process that moves on from its own checkpoint does not add to one that a newer made meanwhile."""
+    """An older process that moves on from its own checkpoint does not add to one that a newer made there."""
     await ledger.append(SESSION, [ev.MessageUser(text="a"), said("b")])
     await ledger.project(SESSION)
-    save, old = ledger.store.save_progress, fold.VERSION
+    save, newer = ledger.store.save_progress, list[Any]()
 
-    async def slow(progress: Any) -> bool:
-        monkeypatch.setattr(ledger.store, "save_progress", save)
-        monkeypatch.setattr(checkpoint, "VERSION", old + 1)
-        await ledger.append(SESSION, [ev.MessageUser(text="c")])
-        assert await checkpoint.project(ledger.store, SESSION)
-        monkeypatch.setattr(checkpoint, "VERSION", old)
+    async def waits(progress: Any) -> bool:
+        newer.append(progress)
+        return True
+
+    async def overtaken(progress: Any) -> bool:
+        assert await save(newer[0])
         return await save(progress)
 
-    await ledger.append(SESSION, [said("more")])
-    monkeypatch.setattr(ledger.store, "save_progress", slow)
+    with monkeypatch.context() as upgraded:
+        upgraded.setattr(checkpoint, "VERSION", fold.VERSION + 1)
+        upgraded.setattr(ledger.store, "save_progress", waits)
+        await checkpoint.project(ledger.store, SESSION)
+    await ledger.append(SESSION, [said("more"), ev.MessageUser(text="c")])
+    monkeypatch.setattr(ledger.store, "save_progress", overtaken)
     assert not await checkpoint.project(ledger.store, SESSION)
     at = await ledger.store.checkpoint(SESSION)
-    assert at is not None and at.version == old + 1
+    assert at is not None and (at.seq, at.version) == (2, fold.VERSION + 1)
     assert await stored(ledger) == await whole(ledger)
 
 

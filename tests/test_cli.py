@@ -679,7 +679,7 @@ def exported(db: str, session: str, *arguments: str) -> str:
 
 # Text that might begin a secret is held back anew, so that numbers may move on by one. And a record that stops in the
 # middle of something is ended where it is imported (C5). All else is equal.
-MOVED = ("id", "at", "late")
+MOVED = ("id", "at", "end", "late")
 ENDED_BY_EOF = ("status", "endedAt", "reason", "state", "streaming", "responseTime")
 
 

@@ -219,6 +219,19 @@ def test_any_value_is_a_value(session: Session, name: str, value: Any) -> None:
     assert canonical(getattr(session.last, ENDED[name])) == canonical(value)
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(1, True), (1, 1.0), ([1], [True]), ({"a": 0}, {"a": False}), (0.0, -0.0), ({"a": [1]}, {"a": [1.0]}), ([], None)],
+)
+def test_what_python_takes_for_equal_is_told_anew(session: Session, first: Any, second: Any) -> None:
+    """C9, C10: entries are compared as JSON, so an update from 1 to true shows, live and in the approval's edit."""
+    session.take(ev.CallProposed(call="exec_1", input=first), ev.CallProgress(call="exec_1", input=second))
+    assert canonical(session.last.raw_input) == canonical(second)
+    session.take(ev.ApprovalRequested(call="exec_1", approval="a1"))
+    session.take(ev.ApprovalGranted(call="exec_1", approval="a1", input=first))
+    assert canonical(session.entries[0].raw_input) == canonical(first)
+
+
 def test_a_later_proposal_takes_nothing_back(session: Session) -> None:
     """C10: round, place and scope stay unless they are told anew."""
     session.take(ev.CallProposed(call="exec_1", iteration=2, index=0, scope="detached"))

@@ -361,6 +361,35 @@ def test_an_undeclared_text_reads_the_same_with_and_without_redaction(text: str,
         assert said(parts, "auto") == seen
 
 
+def test_what_waited_says_nothing_that_is_old() -> None:
+    """C10: the end of a chunk that waited brings its text, and not again the title that the chunk had told."""
+    one = {"aliases": (Alias("acp", "1"),)}
+    desk = written(
+        [
+            ev.CallStarted(**one),
+            ev.CallProgress(**one, text="key: sk-", title="old", content=1, source="agent"),
+            ev.CallProgress(**one, title="new", content=2),
+            ev.CallCompleted(**one, source="other"),
+        ]
+    )
+    (entry,) = desk.state.snapshot().entries
+    assert (entry.output_text, entry.title, entry.content) == ("key: sk-", "new", 2)
+    (released,) = [event for event in desk.log if getattr(event, "text", "") == "sk-"]
+    assert released.source == "agent"
+
+
+@pytest.mark.parametrize("policy", ["delta", "auto", "cumulative", "dedupe"])
+@pytest.mark.parametrize(
+    "event",
+    [ev.CallProgress(title="x"), ev.MessageUser(text="hi"), ev.TurnEnded(), ev.CallProposed(), ev.MessageEnded()],
+)
+def test_what_waited_leaves_before_what_ends_its_text(policy: str, event: Event) -> None:
+    """S2.12: the message is whole before the entry that follows it, also if its last word might have begun a secret."""
+    desk = written([ev.TurnStarted(), ev.MessageDelta(text="ask for s", chunks=policy), event])
+    first = desk.state.snapshot().entries[0]
+    assert (first.content, first.streaming) == ("ask for s", False)
+
+
 # Cost
 
 

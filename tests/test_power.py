@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from callslip import events as ev
 from callslip.errors import CallslipError
 from callslip.ledger import Ledger
-from tests.disk import Acknowledged, Disk, Image, images
+from tests.disk import Acknowledged, Delete, Disk, Image, Write, images
 from tests.sound import events, faults, opened
 
 RUNS = 2
@@ -102,7 +103,23 @@ async def test_acknowledged_events_survive_a_power_cut_at_any_moment(tmp_path: P
             assert not await risen(ledger, image.acknowledged), f"run {run}, cut {number}"
             await ledger.append("a", [ev.MessageUser(text="on we go")])
             await ledger.close()
+            shutil.rmtree(folder / f"cut{number}")
     assert torn > CUTS, "hardly a cut fell between a write and its sync"
+
+
+@pytest.mark.anyio
+async def test_a_power_cut_while_the_file_is_made_leaves_one_that_opens(tmp_path: Path) -> None:
+    """C6: at each of the first steps, whatever of them reached the disk, the next opening makes the ledger."""
+    chance = random.Random(5)
+    log = await log_of(tmp_path, "FULL", 20, chance)
+    made = next(number for number, line in enumerate(log, 1) if isinstance(line, Delete))  # of the first journal
+    torn = next(number for number, line in enumerate(log, 1) if isinstance(line, Write) and line.path.endswith(".db"))
+    cuts = [cut for cut in range(1, made + 4) for _ in range(4)] + [torn] * 30
+    for number, image in enumerate(images(log, cuts, chance)):
+        ledger, _ = await after(image, tmp_path / f"cut{number}")
+        await ledger.append("a", [ev.MessageUser(text="on we go")])
+        assert not await faults(ledger)
+        await ledger.close()
 
 
 @pytest.mark.anyio

@@ -208,7 +208,19 @@ class StoreSuite:
 
     async def test_any_legal_name_is_a_session(self, ledger: Ledger) -> None:
         """Names that look like SQL, patterns or other scripts are only names."""
-        odd = ["'; DROP TABLE events;--", "%", "_", "a b", "\u00e9", "\u65e5\u672c", "\U0001f600", "A", "a", "x" * 200]
+        odd = [
+            "'; DROP TABLE events;--",
+            "%",
+            "_",
+            "a b",
+            "\u00e9",
+            "\u65e5\u672c",
+            "\U0001f600",
+            "A",
+            "a",
+            "x" * 200,
+            "\U0010ffff" * 50,
+        ]
         for name in odd:
             await ledger.append(name, said(name))
         for name in odd:
@@ -465,3 +477,19 @@ async def test_bodies_in_the_file_are_the_events_as_json(db: str) -> None:
         (made,) = await ledger.append("a", said("x"))
         ((seq, body),) = await ledger.store.events("a", 0, 10)
     assert seq == 1 and isinstance(body, bytes) and decode_event(body) == made and body.startswith(b'{"type":"message')
+
+
+@pytest.mark.anyio
+async def test_a_listener_that_fails_leaves_no_writer_waiting(db: str) -> None:
+    """What is durable is acknowledged, whatever becomes of those who are told."""
+    told: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
+    async with await callslip.open(db) as ledger:
+
+        def broken(made: list[Stored]) -> None:
+            raise RuntimeError("a listener broke")
+
+        ledger.store.on_commit(broken)
+        async with asyncio.timeout(5):
+            await ledger.append("a", said("x"))
+    assert "a listener broke" in str(told[0]["exception"])

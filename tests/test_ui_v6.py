@@ -255,7 +255,6 @@ RESTARTS = {
     "cumulative_text_ends_early": ["a text was repaired"] * 2,
     "progress_output": ["a title was taken away"],
     "detached_call_changes": ["a call of an earlier step was changed"],
-    "clock_stands_still": ["a call ended before a text that was shown beside it"],
     "turn_id_reused": ["the turn went on after its end"],
 }
 

@@ -179,6 +179,12 @@ DAMAGES: dict[str, tuple[str, str]] = {
     "a piece too many": ("INSERT INTO pieces SELECT session, 2, field, 0, text FROM pieces LIMIT 1", "checkpoint"),
     # blobs
     "a blob is missing": ("DELETE FROM blobs", "blob"),
+    "a blob is not kept for its event": ("DELETE FROM blob_uses", "blob"),
+    "another blob is kept for an event": ("UPDATE blob_uses SET hash = 'x'", "blob"),
+    "a blob is kept for an event that names none": (
+        "INSERT INTO blob_uses SELECT session, 1, hash FROM blob_uses",
+        "blob",
+    ),
     "a blob is not whole": ("UPDATE blobs SET whole = 0", "blob"),
     "a blob is shorter": ("UPDATE blob_pieces SET data = substr(data, 2)", "blob"),
     "a blob has another content": ("UPDATE blob_pieces SET data = CAST(replace(data, 'x', 'y') AS BLOB)", "blob"),

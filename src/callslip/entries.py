@@ -51,7 +51,10 @@ class Thought(Entry, tag="thought", kw_only=True):
 
 
 class ToolCall(Entry, tag="tool_call", kw_only=True):
-    """One call. `toolCallId` is what foreign clients know it by, `callId` is its execution id. RULES 3, 4."""
+    """One call. `toolCallId` is what foreign clients know it by, `callId` is its execution id. RULES 3, 4.
+
+    `end` is the seq of the event that ended it, `late` that of the last one that came after.
+    """
 
     call_id: str
     tool_call_id: str
@@ -80,6 +83,7 @@ class ToolCall(Entry, tag="tool_call", kw_only=True):
     approval: str = ""
     started_at: int = 0
     ended_at: int = 0
+    end: int = 0
     source: str = ""
     late: int = 0
 

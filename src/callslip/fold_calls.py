@@ -146,8 +146,8 @@ def _move(board: Board, entry: ToolCall, status: str, event: Event, changed: lis
     entry.status = status
     changed.append("status")
     if status in ENDS:
-        entry.ended_at = event.at
-        changed.append("ended_at")
+        entry.ended_at, entry.end = event.at, event.seq
+        changed += ("ended_at", "end")
         board.calls.pop(entry.call_id, None)
         for field in ("input_text", "output_text") if board.texts else ():
             text = board.texts.pop((entry.id, field), None)

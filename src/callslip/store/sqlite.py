@@ -30,7 +30,7 @@ from callslip.store.writer import Writer
 
 T = TypeVar("T")
 PIECE = 2**20
-LAST = "\U0010ffff"
+LAST = "\U0010ffff" * 200  # No name that begins with a prefix comes after the prefix and this.
 
 
 class SqliteStore:
@@ -215,6 +215,11 @@ class SqliteStore:
         row = self._one("blob_piece", identity, number)
         return row[0] if row else b""
 
+    async def used_blob(self, session: str, seq: int) -> str:
+        """The blob that an event is known to name, and that is kept for it."""
+        row = self._one("used_blob", session, seq)
+        return row[0] if row else ""
+
     # Deriving it all again
 
     @asynccontextmanager
@@ -233,7 +238,7 @@ class SqliteStore:
 
     async def tally(self, session: str) -> Tally:
         row = self._one("tally", session)
-        return Tally(*row) if row else Tally(0, 0, 0, 0, 0, 0)
+        return Tally(*row) if row else Tally(0, 0, 0, 0, 0, 0, 0)
 
     async def keys(self, session: str, after: str, limit: int) -> list[KeyRow]:
         return [KeyRow(*row) for row in self._all("keys", session, after, limit)]

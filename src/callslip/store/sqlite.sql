@@ -156,7 +156,8 @@ DELETE FROM pieces WHERE session = ? AND entry = ? AND field = ?;
 SELECT (SELECT count(*) FROM events WHERE session = s.id), (SELECT count(*) FROM keys WHERE session = s.id),
   (SELECT count(*) FROM calls WHERE session = s.id), (SELECT count(*) FROM approvals WHERE session = s.id),
   (SELECT count(*) FROM entries WHERE session = s.id),
-  (SELECT count(*) FROM (SELECT DISTINCT entry, field FROM pieces WHERE session = s.id))
+  (SELECT count(*) FROM (SELECT DISTINCT entry, field FROM pieces WHERE session = s.id)),
+  (SELECT count(*) FROM blob_uses WHERE session = s.id)
 FROM sessions s WHERE s.name = ?;
 
 -- name: keys
@@ -169,6 +170,9 @@ WHERE s.name = ? AND (a.id, ns) > (?, ?) ORDER BY a.id, ns LIMIT ?;
 
 -- name: blob_piece
 SELECT p.data FROM blobs b JOIN blob_pieces p ON p.hash = b.hash WHERE b.hash = ? AND b.whole = 1 AND p.number = ?;
+
+-- name: used_blob
+SELECT hash FROM blob_uses WHERE session = (SELECT id FROM sessions WHERE name = ?) AND seq = ?;
 
 -- name: use_blob
 INSERT OR REPLACE INTO blob_uses (session, seq, hash) VALUES (?, ?, ?);

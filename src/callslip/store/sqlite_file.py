@@ -133,6 +133,8 @@ def examine(path: str, settings: Settings) -> None:
         header = file.read(100)
     if not header or int.from_bytes(header[68:72], "big") == APPLICATION:
         return
+    if os.path.exists(path + "-journal"):  # A write was cut short, perhaps the very first: SQLite undoes it first.
+        return
     if not header.startswith(b"SQLite format 3\0") or len(header) < 100:
         raise NotADatabase(f"{path} is not a SQLite database")
     connection = _connection(_uri(path), settings, _LOOK)  # What says that it is ours may still be in the WAL.

@@ -164,12 +164,14 @@ class Writer:
                 run(f"PRAGMA synchronous = {self._synchronous}")
 
     def _settle(self, results: list[Done], made: list[Stored]) -> None:
-        if made:
-            self._deliver(made)
-        for future, value, error in results:
-            if future.done():
-                continue
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(value)
+        try:
+            if made:
+                self._deliver(made)
+        finally:  # A listener that fails leaves no writer waiting.
+            for future, value, error in results:
+                if future.done():
+                    continue
+                if error is not None:
+                    future.set_exception(error)
+                else:
+                    future.set_result(value)

@@ -17,7 +17,7 @@ from msgspec import structs
 from callslip import checkpoint
 from callslip import events as ev
 from callslip.errors import NotFound
-from callslip.events import Blob, Event, parse_event
+from callslip.events import Blob, Event, blob_of, parse_event
 from callslip.fold import State
 from callslip.ledger import Ledger
 from callslip.project import take
@@ -70,7 +70,7 @@ class _Session:
         self.row = row
         self.blobs = blobs
         self.last = row.low
-        self.keys = 0
+        self.keys = self.uses = 0
         self.derived = SessionRow(row.name, head=row.low)
         self.state = State(row.name)
         self.report = Report(row.name)
@@ -143,8 +143,7 @@ class _Session:
 
     async def _take(self, event: Event) -> None:
         self.keys += bool(event.key)
-        blob = getattr(event, "blob", None)
-        if isinstance(blob, Blob):
+        if (blob := blob_of(event)) is not None:
             await self._blob(event, blob)
         if isinstance(event, ev.CallEvent) and await self.rows.is_over(event):
             self.report.add("call", f"event {event.seq} was applied to {event.call}, which was not open")
@@ -157,6 +156,9 @@ class _Session:
             self.blobs[blob] = await fault(self.store, blob)
         if self.blobs[blob]:
             self.report.add("blob", f"{blob.hash}, of event {event.seq}, {self.blobs[blob]}")
+        if await self.store.used_blob(self.row.name, event.seq) != blob.hash:
+            self.report.add("blob", f"{blob.hash}, of event {event.seq}, is not kept for it")
+        self.uses += 1
 
     def _session(self) -> None:
         """Retention takes away what the counts of a session counted; the rest of its row can be told."""
@@ -177,6 +179,9 @@ class _Session:
                     self.report.add("key", f"{row.key!r} leads to event {row.seq}, which does not bear it")
         if stored != self.keys:
             self.report.add("key", f"{stored} are stored, but {self.keys} events bear one")
+        kept = (await self.store.tally(self.row.name)).blobs
+        if kept != self.uses:
+            self.report.add("blob", f"are kept for {kept} events, but {self.uses} events name one")
 
 
 def _key(body: bytes) -> str:

@@ -170,8 +170,6 @@ class StreamEncoder:
         assert isinstance(entry, ToolCall)
         before, now = self._calls[identity], self._part(entry)
         self._keep(entry, now)
-        if self._steps.moved(entry):
-            raise _Unsayable("a call ended before a text that was shown beside it")
         chunks = _changes(before, now)
         if any(chunk["type"].startswith("tool-input") for chunk in chunks) and identity not in self._steps.entries:
             raise _Unsayable("a call of an earlier step was changed")

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from callslip.board import Board
 from callslip.entries import Entry, Message, PermissionRequest, Snapshot, Thought, ToolCall
-from callslip.formats.ai_sdk.parts import is_open, is_shown, part_of
+from callslip.formats.ai_sdk.parts import is_shown, part_of
 from callslip.formats.ai_sdk.wire import Part, UIMessage, readable
 
 STEP: Part = {"type": "step-start"}
@@ -66,49 +66,37 @@ def _message(identity: str, entries: list[Entry], asked: dict[str, PermissionReq
 
 
 class Steps:
-    """Where steps begin in one message: a text after calls begins one, once all these calls have ended.
+    """Where steps begin in one message: a text after calls begins one, if all these calls had ended before it.
 
     The client finds a call only in the current step when it is told of new arguments or a new title, so an open call
-    stays in it. Entries do not tell which came first, an end or a text, but for their times: those decide, here and
-    live. If an end turns out no later than a text that was sent before it, `moved` tells.
+    stays in it.
     """
 
     def __init__(self) -> None:
-        self.entries: dict[int, Entry] = {}
+        self.entries: set[int] = set()
         self._open: list[ToolCall] = []
-        self._ended_at = self._spoke_at = -1
+        self._called = False
 
     def begins_with(self, entry: Entry) -> bool:
         """Whether a step begins before this entry, which comes next."""
-        spoken = isinstance(entry, Message | Thought)
-        begins = not self.entries or (spoken and self._all_ended(entry.at))
+        begins = not self.entries or (isinstance(entry, Message | Thought) and self._all_ended(entry.id))
         if begins:
-            self.entries, self._open, self._ended_at = {}, [], -1
-        self.entries[entry.id] = entry
+            self.entries, self._open, self._called = set(), [], False
+        self.entries.add(entry.id)
         if isinstance(entry, ToolCall):
             self._open.append(entry)
-        elif spoken:
-            self._spoke_at = max(self._spoke_at, entry.at)
+            self._called = True
         return begins
 
-    def _all_ended(self, at: int) -> bool:
-        """Whether the step has calls and all of them ended by this time."""
-        ended = [_answered_at(call) for call in self._open if not is_open(call)]
-        self._ended_at = max(self._ended_at, *ended, -1)
-        self._open = [call for call in self._open if is_open(call)]
-        return not self._open and 0 <= self._ended_at <= at
-
-    def moved(self, call: ToolCall) -> bool:
-        """Whether a call of this step, now that it has ended, makes a text that was sent before begin a step."""
-        if is_open(call) or _answered_at(call) > self._spoke_at:
-            return False
-        anew = Steps()
-        return sum(anew.begins_with(entry) for entry in self.entries.values()) > 1
+    def _all_ended(self, seq: int) -> bool:
+        """Whether the step has calls and all of them had ended by this event."""
+        self._open = [call for call in self._open if not 0 < _answered(call) < seq]
+        return self._called and not self._open
 
 
-def _answered_at(call: ToolCall) -> int:
-    """When the message had its answer to a call; to a detached one, at once."""
-    return call.at if call.scope == "detached" else call.ended_at
+def _answered(call: ToolCall) -> int:
+    """The event by which the message had its answer to a call; to a detached one it has it at once."""
+    return call.id if call.scope == "detached" else call.end
 
 
 # What a person said
