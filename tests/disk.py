@@ -4,8 +4,8 @@ While it stands, every connection of this process goes through it. From what it 
 they may lie after the power went: all that was synced, and any part of what was not, down to single sectors. The
 shared memory of the WAL is not on the disk and is not in the image.
 
-With `room` it is a disk that gets full: its WALs and journals are written no further than that. The main file is: SQLite
-ignores a checkpoint that fails, but apsw would raise the exception that told it so.
+With `room` it is a disk that gets full: its WALs and journals are written no further than that. The main file is, since
+SQLite ignores a checkpoint that fails, but apsw would raise the exception that told it so.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class Disk(apsw.VFS):
     """All that happened to the files, in order, in `log`."""
 
     def __init__(self, room: int | None = None) -> None:
-        self.base = apsw.vfs_names()[0]
+        self.below = apsw.vfs_names()[0]
         self.log: list[Any] = []
         self.room = room
         self.sizes: dict[str, int] = {}
-        super().__init__(f"disk-{os.getpid()}-{next(_numbers)}", self.base, makedefault=True)
+        super().__init__(f"disk-{os.getpid()}-{next(_numbers)}", self.below, makedefault=True)
 
     def __enter__(self) -> Disk:
         return self
@@ -91,7 +91,7 @@ class File(apsw.VFSFile):
     def __init__(self, disk: Disk, name: Any, flags: list[int]) -> None:
         self.disk = disk
         self.path = name.filename() if isinstance(name, apsw.URIFilename) else name or ""
-        super().__init__(disk.base, name, flags)
+        super().__init__(disk.below, name, flags)
 
     def xWrite(self, data: bytes, offset: int) -> None:
         self.disk.take(self.path, offset + len(data))

@@ -257,7 +257,7 @@ def test_rows_and_entries_agree(script: list[Event]) -> None:
         assert (row.iteration, row.index, row.scope) == (entry.iteration, entry.index, entry.scope)
         assert (row.attempt, row.worker, row.reason) == (entry.attempt, entry.worker, entry.reason)
         assert (row.turn, row.source, row.created_at) == (entry.turn, entry.source, entry.at)
-        assert (row.started_at, row.ended_at) == (entry.started_at, entry.ended_at)
+        assert (row.started_at, row.ended_at, row.end) == (entry.started_at, entry.ended_at, entry.end)
         assert row.input_mark == input_mark(entry.raw_input)
     asked = {entry.id: entry for entry in entries if isinstance(entry, PermissionRequest)}
     assert {row.entry for row in desk.unit.approvals.values()} == asked.keys()
@@ -290,7 +290,10 @@ def unnamed(event: Event) -> dict[str, str]:
 def final(desk: Desk) -> list[bytes]:
     """Every call as it ended up, without what depends on its place in the log."""
     found = [entry for entry in desk.state.snapshot().entries if isinstance(entry, ToolCall)]
-    told = [structs.replace(e, id=0, call_id="", approval=str(bool(e.approval)), late=int(e.late > 0)) for e in found]
+    told = [
+        structs.replace(e, id=0, call_id="", approval=str(bool(e.approval)), late=int(e.late > 0), end=int(e.end > 0))
+        for e in found
+    ]
     shown = {entry.tool_call_id for entry in found if not entry.tool_call_id.startswith("exec_")}
     return sorted(
         canonical(structs.replace(e, tool_call_id=e.tool_call_id if e.tool_call_id in shown else "")) for e in told
@@ -351,10 +354,11 @@ def test_a_cumulative_text_reads_the_same_however_it_grew(text: str, cuts: list[
     assert said(parts + parts[-1:] * repeats + late, "cumulative") == clean
 
 
-@given(told, Reading.SPLITS)
-def test_an_undeclared_text_reads_the_same_with_and_without_redaction(text: str, cuts: list[int]) -> None:
-    """S2.4: holding back the beginning of what is no secret does not change what the chunks prove."""
+@given(told, Reading.SPLITS, st.booleans())
+def test_an_undeclared_text_reads_the_same_with_and_without_redaction(text: str, cuts: list[int], gaps: bool) -> None:
+    """S2.4: holding back the beginning of what is no secret changes nothing of what chunks prove, nor do empty ones."""
     for parts in (Reading.deltas(text, cuts), Reading.growing(text, cuts)):
+        parts = [part for whole in parts for part in (whole, "")] if gaps else parts
         plain = written([*(ev.MessageDelta(text=part) for part in parts), ev.MessageEnded()], redact=False)
         seen = "".join(entry.content for entry in plain.state.snapshot().entries)
         assume(Redactor().text(seen) == seen)

@@ -130,6 +130,15 @@ def test_three_growths_to_24_characters_prove_a_cumulative_source_by_one_put() -
     assert talk.texts == [CUMULATIVE[3] + "!"]
 
 
+def test_two_growths_prove_nothing_however_long() -> None:
+    """S2.4: the third one does."""
+    talk = Talk()
+    talk.say("x", "x" * 30, "x" * 60)
+    assert not talk.state.proven and talk.texts == ["x" * 91]
+    talk.say("x" * 61)
+    assert talk.state.proven and talk.texts == ["x" * 61]
+
+
 def test_three_growths_that_stay_short_prove_nothing_yet() -> None:
     """S2.4: 23 characters are one too few; the growth that reaches 24 proves it."""
     talk = Talk()

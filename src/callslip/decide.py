@@ -135,12 +135,14 @@ class Writing:
     # Text that may begin a secret waits for what comes next.
 
     def _hold_back(self, event: ev.Streamed) -> ev.Streamed:
-        stream = stream_of(event)
-        redactor, carry = self.how.redactor, self.session.carry.get(stream)
+        redactor, waiting = self.how.redactor, self.session.carry
+        stream = stream_of(event) if waiting else ""
+        carry = waiting.get(stream)
         if carry is None:
             out, tail = redactor.feed("", event.text)
             if not tail:
                 return event if out is event.text else structs.replace(event, text=out)
+            stream = stream_of(event)
         elif not event.text:
             return event
         timed = structs.replace(event, at=event.at or self.now, source=event.source or self.how.source)
