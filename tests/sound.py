@@ -40,14 +40,14 @@ async def names(ledger: Ledger) -> list[str]:
 async def _session_faults(ledger: Ledger, session: str) -> list[str]:
     row = await ledger.store.session(session)
     assert row is not None
-    log = await events(ledger, session)
+    log = [event async for event in ledger.events(session, upto=row.head)]
     seqs = [event.seq for event in log]
     found = [] if seqs == list(range(row.low + 1, row.head + 1)) else [f"{session}: seqs {seqs[:5]} ... {seqs[-5:]}"]
     blobs = [event.blob for event in log if getattr(event, "blob", None)]
     found += [f"{session}: blob {blob.hash}" for blob in blobs if len(await ledger.blob(blob.hash)) != blob.size]
     if not row.low:
-        folded = (await ledger.state_at(session)).snapshot()
         read = await ledger.snapshot(session)
+        folded = (await ledger.state_at(session, read.seq)).snapshot()
         if msgspec.json.encode(folded.entries) != msgspec.json.encode(read.entries):
             found.append(f"{session}: the stored entries are not those that the log gives")
     return found

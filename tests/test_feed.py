@@ -39,7 +39,7 @@ def said(*texts: object) -> list[ev.Event]:
 async def take(ledger: Ledger, session: str, count: int, after: int = 0) -> list[Stored]:
     """The next so many events after a cursor."""
     seen: list[Stored] = []
-    async with contextlib.aclosing(ledger.follow(session, after)) as batches, asyncio.timeout(20):
+    async with contextlib.aclosing(ledger.follow(session, after)) as batches, asyncio.timeout(120):
         async for batch in batches:
             seen += batch
             if len(seen) >= count:

@@ -365,6 +365,14 @@ def test_an_undeclared_text_reads_the_same_with_and_without_redaction(text: str,
         assert said(parts, "auto") == seen
 
 
+@pytest.mark.parametrize("policy", ["delta", "auto", "dedupe"])
+@pytest.mark.parametrize("gap", [[], [""], ["", ""]])
+def test_a_secret_in_two_chunks_does_not_show(policy: str, gap: list[str]) -> None:
+    """A secret that stretches over chunks is found whatever their policy, and empty chunks between do not hide it."""
+    parts = ["the key: sk-", *gap, "ant-api03-abcdefghij", *gap, "0123456789", *gap, " is it"]
+    assert said(parts, policy) == "the key: [redacted:anthropic] is it"
+
+
 def test_what_waited_says_nothing_that_is_old() -> None:
     """C10: the end of a chunk that waited brings its text, and not again the title that the chunk had told."""
     one = {"aliases": (Alias("acp", "1"),)}

@@ -202,6 +202,55 @@ async def test_damage_is_found(ledger: Ledger, file: Path, name: str) -> None:
     assert all(problem.session == "s" and problem.detail for problem in found)
 
 
+# What the log does not determine: who keeps a call alive, when a row was written, what a foreign message looked like.
+FREE = {
+    "sessions": {"id", "name", "carry", "created_at", "updated_at"},
+    "keys": {"mark"},
+    "calls": {"owner", "lease"},
+    "pieces": {"at"},
+    "checkpoints": {"version"},
+    "blobs": {"size", "media", "created_at"},
+}
+TABLES = ["sessions", "events", "keys", "calls", "aliases", "approvals", "entries", "pieces", "checkpoints", "blobs"]
+
+
+def cells(connection: apsw.Connection) -> list[tuple[str, str, dict[str, Any]]]:
+    """Every value that is stored and follows from the log: its table, its column, its row."""
+    found: list[tuple[str, str, dict[str, Any]]] = []
+    for table in [*TABLES, "blob_pieces", "blob_uses"]:
+        cursor = connection.execute(f"SELECT * FROM {table}")
+        names = [column[0] for column in cursor.get_description()]
+        for values in cursor.fetchall():
+            row = dict(zip(names, values, strict=True))
+            found += [(table, name, row) for name in names if name not in FREE.get(table, ())]
+    return found
+
+
+def other(value: Any) -> Any:
+    """Another value that the column takes; of JSON, what is left when its end is missing."""
+    if isinstance(value, bytes):
+        return value[:-1]
+    return value + 1000 if isinstance(value, int) else f"{value}x"
+
+
+async def test_no_value_can_be_changed_unnoticed(ledger: Ledger, file: Path) -> None:
+    """Each stored value by itself, whatever table it is in, also where it says which session a row belongs to."""
+    connection = apsw.Connection(str(file))
+    unnoticed: list[str] = []
+    for table, column, row in cells(connection):
+        here = " AND ".join(f'"{name}" IS ?' for name in row)
+        changed = row | {column: other(row[column])}
+        sql = f'UPDATE {table} SET "{column}" = ? WHERE {here}'
+        connection.execute(sql, (changed[column], *row.values()))
+        assert connection.changes() == 1
+        if not await verify(ledger, "s"):
+            unnoticed.append(f"{table}.{column} of {row}")
+        connection.execute(sql, (row[column], *changed.values()))
+    connection.close()
+    assert not unnoticed
+    assert await verify(ledger) == []
+
+
 async def test_a_damaged_file_is_found(ledger: Ledger, file: Path) -> None:
     """What SQLite itself finds wrong is told once, of the file and not of a session."""
     connection = apsw.Connection(str(file))

@@ -32,7 +32,7 @@ class Channel:
         self.base = self.last = row.head if row else 0
         self.newest: deque[Stored] = deque()
         self.readers = 0
-        self.filling = False
+        self.filling = self.again = False
         self.end: CallslipError | None = None
         self._length = length
         self._wake: set[asyncio.Future[None]] = set()
@@ -130,6 +130,7 @@ class Feed:
             channel.wake()
 
     def _fill_soon(self, channel: Channel) -> None:
+        channel.again = True  # What is read at this moment may be too early.
         if not channel.filling:
             channel.filling = True
             task = asyncio.ensure_future(self._fill(channel))
@@ -139,7 +140,9 @@ class Feed:
     async def _fill(self, channel: Channel) -> None:
         """Read what the channel lacks from the store."""
         try:
-            await self._fill_from_store(channel)
+            while channel.again:
+                channel.again = False
+                await self._fill_from_store(channel)
         except StoreError:
             self._behind = True
         finally:

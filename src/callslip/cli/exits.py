@@ -63,9 +63,9 @@ def report(error: BaseException) -> int:
     """Say an error in one line on stderr. Gives the exit status."""
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else FAILED
-    if isinstance(error, BrokenPipeError):
+    if not _flushed():
         _stop_writing()
-    elif os.environ.get("CALLSLIP_DEBUG", "") not in ("", "0"):
+    if not isinstance(error, BrokenPipeError) and os.environ.get("CALLSLIP_DEBUG", "") not in ("", "0"):
         import traceback
 
         traceback.print_exception(error)
@@ -103,6 +103,15 @@ def _plain(message: str) -> str:
     """click's sentence in our form: one line, no capital, no full stop."""
     message = " ".join(message.split()).removesuffix(".")
     return message[:1].lower() + message[1:]
+
+
+def _flushed() -> bool:
+    """Whether what was said so far could be written."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _stop_writing() -> None:

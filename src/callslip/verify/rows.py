@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from callslip.entries import Entry, PermissionRequest, ToolCall
 from callslip.events import CallEvent
 from callslip.fold import State
@@ -95,7 +97,10 @@ class Rows:
         )
 
     async def _approval_of(self, entry: PermissionRequest) -> ApprovalRow:
-        kept = await self._store.approval(entry.request_id)
+        try:
+            kept = await self._store.approval(entry.request_id)
+        except msgspec.MsgspecError:  # Told when it is compared.
+            kept = None
         return ApprovalRow(
             id=entry.request_id,
             session=self._row.name,
@@ -143,7 +148,11 @@ class Rows:
             self._report.add("call", f"{row.id}: {wrong}")
 
     async def _approval(self, row: ApprovalRow) -> None:
-        kept = await self._store.approval(row.id)
+        try:
+            kept = await self._store.approval(row.id)
+        except msgspec.MsgspecError as error:
+            self._report.add("approval", f"{row.id} cannot be read: {error}")
+            return
         if kept is None:
             self._report.add("approval", f"{row.id} is not stored")
             return
