@@ -121,9 +121,10 @@ class Intake:
             return self._whole(event)
         if event.at:
             _number(event.at, "at")
-        for value, field in ((source, "source"), (name, "message_id"), (event.key, "key")):
-            if value:
-                identity(value, field)
+        if source or name or event.key:
+            for value, field in ((source, "source"), (name, "message_id"), (event.key, "key")):
+                if value:
+                    identity(value, field)
         if len(text) > self._settings.max_event // 4:
             self._check_size(event)
         clean = codec.text(text)

@@ -31,6 +31,7 @@ from callslip.store.protocol import Page, Store, Stored
 from callslip.store.unit import Unit
 
 T = TypeVar("T")
+MANY = 10_000
 
 
 class Ledger:
@@ -50,6 +51,7 @@ class Ledger:
         self._tasks: list[asyncio.Task[None]] = []
         self._owned: dict[str, float] = {}
         self._closed = False
+        self._names: set[str] = set()
         store.on_commit(self._count)
 
     async def start(self) -> None:
@@ -104,7 +106,10 @@ class Ledger:
 
         With `strict` an impossible step raises Illegal instead of being recorded as a foreign source's oddity.
         """
-        session_name(session)
+        if session not in self._names:
+            if len(self._names) >= MANY:
+                self._names.clear()
+            self._names.add(session_name(session))
         admit = self._intake.admit
         admitted = [admit(draft) for draft in drafts]
         large: dict[str, tuple[bytes, str]] = {}
