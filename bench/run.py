@@ -174,14 +174,14 @@ def _raw(path: str, synchronous: str) -> apsw.Connection:
     return connection
 
 
-async def ours(path: str, synchronous: str, writers: int, events: int) -> tuple[float, float]:
-    """Events per second, and the median wait of a writer in ms."""
+async def ours(path: str, synchronous: str, writers: int, events: int, apart: bool = False) -> tuple[float, float]:
+    """Events per second, and the median wait of a writer in ms. `apart`: each writer has a session of its own."""
     settings = callslip.Settings(synchronous=synchronous)  # pyright: ignore
     waits: list[float] = []
     async with await callslip.open(path, settings) as ledger:
 
         async def write(number: int) -> None:
-            session = ledger.session(f"writer-{number}")
+            session = ledger.session(f"writer-{number}" if apart else "together")
             for _ in range(events // writers):
                 start = time.perf_counter()
                 await session.append(MessageDelta(text="some words ", chunks="delta"))
@@ -208,10 +208,12 @@ def bench_append() -> None:
             limit = max(raw_batches(str(place / f"b{n}"), synchronous, 64_000) for n in range(3))
             alone, wait = max(run(ours(str(place / f"c{n}"), synchronous, 1, 2_000)) for n in range(3))
             many, group = max(run(ours(str(place / f"d{n}"), synchronous, 64, 64_000)) for n in range(5))
+            apart, _ = max(run(ours(str(place / f"e{n}"), synchronous, 64, 64_000, True)) for n in range(3))
         say("bare SQLite, a commit per event", f"{single:,.0f}/s")
         say("bare SQLite, 64 events a commit (the limit)", f"{limit:,.0f}/s")
         say("ours, one writer, a commit per event", f"{alone:,.0f}/s  p50 {wait:.2f} ms", "")
-        say("ours, 64 writers", f"{many:,.0f}/s  p50 {group:.2f} ms")
+        say("ours, 64 writers of one session", f"{many:,.0f}/s  p50 {group:.2f} ms")
+        say("ours, 64 writers of 64 sessions", f"{apart:,.0f}/s")
         say(
             "ours with 64 writers, to our commit per event",
             f"{many / alone:.1f}x",

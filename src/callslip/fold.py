@@ -18,7 +18,7 @@ from callslip import fold_calls
 from callslip.board import Board, Out, Stream, end_text, make, put, set_fields, set_info
 from callslip.entries import Append, Message, Meta, ModeChange, Patch, Plan, Thought
 from callslip.events import Event
-from callslip.text import SQUASH, Text, merge, units
+from callslip.text import SQUASH, Change, Text, merge, units
 
 VERSION = 1
 """Raised whenever the same events would give other entries: stored checkpoints of another version are derived again."""
@@ -101,11 +101,16 @@ def _chunk(state: State, event: Chunk, out: Out) -> None:
     proven = state.proven.get(source, "")
     stream.source, stream.chunks = event.source, event.chunks
     before = stream.text.length() if out is not None else 0
-    change = merge(stream.text, event.text, event.chunks, proven)
-    if change.proof:
-        state.proven[source] = proven = change.proof
-    sure = event.chunks == "delta" or (event.chunks == "auto" and proven == "delta")
-    stream.plain = stream.cls if sure else None
+    if event.chunks == "delta" or (event.chunks == "auto" and proven == "delta"):
+        stream.plain = stream.cls
+        stream.text.append(event.text)
+        change = Change(event.text)
+    else:
+        stream.plain = None
+        change = merge(stream.text, event.text, event.chunks, proven)
+        if change.proof:
+            state.proven[source] = change.proof
+            stream.plain = stream.cls if change.proof == "delta" else None
     if change.replaced:
         stream.entry.content = stream.text.value()
         put(stream.entry, out)

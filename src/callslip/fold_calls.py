@@ -32,7 +32,10 @@ def _tell(entry: ToolCall, event: ev.CallEvent) -> list[str]:
     changed: list[str] = []
     for told, name in TELLS[event.__class__]:
         value = getattr(event, told)
-        if value is not UNSET and not _same(getattr(entry, name), value):
+        if value is not UNSET:
+            before = getattr(entry, name)
+            if value is None if before is None else _same(before, value):
+                continue
             setattr(entry, name, value)
             changed.append(name)
     if isinstance(event, ev.CallUpdate) and isinstance(event.tool_name, str):

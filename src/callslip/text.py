@@ -32,29 +32,19 @@ class Text:
     A bulk fold does not count as it goes (`counted` is False); whoever needs the length asks `length`.
     """
 
-    __slots__ = (
-        "blocks",
-        "counted",
-        "generation",
-        "growths",
-        "missing",
-        "missing_chars",
-        "only_growths",
-        "pieces",
-        "previous",
-        "units",
-    )
+    # Set on the instance only when they differ: most texts are plain and short.
+    units = 0
+    counted = True
+    missing = 0
+    missing_chars = 0
+    generation = 0
+    previous = ""
+    growths = 0
+    only_growths = True
 
     def __init__(self) -> None:
         self.blocks: list[str] = []
         self.pieces: list[str] = []
-        self.units = 0
-        self.counted = True
-        self.missing = self.missing_chars = 0
-        self.generation = 0
-        self.previous = ""
-        self.growths = 0
-        self.only_growths = True
 
     def value(self) -> str:
         """The text, as far as it is here."""
