@@ -24,7 +24,6 @@ from callslip.lifecycle import (
     Meant,
     judge,
     judge_answer,
-    next_state,
     proposal_of,
     which_call,
 )
@@ -362,27 +361,25 @@ def _mark(event: Event) -> str:
 
 def write(unit: Unit, session: str, drafts: Sequence[Draft], how: How) -> list[Event]:
     """Decide one write: the events it made, in the order of its drafts."""
+    if len(drafts) == 1:
+        done = _plain_chunk(unit, session, drafts[0], how)
+        if done is not None:
+            return [done]
     return Writing(unit, session, how).run(drafts)
 
 
-def close_owner(unit: Unit, owner: str, reason: str, how: How) -> int:
-    """End every call that this owner kept alive: nobody is left to finish them (C5)."""
-    rows = unit.owned_calls(owner)
-    for row in rows:
-        Writing(unit, row.session, how).run([Draft(ev.CallLost(call=row.id, reason=reason))])
-    return len(rows)
-
-
-def end_if_unchanged(unit: Unit, seen: CallRow, event: ev.CallEvent, how: How) -> Event | None:
-    """A reaper's verdict on a call, unless anything happened to it since the reaper looked."""
-    row = unit.call(seen.id)
-    if row is None or (row.state, row.attempt, row.lease, row.owner) != (
-        seen.state,
-        seen.attempt,
-        seen.lease,
-        seen.owner,
-    ):
+def _plain_chunk(unit: Unit, session: str, draft: Draft, how: How) -> Event | None:
+    """What `Writing` does to a chunk that nothing is special about, in one step: most writes are such a chunk."""
+    event = draft.event
+    if not isinstance(event, CHUNKS) or draft.key or event.key or draft.witness:
         return None
-    if next_state(row.state, event) is None:
+    row = unit.session_to_write(session)
+    text, tail = how.redactor.feed("", event.text)
+    if tail or row.carry:
         return None
-    return Writing(unit, row.session, how).run([Draft(event)])[0]
+    row.updated_at = unit.now
+    at, source = event.at or unit.now, event.source or how.source
+    done = structs.replace(event, text=text, seq=row.head + 1, at=at, source=source, verdict="applied")
+    take(unit, row, done)
+    unit.add_event(session, done)
+    return done

@@ -148,7 +148,7 @@ class Ledger:
     async def close_owner(self, owner: str, reason: str) -> int:
         """A connection ended: so do the calls that lived by it."""
         how = self.how(source="callslip")
-        ended = await self.store.transact(lambda unit: decide.close_owner(unit, owner, reason, how))
+        ended = await self.store.transact(lambda unit: liveness.close_owner(unit, owner, reason, how))
         if self._owned.pop(owner, None) is not None:
             await self.store.drop_owner(owner)
         return ended

@@ -17,12 +17,14 @@ from itertools import count
 import msgspec
 
 from callslip import events as ev
-from callslip.decide import How, end_if_unchanged, write
+from callslip.decide import How, Writing, write
 from callslip.errors import Conflict
-from callslip.events import Draft
+from callslip.events import Draft, Event
+from callslip.lifecycle import next_state
 from callslip.rows import ApprovalRow, CallRow
 from callslip.settings import Settings
 from callslip.store.protocol import Store
+from callslip.store.unit import Unit
 
 _numbers = count(1)
 LONG_AGO = 1
@@ -182,3 +184,26 @@ class Reaper:
 
 def _lost(row: CallRow, reason: str) -> ev.CallLost:
     return ev.CallLost(call=row.id, reason=reason)
+
+
+def close_owner(unit: Unit, owner: str, reason: str, how: How) -> int:
+    """End every call that this owner kept alive: nobody is left to finish them (C5)."""
+    rows = unit.owned_calls(owner)
+    for row in rows:
+        Writing(unit, row.session, how).run([Draft(ev.CallLost(call=row.id, reason=reason))])
+    return len(rows)
+
+
+def end_if_unchanged(unit: Unit, seen: CallRow, event: ev.CallEvent, how: How) -> Event | None:
+    """A reaper's verdict on a call, unless anything happened to it since the reaper looked."""
+    row = unit.call(seen.id)
+    if row is None or (row.state, row.attempt, row.lease, row.owner) != (
+        seen.state,
+        seen.attempt,
+        seen.lease,
+        seen.owner,
+    ):
+        return None
+    if next_state(row.state, event) is None:
+        return None
+    return Writing(unit, row.session, how).run([Draft(event)])[0]
