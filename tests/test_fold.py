@@ -240,6 +240,13 @@ def test_a_later_proposal_takes_nothing_back(session: Session) -> None:
     assert (session.last.iteration, session.last.index, session.last.scope) == (2, 1, "detached")
 
 
+def test_whom_a_call_outlives_is_settled_when_it_is_made(session: Session) -> None:
+    """A later proposal cannot detach a call that messages already show as part of its turn."""
+    session.take(ev.CallStarted(call="exec_1"))
+    assert session.take(ev.CallProposed(call="exec_1", scope="detached")) == []
+    assert session.last.scope == "turn"
+
+
 def test_output_and_arguments_in_pieces_are_appended(session: Session) -> None:
     """RULE 4: with offsets as a browser counts them."""
     session.take(ev.CallInputDelta(call="exec_1", text='{"a":"😀'))

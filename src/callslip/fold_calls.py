@@ -58,8 +58,9 @@ def _name(entry: ToolCall, name: str, raw: Any, changed: list[str]) -> None:
 
 
 def _proposed(entry: ToolCall, event: ev.CallProposed, changed: list[str]) -> None:
-    """Where these have their defaults they say nothing (C10): they cannot be UNSET."""
-    told = (("iteration", event.iteration >= 0), ("index", event.index >= 0), ("scope", event.scope != "turn"))
+    """Where these have their defaults they say nothing (C10). Whom a call outlives is settled when it is made."""
+    outlives = event.scope != "turn" and entry.status == "none"
+    told = (("iteration", event.iteration >= 0), ("index", event.index >= 0), ("scope", outlives))
     for name in [name for name, said in told if said]:
         setattr(entry, name, getattr(event, name))
         changed.append(name)

@@ -111,7 +111,7 @@ def _tell(row: CallRow, event: ev.CallEvent) -> None:
     if isinstance(event, ev.CallProposed):
         row.iteration = event.iteration if event.iteration >= 0 else row.iteration
         row.index = event.index if event.index >= 0 else row.index
-        row.scope = event.scope if event.scope != "turn" else row.scope
+        row.scope = event.scope if row.state == "none" else row.scope
         row.idempotent = event.idempotent or row.idempotent
         row.deadline = event.deadline or row.deadline
     elif isinstance(event, ev.CallStarted):
