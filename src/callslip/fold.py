@@ -39,33 +39,35 @@ class State(Board):
         """Take many events; collect patches only if asked to."""
         # The chunk path is written out here: a function call per chunk would double the cost of reading a log.
         plain, text, entry, message_id, source, chunks = _hot(self.stream, out)
-        event: Any
-        for event in events:
-            if (
-                event.__class__ is plain
-                and event.message_id == message_id
-                and event.source == source
-                and event.chunks == chunks
-                and event.verdict == "applied"
-            ):
-                piece = event.text
-                if out is not None and piece:
-                    out.append(Append(entry, "content", text.units, piece))
-                    text.units += len(piece) if piece.isascii() else units(piece)
-                pieces = text.pieces
-                pieces.append(piece)
-                if len(pieces) >= SQUASH:
-                    text.squash()
+        event: Any = None
+        try:
+            for event in events:
+                if (
+                    event.__class__ is plain
+                    and event.message_id == message_id
+                    and event.source == source
+                    and event.chunks == chunks
+                    and event.verdict == "applied"
+                ):
+                    piece = event.text
+                    if out is not None and piece:
+                        out.append(Append(entry, "content", text.units, piece))
+                        text.units += len(piece) if piece.isascii() else units(piece)
+                    pieces = text.pieces
+                    pieces.append(piece)
+                    if len(pieces) >= SQUASH:
+                        text.squash()
+                    continue
+                if event.verdict == "applied":
+                    rule = RULES.get(event.__class__)
+                    if rule is not None:
+                        rule(self, event, out)
+                elif event.verdict == "late":
+                    fold_calls.late(self, event, out)
+                plain, text, entry, message_id, source, chunks = _hot(self.stream, out)
+        finally:
+            if event is not None:
                 self.seq = event.seq
-                continue
-            self.seq = event.seq
-            if event.verdict == "applied":
-                rule = RULES.get(event.__class__)
-                if rule is not None:
-                    rule(self, event, out)
-            elif event.verdict == "late":
-                fold_calls.late(self, event, out)
-            plain, text, entry, message_id, source, chunks = _hot(self.stream, out)
 
 
 _NO_TEXT = Text()
