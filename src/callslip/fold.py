@@ -53,10 +53,7 @@ class State(Board):
                     if out is not None and piece:
                         out.append(Append(entry, "content", text.units, piece))
                         text.units += len(piece) if piece.isascii() else units(piece)
-                    pieces = text.pieces
-                    pieces.append(piece)
-                    if len(pieces) >= SQUASH:
-                        text.squash()
+                    text.pieces.append(piece)
                     continue
                 if event.verdict == "applied":
                     rule = RULES.get(event.__class__)
@@ -68,6 +65,8 @@ class State(Board):
         finally:
             if event is not None:
                 self.seq = event.seq
+            if self.stream is not None and len(self.stream.text.pieces) >= SQUASH:
+                self.stream.text.squash()
 
 
 _NO_TEXT = Text()
