@@ -16,19 +16,15 @@ from callslip import events as ev
 from callslip.events import Event, decode_event, encode_event
 from callslip.lifecycle import ends
 from callslip.redact import Redactor
-from callslip.rows import CallRow, Carry
+from callslip.rows import Carry
 
-CHUNKS = (ev.MessageDelta, ev.ThoughtDelta)
 TEXT = ""
 """The stream of messages and thoughts, of which only one is being written. Each call has two more."""
-
-KEEPS_TEXT = (ev.SessionInfo, ev.SessionCommands, ev.Raw)
-"""These make no entry and so do not end a text that is being written (S2.12)."""
 
 
 def stream_of(event: ev.Streamed) -> str:
     """The stream that a chunk belongs to: what is written beside it does not part it."""
-    if isinstance(event, CHUNKS):
+    if isinstance(event, ev.CHUNKS):
         return TEXT
     return f"{'in' if isinstance(event, ev.CallInputDelta) else 'out'} {event.call}"
 
@@ -43,11 +39,6 @@ def closed_by(event: ev.CallEvent) -> tuple[str, ...]:
     if ends(event):
         return streams_of(event.call)
     return () if isinstance(event, ev.CallInputDelta) else (f"in {event.call}",)
-
-
-def splits(row: CallRow | None, event: ev.CallEvent) -> bool:
-    """Whether an event about a call makes an entry, which ends the text that was being written (S2.3)."""
-    return row is None or isinstance(event, ev.ApprovalRequested)
 
 
 class Held(NamedTuple):
@@ -81,7 +72,7 @@ def released(redactor: Redactor, carry: Carry) -> ev.Streamed | None:
 def goes_on(carry: Carry, event: Event) -> bool:
     """Whether an event belongs to the text whose end was held back."""
     held = decode_event(carry.event)
-    if isinstance(event, CHUNKS):
+    if isinstance(event, ev.CHUNKS):
         return isinstance(held, type(event)) and held.message_id == event.message_id
     return isinstance(event, ev.CallEvent) and isinstance(held, type(event)) and held.call == event.call
 
@@ -96,13 +87,13 @@ def _before(redactor: Redactor, carry: Carry, event: ev.Streamed) -> Carry | Non
     if not _whole(event):
         return carry
     grew = _grew(event.text, carry)
-    if isinstance(event, CHUNKS) and event.chunks == "cumulative":
+    if isinstance(event, ev.CHUNKS) and event.chunks == "cumulative":
         return _NOTHING if grew else None  # A chunk that grew brings it again.
     return carry if not grew and _stretches(redactor, carry, event.text) else None
 
 
 def _whole(event: ev.Streamed) -> bool:
-    return isinstance(event, CHUNKS) and event.chunks != "delta"
+    return isinstance(event, ev.CHUNKS) and event.chunks != "delta"
 
 
 def _grew(text: str, carry: Carry) -> bool:

@@ -15,7 +15,7 @@ from msgspec import structs
 
 from callslip import codec, ids
 from callslip import events as ev
-from callslip.carry import CHUNKS, KEEPS_TEXT, TEXT, closed_by, hold_back, released, splits, stream_of, streams_of
+from callslip.carry import TEXT, closed_by, hold_back, released, stream_of, streams_of
 from callslip.errors import Conflict, Illegal, Refused
 from callslip.events import Draft, Event, Verdict, encode_event
 from callslip.lifecycle import (
@@ -31,6 +31,7 @@ from callslip.project import MESSAGE, take
 from callslip.redact import Redactor
 from callslip.rows import CallRow, Carry, KeyRow, SessionRow
 from callslip.store.unit import Unit
+from callslip.text import ends_text
 
 E = TypeVar("E", bound=Event)
 MS = 1000
@@ -75,7 +76,7 @@ class Writing:
         if draft.witness != self.replaying:
             self.replaying = draft.witness
             self.blank = not (self.session.turns or self.session.calls or self.session.message)
-        if not draft.key and not draft.witness and isinstance(event, CHUNKS):
+        if not draft.key and not draft.witness and isinstance(event, ev.CHUNKS):
             return self._append(self._hold_back(event))
         if draft.key:
             before = self._seen(draft)
@@ -105,9 +106,9 @@ class Writing:
             return self._call_event(event, witness)
         if witness and not self._is_news(event):
             return self._append(event, "witness")
-        if isinstance(event, CHUNKS):
+        if isinstance(event, ev.CHUNKS):
             return self._append(self._hold_back(event))
-        if not isinstance(event, KEEPS_TEXT):
+        if ends_text(event, known=False):
             self._release(TEXT)
         if isinstance(event, ev.TurnStarted):
             return self._turn_started(event)
@@ -222,7 +223,7 @@ class Writing:
             event = self._about(event, row, verdict)
         if verdict == "applied":
             if self.session.carry:
-                self._release(*(TEXT,) * splits(row, event), *closed_by(event))
+                self._release(*(TEXT,) * ends_text(event, known=row is not None), *closed_by(event))
             if isinstance(event, ev.CallInputDelta | ev.CallProgress) and event.text:
                 event = cast(ev.CallEvent, self._hold_back(event))
         done = cast(ev.CallEvent, self._append(event, verdict))
@@ -361,25 +362,4 @@ def _mark(event: Event) -> str:
 
 def write(unit: Unit, session: str, drafts: Sequence[Draft], how: How) -> list[Event]:
     """Decide one write: the events it made, in the order of its drafts."""
-    if len(drafts) == 1:
-        done = _plain_chunk(unit, session, drafts[0], how)
-        if done is not None:
-            return [done]
     return Writing(unit, session, how).run(drafts)
-
-
-def _plain_chunk(unit: Unit, session: str, draft: Draft, how: How) -> Event | None:
-    """What `Writing` does to a chunk that nothing is special about, in one step: most writes are such a chunk."""
-    event = draft.event
-    if not isinstance(event, CHUNKS) or draft.key or event.key or draft.witness:
-        return None
-    row = unit.session_to_write(session)
-    text, tail = how.redactor.feed("", event.text)
-    if tail or row.carry:
-        return None
-    row.updated_at = unit.now
-    at, source = event.at or unit.now, event.source or how.source
-    done = structs.replace(event, text=text, seq=row.head + 1, at=at, source=source, verdict="applied")
-    take(unit, row, done)
-    unit.add_event(session, done)
-    return done

@@ -322,7 +322,8 @@ AnyEvent = (
 
 EVENT_TYPES: dict[str, type[Event]] = {str(cls.__struct_config__.tag): cls for cls in AnyEvent.__args__}
 TERMINAL: tuple[type[CallEnd], ...] = (CallCompleted, CallFailed, CallDenied, CallCancelled, CallExpired, CallLost)
-STREAMED = (MessageDelta, ThoughtDelta, CallInputDelta, CallProgress)
+CHUNKS = (MessageDelta, ThoughtDelta)
+STREAMED = (*CHUNKS, CallInputDelta, CallProgress)
 Streamed: TypeAlias = MessageDelta | ThoughtDelta | CallInputDelta | CallProgress
 
 parse_event = msgspec.json.Decoder(AnyEvent).decode

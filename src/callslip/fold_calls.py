@@ -14,7 +14,7 @@ from callslip import events as ev
 from callslip.board import Board, Out, close_text, make, set_fields
 from callslip.entries import Append, PermissionRequest, Set, ToolCall
 from callslip.events import Event
-from callslip.lifecycle import ANSWERED, ENDS, TRANSITIONS, clean_name, next_state, shown_id
+from callslip.lifecycle import ANSWERED, ENDS, TRANSITIONS, clean_name, next_state, scope_of, shown_id
 from callslip.text import Text
 
 # What an event may tell of a call, and what the entry calls it.
@@ -58,9 +58,9 @@ def _name(entry: ToolCall, name: str, raw: Any, changed: list[str]) -> None:
 
 
 def _proposed(entry: ToolCall, event: ev.CallProposed, changed: list[str]) -> None:
-    """Where these have their defaults they say nothing (C10). Whom a call outlives is settled when it is made."""
-    outlives = event.scope != "turn" and entry.status == "none"
-    told = (("iteration", event.iteration >= 0), ("index", event.index >= 0), ("scope", outlives))
+    """Where these have their defaults they say nothing (C10): they cannot be UNSET."""
+    scope = scope_of(entry.status, entry.scope, event)
+    told = (("iteration", event.iteration >= 0), ("index", event.index >= 0), ("scope", scope != entry.scope))
     for name in [name for name, said in told if said]:
         setattr(entry, name, getattr(event, name))
         changed.append(name)

@@ -29,9 +29,8 @@ MAY_BE_LARGE = (ev.CallEnd, ev.Raw)
 _LARGE = ("output", "body")
 _NAMES = ("call", "approval", "turn", "message_id", "source", "key")
 _KINDS = frozenset(ev.EVENT_TYPES.values())
-_CHUNKS = get_args(ev.Chunks)
+_POLICIES = get_args(ev.Chunks)
 _OURS: dict[str, Any] = {"seq": 0, "verdict": "applied", "reused": False, "entry": 0}
-CHUNKS = (ev.MessageDelta, ev.ThoughtDelta)
 
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
@@ -105,7 +104,7 @@ class Intake:
     def admit(self, given: Event | Draft) -> Draft:
         """A draft that may be stored."""
         draft, event = (given, given.event) if isinstance(given, Draft) else (None, given)
-        checked = self._chunk(event) if isinstance(event, CHUNKS) else self._whole(event)
+        checked = self._chunk(event) if isinstance(event, ev.CHUNKS) else self._whole(event)
         if draft is None:
             return Draft(checked)
         if draft.key:
@@ -117,7 +116,7 @@ class Intake:
     def _chunk(self, event: ev.MessageDelta | ev.ThoughtDelta) -> Event:
         """The frequent case, kept short: a text, and an envelope that says nothing or only what is plain."""
         text, source, name = event.text, event.source, event.message_id
-        if not (type(text) is type(source) is type(name) is type(event.key) is str and event.chunks in _CHUNKS):
+        if not (type(text) is type(source) is type(name) is type(event.key) is str and event.chunks in _POLICIES):
             return self._whole(event)
         if event.at:
             _number(event.at, "at")
@@ -195,6 +194,10 @@ class Intake:
 
     def large(self, event: Event) -> tuple[str, bytes, str] | None:
         """The field to keep as a blob, with its bytes and media type; None when the event is small enough."""
+        size = len(encode_event(event))
+        if size <= self._settings.inline_limit:  # No field of it is larger than the event.
+            self._check_size(event, size)
+            return None
         for field in _LARGE:
             value = getattr(event, field, UNSET)
             if value is UNSET or value is None or isinstance(value, int | float):
@@ -203,7 +206,7 @@ class Intake:
             data = value.encode() if plain else codec.encode(value)
             if len(data) > self._settings.inline_limit:
                 return field, data, "text/plain" if plain else "application/json"
-        self._check_size(event)
+        self._check_size(event, size)
         return None
 
     def with_blob(self, event: Event, field: str, data: bytes, blob: Blob) -> Event:

@@ -211,6 +211,11 @@ def shown_id(event: CallEvent, call: str) -> str:
     return event.aliases[0].id if event.aliases and not event.reused else call
 
 
+def scope_of(state: str, known: str, event: CallProposed) -> str:
+    """Whether a call outlives its turn is settled by the event that makes it: messages that show it cannot follow."""
+    return event.scope if state == "none" else known
+
+
 def clean_name(name: str) -> str:
     """A tool's own name without the prefix of the MCP server that offers it (S2.5)."""
     if name[:5] != "mcp__":

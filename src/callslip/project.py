@@ -13,7 +13,7 @@ from msgspec import UNSET
 from callslip import codec
 from callslip import events as ev
 from callslip.events import Event
-from callslip.lifecycle import ANSWERED, ENDS, clean_name, ending_mark, next_state, opening_mark, shown_id
+from callslip.lifecycle import ANSWERED, ENDS, clean_name, ending_mark, next_state, opening_mark, scope_of, shown_id
 from callslip.rows import ApprovalRow, CallRow, SessionRow
 
 
@@ -111,7 +111,7 @@ def _tell(row: CallRow, event: ev.CallEvent) -> None:
     if isinstance(event, ev.CallProposed):
         row.iteration = event.iteration if event.iteration >= 0 else row.iteration
         row.index = event.index if event.index >= 0 else row.index
-        row.scope = event.scope if row.state == "none" else row.scope
+        row.scope = scope_of(row.state, row.scope, event)
         row.idempotent = event.idempotent or row.idempotent
         row.deadline = event.deadline or row.deadline
     elif isinstance(event, ev.CallStarted):

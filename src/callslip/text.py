@@ -1,4 +1,4 @@
-"""The only rules about joining streamed text (S2.4).
+"""The only rules about streamed text: how chunks are joined (S2.4), and what ends a text (S2.12).
 
 A text is kept as blocks and a short list of newest pieces, so that a chunk costs the same however long the text is,
 and 200,000 chunks do not cost 200,000 string objects. Offsets count UTF-16 units, as browsers do.
@@ -9,12 +9,28 @@ from __future__ import annotations
 from itertools import chain
 from typing import Literal, NamedTuple
 
+from callslip import events as ev
+
 Proof = Literal["", "delta", "cumulative"]
 
 SQUASH = 256
 GROWTHS = 3
 PROOF_LENGTH = 24
 ENDING_GROWTHS = 2
+
+
+# What neither makes an entry nor ends anything.
+_SILENT = (ev.SessionInfo, ev.SessionCommands, ev.Raw)
+
+
+def ends_text(event: ev.Event, *, known: bool) -> bool:
+    """Whether an event ends the text being written (S2.12): it makes an entry (S2.3), or ends the message or the turn.
+
+    `known`: the call it is about, if it is about one, has its entry already.
+    """
+    if isinstance(event, ev.CallEvent):
+        return not known or isinstance(event, ev.ApprovalRequested)
+    return not isinstance(event, (*ev.CHUNKS, *_SILENT))
 
 
 def units(text: str) -> int:
