@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,3 +63,14 @@ async def events(ledger: Ledger, session: str, after: int = 0) -> list[Any]:
 async def opened(url: str, **settings: Any) -> Ledger:
     """A ledger with some settings of its own."""
     return await callslip.open(url, Settings(**settings))
+
+
+@asynccontextmanager
+async def sound_ledger(url: str, **settings: Any) -> AsyncGenerator[Ledger]:
+    """A ledger for one test, which must leave it without faults."""
+    ledger = await opened(url, **settings)
+    try:
+        yield ledger
+        assert not await faults(ledger)
+    finally:
+        await ledger.close()

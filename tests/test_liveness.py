@@ -19,7 +19,7 @@ from callslip.ledger import Ledger
 from callslip.liveness import Reaper, is_dead, is_here, new_owner
 from callslip.rows import CallRow, OwnerRow
 from callslip.settings import Settings
-from tests.sound import events, faults, opened
+from tests.sound import events, opened, sound_ledger
 
 pytestmark = pytest.mark.anyio
 
@@ -49,12 +49,8 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
 @pytest.fixture
 async def ledger(db: str, clocks: Clocks) -> AsyncIterator[Ledger]:
     """A ledger that reaps nothing by itself."""
-    opened_ledger = await callslip.open(db, Settings(reaper_interval=NEVER))
-    try:
-        yield opened_ledger
-        assert not await faults(opened_ledger)
-    finally:
-        await opened_ledger.close()
+    async with sound_ledger(db, reaper_interval=NEVER) as made:
+        yield made
 
 
 @pytest.fixture

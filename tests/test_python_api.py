@@ -25,19 +25,15 @@ from callslip.events import Alias
 from callslip.ledger import Ledger
 from callslip.rows import ApprovalRow
 from callslip.session import Session
-from tests.sound import PROGRAMS, events, faults, opened, program
+from tests.sound import PROGRAMS, events, opened, program, sound_ledger
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
 async def ledger(db: str) -> AsyncIterator[Ledger]:
-    opened_ledger = await opened(db, reaper_interval=0.02)
-    try:
-        yield opened_ledger
-        assert not await faults(opened_ledger)
-    finally:
-        await opened_ledger.close()
+    async with sound_ledger(db, reaper_interval=0.02) as made:
+        yield made
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from callslip.entries import Message, ToolCall
 from callslip.events import EVENT_TYPES, Alias, Draft
 from callslip.ledger import Ledger
 from callslip.settings import Settings
-from tests.sound import events, faults, opened
+from tests.sound import events, faults, opened, sound_ledger
 
 pytestmark = pytest.mark.anyio
 
@@ -36,12 +36,8 @@ LONGEST = 24  # "sk-" and twenty characters are sure to be a key.
 
 @pytest.fixture
 async def ledger(db: str) -> AsyncIterator[Ledger]:
-    opened_ledger = await opened(db, checkpoint_every=4)
-    try:
-        yield opened_ledger
-        assert not await faults(opened_ledger)
-    finally:
-        await opened_ledger.close()
+    async with sound_ledger(db, checkpoint_every=4) as made:
+        yield made
 
 
 def found_in(folder: Path) -> list[str]:
