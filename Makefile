@@ -11,6 +11,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 JS := $(wildcard tests/js/package.json tests/js/package-lock.json)
 JS_READY := $(if $(JS),.cache/npm/ready)
+PEERS := $(JS_READY) .cache/acp/ready
 
 define SUPPORTED
 $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Callslip needs Python 3.11 or newer; \
@@ -33,7 +34,7 @@ demo: .venv/ready
 	@$(BIN)/callslip demo $(ARGS)
 
 ## make test     every test, on all processors (ARGS="-k name" narrows it)
-test: .venv/ready $(JS_READY)
+test: .venv/ready $(PEERS)
 	@$(PYTEST) -n auto $(ARGS)
 
 ## make check    lint, formatting, types, import directions, and that the docs tell the truth
@@ -52,7 +53,7 @@ docs: .venv/ready
 	@$(BIN)/python docs/generate.py $(ARGS)
 
 ## make chaos    property tests and fault tests at full length
-chaos: .venv/ready $(JS_READY)
+chaos: .venv/ready $(PEERS)
 	@CALLSLIP_LONG=1 $(PYTEST) -n auto -m "chaos or hypothesis" $(ARGS)
 
 ## make lock     resolves pyproject.toml into requirements.lock (ARGS=--upgrade for newer versions)
@@ -92,4 +93,13 @@ clean:
 		ln -s "$$wheel/lib/node_modules/npm/bin/npm-cli.js" .cache/node/npm && \
 		export NODE_OPTIONS=--use-system-ca; fi; \
 	cd .cache/npm && PATH="$(CURDIR)/.cache/node:$$PATH" npm ci --silent --no-audit --no-fund --ignore-scripts
+	@touch $@
+
+# The examples of the Agent Client Protocol's Python package, pinned by hash; `wrap` is tested between them.
+.cache/acp/ready: tests/acp/requirements.txt .venv/ready
+	@echo "fetching the example client and agent of the Agent Client Protocol into .cache/acp" >&2
+	@rm -rf .cache/acp && mkdir -p .cache/acp
+	@$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: --require-hashes \
+		--dest .cache/acp --requirement $<
+	@tar xzf .cache/acp/*.tar.gz -C .cache/acp --strip-components 1
 	@touch $@
