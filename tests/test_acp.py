@@ -1,166 +1,46 @@
-"""The Agent Client Protocol read: real agents' traffic, and each rule of the decoder by itself."""
+"""The Agent Client Protocol read, rule by rule: calls, permission, turns, texts, replays, conversations, anything."""
 
 from __future__ import annotations
 
 import copy
 import json
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import msgspec
 import pytest
+from acp.meta import AGENT_METHODS, CLIENT_METHODS
 from hypothesis import given
 from hypothesis import strategies as st
 
 from callslip import events as ev
-from callslip.entries import Message, PermissionRequest, Plan, ToolCall
-from callslip.events import Draft
+from callslip.entries import Message, Plan
 from callslip.formats.acp.decode import AcpDecoder
 from callslip.formats.acp.wire import Wire
-from callslip.lifecycle import ENDS
-from tests.strategies import Desk, canonical
+from callslip.witness import UNTOLD
+from tests.acp_talk import (
+    CAPTURES,
+    OPTIONS,
+    Reading,
+    a2c,
+    answers,
+    asks,
+    c2a,
+    call,
+    chosen,
+    done,
+    entries_of,
+    fails,
+    live,
+    may_i,
+    more,
+    prompt,
+    rows,
+    says,
+    update,
+)
+from tests.inputs import CASES, format_of, lines_of
+from tests.strategies import canonical
 
-FOLDER = Path(__file__).resolve().parent / "captures"
-CAPTURES = {path.stem: path for path in sorted(FOLDER.glob("*.jsonl"))}
 SILENT = ("gemini-allow", "py-example-agent", "ts-example-allow", "ts-example-reject")
-REPLAYED = [name for name in CAPTURES if name not in SILENT]
-
-
-def rows(name: str) -> list[Any]:
-    """The rows of a capture."""
-    return [json.loads(line) for line in CAPTURES[name].read_text("utf-8").splitlines()]
-
-
-def live(name: str) -> list[Any]:
-    """The rows before the session is loaded again."""
-    found = rows(name)
-    marks = [number for number, row in enumerate(found) if row["dir"] == "mark"]
-    return found[: marks[0]] if marks else found
-
-
-class Reading:
-    """A decoder and the ledger's write path behind it."""
-
-    def __init__(self, **options: Any) -> None:
-        self.decoder = AcpDecoder(**options)
-        self.desk = Desk()
-
-    def feed(self, *messages: Any) -> Reading:
-        for message in messages:
-            self.take(self.decoder.feed(message))
-        return self
-
-    def close(self) -> Reading:
-        self.take(self.decoder.close("eof"))
-        return self
-
-    def take(self, drafts: list[Draft]) -> None:
-        if drafts:
-            self.desk.write(*drafts)
-
-    def entries(self, kind: type[Any] = msgspec.Struct) -> list[Any]:
-        return [entry for entry in self.desk.state.snapshot().entries if isinstance(entry, kind)]
-
-    @property
-    def calls(self) -> list[ToolCall]:
-        return self.entries(ToolCall)
-
-    @property
-    def call(self) -> ToolCall:
-        (only,) = self.calls
-        return only
-
-    @property
-    def request(self) -> PermissionRequest:
-        return self.entries(PermissionRequest)[-1]
-
-    def log(self, kind: type[Any]) -> list[Any]:
-        return [event for event in self.desk.log if isinstance(event, kind)]
-
-    @property
-    def raws(self) -> list[Any]:
-        return [event.body for event in self.log(ev.Raw)]
-
-    @property
-    def verdicts(self) -> list[str]:
-        return [event.verdict for event in self.desk.log]
-
-
-# Real agents
-
-
-class Outcome(NamedTuple):
-    """How one call of a capture came out, as a careful reader would say."""
-
-    title: str
-    state: str
-    output: Any = None
-    exit: Any = None
-    tool: str | None = None
-
-
-SHELL = "echo hi-from-tool; sleep 1; echo done"
-SLOW = "echo hi; sleep 20; echo late"
-README = {"content": "# My Project\n\nThis is a sample project..."}
-UPDATED = {"success": True, "message": "Configuration updated"}
-READING, EDITING = "Reading project files", "Modifying critical configuration file"
-
-OUTCOMES: dict[str, list[Outcome]] = {
-    "claude-allow": [
-        Outcome(SHELL, "completed", "hi-from-tool\ndone", tool="Bash"),
-        Outcome("Read /home/dev/project/hello.txt", "completed", "1\thello file\n2\t", tool="Read"),
-    ],
-    "claude-reject": [
-        Outcome(SHELL, "completed", "hi-from-tool\ndone", tool="Bash"),
-        Outcome("Read /home/dev/project/hello.txt", "denied", tool="Read"),
-    ],
-    "codex-allow": [Outcome(SHELL, "completed", "done\n", 0)],
-    "codex-cancel": [Outcome(SLOW, "cancelled")],
-    "codex2-allow": [Outcome(SHELL, "completed", "done\n", 0, "exec_command")],
-    "codex2-v2-allow": [Outcome(SHELL, "completed", tool="exec_command")],
-    "gemini-allow": [Outcome("hello.txt", "completed"), Outcome(SHELL, "completed")],
-    "opencode-allow": [
-        Outcome(SHELL, "completed", "hi-from-tool\ndone\n", 0),
-        Outcome("hello.txt", "completed", "<path>/home/dev/project/hello.txt</path>"),
-    ],
-    "opencode-cancel": [Outcome(SLOW, "completed", "hi\n\n\n<shell_metadata>\nUser aborted the command")],
-    "py-example-agent": [],
-    "ts-example-allow": [
-        Outcome(READING, "completed", README),
-        Outcome(EDITING, "completed", UPDATED),
-        Outcome(READING, "completed", README),
-        Outcome(EDITING, "completed", UPDATED),
-    ],
-    "ts-example-reject": [Outcome(READING, "completed", README), Outcome(EDITING, "denied")],
-}
-
-
-def outcome(call: ToolCall) -> Outcome:
-    """What a call's entry shows."""
-    output = call.output if call.output is not None else call.output_text or None
-    if isinstance(output, dict):
-        output = output.get("aggregated_output", output.get("output", output))
-    return Outcome(call.title or "", call.status, output, call.exit_status, call.tool_name)
-
-
-def same(found: Outcome, wanted: Outcome) -> bool:
-    """Equal, but that a long output need only begin so."""
-    begins = isinstance(found.output, str) and isinstance(wanted.output, str) and found.output.startswith(wanted.output)
-    return found._replace(output=wanted.output) == wanted if begins else found == wanted
-
-
-@pytest.mark.parametrize("name", CAPTURES)
-def test_every_call_of_a_real_agent_is_found_and_ends_as_it_did(name: str) -> None:
-    """C2, C3, S2.6: at the end of the live part each call is one entry, with state, output, exit status and tool."""
-    reading = Reading().feed(*live(name))
-    found = [outcome(call) for call in reading.calls]
-    assert len(found) == len(OUTCOMES[name]), found
-    assert all(map(same, found, OUTCOMES[name])), found
-
-
-def test_the_table_of_outcomes_is_whole() -> None:
-    """No capture lies about untested."""
-    assert set(OUTCOMES) == set(CAPTURES)
 
 
 @pytest.mark.parametrize("name", CAPTURES)
@@ -169,122 +49,7 @@ def test_what_an_agent_replays_changes_nothing_that_was_recorded_live(name: str)
     before, after = Reading().feed(*live(name)), Reading().feed(*rows(name))
     assert canonical(entries_of(after)) == canonical(entries_of(before))
     witnessed = [event for event in after.desk.log if event.verdict == "witness"]
-    assert bool(witnessed) == (name in REPLAYED)
-
-
-def entries_of(reading: Reading) -> list[Any]:
-    """The entries, with one name for each minted id."""
-    text = canonical(reading.entries()).decode()
-    for number, name in enumerate(reading.desk.names.calls + reading.desk.names.approvals):
-        text = text.replace(name, f"#{number}")
-    found = json.loads(text)
-    for entry in found:
-        for field in ("at", "startedAt", "endedAt", "responseTime"):
-            entry.pop(field, None)
-    return found
-
-
-@pytest.mark.parametrize("name", REPLAYED)
-def test_a_replay_into_an_empty_session_is_its_record(name: str) -> None:
-    """S2.11: what nobody recorded is news: messages and calls are there, and every call has ended (C5)."""
-    found = rows(name)
-    begin = len(live(name))
-    reading = Reading().feed(*found[begin:]).close()
-    assert [call.title for call in reading.calls] and {call.status for call in reading.calls} <= ENDS
-    assert next(entry.role for entry in reading.entries(Message)) == "user"
-    assert not [entry for entry in reading.entries(Message) if entry.streaming]
-    again = canonical(entries_of(reading))
-    assert canonical(entries_of(reading.feed(*found[begin:]))) == again
-
-
-@pytest.mark.parametrize("name", CAPTURES)
-def test_a_capture_reads_the_same_without_its_directions(name: str) -> None:
-    """Bare JSON-RPC messages tell by themselves who sent them."""
-    bare = [row["msg"] for row in rows(name) if row["dir"] != "mark"]
-    assert canonical(entries_of(Reading().feed(*bare))) == canonical(entries_of(Reading().feed(*rows(name))))
-
-
-@pytest.mark.parametrize("name", CAPTURES)
-def test_nothing_of_a_capture_is_dropped(name: str) -> None:
-    """Every row leaves an event at once, or waits for the answer of the load it belongs to."""
-    decoder, held = AcpDecoder(), 0
-    for row in rows(name):
-        made = decoder.feed(row)
-        held += not made
-        assert made or row["msg"]["params"]["update"]["sessionUpdate"] in (
-            "user_message_chunk",
-            "agent_message_chunk",
-            "tool_call",
-            "tool_call_update",
-        )
-    assert held <= len(rows(name)) - len(live(name))
-
-
-# Small talk: messages as both sides write them
-
-
-def asks(method: str, key: Any, **params: Any) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": key, "method": method, "params": {"sessionId": "s1", **params}}
-
-
-def answers(key: Any, **result: Any) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": key, "result": result}
-
-
-def fails(key: Any, message: str) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": key, "error": {"code": -1, "message": message}}
-
-
-def c2a(message: Any) -> dict[str, Any]:
-    return {"t": 1, "dir": "c2a", "msg": message}
-
-
-def a2c(message: Any) -> dict[str, Any]:
-    return {"t": 1, "dir": "a2c", "msg": message}
-
-
-def update(word: str, session: str = "s1", /, **fields: Any) -> dict[str, Any]:
-    params = {"sessionId": session, "update": {"sessionUpdate": word, **fields}}
-    return a2c({"jsonrpc": "2.0", "method": "session/update", "params": params})
-
-
-def says(text: str, **fields: Any) -> dict[str, Any]:
-    return update("agent_message_chunk", content={"type": "text", "text": text}, **fields)
-
-
-def prompt(key: Any = 1, text: str = "go") -> dict[str, Any]:
-    return c2a(asks("session/prompt", key, prompt=[{"type": "text", "text": text}]))
-
-
-def done(key: Any = 1, reason: str = "end_turn") -> dict[str, Any]:
-    return a2c(answers(key, stopReason=reason))
-
-
-def call(status: str | None = "pending", name: str = "c1", **fields: Any) -> dict[str, Any]:
-    told = {} if status is None else {"status": status}
-    return update("tool_call", toolCallId=name, **{"title": "T", "kind": "execute", **told, **fields})
-
-
-def more(status: str | None = None, name: str = "c1", **fields: Any) -> dict[str, Any]:
-    told = {} if status is None else {"status": status}
-    return update("tool_call_update", toolCallId=name, **told, **fields)
-
-
-OPTIONS = [
-    {"optionId": "yes", "name": "Go ahead", "kind": "allow_once"},
-    {"optionId": "ever", "name": "Always", "kind": "allow_always"},
-    {"optionId": "no", "name": "Rather not", "kind": "reject_once"},
-    {"optionId": "odd", "name": "Hm", "kind": "ponder"},
-]
-
-
-def may_i(key: Any = 0, name: str = "c1", **fields: Any) -> dict[str, Any]:
-    told = {"toolCallId": name, **fields}
-    return a2c(asks("session/request_permission", key, toolCall=told, options=OPTIONS))
-
-
-def chosen(option: str, key: Any = 0) -> dict[str, Any]:
-    return c2a(answers(key, outcome={"outcome": "selected", "optionId": option}))
+    assert bool(witnessed) == (name not in SILENT)
 
 
 # Calls
@@ -430,7 +195,118 @@ def test_unknown_words_and_odd_fields_keep_the_message_whole() -> None:
     assert reading.raws == [message]
 
 
+def test_a_status_that_goes_back_is_kept_and_changes_nothing() -> None:
+    """No event says that a call which has started has not; after a question it may well wait again."""
+    back = more("pending")
+    reading = Reading().feed(prompt(), call("in_progress"), back)
+    assert (reading.call.status, reading.raws) == ("running", [back])
+    assert Reading().feed(prompt(), call("in_progress"), may_i(), back).raws == []
+
+
+def test_a_call_without_an_id_tells_all_there_is_in_one_message() -> None:
+    """C2: what was printed and how it ended, in whatever order these calls come."""
+    printed = {"_meta": {"terminal_output": {"data": "half"}}}
+    reading = Reading().feed(prompt(), call("cancelled", name="", **printed), call("in_progress", name="", **printed))
+    assert [(one.status, one.output_text) for one in reading.calls] == [("cancelled", "half"), ("running", "half")]
+
+
+# Terminals that the client owns
+
+
+def terminal(method: str, key: Any, **params: Any) -> dict[str, Any]:
+    return a2c(asks(f"terminal/{method}", key, **{"terminalId": "t", **params}))
+
+
+SHOWS = {"content": [{"type": "terminal", "terminalId": "t"}]}
+
+
+def polled(output: str, key: Any = 9, **more_said: Any) -> list[Any]:
+    """The agent asks for the output so far, and gets it."""
+    answer = answers(key, output=output, truncated=False, **more_said)
+    return [terminal("output", key), c2a(answer)]
+
+
+def test_what_a_terminal_prints_is_the_output_of_the_call_that_shows_it() -> None:
+    """Each answer tells all of it; what is new is appended, and an answer without news changes nothing."""
+    reading = Reading().feed(prompt(), call("in_progress", **SHOWS), *polled("one\n"), *polled("one\n"))
+    assert reading.call.output_text == "one\n"
+    reading.feed(*polled("one\ntwo\n", exitStatus={"exitCode": 3}), more("completed"))
+    assert (reading.call.status, reading.call.output_text, reading.call.exit_status) == ("completed", "one\ntwo\n", 3)
+    asked = [terminal("output", 9)] * 3
+    assert reading.raws == asked
+
+
+def test_output_that_came_before_the_call_shows_its_terminal_is_not_lost() -> None:
+    """It stands in the log at once, and on the call as soon as that is known."""
+    waited = [terminal("wait_for_exit", 8), c2a(answers(8, exitCode=None, signal="SIGTERM"))]
+    early = [*polled("early\n"), *waited]
+    reading = Reading().feed(prompt(), *early, call("in_progress", **SHOWS))
+    assert reading.raws == early
+    assert (reading.call.output_text, reading.call.exit_status) == ("early\n", {"signal": "SIGTERM"})
+    at_once = Reading().feed(prompt(), *early, call("completed", **SHOWS)).call
+    assert (at_once.status, at_once.output_text, at_once.exit_status) == ("completed", "early\n", {"signal": "SIGTERM"})
+
+
+def test_output_of_which_the_beginning_was_cut_off_is_told_anew() -> None:
+    """What was appended cannot be taken back; at the end the call's output is what the terminal shows."""
+    cut = [terminal("output", 9), c2a(answers(9, output="8\n9\n", truncated=True))]
+    reading = Reading().feed(prompt(), call("in_progress", **SHOWS), *polled("1\n2\n"), *cut)
+    assert (reading.call.output_text, reading.call.progress) == ("1\n2\n", "8\n9\n")
+    assert reading.raws == [terminal("output", 9), *cut]
+    reading.feed(*polled("8\n9\n10\n"), more("completed"))
+    assert (reading.call.output, reading.call.output_text) == ("8\n9\n10\n", "1\n2\n10\n")
+    said = Reading().feed(prompt(), call("in_progress", **SHOWS), *polled("1"), *cut, more("completed", rawOutput="x"))
+    assert said.call.output == "x"
+
+
+def test_output_after_the_call_ended_is_late_and_shown_by_the_call_that_goes_on() -> None:
+    """C4: unless another call shows the same terminal by then."""
+    begun = Reading().feed(prompt(), call("in_progress", **SHOWS), *polled("one\n"), more("completed"))
+    begun.feed(*polled("one\ntwo\n"))
+    assert (begun.call.output_text, begun.verdicts[-1]) == ("one\n", "late")
+    begun.feed(call("in_progress", name="c2", **SHOWS), *polled("one\ntwo\nthree\n"))
+    assert [one.output_text for one in begun.calls] == ["one\n", "three\n"]
+    assert begun.feed(*polled("one\ntwo\nthree\n")).verdicts[-1] == "applied"
+
+
+def test_a_call_id_that_comes_again_does_not_show_the_terminals_of_the_call_before() -> None:
+    """C2"""
+    first = [prompt(1), call("in_progress", **SHOWS), *polled("one\n"), more("completed"), done(1)]
+    reading = Reading().feed(*first, prompt(2), call("in_progress"), *polled("one\ntwo\n"))
+    assert [one.output_text for one in reading.calls] == ["one\n", ""]
+
+
+def test_everything_else_about_terminals_is_kept() -> None:
+    """Making, killing and releasing one, and answers that make no sense."""
+    talk = [
+        terminal("create", 1, command="ls", args=["-l"]),
+        c2a(answers(1, terminalId="t")),
+        terminal("kill", 2),
+        c2a(answers(2)),
+        terminal("release", 3),
+        c2a({"jsonrpc": "2.0", "id": 3, "result": None}),
+        terminal("output", 4),
+        c2a(fails(4, "no such terminal")),
+        terminal("output", 5, terminalId=None),
+        c2a(answers(5, output="whose?")),
+        terminal("wait_for_exit", 6),
+        c2a(answers(6, exitCode=None, signal=None)),
+    ]
+    assert Reading().feed(*talk).raws == talk
+
+
 # Permission
+
+
+def test_an_answer_is_shown_on_its_request_and_leaves_nothing_pending() -> None:
+    """S2.13: which option, and when; what else the answer holds is kept."""
+    answer = chosen("ever")
+    answer["msg"]["result"]["_meta"] = {"seconds": 3}
+    reading = Reading(started=10**12).feed(prompt(), may_i(), {**answer, "t": 5})
+    shown = reading.request
+    assert (shown.response_option, shown.response_time, shown.state) == ("ever", 10**12 + 5000, "granted")
+    assert [row.state for row in reading.desk.unit.approvals.values()] == ["granted"]
+    assert reading.raws == [{**answer, "t": 5}]
 
 
 def test_a_request_is_an_update_and_its_options_are_the_agents_words() -> None:
@@ -618,6 +494,51 @@ def test_thoughts_plans_modes_commands_and_facts() -> None:
     assert reading.feed(update("session_info_update", title=None)).desk.state.info.title is None
 
 
+def test_the_cost_stays_where_an_update_does_not_mention_it() -> None:
+    """C10: it is a sum of the session."""
+    cost = {"amount": 1, "currency": "USD"}
+    reading = Reading().feed(update("usage_update", used=1, size=9, cost=cost), update("usage_update", used=2, size=9))
+    assert reading.desk.state.info.usage == {"used": 2, "size": 9, "cost": cost}
+    reading.feed(update("usage_update", used=3, size=9, cost=None), update("usage_update", used=4, size=9))
+    assert reading.desk.state.info.usage == {"used": 4, "size": 9}
+
+
+def test_plans_with_names_are_plans_and_one_that_is_removed_is_empty() -> None:
+    """RULE 10: as entries, as text, as a file; the message is kept for the name in it."""
+    plans = [
+        {"type": "items", "planId": "p", "entries": [{"content": "one"}]},
+        {"type": "markdown", "planId": "p", "content": "# Two"},
+        {"type": "file", "planId": "q", "uri": "file:///plan"},
+    ]
+    told = [update("plan_update", plan=plan) for plan in plans]
+    gone = [update("plan_removed", planId=name) for name in ("p", "q")]
+    odd = update("plan_update", plan={"type": "_drawing", "planId": "p"})
+    reading = Reading().feed(prompt(), *told, odd, *gone)
+    shown = [plan.entries for plan in reading.entries(Plan)]
+    assert shown == [[{"content": "one"}], [{"content": "# Two"}], [{"content": "file:///plan"}], []]
+    assert reading.raws == [*told, odd, *gone]
+
+
+def test_a_title_that_a_person_sets_is_the_one_that_the_agent_keeps() -> None:
+    """The agent may shorten it, or refuse."""
+    asked = c2a(asks("session/set_title", 4, title=" My work "))
+    assert Reading().feed(asked, a2c(answers(4, title="My work"))).desk.state.info.title == "My work"
+    assert Reading().feed(asked, a2c(fails(4, "no"))).desk.state.info.title is None
+
+
+def test_what_comes_beside_a_fact_is_kept() -> None:
+    """Metadata of any update: the message is kept whole."""
+    said: list[tuple[str, dict[str, Any]]] = [
+        ("available_commands_update", {"availableCommands": []}),
+        ("current_mode_update", {"currentModeId": "ask"}),
+        ("config_option_update", {"configOptions": []}),
+        ("session_info_update", {"title": "T", "updatedAt": "now"}),
+        ("plan", {"entries": []}),
+    ]
+    messages = [update(kind, _meta={"x": 1}, **fields) for kind, fields in said]
+    assert Reading().feed(*messages).raws == messages
+
+
 def test_options_tell_modes_and_models_where_nothing_else_does() -> None:
     """S2.10: an agent that has only options; a changed option may be a changed mode."""
     option = {"id": "m", "category": "mode", "currentValue": "plan", "options": [{"value": "plan", "name": "Plan"}]}
@@ -631,6 +552,17 @@ def test_options_tell_modes_and_models_where_nothing_else_does() -> None:
     assert reading.desk.state.info.current_mode_id == "plan"
     reading.feed(c2a(asks("session/set_mode", 3, modeId="gone")), a2c(fails(3, "no such mode")))
     assert reading.desk.state.info.current_mode_id == "plan"
+    chosen_by_person = c2a(asks("session/set_config_option", 4, configId="m", value="build"))
+    reading.feed(chosen_by_person, a2c(answers(4, configOptions=changed)))
+    assert reading.desk.state.info.current_mode_id == "build"
+
+
+def test_choices_that_stand_in_groups_are_choices() -> None:
+    """S2.10"""
+    groups = [{"group": "g", "name": "G", "options": [{"value": "a", "name": "A"}]}, {"value": "b", "name": "B"}]
+    option = {"id": "m", "category": "model", "currentValue": "a", "options": groups}
+    reading = Reading().feed(c2a(asks("session/new", 1)), a2c(answers(1, sessionId="s1", configOptions=[option])))
+    assert reading.entries()[0].available_models == [{"modelId": "a", "name": "A"}, {"modelId": "b", "name": "B"}]
 
 
 def test_unknown_kinds_and_methods_are_kept_whole() -> None:
@@ -710,6 +642,18 @@ def test_a_plan_is_shown_where_nothing_was_recorded() -> None:
     assert [getattr(entry, "entries", None) for entry in reading.entries()] == [[{"content": "two"}], None]
 
 
+def test_a_call_without_an_id_in_a_replay_is_kept_and_made_no_call() -> None:
+    """S2.11: it could not be told from one that was recorded; loading twice would double it."""
+    reading = Reading().feed(c2a(asks("session/load", 3)), call("completed", name=""), a2c(answers(3)))
+    assert (reading.calls, call("completed", name="") in reading.raws) == ([], True)
+
+
+def test_a_replayed_call_without_an_end_is_untold() -> None:
+    """C5: where nobody recorded it, it has ended nevertheless, and says that this is not known."""
+    reading = Reading().feed(c2a(asks("session/load", 3)), call("in_progress"), a2c(answers(3)))
+    assert (reading.call.status, reading.call.reason) == ("failed", UNTOLD)
+
+
 def test_resuming_brings_no_replay_unless_one_is_asked_for() -> None:
     """What comes meanwhile is live."""
     for params, shown in (({}, True), ({"replayFrom": {"type": "start"}}, False)):
@@ -729,6 +673,50 @@ def test_a_wire_is_split_by_sessions() -> None:
     assert [[name for name, _ in part] for part in parts] == [[""], [""], [""], ["s2"], ["s2"]]
     assert [name for name, _ in wire.split({"_eof": True})] == ["", "s2"]
     assert parts[3][0][1].method == "session/new"
+
+
+def test_a_fork_is_a_conversation_of_its_own() -> None:
+    """What the agent offers for the new session does not become the old one's."""
+    wire = Wire()
+    asked = [c2a(asks("session/new", 1)), c2a(asks("session/fork", 2)), a2c(answers(2, sessionId="s2"))]
+    assert [name for message in asked for name, _ in wire.split(message)] == ["", "", "s2"]
+
+
+@pytest.mark.parametrize(
+    ("method", "sender"),
+    [
+        *((method, "c2a") for method in AGENT_METHODS.values() if method not in CLIENT_METHODS.values()),
+        *((method, "a2c") for method in CLIENT_METHODS.values() if method not in AGENT_METHODS.values()),
+        *((method, "c2a") for method in ("terminal/cancel", "tool_call/cancel", "auth/login", "session/set_title")),
+        ("auth/status_update", "a2c"),
+        ("mcp/message", ""),
+        ("$/cancel_request", ""),
+        ("_vendor/thing", ""),
+    ],
+)
+def test_a_method_tells_who_sends_it(method: str, sender: str) -> None:
+    """Every method of the protocol's own list, and of the draft; of what both or nobody send, nothing is said."""
+    assert Wire().read({"id": 1, "method": method, "params": {}}).direction == sender
+
+
+@pytest.mark.parametrize(
+    ("method", "result"),
+    [
+        ("terminal/create", {"terminalId": "t"}),
+        ("terminal/output", {"output": "x", "truncated": False}),
+        ("fs/read_text_file", {"content": "x"}),
+        ("session/request_permission", {"outcome": {"outcome": "cancelled"}}),
+        ("elicitation/create", {"action": "cancel"}),
+    ],
+)
+def test_answers_to_equal_ids_are_told_apart_by_what_they_hold(method: str, result: Any) -> None:
+    """Where no directions were written down, and both sides count from 0."""
+    for mine in ({"messageId": "m"}, {}, {"stopReason": "end_turn"}):
+        wire = Wire()
+        wire.read(asks("session/prompt", 0))
+        wire.read(asks(method, 0))
+        found = [wire.read({"id": 0, "result": answer}).method for answer in (mine, result)]
+        assert found == ["session/prompt", method]
 
 
 def test_conversations_on_one_wire_do_not_mix() -> None:
@@ -751,15 +739,26 @@ def test_conversations_on_one_wire_do_not_mix() -> None:
 
 # Anything at all
 
-garbage = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text()),
-    lambda inside: st.one_of(
-        st.lists(inside, max_size=3),
-        st.dictionaries(st.sampled_from(["type", "text", "id", "sessionId", "toolCallId", "data", "outcome"]), inside),
-    ),
-    max_leaves=6,
-)
-ALL_ROWS = [row for name in CAPTURES for row in rows(name)]
+NAMES = ["type", "text", "id", "sessionId", "toolCallId", "terminalId", "data", "outcome", "content"]
+leaf = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text())
+
+
+def nested(inside: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.one_of(st.lists(inside, max_size=3), st.dictionaries(st.sampled_from(NAMES), inside))
+
+
+garbage = st.recursive(leaf, nested, max_leaves=6)
+ALL_ROWS = [
+    *(row for name in CAPTURES for row in rows(name)),
+    *(json.loads(line) for case in CASES if format_of(case) == "acp" for line in lines_of(case)),
+]
+
+
+def row_at(index: int) -> Any:
+    return ALL_ROWS[index]
+
+
+any_row = st.integers(0, len(ALL_ROWS) - 1).map(row_at)
 
 
 def paths(value: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -783,7 +782,7 @@ def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 @st.composite
 def mutated(draw: st.DrawFn) -> Any:
     """A row of real traffic with something in it replaced or taken out."""
-    row = draw(st.sampled_from(ALL_ROWS))
+    row = draw(any_row)
     for _ in range(draw(st.integers(1, 3))):
         places = paths(row)[1:] or [()]
         row = changed(row, draw(st.sampled_from(places)), draw(st.one_of(garbage, st.just(...))))
@@ -792,7 +791,7 @@ def mutated(draw: st.DrawFn) -> Any:
     return row
 
 
-@given(st.lists(st.one_of(mutated(), st.sampled_from(ALL_ROWS), garbage), max_size=12), st.booleans())
+@given(st.lists(st.one_of(mutated(), any_row, garbage), max_size=12), st.booleans())
 def test_no_message_makes_the_decoder_raise(messages: list[Any], split: bool) -> None:
     """C11: whatever stands in whatever place, and the ledger takes what comes of it."""
     wire, reading = Wire(), Reading()

@@ -27,19 +27,23 @@ LINES = 200
 @click.option("--session", type=ID, help="Look for the call or approval in this session only.")
 @click.option("--limit", type=click.IntRange(0), default=200, show_default=True, help="Entries of a session; 0: all.")
 @click.option("--full", is_flag=True, help="Cut no text short, and fetch output that is kept beside the log.")
+@click.option("--witness", is_flag=True, help="Show only where the agent's own replay tells otherwise than the record.")
 @db_option
 @json_option
-def show(identity: str, session: str | None, limit: int, full: bool) -> None:
+def show(identity: str, session: str | None, limit: int, full: bool, witness: bool) -> None:
     """Show a session, a call or an approval.
 
     @last is the session that was written last; with --session, the newest call of that session.
     """
-    with_ledger(lambda ledger: _show(ledger, identity, session, limit, full))
+    with_ledger(lambda ledger: _show(ledger, identity, session, limit, full, witness))
 
 
-async def _show(ledger: Ledger, identity: str, session: str | None, limit: int, full: bool) -> None:
+async def _show(ledger: Ledger, identity: str, session: str | None, limit: int, full: bool, witness: bool) -> None:
     within = (await ledger.find_session(session)).name if session else ""
     row = await find(ledger, identity, within)
+    if witness:
+        await _show_witness(ledger, row, full)
+        return
     if isinstance(row, SessionRow):
         await _show_session(ledger, row, limit, full)
         return
@@ -49,6 +53,16 @@ async def _show(ledger: Ledger, identity: str, session: str | None, limit: int, 
     if not isinstance(call, CallRow):
         raise NotFound(f"the call of approval {row.id} was removed by retention")
     await _show_call(ledger, call, row if isinstance(row, ApprovalRow) else None, full)
+
+
+async def _show_witness(ledger: Ledger, row: SessionRow | CallRow | ApprovalRow, full: bool) -> None:
+    from callslip.cli.witnesses import show_witness
+
+    if isinstance(row, SessionRow):
+        await show_witness(ledger, row.name, full=full)
+    else:
+        call = row.call if isinstance(row, ApprovalRow) else row.id
+        await show_witness(ledger, row.session, call, full=full)
 
 
 async def _show_session(ledger: Ledger, row: SessionRow, limit: int, full: bool) -> None:

@@ -1,8 +1,7 @@
 """Tool calls and permission requests of one conversation: what each message about them says, as events.
 
 Which call an id means, and what a message is worth to it, the ledger decides. Decided here is only what a message *is*:
-a `tool_call` opens, a `tool_call_update` tells more and never opens a call that has ended. A tool's name is what the
-agent calls the tool; a kind or a title is not a name.
+a `tool_call` opens, a `tool_call_update` tells more and never opens a call that has ended.
 """
 
 from __future__ import annotations
@@ -14,149 +13,30 @@ from msgspec import UNSET
 
 from callslip import codec
 from callslip import events as ev
-from callslip.events import Alias, CallEnd, Event
-from callslip.formats.acp.wire import Message, fields, identifier, items
+from callslip.events import Alias, Event
+from callslip.formats.acp import permission, speech
+from callslip.formats.acp.growing import Growing
+from callslip.formats.acp.permission import Asked, Question
+from callslip.formats.acp.terminals import Terminals, Told
+from callslip.formats.acp.update import ENDING, came_out, meanwhile, response, status_of, told
+from callslip.formats.acp.wire import FORMAT, Message, fields, identifier, items
 from callslip.lifecycle import TURN_CLOSES
-
-NS = "acp"
-
-ENDING: dict[str, type[CallEnd]] = {
-    "completed": ev.CallCompleted,
-    "failed": ev.CallFailed,
-    "cancelled": ev.CallCancelled,  # draft 2
-}
-ANSWERS: dict[str, type[ev.ApprovalAnswer]] = {
-    "allow_once": ev.ApprovalGranted,
-    "allow_always": ev.ApprovalGranted,
-    "reject_once": ev.ApprovalRefused,
-    "reject_always": ev.ApprovalRefused,
-}
-WORDS = {"pending", "in_progress", *ENDING}
-
-# Where agents put an exit status, within rawOutput.
-EXITS = (("exit_code",), ("exitCode",), ("metadata", "exit"))
-PRINTED = ("terminal_output_delta", "terminal_output")
-
-TEXTS = {"title": "title", "kind": "kind"}
-VALUES = {"rawInput": "input", "content": "content", "locations": "locations"}
-TAKEN = {"sessionUpdate", "toolCallId", "name", "status", "rawOutput", "_meta", *TEXTS, *VALUES}
-
-
-# Reading an update
-
-
-def told(update: dict[str, Any]) -> dict[str, Any]:
-    """What an update mentions of its call: absent says nothing, null clears (C10)."""
-    said = {field: update[name] for name, field in VALUES.items() if name in update}
-    for name, field in TEXTS.items():
-        if name in update and isinstance(update[name], str | None):
-            said[field] = update[name]
-    tool = update.get("name") or _claude(update).get("toolName")
-    if tool and isinstance(tool, str):
-        said["tool_name"] = tool
-    return said
-
-
-def came_out(update: dict[str, Any], otherwise: Any = UNSET) -> dict[str, Any]:
-    """The output and exit status of a call that ended; `otherwise` is the output if nothing else is."""
-    if "rawOutput" in update:
-        return {"output": update["rawOutput"], **_exit_status(update)}
-    found = {} if otherwise is UNSET or _shows(update) else {"output": otherwise}
-    return {**found, **_exit_status(update)}
-
-
-def _shows(update: dict[str, Any]) -> bool:
-    """Whether there is content to look at; a terminal is only a place where output was printed."""
-    return any(fields(block).get("type") != "terminal" for block in items(update.get("content")))
-
-
-def meanwhile(update: dict[str, Any]) -> dict[str, Any]:
-    """What a call that goes on has brought: printed text, output so far, an exit status ahead of the end."""
-    text = printed(update)
-    return {
-        **({"text": text} if text else {}),
-        **({"progress": update["rawOutput"]} if "rawOutput" in update else {}),
-        **_exit_status(update),
-    }
-
-
-def printed(update: dict[str, Any]) -> str:
-    """Terminal output that stands only in the metadata."""
-    found = [fields(_meta(update).get(name)).get("data") for name in PRINTED]
-    return "".join(text for text in found if isinstance(text, str))
-
-
-def status_of(update: dict[str, Any]) -> str:
-    """The status word, "" for none."""
-    status = update.get("status")
-    return status if isinstance(status, str) else ""
-
-
-def response(update: dict[str, Any]) -> Any:
-    """The tool's own result in the metadata, which may come without any status."""
-    return _claude(update).get("toolResponse", UNSET)
-
-
-def leaves(update: dict[str, Any]) -> bool:
-    """Whether an update says more than was taken over, so that it is to be kept whole."""
-    odd = [name for name in (*TEXTS, "name") if not isinstance(update.get(name), str | None)]
-    return bool(
-        odd
-        or update.get("status", "pending") not in (None, *WORDS)
-        or any(value is not None for name, value in update.items() if name not in TAKEN)
-        or _meta_leaves(update.get("_meta"))
-    )
-
-
-def _meta_leaves(meta: Any) -> bool:
-    if not isinstance(meta, dict):
-        return meta is not None
-    members = fields(meta)
-    known = {"claudeCode", "terminal_exit", *PRINTED}
-    return bool(set(members) - known or set(fields(members.get("claudeCode"))) - {"toolName"})
-
-
-def _meta(update: dict[str, Any]) -> dict[str, Any]:
-    return fields(update.get("_meta"))
-
-
-def _claude(update: dict[str, Any]) -> dict[str, Any]:
-    return fields(_meta(update).get("claudeCode"))
-
-
-def _exit_status(update: dict[str, Any]) -> dict[str, Any]:
-    ended = fields(_meta(update).get("terminal_exit"))
-    if type(ended.get("exit_code")) is int:
-        return {"exit_status": ended["exit_code"]}
-    if isinstance(ended.get("signal"), str):
-        return {"exit_status": {"signal": ended["signal"]}}
-    for path in EXITS:
-        found: Any = update.get("rawOutput")
-        for name in path:
-            found = fields(found).get(name)
-        if type(found) is int:
-            return {"exit_status": found}
-    return {}
-
-
-# Following calls
 
 
 class Known(msgspec.Struct):
-    """A call as this conversation told of it. `asked` is the request for it that waits for an answer."""
+    """A call as this conversation told of it. `asked` is the request for it that waits for an answer.
+
+    `content` is what it shows but for `streamed`, the text that came piece by piece.
+    """
 
     turn: int
     opening: str = ""
+    started: bool = False
     ended: bool = False
     asked: str = ""
     response: Any = UNSET
-
-
-class Asked(msgspec.Struct, frozen=True):
-    """A permission request: the call it is about, and what each option means."""
-
-    call: str
-    kinds: dict[str, str]
+    content: list[Any] = []
+    streamed: Growing | None = None
 
 
 class Calls:
@@ -166,7 +46,8 @@ class Calls:
         self._known: dict[str, Known] = {}
         self._open: set[str] = set()
         self._asked: dict[str, Asked] = {}
-        self._turn = 0
+        self._turn = self._nameless = 0
+        self.terminals = Terminals()
 
     def turn_started(self) -> None:
         self._turn += 1
@@ -187,21 +68,32 @@ class Calls:
         """A `tool_call`: it opens the call, or tells anew of an open one (S2.6)."""
         identity, status = identifier(update.get("toolCallId")), status_of(update)
         if not identity:
-            return [_nameless(update, status)]
+            return self._once(update, status)
         mark = codec.digest(codec.encode(update))
         known = self._known.get(identity)
         again = known is not None and known.ended and known.turn == self._turn and known.opening == mark
         if known is None or known.turn != self._turn or (known.ended and not again):
             known = self._begin(identity, mark)
-        more = meanwhile(update)
         made: list[Event] = [ev.CallProposed(aliases=alias(identity), **told(update))]
         if status in ENDING or (status == "in_progress" and not again):
             return made + self._stand(identity, known, status, {}, update)
+        more = self._meanwhile(identity, known, update)
         return [*made, ev.CallProgress(aliases=alias(identity), **more)] if more else made
 
-    def updated(self, update: dict[str, Any]) -> list[Event]:
+    def _once(self, update: dict[str, Any], status: str) -> list[Event]:
+        """A call without an id is heard of once: all that is known of it is in one message (C2)."""
+        self._nameless += 1
+        call, more = f"new:{self._nameless}", meanwhile(update)
+        made: list[Event] = [ev.CallProposed(call=call, **told(update))]
+        made += [ev.CallStarted(call=call)] if status == "in_progress" else []
+        if status in ENDING:
+            text: list[Event] = [ev.CallProgress(call=call, text=more["text"])] if "text" in more else []
+            return [*made, *text, ENDING[status](call=call, **came_out(update, response(update)))]
+        return [*made, ev.CallProgress(call=call, **more)] if more else made
+
+    def updated(self, update: dict[str, Any], version: int) -> list[Event]:
         """A `tool_call_update`. Of an unknown call it is the first that is heard (S2.6)."""
-        identity, status = identifier(update.get("toolCallId")), status_of(update)
+        identity, status = identifier(update.get("toolCallId")), status_of(update, version)
         if not identity:
             return []
         known = self._known.get(identity) or self._begin(identity)
@@ -209,22 +101,69 @@ class Calls:
             status = ""  # A start would open a new call; this only comes late.
         return self._stand(identity, known, status, told(update), update)
 
+    def went_back(self, update: dict[str, Any]) -> bool:
+        """Whether an update takes back that its call has started, which no event can say."""
+        known = self._known.get(identifier(update.get("toolCallId")))
+        return known is not None and known.started and not known.ended and status_of(update) == "pending"
+
+    def grown(self, update: dict[str, Any]) -> list[Event]:
+        """Draft 2, `tool_call_content_chunk`: one more item of content. Text is appended, the rest told whole."""
+        identity, item = identifier(update.get("toolCallId")), fields(update.get("content"))
+        if not identity or not item:
+            return []
+        known = self._known.get(identity) or self._begin(identity)
+        text = speech.item_text(item)
+        if text is not None:
+            known.streamed = known.streamed or Growing()
+            known.streamed.add(text)
+            return [ev.CallProgress(aliases=alias(identity), text=text)]
+        known.content = [*known.content, item]
+        shown = self.terminals.show(identity, known.content)
+        return [ev.CallProgress(aliases=alias(identity), content=known.content, **shown)]
+
+    def printed(self, about: Told | None) -> list[Event]:
+        """What a terminal says, for the calls that show it and go on; if none does, for the last that showed it."""
+        if about is None:
+            return []
+        going = [call for call in about.calls if not self._known[call].ended]
+        if not about.said and (about.leaves or not going):
+            return []
+        return [ev.CallProgress(aliases=alias(call), **about.said) for call in going or about.calls[-1:]]
+
     def _stand(
         self, identity: str, known: Known, status: str, said: dict[str, Any], update: dict[str, Any]
     ) -> list[Event]:
         """Where an update says that its call stands; an end is one event with all that is said of it."""
-        aliases, more = alias(identity), meanwhile(update)
-        if response(update) is not UNSET:
-            known.response = response(update)
+        aliases, more = alias(identity), self._meanwhile(identity, known, update)
         if status in ENDING:
-            text: list[Event] = [ev.CallProgress(aliases=aliases, text=more["text"])] if "text" in more else []
-            out = came_out(update, known.response)
+            text = more.get("text", "") + self.terminals.ending(identity)
+            before: list[Event] = [ev.CallProgress(aliases=aliases, text=text)] if text else []
+            exited = {"exit_status": more["exit_status"]} if "exit_status" in more else {}
+            out = {**exited, **self._output(identity, known, update)}
             self._end(identity)
-            return [*text, ENDING[status](aliases=aliases, **said, **out)]
+            return [*before, ENDING[status](aliases=aliases, **said, **out)]
         if status != "in_progress":
             return [ev.CallProgress(aliases=aliases, **said, **more)]
+        known.started = True
         made = [*self._granted(identity, known), ev.CallStarted(aliases=aliases, **said)]
         return [*made, ev.CallProgress(aliases=aliases, **more)] if more else made
+
+    def _meanwhile(self, identity: str, known: Known, update: dict[str, Any]) -> dict[str, Any]:
+        """What an update brings beside its own words: what terminals printed, and text that goes on."""
+        if response(update) is not UNSET:
+            known.response = response(update)
+        shown, more = self.terminals.show(identity, update.get("content")), meanwhile(update)
+        text = shown.get("text", "") + more.get("text", "")
+        if "content" in update:
+            known.content = items(update["content"])
+            text += (known.streamed.become(_texts(known.content)) or "") if known.streamed is not None else ""
+        return {**shown, **more, **({"text": text} if text else {})}
+
+    def _output(self, identity: str, known: Known, update: dict[str, Any]) -> dict[str, Any]:
+        out = came_out(update, known.response)
+        whole = known.streamed.whole if known.streamed is not None else None
+        shown = self.terminals.screen(identity) if whole is None else whole
+        return out if "output" in out or shown is UNSET else {**out, "output": shown}
 
     def _granted(self, identity: str, known: Known) -> list[Event]:
         """An agent that starts a call has its answer, whoever gave it."""
@@ -232,32 +171,31 @@ class Calls:
         return [ev.ApprovalGranted(aliases=alias(identity), by="agent")] if asked else []
 
     def _begin(self, identity: str, opening: str = "") -> Known:
+        self.terminals.forget(identity)
         known = self._known[identity] = Known(turn=self._turn, opening=opening)
         self._open.add(identity)
         return known
 
     def _end(self, identity: str) -> None:
         known = self._known[identity]
-        known.ended, known.asked, known.response = True, "", UNSET
+        known.ended, known.asked, known.response, known.content = True, "", UNSET, []
         self._open.discard(identity)
 
     # Permission
 
-    def requested(self, message: Message) -> list[Event]:
+    def requested(self, message: Message, about: Question) -> list[Event]:
         """A permission request. What it says of the call is an update of the call (S2.6)."""
-        call, options = message.params.get("toolCall"), message.params.get("options")
-        if not isinstance(call, dict) or not isinstance(options, list) or not message.key:
-            return []
-        update = fields(call)
-        identity = identifier(update.get("toolCallId")) or f"request:{message.key}"
-        known = self._known.get(identity)
+        shown = self.terminals.of(about.terminal)[-1:]
+        identity = identifier(about.update.get("toolCallId")) or "".join(shown) or f"request:{message.key}"
+        known, said = self._known.get(identity), told(about.update)
         if known is None or known.ended:
-            known = self._begin(identity)
-        known.asked = message.key
-        offered = [fields(option) for option in items(options)]
-        kinds = {str(option.get("optionId")): str(option.get("kind")) for option in offered}
-        self._asked[message.key] = Asked(identity, kinds)
-        return [ev.ApprovalRequested(aliases=alias(identity), options=items(options), **told(update))]
+            known, said = self._begin(identity), told({**about.fresh, **about.update})
+        known.asked, known.started = message.key, False
+        self._asked[message.key] = permission.asked(about, identity)
+        more = self._meanwhile(identity, known, about.update)
+        aliases = alias(identity)
+        made = ev.ApprovalRequested(aliases=aliases, options=about.options, description=about.description, **said)
+        return [made, ev.CallProgress(aliases=aliases, **more)] if more else [made]
 
     def answered(self, message: Message) -> list[Event]:
         """The client's answer, if the request still waits for one."""
@@ -265,38 +203,21 @@ class Calls:
         known = self._known.get(asked.call) if asked else None
         if asked is None or known is None or known.asked != message.key:
             return []
-        event = _answer(asked, message)
+        event = permission.answer(asked, message, alias(asked.call))
         if event is None:
             return []
         known.asked = ""
-        if not isinstance(event, ev.ApprovalGranted):
+        granted = isinstance(event, ev.ApprovalGranted)
+        if not granted or asked.only:
             self._end(asked.call)
-        return [event]
+        done = [ev.CallCompleted(aliases=alias(asked.call))] if granted and asked.only else []
+        return [event, *done]
 
 
 def alias(identity: str) -> tuple[Alias, ...]:
-    return (Alias(NS, identity),)
+    return (Alias(FORMAT, identity),)
 
 
-def _nameless(update: dict[str, Any], status: str) -> Event:
-    """A call without an id is heard of once: all that is known of it is in one message (C2)."""
-    if status in ("completed", "failed"):
-        return ENDING[status](**told(update), **came_out(update, response(update)))
-    if status == "in_progress":
-        return ev.CallStarted(**told(update))
-    return ev.CallProposed(**told(update))
-
-
-def _answer(asked: Asked, message: Message) -> Event | None:
-    aliases = alias(asked.call)
-    if message.error is not UNSET:
-        why = fields(message.error).get("message")
-        return ev.ApprovalWithdrawn(aliases=aliases, by="client", reason=why if isinstance(why, str) else "")
-    outcome = fields(fields(message.result).get("outcome"))
-    if outcome.get("outcome") == "cancelled":
-        return ev.ApprovalWithdrawn(aliases=aliases, by="client")
-    option = outcome.get("optionId")
-    if outcome.get("outcome") != "selected" or not isinstance(option, str):
-        return None
-    chosen = ANSWERS.get(asked.kinds.get(option, ""))
-    return chosen(aliases=aliases, option=option, by="client") if chosen else None
+def _texts(content: list[Any]) -> str:
+    """The text of some content."""
+    return "".join(speech.item_text(item) or "" for item in content)

@@ -54,10 +54,14 @@ def _option(options: list[Any], category: str) -> dict[str, Any]:
 
 
 def _choices(option: dict[str, Any], key: str) -> list[Any]:
-    """The values of an option, as modes and models are listed."""
+    """The values of an option, as modes and models are listed; those that stand in groups too."""
+    given = [fields(choice) for choice in items(option.get("options"))]
+    given = [
+        choice for one in given for choice in ([one] if "value" in one else map(fields, items(one.get("options"))))
+    ]
     return [
         {key: choice["value"], **{name: value for name, value in choice.items() if name != "value"}}
-        for choice in map(fields, items(option.get("options")))
+        for choice in given
         if "value" in choice
     ]
 

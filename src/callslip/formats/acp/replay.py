@@ -14,40 +14,49 @@ import msgspec
 
 from callslip import events as ev
 from callslip.events import Draft, Event
-from callslip.formats.acp import calls
-from callslip.formats.acp.speech import SPEAKS, leaves, text_of, user_message
-from callslip.formats.acp.wire import FORMAT, Message, fields, identifier
+from callslip.formats.acp import speech, update
+from callslip.formats.acp.calls import alias
+from callslip.formats.acp.plans import entries_of
+from callslip.formats.acp.terminals import Terminals, shown_in
+from callslip.formats.acp.wire import FORMAT, Message, fields, identifier, items
 from callslip.text import Proof, Text, merge, settle
+from callslip.witness import UNTOLD
 
-UNTOLD = "the agent's replay does not tell how this call ended"
+Json = dict[str, Any]
 
 
 class Said(msgspec.Struct):
     """One message or thought."""
 
-    kind: str
+    who: str
     id: str
     text: Text
     blocks: list[Any]
 
 
 class Done(msgspec.Struct):
-    """One call: all its updates as one, and what it printed."""
+    """One call: all its updates as one, what it shows, what it printed, and the text of it that came in pieces."""
 
-    update: dict[str, Any]
+    update: Json
+    content: list[Any] = []
     text: str = ""
+    streamed: str = ""
 
 
 class Replay:
-    """What one `session/load` brings. `key` is its request."""
+    """What one `session/load` brings. `key` is its request, `state` how the agent says that it stands now."""
 
     def __init__(self, asked: Message, chunks: ev.Chunks | None) -> None:
         self.key = asked.key
+        self.state: Message | None = None
         self._session = asked.session
-        self._chunks: ev.Chunks = chunks or "auto"
+        self._version = asked.version
+        self._chunks: ev.Chunks = speech.policy(chunks, asked.version)
         self._items: list[Said | Done | Event] = []
         self._said: dict[tuple[str, str], Said] = {}
         self._done: dict[str, Done] = {}
+        self._terminals = Terminals()
+        self._printed: dict[str, list[Any]] = {}
         self._proven: dict[str, Proof] = {}
         self._plan = -1
         self._mode = ""
@@ -56,118 +65,202 @@ class Replay:
 
     def take(self, read: Message) -> bool:
         """Gather a message if it is about the past."""
-        update = fields(read.params.get("update"))
-        kind = update.get("sessionUpdate")
+        told = fields(read.params.get("update"))
+        kind = told.get("sessionUpdate")
         if read.method != "session/update" or read.session != self._session or not isinstance(kind, str):
             return False
         rule = self._GATHERED.get(kind)
-        if rule is None or not rule(self, kind, update, read):
+        if rule is None or not rule(self, told, read):
             return False
         self._bodies.append(read.body)
         return True
 
     def drafts(self) -> list[Draft]:
-        """All of it, in the order in which each thing was first told of."""
-        made = [Draft(self._event(item), witness=True) for item in self._items]
-        ended = [Draft(ev.MessageEnded(), witness=True)] if made else []
+        """All of it, in the order in which each thing was first told of, between two ends of messages."""
+        made = [Draft(self._event(item), witness=True) for item in self._items if _is_said(item)]
+        edge = [Draft(ev.MessageEnded(), witness=True)] if made else []
         mode = [Draft(ev.SessionMode(mode=self._mode))] if self._mode else []
-        return [*made, *ended, *mode, *map(Draft, map(_raw, self._kept))]
+        return [*edge, *made, *edge, *mode, *map(Draft, map(_raw, [*self._kept, *self._unshown()]))]
 
     def abandoned(self) -> list[Event]:
         """The load failed: what came of it is kept and shows nowhere."""
         return [_raw(body) for body in self._bodies]
 
-    def _speak(self, kind: str, update: dict[str, Any], read: Message) -> bool:
-        block, text = update.get("content"), text_of(update.get("content"))
-        if text is None or leaves(update):
+    # Messages
+
+    def _speak(self, told: Json, read: Message) -> bool:
+        who, block = speech.CHUNKS[told["sessionUpdate"]], told.get("content")
+        text = speech.text_of(block)
+        if text is None or speech.leaves(told):
             self._kept.append(read.body)
-        if text is None and kind != "user_message_chunk":
+        if text is None and who != speech.USER:
             return True
-        said = self._speech(kind, identifier(update.get("messageId")))
+        said = self._speech(who, identifier(told.get("messageId")))
         said.blocks.append(block)
-        change = merge(said.text, text or "", self._chunks, self._proven.get(kind, ""))
-        self._proven[kind] = change.proof or self._proven.get(kind, "")
+        change = merge(said.text, text or "", self._chunks, self._proven.get(who, ""))
+        self._proven[who] = change.proof or self._proven.get(who, "")
         return True
 
-    def _speech(self, kind: str, identity: str) -> Said:
+    def _speak_anew(self, told: Json, read: Message) -> bool:
+        identity = identifier(told.get("messageId"))
+        if not identity or not isinstance(told.get("content", ...), list | None):
+            return False
+        said = self._speech(speech.WHOLE[told["sessionUpdate"]], identity)
+        said.blocks = list(items(told["content"]))
+        said.text.replace(speech.whole_text(said.blocks))
+        if not said.blocks or speech.leaves_whole(told):
+            self._kept.append(read.body)
+        return True
+
+    def _speech(self, who: str, identity: str) -> Said:
         """The message that a chunk goes on with: the one of its id, or without one the last of all."""
         last = self._items[-1] if self._items else None
         if identity:
-            known = self._said.get((kind, identity))
+            known = self._said.get((who, identity))
         else:
-            known = last if isinstance(last, Said) and last.kind == kind and not last.id else None
+            known = last if isinstance(last, Said) and last.who == who and not last.id else None
         if known is None:
-            known = self._said[kind, identity] = Said(kind, identity, Text(), [])
+            known = self._said[who, identity] = Said(who, identity, Text(), [])
             self._items.append(known)
         return known
 
-    def _call(self, kind: str, update: dict[str, Any], read: Message) -> bool:
-        identity = identifier(update.get("toolCallId"))
+    # Calls
+
+    def _call(self, told: Json, read: Message) -> bool:
+        """A call without an id could not be told from one that was recorded: it is kept as it came."""
+        identity = identifier(told.get("toolCallId"))
+        if not identity or update.leaves(told, self._version):
+            self._kept.append(read.body)
         if not identity:
-            return False
+            return True
+        done = self._known(identity, anew=told["sessionUpdate"] == "tool_call")
+        done.text += update.printed(told)
+        meta = {**fields(done.update.get("_meta")), **fields(told.get("_meta"))}
+        done.update = {**done.update, **told, "_meta": meta}
+        if "content" in told:
+            done.content, done.streamed = list(items(told["content"])), ""
+        return True
+
+    def _known(self, identity: str, *, anew: bool = False) -> Done:
         done = self._done.get(identity)
-        if done is None or (kind == "tool_call" and calls.status_of(done.update) in calls.ENDING):
-            done = self._done[identity] = Done({})
+        if done is None or (anew and update.status_of(done.update) in update.ENDING):
+            done = self._done[identity] = Done({"toolCallId": identity})
             self._items.append(done)
-        done.text += calls.printed(update)
-        meta = {**fields(done.update.get("_meta")), **fields(update.get("_meta"))}
-        done.update = {**done.update, **update, "_meta": meta}
-        if calls.leaves(update):
+        return done
+
+    def _call_grown(self, told: Json, read: Message) -> bool:
+        identity, item = identifier(told.get("toolCallId")), fields(told.get("content"))
+        if not identity or not item:
+            return False
+        done, text = self._known(identity), speech.item_text(item)
+        if text is None:
+            done.content.append(item)
+        done.streamed += text or ""
+        if speech.leaves_item(item):
             self._kept.append(read.body)
         return True
 
-    def _planned(self, kind: str, update: dict[str, Any], read: Message) -> bool:
-        """Plans come whole: the last one stands where the first one stood."""
-        if not isinstance(update.get("entries"), list):
+    def _terminal(self, told: Json, read: Message) -> bool:
+        """What a terminal printed waits for the call that shows it."""
+        rule = {"terminal_update": self._terminals.updated, "terminal_output_chunk": self._terminals.chunk}
+        about = rule[told["sessionUpdate"]](told)
+        if about is None:
             return False
-        plan = ev.PlanUpdated(entries=update["entries"])
-        if self._plan < 0:
-            self._plan = len(self._items)
-            self._items.append(plan)
-        self._items[self._plan] = plan
+        if about.leaves:
+            self._kept.append(read.body)
+        else:
+            self._printed.setdefault(identifier(told["terminalId"]), []).append(read.body)
         return True
 
-    def _moded(self, kind: str, update: dict[str, Any], read: Message) -> bool:
+    def _unshown(self) -> list[Any]:
+        """What was printed in terminals that no call shows."""
+        shown = {name for done in self._items if isinstance(done, Done) for name in shown_in(done.content)}
+        return [body for name, bodies in self._printed.items() if name not in shown for body in bodies]
+
+    # The rest
+
+    def _planned(self, told: Json, read: Message) -> bool:
+        """Plans come whole: the last one stands where the first one stood."""
+        removed = told["sessionUpdate"] == "plan_removed"
+        entries = [] if removed else entries_of(told)
+        if entries is None or (removed and self._plan < 0):
+            return False
+        if self._plan < 0:
+            self._plan = len(self._items)
+            self._items.append(ev.PlanUpdated(entries=entries))
+        self._items[self._plan] = ev.PlanUpdated(entries=entries)
+        if told["sessionUpdate"] != "plan":
+            self._kept.append(read.body)
+        return True
+
+    def _moded(self, told: Json, read: Message) -> bool:
         """Only the last mode is one that holds."""
-        mode = update.get("currentModeId")
+        mode = told.get("currentModeId")
         self._mode = mode if isinstance(mode, str) else self._mode
         return isinstance(mode, str)
+
+    def _state(self, told: Json, read: Message) -> bool:
+        """How things stand now is told when the past is."""
+        if self.state is not None:
+            self._kept.append(self.state.body)
+        self.state = read
+        return True
+
+    # What comes of it
 
     def _event(self, item: Said | Done | Event) -> Event:
         if isinstance(item, Said):
             return self._message(item)
-        return _call_event(item) if isinstance(item, Done) else item
+        return self._call_event(item) if isinstance(item, Done) else item
 
     def _message(self, said: Said) -> Event:
-        if self._chunks == "auto" and not self._proven.get(said.kind):
+        if self._chunks == "auto" and not self._proven.get(said.who):
             settle(said.text)
         text = said.text.value()
-        if said.kind == "user_message_chunk":
-            rich = any(text_of(block) is None for block in said.blocks)
-            return user_message(text, said.blocks if rich else [])
-        cls = ev.MessageDelta if said.kind == "agent_message_chunk" else ev.ThoughtDelta
-        return cls(text=text, message_id=said.id, chunks="delta")
+        if said.who == speech.USER:
+            rich = any(speech.text_of(block) is None for block in said.blocks)
+            return speech.user_message(text, said.blocks if rich else [])
+        return speech.delta(said.who, text, said.id, "delta")
 
-    _GATHERED: ClassVar[dict[str, Callable[[Any, str, dict[str, Any], Message], bool]]] = {
-        **dict.fromkeys(SPEAKS, _speak),
+    def _call_event(self, done: Done) -> Event:
+        """A call that was still open then is over now: nobody goes on with it."""
+        status = update.status_of(done.update, self._version)
+        identity = identifier(done.update.get("toolCallId"))
+        told = {**done.update, **({"content": done.content} if done.content else {})}
+        said = {**update.told(told), **self._came_out(identity, done, told)}
+        if status == "completed":
+            return ev.CallCompleted(aliases=alias(identity), **said)
+        reason = "" if status == "failed" else "cancelled" if status == "cancelled" else UNTOLD
+        return ev.CallFailed(aliases=alias(identity), reason=reason, **said)
+
+    def _came_out(self, identity: str, done: Done, told: Json) -> Json:
+        """The output is wherever the agent put it, and else what terminals printed."""
+        shown = self._terminals.show(identity, done.content)
+        printed = done.text + shown.get("text", "") + self._terminals.ending(identity)
+        out = update.came_out(told, printed or update.response(told))
+        exit_status = {"exit_status": shown["exit_status"]} if "exit_status" in shown else {}
+        return {**({"output": done.streamed} if done.streamed else {}), **exit_status, **out}
+
+    _GATHERED: ClassVar[dict[str, Callable[[Any, Json, Message], bool]]] = {
+        **dict.fromkeys(speech.CHUNKS, _speak),
+        **dict.fromkeys(speech.WHOLE, _speak_anew),
         "tool_call": _call,
         "tool_call_update": _call,
+        "tool_call_content_chunk": _call_grown,
+        "terminal_update": _terminal,
+        "terminal_output_chunk": _terminal,
         "plan": _planned,
+        "plan_update": _planned,
+        "plan_removed": _planned,
         "current_mode_update": _moded,
+        "state_update": _state,
     }
+
+
+def _is_said(item: Said | Done | Event) -> bool:
+    """Whether there is anything to an item: a message may be begun and left empty."""
+    return not isinstance(item, Said) or item.who != speech.USER or bool(item.blocks)
 
 
 def _raw(body: Any) -> Event:
     return ev.Raw(format=FORMAT, body=body)
-
-
-def _call_event(done: Done) -> Event:
-    """A call that was still open then is over now: nobody goes on with it."""
-    status = calls.status_of(done.update)
-    aliases = calls.alias(identifier(done.update.get("toolCallId")))
-    otherwise = done.text or calls.response(done.update)
-    said = {**calls.told(done.update), **calls.came_out(done.update, otherwise)}
-    if status == "completed":
-        return ev.CallCompleted(aliases=aliases, **said)
-    reason = "" if status == "failed" else "cancelled" if status == "cancelled" else UNTOLD
-    return ev.CallFailed(aliases=aliases, reason=reason, **said)

@@ -9,13 +9,16 @@ names none; every other session id is a conversation by itself.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any, Literal, cast
 
 import msgspec
 from msgspec import UNSET
 
 from callslip import codec
+from callslip import events as ev
 from callslip.errors import Refused
+from callslip.events import Event
 from callslip.intake import identity
 
 FORMAT = "acp"
@@ -24,11 +27,26 @@ OTHER = {CLIENT: AGENT, AGENT: CLIENT, "": ""}
 EPOCH = 10**9
 LAST = 10**11
 
-# What agents ask of clients; everything else that has a name in the protocol clients ask of agents.
-_FROM_AGENT = ("session/update", "session/request_permission", "fs/", "terminal/", "elicitation/")
-_FROM_CLIENT = ("initialize", "authenticate", "logout", "session/", "providers/")
-# How the answer to a client's request is told from one to an agent's request of the same id.
-_AGENT_ANSWERS = ("stopReason", "sessionId", "protocolVersion", "modes", "models", "configOptions", "sessions")
+# Who sends what, by the longest beginning that fits. `mcp/message` and `$/cancel_request` both of them send.
+_SENDERS = {
+    **dict.fromkeys(("initialize", "authenticate", "logout", "auth/", "session/", "providers/"), CLIENT),
+    **dict.fromkeys(("tool_call/", "terminal/cancel", "nes/", "document/"), CLIENT),
+    **dict.fromkeys(("session/update", "session/request_permission", "auth/status_update"), AGENT),
+    **dict.fromkeys(("fs/", "terminal/", "elicitation/", "mcp/connect", "mcp/disconnect"), AGENT),
+}
+# How the answer to a client's request is told from one to an agent's request of the same id: by what only the one
+# has in it, or by what the other must have.
+_AGENT_ANSWERS = (
+    *("stopReason", "messageId", "sessionId", "protocolVersion"),
+    *("modes", "models", "configOptions", "sessions", "title", "status"),
+)
+_MUST_HAVE = {
+    "session/request_permission": "outcome",
+    "terminal/create": "terminalId",
+    "terminal/output": "output",
+    "fs/read_text_file": "content",
+    "elicitation/create": "action",
+}
 
 Kind = Literal["request", "notification", "answer", "eof", "odd"]
 
@@ -126,7 +144,8 @@ class Wire:
         if asked.method == "initialize":
             version = fields(result).get("protocolVersion")
             self._version = version if type(version) is int else 0
-        session = asked.session or identifier(fields(result).get("sessionId"))
+        made = identifier(fields(result).get("sessionId"))
+        session = (made or asked.session) if asked.method == "session/fork" else asked.session or made
         return msgspec.structs.replace(
             told,
             kind="answer",
@@ -147,9 +166,16 @@ class Wire:
         found = [sender for sender in asking if (sender, key) in self._asked]
         if not found:
             return None
-        by_agent = any(name in fields(result) for name in _AGENT_ANSWERS)
-        chosen = CLIENT if len(found) > 1 and CLIENT in found and by_agent else found[0]
+        chosen = CLIENT if len(found) > 1 and CLIENT in found and self._by_agent(key, result) else found[0]
         return self._asked.pop((chosen, key))
+
+    def _by_agent(self, key: str, result: Any) -> bool:
+        """Whether an answer is rather one to the client's request than to the agent's, which has the same id."""
+        said = fields(result)
+        asked = self._asked.get((AGENT, key))
+        must = _MUST_HAVE.get(asked.method, "") if asked else ""
+        lacks = result is not UNSET and bool(must) and must not in said
+        return lacks or any(name in said for name in _AGENT_ANSWERS if name != must)
 
     def _conversation(self, session: str) -> str:
         if not session:
@@ -172,9 +198,23 @@ def _key(given: Any) -> str:
 
 
 def _sender(method: str) -> str:
-    if method.startswith(_FROM_AGENT):
-        return AGENT
-    return CLIENT if method.startswith(_FROM_CLIENT) else ""
+    fitting = [name for name in _SENDERS if method.startswith(name)]
+    return _SENDERS[max(fitting, key=len)] if fitting else ""
+
+
+def raw(read: Message) -> Event:
+    """The message, whole."""
+    return ev.Raw(format=FORMAT, body=read.body)
+
+
+def kept(more: object, read: Message) -> list[Event]:
+    """The message, whole, beside what was made of it, if there is more to it."""
+    return [raw(read)] if more else []
+
+
+def leaves(said: dict[str, Any], taken: Set[str]) -> bool:
+    """Whether there is more to a message than was taken over. Null says nothing."""
+    return not said.keys() <= taken and any(said[name] is not None for name in said.keys() - taken)
 
 
 def fields(value: Any) -> dict[str, Any]:

@@ -1,0 +1,124 @@
+"""Requests for permission: what is asked about, and what an answer means.
+
+In version 1 the question is about a call. In draft 2 it has a text of its own and is about a call, about a command, or
+about nothing that has a name in the protocol.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from callslip import events as ev
+from callslip.events import Alias, Event
+from callslip.formats.acp import update as updates
+from callslip.formats.acp.wire import Message, fields, items, leaves
+
+ANSWERS: dict[str, type[ev.ApprovalAnswer]] = {
+    "allow_once": ev.ApprovalGranted,
+    "allow_always": ev.ApprovalGranted,
+    "reject_once": ev.ApprovalRefused,
+    "reject_always": ev.ApprovalRefused,
+}
+TAKEN = {"sessionId", "toolCall", "options", "title", "description", "subject"}
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked. `update` tells of the call, `fresh` what can be said of one that nobody told of before.
+
+    `only` says that there is no call but the question itself.
+    """
+
+    update: dict[str, Any]
+    options: list[Any]
+    fresh: dict[str, Any] = {}
+    description: str = ""
+    terminal: Any = None
+    only: bool = False
+    leaves: bool = False
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A request that waits: the call it is about, what each option means, whether there is only the question."""
+
+    call: str
+    kinds: dict[str, str]
+    only: bool = False
+
+
+def question(message: Message) -> Question | None:
+    """What a request asks; None if it is none that can be answered."""
+    params, options = message.params, message.params.get("options")
+    if not isinstance(options, list) or not message.key:
+        return None
+    more = leaves(params, TAKEN)
+    if isinstance(params.get("toolCall"), dict):
+        update = fields(params["toolCall"])
+        more = more or any(params.get(name) is not None for name in ("title", "description", "subject"))
+        return Question(update=update, options=items(options), leaves=more or _leaves(update))
+    if not isinstance(params.get("title"), str):
+        return None
+    return _drafted(message, more)
+
+
+def _drafted(message: Message, more: bool) -> Question:
+    """A question as draft 2 puts it. Its title is the question's own and no title of a call."""
+    params = message.params
+    parts = [part for part in (params["title"], params.get("description")) if isinstance(part, str) and part]
+    said: dict[str, Any] = {"options": items(params["options"]), "description": "\n".join(parts)}
+    subject = fields(params.get("subject"))
+    if subject.get("type") == "tool_call" and isinstance(subject.get("toolCall"), dict):
+        update = fields(subject["toolCall"])
+        more = more or len(subject) > 2 or _leaves(update, updates.DRAFT)
+        return Question(update=update, leaves=more, **said)
+    if subject.get("type") == "command" and isinstance(subject.get("command"), str):
+        return Question(
+            update={"toolCallId": subject.get("toolCallId")},
+            fresh=_command(subject),
+            terminal=subject.get("terminalId"),
+            leaves=True,
+            **said,
+        )
+    more = more or params.get("subject") is not None
+    return Question(update={}, fresh={"title": params["title"]}, only=True, leaves=more, **said)
+
+
+def _command(subject: dict[str, Any]) -> dict[str, Any]:
+    given = {name: subject[name] for name in ("command", "cwd") if subject.get(name) is not None}
+    return {"title": subject["command"], "kind": "execute", "rawInput": given}
+
+
+def _leaves(update: dict[str, Any], version: int = 0) -> bool:
+    """A call that is asked about waits, whatever else is said of its status."""
+    return updates.leaves(update, version) or updates.status_of(update) not in ("", "pending")
+
+
+def asked(about: Question, call: str) -> Asked:
+    """What is remembered of a request until it is answered."""
+    offered = [fields(option) for option in about.options]
+    kinds = {str(option.get("optionId")): str(option.get("kind")) for option in offered}
+    return Asked(call, kinds, about.only)
+
+
+def answer(request: Asked, message: Message, aliases: tuple[Alias, ...]) -> Event | None:
+    """What the client's answer means; None if only the agent knows."""
+    if message.error is not UNSET:
+        why = fields(message.error).get("message")
+        return ev.ApprovalWithdrawn(aliases=aliases, by="client", reason=why if isinstance(why, str) else "")
+    outcome = fields(fields(message.result).get("outcome"))
+    if outcome.get("outcome") == "cancelled":
+        return ev.ApprovalWithdrawn(aliases=aliases, by="client")
+    option = outcome.get("optionId")
+    if outcome.get("outcome") != "selected" or not isinstance(option, str):
+        return None
+    chosen = _meaning(request, option, message.version)
+    return chosen(aliases=aliases, option=option, by="client") if chosen else None
+
+
+def _meaning(request: Asked, option: str, version: int) -> type[ev.ApprovalAnswer] | None:
+    """Draft 2 says that an option which was not offered approves nothing; version 1 leaves that to the agent."""
+    if version >= updates.DRAFT and option not in request.kinds:
+        return ev.ApprovalRefused
+    return ANSWERS.get(request.kinds.get(option, ""))
