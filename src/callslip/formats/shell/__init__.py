@@ -1,0 +1,17 @@
+"""`shell`: a model's text with commands between `<shell>` and `</shell>`, and events that tell what became of them."""
+
+from __future__ import annotations
+
+from callslip.formats.shell.parse import Command, Piece, ShellParser, Text, command_id, extract_commands
+from callslip.formats.shell.results import format_tool_results, truncate_output
+
+__all__ = [
+    "Command",
+    "Piece",
+    "ShellParser",
+    "Text",
+    "command_id",
+    "extract_commands",
+    "format_tool_results",
+    "truncate_output",
+]

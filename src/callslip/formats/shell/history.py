@@ -1,0 +1,108 @@
+"""A session as a model is shown it that calls tools by `<shell>` tags: plain messages, made from entries alone.
+
+What it wrote stands there as it wrote it, commands in their tags; what came of the commands of one round follows as one
+message of formatted results (S0.6). The same entries give the same text, live and after a reload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from callslip.board import Board
+from callslip.entries import Message, Snapshot, ToolCall
+from callslip.formats.shell.parse import CLOSE, OPEN
+from callslip.formats.shell.results import format_tool_results
+from callslip.lifecycle import ENDS
+from callslip.words import WORDS
+
+UNKNOWN = "the outcome of this command is not known yet"
+
+
+class _Round(msgspec.Struct):
+    """One answer of the model, and the commands in it. `name` is what its texts call it, "" if they do not."""
+
+    iteration: int = -1
+    name: str = ""
+    parts: list[str] = []
+    calls: list[ToolCall] = []
+
+    def goes_on(self, entry: Message | ToolCall) -> bool:
+        """Whether an entry belongs to this answer. A text after commands begins the next, unless it says otherwise."""
+        if isinstance(entry, ToolCall):
+            return not self.calls or self.iteration == entry.iteration
+        return not self.calls or bool(entry.message_id and entry.message_id == self.name)
+
+
+def model_messages(source: Board | Snapshot | list[Any]) -> list[dict[str, str]]:
+    """Messages for a model, oldest first: each a role and a text."""
+    snapshot = source.snapshot() if isinstance(source, Board) else source
+    entries: list[Any] = snapshot.entries if isinstance(snapshot, Snapshot) else snapshot
+    said: list[dict[str, str]] = []
+    current = _Round()
+    for entry in entries:
+        if isinstance(entry, Message) and entry.role == "user":
+            said += [*_told(current), _message("user", entry.content)]
+            current = _Round()
+        elif isinstance(entry, Message | ToolCall):
+            if not current.goes_on(entry):
+                said += _told(current)
+                current = _Round()
+            _add(current, entry)
+    return _merged([*said, *_told(current)])
+
+
+def _add(current: _Round, entry: Message | ToolCall) -> None:
+    if isinstance(entry, ToolCall):
+        current.iteration = entry.iteration
+        current.calls.append(entry)
+        current.parts.append(f"{OPEN}{_command(entry)}{CLOSE}")
+    else:
+        current.name = current.name or entry.message_id
+        current.parts.append(entry.content)
+
+
+def _told(current: _Round) -> list[dict[str, str]]:
+    said = [_message("assistant", "".join(current.parts))] if current.parts else []
+    if current.calls:
+        said.append(_message("user", format_tool_results(map(_result, current.calls))))
+    return said
+
+
+def _message(role: str, text: str) -> dict[str, str]:
+    return {"role": role, "content": text}
+
+
+def _merged(said: Iterable[dict[str, str]]) -> list[dict[str, str]]:
+    """Without empty messages, and with one message where a role speaks twice in a row."""
+    merged: list[dict[str, str]] = []
+    for message in said:
+        if not message["content"].strip():
+            continue
+        if merged and merged[-1]["role"] == message["role"]:
+            merged[-1] = _message(message["role"], f"{merged[-1]['content']}\n\n{message['content']}")
+        else:
+            merged.append(message)
+    return merged
+
+
+def _command(call: ToolCall) -> str:
+    """The command, or of a call of another tool what is known of it."""
+    given: Any = call.raw_input
+    command: Any = given.get("command") if isinstance(given, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return command if isinstance(command, str) else call.title or call.tool_name or ""
+
+
+def _result(call: ToolCall) -> dict[str, Any]:
+    if call.status not in ENDS:
+        return {"result": call.output_text, "error": UNKNOWN}
+    told: dict[str, Any] = {"result": call.output_text if call.output is None else call.output}
+    if call.exit_status is not None:
+        told["exitStatus"] = call.exit_status
+    plain = call.status == "failed" and call.exit_status not in (None, UNSET)
+    if WORDS[call.status].error and not plain:
+        told["error"] = call.error or call.reason or call.status
+    return told
