@@ -40,7 +40,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
     """A new home for each test: no test reads or writes the ledger or the settings of whoever runs it."""
     folder = tmp_path_factory.mktemp("home")
     for name in [name for name in os.environ if name.startswith(("XDG_", "CALLSLIP_"))]:
-        if name not in ("CALLSLIP_LONG", "CALLSLIP_NODE_MODULES"):
+        if name not in ("CALLSLIP_LONG", "CALLSLIP_NODE_MODULES", "CALLSLIP_GOLDENS"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(folder))
     return folder

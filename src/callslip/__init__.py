@@ -8,11 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from callslip.call import Call
     from callslip.door import Blocking as blocking
     from callslip.errors import CallslipError
     from callslip.ledger import Ledger
     from callslip.ledger import open_ledger as open
-    from callslip.session import Call, Session
+    from callslip.session import Session
     from callslip.settings import Settings
 
 __version__ = "0.1.0"
@@ -23,7 +24,7 @@ _WHERE = {
     "blocking": ("callslip.door", "Blocking"),
     "Ledger": ("callslip.ledger", "Ledger"),
     "Session": ("callslip.session", "Session"),
-    "Call": ("callslip.session", "Call"),
+    "Call": ("callslip.call", "Call"),
     "Settings": ("callslip.settings", "Settings"),
     "CallslipError": ("callslip.errors", "CallslipError"),
 }

@@ -11,10 +11,10 @@ from typing import Any, cast
 from msgspec import UNSET
 
 from callslip import events as ev
+from callslip.call import SOURCE
 from callslip.errors import Ambiguous, Conflict, NotFound, Refused
 from callslip.ledger import Ledger
 from callslip.rows import ApprovalRow
-from callslip.session import SOURCE
 
 _ALLOWS = ("allow_once", "allow_always")
 _REJECTS = ("reject_once", "reject_always")

@@ -7,7 +7,7 @@ not understand it drafts as `raw`, whole. Formats know the ledger's words and kn
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from callslip import events as ev
 from callslip.events import Draft, Event
@@ -46,6 +46,17 @@ class Unfinished:
         if turn:
             return [ev.TurnEnded(reason=reason)]
         return [ev.MessageEnded()] if text else []
+
+
+ROW = {"t", "dir", "msg"}
+
+
+def unwrapped(message: Any) -> tuple[Any, float]:
+    """A message without the capture row it stands in, and the seconds of that row."""
+    if not isinstance(message, dict) or not {"dir", "msg"} <= set(row := cast("dict[str, Any]", message)) <= ROW:
+        return message, 0.0
+    seconds = row.get("t")
+    return row["msg"], float(seconds) if isinstance(seconds, int | float) and 0 <= seconds < 10**9 else 0.0
 
 
 class Splitter(Protocol):

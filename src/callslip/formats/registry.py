@@ -20,7 +20,8 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
 
     `decoder` is called with `chunks` (how texts come in pieces, None for the format's own way) and `started` (ms since
     the epoch of what the messages count their times from, 0 if unknown). `splitter` is there for formats whose wire
-    carries several conversations. `encoder` gives a session's whole history.
+    carries several conversations. `encoder` gives a session's whole history. The messages of a `plain` format are texts;
+    `ended` is the message that tells its decoder that a stream of them is over.
     """
 
     name: str
@@ -28,6 +29,8 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     decoder: str = ""
     splitter: str = ""
     encoder: str = ""
+    plain: bool = False
+    ended: Any = None
 
 
 FORMATS: dict[str, Format] = {
@@ -40,14 +43,64 @@ FORMATS: dict[str, Format] = {
         ),
         Format(
             name="acp",
-            about="recorded traffic of the Agent Client Protocol, version 1",
+            about="recorded traffic of the Agent Client Protocol, version 1 and the draft of version 2",
             decoder="callslip.formats.acp.decode:AcpDecoder",
             splitter="callslip.formats.acp.wire:Wire",
         ),
         Format(
+            name="shell",
+            about="a model's text with <shell> tags in it, and what became of the commands",
+            decoder="callslip.formats.shell.decode:ShellDecoder",
+            plain=True,
+            ended={"type": "iteration-end"},
+        ),
+        Format(
+            name="act-observe",
+            about="act and observe events of an agent runtime",
+            decoder="callslip.formats.act_observe.decode:ActObserveDecoder",
+        ),
+        Format(
+            name="rows",
+            about="messages as a chat backend stores them: USER, AI_TOOL, TOOL, AI_MESSAGE",
+            decoder="callslip.formats.rows.decode:RowsDecoder",
+        ),
+        Format(
+            name="openai",
+            about="OpenAI Chat Completions: streamed chunks, whole completions, messages",
+            decoder="callslip.formats.openai.chat:ChatDecoder",
+            encoder="callslip.formats.openai.history:chat_history",
+        ),
+        Format(
+            name="responses",
+            about="OpenAI Responses: stream events, whole responses, items",
+            decoder="callslip.formats.openai.responses:ResponsesDecoder",
+        ),
+        Format(
+            name="anthropic",
+            about="Anthropic Messages: stream events, whole messages",
+            decoder="callslip.formats.anthropic.decode:AnthropicDecoder",
+            encoder="callslip.formats.anthropic.history:anthropic_history",
+        ),
+        Format(
+            name="ui-v5",
+            about="UI message stream and messages of the AI SDK 5",
+            decoder="callslip.formats.ai_sdk.decode:UiV5Decoder",
+        ),
+        Format(
             name="ui-v6",
-            about="UI messages of the AI SDK 6",
+            about="UI message stream and messages of the AI SDK 6",
+            decoder="callslip.formats.ai_sdk.decode:UiV6Decoder",
             encoder="callslip.formats.ai_sdk:encode_history",
+        ),
+        Format(
+            name="ui-v7",
+            about="UI message stream and messages of the AI SDK 7",
+            decoder="callslip.formats.ai_sdk.decode:UiV7Decoder",
+        ),
+        Format(
+            name="ag-ui",
+            about="events of AG-UI 1.0",
+            decoder="callslip.formats.ag_ui.decode:AgUiDecoder",
         ),
     )
 }

@@ -1,0 +1,233 @@
+"""A call while it runs in this process: begun, perhaps approved, told about, and certainly ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import UNSET
+
+from callslip import codec
+from callslip import events as ev
+from callslip.errors import CallEnded, Denied, Illegal, Refused, StoreError
+from callslip.events import Alias, Event
+from callslip.lifecycle import ENDS
+from callslip.rows import CallRow
+
+if TYPE_CHECKING:
+    from callslip.session import Session
+
+T = TypeVar("T")
+SOURCE = "python"
+LONGEST_REASON = 2000
+OPTIONS = [
+    {"optionId": "approve", "name": "Approve", "kind": "allow_once"},
+    {"optionId": "deny", "name": "Deny", "kind": "reject_once"},
+]
+_NEW = "new:1"
+
+
+class Call:
+    """A call while it runs. Leaving the block ends it: completed, failed with the exception, cancelled, or expired.
+
+    With `approve="ask"` entering waits for a person; a refusal raises Denied.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        tool: str,
+        input: Any,
+        *,
+        title: str = "",
+        kind: str = "",
+        timeout: float | None = None,
+        approve: str = "",
+        options: list[Any] | None = None,
+        aliases: tuple[Alias, ...] = (),
+        proposed: str = "",
+    ) -> None:
+        self.session = session
+        self.id = ""
+        self.input: Any = input
+        self.edited = False
+        self._tool = tool
+        self._title = title
+        self._kind = kind
+        self._timeout = timeout
+        self._approve = approve
+        self._options = options
+        self._aliases = aliases
+        self._proposed = proposed
+        self._outcome: ev.CallEnd | None = None
+        self._scope: asyncio.Timeout | None = None
+        self._asked = 0
+        self._over = False
+        if approve not in ("", "ask"):
+            raise Refused("approve", f"is {approve!r}, not 'ask'")
+
+    async def __aenter__(self) -> Call:
+        try:
+            await certainly(self._begin())
+            if self._approve:
+                await self._answer()
+                await certainly(self._append(ev.CallStarted(call=self.id)))
+        except BaseException as error:
+            if self.id:
+                with contextlib.suppress(StoreError):  # A closed ledger has ended the call itself.
+                    await certainly(self._abandon(error))
+            raise
+        if self._timeout is not None:
+            self._scope = asyncio.timeout(self._timeout)
+            await self._scope.__aenter__()
+        return self
+
+    async def _append(self, *drafts: Event) -> list[Event]:
+        return await self.session.append(*drafts, owner=self.session.ledger.owner)
+
+    async def _begin(self) -> None:
+        ledger = self.session.ledger
+        name = self._proposed or _NEW
+        drafts: list[Event] = [ev.CallStarted(call=name)]
+        if self._approve:
+            expires = await ledger.store.clock() + int(ledger.settings.approval_expiry * 1000)
+            drafts = [ev.ApprovalRequested(call=name, options=self._options or OPTIONS, expires_at=expires)]
+        if not self._proposed:
+            drafts.insert(0, self._proposal())
+        done = (await self._append(*drafts))[-1]
+        assert isinstance(done, ev.CallEvent)
+        self.id, self._asked = done.call, done.seq
+
+    def _proposal(self) -> Event:
+        return ev.CallProposed(
+            call=_NEW,
+            aliases=self._aliases,
+            tool_name=self._tool,
+            title=self._title or UNSET,
+            kind=self._kind or UNSET,
+            input=UNSET if self.input is None else self.input,
+        )
+
+    async def _answer(self) -> None:
+        """Wait until somebody has answered, or the call has ended otherwise."""
+        async with contextlib.aclosing(self.session.ledger.follow(self.session.name, self._asked)) as batches:
+            async for batch in batches:
+                for event in (stored.event for stored in batch):
+                    if isinstance(event, ev.CallEvent) and event.call == self.id and event.verdict == "applied":
+                        if isinstance(event, ev.ApprovalGranted):
+                            if event.input is not UNSET:
+                                self.input, self.edited = event.input, True
+                            return
+                        if isinstance(event, ev.ApprovalAnswer | ev.CallEnd):
+                            raise Denied(event.reason or "the call was not approved")
+
+    async def _abandon(self, error: BaseException) -> None:
+        row = await self.session.ledger.store.call(self.id)
+        if row is not None and row.state not in ENDS:
+            await self._append(ev.CallCancelled(call=self.id, reason=_why(error)))
+
+    def complete(self, output: Any = None, **told: Any) -> None:
+        """What came out; taken at the end of the block. Anything will do: it is made JSON (S1.5)."""
+        self._outcome = ev.CallCompleted(call=self.id, output=codec.safe(output), **told)
+
+    def fail(self, error: Any = UNSET, reason: str = "", **told: Any) -> None:
+        """Say that it went wrong without raising."""
+        said = UNSET if error is UNSET else codec.safe(error)
+        self._outcome = ev.CallFailed(call=self.id, error=said, reason=reason, **told)
+
+    def expire(self, reason: str, **told: Any) -> None:
+        """Say that it took too long."""
+        self._outcome = ev.CallExpired(call=self.id, reason=reason, **told)
+
+    @property
+    def decided(self) -> bool:
+        """Whether it was said how the call ends."""
+        return self._outcome is not None
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of some work. If somebody ends the call meanwhile the work is stopped, and CallEnded raised."""
+        session = self.session
+        working = asyncio.ensure_future(work)
+        ended = asyncio.ensure_future(session.ledger.feed.until_ended(session.name, self.id))
+        try:
+            await asyncio.wait([working, ended], return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                return working.result()
+            ended.result()
+            self._over = True
+            row = await self.result()
+            raise CallEnded(row.state, row.reason or "somebody ended the call while it ran")
+        finally:
+            working.cancel()
+            ended.cancel()
+            await asyncio.gather(working, ended, return_exceptions=True)
+
+    async def progress(self, text: str = "", **told: Any) -> None:
+        """Tell more while it runs: output to append, or title, content, locations, progress."""
+        await self._append(ev.CallProgress(call=self.id, text=text, **told))
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        timed_out = False
+        if self._scope is not None:
+            try:
+                await self._scope.__aexit__(kind, error, trace)
+            except TimeoutError:
+                timed_out = True
+        if self._over:
+            return
+        ending = self._ended_by(error, timed_out)
+        try:
+            await certainly(self._append(ending))
+        except Refused as refusal:
+            await certainly(self._append(_without_outcome(ending, refusal)))
+        if timed_out:
+            raise CallEnded("expired", f"no result within {self._timeout:g} s") from error
+
+    def _ended_by(self, error: BaseException | None, timed_out: bool) -> ev.CallEnd:
+        if timed_out:
+            return ev.CallExpired(call=self.id, reason=f"no result within {self._timeout:g} s")
+        if isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
+            return ev.CallCancelled(call=self.id, reason=_why(error))
+        if error is not None:
+            return ev.CallFailed(call=self.id, error=codec.safe(error), reason=_why(error))
+        return self._outcome or ev.CallCompleted(call=self.id)
+
+    async def result(self) -> CallRow:
+        """The call's row as it stands."""
+        row = await self.session.ledger.store.call(self.id)
+        if row is None:
+            raise Illegal(f"call {self.id} was never begun")
+        return row
+
+
+async def certainly(writing: Coroutine[Any, Any, T]) -> T:
+    """Finish a write although its writer is cancelled meanwhile: what became of a call must be known."""
+    task = asyncio.ensure_future(writing)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
+def _without_outcome(ending: ev.CallEnd, refusal: Refused) -> ev.CallEnd:
+    """An outcome that the ledger cannot keep still ends its call (C5)."""
+    kind = ev.CallFailed if isinstance(ending, ev.CallCompleted) else type(ending)
+    reason = ending.reason or "what came out could not be kept"
+    return kind(call=ending.call, reason=reason[:LONGEST_REASON], error=str(refusal))
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, asyncio.CancelledError) and not error.args:
+        return "cancelled by the program that ran it"
+    try:
+        said = str(error)
+    except Exception:  # Its text is somebody else's code.
+        said = ""
+    name = type(error).__name__
+    return f"{name}: {said}"[:LONGEST_REASON] if said else name

@@ -1,0 +1,146 @@
+"""Taking the messages of one foreign conversation into a session, while they come.
+
+A stream that is recorded is passed on chunk by chunk, each after it is durable (C6). Chunks are whatever its client
+yields: plain JSON values, an SDK's objects, lines of an SSE response as text, or the bytes of one as they arrive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from callslip import codec
+from callslip import events as ev
+from callslip.errors import Refused
+from callslip.events import CallEvent, Chunks, Draft, Event
+from callslip.formats import Decoder, registry
+from callslip.lifecycle import ENDS, ends
+
+if TYPE_CHECKING:
+    from callslip.ledger import Ledger
+
+T = TypeVar("T")
+LONGEST_LINE = 256 * 2**20
+BROKE_OFF = "the stream broke off before this call could be run"
+
+
+class Recorder:
+    """One conversation of a format, going into one session. `open` are the calls it told of that have not ended."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        session: str,
+        format: str,
+        *,
+        chunks: Chunks | None = None,
+        decoder: Decoder | None = None,
+    ) -> None:
+        self.chunks = chunks
+        self.format = format
+        self.open: set[str] = set()
+        self._ledger = ledger
+        self._session = session
+        self._decoder = decoder or registry.decoder(format, chunks=chunks)
+        self._wire = Wire(registry.find(format).plain)
+
+    async def take(self, chunk: Any) -> list[Event]:
+        """What a chunk of the stream made: one event for each draft, in order."""
+        made: list[Event] = []
+        for message in self._wire.messages(chunk):
+            made += await self.write(self._decoder.feed(message), message)
+        return made
+
+    async def finish(self) -> list[Event]:
+        """The stream ended as it should; its last line may lack its end."""
+        made = await self.take(b"\n")
+        ended = registry.find(self.format).ended
+        return made if ended is None else made + await self.take(ended)
+
+    async def write(self, drafts: list[Draft], message: Any = None) -> list[Event]:
+        """Append what was drafted from a message; if the ledger refuses that, the message as it came (C11)."""
+        if not drafts:
+            return []
+        try:
+            made = await self._append(drafts)
+        except Refused:
+            made = await self._append([Draft(ev.Raw(format=self.format, body=codec.safe(message)))])
+        for event in made:
+            if isinstance(event, CallEvent) and event.verdict == "applied":
+                (self.open.discard if ends(event) else self.open.add)(event.call)
+        return made
+
+    async def _append(self, drafts: list[Draft]) -> list[Event]:
+        return await self._ledger.append(self._session, drafts, source=self.format, owner=self._ledger.owner)
+
+    async def close(self, reason: str, detail: str = "") -> None:
+        """The stream is over before its time: so are the turn that it began, and its calls."""
+        await self.write(self._decoder.close(reason))
+        why = f"{BROKE_OFF}: {detail}" if detail else BROKE_OFF
+        ending = ev.CallCancelled if reason == "cancelled" else ev.CallLost
+        for call in sorted(self.open):
+            row = await self._ledger.store.call(call)
+            if row is not None and row.state not in ENDS:
+                await self._ledger.append(self._session, [ending(call=call, reason=why)], source="callslip")
+        self.open.clear()
+
+
+async def recorded(recorder: Recorder, stream: AsyncIterable[T] | Iterable[T]) -> AsyncGenerator[T]:
+    """The stream, recorded."""
+    try:
+        if isinstance(stream, AsyncIterable):
+            async for chunk in stream:
+                await recorder.take(chunk)
+                yield chunk
+        else:
+            for chunk in stream:
+                await recorder.take(chunk)
+                yield chunk
+        await recorder.finish()
+    except Exception as error:
+        await recorder.close("error", f"{type(error).__name__}: {error}"[:500])
+        raise
+    except BaseException:  # Cancelled, or nobody reads on.
+        await recorder.close("cancelled")
+        raise
+
+
+class Wire:
+    """Chunks of a stream as messages."""
+
+    def __init__(self, plain_text: bool) -> None:
+        self._plain_text = plain_text
+        self._rest = b""
+
+    def messages(self, chunk: Any) -> list[Any]:
+        """The messages that are whole once this chunk has come."""
+        if isinstance(chunk, bytes | bytearray):
+            *lines, self._rest = (self._rest + chunk).split(b"\n")
+            if len(self._rest) > LONGEST_LINE:
+                raise Refused("stream", "a line of it is too long", LONGEST_LINE)
+            return [message for line in lines for message in self._line(line)]
+        if isinstance(chunk, str):
+            return [chunk] if self._plain_text else self._line(chunk.encode("utf-8", "surrogatepass"))
+        return [as_json(chunk)]
+
+    def _line(self, line: bytes) -> list[Any]:
+        """A line of an SSE response, or a JSON value; what is neither is passed on as the text it is."""
+        line = line.strip()
+        if line.startswith(b"data:"):
+            line = line[5:].strip()
+        elif not line or line.startswith((b":", b"event:", b"id:", b"retry:")):
+            return []
+        if line == b"[DONE]":
+            return []
+        try:
+            return [codec.parse(line)]
+        except Refused:
+            return [line.decode("utf-8", "replace")]
+
+
+def as_json(chunk: Any) -> Any:
+    """An SDK's object as the JSON it was read from."""
+    dump = getattr(chunk, "model_dump", None)
+    if callable(dump):
+        return cast(Any, dump(mode="json", by_alias=True, exclude_unset=True, warnings=False))
+    return codec.safe(chunk)
