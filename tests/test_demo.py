@@ -25,7 +25,7 @@ from callslip.demo import stage
 from callslip.demo.runner import run as run_command
 from callslip.demo.screen import Screen, settled
 from callslip.demo.script import Script, furnish
-from callslip.demo.view import View
+from callslip.cli.view import View
 from callslip.entries import Append, Message, Put, Set
 from callslip.ledger import Ledger, open_ledger
 from callslip.lifecycle import ENDS

@@ -18,6 +18,8 @@ from callslip.cli.place import db_option, json_option
 # In the order of the help: what it is called, where it is, and what it does in one sentence.
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("callslip.demo.command:demo", "Watch a small scripted agent at work."),
+    "run": ("callslip.cli.running:run", "Let a model answer, with a shell at hand."),
+    "wrap": ("callslip.cli.wrapping:wrap", "Run an agent for its client, and record what they say."),
     "ls": ("callslip.cli.listing:ls", "List sessions, or the calls of one."),
     "show": ("callslip.cli.showing:show", "Show a session, a call or an approval."),
     "wait": ("callslip.cli.answering:wait", "Wait until a call has ended."),

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from callslip.rows import CallRow
 
 
-def _user() -> str:
+def user() -> str:
+    """Who is at this terminal."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # No such user, and no variable that says a name.
@@ -57,7 +58,7 @@ def approve(identity: str, option: str, edited: list[Any] | None, by: str | None
     given = edited[0] if edited else UNSET
 
     async def answer(ledger: Ledger, row: ApprovalRow) -> ApprovalRow:
-        return await approvals.approve(ledger, row.id, by=by or _user(), option=option, input=given)
+        return await approvals.approve(ledger, row.id, by=by or user(), option=option, input=given)
 
     with_ledger(lambda ledger: _answer(ledger, identity, answer))
 
@@ -76,7 +77,7 @@ def deny(identity: str, reason: str, option: str, by: str | None) -> None:
     """
     from callslip import approvals
 
-    who = by or _user()
+    who = by or user()
 
     async def answer(ledger: Ledger, row: ApprovalRow) -> ApprovalRow:
         return await approvals.deny(ledger, row.id, by=who, option=option, reason=reason or f"denied by {who}")

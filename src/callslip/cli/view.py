@@ -22,9 +22,15 @@ class View:
         self.entries: dict[int, Json] = {}
         self._waiting: set[asyncio.Future[None]] = set()
 
+    def load(self, snapshot: Snapshot) -> None:
+        """Begin with a session as it stands."""
+        self.seq = snapshot.seq
+        self.info = _plain(snapshot.info)
+        self.entries = {entry["id"]: entry for entry in _plain(snapshot.entries)}
+
     def apply(self, seq: int, patches: Sequence[Patch]) -> None:
         """Take the patches of one event, as they would come over a wire."""
-        for patch in msgspec.json.decode(msgspec.json.encode(patches)):
+        for patch in _plain(patches):
             OPERATIONS[patch["op"]](self, patch)
         self.seq = seq
         for waiting in self._waiting:
@@ -57,7 +63,11 @@ class View:
 
 
 def _canonical(value: Any) -> bytes:
-    return msgspec.json.encode(msgspec.json.decode(msgspec.json.encode(value)), order="sorted")
+    return msgspec.json.encode(_plain(value), order="sorted")
+
+
+def _plain(value: Any) -> Any:
+    return msgspec.json.decode(msgspec.json.encode(value))
 
 
 def _put(view: View, patch: Json) -> None:

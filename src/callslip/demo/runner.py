@@ -10,7 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from callslip.session import Call, Session
+from callslip.call import Call
+from callslip.session import Session
 
 PIECE = 4096
 TIMEOUT = 10.0

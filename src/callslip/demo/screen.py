@@ -17,7 +17,7 @@ from rich.text import Text
 from callslip.cli import timeline
 from callslip.cli.inert import inert
 from callslip.cli.output import emit
-from callslip.demo.view import Json, View
+from callslip.cli.view import Json, View
 from callslip.lifecycle import ENDS
 
 TAIL = 6

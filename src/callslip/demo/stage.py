@@ -5,20 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import tempfile
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rich.console import Console
 
-from callslip import approvals
-from callslip.demo import keys
+from callslip.cli import keys
+from callslip.cli.beside import answered, beside, ended_politely, first, yes_or_no
+from callslip.cli.view import Json, View
 from callslip.demo.screen import Screen
 from callslip.demo.script import Script, furnish
-from callslip.demo.view import Json, View
-from callslip.errors import Conflict
 from callslip.ledger import Ledger, open_ledger
 from callslip.rows import CallRow
 from callslip.settings import Settings
@@ -46,7 +44,7 @@ async def perform(url: str, console: Console, *, fast: bool, answer: str) -> Sho
         furnish(Path(folder))
         async with await open_ledger(url, Settings(approval_expiry=EXPIRY)) as ledger:
             answering = _by_key(ledger, view, screen) if ask else _by_script(ledger, view, console, answer, pace)
-            async with _beside(_watch(ledger, name, view, screen), _redraw(screen), answering), _ended_politely():
+            async with beside(_watch(ledger, name, view, screen), _redraw(screen), answering), ended_politely():
                 await Script(ledger.session(name), Path(folder), pace).play()
                 row = await ledger.find_session(name)
                 await view.until(lambda view: view.seq >= row.head)
@@ -81,9 +79,9 @@ async def _by_key(ledger: Ledger, view: View, screen: Screen) -> None:
     while True:
         request = await view.until(View.request)
         async with keys.pressed() as pressed, _question(screen):
-            said = await _first(_key(pressed), view.until(_answered(request)))
+            said = await first(yes_or_no(pressed), view.until(_answered(request)))
         if said in ("y", "n"):
-            await _answer(ledger, request["requestId"], yes=said == "y", by=os.environ.get("USER") or "you")
+            await answered(ledger, request["requestId"], yes=said == "y", by=os.environ.get("USER") or "you")
         await view.until(_answered(request))
 
 
@@ -101,23 +99,6 @@ def _answered(request: Json) -> Callable[[View], bool]:
     return lambda view: view.request() is not request
 
 
-async def _key(pressed: asyncio.Queue[str]) -> str:
-    while (key := (await pressed.get()).lower()) not in ("y", "n"):
-        pass
-    return key
-
-
-async def _first(*waiting: Coroutine[Any, Any, Any]) -> Any:
-    """The first result of several; the others are given up."""
-    tasks = [asyncio.create_task(one) for one in waiting]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        return done.pop().result()
-    finally:
-        for task in tasks:
-            task.cancel()
-
-
 async def _by_script(ledger: Ledger, view: View, console: Console, answer: str, pace: float) -> None:
     """Nobody is there to ask, or the answer was given beforehand."""
     while True:
@@ -125,45 +106,5 @@ async def _by_script(ledger: Ledger, view: View, console: Console, answer: str, 
         why = "nobody is at a terminal" if answer == "ask" else "as --answer said"
         console.print(f"{' ' * 24}({why}: answered by the script)", style="dim")
         await asyncio.sleep(1.2 * pace)
-        await _answer(ledger, request["requestId"], yes=answer != "no", by="the demo script")
+        await answered(ledger, request["requestId"], yes=answer != "no", by="the demo script")
         await view.until(_answered(request))
-
-
-async def _answer(ledger: Ledger, approval: str, *, yes: bool, by: str) -> None:
-    try:
-        if yes:
-            await approvals.approve(ledger, approval, by=by)
-        else:
-            await approvals.deny(ledger, approval, by=by, reason="the person said no")
-    except Conflict:
-        pass  # Somebody answered from another terminal in the meantime, and was first.
-
-
-@contextlib.asynccontextmanager
-async def _beside(*work: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
-    """Run these as long as the block lasts; an error in one of them ends the block."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one) for one in work]
-            try:
-                yield
-            finally:
-                for task in tasks:
-                    task.cancel()
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from errors
-
-
-@contextlib.asynccontextmanager
-async def _ended_politely() -> AsyncGenerator[None]:
-    """A request to terminate is treated like Ctrl-C: open calls are ended first."""
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None
-    asked = [number for number in (signal.SIGTERM, getattr(signal, "SIGHUP", None)) if number is not None]
-    for number in asked:
-        loop.add_signal_handler(number, task.cancel)
-    try:
-        yield
-    finally:
-        for number in asked:
-            loop.remove_signal_handler(number)

@@ -1,0 +1,228 @@
+"""The loop of an agent: ask the model, record what it says, run what it calls, show it the results, ask again.
+
+What the model is shown is made from the ledger each time, never from what the loop remembers, so that a reloaded
+session is answered as the live one would have been. A turn ends exactly once, whatever happens in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, cast
+
+import msgspec
+from msgspec import UNSET
+
+from callslip import codec
+from callslip import events as ev
+from callslip.agent.models import Model
+from callslip.agent.tagged import Tagged
+from callslip.agent.tools import Tool
+from callslip.call import certainly
+from callslip.errors import CallEnded, Denied, Illegal
+from callslip.events import Event
+from callslip.formats import registry
+from callslip.formats.shell.history import model_messages
+from callslip.lifecycle import ENDS, ends
+from callslip.recording import Recorder
+from callslip.session import Session
+
+LONGEST_DETAIL = 2000
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """When to stop. `repeats` is how often one turn may make the very same call."""
+
+    iterations: int = 25
+    repeats: int = 3
+    parallel: bool = False
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How a turn went: why it ended, how many answers the model gave, and the last words it said."""
+
+    turn: str
+    reason: str
+    iterations: int
+    text: str
+
+
+class Wanted(msgspec.Struct):
+    """A call that the model asks for."""
+
+    call: str
+    tool: str = ""
+    input: Any = None
+
+
+class Agent:
+    """One session, one model, some tools.
+
+    With `shell` the model is offered no tools: it writes commands as `<shell>` tags, and that tool runs them.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        model: Model,
+        *,
+        tools: Sequence[Tool] = (),
+        shell: Tool | None = None,
+        system: str = "",
+        limits: Limits | None = None,
+    ) -> None:
+        self.session = session
+        self.model = model
+        self.limits = limits or Limits()
+        self._shell = shell
+        self._offered = () if shell else tuple(tools)
+        self._tools = {shell.name: shell} if shell else {tool.name: tool for tool in tools}
+        self._system = system
+        self._history = model_messages if shell else registry.encoder(model.format)
+
+    async def run(self, prompt: str) -> Outcome:
+        """Answer a prompt. Cancelling it ends the tool that runs, and the turn."""
+        turn = await certainly(self.session.turn(prompt))
+        running = _Turn(self, turn)
+        try:
+            reason = await running.rounds()
+        except asyncio.CancelledError:
+            await certainly(self._end(turn, "cancelled"))
+            raise
+        except Exception as error:
+            await certainly(self._end(turn, "error", f"{type(error).__name__}: {error}"[:LONGEST_DETAIL]))
+            raise
+        await certainly(self._end(turn, reason))
+        return Outcome(turn, reason, running.iterations, running.said)
+
+    async def _end(self, turn: str, reason: str, detail: str = "") -> None:
+        """Once: somebody else may have stopped the turn meanwhile."""
+        with contextlib.suppress(Illegal):
+            await self.session.append(ev.TurnEnded(turn=turn, reason=reason, detail=detail))
+
+    async def messages(self) -> list[Any]:
+        """The session as the model is shown it."""
+        return self._history(await self.session.snapshot())
+
+    def stream(self, messages: list[Any]) -> Any:
+        return self.model.stream(messages, system=self._system, tools=self._offered)
+
+    def tagged(self, turn: str) -> Tagged | None:
+        """What finds commands in the model's text, if that is how it calls tools."""
+        return Tagged(registry.decoder(self.model.format), self._shell.name, turn) if self._shell else None
+
+    # Running calls
+
+    async def execute(self, wanted: Wanted) -> None:
+        """Run one call to its end. What goes wrong with it is the model's to read, not ours to raise."""
+        tool = self._tools.get(wanted.tool)
+        if tool is None:
+            known = ", ".join(self._tools) or "none"
+            await self.refuse(wanted, f"there is no tool {wanted.tool!r}; there are: {known}")
+        elif not isinstance(wanted.input, dict | None):
+            await self.refuse(wanted, "the arguments are not a JSON object")
+        else:
+            with contextlib.suppress(Denied, CallEnded):
+                await self._run(wanted, tool)
+
+    async def refuse(self, wanted: Wanted, why: str) -> None:
+        """End a call that is not run."""
+        await certainly(self._fail(wanted.call, why))
+
+    async def _fail(self, call: str, why: str) -> None:
+        row = await self.session.ledger.store.call(call)
+        if row is not None and row.state not in ENDS:
+            await self.session.append(ev.CallFailed(call=call, error=why, reason=why))
+
+    async def _run(self, wanted: Wanted, tool: Tool) -> None:
+        input = cast("dict[str, Any]", wanted.input or {})
+        made = self.session.call(tool.name, input, timeout=tool.timeout, approve=tool.approve, proposed=wanted.call)
+        async with made as call:
+            given = call.input if call.edited else input
+            try:
+                output = await call.run(tool.run(call, given))
+                if not call.decided:
+                    call.complete(output)
+            except CallEnded:
+                raise
+            except Exception as error:
+                call.fail(codec.safe(error), f"{type(error).__name__}: {error}"[:LONGEST_DETAIL])
+
+
+class _Turn:
+    """One turn under way."""
+
+    def __init__(self, agent: Agent, turn: str) -> None:
+        self.iterations = 0
+        self.said = ""
+        self._agent = agent
+        self._tagged = agent.tagged(turn)
+        session = agent.session
+        self._recorder = Recorder(session.ledger, session.name, agent.model.format, decoder=self._tagged)
+        self._made: Counter[bytes] = Counter()
+
+    async def rounds(self) -> str:
+        """Ask and run until the model wants nothing more, or a limit is reached. Why it stopped."""
+        limits = self._agent.limits
+        while self.iterations < limits.iterations:
+            wanted = await self._ask()
+            self.iterations += 1
+            if not wanted:
+                return "end_turn"
+            fresh = [call for call in wanted if await self._is_fresh(call)]
+            if not fresh:
+                return "repeated_calls"
+            await self._execute(fresh)
+        return "max_turn_requests"
+
+    async def _ask(self) -> list[Wanted]:
+        """One answer of the model, recorded as it comes. The calls that it leaves for us to run."""
+        wanted: dict[str, Wanted] = {}
+        self.said = ""
+        stream = self._agent.stream(await self._agent.messages())
+        try:
+            async with contextlib.aclosing(stream):
+                async for chunk in stream:
+                    self._hear(await self._recorder.take(chunk), wanted)
+            self._hear(await self._recorder.finish(), wanted)
+            if self._tagged is not None:
+                self._hear(await self._recorder.write(self._tagged.end_round()), wanted)
+        except BaseException as error:
+            reason = "cancelled" if isinstance(error, asyncio.CancelledError) else "error"
+            await certainly(self._recorder.close(reason, str(error)[:500]))
+            raise
+        return list(wanted.values())
+
+    def _hear(self, made: list[Event], wanted: dict[str, Wanted]) -> None:
+        for event in made:
+            if event.verdict != "applied":
+                continue
+            if isinstance(event, ev.MessageDelta):
+                self.said += event.text
+            elif isinstance(event, ev.CallEvent) and ends(event):
+                wanted.pop(event.call, None)
+            elif isinstance(event, ev.CallUpdate):
+                call = wanted.setdefault(event.call, Wanted(event.call))
+                call.tool = event.tool_name if isinstance(event.tool_name, str) else call.tool
+                call.input = call.input if event.input is UNSET else event.input
+
+    async def _is_fresh(self, wanted: Wanted) -> bool:
+        """Whether a call may be made once more; if not it ends here."""
+        key = codec.encode([wanted.tool, wanted.input])
+        self._made[key] += 1
+        most = self._agent.limits.repeats
+        if self._made[key] <= most:
+            return True
+        await self._agent.refuse(wanted, f"this very call was made {most} times in this turn and is not run again")
+        return False
+
+    async def _execute(self, wanted: list[Wanted]) -> None:
+        if self._agent.limits.parallel:
+            async with asyncio.TaskGroup() as group:
+                for call in wanted:
+                    group.create_task(self._agent.execute(call))
+            return
+        for call in wanted:
+            await self._agent.execute(call)

@@ -1,0 +1,115 @@
+"""Watching a session from a terminal while it is worked on: what the agent says, and a line for each thing it does.
+
+The words go to stdout, so that a pipe gets them and nothing else; everything about calls goes to stderr.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from callslip.cli import keys, output, timeline
+from callslip.cli.answering import user
+from callslip.cli.beside import answered, first, yes_or_no
+from callslip.cli.inert import inert_block
+from callslip.cli.phrases import took
+from callslip.cli.view import Json, View
+from callslip.entries import Put
+from callslip.ledger import Ledger
+from callslip.lifecycle import ENDS
+
+WORTH_A_LINE = {"running", "awaiting_approval", *ENDS}
+
+
+class Watch:
+    """One session, from when `begin` was called."""
+
+    def __init__(self, ledger: Ledger, session: str, *, quiet: bool = False) -> None:
+        self._ledger = ledger
+        self._session = session
+        self._quiet = quiet
+        self._view = View()
+        self._told: dict[int, str] = {}
+        self._shown: dict[int, int] = {}
+        self._speaking = 0
+
+    async def begin(self) -> None:
+        """What is there already is not told again."""
+        if await self._ledger.store.session(self._session) is not None:
+            self._view.load(await self._ledger.snapshot(self._session))
+        for identity, entry in self._view.entries.items():
+            self._told[identity] = entry.get("status", "")
+            self._shown[identity] = len(entry.get("content") or "")
+
+    async def follow(self) -> None:
+        """Tell of everything that happens, for ever."""
+        async for seq, patches in self._ledger.patches(self._session, self._view.seq):
+            self._view.apply(seq, patches)
+            for patch in patches:
+                identity = patch.entry.id if isinstance(patch, Put) else patch.id
+                if identity:
+                    self._tell(self._view.entries[identity])
+
+    async def catch_up(self) -> None:
+        """Return when everything that is in the log now was told."""
+        row = await self._ledger.store.session(self._session)
+        head = row.head if row else 0
+        await self._view.until(lambda view: view.seq >= head)
+        self._break()
+
+    def _tell(self, entry: Json) -> None:
+        if entry["type"] == "message" and entry["role"] != "user":
+            self._say(entry)
+        elif entry["type"] == "tool_call" and self._told.get(entry["id"]) != entry["status"]:
+            self._told[entry["id"]] = entry["status"]
+            if entry["status"] in WORTH_A_LINE:
+                self._line(entry)
+
+    def _say(self, entry: Json) -> None:
+        """What is new of a text. One that was repaired is said again from its beginning."""
+        text, before = entry["content"], self._shown.get(entry["id"], 0)
+        self._shown[entry["id"]] = len(text)
+        if self._quiet:
+            return
+        if self._speaking != entry["id"]:
+            self._break()
+        self._speaking = entry["id"]
+        new = text[before:] if len(text) >= before else f"\n{text}"
+        click.echo(inert_block(new) if sys.stdout.isatty() else new, nl=False)
+
+    def _break(self) -> None:
+        if self._speaking:
+            click.echo()
+        self._speaking = 0
+
+    def _line(self, entry: Json) -> None:
+        if self._told[entry["id"]] == "running" and self._speaking:
+            self._break()
+        sign = timeline.STATES[entry["status"]][0]
+        spent = took(entry.get("startedAt", 0), entry.get("endedAt", 0))
+        parts = [sign, entry["status"], entry.get("toolName") or "call", timeline.said(entry), entry.get("reason", "")]
+        output.say("  ".join(part for part in [*parts, spent] if part))
+
+    # Answering
+
+    async def ask(self) -> None:
+        """Ask the person at the terminal; without one, say how to answer from elsewhere."""
+        while True:
+            request = await self._view.until(View.request)
+            if keys.may_ask():
+                await self._by_key(request)
+            else:
+                identity = request["requestId"]
+                output.say(f"   waits for: callslip approve {identity}, or callslip deny {identity}")
+            await self._until_answered(request)
+
+    async def _by_key(self, request: Json) -> None:
+        output.say("   run it? press y or n")
+        async with keys.pressed() as pressed:
+            said = await first(yes_or_no(pressed), self._until_answered(request))
+        if said in ("y", "n"):
+            await answered(self._ledger, request["requestId"], yes=said == "y", by=user())
+
+    async def _until_answered(self, request: Json) -> None:
+        await self._view.until(lambda view: view.request() is not request)
