@@ -11,13 +11,14 @@ if TYPE_CHECKING:
     from callslip.call import Call
     from callslip.door import Blocking as blocking
     from callslip.errors import CallslipError
+    from callslip.formats.rows import format_messages_to_vercel
     from callslip.ledger import Ledger
     from callslip.ledger import open_ledger as open
     from callslip.session import Session
     from callslip.settings import Settings
 
 __version__ = "0.1.0"
-__all__ = ["Call", "CallslipError", "Ledger", "Session", "Settings", "blocking", "open"]
+__all__ = ["Call", "CallslipError", "Ledger", "Session", "Settings", "blocking", "format_messages_to_vercel", "open"]
 
 _WHERE = {
     "open": ("callslip.ledger", "open_ledger"),
@@ -26,6 +27,7 @@ _WHERE = {
     "Session": ("callslip.session", "Session"),
     "Call": ("callslip.call", "Call"),
     "Settings": ("callslip.settings", "Settings"),
+    "format_messages_to_vercel": ("callslip.formats.rows", "format_messages_to_vercel"),
     "CallslipError": ("callslip.errors", "CallslipError"),
 }
 

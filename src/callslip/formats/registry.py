@@ -63,6 +63,7 @@ FORMATS: dict[str, Format] = {
             name="rows",
             about="messages as a chat backend stores them: USER, AI_TOOL, TOOL, AI_MESSAGE",
             decoder="callslip.formats.rows.decode:RowsDecoder",
+            splitter="callslip.formats.rows.threads:Threads",
         ),
         Format(
             name="openai",
