@@ -1,0 +1,25 @@
+"""The supervisor under worse conditions.
+
+worse_supervisor.py FOLDER plain      on a system that can neither adopt orphans nor tell what was ready first
+worse_supervisor.py FOLDER powerless  where nobody can be signalled, as if all processes were another user's
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+
+sys.path.append(sys.argv[1])
+if sys.argv[2] == "plain":
+    del select.epoll
+    del os.pidfd_open
+
+from supervisor import descent, watch  # type: ignore[import-not-found]
+
+if sys.argv[2] == "plain":
+    descent.adopt_orphans = lambda: False
+else:
+    descent.send = lambda groups, number: None
+    watch.PATIENCE = 0.2
+watch.main()
