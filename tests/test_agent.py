@@ -205,6 +205,14 @@ async def test_a_tool_is_any_function(ledger: Ledger) -> None:
     assert not providers.check_openai(model.asked[1])
 
 
+async def test_a_call_whose_arguments_never_came_is_not_run(ledger: Ledger) -> None:
+    """A stream that just stops; an answer without a finish is no answer to act on."""
+    answer = calls(("c", "shell", command("touch x")))[:-2]
+    await Agent(ledger.session("s"), scripted(answer, says("Hm.")), tools=[shell()]).run("Go.")
+    made = (await calls_of(ledger))[0]
+    assert (made.status, made.reason) == ("failed", "the answer ended before the arguments were whole")
+
+
 def test_a_function_that_a_model_cannot_call_is_refused() -> None:
     """Arguments without a name."""
     with pytest.raises(Refused, match="cannot be named"):

@@ -21,11 +21,11 @@ from rich.console import Console
 
 from callslip import events as ev
 from callslip.cli import exits
+from callslip.cli.view import View
 from callslip.demo import stage
 from callslip.demo.runner import run as run_command
 from callslip.demo.screen import Screen, settled
 from callslip.demo.script import Script, furnish
-from callslip.cli.view import View
 from callslip.entries import Append, Message, Put, Set
 from callslip.ledger import Ledger, open_ledger
 from callslip.lifecycle import ENDS

@@ -46,7 +46,7 @@ LAYERS: dict[str, set[str]] = {
 RANK = {name: rank for rank, names in enumerate(LAYERS.values()) for name in names}
 
 # What all formats share. Everything else directly under formats/ is one format and knows of no other.
-SHARED_BY_FORMATS = {"__init__", "conversations", "importing", "registry"}
+SHARED_BY_FORMATS = {"__init__", "conversations", "importing", "plain", "providers", "registry"}
 
 HEAVY = {"apsw", "asyncio", "click", "mcp", "openai", "anthropic", "rich", "starlette", "uvicorn"}
 

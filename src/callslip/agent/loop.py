@@ -54,7 +54,7 @@ class Wanted(msgspec.Struct):
 
     call: str
     tool: str = ""
-    input: Any = None
+    input: Any = UNSET
 
 
 class Agent:
@@ -121,6 +121,8 @@ class Agent:
         if tool is None:
             known = ", ".join(self._tools) or "none"
             await self.refuse(wanted, f"there is no tool {wanted.tool!r}; there are: {known}")
+        elif wanted.input is UNSET:
+            await self.refuse(wanted, "the answer ended before the arguments were whole")
         elif not isinstance(wanted.input, dict | None):
             await self.refuse(wanted, "the arguments are not a JSON object")
         else:
@@ -210,7 +212,7 @@ class _Turn:
 
     async def _is_fresh(self, wanted: Wanted) -> bool:
         """Whether a call may be made once more; if not it ends here."""
-        key = codec.encode([wanted.tool, wanted.input])
+        key = codec.encode([wanted.tool, None if wanted.input is UNSET else wanted.input])
         self._made[key] += 1
         most = self._agent.limits.repeats
         if self._made[key] <= most:

@@ -20,8 +20,8 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
 
     `decoder` is called with `chunks` (how texts come in pieces, None for the format's own way) and `started` (ms since
     the epoch of what the messages count their times from, 0 if unknown). `splitter` is there for formats whose wire
-    carries several conversations. `encoder` gives a session's whole history. The messages of a `plain` format are texts;
-    `ended` is the message that tells its decoder that a stream of them is over.
+    carries several conversations. `encoder` gives a session's whole history. The messages of a `plain` format are
+    texts; `ended` is the message that tells its decoder that a stream of them is over.
     """
 
     name: str

@@ -19,7 +19,8 @@ from callslip.formats.acp.growing import Growing
 from callslip.formats.acp.permission import Asked, Question
 from callslip.formats.acp.terminals import Terminals, Told
 from callslip.formats.acp.update import ENDING, came_out, meanwhile, response, status_of, told
-from callslip.formats.acp.wire import FORMAT, Message, fields, identifier, items
+from callslip.formats.acp.wire import FORMAT, Message
+from callslip.formats.plain import fields, identifier, items
 from callslip.lifecycle import TURN_CLOSES
 
 

@@ -22,7 +22,8 @@ from callslip.formats.acp.plans import Plans
 from callslip.formats.acp.replay import Replay
 from callslip.formats.acp.terminals import Told
 from callslip.formats.acp.turns import Turns
-from callslip.formats.acp.wire import Message, Wire, fields, kept, leaves, raw
+from callslip.formats.acp.wire import Message, Wire, kept, leaves, raw
+from callslip.formats.plain import fields
 
 Events: TypeAlias = list[Event]
 Json: TypeAlias = dict[str, Any]

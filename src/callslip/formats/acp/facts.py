@@ -9,7 +9,8 @@ from msgspec import UNSET
 from callslip import events as ev
 from callslip.events import Event
 from callslip.formats.acp import offers
-from callslip.formats.acp.wire import Message, fields, items, kept, leaves
+from callslip.formats.acp.wire import Message, kept, leaves
+from callslip.formats.plain import fields, items
 
 
 class Facts:

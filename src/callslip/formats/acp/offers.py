@@ -9,7 +9,7 @@ from typing import Any
 
 from callslip import events as ev
 from callslip.events import Event
-from callslip.formats.acp.wire import fields, items
+from callslip.formats.plain import fields, items
 
 OFFERS = ("modes", "models", "configOptions")
 TAKEN = {"sessionId", "availableCommands", *OFFERS}

@@ -14,7 +14,8 @@ from msgspec import UNSET
 from callslip import events as ev
 from callslip.events import Alias, Event
 from callslip.formats.acp import update as updates
-from callslip.formats.acp.wire import Message, fields, items, leaves
+from callslip.formats.acp.wire import Message, leaves
+from callslip.formats.plain import fields, items
 
 ANSWERS: dict[str, type[ev.ApprovalAnswer]] = {
     "allow_once": ev.ApprovalGranted,

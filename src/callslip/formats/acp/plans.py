@@ -6,7 +6,8 @@ from typing import Any
 
 from callslip import events as ev
 from callslip.events import Event
-from callslip.formats.acp.wire import Message, fields, identifier, items, kept, leaves
+from callslip.formats.acp.wire import Message, kept, leaves
+from callslip.formats.plain import fields, identifier, items
 
 # What stands for the entries of a plan that has none.
 TEXTS = {"markdown": "content", "file": "uri"}

@@ -18,7 +18,8 @@ from callslip.formats.acp import speech, update
 from callslip.formats.acp.calls import alias
 from callslip.formats.acp.plans import entries_of
 from callslip.formats.acp.terminals import Terminals, shown_in
-from callslip.formats.acp.wire import FORMAT, Message, fields, identifier, items
+from callslip.formats.acp.wire import FORMAT, Message
+from callslip.formats.plain import fields, identifier, items
 from callslip.text import Proof, Text, merge, settle
 from callslip.witness import UNTOLD
 

@@ -14,8 +14,9 @@ from callslip import events as ev
 from callslip.events import Event
 from callslip.formats.acp.growing import Growing
 from callslip.formats.acp.update import DRAFT
-from callslip.formats.acp.wire import Message, fields, identifier, items, kept
+from callslip.formats.acp.wire import Message, kept
 from callslip.formats.acp.wire import leaves as more_than
+from callslip.formats.plain import fields, identifier, items
 
 USER, AGENT, THOUGHT = "user", "agent", "thought"
 CHUNKS = {"user_message_chunk": USER, "agent_message_chunk": AGENT, "agent_thought_chunk": THOUGHT}

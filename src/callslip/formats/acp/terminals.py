@@ -17,7 +17,8 @@ from msgspec import UNSET
 
 from callslip.formats.acp.growing import Growing
 from callslip.formats.acp.update import exited
-from callslip.formats.acp.wire import fields, identifier, items, leaves
+from callslip.formats.acp.wire import leaves
+from callslip.formats.plain import fields, identifier, items
 
 TAKEN = {"sessionUpdate", "terminalId", "output", "exitStatus", "data", "truncated"}
 

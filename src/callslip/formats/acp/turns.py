@@ -16,7 +16,8 @@ from callslip.events import Event
 from callslip.formats.acp import speech
 from callslip.formats.acp.calls import Calls
 from callslip.formats.acp.update import DRAFT
-from callslip.formats.acp.wire import Message, fields, kept, leaves
+from callslip.formats.acp.wire import Message, kept, leaves
+from callslip.formats.plain import fields
 
 AT_WORK = ("running", "requires_action")
 IDLE = {"sessionUpdate", "state", "stopReason"}

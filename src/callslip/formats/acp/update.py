@@ -12,8 +12,8 @@ from msgspec import UNSET
 
 from callslip import events as ev
 from callslip.events import CallEnd
-from callslip.formats.acp.wire import fields, items
 from callslip.formats.acp.wire import leaves as more_than
+from callslip.formats.plain import fields, items
 
 ENDING: dict[str, type[CallEnd]] = {
     "completed": ev.CallCompleted,

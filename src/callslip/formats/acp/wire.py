@@ -19,7 +19,7 @@ from callslip import codec
 from callslip import events as ev
 from callslip.errors import Refused
 from callslip.events import Event
-from callslip.intake import identity
+from callslip.formats.plain import fields, identifier
 
 FORMAT = "acp"
 CLIENT, AGENT = "c2a", "a2c"
@@ -215,25 +215,3 @@ def kept(more: object, read: Message) -> list[Event]:
 def leaves(said: dict[str, Any], taken: Set[str]) -> bool:
     """Whether there is more to a message than was taken over. Null says nothing."""
     return not said.keys() <= taken and any(said[name] is not None for name in said.keys() - taken)
-
-
-def fields(value: Any) -> dict[str, Any]:
-    """The members of an object; of anything else none."""
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
-def items(value: Any) -> list[Any]:
-    """The items of a list; of anything else none."""
-    return cast("list[Any]", value) if isinstance(value, list) else []
-
-
-def identifier(value: Any) -> str:
-    """A foreign id as one that can be kept: itself, or a digest of one too long or unprintable. "" for none."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)
-    if not isinstance(value, str) or not value:
-        return ""
-    try:
-        return identity(value, "id")
-    except Refused:
-        return f"digest:{codec.digest(value.encode())}"

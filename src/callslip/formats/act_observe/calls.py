@@ -17,7 +17,8 @@ from callslip import codec
 from callslip import events as ev
 from callslip.events import Alias, CallEnd, Event
 from callslip.formats.act_observe import wire
-from callslip.formats.act_observe.wire import Message, fields, identifier
+from callslip.formats.act_observe.wire import Message
+from callslip.formats.plain import fields, identifier
 
 NS = wire.FORMAT
 CALL_NS = "act-observe.call"

@@ -17,7 +17,8 @@ from callslip.formats import Unfinished
 from callslip.formats.act_observe import wire
 from callslip.formats.act_observe.calls import ACT_WORDS, ENDING, GOING_ON, Calls, odd
 from callslip.formats.act_observe.speech import WORDS, Speech
-from callslip.formats.act_observe.wire import FORMAT, Message, identifier, read
+from callslip.formats.act_observe.wire import FORMAT, Message, read
+from callslip.formats.plain import identifier
 
 Events: TypeAlias = list[Event]
 

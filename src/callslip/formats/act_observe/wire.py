@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
 from callslip import codec
 from callslip.errors import Refused
-from callslip.intake import NUMBER_LIMIT, identity
+from callslip.formats.plain import fields
 
 FORMAT = "act-observe"
 UNKNOWN = "unknown"
@@ -95,20 +95,3 @@ def _moment(text: str) -> int:
     except (ValueError, OverflowError):
         return 0
     return max(0, round(seconds * 1000))
-
-
-def fields(value: Any) -> dict[str, Any]:
-    """The members of an object; of anything else none."""
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
-def identifier(value: Any) -> str:
-    """A foreign id as one that can be kept: itself, or a digest of one too long or unprintable. "" for none."""
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= NUMBER_LIMIT:
-        value = str(value)
-    if not isinstance(value, str) or not value:
-        return ""
-    try:
-        return identity(value, "id")
-    except Refused:
-        return f"digest:{codec.digest(value.encode('utf-8', 'surrogatepass'))}"

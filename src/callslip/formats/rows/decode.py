@@ -15,13 +15,12 @@ from msgspec import UNSET, structs
 
 from callslip import codec
 from callslip import events as ev
-from callslip.errors import Refused
 from callslip.events import Alias, Draft, Event
 from callslip.formats import Unfinished
+from callslip.formats.plain import identifier
 from callslip.formats.rows import wire
 from callslip.formats.rows.order import NEWEST, Arrival, heading, oldest_first
 from callslip.formats.rows.wire import AI_MESSAGE, AI_TOOL, FORMAT, TOOL, USER, Call, Row
-from callslip.intake import identity
 
 Events: TypeAlias = list[Event]
 PERSON = "user"
@@ -98,7 +97,7 @@ class RowsDecoder:
         left = self._leave()
         self._calls.clear()
         self._round, self._in_turn = 0, True
-        said = ev.MessageUser(text=row.text, message_id=_name(row.id), content=row.blocks)
+        said = ev.MessageUser(text=row.text, message_id=identifier(row.id), content=row.blocks)
         return [*left, ev.TurnStarted(), said]
 
     def _ai_message(self, row: Row) -> Events:
@@ -117,7 +116,7 @@ class RowsDecoder:
 
     def _tool(self, row: Row) -> Events | None:
         """None if it waits for its call."""
-        name = _name(row.answers)
+        name = identifier(row.answers)
         if name and name not in self._calls:
             self._early.setdefault(name, []).append(row)
             return None
@@ -133,13 +132,13 @@ class RowsDecoder:
     # What they say
 
     def _said(self, row: Row) -> Events:
-        told: dict[str, Any] = {"message_id": _name(row.id), "chunks": self._chunks}
+        told: dict[str, Any] = {"message_id": identifier(row.id), "chunks": self._chunks}
         made: Events = [ev.ThoughtDelta(text=row.reasoning, **told)] if row.reasoning else []
         made += [ev.MessageDelta(text=row.text, **told)] if row.text else []
         return [*made, ev.MessageEnded()] if made else []
 
     def _call(self, row: Row, call: Call, index: int) -> Events:
-        name = _name(call.id) or f"{_name(row.id) or self._told}#{index}"
+        name = identifier(call.id) or f"{identifier(row.id) or self._told}#{index}"
         aliases = (Alias(FORMAT, name),)
         tool = call.name or UNSET
         made: Events = [
@@ -178,16 +177,6 @@ class RowsDecoder:
         return self._refusals() + [
             event for name, rows in early.items() for row in rows for event in self._answered(name, row)
         ]
-
-
-def _name(given: str) -> str:
-    """An id as one that can be kept: itself, or a digest of one too long or unprintable. "" for none."""
-    if not given:
-        return ""
-    try:
-        return identity(given, "id")
-    except Refused:
-        return f"digest:{codec.digest(given.encode('utf-8', 'surrogatepass'))}"
 
 
 def _timed(event: Event, row: Row) -> Event:

@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import msgspec
 
-from callslip import codec
 from callslip import events as ev
-from callslip.errors import Refused
 from callslip.events import Alias
 from callslip.formats.shell.parse import Command, command_id
-from callslip.intake import NUMBER_LIMIT, identity
 
 NS = "shell"
 TOOL = "shell"
@@ -193,20 +190,3 @@ def aliases(*names: str) -> tuple[Alias, ...]:
 
 
 # Reading
-
-
-def fields(value: Any) -> dict[str, Any]:
-    """The members of an object; of anything else none."""
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
-def identifier(value: Any) -> str:
-    """A foreign id as one that can be kept: itself, or a digest of one too long or unprintable. "" for none."""
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= NUMBER_LIMIT:
-        value = str(value)
-    if not isinstance(value, str) or not value:
-        return ""
-    try:
-        return identity(value, "id")
-    except Refused:
-        return f"digest:{codec.digest(value.encode('utf-8', 'surrogatepass'))}"

@@ -14,8 +14,9 @@ from typing import Any, ClassVar, TypeAlias, cast
 from callslip import events as ev
 from callslip.events import Alias, Draft, Event
 from callslip.formats import Unfinished
+from callslip.formats.plain import fields, identifier
 from callslip.formats.shell import results
-from callslip.formats.shell.commands import ROUNDS, Commands, fields, identifier
+from callslip.formats.shell.commands import ROUNDS, Commands
 from callslip.formats.shell.parse import Command, Piece, ShellParser
 from callslip.text import Text, merge
 

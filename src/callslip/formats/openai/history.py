@@ -1,0 +1,44 @@
+"""`openai` out: a session as messages that Chat Completions always accepts.
+
+Every call has exactly one result, directly after the message that calls. Ids are those of the session, but for such as
+the API refuses or a request cannot hold twice. What the model thought is not sent: this API has no place for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from callslip import codec
+from callslip.entries import ToolCall
+from callslip.formats.providers.results import Ids, input_of, name_of, result_of
+from callslip.formats.providers.rounds import Prompt, Round, Source, rounds
+
+LONGEST_ID = 40
+
+Message = dict[str, Any]
+
+
+def chat_history(source: Source) -> list[Message]:
+    """A session's messages, oldest first. Instructions are not among them; they are whoever asks's to add."""
+    ids = Ids(LONGEST_ID)
+    return [message for one in rounds(source) for message in _messages(one, ids)]
+
+
+def _messages(one: Prompt | Round, ids: Ids) -> list[Message]:
+    if isinstance(one, Prompt):
+        return [{"role": "user", "content": one.text}]
+    answer: Message = {"role": "assistant", "content": one.text or None}
+    if not one.calls:
+        return [answer]
+    named = [(ids.next(call), call) for call in one.calls]
+    answer["tool_calls"] = [_call(identity, call) for identity, call in named]
+    return [answer, *(_result(identity, call) for identity, call in named)]
+
+
+def _call(identity: str, call: ToolCall) -> Message:
+    given = codec.encode(input_of(call)).decode()
+    return {"id": identity, "type": "function", "function": {"name": name_of(call), "arguments": given}}
+
+
+def _result(identity: str, call: ToolCall) -> Message:
+    return {"role": "tool", "tool_call_id": identity, "content": result_of(call).text}

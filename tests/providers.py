@@ -1,0 +1,252 @@
+"""What OpenAI's Chat Completions and Anthropic's Messages accept as a history, as rules; and what their SDKs say of it.
+
+Written from the APIs' side and without a look at the encoders: each function goes through the messages once and gives
+every rule that is broken, in words. An empty list is a history that is accepted. At the end: reading into memory.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from callslip.entries import ToolCall
+from callslip.formats import registry
+from tests.strategies import Desk
+
+NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+ANTHROPIC_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+OPENAI_ID_LENGTH = 40
+
+
+# Chat Completions
+
+
+def check_openai(messages: Any) -> list[str]:
+    """What the API would refuse in these messages."""
+    if not isinstance(messages, list):
+        return ["the messages are not a list"]
+    wrong: list[str] = []
+    owed: list[str] = []
+    used: set[str] = set()
+    for number, message in enumerate(messages):
+        role = message.get("role")
+        if role == "tool":
+            wrong += [f"{number}: {problem}" for problem in _openai_result(message, owed)]
+            continue
+        if owed:
+            wrong.append(f"{number}: {role} comes before the results of {owed}")
+            owed = []
+        if role == "assistant":
+            wrong += [f"{number}: {problem}" for problem in _openai_answer(message, used)]
+            owed = [call.get("id") for call in message.get("tool_calls") or []]
+        elif role in ("user", "system", "developer"):
+            wrong += [f"{number}: {problem}" for problem in _text(message.get("content"), "content")]
+        else:
+            wrong.append(f"{number}: nobody has the role {role!r}")
+    return wrong + ([f"the results of {owed} are missing"] if owed else []) + _json(messages)
+
+
+def _openai_result(message: dict[str, Any], owed: list[str]) -> Iterator[str]:
+    identity = message.get("tool_call_id")
+    if identity in owed:
+        owed.remove(identity)
+    else:
+        yield f"a result for {identity!r}, which no call directly before it waits for"
+    yield from _text(message.get("content"), "result")
+
+
+def _openai_answer(message: dict[str, Any], used: set[str]) -> Iterator[str]:
+    calls, content = message.get("tool_calls"), message.get("content")
+    if "tool_calls" in message and not calls:
+        yield "an empty list of calls"
+    if content is not None or not calls:
+        yield from _text(content, "content")
+    for call in calls or []:
+        yield from _identity(call.get("id"), used, OPENAI_ID_LENGTH)
+        function = call.get("function")
+        if call.get("type") != "function" or not isinstance(function, dict):
+            yield "a call that is no function"
+            continue
+        yield from _name(function.get("name"))
+        yield from _arguments(function.get("arguments"))
+
+
+def _arguments(text: Any) -> Iterator[str]:
+    try:
+        value = json.loads(text, parse_constant=_no_constant)
+    except (TypeError, ValueError):
+        yield f"arguments that are no JSON text: {text!r}"
+        return
+    if not isinstance(value, dict):
+        yield f"arguments that are no object: {text}"
+
+
+def _no_constant(word: str) -> Any:
+    raise ValueError(f"{word} is not JSON")
+
+
+# Messages
+
+
+def check_anthropic(messages: Any) -> list[str]:
+    """What the API would refuse in these messages."""
+    if not isinstance(messages, list):
+        return ["the messages are not a list"]
+    wrong: list[str] = []
+    used: set[str] = set()
+    owed: list[str] = []
+    for number, message in enumerate(messages):
+        role, expected = message.get("role"), "assistant" if number % 2 else "user"
+        if role != expected:
+            wrong.append(f"{number}: {role} speaks where it is for the {expected} to speak")
+        blocks = message.get("content")
+        if not isinstance(blocks, list):
+            wrong += [f"{number}: {problem}" for problem in _text(blocks, "content")]
+            blocks = []
+        elif not blocks:
+            wrong.append(f"{number}: no content")
+        wrong += [f"{number}: {problem}" for problem in _results_first(blocks, owed)]
+        wrong += [f"{number}: {problem}" for block in blocks for problem in _block(block, role, used)]
+        owed = [block.get("id") for block in blocks if block.get("type") == "tool_use"]
+    if owed:
+        wrong.append(f"the results of {owed} are missing")
+    return wrong + _last(messages) + _json(messages)
+
+
+def _results_first(blocks: list[Any], owed: list[str]) -> Iterator[str]:
+    """The results of all calls of the message before, each once, and nothing in front of them."""
+    kinds = [block.get("type") for block in blocks]
+    given = [block.get("tool_use_id") for block in blocks if block.get("type") == "tool_result"]
+    if sorted(map(str, given)) != sorted(map(str, owed)):
+        yield f"results of {given} after calls {owed}"
+    if "tool_result" in kinds[len(given) :]:
+        yield "something stands before a result"
+
+
+def _block(block: dict[str, Any], role: Any, used: set[str]) -> Iterator[str]:
+    kind = block.get("type")
+    if kind == "text":
+        yield from _text(block.get("text"), "text")
+    elif kind == "tool_use":
+        yield from [] if role == "assistant" else ["a call by a person"]
+        yield from _identity(block.get("id"), used, 64)
+        yield from [] if ANTHROPIC_ID.fullmatch(str(block.get("id"))) else ["an id in letters that are not allowed"]
+        yield from _name(block.get("name"))
+        yield from [] if isinstance(block.get("input"), dict) else ["an input that is no object"]
+    elif kind == "tool_result":
+        yield from [] if role == "user" else ["a result by the model"]
+        yield from _text(block.get("content"), "result")
+        yield from [] if isinstance(block.get("is_error", False), bool) else ["is_error is neither true nor false"]
+    else:
+        yield f"a block of the kind {kind!r}"
+
+
+def _last(messages: list[Any]) -> list[str]:
+    """What the model is to go on from may not end in space."""
+    if not messages or messages[-1].get("role") != "assistant" or not isinstance(messages[-1].get("content"), list):
+        return []
+    said = messages[-1]["content"][-1].get("text", "") if messages[-1]["content"] else ""
+    return ["the last message ends in space"] if said != said.rstrip() else []
+
+
+# Both
+
+
+def _text(value: Any, what: str) -> Iterator[str]:
+    if not isinstance(value, str):
+        yield f"{what} that is no text: {value!r}"
+    elif not value.strip():
+        yield f"{what} that is blank"
+
+
+def _identity(identity: Any, used: set[str], longest: int) -> Iterator[str]:
+    if not isinstance(identity, str) or not 0 < len(identity) <= longest:
+        yield f"an id of the wrong length: {identity!r}"
+    elif identity in used:
+        yield f"the id {identity!r} a second time"
+    used.add(str(identity))
+
+
+def _name(name: Any) -> Iterator[str]:
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        yield f"the name {name!r}"
+
+
+def _json(messages: list[Any]) -> list[str]:
+    try:
+        json.dumps(messages, allow_nan=False, ensure_ascii=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        return [f"not JSON: {error}"]
+    return []
+
+
+# The SDKs' own types
+
+
+@cache
+def _openai_types() -> TypeAdapter[Any]:
+    from openai.types.chat import ChatCompletionMessageParam
+
+    return TypeAdapter(list[ChatCompletionMessageParam])
+
+
+@cache
+def _anthropic_types() -> TypeAdapter[Any]:
+    from anthropic.types import MessageParam
+
+    return TypeAdapter(list[MessageParam])
+
+
+def typed_openai(messages: list[Any]) -> list[str]:
+    """What the types of the SDK `openai` say against these messages."""
+    return _against(_openai_types(), messages)
+
+
+def typed_anthropic(messages: list[Any]) -> list[str]:
+    """What the types of the SDK `anthropic` say against these messages."""
+    return _against(_anthropic_types(), messages)
+
+
+def _against(types: TypeAdapter[Any], messages: list[Any]) -> list[str]:
+    try:
+        _walk(types.validate_python(messages))
+    except ValidationError as error:
+        return [str(problem) for problem in error.errors()]
+    return []
+
+
+def _walk(value: Any) -> None:
+    """Look at everything: what an SDK declares as iterable is only checked when somebody goes through it."""
+    if isinstance(value, dict):
+        for member in value.values():
+            _walk(member)
+    elif not isinstance(value, str | bytes | int | float | None):
+        for item in value:
+            _walk(item)
+
+
+# Reading, without a store
+
+
+def desk_of(format: str, messages: Iterable[Any], *, close: str = "", **options: Any) -> Desk:
+    """What a ledger makes of messages of a format, read one after the other."""
+    desk, decoder = Desk(redact=False), registry.decoder(format, **options)
+    for message in messages:
+        desk.write(*decoder.feed(message))
+    desk.write(*(decoder.close(close) if close else []))
+    return desk
+
+
+def shown(desk: Desk) -> list[Any]:
+    """The entries on a desk."""
+    return desk.state.snapshot().entries
+
+
+def calls_on(desk: Desk) -> list[ToolCall]:
+    """The calls on a desk."""
+    return [entry for entry in shown(desk) if isinstance(entry, ToolCall)]
