@@ -146,50 +146,118 @@ CALLS = (
 )
 
 SHELL = (
-    R("S0.1", "Shell tags in streamed text are found exactly once, wherever the chunks are cut.", DECODERS),
+    R(
+        "S0.1",
+        "Shell tags in streamed text are found exactly once, wherever the chunks are cut.",
+        (
+            "tests/test_shell_format.py::test_the_same_is_found_wherever_the_text_is_cut",
+            "tests/test_shell_format.py::test_work_grows_with_the_text_and_no_faster",
+            "tests/test_shell_format.py::test_a_stream_reads_the_same_wherever_it_is_cut",
+        ),
+    ),
     R(
         "S0.2",
         "A command loses its outer blanks, and one with nothing left is dropped without using a number.",
-        DECODERS,
+        (
+            "tests/test_shell_format.py::test_a_command_is_what_stands_between_the_tags",
+            "tests/test_shell_format.py::test_an_empty_command_takes_no_number",
+        ),
     ),
     R(
         "S0.3",
         "A command's id is made of its round and its place in the round, counted from zero, and holds in its turn.",
-        DECODERS,
+        (
+            "tests/test_shell_format.py::test_ids_are_made_of_round_and_place",
+            "tests/test_shell_format.py::test_every_round_counts_its_own_commands",
+            "tests/test_shell_format.py::test_the_same_id_in_the_next_turn_is_another_call",
+        ),
     ),
     R(
         "S0.4",
         "Call, start and result go out by command id, the call before the model has finished speaking.",
-        DECODERS,
+        (
+            "tests/test_shell_format.py::test_a_command_is_proposed_as_soon_as_its_end_is_read",
+            "tests/test_shell_format.py::test_a_card_goes_from_queued_to_running_to_completed",
+            "tests/test_shell_format.py::test_an_unknown_id_changes_no_other_card",
+            "tests/test_agent.py::test_a_command_is_queued_before_the_model_has_finished_speaking",
+        ),
     ),
-    R("S0.5", "The agent loop runs commands in order, feeds results back and stops with a single done.", DECODERS),
+    R(
+        "S0.5",
+        "The agent loop runs commands in order, feeds results back and stops with a single done.",
+        (
+            "tests/test_agent.py::test_commands_in_tags_run_in_order",
+            "tests/test_agent.py::test_the_iteration_limit_ends_a_turn_that_would_not",
+        ),
+    ),
     R(
         "S0.6",
         "The model reads each result as a terminal block that says what was cut, the same on every reading.",
-        DECODERS,
+        (
+            "tests/test_shell_format.py::test_a_result_is_one_terminal_block",
+            "tests/test_shell_format.py::test_output_beyond_the_limit_says_how_much_was_cut",
+            "tests/test_agent.py::test_what_the_model_was_shown_is_the_same_after_a_reload",
+        ),
     ),
-    R("S0.7", "A command that takes too long or prints too much is ended with all its descendants.", DECODERS),
-    R("S0.8", "Stored history in this format is a list of text and tool parts.", DECODERS),
-    R("S0.9", "Finding commands, formatting results and cutting output can be called as plain functions.", DECODERS),
+    R(
+        "S0.7",
+        "A command that takes too long or prints too much is ended with all its descendants.",
+        (
+            "tests/test_shell_executor.py::test_nothing_outlives_the_shell",
+            "tests/test_shell_executor.py::test_nothing_outlives_a_timeout",
+            "tests/test_shell_executor.py::test_a_hundred_wild_commands_leave_nobody",
+            "tests/test_shell_executor.py::test_nothing_outlives_a_host_that_is_killed",
+            "tests/test_shell_executor.py::test_memory_stays_within_the_cap_whatever_is_printed",
+        ),
+    ),
+    R("S0.8", "Stored history in this format is a list of text and tool parts.", VIEWS),
+    R(
+        "S0.9",
+        "Finding commands, formatting results and cutting output can be called as plain functions.",
+        (
+            "tests/test_shell_format.py::test_a_command_is_what_stands_between_the_tags",
+            "tests/test_shell_format.py::test_ids_are_made_of_round_and_place",
+            "tests/test_shell_format.py::test_a_result_is_one_terminal_block",
+            "tests/test_shell_format.py::test_output_beyond_the_limit_says_how_much_was_cut",
+        ),
+    ),
 )
 
 ACT_OBSERVE = (
     R(
         "S1.1",
         "An act and its observe bear one execution id, read under either spelling and written under both.",
-        DECODERS,
+        (
+            "tests/test_act_observe.py::test_either_spelling_is_read",
+            "tests/test_agent.py::test_every_way_out_of_an_execution_is_observed",
+        ),
     ),
     R(
         "S1.2",
         "However an execution ends, one observe follows with its id, its duration and whether it failed.",
-        DECODERS,
+        (
+            "tests/test_agent.py::test_every_way_out_of_an_execution_is_observed",
+            "tests/test_act_observe.py::test_every_way_out_is_an_end",
+        ),
     ),
     R(
         "S1.3",
         "Acts and observes pair by id; names pair them only where neither has an id, in order, within a turn.",
-        DECODERS,
+        (
+            "tests/test_act_observe.py::test_ids_pair_across_any_interleaving",
+            "tests/test_act_observe.py::test_names_pair_in_order_within_a_turn",
+            "tests/test_act_observe.py::test_a_repeated_act_is_one_call",
+            "tests/test_act_observe.py::test_an_orphan_is_shown_as_itself",
+        ),
     ),
-    R("S1.4", "Producers without ids and readers without the new fields go on working.", DECODERS),
+    R(
+        "S1.4",
+        "Producers without ids and readers without the new fields go on working.",
+        (
+            "tests/test_act_observe.py::test_unknown_members_are_ignored_and_kept",
+            "tests/test_act_observe.py::test_producers_of_different_age_meet_in_the_models_id",
+        ),
+    ),
     R(
         "S1.5",
         "Any result can be stored, even one that JSON has no form for.",
@@ -201,7 +269,11 @@ ACT_OBSERVE = (
     R(
         "S1.6",
         "The timeline shows acts, observes and user messages, and a tool is nameless only if nothing names it.",
-        DECODERS,
+        (
+            "tests/test_agent.py::test_every_way_out_of_an_execution_is_observed",
+            "tests/test_act_observe.py::test_items_of_a_timeline_are_read_too",
+            "tests/test_act_observe.py::test_a_name_that_was_not_known_names_nothing",
+        ),
     ),
     R(
         "S1.7",
@@ -355,19 +427,49 @@ COMMANDS = (
 )
 
 HISTORY = (
-    R("S4.1", "Stored rows become chat messages, each call joined with its result, newest message first.", DECODERS),
-    R("S4.2", "Reasoning stands before text, and calls and messages say whether they are complete.", DECODERS),
-    R("S4.3", "The validation mark of a call is one of four words, by its row and by what its tool demands.", DECODERS),
+    R(
+        "S4.1",
+        "Stored rows become chat messages, each call joined with its result, newest message first.",
+        (
+            "tests/test_rows.py::test_messages_tell_what_happened",
+            "tests/test_rows.py::test_the_order_of_rows_is_that_of_their_times",
+            "tests/test_rows.py::test_a_result_is_read_in_every_spelling",
+        ),
+    ),
+    R(
+        "S4.2",
+        "Reasoning stands before text, and calls and messages say whether they are complete.",
+        ("tests/test_rows.py::test_reasoning_stands_before_text_and_everything_has_its_note",),
+    ),
+    R(
+        "S4.3",
+        "The validation mark of a call is one of four words, by its row and by what its tool demands.",
+        ("tests/test_rows.py::test_a_call_shows_what_a_person_said_of_it",),
+    ),
     R(
         "S4.4",
         "Calls that no message closes appear under a placeholder with a lasting id and a derived time.",
-        DECODERS,
+        (
+            "tests/test_rows.py::test_calls_that_nothing_closes_get_a_placeholder",
+            "tests/test_rows.py::test_the_id_of_a_placeholder_is_the_same_on_every_read",
+        ),
     ),
     R("S4.5", "Pages of any size together hold each message once, with every result beside its call.", VIEWS),
     R("S4.6", "A person may accept a call, reject it with a word to the model, or change its arguments, once.", VIEWS),
     R("S4.7", "A refreshed page shows what the live one showed, whatever state the call was in.", VIEWS),
-    R("S4.8", "Text, call and closing text of one exchange come out as one assistant message.", DECODERS),
-    R("S4.9", "The conversion of rows to messages is a public function without side effects.", DECODERS),
+    R(
+        "S4.8",
+        "Text, call and closing text of one exchange come out as one assistant message.",
+        ("tests/test_rows.py::test_the_weather_in_paris_is_one_assistant_message",),
+    ),
+    R(
+        "S4.9",
+        "The conversion of rows to messages is a public function without side effects.",
+        (
+            "tests/test_rows.py::test_the_order_of_rows_is_that_of_their_times",
+            "tests/test_rows.py::test_anything_gives_messages",
+        ),
+    ),
     R(
         "S4.10",
         "The demo answers its sample questions, and a real browser checks live view, refresh and approval.",

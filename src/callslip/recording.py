@@ -6,11 +6,14 @@ yields: plain JSON values, an SDK's objects, lines of an SSE response as text, o
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from msgspec import structs, to_builtins
 
 from callslip import codec
 from callslip import events as ev
+from callslip.decide import NEW
 from callslip.errors import Refused
 from callslip.events import CallEvent, Chunks, Draft, Event
 from callslip.formats import Decoder, registry
@@ -58,19 +61,14 @@ class Recorder:
         return made if ended is None else made + await self.take(ended)
 
     async def write(self, drafts: list[Draft], message: Any = None) -> list[Event]:
-        """Append what was drafted from a message; if the ledger refuses that, the message as it came (C11)."""
-        if not drafts:
-            return []
-        try:
-            made = await self._append(drafts)
-        except Refused:
-            made = await self._append([Draft(ev.Raw(format=self.format, body=codec.safe(message)))])
+        """Append what was drafted from a message; of what the ledger refuses, as it came (C11)."""
+        made = await append_what_can_be(self._append, drafts, self.format, message)
         for event in made:
             if isinstance(event, CallEvent) and event.verdict == "applied":
                 (self.open.discard if ends(event) else self.open.add)(event.call)
         return made
 
-    async def _append(self, drafts: list[Draft]) -> list[Event]:
+    async def _append(self, drafts: Sequence[Draft]) -> list[Event]:
         return await self._ledger.append(self._session, drafts, source=self.format, owner=self._ledger.owner)
 
     async def close(self, reason: str, detail: str = "") -> None:
@@ -83,6 +81,39 @@ class Recorder:
             if row is not None and row.state not in ENDS:
                 await self._ledger.append(self._session, [ending(call=call, reason=why)], source="callslip")
         self.open.clear()
+
+
+async def append_what_can_be(
+    append: Callable[[Sequence[Draft]], Awaitable[list[Event]]], drafts: list[Draft], format: str, message: Any
+) -> list[Event]:
+    """Append the drafts of a message all together; if that is refused, one by one, and the refused ones as raw (C11).
+
+    In place of a refused draft the message is kept; where there is none, at the end of a stream, the draft itself.
+    """
+    if not drafts:
+        return []
+    try:
+        return await append(drafts)
+    except Refused:
+        if all(isinstance(draft.event, ev.Raw) for draft in drafts):
+            raise
+    made: list[Event] = []
+    for group in _belonging_together(drafts):
+        try:
+            made += await append(group)
+        except Refused:
+            body = codec.safe([to_builtins(draft.event) for draft in group] if message is None else message)
+            made += await append([structs.replace(group[0], event=ev.Raw(format=format, body=body), witness=False)])
+    return made
+
+
+def _belonging_together(drafts: list[Draft]) -> list[list[Draft]]:
+    """Drafts that name the same new call cannot be parted; all others can."""
+    groups: dict[str, list[Draft]] = {}
+    for number, draft in enumerate(drafts):
+        call = draft.event.call if isinstance(draft.event, CallEvent) else ""
+        groups.setdefault(call if call.startswith(NEW) else f"#{number}", []).append(draft)
+    return list(groups.values())
 
 
 async def recorded(recorder: Recorder, stream: AsyncIterable[T] | Iterable[T]) -> AsyncGenerator[T]:

@@ -53,8 +53,9 @@ ROW = {"t", "dir", "msg"}
 
 def unwrapped(message: Any) -> tuple[Any, float]:
     """A message without the capture row it stands in, and the seconds of that row."""
-    if not isinstance(message, dict) or not {"dir", "msg"} <= set(row := cast("dict[str, Any]", message)) <= ROW:
-        return message, 0.0
+    row = cast("dict[str, Any]", message) if isinstance(message, dict) else {}
+    if not {"dir", "msg"} <= set(row) <= ROW:
+        return cast(Any, message), 0.0
     seconds = row.get("t")
     return row["msg"], float(seconds) if isinstance(seconds, int | float) and 0 <= seconds < 10**9 else 0.0
 

@@ -22,7 +22,7 @@ def items(value: Any) -> list[Any]:
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
-def text(value: Any) -> str:
+def word(value: Any) -> str:
     """A text; of anything else none."""
     return value if isinstance(value, str) else ""
 
@@ -80,7 +80,7 @@ def leaves(said: dict[str, Any], taken: Iterable[str]) -> bool:
 
 def complaint(error: Any) -> str:
     """What an error says, in a line."""
-    said = error if isinstance(error, str) else text(fields(error).get("message")) or text(fields(error).get("code"))
+    said = error if isinstance(error, str) else word(fields(error).get("message")) or word(fields(error).get("code"))
     return said[:2000]
 
 

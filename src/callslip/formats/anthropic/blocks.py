@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from callslip import events as ev
 from callslip.events import CallEnd, Event
-from callslip.formats.plain import fields, identifier, items, leaves, mark, text
+from callslip.formats.plain import fields, identifier, items, leaves, mark, word
 
 FORMAT = "anthropic"
 ASSISTANT, USER, SYSTEM = "assistant", "user", "system"
@@ -40,7 +40,7 @@ _RESULT = {*_ABOUT, "tool_use_id", "content", "is_error", "toolset_name"}
 
 
 def kind_of(block: Any) -> str:
-    return text(fields(block).get("type"))
+    return word(fields(block).get("type"))
 
 
 def is_result(block: Any) -> bool:
@@ -67,7 +67,7 @@ def block_leaves(block: Any) -> bool:
 
 def told_of(call: dict[str, Any]) -> dict[str, Any]:
     """The tool of a call; one of an MCP server is shown with it."""
-    name, server = text(call.get("name")), text(call.get("server_name"))
+    name, server = word(call.get("name")), word(call.get("server_name"))
     told: dict[str, Any] = {"tool_name": name} if name else {}
     return {**told, "title": f"{server}: {name}"} if server and name else told
 
@@ -78,7 +78,7 @@ def result_of(block: dict[str, Any]) -> tuple[type[CallEnd], dict[str, Any]]:
     inner = fields(content)
     output = _plain(content)
     if block.get("is_error") is True or kind_of(inner).endswith("_error"):
-        return ev.CallFailed, {"error": text(inner.get("error_code")) or output}
+        return ev.CallFailed, {"error": word(inner.get("error_code")) or output}
     status = inner.get("return_code")
     return ev.CallCompleted, {"output": output, **({"exit_status": status} if type(status) is int else {})}
 
@@ -96,7 +96,7 @@ def _plain(content: Any) -> Any:
 
 def prompt(blocks: list[Any]) -> Event:
     """What a person said; the blocks too if there was more to it than text."""
-    said = [text(fields(block).get("text")) for block in blocks if kind_of(block) == "text"]
+    said = [word(fields(block).get("text")) for block in blocks if kind_of(block) == "text"]
     plain = len(said) == len(blocks)
     return ev.MessageUser(text="\n".join(said), content=UNSET if plain else blocks)
 
@@ -112,8 +112,8 @@ def answer_mark(calls: list[str], said: str) -> str:
 def message_mark(body: Any) -> str:
     """What a message is known by, whoever sends it again. Instructions may change and are still the instructions."""
     message = fields(body)
-    role, blocks = text(message.get("role")), blocks_of(message)
-    said = "".join(text(fields(block).get("text")) for block in blocks)
+    role, blocks = word(message.get("role")), blocks_of(message)
+    said = "".join(word(fields(block).get("text")) for block in blocks)
     if role == ASSISTANT:
         return answer_mark([identifier(fields(block).get("id")) for block in blocks if kind_of(block) in CALLS], said)
     if role == SYSTEM:

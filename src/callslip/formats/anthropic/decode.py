@@ -16,7 +16,7 @@ from callslip.formats import Unfinished
 from callslip.formats.anthropic import blocks as read
 from callslip.formats.anthropic.blocks import FORMAT, block_leaves, blocks_of, is_result
 from callslip.formats.anthropic.reply import Reply
-from callslip.formats.plain import complaint, fields, identifier, items, leaves, text
+from callslip.formats.plain import complaint, fields, identifier, items, leaves, word
 from callslip.formats.providers.talk import Talk
 
 Events: TypeAlias = list[Event]
@@ -51,7 +51,7 @@ class AnthropicDecoder:
 
     def _read(self, message: Any) -> Events:
         said: Said = {"messages": items(message)} if isinstance(message, list) else fields(message)
-        rule = self._EVENTS.get(text(said.get("type")))
+        rule = self._EVENTS.get(word(said.get("type")))
         if rule is not None:
             return rule(self, said)
         if isinstance(said.get("messages"), list):
@@ -91,8 +91,8 @@ class AnthropicDecoder:
         reply, delta = self._open(), fields(said.get("delta"))
         if reply is None:
             return [_raw(said)]
-        reply.reason = text(delta.get("stop_reason")) or reply.reason
-        reply.detail = text(fields(delta.get("stop_details")).get("explanation"))
+        reply.reason = word(delta.get("stop_reason")) or reply.reason
+        reply.detail = word(fields(delta.get("stop_details")).get("explanation"))
         reply.usage = {**reply.usage, **{k: v for k, v in fields(said.get("usage")).items() if v is not None}}
         return _kept(said, leaves(said, DELTA) or leaves(delta, STOP))
 
@@ -136,8 +136,8 @@ class AnthropicDecoder:
         reply = self._begin(shape, identifier(message.get("id")))
         for place, block in enumerate(blocks_of(message)):
             made += (reply.block(place, fields(block), whole=True) or []) + _kept(block, block_leaves(block))
-        reply.reason, reply.usage = text(message.get("stop_reason")), fields(message.get("usage"))
-        reply.detail = text(fields(message.get("stop_details")).get("explanation"))
+        reply.reason, reply.usage = word(message.get("stop_reason")), fields(message.get("usage"))
+        reply.detail = word(fields(message.get("stop_details")).get("explanation"))
         return made + self._finish(reply) + _kept(message, leaves(message, {*read.MESSAGE, "stop_details"}))
 
     def _whole(self, said: Said) -> Events:

@@ -12,7 +12,7 @@ from callslip import events as ev
 from callslip.events import Alias, Event
 from callslip.formats.anthropic import blocks as read
 from callslip.formats.anthropic.blocks import kind_of
-from callslip.formats.plain import arguments, fields, identifier, is_whole, number, text
+from callslip.formats.plain import arguments, fields, identifier, is_whole, number, word
 from callslip.formats.providers.talk import Talk
 from callslip.lifecycle import TURN_CLOSES
 
@@ -97,7 +97,7 @@ class Reply:
         kind = kind_of(block)
         if kind in read.SPEECH:
             cls, field = read.SPEECH[kind]
-            return self.say(cls, text(block.get(field)))
+            return self.say(cls, word(block.get(field)))
         if kind in read.CALLS:
             return self.propose(place, block, whole=whole)
         return self.result(block) if read.is_result(block) else None
@@ -113,13 +113,13 @@ class Reply:
         return rule(self, number(event.get("index")), delta) if rule else None
 
     def _text(self, place: int, delta: Said) -> Events | None:
-        return self.say(ev.MessageDelta, text(delta.get("text")))
+        return self.say(ev.MessageDelta, word(delta.get("text")))
 
     def _thinking(self, place: int, delta: Said) -> Events | None:
-        return self.say(ev.ThoughtDelta, text(delta.get("thinking")))
+        return self.say(ev.ThoughtDelta, word(delta.get("thinking")))
 
     def _piece(self, place: int, delta: Said) -> Events | None:
-        called, more = self._calls.get(place), text(delta.get("partial_json"))
+        called, more = self._calls.get(place), word(delta.get("partial_json"))
         if called is None:
             return None
         called.pieces.append(more)

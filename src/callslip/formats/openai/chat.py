@@ -17,7 +17,7 @@ from callslip.events import Draft, Event
 from callslip.formats import Unfinished
 from callslip.formats.openai import chat_words as words
 from callslip.formats.openai.chat_reply import Reply
-from callslip.formats.plain import complaint, fields, identifier, items, leaves, milliseconds, text
+from callslip.formats.plain import complaint, fields, identifier, items, leaves, milliseconds, word
 from callslip.formats.providers.talk import Talk
 
 Events: TypeAlias = list[Event]
@@ -58,7 +58,7 @@ class ChatDecoder:
         if message == DONE:
             return self._settle()
         said: Said = {"messages": items(message)} if isinstance(message, list) else fields(message)
-        if text(said.get("type")) in DERIVED and self._shape == "chunk":
+        if word(said.get("type")) in DERIVED and self._shape == "chunk":
             return []
         for name, kind, rule in self._SHAPES:
             if isinstance(said.get(name), kind):
@@ -70,7 +70,7 @@ class ChatDecoder:
     def _response(self, said: Said) -> Events:
         choices = [fields(choice) for choice in items(said["choices"])]
         first = next((choice for choice in choices if (choice.get("index") or 0) == 0), fields(None))
-        whole, reason = isinstance(first.get("message"), dict), text(first.get("finish_reason"))
+        whole, reason = isinstance(first.get("message"), dict), word(first.get("finish_reason"))
         message = fields(first.get("message" if whole else "delta"))
         made = self._whole(said, message, reason) if whole else self._chunk(said, message, reason)
         odd = not made and (whole or not first)
@@ -135,7 +135,7 @@ class ChatDecoder:
         made += [cls(text=piece, message_id=identity, chunks=self._chunks) for cls, piece in said]
         made += [ev.MessageEnded()] if said else []
         calls = self._propose(message, identity)
-        refused = bool(text(message.get("refusal")))
+        refused = bool(word(message.get("refusal")))
         return made + (calls or self._talk.ended("refusal" if refused else words.REASONS.get(reason, reason)))
 
     def _propose(self, message: Said, identity: str) -> Events:
@@ -164,7 +164,7 @@ class ChatDecoder:
         return [*self._talk.prompted(), words.prompt(message), *_kept(message, leaves(message, words.PROMPT))]
 
     def _result(self, message: Said) -> Events:
-        named = self._talk.answered(identifier(message.get("tool_call_id")), text(message.get("name")))
+        named = self._talk.answered(identifier(message.get("tool_call_id")), word(message.get("name")))
         ended = ev.CallCompleted(output=words.output(message), **named)
         return [ended, *_kept(message, leaves(message, words.RESULTS))]
 

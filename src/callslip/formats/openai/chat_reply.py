@@ -15,7 +15,7 @@ from msgspec import UNSET
 from callslip import events as ev
 from callslip.events import Alias, Event
 from callslip.formats.openai.chat_words import answer_mark, spoken
-from callslip.formats.plain import arguments, fields, identifier, is_whole, items, number, text
+from callslip.formats.plain import arguments, fields, identifier, is_whole, items, number, word
 from callslip.formats.providers.talk import Talk
 from callslip.lifecycle import TURN_CLOSES
 
@@ -67,7 +67,7 @@ class Reply:
             made.append(cls(text=piece, message_id=self.identity, chunks=self._chunks))
             self._speaks = True
             self._said += [piece] if cls is ev.MessageDelta else []
-        self.refused = self.refused or bool(text(said.get("refusal")))
+        self.refused = self.refused or bool(word(said.get("refusal")))
         for fragment in items(said.get("tool_calls")):
             made += self._fragment(fields(fragment)) if isinstance(fragment, dict) else []
         if isinstance(said.get("function_call"), dict):
@@ -79,7 +79,7 @@ class Reply:
     def _fragment(self, fragment: dict[str, Any]) -> list[Event]:
         custom = fields(fragment.get("custom"))
         inner = custom or fields(fragment.get("function"))
-        given, name, place = identifier(fragment.get("id")), text(inner.get("name")), number(fragment.get("index"))
+        given, name, place = identifier(fragment.get("id")), word(inner.get("name")), number(fragment.get("index"))
         call = self._meant(place, given, name)
         made: list[Event] = []
         if call is None:

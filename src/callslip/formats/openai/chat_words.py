@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from callslip import events as ev
 from callslip.events import Event
-from callslip.formats.plain import arguments, fields, identifier, items, leaves, mark, text
+from callslip.formats.plain import arguments, fields, identifier, items, leaves, mark, word
 
 FORMAT = "openai"
 ASSISTANT, USER, SYSTEM, RESULT = "assistant", "user", ("system", "developer"), ("tool", "function")
@@ -48,22 +48,22 @@ _PARTS: dict[str, tuple[str, type[ev.MessageDelta] | type[ev.ThoughtDelta]]] = {
 
 def spoken(message: dict[str, Any]) -> list[Said]:
     """What the model thinks and says, in this order. Servers have two names for a thought, and some send both."""
-    thought = text(message.get("reasoning_content")) or text(message.get("reasoning"))
+    thought = word(message.get("reasoning_content")) or word(message.get("reasoning"))
     said: list[Said] = [(ev.ThoughtDelta, thought), *_content(message.get("content"))]
-    said.append((ev.MessageDelta, text(message.get("refusal"))))
+    said.append((ev.MessageDelta, word(message.get("refusal"))))
     return [(cls, piece) for cls, piece in said if piece]
 
 
 def _content(content: Any) -> list[Said]:
     if isinstance(content, str):
         return [(ev.MessageDelta, content)]
-    parts = [(fields(part), _PARTS.get(text(fields(part).get("type")))) for part in items(content)]
+    parts = [(fields(part), _PARTS.get(word(fields(part).get("type")))) for part in items(content)]
     return [(rule[1], _text_in(part.get(rule[0]))) for part, rule in parts if rule]
 
 
 def _text_in(value: Any) -> str:
     """A text, or the texts of parts within a part."""
-    return text(value) or "".join(text(fields(part).get("text")) for part in items(value))
+    return word(value) or "".join(word(fields(part).get("text")) for part in items(value))
 
 
 def is_plain(content: Any) -> bool:
@@ -79,8 +79,8 @@ def _texts(content: Any) -> list[str] | None:
 
 def joined(content: Any) -> str:
     """The text of a content; its parts stand on lines of their own."""
-    found = [text(fields(part).get("text")) for part in items(content) if fields(part).get("type") == "text"]
-    return text(content) or "\n".join(found)
+    found = [word(fields(part).get("text")) for part in items(content) if fields(part).get("type") == "text"]
+    return word(content) or "\n".join(found)
 
 
 def prompt(message: dict[str, Any]) -> Event:
@@ -115,14 +115,14 @@ def wanted(message: dict[str, Any]) -> list[Wanted]:
 def _wanted(call: dict[str, Any]) -> Wanted:
     custom = fields(call.get("custom"))
     function = custom or fields(call.get("function"))
-    given = text(function.get("input")) if custom else arguments(function.get("arguments"))
-    return Wanted(identifier(call.get("id")), text(function.get("name")), given)
+    given = word(function.get("input")) if custom else arguments(function.get("arguments"))
+    return Wanted(identifier(call.get("id")), word(function.get("name")), given)
 
 
 def message_leaves(message: dict[str, Any]) -> bool:
     """Whether the model's message, or a delta of it, says more than is taken of it."""
     content = message.get("content")
-    odd = any(text(fields(part).get("type")) not in _PARTS for part in items(content))
+    odd = any(word(fields(part).get("type")) not in _PARTS for part in items(content))
     return odd or leaves(message, MESSAGE) or any(_call_leaves(call) for call in items(message.get("tool_calls")))
 
 

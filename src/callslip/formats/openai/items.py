@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from callslip import events as ev
 from callslip.events import CallEnd
-from callslip.formats.plain import arguments, fields, identifier, leaves, mark, text
+from callslip.formats.plain import arguments, fields, identifier, leaves, mark, word
 from callslip.formats.plain import items as listed
 
 FORMAT = "responses"
@@ -79,7 +79,7 @@ REASONING = {"id", "type", "summary", "content", "status"}
 
 def kind_of(item: dict[str, Any]) -> str:
     """The kind of an item; a message may come without."""
-    return text(item.get("type")) or ("message" if isinstance(item.get("role"), str) else "")
+    return word(item.get("type")) or ("message" if isinstance(item.get("role"), str) else "")
 
 
 def call_id(item: dict[str, Any]) -> str:
@@ -91,12 +91,12 @@ def call_id(item: dict[str, Any]) -> str:
 
 
 def name_of(item: dict[str, Any]) -> str:
-    return text(item.get("name")) or CALLS[kind_of(item)].tool
+    return word(item.get("name")) or CALLS[kind_of(item)].tool
 
 
 def title_of(item: dict[str, Any]) -> dict[str, Any]:
     """Tools of an MCP server are shown with it."""
-    label, name = text(item.get("server_label")), text(item.get("name"))
+    label, name = word(item.get("server_label")), word(item.get("name"))
     return {"title": f"{label}: {name}"} if label and name else {}
 
 
@@ -111,7 +111,7 @@ def input_of(item: dict[str, Any]) -> Any:
 
 def whole(kind: Kind, given: Any) -> Any:
     """Arguments that came in pieces, or might have."""
-    return text(given) if kind.text else arguments(given)
+    return word(given) if kind.text else arguments(given)
 
 
 def end_of(item: dict[str, Any]) -> type[CallEnd] | None:
@@ -121,12 +121,12 @@ def end_of(item: dict[str, Any]) -> type[CallEnd] | None:
         return None
     if item.get("error") is not None:
         return ev.CallFailed
-    return ENDING.get(text(item.get("status")) or "completed")
+    return ENDING.get(word(item.get("status")) or "completed")
 
 
 def came_out(item: dict[str, Any]) -> dict[str, Any]:
     """What came of such a call."""
-    kind, status = CALLS[kind_of(item)], text(item.get("status"))
+    kind, status = CALLS[kind_of(item)], word(item.get("status"))
     told: dict[str, Any] = {"output": item[kind.gives]} if kind.gives and item.get(kind.gives) is not None else {}
     if item.get("error") is not None:
         return {**told, "error": item["error"]}
@@ -145,7 +145,7 @@ def call_leaves(item: dict[str, Any]) -> bool:
 def result_of(item: dict[str, Any]) -> tuple[type[CallEnd], dict[str, Any]]:
     """How a result ends its call."""
     kind = kind_of(item)
-    output, status = _texts(item.get(RESULTS[kind])), text(item.get("status"))
+    output, status = _texts(item.get(RESULTS[kind])), word(item.get("status"))
     if status == "failed" or (kind, status) == ("program_output", "incomplete"):
         return ev.CallFailed, {"error": output} if output is not None else {"reason": status}
     return ev.CallCompleted, {"output": output, **_exit_status(output)}
@@ -154,7 +154,7 @@ def result_of(item: dict[str, Any]) -> tuple[type[CallEnd], dict[str, Any]]:
 def _texts(output: Any) -> Any:
     """An output; parts that are all text are that text."""
     parts = [fields(part) for part in listed(output)]
-    plain = [part["text"] for part in parts if text(part.get("type")).endswith("_text") and "text" in part]
+    plain = [part["text"] for part in parts if word(part.get("type")).endswith("_text") and "text" in part]
     return "\n".join(map(str, plain)) if parts and len(plain) == len(parts) else output
 
 
@@ -179,7 +179,7 @@ def parts_of(item: dict[str, Any]) -> list[tuple[str, int, str]]:
     found = [
         (name, at, fields(part)) for name in ("summary", "content") for at, part in enumerate(listed(item.get(name)))
     ]
-    return [(name, at, text(part.get("text")) or text(part.get("refusal"))) for name, at, part in found]
+    return [(name, at, word(part.get("text")) or word(part.get("refusal"))) for name, at, part in found]
 
 
 def said_in(item: dict[str, Any]) -> str:
@@ -214,5 +214,5 @@ def item_mark(body: Any) -> str:
         return mark("result", call_id(item))
     if kind != "message":
         return mark(kind, identifier(item.get("id")) or identifier(item.get("approval_request_id")))
-    role = text(item.get("role"))
+    role = word(item.get("role"))
     return mark("system") if role in ("system", "developer") else mark(role, said_in(item))

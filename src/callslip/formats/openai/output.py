@@ -16,7 +16,7 @@ from callslip import events as ev
 from callslip.events import Alias, Event
 from callslip.formats.openai import items as read
 from callslip.formats.openai.items import CALLS, FORMAT, Kind, kind_of
-from callslip.formats.plain import arguments, fields, identifier, is_whole, number, text
+from callslip.formats.plain import arguments, fields, identifier, is_whole, number, word
 from callslip.formats.providers.talk import Talk
 from callslip.lifecycle import TURN_CLOSES
 
@@ -157,7 +157,7 @@ class Output:
         return granted + self._start(called, {"status": "in_progress"})
 
     def _start(self, called: Called, item: Item) -> Events:
-        if not called.served or called.started or text(item.get("status")) not in read.RUNNING:
+        if not called.served or called.started or word(item.get("status")) not in read.RUNNING:
             return []
         called.started = True
         return [ev.CallStarted(aliases=called.aliases)]
@@ -176,15 +176,15 @@ class Output:
         called.input = given
         return [ev.CallInput(aliases=called.aliases, input=given)]
 
-    def running(self, event: Item, word: str) -> Events:
+    def running(self, event: Item, verb: str) -> Events:
         """The provider tells how far it is with a call. That it is done is told with the item."""
         called = self._calls.get(self._key(event.get("item_id"), event.get("output_index")))
-        return self._start(called, {"status": word}) if called else []
+        return self._start(called, {"status": verb}) if called else []
 
     def piece(self, event: Item) -> Events | None:
         """More of the arguments; None if nobody knows of which call."""
         called = self._meant(event)
-        more = text(event.get("delta"))
+        more = word(event.get("delta"))
         if called is None:
             return None
         if not more or (called.kind.streamed and called.input is not UNSET):
@@ -210,7 +210,7 @@ class Output:
         """What a command printed that the provider runs; None if nobody knows of which call."""
         alias = self._printing.get(self._key(event.get("item_id"), event.get("output_index")))
         delta = fields(event.get("delta"))
-        more = text(delta.get("stdout")) + text(delta.get("stderr"))
+        more = word(delta.get("stdout")) + word(delta.get("stderr"))
         return None if alias is None else [ev.CallProgress(aliases=(alias,), text=more)] if more else []
 
     def _result(self, key: str, item: Item) -> Events:
@@ -224,7 +224,7 @@ class Output:
         alias = self._talk.alias(given, self._response)
         leave = self._leaves[alias.id] = Leave(arguments(item.get("arguments")))
         self._wants_leave.add(alias.id)
-        told: dict[str, Any] = {"tool_name": text(item.get("name")) or UNSET, "input": leave.input}
+        told: dict[str, Any] = {"tool_name": word(item.get("name")) or UNSET, "input": leave.input}
         told |= {"aliases": (alias,), **read.title_of(item)}
         index, self._count = self._count, self._count + 1
         proposed = ev.CallProposed(iteration=self._talk.round, index=index, **told)
@@ -236,14 +236,14 @@ class Output:
         if given in self._leaves:
             self._leaves[given].answered = True
         cls = ev.ApprovalGranted if item.get("approve") is True else ev.ApprovalRefused
-        return [cls(aliases=(Alias(FORMAT, given),) if given else (), by="client", reason=text(item.get("reason")))]
+        return [cls(aliases=(Alias(FORMAT, given),) if given else (), by="client", reason=word(item.get("reason")))]
 
     # Speech
 
     def speech(self, event: Item, cls: Speech, field: str, at: int, piece: str, whole: bool) -> Events:
         """More of a text, or all of it: that counts if no piece of it came."""
         key = self._key(event.get("item_id"), event.get("output_index"))
-        self.refused = self.refused or "refusal" in text(event.get("type"))
+        self.refused = self.refused or "refusal" in word(event.get("type"))
         return [] if whole and (key, field, at) in self._said else self._say(key, cls, field, at, piece)
 
     def _say(self, key: str, cls: Speech, field: str, at: int, piece: str) -> Events:

@@ -18,7 +18,7 @@ from callslip.formats import Unfinished
 from callslip.formats.openai import items as read
 from callslip.formats.openai.items import FORMAT, kind_of
 from callslip.formats.openai.output import Output, Speech
-from callslip.formats.plain import complaint, fields, identifier, items, leaves, milliseconds, number, text
+from callslip.formats.plain import complaint, fields, identifier, items, leaves, milliseconds, number, word
 from callslip.formats.providers.talk import Talk
 
 Events: TypeAlias = list[Event]
@@ -77,7 +77,7 @@ class ResponsesDecoder:
 
     def _read(self, message: Any) -> Events:
         said: Said = {"input": items(message)} if isinstance(message, list) else fields(message)
-        kind = text(said.get("type"))
+        kind = word(said.get("type"))
         if kind == "response.create":
             return self._request({**said, **fields(said.get("response"))})
         if kind.startswith("response."):
@@ -92,45 +92,45 @@ class ResponsesDecoder:
     # Streams
 
     def _event(self, kind: str, said: Said) -> Events:
-        subject, _, word = kind.rpartition(".")
+        subject, _, verb = kind.rpartition(".")
         response = fields(said.get("response"))
-        if subject == "response" and (word in STATES or word in ("created", "queued", "in_progress")):
-            return self._stands(said, response, word)
+        if subject == "response" and (verb in STATES or verb in ("created", "queued", "in_progress")):
+            return self._stands(said, response, verb)
         count = number(said.get("sequence_number"))
         if 0 <= count < self._heard:
             return []  # Sent again after a reconnection.
         self._heard = max(self._heard, count)
         made = self._begin("") if not self._open else []
-        found = self._part(subject, word, said)
+        found = self._part(subject, verb, said)
         return made + ([_raw(said)] if found is None else found)
 
-    def _part(self, subject: str, word: str, said: Said) -> Events | None:
+    def _part(self, subject: str, verb: str, said: Said) -> Events | None:
         """What an event tells of an item; None if that is not understood."""
         output = self._output
         if subject == "response.output_item":
-            return self._item_event(word, said)
-        if subject in SPEECH and word in ("delta", "done"):
+            return self._item_event(verb, said)
+        if subject in SPEECH and verb in ("delta", "done"):
             cls, field, place, whole = SPEECH[subject]
-            piece = text(said.get("delta" if word == "delta" else whole))
-            return output.speech(said, cls, field, number(said.get(place)), piece, word == "done")
-        if subject in PIECES and word == "delta":
+            piece = word(said.get("delta" if verb == "delta" else whole))
+            return output.speech(said, cls, field, number(said.get(place)), piece, verb == "done")
+        if subject in PIECES and verb == "delta":
             return output.piece(said)
         if subject in PIECES:
-            return output.pieces_done(said) if subject.endswith(("_arguments", "_input")) and word == "done" else []
+            return output.pieces_done(said) if subject.endswith(("_arguments", "_input")) and verb == "done" else []
         if subject.removeprefix("response.") in read.CALLS:
-            return output.running(said, word) if "partial_image_b64" not in said else None
-        if subject == "response.shell_call_output_content" and word == "delta":
+            return output.running(said, verb) if "partial_image_b64" not in said else None
+        if subject == "response.shell_call_output_content" and verb == "delta":
             return output.printed(said)
         return [] if subject in QUIET else None
 
-    def _item_event(self, word: str, said: Said) -> Events | None:
+    def _item_event(self, verb: str, said: Said) -> Events | None:
         item = fields(said.get("item"))
-        if word == "added":
+        if verb == "added":
             return self._output.added(item, said.get("output_index"))
         made = self._output.done(item, said.get("output_index"))
         return None if made is None else made + _kept(said, _leaves(item))
 
-    def _stands(self, said: Said, response: Said, word: str) -> Events:
+    def _stands(self, said: Said, response: Said, verb: str) -> Events:
         """A response begins, goes on, or is over."""
         identity = identifier(response.get("id"))
         if identity and identity == self._response and not self._open:
@@ -138,7 +138,7 @@ class ResponsesDecoder:
         goes_on = self._open and self._response in ("", identity)
         made = [] if goes_on else self._begin(identity)
         self._response = identity
-        return made + self._over(response, word, said) if word in STATES else made
+        return made + self._over(response, verb, said) if verb in STATES else made
 
     def _begin(self, identity: str) -> Events:
         made = self._break_off("error")
@@ -147,21 +147,21 @@ class ResponsesDecoder:
         self._response, self._heard = identity, -1
         return made
 
-    def _over(self, response: Said, word: str, said: Said) -> Events:
+    def _over(self, response: Said, verb: str, said: Said) -> Events:
         """All items that the stream did not bring, what was used, and the end of the turn if nothing is asked for."""
         made: Events = []
         for place, item in enumerate(items(response.get("output"))):
             found = self._output.done(fields(item), place)
             made += [_raw(item)] if found is None else found + _kept(item, found and _leaves(fields(item)))
-        why = complaint(response.get("error")) or text(fields(response.get("incomplete_details")).get("reason"))
-        made += self._output.break_off(BROKEN[word], why) if word in BROKEN else self._output.finish()
+        why = complaint(response.get("error")) or word(fields(response.get("incomplete_details")).get("reason"))
+        made += self._output.break_off(BROKEN[verb], why) if verb in BROKEN else self._output.finish()
         made += [ev.SessionInfo(usage=response["usage"])] if response.get("usage") else []
         self._open = False
         reason = "refusal" if self._output.refused else "end_turn"
-        reason = BROKEN.get(word) or read.REASONS.get(why, reason)
-        ends = word in BROKEN or not self._output.asks
-        ended = self._talk.ended(reason, why if word in BROKEN else "") if ends else []
-        return made + ended + _kept(said, word == "failed")
+        reason = BROKEN.get(verb) or read.REASONS.get(why, reason)
+        ends = verb in BROKEN or not self._output.asks
+        ended = self._talk.ended(reason, why if verb in BROKEN else "") if ends else []
+        return made + ended + _kept(said, verb == "failed")
 
     def _break_off(self, reason: str, why: str = "") -> Events:
         if not self._open:
@@ -175,7 +175,7 @@ class ResponsesDecoder:
 
     def _whole(self, said: Said) -> Events:
         """A whole response, unless it is the one that was streamed."""
-        return self._stands(said, said, text(said.get("status")) or "completed") or [_raw(said)]
+        return self._stands(said, said, word(said.get("status")) or "completed") or [_raw(said)]
 
     # Items that come by themselves
 
@@ -188,7 +188,7 @@ class ResponsesDecoder:
 
     def _item(self, item: Said) -> Events:
         made = self._settle()
-        kind, role = kind_of(item), text(item.get("role"))
+        kind, role = kind_of(item), word(item.get("role"))
         if kind == "message" and role != "assistant":
             self._talk.told.add(read.item_mark(item))
             return made + (self._prompt(item) if role == "user" else [_raw(item)])
