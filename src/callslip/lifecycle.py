@@ -110,7 +110,7 @@ OPENING: tuple[type[Event], ...] = (CallProposed, CallStarted, ApprovalRequested
 
 # Agents often report the refusal or the stop again in their own words; that is no second ending.
 _ECHO: dict[str, tuple[type[Event], ...]] = {
-    "denied": (CallDenied, CallFailed, CallCancelled),
+    "denied": (CallFailed, CallCancelled),
     "cancelled": (CallFailed, CallCancelled),
 }
 

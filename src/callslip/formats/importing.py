@@ -15,14 +15,12 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from callslip import codec, liveness
-from callslip import events as ev
+from callslip import codec
 from callslip.errors import Refused
-from callslip.events import CallEvent, Chunks, Draft, Event
-from callslip.formats import Decoder, registry
+from callslip.events import Chunks, Draft, Event
+from callslip.formats.conversations import Connection, Conversation, Conversations, joined
 from callslip.intake import session_name
 from callslip.ledger import Ledger
-from callslip.lifecycle import ENDS, ends
 
 BATCH_DRAFTS = 256
 BATCH_BYTES = 2**20
@@ -98,15 +96,6 @@ def _started(path: str | os.PathLike[str]) -> int:
     return max(0, int(os.stat(path).st_mtime * 1000 - lasted))
 
 
-class _Conversation(msgspec.Struct):
-    """One of the conversations in a file: its session, its decoder, and what waits to be appended, line by line."""
-
-    session: str
-    decoder: Decoder
-    head: int
-    waiting: list[tuple[Any, list[Draft]]] = []
-
-
 class _Import:
     """One import under way."""
 
@@ -123,15 +112,12 @@ class _Import:
         self._ledger = ledger
         self._session = session
         self._format = format
-        self._made = lambda: registry.decoder(format, chunks=chunks, started=started)
-        self._splitter = registry.splitter(format, started=started)
         self._progress = progress
-        self._talks: dict[str, _Conversation] = {}
-        self._owner = liveness.new_owner()
-        self._open: set[str] = set()
+        self._talks = Conversations(format, self._named, chunks=chunks, started=started)
+        self._line = Connection(ledger, "" if format == "events" else format)
+        self._heads: dict[str, int] = {}
         self._chain = codec.digest(format.encode())
         self._number = self._drafts = self._bytes = 0
-        self._made()  # A format that cannot be read is refused before anything is.
 
     async def take(self, line: bytes) -> None:
         """One line of the file. Empty ones say nothing."""
@@ -142,10 +128,8 @@ class _Import:
         message = self._parsed(line)
         self.report.lines += 1
         self._chain = codec.digest(self._chain.encode() + line)
-        parts = self._splitter.split(message) if self._splitter else [("", message)]
-        for name, part in parts:
-            talk = await self._talk(name)
-            self._keep(talk, message, talk.decoder.feed(part), codec.digest(line))
+        for talk, _, drafts in self._talks.read(message):
+            self._keep(talk, message, drafts, codec.digest(line))
         self._bytes += len(line)
         if self._drafts >= BATCH_DRAFTS or self._bytes >= BATCH_BYTES:
             await self._flush()
@@ -157,81 +141,49 @@ class _Import:
             problem = f"{error.problem}; {self.report.lines} lines before it were taken, none after it"
             raise Refused(f"line {self._number}", problem, error.limit) from error
 
-    async def _talk(self, name: str) -> _Conversation:
-        talk = self._talks.get(name)
-        if talk is None:
-            session = self._named(name)
-            row = await self._ledger.store.session(session)
-            talk = self._talks[name] = _Conversation(session, self._made(), row.head if row else 0)
-            self.report.sessions.append(session)
-        return talk
-
     def _named(self, name: str) -> str:
-        if not name:
-            return self._session
-        try:
-            return session_name(f"{self._session}:{name}")
-        except Refused:
-            return session_name(f"{self._session[:150]}:{codec.digest(name.encode())[:12]}")
+        session = self._session if not name else joined(self._session, ":", name)
+        self.report.sessions.append(session)
+        return session
 
-    def _keep(self, talk: _Conversation, message: Any, drafts: list[Draft], mark: str, last: str = "") -> None:
-        """Put the drafts of a line, or of the end of all lines, with the others that wait."""
-        if not drafts:
-            return
+    def _keep(self, talk: Conversation, message: Any, drafts: list[Draft], mark: str, last: str = "") -> None:
+        """Give the drafts of a line, or of the end of all lines, their keys, and let them wait."""
         keys = f"{self._format}:{self._chain}{last}:"
         keyed = [structs.replace(draft, key=keys + str(number), mark=mark) for number, draft in enumerate(drafts)]
-        talk.waiting.append((message, keyed))
+        talk.keep(message, keyed)
         self._drafts += len(keyed)
 
     async def _flush(self) -> None:
         self._drafts = self._bytes = 0
-        for talk in self._talks.values():
-            waiting, talk.waiting = talk.waiting, []
-            if waiting:
-                await self._append(talk, waiting)
+        await self._talks.flush(self._write)
         if self._progress is not None:
             self._progress(self.report)
 
-    async def _append(self, talk: _Conversation, waiting: list[tuple[Any, list[Draft]]]) -> None:
-        """Append lines together; if one of them is refused, each by itself, and that one as it came (C11)."""
-        try:
-            await self._write(talk, [draft for _, drafts in waiting for draft in drafts])
-        except Refused:
-            if len(waiting) > 1:
-                for one in waiting:
-                    await self._append(talk, [one])
-                return
-            message, drafts = waiting[0]
-            if isinstance(drafts[0].event, ev.Raw):
-                raise
-            await self._write(talk, [structs.replace(drafts[0], event=ev.Raw(format=self._format, body=message))])
-
-    async def _write(self, talk: _Conversation, drafts: list[Draft]) -> None:
-        source = "" if self._format == "events" else self._format
-        made = await self._ledger.append(talk.session, drafts, source=source, owner=self._owner)
+    async def _write(self, talk: Conversation, drafts: list[Draft]) -> None:
+        if talk.session not in self._heads:
+            self._heads[talk.session] = await self._head(talk.session)
+        made = await self._line.append(talk.session, drafts)
         self.report.drafts += len(made)
         for event in made:
-            self._count(talk, event)
+            self._count(event, self._heads[talk.session])
 
-    def _count(self, talk: _Conversation, event: Event) -> None:
-        if event.seq <= talk.head:
+    def _count(self, event: Event, head: int) -> None:
+        if event.seq <= head:
             self.report.seen += 1
             return
         counts = self.report.verdicts
         counts[event.verdict] = counts.get(event.verdict, 0) + 1
-        if isinstance(event, CallEvent) and event.verdict == "applied":
-            (self._open.discard if ends(event) else self._open.add)(event.call)
+        self._line.see(event)
+
+    async def _head(self, session: str) -> int:
+        row = await self._ledger.store.session(session)
+        return row.head if row else 0
 
     async def finish(self) -> None:
         """End what the end of the file leaves open."""
-        for talk in self._talks.values():
+        for talk in self._talks.all.values():
             self._keep(talk, None, talk.decoder.close(EOF), self._chain, last=":" + EOF)
         await self._flush()
-        await self._ledger.close_owner(self._owner, LEFT_OPEN)
-        for call in sorted(self._open):
-            row = await self._ledger.store.call(call)
-            if row is not None and row.state not in ENDS:
-                await self._ledger.append(row.session, [ev.CallLost(call=call, reason=LEFT_OPEN)], source="callslip")
-        for talk in self._talks.values():
-            row = await self._ledger.store.session(talk.session)
-            self.report.events += (row.head if row else 0) - talk.head
+        await self._line.close(LEFT_OPEN)
+        for session, head in self._heads.items():
+            self.report.events += await self._head(session) - head
