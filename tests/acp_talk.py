@@ -6,13 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from callslip import events as ev
-from callslip.entries import PermissionRequest, ToolCall
-from callslip.events import Draft
 from callslip.formats.acp.decode import AcpDecoder
-from tests.strategies import Desk, canonical
+from tests.reading import Read
+from tests.strategies import canonical
 
 FOLDER = Path(__file__).resolve().parent / "captures"
 CAPTURES = {path.stem: path for path in sorted(FOLDER.glob("*.jsonl"))}
@@ -30,52 +26,11 @@ def live(name: str) -> list[Any]:
     return found[: marks[0]] if marks else found
 
 
-class Reading:
-    """A decoder and the ledger's write path behind it."""
+class Reading(Read):
+    """What the decoder makes of messages."""
 
     def __init__(self, **options: Any) -> None:
-        self.decoder = AcpDecoder(**options)
-        self.desk = Desk()
-
-    def feed(self, *messages: Any) -> Reading:
-        for message in messages:
-            self.take(self.decoder.feed(message))
-        return self
-
-    def close(self) -> Reading:
-        self.take(self.decoder.close("eof"))
-        return self
-
-    def take(self, drafts: list[Draft]) -> None:
-        if drafts:
-            self.desk.write(*drafts)
-
-    def entries(self, kind: type[Any] = msgspec.Struct) -> list[Any]:
-        return [entry for entry in self.desk.state.snapshot().entries if isinstance(entry, kind)]
-
-    @property
-    def calls(self) -> list[ToolCall]:
-        return self.entries(ToolCall)
-
-    @property
-    def call(self) -> ToolCall:
-        (only,) = self.calls
-        return only
-
-    @property
-    def request(self) -> PermissionRequest:
-        return self.entries(PermissionRequest)[-1]
-
-    def log(self, kind: type[Any]) -> list[Any]:
-        return [event for event in self.desk.log if isinstance(event, kind)]
-
-    @property
-    def raws(self) -> list[Any]:
-        return [event.body for event in self.log(ev.Raw)]
-
-    @property
-    def verdicts(self) -> list[str]:
-        return [event.verdict for event in self.desk.log]
+        super().__init__(AcpDecoder(**options))
 
 
 def entries_of(reading: Reading) -> list[Any]:

@@ -13,56 +13,19 @@ from msgspec import UNSET
 
 from callslip import codec
 from callslip import events as ev
-from callslip.entries import Message, Thought, ToolCall
-from callslip.events import Alias, Draft
+from callslip.entries import Message, Thought
+from callslip.events import Alias
 from callslip.formats.act_observe.decode import ActObserveDecoder
 from callslip.formats.importing import import_lines
+from tests.reading import Read
 from tests.sound import sound_ledger
-from tests.strategies import Desk
 
 
-class Reading:
-    """A decoder and the ledger's write path behind it."""
+class Reading(Read):
+    """What the decoder makes of messages."""
 
     def __init__(self, **options: Any) -> None:
-        self.decoder = ActObserveDecoder(**options)
-        self.desk = Desk()
-
-    def feed(self, *messages: Any) -> Reading:
-        for message in messages:
-            self.take(self.decoder.feed(message))
-        return self
-
-    def close(self, reason: str = "eof") -> Reading:
-        self.take(self.decoder.close(reason))
-        return self
-
-    def take(self, drafts: list[Draft]) -> None:
-        if drafts:
-            self.desk.write(*drafts)
-
-    def entries(self, kind: type[Any] = msgspec.Struct) -> list[Any]:
-        return [entry for entry in self.desk.state.snapshot().entries if isinstance(entry, kind)]
-
-    @property
-    def calls(self) -> list[ToolCall]:
-        return self.entries(ToolCall)
-
-    @property
-    def call(self) -> ToolCall:
-        (only,) = self.calls
-        return only
-
-    @property
-    def outputs(self) -> list[Any]:
-        return [call.output for call in self.calls]
-
-    @property
-    def verdicts(self) -> list[str]:
-        return [event.verdict for event in self.desk.log]
-
-    def log(self, kind: type[Any]) -> list[Any]:
-        return [event for event in self.desk.log if isinstance(event, kind)]
+        super().__init__(ActObserveDecoder(**options))
 
 
 def act(tool: str = "Bash", given: Any = UNSET, **more: Any) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from callslip.fold import State
 from callslip.formats import importing, registry
 from callslip.formats.events.decode import EventsDecoder
 from callslip.formats.importing import Report, import_file, import_lines
+from callslip.intake import read_event
 from callslip.ledger import Ledger
 from callslip.lifecycle import ENDS
 from callslip.settings import Settings
@@ -64,12 +65,20 @@ def native(log: list[Event]) -> list[bytes]:
 # The list of formats
 
 
-def test_an_unknown_format_is_refused_with_the_names_there_are() -> None:
+@pytest.fixture
+def one_way(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A format that can only be written."""
+    made = registry.Format(name="one-way", about="", encoder="callslip.formats.ai_sdk:encode_history")
+    monkeypatch.setitem(registry.FORMATS, made.name, made)
+    return made.name
+
+
+def test_an_unknown_format_is_refused_with_the_names_there_are(one_way: str) -> None:
     """And a known one that goes only one way says which do go."""
     with pytest.raises(Refused, match=r"unknown format 'acpp'; known are acp, .*events"):
         registry.decoder("acpp")
-    with pytest.raises(Refused, match="ui-v6 cannot be read; these can: acp, events"):
-        registry.decoder("ui-v6")
+    with pytest.raises(Refused, match=r"one-way cannot be read; these can: acp, .*events"):
+        registry.decoder(one_way)
     with pytest.raises(Refused, match="acp cannot be written"):
         registry.encoder("acp")
 
@@ -247,7 +256,7 @@ async def test_a_line_that_the_ledger_refuses_is_kept_as_it_came() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_wrong_format_or_session_is_refused_before_anything_is_read() -> None:
+async def test_a_wrong_format_or_session_is_refused_before_anything_is_read(one_way: str) -> None:
     """The lines are not even looked at."""
 
     def unread() -> Iterator[bytes]:
@@ -255,7 +264,7 @@ async def test_a_wrong_format_or_session_is_refused_before_anything_is_read() ->
         yield b""
 
     async with await opened() as ledger:
-        for session, format in ((S, "nope"), (S, "ui-v6"), ("a/b", "acp")):
+        for session, format in ((S, "nope"), (S, one_way), ("a/b", "acp")):
             with pytest.raises(Refused):
                 await import_lines(ledger, session, format, unread())
 
@@ -489,3 +498,86 @@ async def test_a_long_file_is_imported_in_batches(scale: int) -> None:
         assert (first.events, second.events, second.seen) == (count + 1, 0, count + 1)
         (message,) = (await ledger.snapshot(S)).entries
         assert message.content == "word " * count
+
+
+# Parts of messages
+
+
+class Several:
+    """A decoder whose messages are lists of what to draft."""
+
+    def __init__(self, **_: Any) -> None:
+        pass
+
+    def feed(self, message: Any) -> list[Draft]:
+        return [Draft(read_event(item)) for item in message]
+
+    def close(self, reason: str) -> list[Draft]:
+        return []
+
+
+@pytest.fixture
+def several(monkeypatch: pytest.MonkeyPatch) -> type[Several]:
+    made = registry.Format(name="several", about="", decoder=f"{__name__}:Several")
+    monkeypatch.setitem(registry.FORMATS, "several", made)
+    return Several
+
+
+SMALL = structs.replace(QUIET, max_event=2000, inline_limit=1000, preview=100)
+
+
+@pytest.mark.anyio
+async def test_one_refused_part_spoils_no_other_part_of_its_message(several: type[Several]) -> None:
+    """C11: the rest of the message is taken, and the message stands in place of what could not be."""
+    message = [
+        {"type": "message.user", "text": "first"},
+        {"type": "message.user", "text": "x" * 5000},
+        {"type": "call.proposed", "call": "new:1", "toolName": "ls"},
+        {"type": "call.completed", "call": "new:1", "output": "done"},
+    ]
+    async with await callslip.open("sqlite:///:memory:", SMALL) as ledger:
+        report = await import_lines(ledger, S, "several", jsonl(message, message))
+        log = await log_of(ledger)
+        assert [entry.content for entry in (await ledger.snapshot(S)).entries if isinstance(entry, Message)] == [
+            "first",
+            "first",
+        ]
+        assert [call.output for call in await calls_of(ledger)] == ["done", "done"]
+        assert len([event for event in log if isinstance(event, ev.Raw)]) == 2
+        again = await import_lines(ledger, S, "several", jsonl(message, message))
+        assert report.events and not again.events
+        assert not await faults(ledger)
+
+
+@pytest.mark.anyio
+async def test_names_for_new_calls_hold_within_their_message(several: type[Several]) -> None:
+    """C3: two lines of one write that both say `new:1` mean two calls."""
+    message = [
+        {"type": "call.proposed", "call": "new:1", "toolName": "ls"},
+        {"type": "call.completed", "call": "new:1"},
+    ]
+    async with await opened() as ledger:
+        await import_lines(ledger, S, "several", jsonl(message, message, message))
+        assert [call.status for call in await calls_of(ledger)] == ["completed"] * 3
+
+
+@pytest.mark.anyio
+async def test_an_end_that_says_very_much_is_written_in_parts(
+    several: type[Several], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else waits for thousands of drafts to be written."""
+    sizes: list[int] = []
+    append = Ledger.append
+
+    async def counted(self: Ledger, session: str, drafts: Any, **options: Any) -> list[Event]:
+        sizes.append(len(drafts))
+        return await append(self, session, drafts, **options)
+
+    monkeypatch.setattr(Ledger, "append", counted)
+    monkeypatch.setattr(
+        several, "close", lambda self, reason: [Draft(ev.MessageUser(text=str(n))) for n in range(2500)]
+    )
+    async with await opened() as ledger:
+        report = await import_lines(ledger, S, "several", jsonl([{"type": "message.user", "text": "x"}]))
+        assert report.events == 2501
+        assert max(sizes) <= 1000

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import patch
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from callslip import codec
 from callslip import events as ev
-from callslip.entries import Message, ToolCall
-from callslip.events import Alias, Draft
+from callslip.entries import Message
+from callslip.events import Alias
 from callslip.formats.importing import import_lines
 from callslip.formats.shell import (
     Command,
@@ -27,8 +26,8 @@ from callslip.formats.shell import (
 )
 from callslip.formats.shell.decode import ShellDecoder
 from callslip.formats.shell.results import LIMIT, split_tool_results
+from tests.reading import Read
 from tests.sound import sound_ledger
-from tests.strategies import Desk
 
 # Pieces that texts about tags are made of, so that tags whole, broken, empty and nested are frequent.
 PIECES = ["<shell>", "</shell>", "<", "</", "<s", "shell>", "ls", " ", "\n", "<shell", "é", "😀", "`", "a<b", "</shell"]
@@ -312,43 +311,11 @@ def test_a_long_output_does_not_push_out_what_went_wrong() -> None:
 # Reading producers
 
 
-class Reading:
-    """A decoder and the ledger's write path behind it."""
+class Reading(Read):
+    """What the decoder makes of messages."""
 
     def __init__(self, **options: Any) -> None:
-        self.decoder = ShellDecoder(**options)
-        self.desk = Desk()
-
-    def feed(self, *messages: Any) -> Reading:
-        for message in messages:
-            self.take(self.decoder.feed(message))
-        return self
-
-    def close(self, reason: str = "eof") -> Reading:
-        self.take(self.decoder.close(reason))
-        return self
-
-    def take(self, drafts: list[Draft]) -> None:
-        if drafts:
-            self.desk.write(*drafts)
-
-    def entries(self, kind: type[Any] = msgspec.Struct) -> list[Any]:
-        return [entry for entry in self.desk.state.snapshot().entries if isinstance(entry, kind)]
-
-    @property
-    def calls(self) -> list[ToolCall]:
-        return self.entries(ToolCall)
-
-    @property
-    def said(self) -> list[str]:
-        return [entry.content for entry in self.entries(Message)]
-
-    @property
-    def verdicts(self) -> list[str]:
-        return [event.verdict for event in self.desk.log]
-
-    def log(self, kind: type[Any]) -> list[Any]:
-        return [event for event in self.desk.log if isinstance(event, kind)]
+        super().__init__(ShellDecoder(**options))
 
 
 def text(said: str) -> dict[str, Any]:

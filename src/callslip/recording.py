@@ -86,10 +86,7 @@ class Recorder:
 async def append_what_can_be(
     append: Callable[[Sequence[Draft]], Awaitable[list[Event]]], drafts: list[Draft], format: str, message: Any
 ) -> list[Event]:
-    """Append the drafts of a message all together; if that is refused, one by one, and the refused ones as raw (C11).
-
-    In place of a refused draft the message is kept; where there is none, at the end of a stream, the draft itself.
-    """
+    """Append the drafts of a message together; if that is refused, one by one, and the refused ones as raw (C11)."""
     if not drafts:
         return []
     try:
@@ -98,22 +95,27 @@ async def append_what_can_be(
         if all(isinstance(draft.event, ev.Raw) for draft in drafts):
             raise
     made: list[Event] = []
-    for group in _belonging_together(drafts):
+    for group in belonging_together(drafts):
         try:
             made += await append(group)
         except Refused:
-            body = codec.safe([to_builtins(draft.event) for draft in group] if message is None else message)
-            made += await append([structs.replace(group[0], event=ev.Raw(format=format, body=body), witness=False)])
+            made += await append([as_it_came(group, format, message)])
     return made
 
 
-def _belonging_together(drafts: list[Draft]) -> list[list[Draft]]:
+def belonging_together(drafts: Iterable[Draft]) -> list[list[Draft]]:
     """Drafts that name the same new call cannot be parted; all others can."""
     groups: dict[str, list[Draft]] = {}
     for number, draft in enumerate(drafts):
         call = draft.event.call if isinstance(draft.event, CallEvent) else ""
         groups.setdefault(call if call.startswith(NEW) else f"#{number}", []).append(draft)
     return list(groups.values())
+
+
+def as_it_came(refused: list[Draft], format: str, message: Any) -> Draft:
+    """In place of refused drafts their message; where there is none, at the end of a stream, the drafts themselves."""
+    body = codec.safe([to_builtins(draft.event) for draft in refused] if message is None else message)
+    return structs.replace(refused[0], event=ev.Raw(format=format, body=body), witness=False)
 
 
 async def recorded(recorder: Recorder, stream: AsyncIterable[T] | Iterable[T]) -> AsyncGenerator[T]:

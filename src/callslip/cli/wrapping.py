@@ -1,0 +1,122 @@
+"""`callslip wrap`: an agent, run for its client as if nobody stood between them, and recorded."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from callslip.cli import exits, output
+from callslip.cli.ids import ID
+from callslip.cli.inert import inert_block
+from callslip.cli.place import db_option, place
+
+if TYPE_CHECKING:
+    from callslip.wrap.desk import Desk
+
+NO_COMMAND, NOT_RUNNABLE = 127, 126
+
+ALONE = """\
+callslip wrap stands between a client and its agent, and there is no client here: this is a terminal.
+
+Where your editor or client starts the agent with
+    {agent}
+let it run this instead:
+    callslip wrap -- {agent}
+In a client that asks for a command and its arguments, that is
+    "command": "callslip", "args": {args}
+
+Then watch what the agent's tools do:
+    callslip ls              the sessions
+    callslip show @last      the newest one
+"""
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.argument("agent", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- AGENT...")
+@click.option("--session", type=ID, metavar="NAME", help="The session to write, instead of AGENT-ID.")
+@click.option("--policy", metavar="FILE", help="A TOML file of rules that answer permission requests.")
+@click.option("--fail-closed", is_flag=True, help="Let nothing pass that is not recorded; stop the agent if need be.")
+@db_option
+def wrap(agent: tuple[str, ...], session: str | None, policy: str | None, fail_closed: bool) -> int:
+    """Run an agent for its client, and record what they say.
+
+    AGENT... is the command that the client would run: an agent that speaks the Agent Client Protocol on stdin and
+    stdout. Every byte passes unchanged, and the exit status is the agent's (128 and the number of a signal that killed
+    it; 127 if there is no such command). Signals go to the agent. If callslip itself is killed, the agent finds its
+    stdin closed.
+
+    A session of the agent is recorded as AGENT-ID: the name of its program and its own id of the session. So one that
+    it loads again later goes on where it was; one that it makes anew under an old id is AGENT-ID.2. With --session the
+    first one is recorded as NAME, and another one, x, as NAME:x.
+
+    If recording fails, the agent goes on, Callslip tries again, and stderr says how many messages were missed. Up to
+    64 MB wait for the ledger; when it is so far behind, the agent waits 2 seconds for it before anything is left out.
+    With --fail-closed each message is recorded before it passes, and a failure ends the agent with status 1.
+
+    A policy has rules, of which the first that fits decides; what none fits, the client is asked:
+
+    \b
+      [[rule]]
+      action = "allow"                        # or "deny" or "ask"
+      kind = ["read", "search"]               # of the call; also: tool, title
+      path = "~/project/**"                   # every file that it names
+    \b
+      [[rule]]
+      action = "deny"
+      input.command = "regex:.*rm -rf.*"      # a member of its input
+      reason = "nothing is removed here"
+
+    Patterns fit whole texts; * is any text, in a path up to the next slash, ** beyond it. An answer is the agent's own
+    option for this once; with always = true, the one that it remembers. Rules believe what the agent says of its call.
+    """
+    command = list(agent)
+    if sys.stdin.isatty():
+        click.echo(inert_block(_alone(command)), err=True)
+        return exits.USAGE
+    return _run(command, session or "", policy, fail_closed)
+
+
+def _alone(command: list[str]) -> str:
+    import json
+
+    return ALONE.format(agent=shlex.join(command), args=json.dumps(["wrap", "--", *command]))
+
+
+def _run(command: list[str], session: str, policy: str | None, fail_closed: bool) -> int:
+    from callslip.wrap.launch import Agent, Recording, run
+
+    where = place()
+    desk = _desk(policy) if policy is not None else None
+    recording = Recording(where.url, where.prepare, _checked(session), fail_closed)
+    try:
+        started = Agent(command)
+    except OSError as error:
+        _say(f"{command[0]}: {error.strerror}")
+        return NO_COMMAND if isinstance(error, FileNotFoundError) else NOT_RUNNABLE
+    return run(started, recording, desk, _say)
+
+
+def _say(text: str) -> None:
+    """Nothing that happens to stderr may stop the agent."""
+    try:
+        output.say(f"callslip: {text}")
+    except OSError:
+        pass
+
+
+def _checked(session: str) -> str:
+    if session:
+        from callslip.intake import session_name
+
+        session_name(session)
+    return session
+
+
+def _desk(policy: str) -> Desk:
+    from callslip.wrap.desk import Desk
+    from callslip.wrap.policy import load
+
+    return Desk(load(policy))

@@ -1,0 +1,141 @@
+"""Where permission requests are answered in the client's place: the agent's lines pass here, answered ones stay.
+
+A line is held until it is whole, up to a limit; a longer one passes unread. What is not understood passes. Calls are
+followed by their updates, since a request may name only the call, and its tool or input was told before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from callslip import codec
+from callslip.errors import Refused
+from callslip.formats.acp.permission import question
+from callslip.formats.acp.update import ENDING, status_of, told
+from callslip.formats.acp.wire import Message
+from callslip.formats.plain import fields, identifier
+from callslip.wrap.policy import Policy, Rule, asked_of
+
+LONGEST = 16 * 2**20
+FOLLOWED = 256
+REQUEST = "session/request_permission"
+MARKS = (b"request_permission", b"tool_call")
+"""What a line must contain to be looked into."""
+
+OPTIONS: dict[tuple[str, bool], tuple[str, ...]] = {
+    ("allow", False): ("allow_once",),
+    ("allow", True): ("allow_always", "allow_once"),
+    ("deny", False): ("reject_once",),
+    ("deny", True): ("reject_always", "reject_once"),
+}
+"""Kinds of options, the best first, by what a rule says and whether the agent may remember it."""
+
+
+class Answer(NamedTuple):
+    """A line for the agent, and the same with its reason for the recorder."""
+
+    line: bytes
+    record: bytes
+
+
+class Desk:
+    """Sorts what one agent says by one policy."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._held: list[bytes] = []
+        self._size = 0
+        self._long = False
+        self._calls: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def sort(self, data: bytes) -> Iterator[tuple[bytes, Answer | None]]:
+        """What is to be passed on, and each line that is not, with its answer; in the order in which they came."""
+        passing: list[bytes] = []
+        for line in self._lines(data):
+            answer = self._judged(line)
+            if answer is None:
+                passing.append(line)
+                continue
+            if passing:
+                yield b"".join(passing), None
+                passing.clear()
+            yield line, answer
+        if passing:
+            yield b"".join(passing), None
+
+    def rest(self) -> Iterator[bytes]:
+        """What was held when the agent fell silent."""
+        if self._held:
+            yield self._take()
+
+    def _lines(self, data: bytes) -> Iterator[bytes]:
+        *ends, rest = data.split(b"\n")
+        for end in ends:
+            self._long = False
+            yield self._take() + end + b"\n"
+        if self._long and rest:
+            yield rest
+        elif rest:
+            self._held.append(rest)
+            self._size += len(rest)
+        if self._size > LONGEST:
+            self._long = True
+            yield self._take()
+
+    def _take(self) -> bytes:
+        held = b"".join(self._held)
+        self._held.clear()
+        self._size = 0
+        return held
+
+    def _judged(self, line: bytes) -> Answer | None:
+        try:
+            return self._look(line)
+        except Exception:  # A defect of ours must not silence the agent: the client is asked.
+            return None
+
+    def _look(self, line: bytes) -> Answer | None:
+        """The answer to a line, if it is a request that a rule decides."""
+        if not any(mark in line for mark in MARKS):
+            return None
+        try:
+            message = fields(codec.parse(line, max_bytes=2 * LONGEST))
+        except Refused:
+            return None
+        params = fields(message.get("params"))
+        if message.get("method") == "session/update":
+            self._follow(params)
+        return self._answer(message.get("id"), params) if message.get("method") == REQUEST else None
+
+    def _follow(self, params: dict[str, Any]) -> None:
+        update = fields(params.get("update"))
+        call = (identifier(params.get("sessionId")), identifier(update.get("toolCallId")))
+        if update.get("sessionUpdate") == "tool_call" or status_of(update) in ENDING:
+            self._calls.pop(call, None)
+        if call[1] and status_of(update) not in ENDING:
+            self._calls[call] = {**self._calls.pop(call, {}), **told(update)}
+        if len(self._calls) > FOLLOWED:
+            del self._calls[next(iter(self._calls))]
+
+    def _answer(self, identity: Any, params: dict[str, Any]) -> Answer | None:
+        asked = question(Message(body=None, method=REQUEST, params=params, key=REQUEST))
+        if type(identity) not in (int, str) or asked is None:
+            return None
+        known = self._calls.get((identifier(params.get("sessionId")), identifier(asked.update.get("toolCallId"))), {})
+        rule = self._policy.decide(asked_of({**told(asked.fresh), **known, **told(asked.update)}))
+        option = _option(asked.options, rule) if rule is not None else ""
+        if rule is None or not option:
+            return None
+        outcome = {"outcome": "selected", "optionId": option}
+        message = {"jsonrpc": "2.0", "id": identity, "result": {"outcome": outcome}}
+        record = {"msg": message, "reason": rule.reason}
+        return Answer(codec.encode(message) + b"\n", codec.encode(record) + b"\n")
+
+
+def _option(options: list[Any], rule: Rule) -> str:
+    """The agent's own option that says what the rule says; "" if it offers none, and the client is asked."""
+    wanted = OPTIONS.get((rule.action, rule.always), ())
+    offered = [fields(option) for option in options]
+    found = (option.get("optionId") for kind in wanted for option in offered if option.get("kind") == kind)
+    return next((option for option in found if isinstance(option, str) and option), "")

@@ -1,0 +1,134 @@
+"""Starts everything, in the order that delays the agent least: the agent itself, then the recorder, then the pumps.
+
+Nothing heavy is imported here: the recorder's process loads what it needs while the agent is starting.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+from callslip.wrap.proxy import FORWARDED, Agent, Proxy, exit_status
+from callslip.wrap.streams import let_go
+from callslip.wrap.tape import PATIENCE, Tape, write_all
+
+if TYPE_CHECKING:
+    from callslip.wrap.desk import Desk
+
+FINISH = 15.0
+"""How long the recorder may take, once everything has passed, to write what is still on the tape."""
+FAILED = 1
+
+
+class Recording(NamedTuple):
+    """Where a run is recorded. `prepare` makes the place; `session` is the name that the user chose, or ""."""
+
+    url: str
+    prepare: Callable[[], None]
+    session: str = ""
+    fail_closed: bool = False
+
+
+def run(agent: Agent, recording: Recording, desk: Desk | None, say: Callable[[str], None]) -> int:
+    """Pass on and record what an agent says and hears, until it ends. Gives the exit status; `say` tells the person."""
+    process, pipe, told = _recorder(agent, recording)
+    closed = recording.fail_closed
+    voice = _Voice(say, agent if closed else None)
+    tape = Tape(pipe, told, voice.hear, patience=None if closed else PATIENCE)
+    status = Proxy(agent, tape, desk=desk, closed=closed).run()
+    missing = tape.close(FINISH)
+    _end(process)
+    if missing:
+        say(f"{missing} of {tape.lines + tape.lost} messages were not recorded")
+    return FAILED if voice.stopped else exit_status(status)
+
+
+class _Voice:
+    """Says what the recorder told, to the person, once; and stops the agent where nothing may pass unrecorded."""
+
+    def __init__(self, say: Callable[[str], None], agent: Agent | None) -> None:
+        self._say, self._agent = say, agent
+        self.stopped = self._troubled = False
+
+    def hear(self, problem: str) -> None:
+        if not problem:
+            if self._troubled:
+                self._say("recording goes on")
+            self._troubled = False
+        elif self._agent is None:
+            self._troubled = True
+            self._say(f"recording fails, the agent goes on: {problem}")
+        elif not self.stopped:
+            self.stopped = True
+            self._say(f"recording fails, so the agent is stopped (--fail-closed): {problem}")
+            self._agent.stop()
+
+
+def _recorder(agent: Agent, recording: Recording) -> tuple[int, int, int]:
+    """Start the recorder. Gives its process id (0 if there is none), the pipe to it, and the pipe from it."""
+    read, pipe = os.pipe()
+    told, tell = os.pipe()
+    try:
+        process = os.fork()
+    except OSError:  # No room for a process: the tape finds its pipes closed, as if the recorder had died.
+        process = -1
+    if process == 0:
+        _become_recorder(read, tell, agent.command, recording)
+    os.close(read)
+    os.close(tell)
+    return max(process, 0), pipe, told
+
+
+def _become_recorder(read: int, tell: int, command: list[str], recording: Recording) -> NoReturn:
+    """This process has nothing of the front's: not its files, so that nobody waits for us, and not its signals."""
+    status = 1
+    try:
+        for number in FORWARDED:
+            signal.signal(number, signal.SIG_IGN)
+        for stream in (0, 1) if os.environ.get("CALLSLIP_DEBUG", "") not in ("", "0") else (0, 1, 2):
+            let_go(stream)
+        first, last = sorted((read, tell))
+        for start, end in ((3, first), (first + 1, last), (last + 1, os.sysconf("SC_OPEN_MAX"))):
+            os.closerange(start, end)
+        _record(read, lambda text: _tell(tell, text), command, recording)
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _tell(pipe: int, text: str) -> None:
+    """Say something to the front. If it is not there any more, the record is finished all the same."""
+    try:
+        write_all(pipe, text.encode("utf-8", "replace") + b"\n")
+    except BrokenPipeError:
+        pass
+
+
+def _record(read: int, tell: Callable[[str], None], command: list[str], recording: Recording) -> None:
+    try:
+        import asyncio
+
+        from callslip.wrap.names import Names
+        from callslip.wrap.recorder import HELD, Recorder
+
+        names = Names(command, recording.session)
+        hold = 0 if recording.fail_closed else HELD
+        recorder = Recorder(recording.url, recording.prepare, names, tell, hold=hold)
+        asyncio.run(recorder.run(read))
+    except Exception as error:
+        tell(f"-unexpected {type(error).__name__}: {error}")
+        raise
+
+
+def _end(process: int) -> None:
+    """The recorder had its time."""
+    if not process:
+        return
+    try:
+        if os.waitpid(process, os.WNOHANG) == (0, 0):
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+    except ChildProcessError:
+        pass
