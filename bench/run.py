@@ -6,18 +6,20 @@ Nothing here is asserted in tests: machines differ, ratios much less. Each line 
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import random
 import sys
 import tempfile
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import apsw
+from measure import best, say
+from rows import bench_rows
+from wrap import bench_wrap
 
 import callslip
 from callslip.entries import Patch
@@ -32,25 +34,6 @@ from callslip.events import (
     encode_event,
 )
 from callslip.fold import State
-
-ROUNDS = 7
-
-
-def best(*works: Callable[[], Any], rounds: int = ROUNDS) -> list[float]:
-    """The shortest of several runs of each, in seconds of processor time: noise only ever adds. Run by turns."""
-    times: list[list[float]] = [[] for _ in works]
-    for _ in range(rounds):
-        for work, taken in zip(works, times, strict=True):
-            gc.collect()
-            start = time.process_time()
-            work()
-            taken.append(time.process_time() - start)
-    return [min(taken) for taken in times]
-
-
-def say(what: str, figure: str, goal: str = "") -> None:
-    print(f"  {what:<58} {figure:>22}   {goal}", flush=True)
-
 
 # Folding
 
@@ -303,7 +286,14 @@ async def _notice(path: str) -> list[float]:
     return delays
 
 
-BENCHES = {"fold": bench_fold, "append": bench_append, "open": bench_open, "notice": bench_notice}
+BENCHES = {
+    "fold": bench_fold,
+    "append": bench_append,
+    "open": bench_open,
+    "notice": bench_notice,
+    "wrap": bench_wrap,
+    "rows": bench_rows,
+}
 
 
 def main() -> None:

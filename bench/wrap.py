@@ -13,13 +13,11 @@ import tempfile
 import time
 from pathlib import Path
 
+from measure import say
+
 TRIPS = 3000
 PAUSE = 0.002
 LARGE = 64 * 2**20
-
-
-def say(what: str, figure: str, goal: str = "") -> None:
-    print(f"  {what:<58} {figure:>22}   {goal}", flush=True)
 
 
 def message(number: int, size: int = 40) -> bytes:
@@ -45,7 +43,9 @@ class Peer:
         self.process.stdin.write(line)
         left = len(line)
         while left:
-            left -= len(self.process.stdout.read(left))
+            data = self.process.stdout.read(left)
+            assert data, "the other side is gone"
+            left -= len(data)
         return time.perf_counter() - begun
 
     def close(self) -> None:
