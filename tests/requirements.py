@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-PARTS = ("decoders", "views", "commands", "page", "postgres")
+PARTS = ("views", "commands", "page", "postgres")
 
 
 class Later(NamedTuple):
@@ -26,7 +26,7 @@ class Requirement(NamedTuple):
 
 
 R = Requirement
-DECODERS, VIEWS, TRACKER, PAGE, POSTGRES = (Later(part) for part in PARTS)
+VIEWS, TRACKER, PAGE, POSTGRES = (Later(part) for part in PARTS)
 
 CALLS = (
     R(
@@ -45,6 +45,8 @@ CALLS = (
             "tests/test_lifecycle.py::test_which_call_a_foreign_id_means",
             "tests/test_lifecycle.py::test_a_foreign_id_over_a_whole_session",
             "tests/test_acp.py::test_ids_that_start_anew_with_every_turn_are_new_calls",
+            "tests/test_openai.py::test_an_id_that_comes_in_every_response_is_a_new_call_each_time",
+            "tests/test_recording.py::test_rounds_of_one_turn_keep_their_calls_apart",
         ),
     ),
     R(
@@ -73,6 +75,9 @@ CALLS = (
             "tests/test_liveness.py::test_an_unanswered_approval_denies",
             "tests/test_processes.py::test_a_process_killed_at_any_moment_loses_nothing_acknowledged",
             "tests/test_import.py::test_wherever_a_record_stops_every_call_has_ended",
+            "tests/test_inputs.py::test_wherever_a_case_stops_every_call_has_ended",
+            "tests/test_acp_captures.py::test_wherever_a_record_stops_every_call_has_ended_and_all_is_sound",
+            "tests/test_wrap.py::test_an_agent_that_is_killed_within_a_call_ends_the_call",
         ),
     ),
     R(
@@ -82,6 +87,8 @@ CALLS = (
             "tests/test_feed.py::test_what_is_delivered_can_be_read_by_anybody",
             "tests/test_power.py::test_acknowledged_events_survive_a_power_cut_at_any_moment",
             "tests/test_processes.py::test_a_process_killed_at_any_moment_loses_nothing_acknowledged",
+            "tests/test_recording.py::test_a_stream_passes_unchanged_and_each_chunk_is_durable_first",
+            "tests/test_wrap.py::test_fail_closed_lets_nothing_pass_that_is_not_recorded",
         ),
     ),
     R(
@@ -91,6 +98,7 @@ CALLS = (
             "tests/test_laws.py::test_a_draft_sent_again_under_its_key_changes_nothing",
             "tests/test_laws.py::test_another_body_under_a_key_is_refused_and_leaves_no_trace",
             "tests/test_import.py::test_importing_a_file_twice_changes_nothing",
+            "tests/test_inputs.py::test_a_case_read_twice_changes_nothing",
         ),
     ),
     R(
@@ -125,6 +133,8 @@ CALLS = (
         (
             "tests/test_bad_input.py::test_no_event_whatever_it_holds_makes_a_session_unreadable",
             "tests/test_acp.py::test_no_message_makes_the_decoder_raise",
+            "tests/test_inputs.py::test_nothing_that_comes_makes_a_session_unreadable",
+            "tests/test_import.py::test_one_refused_part_spoils_no_other_part_of_its_message",
         ),
     ),
     R(
@@ -319,6 +329,8 @@ ENTRIES = (
             "tests/test_text.py::test_what_is_proven_holds_for_the_source_and_kind",
             "tests/test_text.py::test_dedupe_is_the_literal_rule",
             "tests/test_laws.py::test_a_text_in_deltas_reads_the_same_however_it_was_cut",
+            "tests/test_text_streams.py::test_texts_in_random_deltas_come_out_unchanged",
+            "tests/test_text_streams.py::test_texts_that_grow_come_out_whole",
         ),
     ),
     R(
@@ -377,6 +389,8 @@ ENTRIES = (
         (
             "tests/test_acp.py::test_what_an_agent_replays_changes_nothing_that_was_recorded_live",
             "tests/test_acp.py::test_a_replay_brings_only_what_is_news",
+            "tests/test_acp_captures.py::test_a_call_stays_as_it_ended_whatever_the_replay_says",
+            "tests/test_witnesses.py::test_what_real_agents_tell_otherwise_is_found",
         ),
     ),
     R(
@@ -390,7 +404,11 @@ ENTRIES = (
     R(
         "S2.13",
         "An answered permission shows the option and the time, reaches the agent and stops being pending.",
-        DECODERS,
+        (
+            "tests/test_acp_captures.py::test_a_request_that_was_answered_shows_its_answer",
+            "tests/test_acp.py::test_an_answer_is_shown_on_its_request_and_leaves_nothing_pending",
+            "tests/test_wrap.py::test_a_policy_answers_in_the_clients_place",
+        ),
     ),
     R("S2.14", "The prompt box completes the commands that the agent offers.", PAGE),
     R(

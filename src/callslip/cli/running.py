@@ -56,11 +56,11 @@ def run(
     max_iterations: int,
     system: str | None,
 ) -> int:
-    """Let a model answer PROMPT with a shell at hand. - reads it from stdin.
+    """Let a model answer, with a shell at hand.
 
-    The model is openai:NAME or anthropic:NAME, with the key in OPENAI_API_KEY or ANTHROPIC_API_KEY; --base-url names
-    any endpoint that speaks like OpenAI's. Each command waits for approval: press y or n, or use `callslip approve`
-    from another terminal. Ctrl-C ends what runs.
+    PROMPT is what it is asked; - reads it from stdin. The model is openai:NAME or anthropic:NAME, with the key in
+    OPENAI_API_KEY or ANTHROPIC_API_KEY; --base-url names any endpoint that speaks like OpenAI's. Each command waits for
+    approval: press y or n, or use `callslip approve` from another terminal. Ctrl-C ends what runs.
     """
     import asyncio
 
