@@ -276,6 +276,14 @@ def test_a_call_id_that_comes_again_does_not_show_the_terminals_of_the_call_befo
     assert [one.output_text for one in reading.calls] == ["one\n", ""]
 
 
+def test_what_a_terminal_printed_waits_for_a_call_until_it_is_released() -> None:
+    """An agent shows a terminal before it lets go of it; the output of one that it never shows is in the log alone."""
+    printed = [prompt(), *polled("one\n")]
+    shown = call("in_progress", **SHOWS)
+    assert Reading().feed(*printed, shown, terminal("release", 9)).call.output_text == "one\n"
+    assert Reading().feed(*printed, terminal("release", 9), shown).call.output_text == ""
+
+
 def test_everything_else_about_terminals_is_kept() -> None:
     """Making, killing and releasing one, and answers that make no sense."""
     talk = [
@@ -604,6 +612,23 @@ def test_a_replay_that_fails_shows_nothing() -> None:
     for end in ([a2c(fails(3, "gone"))], []):
         reading = Reading().feed(load, *told, *end).close()
         assert (reading.entries(), reading.raws) == ([], [load, *told, *end])
+
+
+def test_a_call_that_goes_on_while_the_session_is_loaded_ends_as_it_does() -> None:
+    """C5: what comes of a call of the open turn is no replay, although a load waits for its answer."""
+    loading = c2a(asks("session/load", 2))
+    over = more("completed", rawOutput="out")
+    reading = Reading().feed(prompt(), call("in_progress"), loading, over, a2c(answers(2)), done())
+    assert (reading.call.status, reading.call.output) == ("completed", "out")
+
+
+def test_a_call_that_ended_is_not_told_anew_by_a_load_in_the_same_turn() -> None:
+    """S2.11: the replay of it is a witness."""
+    past = [call("pending"), more("failed", rawOutput="otherwise")]
+    loaded = [c2a(asks("session/load", 2)), *past, a2c(answers(2))]
+    reading = Reading().feed(prompt(), call("in_progress"), more("completed", rawOutput="out"), *loaded, done())
+    assert (reading.call.status, reading.call.output) == ("completed", "out")
+    assert [event.verdict for event in reading.log(ev.CallFailed)] == ["witness"]
 
 
 def test_a_replay_brings_only_what_is_news() -> None:

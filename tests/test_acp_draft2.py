@@ -9,10 +9,12 @@ import acp.schema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from callslip import events as ev
 from callslip.entries import Message, Plan, Thought
 from callslip.formats.acp.growing import Growing
+from callslip.formats.acp.terminals import Terminals
 from tests.acp_talk import (
     OPTIONS,
     Reading,
@@ -239,6 +241,17 @@ def test_content_that_comes_in_pieces_is_output() -> None:
     assert raws(begun(noted)) == [noted]
 
 
+def test_many_items_of_content_are_told_in_few_words() -> None:
+    """C12: what each item costs does not grow with their number; the end tells all, and none is lost before it."""
+    items = [{"type": "diff", "path": f"/{number}", "changes": []} for number in range(1000)]
+    reading = begun(*map(grown, items))
+    assert sum(len(event.content) for event in reading.log(ev.CallProgress)) < 20 * len(items)
+    shown = reading.call.content or []
+    assert shown == items[: len(shown)]
+    assert [grown(one) for one in items[len(shown) :]] == raws(reading)[-len(items) + len(shown) :]
+    assert reading.feed(more("completed")).call.content == items
+
+
 def test_content_told_anew_after_pieces_is_what_the_call_gave() -> None:
     """The same text or more of it is no other; another text is the output in the end."""
     anew = {"content": [item("a\nb\nc\n")]}
@@ -290,6 +303,17 @@ def test_a_terminal_told_anew_is_what_the_call_gave() -> None:
     assert begun(more("in_progress", **SHOWS), chunk(b"1\n"), screen(None), more("completed")).call.output == ""
     early = begun(chunk(b"x"), screen(b"1\n"), more("completed", **SHOWS)).call
     assert (early.output_text, early.output) == ("1\n", None)
+
+
+def test_of_a_call_that_ended_no_output_is_kept_in_memory() -> None:
+    """What a terminal shows is asked for at the end of its call, and not after it."""
+    terminals = Terminals()
+    terminals.show("c1", SHOWS["content"])
+    for screen in ("one", "another"):
+        terminals.output({"terminalId": "t"}, {"output": screen})
+    assert terminals.screen("c1") == "another"
+    terminals.ended("c1")
+    assert terminals.screen("c1") is UNSET
 
 
 def test_two_terminals_of_one_call_share_its_output() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import msgspec
@@ -297,6 +298,23 @@ def test_a_second_execution_of_one_model_call_is_another_call() -> None:
     assert reading.outputs == ["first", "second"]
 
 
+@pytest.mark.parametrize("between", [[], [user()]])
+def test_an_observe_by_the_models_id_is_of_the_newest_execution_that_had_it(between: list[Any]) -> None:
+    """C2, C5: the call before it has its result, and the newest does not wait for ever."""
+    first = [user(), act(execution_id=E1, call_id="c1"), observe("first", call_id="c1")]
+    again = [act(execution_id=E2, call_id="c1"), observe("second", call_id="c1")]
+    assert Reading().feed(*first, *between, *again).outputs == ["first", "second"]
+    assert Reading().feed(*first, *between, again[0], *again).outputs == ["first", "second"]
+
+
+def test_an_act_by_the_models_id_alone_is_another_call_when_the_execution_that_had_it_is_over() -> None:
+    """C2: in the next turn, or after the end."""
+    first = [user(), act(given=1, execution_id=E1, call_id="c1"), observe("first", execution_id=E1)]
+    again = [act(given=2, call_id="c1"), observe("second", call_id="c1")]
+    for talk in ([*first, *again], [*first, user(), *again]):
+        assert Reading().feed(*talk).outputs == ["first", "second"]
+
+
 def test_the_models_id_means_another_call_in_the_next_turn() -> None:
     """C2: where there is no execution id, and though the first call is still open."""
     reading = Reading().feed(user(), act("Bash", 1, call_id="c1"), user(), act("Bash", 1, call_id="c1"))
@@ -355,6 +373,26 @@ def test_a_text_that_comes_in_pieces_and_whole_is_said_once() -> None:
 
 
 # Old and odd producers
+
+
+def test_what_else_a_text_brings_is_kept() -> None:
+    """S1.4: members that are not known, in every kind of message that has a text."""
+    kinds = ("text_start", "text_delta", "text_end", "assistant_message", "thought", "thought_delta")
+    said = [{"type": kind, "content": "a", "delta": "a", "full_text": "a", "model": "m-1"} for kind in kinds]
+    assert Reading().feed(*said).raws == said
+
+
+def test_no_text_is_kept_in_memory_to_know_it_again() -> None:
+    """C12: a source that repeats all of its text in every piece does not make the decoder hold all of them."""
+    decoder = ActObserveDecoder(chunks="cumulative")
+    tracemalloc.start()
+    for size in range(10_000, 10_200):
+        decoder.feed({"type": "text_delta", "delta": "x" * size})
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 200_000
+    (ended,) = decoder.feed({"type": "text_end", "full_text": "x" * size})
+    assert isinstance(ended.event, ev.MessageEnded)
 
 
 def test_unknown_members_are_ignored_and_kept() -> None:

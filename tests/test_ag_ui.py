@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Iterable
 from typing import Any
 
@@ -295,6 +296,70 @@ def test_inputs_keep_their_tools_once() -> None:
     kept = [draft.event for line in lines for draft in decoder.feed(line) if isinstance(draft.event, ev.Raw)]
     assert len(kept) == 1
     assert "tools" in kept[0].body and "messages" not in kept[0].body
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_long_conversation_is_not_told_over_and_over(named: bool) -> None:
+    """C12: every input carries the whole history; the log grows by what is new."""
+
+    def size(turns: int) -> int:
+        desk, decoder, messages = Desk(redact=False), registry.decoder(FORMAT), list[Any]()
+        for number in range(turns):
+            messages.append({"role": "user", "content": "Hi.", **({"id": f"u{number}"} if named else {})})
+            run = {"threadId": "t", "runId": f"r{number}"}
+            desk.write(*decoder.feed({**run, "messages": messages}))
+            for event in (
+                {"type": "RUN_STARTED", **run},
+                {"type": "TEXT_MESSAGE_CHUNK", "messageId": f"a{number}", "delta": "Yes."},
+                {"type": "RUN_FINISHED", **run},
+            ):
+                desk.write(*decoder.feed(event))
+            messages.append({"role": "assistant", "content": "Yes.", **({"id": f"a{number}"} if named else {})})
+        return len(desk.log)
+
+    assert size(40) - size(20) == 2 * (size(20) - size(10))
+
+
+def test_arguments_are_not_kept_when_their_turn_is_over() -> None:
+    """A conversation may last for days; what it said is in the log."""
+    decoder = registry.decoder(FORMAT)
+
+    def turn(number: int) -> None:
+        args = {"type": "TOOL_CALL_ARGS", "toolCallId": f"c{number}", "delta": f'"{number}{"x" * 20_000}"'}
+        start, end = ({**event, "toolCallId": f"c{number}"} for event in CALL)
+        result = {"type": "TOOL_CALL_RESULT", "toolCallId": f"c{number}", "content": "ok"}
+        finished = {"type": "RUN_FINISHED", "runId": f"r{number}"}
+        for event in ({**RUN, "runId": f"r{number}"}, start, args, end, result, finished):
+            decoder.feed(event)
+
+    tracemalloc.start()
+    try:
+        for number in range(50):
+            turn(number)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 50 * 10_000
+
+
+def test_an_end_of_arguments_that_comes_turns_later_takes_nothing_away() -> None:
+    """C4, C10: it says nothing that is not known, and is kept as it came."""
+    args = {"type": "TOOL_CALL_ARGS", "toolCallId": "c", "delta": '{"a":1}'}
+    finished = {"type": "RUN_FINISHED", "runId": "r", "outcome": {"type": "success"}}
+    prompt = {"runId": "r2", "messages": [{"id": "u", "role": "user", "content": "x"}]}
+    state = read([RUN, CALL[0], args, CALL[1], finished, prompt, {**RUN, "runId": "r2"}, CALL[1]])
+    assert [entry[3] for entry in view(state) if entry[0] == "ToolCall"] == [{"a": 1}]
+
+
+@pytest.mark.parametrize("parents", [(None, None), ("m1", "m2")])
+def test_an_id_that_comes_again_unanswered_has_its_own_arguments(parents: tuple[str | None, str | None]) -> None:
+    """C2: some producers count their ids anew in every round."""
+    events: list[Any] = [RUN]
+    for number, parent in enumerate(parents):
+        args = {"type": "TOOL_CALL_ARGS", "toolCallId": "c", "delta": f'{{"n":{number}}}'}
+        events += [{**CALL[0], "parentMessageId": parent}, args, CALL[1]]
+    inputs_read = [entry[3] for entry in view(read(events)) if entry[0] == "ToolCall"]
+    assert inputs_read == ([{"n": 0}, {"n": 1}] if all(parents) else [{"n": 1}])
 
 
 # Chunks

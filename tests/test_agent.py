@@ -17,9 +17,10 @@ from callslip.agent.loop import Agent, Limits, Outcome
 from callslip.agent.models import OpenAI, Scripted, find_model
 from callslip.agent.tools import Tool, tool
 from callslip.entries import Message, ToolCall
-from callslip.errors import Refused
+from callslip.errors import Conflict, Gone, Refused
 from callslip.formats.act_observe.encode import ActObserveEncoder, timeline
 from callslip.ledger import Ledger
+from callslip.lifecycle import ENDS
 from tests import providers
 from tests.model_server import Server, calls, says
 from tests.sound import events, sound_ledger
@@ -365,6 +366,288 @@ async def test_what_the_model_was_shown_is_the_same_after_a_reload(ledger: Ledge
     await Agent(ledger.session("s"), model, shell=shell()).run("Count.")
     again = Agent(ledger.session("s"), scripted(), shell=shell())
     assert (await again.messages())[: len(model.asked[1])] == model.asked[1]
+
+
+# Every way out
+
+
+def slow(tmp_path: Path) -> tuple[Tool, Path]:
+    """A tool that leaves a mark and then takes its time."""
+    mark = tmp_path / "begun"
+
+    async def wait() -> None:
+        mark.touch()
+        await asyncio.sleep(600)
+
+    return tool(wait), mark
+
+
+async def until_exists(mark: Path) -> None:
+    while not mark.exists():
+        await asyncio.sleep(0.01)
+
+
+async def test_cancelling_while_the_turn_begins(ledger: Ledger) -> None:
+    """A turn that came to be although its agent was cancelled ends."""
+    running = asyncio.ensure_future(Agent(ledger.session("s"), scripted()).run("Go."))
+    await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert await ends_of(ledger) == ["cancelled"]
+
+
+async def test_cancelling_twice_still_ends_everything_first(ledger: Ledger, tmp_path: Path) -> None:
+    """Whoever is impatient does not leave a turn open."""
+    waits, mark = slow(tmp_path)
+    agent = Agent(ledger.session("s"), scripted(calls(("c", "wait", {}))), tools=[waits])
+    running = asyncio.ensure_future(agent.run("Go."))
+    await until_exists(mark)
+    while not running.done():
+        running.cancel()
+        await asyncio.sleep(0)
+    assert running.cancelled()
+    assert await ends_of(ledger) == ["cancelled"]
+    assert [call.status for call in await calls_of(ledger)] == ["cancelled"]
+
+
+def test_an_interrupt_inside_of_the_loop_ends_the_turn(db: str) -> None:
+    """KeyboardInterrupt where the model is asked: the turn has ended when the program does."""
+
+    class Interrupted(Scripted):
+        async def stream(self, messages: list[Any], **_: Any) -> AsyncIterator[Any]:
+            yield says("Well")[1]
+            raise KeyboardInterrupt
+
+    async def go() -> None:
+        async with sound_ledger(db) as ledger:
+            await Agent(ledger.session("s"), Interrupted([])).run("Go.")
+
+    async def look() -> list[str]:
+        async with sound_ledger(db) as ledger:
+            return await ends_of(ledger)
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(go())
+    assert asyncio.run(look()) == ["cancelled"]
+
+
+async def test_an_error_beside_other_calls_is_raised_as_itself(ledger: Ledger, tmp_path: Path) -> None:
+    """What stops one of several calls stops the others; the turn says what it was."""
+    waits, mark = slow(tmp_path)
+
+    class Broken(Agent):
+        async def execute(self, wanted: Any) -> None:
+            if wanted.tool == "wait":
+                return await super().execute(wanted)
+            await until_exists(mark)
+            raise RuntimeError("out of paper")
+
+    answer = calls(("1", "wait", {}), ("2", "other", {}))
+    agent = Broken(ledger.session("s"), scripted(answer), tools=[waits], limits=Limits(parallel=True))
+    with pytest.raises(RuntimeError, match="out of paper"):
+        await agent.run("Go.")
+    assert [call.status for call in await calls_of(ledger)] == ["cancelled", "lost"]
+    ended = [event for event in await events(ledger, "s") if isinstance(event, ev.TurnEnded)]
+    assert [(event.reason, event.detail) for event in ended] == [("error", "RuntimeError: out of paper")]
+
+
+@pytest.mark.parametrize("reason", ["cancelled", "end_turn"])
+async def test_a_turn_that_somebody_else_ends_is_over(ledger: Ledger, tmp_path: Path, reason: str) -> None:
+    """The tool stops, what was queued is not run, the model is not asked again, and no second end is written."""
+    waits, mark = slow(tmp_path)
+    late = tmp_path / "late"
+    model = scripted(calls(("1", "wait", {}), ("2", "shell", command(f"touch {late}"))), says("Still here."))
+    running = asyncio.ensure_future(Agent(ledger.session("s"), model, tools=[waits, shell()]).run("Go."))
+    await until_exists(mark)
+    await ledger.end_turn("s", reason)
+    outcome = await asyncio.wait_for(running, 20)
+    assert (outcome.reason, len(model.asked), late.exists()) == (reason, 1, False)
+    assert await ends_of(ledger) == [reason]
+    while not all(call.status in ENDS for call in await calls_of(ledger)):
+        await asyncio.sleep(0.05)
+
+
+async def test_a_turn_that_is_superseded_leaves_the_next_one_alone(ledger: Ledger) -> None:
+    """Somebody asks anew while the model still speaks: the old turn stops, the new one stays open."""
+    async with serving(None) as (_, model):
+        running = asyncio.ensure_future(Agent(ledger.session("s"), model).run("First."))
+        while not any(isinstance(event, ev.MessageDelta) for event in await events(ledger, "s")):
+            await asyncio.sleep(0.01)
+        turn = await ledger.session("s").turn("Second.")
+        outcome = await asyncio.wait_for(running, 20)
+    assert outcome.reason == "superseded"
+    assert await ends_of(ledger) == ["superseded"]
+    row = await ledger.store.session("s")
+    assert row is not None and row.turn == turn
+
+
+async def test_the_turn_of_a_session_that_is_deleted_stops(ledger: Ledger, tmp_path: Path) -> None:
+    """And nothing of it comes back by the same name."""
+    waits, mark = slow(tmp_path)
+    agent = Agent(ledger.session("s"), scripted(calls(("1", "wait", {}))), tools=[waits])
+    running = asyncio.ensure_future(agent.run("Go."))
+    await until_exists(mark)
+    await ledger.delete("s")
+    with pytest.raises(Gone):
+        await asyncio.wait_for(running, 20)
+    assert await ends_of(ledger) == []
+
+
+@pytest.mark.parametrize("approve", ["", "ask"])
+async def test_a_queued_call_that_somebody_ends_is_not_run(ledger: Ledger, tmp_path: Path, approve: str) -> None:
+    """Nor is anybody asked about it; the model reads that it was cancelled."""
+    mark, go, late = (tmp_path / name for name in ("begun", "go", "late"))
+    first = f"touch {mark}; while [ ! -e {go} ]; do sleep 0.02; done"
+    tools = [shell(), shell_tool(name="later", approve=approve)]
+    model = scripted(calls(("1", "shell", command(first)), ("2", "later", command(f"touch {late}"))), says("Ok."))
+    running = asyncio.ensure_future(Agent(ledger.session("s"), model, tools=tools).run("Go."))
+    await until_exists(mark)
+    queued = (await calls_of(ledger))[1]
+    await ledger.append("s", [ev.CallCancelled(call=queued.call_id, reason="not that one")])
+    go.touch()
+    assert (await asyncio.wait_for(running, 20)).reason == "end_turn"
+    done = (await calls_of(ledger))[1]
+    assert (done.status, done.started_at, late.exists()) == ("cancelled", 0, False)
+    assert "not that one" in model.asked[1][-1]["content"]
+
+
+async def test_a_tool_that_gives_up_by_itself_fails(ledger: Ledger) -> None:
+    """Its own cancellation is not ours, alone or beside others; a StopIteration is an error like any other."""
+
+    async def gives_up() -> None:
+        raise asyncio.CancelledError
+
+    def stops() -> Any:
+        return next(iter(()))
+
+    tools = [tool(gives_up), tool(stops)]
+    for parallel in (False, True):
+        model = scripted(calls(("1", "gives_up", {}), ("2", "stops", {})), says("Ok."))
+        agent = Agent(ledger.session("s"), model, tools=tools, limits=Limits(parallel=parallel))
+        outcome = await asyncio.wait_for(agent.run("Go."), 20)
+        assert outcome.reason == "end_turn"
+        made = (await calls_of(ledger))[-2:]
+        assert [call.status for call in made] == ["failed", "failed"]
+        assert made[0].reason == "the tool cancelled itself" and "StopIteration" in made[1].reason
+
+
+async def test_cancelling_while_somebody_is_asked(ledger: Ledger) -> None:
+    """The request is moot, call and turn are cancelled, and nobody can answer any more."""
+    agent = Agent(ledger.session("s"), scripted(calls(("c", "shell", command("true")))), tools=[shell(approve="ask")])
+    running = asyncio.ensure_future(agent.run("Go."))
+    while not (waiting := await ledger.approvals()):
+        await asyncio.sleep(0.01)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert [call.status for call in await calls_of(ledger)] == ["cancelled"]
+    assert await ends_of(ledger) == ["cancelled"]
+    with pytest.raises(Conflict):
+        await approvals.approve(ledger, waiting[0].id, by="me")
+
+
+async def test_an_approval_that_nobody_gives_is_told_to_the_model(db: str) -> None:
+    """The request expires, the call is denied, the loop goes on."""
+    async with sound_ledger(db, reaper_interval=0.05, reaper_grace=0.05, approval_expiry=0.1) as ledger:
+        model = scripted(calls(("c", "shell", command("true"))), says("Nobody there."))
+        outcome = await asyncio.wait_for(Agent(ledger.session("s"), model, tools=[shell(approve="ask")]).run("Go."), 30)
+        assert outcome.text == "Nobody there."
+        made = (await calls_of(ledger))[0]
+        assert made.status == "denied" and made.reason
+        assert made.reason in model.asked[1][-1]["content"]
+        assert await ledger.approvals() == []
+
+
+async def test_arguments_that_a_person_broke_are_the_models_to_read(ledger: Ledger) -> None:
+    """An edited input that is no object runs nothing."""
+    agent = Agent(
+        ledger.session("s"), scripted(calls(("c", "shell", command("true"))), says("Ok.")), tools=[shell(approve="ask")]
+    )
+    running = asyncio.ensure_future(agent.run("Go."))
+    while not (waiting := await ledger.approvals()):
+        await asyncio.sleep(0.01)
+    await approvals.approve(ledger, waiting[0].id, by="me", input=["true"])
+    await running
+    assert (await calls_of(ledger))[0].reason == "the arguments are not a JSON object"
+
+
+async def test_the_last_words_are_whole(ledger: Ledger) -> None:
+    """Also where the ledger holds back their end, since a secret might begin there."""
+    for words in ("I will do as you ask", "The key begins with AKIA"):
+        outcome = await Agent(ledger.session("s"), scripted(says(words))).run("Go.")
+        assert outcome.text == words
+
+
+async def test_output_that_is_too_large_for_the_log_is_told_with_how_much_is_missing(ledger: Ledger) -> None:
+    """S0.6, S2.8: a preview alone would look like all of it. The same text after a reload."""
+    loud = "head -c 3000000 /dev/zero | tr '\\0' a; head -c 3000000 /dev/zero | tr '\\0' b >&2; exit 1"
+    model = scripted(says(f"<shell>{loud}</shell>"), says(f"<shell>{loud[:-8]}</shell>"), says("Well."))
+    await Agent(ledger.session("s"), model, shell=shell()).run("Go.")
+    first, second = await calls_of(ledger)
+    assert first.truncated and first.blob and (first.status, second.status) == ("failed", "completed")
+    for told in (model.asked[1][-1]["content"], model.asked[2][-1]["content"]):
+        assert f"the whole has {first.blob.size} bytes" in told
+    again = Agent(ledger.session("s"), scripted(), shell=shell())
+    assert (await again.messages())[: len(model.asked[2])] == model.asked[2]
+
+
+@pytest.mark.parametrize("format", ["openai", "anthropic"])
+async def test_words_after_a_command_stay_in_its_answer(ledger: Ledger, format: str) -> None:
+    """S0.6: each answer stands as it was written, its results after it, wherever in it the commands stood."""
+    words = [
+        "<shell>echo a</shell> I wait.",
+        "<shell>echo b</shell>",
+        "<shell>echo c</shell><shell>echo d</shell>\nSo.",
+    ]
+    answers = [says(text) if format == "openai" else anthropic(text) for text in [*words, "Done."]]
+    model = scripted(*answers, format=format)
+    await Agent(ledger.session("s"), model, shell=shell()).run("Go.")
+    shown = model.asked[-1]
+    assert [message["content"] for message in shown[1::2]] == words
+    assert [message["role"] for message in shown] == ["user", "assistant"] * 3 + ["user"]
+    assert "c\n" in shown[-1]["content"] and "d\n" in shown[-1]["content"]
+    for asked in model.asked:
+        assert not providers.check_openai(asked) and not providers.check_anthropic(asked)
+
+
+def anthropic(text: str) -> list[Any]:
+    """An answer in words; every one of them has the same id, as some gateways do it."""
+    return [
+        {"type": "message_start", "message": {"id": "msg_1", "role": "assistant", "content": [], "usage": {}}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1}},
+        {"type": "message_stop"},
+    ]
+
+
+WEIRD: dict[str, list[Any]] = {
+    "the agent spoke first": [ev.MessageDelta(text="Welcome. ", chunks="delta"), ev.MessageEnded()],
+    "a call without words": [ev.CallProposed(call="", aliases=(ev.Alias("x", "1"),), tool_name="t")],
+    "a bare result": [ev.CallCompleted(aliases=(ev.Alias("x", "2"),), output={"a": 1})],
+    "an open call": [ev.CallStarted(aliases=(ev.Alias("x", "3"),))],
+    "nothing but space": [ev.MessageDelta(text=" \n", chunks="delta"), ev.MessageEnded()],
+    "an empty prompt": [ev.TurnStarted(), ev.MessageUser(text="")],
+    "odd names": [ev.CallFailed(aliases=(ev.Alias("x", "ü" * 90),), error=None)],
+}
+
+
+@pytest.mark.parametrize("format", ["openai", "anthropic"])
+@pytest.mark.parametrize("tags", [False, True])
+@pytest.mark.parametrize("before", WEIRD)
+async def test_histories_are_accepted_whatever_was_there_before(
+    ledger: Ledger, before: str, tags: bool, format: str
+) -> None:
+    """At every round, of sessions that others began."""
+    await ledger.append("s", WEIRD[before], source="import")
+    said = ["<shell>echo a</shell> ", "Done."]
+    model = scripted(*(says(text) if format == "openai" else anthropic(text) for text in said), format=format)
+    given: Any = {"shell": shell()} if tags else {"tools": [shell()]}
+    await Agent(ledger.session("s"), model, **given).run("Go.")
+    for asked in model.asked:
+        assert not (providers.check_openai if format == "openai" else providers.check_anthropic)(asked), asked
 
 
 # Acts and observes

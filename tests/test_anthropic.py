@@ -235,6 +235,23 @@ def test_tools_that_the_provider_runs_are_running_until_their_result(kind: str) 
     assert of(ev.CallCompleted, events) and of(ev.TurnEnded, events)
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_results_of_the_provider_go_to_its_calls_in_order(named: bool) -> None:
+    """C2, C3: also where two calls have one id, or none; a call that we are to run takes none of them."""
+    named_by = {"id": "srv_1"} if named else {}
+    answers_to = {"tool_use_id": "srv_1"} if named else {}
+    blocks: list[Any] = [{"type": "tool_use", "id": "toolu_1", "name": "ls", "input": {}}]
+    for number in range(2):
+        blocks.append({"type": "server_tool_use", **named_by, "name": "web_search", "input": {"n": number}})
+        blocks.append({"type": "web_search_tool_result", **answers_to, "content": [{"n": number}]})
+    desk = desk_of("anthropic", [{"type": "message", "id": "m", "role": "assistant", "content": blocks}])
+    assert [(call.raw_input, call.output) for call in calls_on(desk)] == [
+        ({}, None),
+        ({"n": 0}, [{"n": 0}]),
+        ({"n": 1}, [{"n": 1}]),
+    ]
+
+
 def test_a_pause_is_not_the_end_of_the_turn() -> None:
     """What the provider was running goes on in its next answer, and is the same call."""
     block = {**call("srv_1", "search"), "type": "server_tool_use"}

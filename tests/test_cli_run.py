@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
@@ -14,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from callslip import events as ev
+from callslip.ledger import open_ledger
 from tests.model_server import Server, calls, says
 
 ECHO = calls(("c1", "shell", {"command": "echo from the shell"}), text="I look. ")
@@ -30,10 +35,14 @@ def serving(request: pytest.FixtureRequest) -> Iterator[Server]:
         yield server
 
 
-def started(place: Path, server: Server, *args: str, **options: Any) -> subprocess.Popen[str]:
+def command(place: Path, server: Server, *args: str) -> list[str]:
     model = ["--model", "openai:scripted", "--base-url", server.url, "--db", str(place)]
+    return [sys.executable, "-m", "callslip", "run", *model, *args]
+
+
+def started(place: Path, server: Server, *args: str, **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "callslip", "run", *model, *args],
+        command(place, server, *args),
         env={**os.environ, "OPENAI_API_KEY": "none"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -117,3 +126,120 @@ def test_a_model_that_cannot_be_meant_is_refused(place: Path) -> None:
     done = callslip(place, "run", "--model", "gpt", "Hello.")
     assert done.returncode == 2 and "openai:NAME" in done.stderr
     assert not place.exists()
+
+
+@pytest.mark.parametrize("serving", [[says("word " * 200), says("More.")]], indirect=True)
+def test_a_reader_that_goes_away_ends_the_turn(place: Path, serving: Server) -> None:
+    """`callslip run ... | head -1`: quietly, with the status of a closed pipe, and nothing left open."""
+    with started(place, serving, "Do it.") as running:
+        assert running.stdout and running.stderr
+        running.stdout.close()
+        assert "Traceback" not in running.stderr.read()
+    assert running.returncode == 141
+    assert ends(place) == ["cancelled"]
+    assert callslip(place, "verify").returncode == 0
+
+
+def ends(place: Path) -> list[str]:
+    """Why the turns of the last session ended."""
+    log = json.loads(callslip(place, "export", "@last", "--format", "events").stdout)["events"]
+    return [event["reason"] for event in log if event["type"] == "turn.ended"]
+
+
+# On a terminal
+
+
+class Terminal:
+    """`callslip run` on a terminal: what it shows, and keys for it."""
+
+    def __init__(self, place: Path, server: Server, *args: str) -> None:
+        self.shown = ""
+        self.pid, self._end = pty.fork()
+        if self.pid == 0:
+            os.environ.update({"OPENAI_API_KEY": "none", "TERM": "xterm", "COLUMNS": "100", "USER": "ada"})
+            os.execv(sys.executable, command(place, server, *args))
+
+    def until(self, text: str) -> None:
+        end = time.monotonic() + 60
+        while text not in self.shown:
+            assert time.monotonic() < end and self._read(1.0), f"never shown: {text}\n{self.shown}"
+
+    def _read(self, wait: float) -> bool:
+        """Whether there may be more."""
+        if not select.select([self._end], [], [], wait)[0]:
+            return True
+        try:
+            data = os.read(self._end, 65536)
+        except OSError:
+            return False
+        self.shown += data.decode("utf-8", "replace").replace("\r\n", "\n")
+        return bool(data)
+
+    def press(self, keys: str) -> None:
+        os.write(self._end, keys.encode())
+
+    def close(self) -> int:
+        """Its exit status. Its terminal must be as it was, so that a shell can go on."""
+        end = time.monotonic() + 60
+        while self._read(1.0):
+            assert time.monotonic() < end, self.shown
+        os.close(self._end)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+@pytest.mark.parametrize("serving", [[ECHO, says("So be it.")]], indirect=True)
+@pytest.mark.parametrize(("key", "state"), [("y", "completed"), ("n", "denied")])
+def test_a_person_is_asked_at_the_terminal(place: Path, serving: Server, key: str, state: str) -> None:
+    """The command stands on a line of its own; other keys mean nothing, y and n are the answer."""
+    terminal = Terminal(place, serving, "Do it.")
+    terminal.until("press y or n")
+    assert "I look. \n" in terminal.shown
+    assert "echo from the shell" in terminal.shown
+    terminal.press("xq \r" + key)
+    terminal.until("So be it.\n")
+    assert terminal.close() == 0, terminal.shown
+    assert state in callslip(place, "ls", "@last").stdout
+    answer = serving.asked[1]["messages"][-1]["content"]
+    assert ("from the shell" if key == "y" else "the person said no") in answer
+
+
+@pytest.mark.parametrize("serving", [[ECHO]], indirect=True)
+def test_an_interrupt_at_the_question(place: Path, serving: Server) -> None:
+    """Ctrl-C instead of an answer: status 130, the request is moot, the turn cancelled."""
+    terminal = Terminal(place, serving, "Do it.")
+    terminal.until("press y or n")
+    terminal.press("\x03")
+    assert terminal.close() == 130, terminal.shown
+    assert "Traceback" not in terminal.shown
+    assert "cancelled" in callslip(place, "ls", "@last").stdout
+    assert ends(place) == ["cancelled"]
+    assert callslip(place, "approve", "@last").returncode != 0
+
+
+LONG = "echo " + "harmless " * 40 + "; rm -rf precious"
+
+
+@pytest.mark.parametrize("serving", [[calls(("c", "shell", {"command": LONG}))]], indirect=True)
+def test_a_question_shows_the_whole_command(place: Path, serving: Server) -> None:
+    """What is approved must be seen, however long it is."""
+    terminal = Terminal(place, serving, "Do it.")
+    terminal.until("press y or n")
+    assert "rm -rf precious" in terminal.shown.replace("\n", "")
+    terminal.press("n")
+    terminal.close()
+
+
+@pytest.mark.parametrize("serving", [[says("Hello.")]], indirect=True)
+def test_what_others_asked_before_is_not_asked_again(place: Path, serving: Server) -> None:
+    """A request that was pending when it began belongs to somebody else, and was not shown here."""
+
+    async def ask() -> None:
+        async with await open_ledger(str(place)) as ledger:
+            theirs = ev.CallProposed(call="new:1", tool_name="theirs", scope="detached")
+            await ledger.append("shared", [theirs, ev.ApprovalRequested(call="new:1")])
+
+    asyncio.run(ask())
+    terminal = Terminal(place, serving, "--session", "shared", "Hello?")
+    assert terminal.close() == 0
+    assert "Hello." in terminal.shown and "press y or n" not in terminal.shown
+    assert "awaiting_approval" in callslip(place, "ls", "shared").stdout

@@ -15,7 +15,9 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from callslip import events as ev
 from callslip.entries import Message, Thought
+from callslip.formats.openai import chat_reply
 from callslip.formats.openai.chat import ChatDecoder
+from callslip.formats.plain import is_whole
 from tests import inputs
 from tests.providers import calls_on, desk_of, shown
 
@@ -176,6 +178,28 @@ def test_an_id_that_comes_in_every_response_is_a_new_call_each_time() -> None:
     assert {event.verdict for event in desk.log} == {"applied"}
 
 
+def test_an_id_that_looks_made_up_is_still_a_call_of_its_own() -> None:
+    """C3: the second `a` needs another id, and a third call has just that one."""
+    called = answer(tool_calls=[asked("a", "one"), asked("a", "two"), asked("a#1", "three")])
+    desk = desk_of("openai", [USER, called, result("a", 1), result("a", 2), result("a#1", 3)])
+    assert [(call.tool_name, call.output) for call in calls_on(desk)] == [("one", 1), ("two", 2), ("three", 3)]
+
+
+@pytest.mark.parametrize("repeats", [{}, {"id": "a"}])
+def test_a_name_that_comes_with_every_piece_is_one_name(repeats: dict[str, Any]) -> None:
+    """Also before any arguments have come."""
+    pieces = [piece(0, "", id="a", name="ls"), *(piece(0, part, name="ls", **repeats) for part in ("", '{"a":', "1}"))]
+    desk = desk_of("openai", [*(chunk({"tool_calls": [one]}) for one in pieces), chunk(finish="tool_calls")])
+    assert [(call.tool_name, call.raw_input) for call in calls_on(desk)] == [("ls", {"a": 1})]
+
+
+def test_an_id_and_a_name_may_come_after_the_first_piece() -> None:
+    """Both together, of a call that was begun without either."""
+    pieces = [piece(0), piece(0, "{}", id="a", name="ls")]
+    desk = desk_of("openai", [*(chunk({"tool_calls": [one]}) for one in pieces), chunk(finish="tool_calls")])
+    assert [(call.tool_name, call.raw_input) for call in calls_on(desk)] == [("ls", {})]
+
+
 def test_rounds_count_anew_in_every_turn_and_go_on_without_one() -> None:
     """A stream recorded without the prompts is told apart by its rounds alone."""
     called = [answer(tool_calls=[asked("call_0")]), result("call_0")]
@@ -331,6 +355,48 @@ def test_a_request_that_tells_the_past_otherwise_is_kept_whole() -> None:
     """A client that sums up old messages says what nobody said."""
     summed = {"messages": [{"role": "user", "content": "In short."}, {"role": "assistant", "content": "Yes."}, USER]}
     assert of(ev.Raw, drafted([USER, answer(content="Yes."), summed]))[-1].body == summed
+
+
+def test_a_past_that_was_told_otherwise_is_kept_once() -> None:
+    """C12: the client sends its summary with every request from then on."""
+    history = [{"role": "user", "content": "In short."}, {"role": "assistant", "content": "Yes."}]
+    decoder, kept = ChatDecoder(), list[ev.Event]()
+    decoder.feed(answer(content="Yes."))
+    for number in range(5):
+        history.append({"role": "user", "content": f"And {number}?"})
+        kept += of(ev.Raw, [draft.event for draft in decoder.feed({"messages": list(history)})])
+        history.append({"role": "assistant", "content": f"{number}."})
+        decoder.feed(answer(content=f"{number}."))
+    assert len(kept) == 1
+
+
+def test_a_text_is_the_same_in_a_part() -> None:
+    """Clients move a cache mark to the newest message, and write that one in parts."""
+    parts = [{"type": "text", "text": "Go.", "cache_control": {"type": "ephemeral"}}]
+    assert len(of(ev.MessageUser, drafted([{"messages": [{**USER, "content": parts}]}, {"messages": [USER]}]))) == 1
+
+
+# Cost
+
+
+def looked_at(monkeypatch: pytest.MonkeyPatch, messages: Sequence[Any]) -> int:
+    """How many characters of arguments are looked at as JSON while they come."""
+    seen = 0
+
+    def counting(given: str) -> bool:
+        nonlocal seen
+        seen += len(given)
+        return is_whole(given)
+
+    monkeypatch.setattr(chat_reply, "is_whole", counting)
+    drafted(messages)
+    return seen
+
+
+def test_arguments_are_not_read_anew_with_every_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C12: a server that repeats the name with every piece makes each look like another call's first."""
+    pieces = [piece(0, part, name="t") for part in ('{"a": "', *["word "] * 300)]
+    assert looked_at(monkeypatch, [chunk({"tool_calls": [one]}) for one in pieces]) == 0
 
 
 def test_an_answer_told_in_another_shape_is_the_same_answer() -> None:

@@ -205,6 +205,102 @@ def test_a_command_that_the_draft_asks_about_is_judged_by_its_text(written: Any)
     assert chosen(written(rule(input__command="git push")), line) == ""
 
 
+# What a hostile agent might try
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"kind": "read"},
+        {"kind": "read", "locations": None},
+        {"kind": "read", "locations": [{"path": "etc/passwd"}]},
+        {"kind": "read", "locations": [{"path": "file:///etc/passwd"}]},
+        {"kind": "read", "locations": [{"path": ["/etc/passwd"]}]},
+        {"kind": "read", "locations": [{"path": "/p/a"}, {"path": "../etc/passwd"}]},
+    ],
+)
+def test_a_path_that_is_not_told_does_not_slip_by_a_rule_that_looks_at_paths(written: Any, call: Any) -> None:
+    """What might have been stopped is not allowed by a later rule; the client is asked."""
+    policy = written(rule("deny", path="/etc/**") + rule("allow", kind="read"))
+    assert chosen(policy, request({"toolCallId": "c1", **call})) == ""
+    assert chosen(written(rule("allow", path="**")), request({"toolCallId": "c1", **call})) == ""
+
+
+@pytest.mark.parametrize("path", ["//etc/passwd", "///etc/passwd", "/p/../etc/passwd", "/ETC/passwd", "/etc/./passwd"])
+def test_a_denied_path_is_denied_however_it_is_written(written: Any, path: str) -> None:
+    """Slashes, detours, and letters that a file system may take for the same."""
+    policy = written(rule("deny", path="/etc/**") + rule("allow"))
+    assert chosen(policy, request({"toolCallId": "c1", "locations": [{"path": path}]})) == "r"
+
+
+def test_links_are_followed_before_a_path_is_judged(written: Any, tmp_path: Path) -> None:
+    """A link within an allowed folder leads out of it; a folder that is itself behind a link is still that folder."""
+    (tmp_path / "p").mkdir()
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "p" / "link").symlink_to(tmp_path / "secret")
+    (tmp_path / "home").symlink_to(tmp_path / "p")
+
+    def asks(path: str) -> bytes:
+        return request({"toolCallId": "c1", "locations": [{"path": f"{tmp_path}/{path}"}]})
+
+    inside = written(rule(path=f"{tmp_path}/p/**"))
+    assert [chosen(inside, asks(path)) for path in ("p/a", "p/link/key", "p/link/../a", "home/a")] == ["a", "", "", ""]
+    assert chosen(written(rule(path=f"{tmp_path}/home/**")), asks("home/a")) == "a"
+    assert chosen(written(rule("deny", path=f"{tmp_path}/secret/**") + rule()), asks("p/link/key")) == "r"
+
+
+def test_accents_are_the_same_however_they_are_composed(written: Any) -> None:
+    """One letter or a letter and its accent: file systems take them for the same name."""
+    policy = written(rule("deny", path="/p/\u00e9/**") + rule())
+    assert chosen(policy, request({"toolCallId": "c1", "locations": [{"path": "/p/e\u0301/x"}]})) == "r"
+
+
+@pytest.mark.parametrize("call", [{}, {"rawInput": None}, {"rawInput": "rm -rf /"}, {"rawInput": {"command": None}}])
+def test_an_input_that_is_not_told_does_not_slip_by_a_rule_that_looks_at_it(written: Any, call: Any) -> None:
+    """An object without that member is another thing: it says that there is none."""
+    policy = written(rule("deny", input__command="*rm*") + rule("allow", kind="execute"))
+    assert chosen(policy, request({"toolCallId": "c1", "kind": "execute", **call})) == ""
+    told = request({"toolCallId": "c1", "kind": "execute", "rawInput": {"path": "/"}})
+    assert chosen(policy, told) == "a"
+
+
+@pytest.mark.parametrize("filters", [{"tool": "Bash"}, {"kind": "execute"}, {"title": "rm*"}])
+def test_a_word_that_is_not_told_does_not_slip_by_either(written: Any, filters: dict[str, str]) -> None:
+    """Asking is a stop, too; a filter that surely does not fit leaves no doubt."""
+    for action in ("deny", "ask"):
+        assert chosen(written(rule(action, **filters) + rule()), request({"toolCallId": "c1"})) == ""
+        sure = written(rule(action, **filters, input__x="y") + rule())
+        assert chosen(sure, request({"toolCallId": "c1", "rawInput": {}})) == "a"
+
+
+@pytest.mark.parametrize(
+    "unread",
+    [
+        update(rawInput={"command": "rm"}).replace(b"tool_call", b"tool\\u005fcall"),
+        update(rawInput={"command": "rm"})[:-2] + b"\n",
+        update(rawInput={"command": "rm", "x": "y" * 5000}),
+    ],
+)
+def test_what_an_unread_line_may_have_told_is_not_taken_as_it_was(
+    written: Any, monkeypatch: pytest.MonkeyPatch, unread: bytes
+) -> None:
+    """Too long, no JSON, or spelt so that nobody looks: what was known before does not allow."""
+    monkeypatch.setattr(desks, "LONGEST", 2000)
+    desk, bare = Desk(written(rule(input__command="ls"))), request({"toolCallId": "c1"})
+    sorted_(desk, update(rawInput={"command": "ls"}))
+    for cut in (unread[:2500], unread[2500:]):
+        sorted_(desk, cut)
+    assert sorted_(desk, bare) == (bare, [])
+
+
+def test_the_end_of_a_line_that_is_too_long_is_no_request(written: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It passes with the rest of its line."""
+    monkeypatch.setattr(desks, "LONGEST", 1000)
+    desk = Desk(written(rule()))
+    sorted_(desk, b"x" * 2000)
+    assert sorted_(desk, request()) == (request(), [])
+
+
 # Options
 
 
@@ -376,5 +472,5 @@ def test_no_request_is_too_odd_to_be_judged(input_: Any, told: dict[str, Any]) -
     for name, make in FILTERS.items():
         for value in ("*", "regex:.*", ["a", "b"]):
             for action in ("allow", "deny"):
-                assert make(value, action)(asked) in (True, False), name
-    assert FILTERS["input"]({"a": {"b": "*"}}, "allow")(asked) in (True, False)
+                assert make(value, action)(asked) in (True, False, None), name
+    assert FILTERS["input"]({"a": {"b": "*"}}, "allow")(asked) in (True, False, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -415,6 +416,31 @@ def test_without_round_numbers_neighbours_are_one_answer(order: list[str], expec
         **{f"{name}.": ev.CallCompleted(aliases=(Alias("t", name),), output="x") for name in "12"},
     }
     assert shape(chat_history(written([kinds[name] for name in order]).state)) == expected
+
+
+def steps(entries: list[Any]) -> int:
+    """How many functions are entered, or gone on with, to make a history."""
+    count = 0
+
+    def counting(frame: Any, what: str, arg: Any) -> None:
+        nonlocal count
+        count += what == "call"
+
+    sys.setprofile(counting)
+    try:
+        chat_history(entries)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_a_history_costs_what_it_is_long() -> None:
+    """C12: calls of which each begins before the last one has ended are one long round."""
+
+    def chain(length: int) -> list[Any]:
+        return [call(id=10 * n, end=10 * n + 15, call_id=f"exec_{n:012x}", tool_call_id=f"c{n}") for n in range(length)]
+
+    assert steps(chain(400)) < 5 * steps(chain(100))
 
 
 def test_anthropic_hears_a_person_first_and_results_in_front() -> None:

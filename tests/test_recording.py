@@ -52,6 +52,14 @@ async def test_a_stream_passes_unchanged_and_each_chunk_is_durable_first(ledger:
     assert passed == said
 
 
+async def test_what_comes_live_has_the_time_at_which_it_came(ledger: Ledger) -> None:
+    """Not the one at which another clock says that the answer began, which all its chunks repeat."""
+    before = await ledger.store.clock()
+    async for _ in ledger.session("s").record(each(says("Now.")), format="openai"):
+        pass
+    assert all(before <= event.at <= before + 60_000 for event in await events(ledger, "s"))
+
+
 async def test_a_recorded_call_is_taken_up_by_the_models_id(ledger: Ledger) -> None:
     """The stream proposes it, the program runs it: one call, completed."""
     session = ledger.session("s")
@@ -191,3 +199,104 @@ async def test_plain_text_is_recorded_to_its_last_character(ledger: Ledger) -> N
     assert [entry.content for entry in shown if isinstance(entry, Message)] == ["First ", " and then <shell>oops"]
     assert (await call_of(ledger)).raw_input == {"command": "ls"}
     await ledger.append("s", [ev.CallCancelled(call=(await call_of(ledger)).call_id)])
+
+
+TWO = calls(("call_1", "ls", {"path": "/a"}), ("call_2", "ls", {"path": "/b"}))
+
+
+async def statuses(ledger: Ledger) -> list[str]:
+    return [entry.status for entry in (await ledger.snapshot("s")).entries if isinstance(entry, ToolCall)]
+
+
+async def test_a_scope_that_cancels_again_and_again_leaves_nothing_open(ledger: Ledger) -> None:
+    """C5: web frameworks cancel by scopes, in which every wait is cancelled, also that for the last write."""
+    import anyio
+
+    async def hangs() -> AsyncIterator[Any]:
+        for chunk in TWO[:-1]:
+            yield chunk
+        scope.cancel()
+        await anyio.sleep(3600)
+
+    with anyio.CancelScope() as scope:
+        async for _ in ledger.session("s").record(hangs(), format="openai"):
+            pass
+    assert await statuses(ledger) == ["cancelled", "cancelled"]
+
+
+async def test_half_a_line_of_a_broken_stream_does_not_spoil_the_next_stream(ledger: Ledger) -> None:
+    """Each stream begins with a line of its own."""
+
+    async def broken() -> AsyncIterator[Any]:
+        yield b'data: {"choices": [{"del'
+        raise ConnectionError
+
+    session = ledger.session("s")
+    with pytest.raises(ConnectionError):
+        async for _ in session.record(broken(), format="openai"):
+            pass
+    whole = model_server.chunk({"content": "Whole."})
+    async for _ in session.record([f"data: {json.dumps(whole)}\n\n".encode()], format="openai"):
+        pass
+    assert [event.text for event in await events(ledger, "s") if isinstance(event, ev.MessageDelta)] == ["Whole."]
+
+
+async def test_frames_of_several_lines_as_text_are_recorded(ledger: Ledger) -> None:
+    """A frame of SSE may name its event before its data; one text may hold several frames, or a value over lines."""
+    first, *others = [json.dumps(chunk) for chunk in says("Good morning.")]
+    frames = [json.dumps(json.loads(first), indent=1), "".join(f"event: x\r\ndata: {one}\r\n\r\n" for one in others)]
+    async for _ in ledger.session("s").record(frames, format="openai"):
+        pass
+    said = (await ledger.snapshot("s")).entries
+    assert [entry.content for entry in said if isinstance(entry, Message)] == ["Good morning."]
+    assert not [event for event in await events(ledger, "s") if isinstance(event, ev.Raw) and event.body in frames]
+
+
+async def test_a_stream_that_breaks_off_ends_no_call_of_the_one_before(ledger: Ledger) -> None:
+    """A call that an earlier, whole stream proposed is being run, and goes on."""
+
+    async def broken() -> AsyncIterator[Any]:
+        yield says("Well")[0]
+        raise ConnectionError
+
+    session = ledger.session("s")
+    await session.turn("How is the weather?")
+    async for _ in session.record(each(CALLING), format="openai"):
+        pass
+    async with session.call("get_weather", {"city": "Paris"}, alias=("openai", "call_1")) as call:
+        with pytest.raises(ConnectionError):
+            async for _ in session.record(broken(), format="openai"):
+                pass
+        call.complete(20)
+    assert (await call_of(ledger)).status == "completed"
+    await session.end_turn()
+
+
+async def test_streams_that_are_recorded_at_once_are_not_mixed_up(ledger: Ledger) -> None:
+    """Two answers of a model, interleaved in one session: each keeps its arguments."""
+    session = ledger.session("s")
+    wanted = {"call_1": {"path": "/a" * 30}, "call_2": {"path": "/b" * 30}}
+    both = [session.record(each(calls((name, "ls", given))), format="openai") for name, given in wanted.items()]
+    going = list(both)
+    while going:
+        for stream in list(going):
+            if await anext(stream, None) is None:
+                going.remove(stream)
+    made = [entry for entry in (await ledger.snapshot("s")).entries if isinstance(entry, ToolCall)]
+    assert {entry.tool_call_id: entry.raw_input for entry in made} == wanted
+    for entry in made:
+        await ledger.append("s", [ev.CallCancelled(call=entry.call_id)])
+
+
+def test_a_long_line_costs_its_length() -> None:
+    """C12: a line that comes in many pieces is put together once."""
+    import time
+
+    def took(pieces: int) -> float:
+        wire, began = Wire(plain_text=False), time.process_time()
+        for _ in range(pieces):
+            wire.messages(b"x" * 500)
+        return time.process_time() - began
+
+    took(100)
+    assert took(4_000) < 1.0, "put together anew for each piece it takes three seconds"

@@ -183,6 +183,49 @@ def test_what_is_sent_again_after_a_reconnection_says_nothing_new() -> None:
     assert drafted([*stream[:middle], *stream[3:middle], *stream[middle:]]) == drafted(stream)
 
 
+def test_the_last_event_before_a_reconnection_may_be_sent_again_too() -> None:
+    """A replay goes on after it, not with it."""
+    begun = {"type": "response.created", "sequence_number": 0, "response": {"id": "resp_1"}}
+    place = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
+    stream = [begun] + [
+        {"type": "response.output_text.delta", **place, "sequence_number": number, "delta": text}
+        for number, text in enumerate("abc", 1)
+    ]
+    for cut in range(1, len(stream) + 1):
+        assert drafted(stream[:cut] + stream) == drafted(stream)
+
+
+def test_events_that_all_have_one_number_are_all_heard() -> None:
+    """Not every server counts."""
+    place = {"item_id": "msg_1", "output_index": 0, "content_index": 0, "sequence_number": 0}
+    begun = {"type": "response.created", "sequence_number": 0, "response": {"id": "resp_1"}}
+    stream = [{"type": "response.output_text.delta", **place, "delta": text} for text in "abc"]
+    assert [event.text for event in of(ev.MessageDelta, drafted([begun, *stream]))] == list("abc")
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_calls_whose_items_have_one_id_are_as_many_calls(streamed: bool) -> None:
+    """C3: the id of the call counts, not that of the item."""
+    items = [call(f"call_{n}", arguments=f'{{"n":{n}}}', id="fc_0") for n in range(3)]
+    events = [
+        {"type": f"response.output_item.{verb}", "output_index": n, "item": item if verb == "done" else begun}
+        for n, item in enumerate(items)
+        for begun in ({**item, "arguments": ""},)
+        for verb in ("added", "done")
+    ]
+    end = {"type": "response.completed", "response": whole(*items)}
+    desk = desk_of("responses", [*events, end] if streamed else [whole(*items)])
+    assert [(one.tool_call_id, one.raw_input) for one in calls_on(desk)] == [(f"call_{n}", {"n": n}) for n in range(3)]
+
+
+def test_an_item_that_has_another_id_in_every_event_is_one_call() -> None:
+    """Its place is the same."""
+    search = {"type": "web_search_call", "status": "completed", "action": {"query": "x"}}
+    done = {"type": "response.output_item.done", "output_index": 0, "item": {**search, "id": "ws_1"}}
+    end = {"type": "response.completed", "response": whole({**search, "id": "ws_2"})}
+    assert len(calls_on(desk_of("responses", [done, end]))) == 1
+
+
 # Tools that the provider runs
 
 
@@ -292,6 +335,13 @@ def test_what_goes_on_from_a_response_is_all_news() -> None:
     again = {"model": "m", "previous_response_id": "resp_1", "input": "Go."}
     events = drafted([USER, whole(said("Which?")), again])
     assert [event.text for event in of(ev.MessageUser, events)] == ["Go.", "Go."]
+
+
+def test_where_the_server_keeps_the_conversation_all_is_news() -> None:
+    """A person may say the same again."""
+    asks = {"model": "m", "conversation": "conv_1", "input": "Yes."}
+    talk = [message for n in range(3) for message in (asks, whole(said(f"{n}", f"msg_{n}"), identity=f"resp_{n}"))]
+    assert len(of(ev.MessageUser, drafted(talk))) == 3
 
 
 def test_a_prompt_may_be_a_plain_text() -> None:

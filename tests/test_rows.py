@@ -362,6 +362,17 @@ def test_ids_that_start_anew_with_every_turn_are_new_calls() -> None:
     assert found == [None, "second", None]
 
 
+@pytest.mark.parametrize("order", [(2, 3), (3, 2)])
+def test_a_reason_too_long_to_show_is_kept_whole(order: tuple[int, int]) -> None:
+    """Once, whether the row that gives it stands behind its call or before it."""
+    asked, told = order
+    why = row(told, "TOOL", {"tool_call_id": "a", "content": "no " * 5000})
+    thread = [row(1, "USER", {"content": "hi"}), row(asked, "AI_TOOL", {}, [call("a", False)]), why]
+    decoder = RowsDecoder()
+    fed = [draft.event for one in sorted(thread, key=lambda one: one["id"]) for draft in decoder.feed(one)]
+    assert [event.body for event in fed if isinstance(event, ev.Raw)] == [why]
+
+
 def test_an_early_result_is_of_the_call_in_its_own_turn() -> None:
     """C2: although an open call of an earlier turn has the same id; in messages and in the session alike."""
     rows = [

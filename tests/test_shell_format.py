@@ -426,6 +426,19 @@ def test_what_a_tool_call_repeats_is_one_call() -> None:
     assert reading.verdicts[-1] == "duplicate"
 
 
+def test_an_id_that_comes_again_for_another_command_is_another_call() -> None:
+    """C2: after the end of the first one; while that is open, it is the same call told anew."""
+    ids = {"commandId": "x"}
+    first = [{"type": "tool-call", "command": "ls", **ids}, {"type": "tool-result", "result": "1", **ids}]
+    again = [{"type": "tool-call", "command": "pwd", **ids}, {"type": "tool-start", "command": "pwd", **ids}]
+    reading = Reading().feed(*first, *again, {"type": "tool-result", "result": "2", **ids})
+    assert [(call.title, call.status, call.output) for call in reading.calls] == [
+        ("ls", "completed", "1"),
+        ("pwd", "completed", "2"),
+    ]
+    assert [call.title for call in Reading().feed(first[0], *again).calls] == ["pwd"]
+
+
 def test_an_id_of_the_producers_own_names_the_command_of_the_text() -> None:
     """Each `tool-call` takes the oldest command of its text that none has named, and both names lead to the call."""
     reading = Reading().feed(text("<shell>ls</shell><shell>id</shell><shell>ls</shell>"))
@@ -561,6 +574,12 @@ def test_a_producer_that_repeats_its_text_is_read_once() -> None:
     assert reading.close().said == ["Hm ", " ", "."]
 
 
+def test_a_command_of_a_text_that_is_told_otherwise_is_found_once() -> None:
+    """S0.1: the text is read anew, and its commands have the ids that they had."""
+    reading = Reading(chunks="cumulative").feed("<shell>ls</shell> hello", "<shell>ls</shell> help")
+    assert [call.title for call in reading.calls] == ["ls"]
+
+
 def test_a_prompt_begins_a_turn_and_done_ends_it_once() -> None:
     """A second `done` says nothing new, and the reason is the producer's."""
     reading = Reading().feed(PROMPT, "Hello", {"type": "done", "reason": "max_turn_requests"}, DONE).close()
@@ -647,6 +666,21 @@ def test_what_is_not_understood_is_kept_whole(message: Any) -> None:
     """C11: one `raw`, and nothing else."""
     (draft,) = ShellDecoder().feed(message)
     assert draft.event == ev.Raw(format="shell", body=message)
+
+
+def test_a_message_is_kept_once() -> None:
+    """However many reasons there are to keep it."""
+    failed = {"type": "error", "error": "no model", "code": 7}
+    assert Reading().feed(failed).raws == [failed]
+
+
+def test_messages_inside_of_messages_are_no_parts() -> None:
+    """C11: they are kept, however deep they go."""
+    message: Any = {"type": "text", "text": "a"}
+    for _ in range(5000):
+        message = {"role": "assistant", "parts": [message]}
+    (kept, *_) = ShellDecoder().feed(message)
+    assert isinstance(kept.event, ev.Raw) and kept.event.body is message["parts"][0]
 
 
 def test_a_message_that_says_more_is_kept_beside_what_was_taken() -> None:

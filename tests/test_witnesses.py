@@ -157,6 +157,13 @@ def test_texts_are_paired_by_their_order_around_equal_ones() -> None:
     assert (found.entry, desk.log[found.seq - 1].text) == (0, "d")
 
 
+def test_what_is_said_again_and_again_in_a_long_session_is_compared_by_its_order() -> None:
+    """Every second message is the same, and every other one differs: that is told at once."""
+    said, told = ([ev.MessageUser(text=f"{who} {n}" if n % 2 else "go on") for n in range(3000)] for who in "ab")
+    found = otherwise(replay(recorded(*said), *told))
+    assert found == [("content", f"a {n}", f"b {n}") for n in range(1, 3000, 2)]
+
+
 def test_a_message_around_a_call_is_one_if_it_has_an_id() -> None:
     """The replay tells it as one; who said it, and whether it was only thought, is told apart."""
     live = [ev.MessageDelta(text="I ", message_id="m"), ev.CallCompleted(aliases=ONE)]

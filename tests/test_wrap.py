@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 
 from callslip import events as ev
 from callslip.entries import Message, PermissionRequest
+from callslip.errors import Refused, StoreError
 from callslip.ledger import Ledger, open_ledger
 from callslip.store import sqlite_file
 from callslip.wrap import recorder as recording
@@ -273,6 +274,15 @@ def test_an_agent_that_is_killed_within_a_call_ends_the_call(path: str) -> None:
     assert (call.status, call.reason) == ("lost", "the agent was killed (SIGKILL) before this call ended")
     ended = [event for event in log(path, "acp_agent-one") if isinstance(event, ev.TurnEnded)]
     assert [event.reason for event in ended] == ["eof"]
+
+
+def test_half_a_line_of_the_client_is_kept_when_the_agent_ends(path: str) -> None:
+    """The client is still there, within a line that nobody will read to its end."""
+    with Client([*wrapping(path, "--session", "s"), "sh", "-c", "head -c 4 >/dev/null"]) as client:
+        assert client.process.stdin is not None
+        client.process.stdin.write(b"half")
+        assert client.left() == (0, b"")
+    assert [event.body["msg"] for event in log(path, "s")] == ["half"]
 
 
 def test_an_agent_that_ends_within_a_call_names_its_status(path: str) -> None:
@@ -629,14 +639,14 @@ tool = "Do"
 input.command = "git status"
 
 [[rule]]
-action = "deny"
-path = "/etc/**"
-reason = "not there"
-
-[[rule]]
 action = "allow"
 kind = "think"
 always = true
+
+[[rule]]
+action = "deny"
+path = "/etc/**"
+reason = "not there"
 
 [[rule]]
 action = "ask"
@@ -659,7 +669,7 @@ def about(**call: Any) -> str:
     [
         ({"rawInput": {"command": "git status"}}, "yes", "completed", "rule 1 of the policy"),
         ({"locations": [{"path": "/etc/passwd"}]}, "no", "denied", "not there"),
-        ({"kind": "think"}, "always", "completed", "rule 3 of the policy"),
+        ({"kind": "think"}, "always", "completed", "rule 2 of the policy"),
     ],
 )
 def test_a_policy_answers_in_the_clients_place(
@@ -931,3 +941,48 @@ async def test_chatter_before_any_session_does_not_pile_up(db: str) -> None:
         assert len(names) == 2 and "agent-one" in names
         found = [event for name in names async for event in ledger.events(name)]
         assert len([event for event in found if isinstance(event, ev.Raw)]) == len(chatter)
+
+
+@pytest.mark.anyio
+async def test_many_short_lines_before_a_session_wait_for_it(db: str) -> None:
+    """What counts is how much was said, not in how large a piece it came."""
+    chatter = Frame(FROM_AGENT, 1.7e9, b'"starting"\n' * 2000)
+    await recorded(db, [chatter, said("a")], Names(["agent"]))
+    async with sound_ledger(db) as ledger:
+        assert [row.name for row in (await ledger.sessions()).items] == ["agent-one"]
+
+
+@pytest.mark.anyio
+async def test_a_line_that_was_under_way_when_the_front_was_killed_is_kept(db: str) -> None:
+    """As the text it is; it is no line of those that were counted."""
+    told = await recorded(db, [said("a"), Frame(FROM_CLIENT, 1.7e9, b'{"method": "session/pro')])
+    async with sound_ledger(db) as ledger:
+        raws = [event.body["msg"] async for event in ledger.events("s") if isinstance(event, ev.Raw)]
+    assert raws == ['{"method": "session/pro'] and told[-1] == "+1"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("failing", range(1, 9))
+async def test_a_disk_that_fails_at_any_write_makes_nothing_come_twice(
+    db: str, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    """Neither when messages are written together, nor when one is refused and they are written one by one."""
+    append, writes = Ledger.append, 0
+
+    async def broken(self: Any, session: str, drafts: Any, **more: Any) -> Any:
+        nonlocal writes
+        writes += 1
+        if writes == failing:
+            raise StoreError("the disk failed")
+        if any(isinstance(draft.event, ev.MessageDelta) and "bad" in draft.event.text for draft in drafts):
+            raise Refused("text", "is bad")
+        return await append(self, session, drafts, **more)
+
+    monkeypatch.setattr(Ledger, "append", broken)
+    monkeypatch.setattr(recording, "PAUSE", 0.01)
+    lines = b"".join(said(text).data for text in ("a", "bad", "b", "c"))
+    told = await recorded(db, [Frame(FROM_AGENT, 1.7e9, lines)])
+    async with sound_ledger(db) as ledger:
+        found = [event async for event in ledger.events("s")]
+    assert "".join(event.text for event in found if isinstance(event, ev.MessageDelta)) == "abc"
+    assert len([event for event in found if isinstance(event, ev.Raw)]) == 1 and told[-1] == "+4"

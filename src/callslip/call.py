@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from callslip.session import Session
 
 T = TypeVar("T")
+S = TypeVar("S")
 SOURCE = "python"
 LONGEST_REASON = 2000
 OPTIONS = [
@@ -28,6 +29,13 @@ OPTIONS = [
     {"optionId": "deny", "name": "Deny", "kind": "reject_once"},
 ]
 _NEW = "new:1"
+
+
+class _Ended:
+    """That somebody else ended the call, and how."""
+
+    def __init__(self, row: CallRow) -> None:
+        self.row = row
 
 
 class Call:
@@ -74,7 +82,7 @@ class Call:
             await certainly(self._begin())
             if self._approve:
                 await self._answer()
-                await certainly(self._append(ev.CallStarted(call=self.id)))
+                await certainly(self._open(ev.CallStarted(call=self.id)))
         except BaseException as error:
             if self.id:
                 with contextlib.suppress(StoreError):  # A closed ledger has ended the call itself.
@@ -97,9 +105,16 @@ class Call:
             drafts = [ev.ApprovalRequested(call=name, options=self._options or OPTIONS, expires_at=expires)]
         if not self._proposed:
             drafts.insert(0, self._proposal())
+        await self._open(*drafts)
+
+    async def _open(self, *drafts: Event) -> None:
+        """Write what must come before the work. A call that somebody has ended by then is not run."""
         done = (await self._append(*drafts))[-1]
         assert isinstance(done, ev.CallEvent)
         self.id, self._asked = done.call, done.seq
+        if done.verdict != "applied":
+            row = await self.result()
+            raise CallEnded(row.state, row.reason or "the call had ended before it could be run")
 
     def _proposal(self) -> Event:
         return ev.CallProposed(
@@ -127,7 +142,7 @@ class Call:
     async def _abandon(self, error: BaseException) -> None:
         row = await self.session.ledger.store.call(self.id)
         if row is not None and row.state not in ENDS:
-            await self._append(ev.CallCancelled(call=self.id, reason=_why(error)))
+            await self._append(ev.CallCancelled(call=self.id, reason=why(error)))
 
     def complete(self, output: Any = None, **told: Any) -> None:
         """What came out; taken at the end of the block. Anything will do: it is made JSON (S1.5)."""
@@ -149,21 +164,15 @@ class Call:
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of some work. If somebody ends the call meanwhile the work is stopped, and CallEnded raised."""
-        session = self.session
-        working = asyncio.ensure_future(work)
-        ended = asyncio.ensure_future(session.ledger.feed.until_ended(session.name, self.id))
-        try:
-            await asyncio.wait([working, ended], return_when=asyncio.FIRST_COMPLETED)
-            if working.done():
-                return working.result()
-            ended.result()
-            self._over = True
-            row = await self.result()
-            raise CallEnded(row.state, row.reason or "somebody ended the call while it ran")
-        finally:
-            working.cancel()
-            ended.cancel()
-            await asyncio.gather(working, ended, return_exceptions=True)
+        made = await either(work, self._ended())
+        if not isinstance(made, _Ended):
+            return made
+        self._over = True
+        raise CallEnded(made.row.state, made.row.reason or "somebody ended the call while it ran")
+
+    async def _ended(self) -> _Ended:
+        await self.session.ledger.feed.until_ended(self.session.name, self.id)
+        return _Ended(await self.result())
 
     async def progress(self, text: str = "", **told: Any) -> None:
         """Tell more while it runs: output to append, or title, content, locations, progress."""
@@ -192,9 +201,9 @@ class Call:
         if timed_out:
             return ev.CallExpired(call=self.id, reason=f"no result within {self._timeout:g} s")
         if isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
-            return ev.CallCancelled(call=self.id, reason=_why(error))
+            return ev.CallCancelled(call=self.id, reason=why(error))
         if error is not None:
-            return ev.CallFailed(call=self.id, error=codec.safe(error), reason=_why(error))
+            return ev.CallFailed(call=self.id, error=codec.safe(error), reason=why(error))
         return self._outcome or ev.CallCompleted(call=self.id)
 
     async def result(self) -> CallRow:
@@ -208,11 +217,28 @@ class Call:
 async def certainly(writing: Coroutine[Any, Any, T]) -> T:
     """Finish a write although its writer is cancelled meanwhile: what became of a call must be known."""
     task = asyncio.ensure_future(writing)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is None:
+        return task.result()
+    task.exception()  # Nobody waits for it any more.
+    raise cancelled
+
+
+async def either(work: Coroutine[Any, Any, T], stop: Coroutine[Any, Any, S]) -> T | S:
+    """The result of some work, or what stops it: whichever is there first. The other has ended then too."""
+    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop)
     try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise
+        await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
+        return (working if working.done() else stopping).result()
+    finally:
+        working.cancel()
+        stopping.cancel()
+        await asyncio.gather(working, stopping, return_exceptions=True)
 
 
 def _without_outcome(ending: ev.CallEnd, refusal: Refused) -> ev.CallEnd:
@@ -222,7 +248,8 @@ def _without_outcome(ending: ev.CallEnd, refusal: Refused) -> ev.CallEnd:
     return kind(call=ending.call, reason=reason[:LONGEST_REASON], error=str(refusal))
 
 
-def _why(error: BaseException) -> str:
+def why(error: BaseException) -> str:
+    """What went wrong, in a line that a model and a person can read."""
     if isinstance(error, asyncio.CancelledError) and not error.args:
         return "cancelled by the program that ran it"
     try:

@@ -36,14 +36,24 @@ async def result_of(function: Callable[..., Any], given: inspect.BoundArguments,
         return last
     if inspect.isgeneratorfunction(function):
         generator = run()
-        while (item := await asyncio.to_thread(next, generator, _DONE)) is not _DONE:
+        while (item := await _in_thread(functools.partial(next, generator, _DONE))) is not _DONE:
             last = item
             await call.progress(_line(item))
         return last
     if inspect.iscoroutinefunction(function):
         return await run()
-    result = await asyncio.to_thread(run)
+    result = await _in_thread(run)
     return await result if inspect.isawaitable(result) else result
+
+
+async def _in_thread(run: Callable[[], Any]) -> Any:
+    def told() -> Any:
+        try:
+            return run()
+        except StopIteration as error:  # No future can hold it: whoever waits would wait for ever.
+            raise RuntimeError(f"the function raised StopIteration: {error}") from error
+
+    return await asyncio.to_thread(told)
 
 
 _DONE = object()

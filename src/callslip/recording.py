@@ -13,6 +13,7 @@ from msgspec import structs, to_builtins
 
 from callslip import codec
 from callslip import events as ev
+from callslip.call import certainly
 from callslip.decide import NEW
 from callslip.errors import Refused
 from callslip.events import CallEvent, Chunks, Draft, Event
@@ -55,10 +56,12 @@ class Recorder:
         return made
 
     async def finish(self) -> list[Event]:
-        """The stream ended as it should; its last line may lack its end."""
+        """The stream ended as it should; its last line may lack its end. Whoever runs its calls has them now."""
         made = await self.take(b"\n")
         ended = registry.find(self.format).ended
-        return made if ended is None else made + await self.take(ended)
+        made = made if ended is None else made + await self.take(ended)
+        self.open.clear()
+        return made
 
     async def write(self, drafts: list[Draft], message: Any = None) -> list[Event]:
         """Append what was drafted from a message; of what the ledger refuses, as it came (C11)."""
@@ -69,10 +72,13 @@ class Recorder:
         return made
 
     async def _append(self, drafts: Sequence[Draft]) -> list[Event]:
+        """What comes live happens now: the time in a chunk is mostly when its answer began, by another clock."""
+        drafts = [_now(draft) for draft in drafts]
         return await self._ledger.append(self._session, drafts, source=self.format, owner=self._ledger.owner)
 
     async def close(self, reason: str, detail: str = "") -> None:
-        """The stream is over before its time: so are the turn that it began, and its calls."""
+        """The stream is over before its time: so are its last line, the turn that it began, and its calls."""
+        self._wire = Wire(registry.find(self.format).plain)
         await self.write(self._decoder.close(reason))
         why = f"{BROKE_OFF}: {detail}" if detail else BROKE_OFF
         ending = ev.CallCancelled if reason == "cancelled" else ev.CallLost
@@ -81,6 +87,10 @@ class Recorder:
             if row is not None and row.state not in ENDS:
                 await self._ledger.append(self._session, [ending(call=call, reason=why)], source="callslip")
         self.open.clear()
+
+
+def _now(draft: Draft) -> Draft:
+    return structs.replace(draft, event=structs.replace(draft.event, at=0)) if draft.event.at else draft
 
 
 async def append_what_can_be(
@@ -131,10 +141,10 @@ async def recorded(recorder: Recorder, stream: AsyncIterable[T] | Iterable[T]) -
                 yield chunk
         await recorder.finish()
     except Exception as error:
-        await recorder.close("error", f"{type(error).__name__}: {error}"[:500])
+        await certainly(recorder.close("error", f"{type(error).__name__}: {error}"[:500]))
         raise
     except BaseException:  # Cancelled, or nobody reads on.
-        await recorder.close("cancelled")
+        await certainly(recorder.close("cancelled"))
         raise
 
 
@@ -143,18 +153,39 @@ class Wire:
 
     def __init__(self, plain_text: bool) -> None:
         self._plain_text = plain_text
-        self._rest = b""
+        self._begun: list[bytes] = []
+        self._size = 0
 
     def messages(self, chunk: Any) -> list[Any]:
         """The messages that are whole once this chunk has come."""
         if isinstance(chunk, bytes | bytearray):
-            *lines, self._rest = (self._rest + chunk).split(b"\n")
-            if len(self._rest) > LONGEST_LINE:
-                raise Refused("stream", "a line of it is too long", LONGEST_LINE)
-            return [message for line in lines for message in self._line(line)]
+            return self._bytes(bytes(chunk))
         if isinstance(chunk, str):
-            return [chunk] if self._plain_text else self._line(chunk.encode("utf-8", "surrogatepass"))
+            return [chunk] if self._plain_text else self._text(chunk.encode("utf-8", "surrogatepass").strip())
         return [as_json(chunk)]
+
+    def _bytes(self, data: bytes) -> list[Any]:
+        """A line that comes in pieces is put together once, at its end (C12)."""
+        *ends, rest = data.split(b"\n")
+        found: list[Any] = []
+        for end in ends:
+            found += self._line(b"".join([*self._begun, end]))
+            self._begun, self._size = [], 0
+        self._begun.append(rest)
+        self._size += len(rest)
+        if self._size > LONGEST_LINE:
+            raise Refused("stream", "a line of it is too long", LONGEST_LINE)
+        return found
+
+    def _text(self, text: bytes) -> list[Any]:
+        """A line, a value over several lines, or several lines."""
+        lines = text.split(b"\n")
+        if len(lines) == 1:
+            return self._line(text)
+        try:
+            return [codec.parse(text)]
+        except Refused:
+            return [message for line in lines for message in self._line(line)]
 
     def _line(self, line: bytes) -> list[Any]:
         """A line of an SSE response, or a JSON value; what is neither is passed on as the text it is."""

@@ -99,12 +99,15 @@ class Session:
         that it has left open end; after a whole stream they wait to be run. Rounds are told apart by their order, so
         record those of one turn through the same session object.
         """
-        recorder = self._recorders.get(format)
+        recorder = self._recorders.pop(format, None)  # Another stream that comes meanwhile needs its own.
         if recorder is None or (chunks and chunks != recorder.chunks):
-            recorder = self._recorders[format] = Recorder(self.ledger, self.name, format, chunks=chunks)
-        async with contextlib.aclosing(recorded(recorder, stream)) as passed:
-            async for chunk in passed:
-                yield chunk
+            recorder = Recorder(self.ledger, self.name, format, chunks=chunks)
+        try:
+            async with contextlib.aclosing(recorded(recorder, stream)) as passed:
+                async for chunk in passed:
+                    yield chunk
+        finally:
+            self._recorders[format] = recorder
 
     def tool(
         self,

@@ -165,8 +165,12 @@ def _who(entry: Message | Thought) -> str:
 
 
 def _unequal(recorded: list[_Said], replayed: list[_Said]) -> Iterator[tuple[_Said | None, _Said | None]]:
-    """Few agents replay ids, so that texts are paired by their order, around those that are equal."""
+    """Few agents replay ids, so that texts are paired by their order, around those that are equal.
+
+    In a long session what is said again and again pairs nothing by itself: to try it all would take minutes.
+    """
     texts = [one.text for one in recorded], [one.text for one in replayed]
-    for how, i, j, k, m in SequenceMatcher(None, *texts, autojunk=False).get_opcodes():
+    for how, i, j, k, m in SequenceMatcher(None, *texts).get_opcodes():
         if how != "equal":
-            yield from zip_longest(recorded[i:j], replayed[k:m])
+            pairs = zip_longest(recorded[i:j], replayed[k:m])
+            yield from ((left, right) for left, right in pairs if not (left and right and left.text == right.text))

@@ -20,8 +20,8 @@ from callslip import events as ev
 from callslip.agent.models import Model
 from callslip.agent.tagged import Tagged
 from callslip.agent.tools import Tool
-from callslip.call import certainly
-from callslip.errors import CallEnded, Denied, Illegal
+from callslip.call import certainly, either, why
+from callslip.errors import CallEnded, Denied, SlowReader
 from callslip.events import Event
 from callslip.formats import registry
 from callslip.formats.shell.history import model_messages
@@ -29,7 +29,9 @@ from callslip.lifecycle import ENDS, ends
 from callslip.recording import Recorder
 from callslip.session import Session
 
-LONGEST_DETAIL = 2000
+GAVE_UP = "the tool cancelled itself"
+NO_OBJECT = "the arguments are not a JSON object"
+_STOPS = (asyncio.CancelledError, KeyboardInterrupt, SystemExit)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,24 +85,19 @@ class Agent:
         self._history = model_messages if shell else registry.encoder(model.format)
 
     async def run(self, prompt: str) -> Outcome:
-        """Answer a prompt. Cancelling it ends the tool that runs, and the turn."""
-        turn = await certainly(self.session.turn(prompt))
-        running = _Turn(self, turn)
+        """Answer a prompt. Cancelling it ends the tool that runs, and the turn; so does who ends the turn elsewhere."""
+        running = _Turn(self)
         try:
-            reason = await running.rounds()
-        except asyncio.CancelledError:
-            await certainly(self._end(turn, "cancelled"))
+            await certainly(running.begin(prompt))
+            reason = await running.answer()
+        except _STOPS:
+            await certainly(running.end("cancelled"))
             raise
         except Exception as error:
-            await certainly(self._end(turn, "error", f"{type(error).__name__}: {error}"[:LONGEST_DETAIL]))
+            await certainly(running.end("error", why(error)))
             raise
-        await certainly(self._end(turn, reason))
-        return Outcome(turn, reason, running.iterations, running.said)
-
-    async def _end(self, turn: str, reason: str, detail: str = "") -> None:
-        """Once: somebody else may have stopped the turn meanwhile."""
-        with contextlib.suppress(Illegal):
-            await self.session.append(ev.TurnEnded(turn=turn, reason=reason, detail=detail))
+        await certainly(running.end(reason))
+        return Outcome(running.turn, reason, running.iterations, await running.said())
 
     async def messages(self) -> list[Any]:
         """The session as the model is shown it."""
@@ -124,7 +121,7 @@ class Agent:
         elif wanted.input is UNSET:
             await self.refuse(wanted, "the answer ended before the arguments were whole")
         elif not isinstance(wanted.input, dict | None):
-            await self.refuse(wanted, "the arguments are not a JSON object")
+            await self.refuse(wanted, NO_OBJECT)
         else:
             with contextlib.suppress(Denied, CallEnded):
                 await self._run(wanted, tool)
@@ -142,28 +139,81 @@ class Agent:
         input = cast("dict[str, Any]", wanted.input or {})
         made = self.session.call(tool.name, input, timeout=tool.timeout, approve=tool.approve, proposed=wanted.call)
         async with made as call:
-            given = call.input if call.edited else input
+            given: Any = call.input if call.edited else input
+            if not isinstance(given, dict):
+                return call.fail(NO_OBJECT, NO_OBJECT)
             try:
-                output = await call.run(tool.run(call, given))
+                output = await call.run(tool.run(call, cast("dict[str, Any]", given)))
                 if not call.decided:
                     call.complete(output)
             except CallEnded:
                 raise
-            except Exception as error:
-                call.fail(codec.safe(error), f"{type(error).__name__}: {error}"[:LONGEST_DETAIL])
+            except (Exception, asyncio.CancelledError) as error:
+                if _is_cancelled(error):
+                    raise
+                call.fail(codec.safe(error), GAVE_UP if isinstance(error, asyncio.CancelledError) else why(error))
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    """Whether somebody cancelled us. A tool may also give up by itself, which is an error like any other."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 class _Turn:
     """One turn under way."""
 
-    def __init__(self, agent: Agent, turn: str) -> None:
+    def __init__(self, agent: Agent) -> None:
+        self.turn = ""
         self.iterations = 0
-        self.said = ""
         self._agent = agent
-        self._tagged = agent.tagged(turn)
-        session = agent.session
-        self._recorder = Recorder(session.ledger, session.name, agent.model.format, decoder=self._tagged)
+        self._session = agent.session
+        self._tagged: Tagged | None = None
+        self._seen = self._asked = 0
         self._made: Counter[bytes] = Counter()
+
+    async def begin(self, prompt: str) -> None:
+        session, format = self._session, self._agent.model.format
+        self._seen = await self._head()
+        self.turn = await session.turn(prompt)
+        self._tagged = self._agent.tagged(self.turn)
+        self._recorder = Recorder(session.ledger, session.name, format, decoder=self._tagged)
+
+    async def end(self, reason: str, detail: str = "") -> None:
+        """Once: somebody else may have ended the turn meanwhile, or deleted the session."""
+        row = await self._session.ledger.store.session(self._session.name)
+        if row is not None and self.turn and row.turn == self.turn:
+            await self._session.append(ev.TurnEnded(turn=self.turn, reason=reason, detail=detail))
+
+    async def answer(self) -> str:
+        """Go through the rounds, unless somebody else ends the turn meanwhile. Why it is over."""
+        return await either(self.rounds(), self._ended())
+
+    async def _ended(self) -> str:
+        """Why somebody else ended the turn, once they have."""
+        ledger = self._session.ledger
+        while True:
+            with contextlib.suppress(SlowReader):
+                async with contextlib.aclosing(ledger.follow(self._session.name, self._seen)) as batches:
+                    async for batch in batches:
+                        for event in (stored.event for stored in batch):
+                            if isinstance(event, ev.TurnEnded) and (event.turn, event.verdict) == (
+                                self.turn,
+                                "applied",
+                            ):
+                                return event.reason
+                        self._seen = batch[-1].event.seq
+
+    async def said(self) -> str:
+        """What the model said last. From the log: what was held back of it came after its events."""
+        log = self._session.ledger.events(self._session.name, self._asked)
+        deltas = [event async for event in log if isinstance(event, ev.MessageDelta)]
+        source = self._agent.model.format
+        return "".join(event.text for event in deltas if (event.source, event.verdict) == (source, "applied"))
+
+    async def _head(self) -> int:
+        row = await self._session.ledger.store.session(self._session.name)
+        return row.head if row else 0
 
     async def rounds(self) -> str:
         """Ask and run until the model wants nothing more, or a limit is reached. Why it stopped."""
@@ -182,7 +232,7 @@ class _Turn:
     async def _ask(self) -> list[Wanted]:
         """One answer of the model, recorded as it comes. The calls that it leaves for us to run."""
         wanted: dict[str, Wanted] = {}
-        self.said = ""
+        self._asked = await self._head()
         stream = self._agent.stream(await self._agent.messages())
         try:
             async with contextlib.aclosing(stream):
@@ -201,9 +251,7 @@ class _Turn:
         for event in made:
             if event.verdict != "applied":
                 continue
-            if isinstance(event, ev.MessageDelta):
-                self.said += event.text
-            elif isinstance(event, ev.CallEvent) and ends(event):
+            if isinstance(event, ev.CallEvent) and ends(event):
                 wanted.pop(event.call, None)
             elif isinstance(event, ev.CallUpdate):
                 call = wanted.setdefault(event.call, Wanted(event.call))
@@ -222,9 +270,14 @@ class _Turn:
 
     async def _execute(self, wanted: list[Wanted]) -> None:
         if self._agent.limits.parallel:
+            return await self._execute_together(wanted)
+        for call in wanted:
+            await self._agent.execute(call)
+
+    async def _execute_together(self, wanted: list[Wanted]) -> None:
+        try:
             async with asyncio.TaskGroup() as group:
                 for call in wanted:
                     group.create_task(self._agent.execute(call))
-            return
-        for call in wanted:
-            await self._agent.execute(call)
+        except ExceptionGroup as errors:  # The first of them ended the others.
+            raise errors.exceptions[0] from errors

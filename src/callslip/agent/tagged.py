@@ -8,6 +8,7 @@ from callslip import events as ev
 from callslip.events import Alias, Draft, Event
 from callslip.formats import Decoder
 from callslip.formats.shell import Command, Piece, ShellParser, command_id
+from callslip.formats.shell.history import round_name
 
 NS = "shell"
 
@@ -15,7 +16,7 @@ NS = "shell"
 class Tagged:
     """A decoder around the one of the model's own format. Each round ends with `end_round`.
 
-    Every text is given the name of its round, so that a reload can tell the rounds apart.
+    Every text is given the name of its round, whatever the model calls it, so that a reload can tell the rounds apart.
     """
 
     def __init__(self, inner: Decoder, tool: str, turn: str) -> None:
@@ -41,7 +42,7 @@ class Tagged:
     def _draft(self, draft: Draft) -> list[Draft]:
         event = draft.event
         if isinstance(event, ev.MessageDelta):
-            self._last = structs.replace(event, message_id=event.message_id or f"{self._turn}.{self._iteration}")
+            self._last = structs.replace(event, message_id=round_name(self._turn, self._iteration))
             return self._drafts(self._parser.feed(event.text))
         return [draft]
 

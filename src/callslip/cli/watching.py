@@ -19,7 +19,8 @@ from callslip.entries import Put
 from callslip.ledger import Ledger
 from callslip.lifecycle import ENDS
 
-WORTH_A_LINE = {"running", "awaiting_approval", *ENDS}
+BREAKS = {"running", "awaiting_approval"}
+WORTH_A_LINE = {*BREAKS, *ENDS}
 
 
 class Watch:
@@ -33,11 +34,13 @@ class Watch:
         self._told: dict[int, str] = {}
         self._shown: dict[int, int] = {}
         self._speaking = 0
+        self._since = 0
 
     async def begin(self) -> None:
         """What is there already is not told again."""
         if await self._ledger.store.session(self._session) is not None:
             self._view.load(await self._ledger.snapshot(self._session))
+        self._since = self._view.seq
         for identity, entry in self._view.entries.items():
             self._told[identity] = entry.get("status", "")
             self._shown[identity] = len(entry.get("content") or "")
@@ -84,7 +87,7 @@ class Watch:
         self._speaking = 0
 
     def _line(self, entry: Json) -> None:
-        if self._told[entry["id"]] == "running" and self._speaking:
+        if entry["status"] in BREAKS:
             self._break()
         sign = timeline.STATES[entry["status"]][0]
         spent = took(entry.get("startedAt", 0), entry.get("endedAt", 0))
@@ -96,7 +99,7 @@ class Watch:
     async def ask(self) -> None:
         """Ask the person at the terminal; without one, say how to answer from elsewhere."""
         while True:
-            request = await self._view.until(View.request)
+            request = await self._view.until(self._request)
             if keys.may_ask():
                 await self._by_key(request)
             else:
@@ -105,11 +108,23 @@ class Watch:
             await self._until_answered(request)
 
     async def _by_key(self, request: Json) -> None:
-        output.say("   run it? press y or n")
+        output.say(f"   run it? press y or n: {self._asked(request)}")
         async with keys.pressed() as pressed:
             said = await first(yes_or_no(pressed), self._until_answered(request))
         if said in ("y", "n"):
             await answered(self._ledger, request["requestId"], yes=said == "y", by=user())
 
     async def _until_answered(self, request: Json) -> None:
-        await self._view.until(lambda view: view.request() is not request)
+        await self._view.until(lambda view: self._request(view) is not request)
+
+    def _request(self, view: View) -> Json | None:
+        """The first that waits. One that was there before was not told of here, and is for others to answer."""
+        asked = (entry for identity, entry in view.entries.items() if identity > self._since)
+        waiting = (entry for entry in asked if entry["type"] == "permission_request")
+        return next((entry for entry in waiting if entry.get("state", "pending") == "pending"), None)
+
+    def _asked(self, request: Json) -> str:
+        """What is asked about, whole: nobody can approve what they cannot see."""
+        calls = (entry for entry in self._view.entries.values() if entry.get("callId") == request["callId"])
+        call = next((entry for entry in calls if entry["type"] == "tool_call"), request)
+        return timeline.text_of(call.get("rawInput") or call.get("title") or "")

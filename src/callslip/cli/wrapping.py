@@ -70,7 +70,8 @@ def wrap(agent: tuple[str, ...], session: str | None, policy: str | None, fail_c
       reason = "nothing is removed here"
 
     Patterns fit whole texts; * is any text, in a path up to the next slash, ** beyond it. An answer is the agent's own
-    option for this once; with always = true, the one that it remembers. Rules believe what the agent says of its call.
+    option for this once; with always = true, the one that it remembers. Rules believe what the agent says of its call;
+    where it does not say what a rule that denies or asks looks at, you are asked.
     """
     command = list(agent)
     if sys.stdin.isatty():

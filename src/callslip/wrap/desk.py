@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from callslip import codec
-from callslip.errors import Refused
 from callslip.formats.acp.permission import question
 from callslip.formats.acp.update import ENDING, status_of, told
 from callslip.formats.acp.wire import Message
@@ -20,8 +19,8 @@ from callslip.wrap.policy import Policy, Rule, asked_of
 LONGEST = 16 * 2**20
 FOLLOWED = 256
 REQUEST = "session/request_permission"
-MARKS = (b"request_permission", b"tool_call")
-"""What a line must contain to be looked into."""
+MARKS = (b"request_permission", b"tool_call", b"\\u00")
+"""What a line must contain to be looked into: one of these words, or letters written so that it may be there unseen."""
 
 OPTIONS: dict[tuple[str, bool], tuple[str, ...]] = {
     ("allow", False): ("allow_once",),
@@ -52,8 +51,8 @@ class Desk:
     def sort(self, data: bytes) -> Iterator[tuple[bytes, Answer | None]]:
         """What is to be passed on, and each line that is not, with its answer; in the order in which they came."""
         passing: list[bytes] = []
-        for line in self._lines(data):
-            answer = self._judged(line)
+        for line, whole in self._lines(data):
+            answer = self._judged(line) if whole else None
             if answer is None:
                 passing.append(line)
                 continue
@@ -69,19 +68,21 @@ class Desk:
         if self._held:
             yield self._take()
 
-    def _lines(self, data: bytes) -> Iterator[bytes]:
+    def _lines(self, data: bytes) -> Iterator[tuple[bytes, bool]]:
+        """Lines, and whether each is a whole one; of one that is too long there are only parts."""
         *ends, rest = data.split(b"\n")
         for end in ends:
-            self._long = False
-            yield self._take() + end + b"\n"
+            whole, self._long = not self._long, False
+            yield self._take() + end + b"\n", whole
         if self._long and rest:
-            yield rest
+            yield rest, False
         elif rest:
             self._held.append(rest)
             self._size += len(rest)
         if self._size > LONGEST:
             self._long = True
-            yield self._take()
+            self._calls.clear()  # It may have told anything of any call.
+            yield self._take(), False
 
     def _take(self) -> bytes:
         held = b"".join(self._held)
@@ -92,17 +93,15 @@ class Desk:
     def _judged(self, line: bytes) -> Answer | None:
         try:
             return self._look(line)
-        except Exception:  # A defect of ours must not silence the agent: the client is asked.
+        except Exception:  # Not JSON, or a defect of ours, which must not silence the agent: the client is asked.
+            self._calls.clear()  # It may have told anything of any call.
             return None
 
     def _look(self, line: bytes) -> Answer | None:
         """The answer to a line, if it is a request that a rule decides."""
         if not any(mark in line for mark in MARKS):
             return None
-        try:
-            message = fields(codec.parse(line, max_bytes=2 * LONGEST))
-        except Refused:
-            return None
+        message = fields(codec.parse(line, max_bytes=2 * LONGEST))
         params = fields(message.get("params"))
         if message.get("method") == "session/update":
             self._follow(params)

@@ -12,6 +12,8 @@
 
 A rule fits if each of its filters does; one without filters fits everything. A request that no rule fits is asked.
 Patterns must fit the whole text. `*` is any text, but in a path it ends at the next slash, and `**` does not.
+What was not told cannot allow: if a rule that would stop or ask may fit, and only for want of what it looks at is not
+known to, a later rule does not allow; the client is asked. A path counts as it is written and as links lead it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Callable
+import unicodedata
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
@@ -31,6 +34,7 @@ from callslip.lifecycle import clean_name
 Action = Literal["allow", "deny", "ask"]
 ACTIONS = ("allow", "ask", "deny")
 REGEX = "regex:"
+WILD = r"(\*\*|\*|\?)"
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -41,9 +45,12 @@ class Asked(msgspec.Struct, frozen=True):
     title: str = ""
     input: Any = None
     paths: tuple[str, ...] = ()
+    unplaced: bool = True
+    """Some path is not known: none was told of, or one that does not say where it begins."""
 
 
-Test: TypeAlias = Callable[[Asked], bool]
+Test: TypeAlias = Callable[[Asked], bool | None]
+"""Whether a filter fits; None if that is not known."""
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -62,20 +69,34 @@ class Policy(msgspec.Struct, frozen=True):
     rules: tuple[Rule, ...]
 
     def decide(self, asked: Asked) -> Rule | None:
-        """The first rule that fits."""
-        return next((rule for rule in self.rules if all(test(asked) for test in rule.tests)), None)
+        """The first rule that fits; none if it would allow what an earlier one might have stopped."""
+        doubt = False
+        for rule in self.rules:
+            found = _each(test(asked) for test in rule.tests)
+            if found:
+                return None if doubt and rule.action == "allow" else rule
+            doubt = doubt or (found is None and rule.action != "allow")
+        return None
+
+
+def _each(found: Iterable[bool | None]) -> bool | None:
+    """Whether all fit: one that does not decides, then one that is not known."""
+    results = list(found)
+    return False if False in results else None if None in results else True
 
 
 def asked_of(told: dict[str, Any]) -> Asked:
     """A request as rules see it, from what was told of its call."""
     tool = told.get("tool_name")
     names = dict.fromkeys((tool, clean_name(tool))) if isinstance(tool, str) else ()
+    places = _places(told)
     return Asked(
         tools=tuple(names),
         kind=_word(told.get("kind")),
         title=_word(told.get("title")),
         input=told.get("input"),
-        paths=tuple(_paths(told)),
+        paths=tuple(way for path in places for way in _ways(path)),
+        unplaced=not all(map(os.path.isabs, places)) or not (places or isinstance(told.get("locations"), list)),
     )
 
 
@@ -83,11 +104,18 @@ def _word(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _paths(told: dict[str, Any]) -> list[str]:
-    """Every path that the call names as a place or as what it changes, without detours through `..`."""
+def _places(told: dict[str, Any]) -> list[str]:
+    """Every path that the call names as a place or as what it changes; "" for one that is no text."""
     listed = [told.get("locations"), told.get("content")]
-    found = [item.get("path") for items in listed if isinstance(items, list) for item in _objects(items)]
-    return [os.path.normpath(path) for path in found if isinstance(path, str) and path]
+    items = [item for items in listed if isinstance(items, list) for item in _objects(items)]
+    return [_word(item["path"]) for item in items if "path" in item]
+
+
+def _ways(path: str) -> set[str]:
+    """A path without detours through `..`, as it is written and as links lead it."""
+    written = "/" + os.path.normpath(path).lstrip("/")  # Two slashes at the beginning would be kept.
+    ways = (written, os.path.realpath(path)) if os.path.isabs(path) else ()
+    return {unicodedata.normalize("NFC", way) for way in ways}
 
 
 def _objects(items: Any) -> list[dict[str, Any]]:
@@ -97,23 +125,33 @@ def _objects(items: Any) -> list[dict[str, Any]]:
 # Filters: what a value in the file becomes
 
 
-def _pattern(text: str, place: bool = False) -> re.Pattern[str]:
+def _pattern(text: str, place: bool, flags: int) -> re.Pattern[str]:
     if text.startswith(REGEX):
-        return re.compile(text.removeprefix(REGEX), re.DOTALL)
-    if place:
-        text = os.path.expanduser(text)
+        return re.compile(text.removeprefix(REGEX), flags)
     one, many = ("[^/]", "[^/]*") if place else (".", ".*")
     wild = {"?": one, "*": many, "**": ".*"}
-    return re.compile("".join(wild.get(part) or re.escape(part) for part in re.split(r"(\*\*|\*|\?)", text)), re.DOTALL)
+    return re.compile("".join(wild.get(part) or re.escape(part) for part in re.split(WILD, text)), flags)
 
 
-def _patterns(value: Any, *, place: bool = False) -> Callable[[str], bool]:
+def _spellings(text: str) -> set[str]:
+    """A path's pattern as it is written, and as links lead the folder that it begins with."""
+    if text.startswith(REGEX):
+        return {text}
+    text = unicodedata.normalize("NFC", os.path.expanduser(text))
+    head, slash, rest = re.split(WILD, text)[0].rpartition("/")
+    led = os.path.realpath(head or "/") if slash == "/" and text.startswith("/") else ""
+    plain = led and not re.search(WILD, led)
+    return {text, f"{led.rstrip('/')}/{rest}{text[len(head) + 1 + len(rest) :]}"} if plain else {text}
+
+
+def _patterns(value: Any, *, place: bool = False, flags: int = re.DOTALL) -> Callable[[str], bool]:
     """Whether a text fits one of the patterns that a filter lists."""
     listed = cast("list[Any]", value) if isinstance(value, list) else [value]
     if not listed or not all(isinstance(text, str) and text for text in listed):
         raise ValueError("must be a text or a list of texts, none of them empty")
     try:
-        made = [_pattern(text, place) for text in listed]
+        spelt = [way for text in listed for way in (_spellings(text) if place else (text,))]
+        made = [_pattern(text, place, flags) for text in spelt]
     except re.error as error:
         raise ValueError(f"is not a regular expression: {error}") from error
     return lambda text: any(pattern.fullmatch(text) for pattern in made)
@@ -121,45 +159,50 @@ def _patterns(value: Any, *, place: bool = False) -> Callable[[str], bool]:
 
 def _tool(value: Any, action: str) -> Test:
     fits = _patterns(value)
-    return lambda asked: any(map(fits, asked.tools))
+    return lambda asked: any(map(fits, asked.tools)) if asked.tools else None
 
 
 def _kind(value: Any, action: str) -> Test:
     fits = _patterns(value)
-    return lambda asked: bool(asked.kind) and fits(asked.kind)
+    return lambda asked: fits(asked.kind) if asked.kind else None
 
 
 def _title(value: Any, action: str) -> Test:
     fits = _patterns(value)
-    return lambda asked: bool(asked.title) and fits(asked.title)
+    return lambda asked: fits(asked.title) if asked.title else None
 
 
 def _path(value: Any, action: str) -> Test:
-    """To allow, all paths must fit; to stop or ask, one will do."""
-    fits = _patterns(value, place=True)
-    enough = all if action == "allow" else any
-    return lambda asked: bool(asked.paths) and enough(map(fits, asked.paths))
+    """To allow, all paths must be known and fit; to stop or ask, one will do, in whatever case it is written."""
+    if action == "allow":
+        fits = _patterns(value, place=True)
+        return lambda asked: not asked.unplaced and bool(asked.paths) and all(map(fits, asked.paths))
+    stops = _patterns(value, place=True, flags=re.DOTALL | re.IGNORECASE)
+    return lambda asked: any(map(stops, asked.paths)) or (None if asked.unplaced else False)
 
 
 def _input(value: Any, action: str) -> Test:
     """The whole input as text, or with a name behind a dot one of its members."""
     if not isinstance(value, dict):
         fits = _patterns(value)
-        return lambda asked: asked.input is not None and fits(_text(asked.input))
+        return lambda asked: None if asked.input is None else fits(_text(asked.input))
     tests = [_member((name,), inner) for name, inner in cast("dict[str, Any]", value).items()]
-    return lambda asked: all(test(asked.input) for test in tests)
+    return lambda asked: _each(test(asked.input) for test in tests)
 
 
-def _member(path: tuple[str, ...], value: Any) -> Callable[[Any], bool]:
+def _member(path: tuple[str, ...], value: Any) -> Callable[[Any], bool | None]:
+    """Of an input that is no object, or has null there, nothing is known; what an object lacks is not there."""
     if isinstance(value, dict):
         tests = [_member((*path, name), inner) for name, inner in cast("dict[str, Any]", value).items()]
-        return lambda given: all(test(given) for test in tests)
+        return lambda given: _each(test(given) for test in tests)
     fits = _patterns(value)
 
-    def test(given: Any) -> bool:
+    def test(given: Any) -> bool | None:
         for name in path:
-            given = cast("dict[str, Any]", given).get(name) if isinstance(given, dict) else None
-        return given is not None and fits(_text(given))
+            if isinstance(given, dict) and name not in given:
+                return False
+            given = cast("dict[str, Any]", given)[name] if isinstance(given, dict) else None
+        return None if given is None else fits(_text(given))
 
     return test
 

@@ -75,6 +75,7 @@ class Proxy:
         os.close(self._going)
         _default_signals(mask)
         from_agent.join()
+        self._tape.end_line(CLIENT)  # Its thread may wait for the client for ever.
         return status
 
     def _from_client(self) -> None:

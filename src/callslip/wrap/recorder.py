@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -138,13 +139,14 @@ class Recorder:
         *ends, rest = frame.data.split(b"\n")
         for end in ends:
             begun.add(end)
-            self._message(frame, begun.take())
+            self._count += 1
+            self._message(frame, begun)
         if rest:
             begun.add(rest)
 
-    def _message(self, frame: Frame, said: Any) -> None:
+    def _message(self, frame: Frame, line: Line) -> None:
         """One line. Empty ones say nothing."""
-        self._count += 1
+        size, said = line.size, line.take()
         if said == "":
             return
         reason = ""
@@ -154,7 +156,7 @@ class Recorder:
         for talk, part, drafts in self._read(row):
             self._want(talk, part)
             talk.keep(row, [_by_policy(draft, reason) for draft in drafts] if reason else drafts)
-            self._held += 0 if talk.session else len(frame.data)
+            self._held += 0 if talk.session else size
 
     def _read(self, row: Any) -> list[tuple[Conversation, Any, list[Draft]]]:
         try:
@@ -252,6 +254,9 @@ class Recorder:
 
     async def _finish(self) -> None:
         """No more will come: what is open ends, by the reason that the front gave."""
+        if self._why == CUT_OFF:  # A front that lives ends its lines, or counts them as lost.
+            for kind in self._begun.keys() & {CLIENT, AGENT}:
+                self._message(Frame(kind, time.time(), b""), self._begun[kind])
         for talk in self._talks.all.values():
             talk.keep(None, [_because(draft, self._why) for draft in talk.decoder.close("eof")])
         await self._insist(lambda: self._name(every=True))
@@ -265,18 +270,18 @@ class Line:
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
-        self._size = 0
+        self.size = 0
 
     def add(self, piece: bytes) -> None:
         self._pieces.append(piece)
-        self._size += len(piece)
-        if self._size > LINE_BYTES:
+        self.size += len(piece)
+        if self.size > LINE_BYTES:
             self._pieces = [b"".join(self._pieces)[:SHOWN]]
 
     def take(self) -> Any:
         """What the whole line says: JSON, or text if it is none; "" for a blank one. The next one begins."""
-        line, size = b"".join(self._pieces).strip(), self._size
-        self._pieces, self._size = [], 0
+        line, size = b"".join(self._pieces).strip(), self.size
+        self._pieces, self.size = [], 0
         if size > LINE_BYTES:
             return {"bytes": size, "beginning": line.decode("utf-8", "backslashreplace")}
         try:

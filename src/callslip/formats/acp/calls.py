@@ -23,11 +23,14 @@ from callslip.formats.acp.wire import FORMAT, Message
 from callslip.formats.plain import fields, identifier, items
 from callslip.lifecycle import TURN_CLOSES
 
+FEW = 64
+"""So many items of content are told one by one; the more there are beyond, the more of them come at a time."""
+
 
 class Known(msgspec.Struct):
     """A call as this conversation told of it. `asked` is the request for it that waits for an answer.
 
-    `content` is what it shows but for `streamed`, the text that came piece by piece.
+    `content` is what it shows but for `streamed`, the text that came piece by piece; `shown` counts what was passed on.
     """
 
     turn: int
@@ -37,6 +40,7 @@ class Known(msgspec.Struct):
     asked: str = ""
     response: Any = UNSET
     content: list[Any] = []
+    shown: int = 0
     streamed: Growing | None = None
 
 
@@ -107,8 +111,16 @@ class Calls:
         known = self._known.get(identifier(update.get("toolCallId")))
         return known is not None and known.started and not known.ended and status_of(update) == "pending"
 
+    def goes_on(self, update: dict[str, Any]) -> bool:
+        """Whether an update is about a call of this turn that has not ended, or about a terminal that one shows."""
+        named = [identifier(update.get("toolCallId")), *self.terminals.of(update.get("terminalId"))]
+        return any(call in self._open and self._known[call].turn == self._turn for call in named)
+
     def grown(self, update: dict[str, Any]) -> list[Event]:
-        """Draft 2, `tool_call_content_chunk`: one more item of content. Text is appended, the rest told whole."""
+        """Draft 2, `tool_call_content_chunk`: one more item of content. Text is appended, the rest told whole.
+
+        Of many items all are told only when they are some more than the last time, and at the end (C12).
+        """
         identity, item = identifier(update.get("toolCallId")), fields(update.get("content"))
         if not identity or not item:
             return []
@@ -118,18 +130,19 @@ class Calls:
             known.streamed = known.streamed or Growing()
             known.streamed.add(text)
             return [ev.CallProgress(aliases=alias(identity), text=text)]
-        known.content = [*known.content, item]
-        shown = self.terminals.show(identity, known.content)
-        return [ev.CallProgress(aliases=alias(identity), content=known.content, **shown)]
+        known.content.append(item)
+        more = self._show(identity, known, [item])
+        if more or len(known.content) - known.shown > max(0, known.shown - FEW) // 8:
+            known.shown, more["content"] = len(known.content), known.content[:]
+        return [ev.CallProgress(aliases=alias(identity), **more)] if more else []
 
     def printed(self, about: Told | None) -> list[Event]:
         """What a terminal says, for the calls that show it and go on; if none does, for the last that showed it."""
         if about is None:
             return []
-        going = [call for call in about.calls if not self._known[call].ended]
-        if not about.said and (about.leaves or not going):
+        if not about.said and (about.leaves or not about.going):
             return []
-        return [ev.CallProgress(aliases=alias(call), **about.said) for call in going or about.calls[-1:]]
+        return [ev.CallProgress(aliases=alias(call), **about.said) for call in about.calls]
 
     def _stand(
         self, identity: str, known: Known, status: str, said: dict[str, Any], update: dict[str, Any]
@@ -137,6 +150,8 @@ class Calls:
         """Where an update says that its call stands; an end is one event with all that is said of it."""
         aliases, more = alias(identity), self._meanwhile(identity, known, update)
         if status in ENDING:
+            if known.shown < len(known.content):
+                said = {**said, "content": known.content}
             text = more.get("text", "") + self.terminals.ending(identity)
             before: list[Event] = [ev.CallProgress(aliases=aliases, text=text)] if text else []
             exited = {"exit_status": more["exit_status"]} if "exit_status" in more else {}
@@ -153,12 +168,19 @@ class Calls:
         """What an update brings beside its own words: what terminals printed, and text that goes on."""
         if response(update) is not UNSET:
             known.response = response(update)
-        shown, more = self.terminals.show(identity, update.get("content")), meanwhile(update)
+        shown, more = self._show(identity, known, update.get("content")), meanwhile(update)
         text = shown.get("text", "") + more.get("text", "")
         if "content" in update:
-            known.content = items(update["content"])
+            known.content = items(update["content"])[:]
+            known.shown = len(known.content)
             text += (known.streamed.become(_texts(known.content)) or "") if known.streamed is not None else ""
         return {**shown, **more, **({"text": text} if text else {})}
+
+    def _show(self, identity: str, known: Known, content: Any) -> dict[str, Any]:
+        shown = self.terminals.show(identity, content)
+        if known.ended:
+            self.terminals.ended(identity)
+        return shown
 
     def _output(self, identity: str, known: Known, update: dict[str, Any]) -> dict[str, Any]:
         out = came_out(update, known.response)
@@ -179,7 +201,9 @@ class Calls:
 
     def _end(self, identity: str) -> None:
         known = self._known[identity]
-        known.ended, known.asked, known.response, known.content = True, "", UNSET, []
+        known.ended, known.asked, known.response = True, "", UNSET
+        known.content, known.shown, known.streamed = [], 0, None
+        self.terminals.ended(identity)
         self._open.discard(identity)
 
     # Permission

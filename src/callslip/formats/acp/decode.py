@@ -65,7 +65,7 @@ class AcpDecoder:
             return self.close("eof")
         if self._replay is not None and read.kind == "answer" and read.key == self._replay.key:
             return self._replayed(read, self._replay)
-        if self._replay is not None and self._replay.take(read):
+        if self._replay is not None and not self._goes_on(read) and self._replay.take(read):
             return None
         rule = self._RULES.get((read.kind, read.method))
         return [Draft(event) for event in rule(self, read)] if rule else []
@@ -81,6 +81,10 @@ class AcpDecoder:
             return []
         before, self._replay = self._replay, Replay(read, self._chunks)
         return [*before.abandoned(), raw(read)] if before is not None else []
+
+    def _goes_on(self, read: Message) -> bool:
+        """Whether an update is about a call of the turn that is still going on: no replay tells of that."""
+        return self._calls.goes_on(fields(read.params.get("update")))
 
     def _replayed(self, read: Message, replay: Replay) -> list[Draft]:
         self._replay = None
@@ -119,6 +123,10 @@ class AcpDecoder:
 
     def _exited(self, read: Message) -> Events:
         return self._printed(self._calls.terminals.exit(read.params, fields(read.result)), read)
+
+    def _released(self, read: Message) -> Events:
+        self._calls.terminals.released(read.params)
+        return []
 
     def _terminal(self, told: Json, read: Message) -> Events:
         return self._printed(self._calls.terminals.updated(told), read)
@@ -197,6 +205,7 @@ class AcpDecoder:
         ("answer", "session/request_permission"): _answered,
         ("answer", "terminal/output"): _output,
         ("answer", "terminal/wait_for_exit"): _exited,
+        ("request", "terminal/release"): _released,
         ("request", "session/load"): _load,
         ("request", "session/resume"): _load,
         ("answer", "session/new"): _opened,

@@ -35,6 +35,10 @@ class Growing:
         if self._pieces is not None:
             self._pieces.append(text)
 
+    def forget(self) -> None:
+        """Nobody will ask for the text any more."""
+        self._pieces = None
+
     def become(self, whole: str) -> str | None:
         """What is to be passed on so that it is the whole text; None if no addition makes it so."""
         if _hashed(whole[: self._length]).digest() != self._hash.digest():

@@ -40,8 +40,8 @@ class Done(msgspec.Struct):
 
     update: Json
     content: list[Any] = []
-    text: str = ""
-    streamed: str = ""
+    text: list[str] = []
+    streamed: list[str] = []
 
 
 class Replay:
@@ -135,11 +135,11 @@ class Replay:
         if not identity:
             return True
         done = self._known(identity, anew=told["sessionUpdate"] == "tool_call")
-        done.text += update.printed(told)
+        done.text.append(update.printed(told))
         meta = {**fields(done.update.get("_meta")), **fields(told.get("_meta"))}
         done.update = {**done.update, **told, "_meta": meta}
         if "content" in told:
-            done.content, done.streamed = list(items(told["content"])), ""
+            done.content, done.streamed = list(items(told["content"])), []
         return True
 
     def _known(self, identity: str, *, anew: bool = False) -> Done:
@@ -156,7 +156,7 @@ class Replay:
         done, text = self._known(identity), speech.item_text(item)
         if text is None:
             done.content.append(item)
-        done.streamed += text or ""
+        done.streamed.append(text or "")
         if speech.leaves_item(item):
             self._kept.append(read.body)
         return True
@@ -236,11 +236,11 @@ class Replay:
 
     def _came_out(self, identity: str, done: Done, told: Json) -> Json:
         """The output is wherever the agent put it, and else what terminals printed."""
-        shown = self._terminals.show(identity, done.content)
-        printed = done.text + shown.get("text", "") + self._terminals.ending(identity)
+        shown, streamed = self._terminals.show(identity, done.content), "".join(done.streamed)
+        printed = "".join(done.text) + shown.get("text", "") + self._terminals.ending(identity)
         out = update.came_out(told, printed or update.response(told))
         exit_status = {"exit_status": shown["exit_status"]} if "exit_status" in shown else {}
-        return {**({"output": done.streamed} if done.streamed else {}), **exit_status, **out}
+        return {**({"output": streamed} if streamed else {}), **exit_status, **out}
 
     _GATHERED: ClassVar[dict[str, Callable[[Any, Json, Message], bool]]] = {
         **dict.fromkeys(speech.CHUNKS, _speak),

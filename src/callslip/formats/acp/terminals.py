@@ -24,19 +24,31 @@ TAKEN = {"sessionUpdate", "terminalId", "output", "exitStatus", "data", "truncat
 
 
 class Terminal(msgspec.Struct):
-    """One terminal, the calls that show it, and what it printed before any did. `held` begins a character."""
+    """One terminal, the calls that show it and go on, and what it printed before any did. `held` begins a character.
 
-    calls: list[str] = []
+    `last` is the call that showed it last, which may be over.
+    """
+
+    calls: dict[str, None] = {}
+    last: str = ""
     text: Growing = msgspec.field(default_factory=Growing)
     waiting: list[str] = []
     held: bytes = b""
     exit: Any = UNSET
 
+    def of(self) -> list[str]:
+        """The calls that what it prints is told of."""
+        return list(self.calls) or ([self.last] if self.last else [])
+
 
 class Told(msgspec.Struct, frozen=True):
-    """What a message about a terminal says, for the calls that show it. `leaves`: there is more to the message."""
+    """What a message about a terminal says, and for which calls: those that show it and are `going` on, or the last.
+
+    `leaves`: there is more to the message.
+    """
 
     calls: list[str]
+    going: bool
     said: dict[str, Any]
     leaves: bool
 
@@ -58,9 +70,10 @@ class Terminals:
         """A call shows these: what was printed before, and how it exited, is the call's to tell."""
         said: dict[str, Any] = {}
         for terminal in map(self._terminal, shown_in(content)):
-            if call not in terminal.calls:
-                terminal.calls.append(call)
-                self._shown.setdefault(call, []).append(terminal)
+            mine = self._shown.setdefault(call, [])
+            if not any(terminal is known for known in mine):
+                mine.append(terminal)
+                terminal.calls[call], terminal.last = None, call
                 said["text"] = said.get("text", "") + "".join(terminal.waiting)
                 terminal.waiting.clear()
                 said.update(_known(exit_status=terminal.exit))
@@ -69,7 +82,15 @@ class Terminals:
     def forget(self, call: str) -> None:
         """The id is another call's now."""
         for terminal in self._shown.pop(call, []):
-            terminal.calls.remove(call)
+            terminal.calls.pop(call, None)
+            terminal.last = "" if terminal.last == call else terminal.last
+
+    def ended(self, call: str) -> None:
+        """Nothing more is asked of what such a call shows."""
+        for terminal in self._shown.get(call, []):
+            terminal.calls.pop(call, None)
+            if not terminal.calls:
+                terminal.text.forget()
 
     def ending(self, call: str) -> str:
         """What its terminals still hold back when a call ends."""
@@ -84,7 +105,7 @@ class Terminals:
     def of(self, terminal: Any) -> list[str]:
         """The calls that show a terminal."""
         known = self._known.get(identifier(terminal))
-        return known.calls if known else []
+        return known.of() if known else []
 
     # Draft 2
 
@@ -126,16 +147,23 @@ class Terminals:
             return None
         return self._told(terminal, {"exitStatus": result}, {})
 
+    def released(self, params: dict[str, Any]) -> None:
+        """The agent's `terminal/release`: if no call shows it by now, none will."""
+        name = identifier(params.get("terminalId"))
+        if name in self._known and not self._known[name].of():
+            del self._known[name]
+
     def _told(self, terminal: Terminal, message: dict[str, Any], said: dict[str, Any], *, left: bool = False) -> Told:
         left = left or leaves(message, TAKEN)
         if "exitStatus" not in message:
-            return Told(terminal.calls, said, left)
+            return Told(terminal.of(), bool(terminal.calls), said, left)
         status = message["exitStatus"]
         terminal.exit = None if status is None else exited(fields(status))
         tail = _flush(terminal) if status is not None else ""
         text = said.get("text", "") + tail
         known = {**({"text": text} if text else {}), **_known(exit_status=terminal.exit)}
-        return Told(terminal.calls, {**said, **known}, left or bool(tail) or _exit_leaves(status))
+        left = left or bool(tail) or _exit_leaves(status)
+        return Told(terminal.of(), bool(terminal.calls), {**said, **known}, left)
 
     def _named(self, message: dict[str, Any]) -> Terminal | None:
         name = identifier(message.get("terminalId"))
@@ -158,14 +186,14 @@ def _exit_leaves(status: Any) -> bool:
 
 def _added(terminal: Terminal, text: str) -> dict[str, Any]:
     terminal.text.add(text)
-    if not terminal.calls:
+    if not terminal.of():
         terminal.waiting.append(text)
     return {"text": text} if text else {}
 
 
 def _replaced(terminal: Terminal, text: str) -> dict[str, Any]:
     """All of the text anew: mostly it has only grown. What was passed on already cannot be taken back."""
-    if not terminal.calls:
+    if not terminal.of():
         terminal.text, terminal.waiting = Growing(text), [text]
         return {}
     rest = terminal.text.become(text)

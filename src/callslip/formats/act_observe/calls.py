@@ -74,6 +74,7 @@ class Calls:
     def __init__(self) -> None:
         self._known: dict[Alias, Known] = {}
         self._bound: dict[str, str] = {}
+        self._newest: dict[str, str] = {}
         self._nameless: dict[str, deque[Alias]] = {}
         self._turn = self._invented = 0
 
@@ -86,7 +87,7 @@ class Calls:
 
     def act(self, message: Message) -> list[Event]:
         """Something is done, or is about to be."""
-        told, names = _told(message), self._names(message)
+        told, names = _told(message), self._names(message, opens=True)
         if not names:
             names = (self._invent(),)
             self._nameless.setdefault(told.get("tool_name", ""), deque()).append(names[0])
@@ -144,16 +145,28 @@ class Calls:
 
     # Names
 
-    def _names(self, message: Message) -> tuple[Alias, ...]:
-        """The ids of a message. A model's id goes with the execution that had it first: another one is another call."""
-        execution = _id(message, wire.EXECUTION)
-        call = _id(message, wire.CALL)
-        execution = execution or self._bound.get(call, "")
+    def _names(self, message: Message, *, opens: bool = False) -> tuple[Alias, ...]:
+        """The ids of a message. A model's id alone means the newest execution that had it (C2).
+
+        It is a name of the execution that had it first: another one is another call.
+        """
+        execution, call = _id(message, wire.EXECUTION), _id(message, wire.CALL)
+        if opens and not execution and self._over(call):
+            self._bound.pop(call, None)
+            self._newest.pop(call, None)
+        execution = execution or self._newest.get(call, "")
         names = (Alias(NS, execution),) if execution else ()
         if call and self._bound.get(call, "") in ("", execution):
             self._bound[call] = execution
             names += (Alias(CALL_NS, call),)
+        if call and execution and (opens or call not in self._newest):
+            self._newest[call] = execution
         return names
+
+    def _over(self, call: str) -> bool:
+        """Whether what a model's id means has ended, or is of an earlier turn."""
+        known = self._find((Alias(NS, self._newest.get(call, "")), Alias(CALL_NS, call)))
+        return known is not None and (known.ended or known.turn != self._turn)
 
     def _oldest(self, message: Message) -> tuple[Alias, ...]:
         """The oldest call without an id whose tool has this name."""

@@ -100,24 +100,24 @@ class ActObserveDecoder:
     # Texts
 
     def _text_delta(self, message: Message) -> Events | None:
-        return self._speech.piece(ev.MessageDelta, message)
+        return _said(self._speech.piece(ev.MessageDelta, message), message)
 
     def _thought_delta(self, message: Message) -> Events | None:
-        return self._speech.piece(ev.ThoughtDelta, message)
+        return _said(self._speech.piece(ev.ThoughtDelta, message), message)
 
     def _text_start(self, message: Message) -> Events:
-        return []
+        return _kept(message)
 
-    def _text_end(self, message: Message) -> Events:
-        return self._speech.whole(ev.MessageDelta, message.text("full_text"))
+    def _text_end(self, message: Message) -> Events | None:
+        return _said(self._speech.whole(ev.MessageDelta, message.text("full_text")), message)
 
     def _text(self, message: Message) -> Events | None:
         text = message.text(*WORDS)
-        return self._speech.whole(ev.MessageDelta, text) if text else None
+        return _said(self._speech.whole(ev.MessageDelta, text), message) if text else None
 
     def _thought(self, message: Message) -> Events | None:
         text = message.text(*WORDS)
-        return self._speech.whole(ev.ThoughtDelta, text) if text else None
+        return _said(self._speech.whole(ev.ThoughtDelta, text), message) if text else None
 
     _RULES: ClassVar[dict[str, Callable[[Any, Message], Events | None]]] = {
         "act": _act,
@@ -133,6 +133,10 @@ class ActObserveDecoder:
         "thought": _thought,
         "thought_delta": _thought_delta,
     }
+
+
+def _said(made: Events | None, message: Message) -> Events | None:
+    return None if made is None else made + _kept(message, WORDS, ("full_text", "role"))
 
 
 def _kept(message: Message, *taken: tuple[str, ...]) -> Events:

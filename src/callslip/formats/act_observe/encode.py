@@ -31,7 +31,7 @@ class _Known(msgspec.Struct):
     state: str = "none"
     since: int = 0
     acted: bool = False
-    output: str = ""
+    output: list[str] = []
 
 
 class ActObserveEncoder:
@@ -99,13 +99,13 @@ def _tell(known: _Known, event: ev.CallEvent) -> None:
     if isinstance(event, ev.ApprovalGranted) and event.input is not UNSET:
         known.input = event.input
     if isinstance(event, ev.CallProgress):
-        known.output += event.text
+        known.output.append(event.text)
 
 
 def _result(event: ev.CallEvent, known: _Known, error: bool) -> Any:
     output = getattr(event, "output", UNSET)
     if not error:
-        return known.output if output is UNSET else output
+        return "".join(known.output) if output is UNSET else output
     failed = {"error": _why(getattr(event, "error", UNSET), getattr(event, "reason", ""), known.state)}
     return failed if output is UNSET or output is None else {**failed, "output": output}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from callslip import events as ev
 from callslip.events import Event
 from callslip.formats.act_observe.wire import Message
@@ -11,30 +13,49 @@ WORDS = ("content", "text", "message", "delta")
 Chunk = type[ev.MessageDelta] | type[ev.ThoughtDelta]
 
 
+class Heard:
+    """The pieces of a text: a digest of all of them, and the last one, are enough to know the whole by."""
+
+    def __init__(self) -> None:
+        self._all = hashlib.blake2b()
+        self._last: str | None = None
+
+    def add(self, piece: str) -> None:
+        self._all.update(_bytes(piece))
+        self._last = piece
+
+    def were(self, text: str) -> bool:
+        """Whether these are the pieces of a text, as deltas or cumulative; "" is whatever they are the pieces of."""
+        if self._last is None or text in ("", self._last):
+            return self._last is not None
+        return hashlib.blake2b(_bytes(text)).digest() == self._all.digest()
+
+
 class Speech:
     """What the agent has said since the last time that a text was whole."""
 
     def __init__(self, chunks: ev.Chunks) -> None:
         self._chunks: ev.Chunks = chunks
-        self._pieces: dict[Chunk, list[str]] = {ev.MessageDelta: [], ev.ThoughtDelta: []}
+        self._heard: dict[Chunk, Heard] = {}
 
     def piece(self, cls: Chunk, message: Message) -> list[Event] | None:
         """Some more of a text."""
         text = message.said.get("delta", message.said.get("content"))
         if not isinstance(text, str):
             return None
-        self._pieces[cls].append(text)
+        self._heard.setdefault(cls, Heard()).add(text)
         return [cls(text=text, chunks=self._chunks)]
 
     def whole(self, cls: Chunk, text: str) -> list[Event]:
         """A text from beginning to end: news, unless its pieces came before."""
-        pieces = self._pieces[cls]
-        heard = bool(pieces) and text in ("", "".join(pieces), pieces[-1])
-        pieces.clear()
+        heard = self._heard.pop(cls, Heard()).were(text)
         said: list[Event] = [] if heard or not text else [cls(text=text, chunks="delta")]
         return [*said, ev.MessageEnded()] if said or heard else []
 
     def reset(self) -> None:
         """What comes now belongs to another turn."""
-        for pieces in self._pieces.values():
-            pieces.clear()
+        self._heard.clear()
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")

@@ -43,6 +43,10 @@ class Call(msgspec.Struct):
         """Whether the next word about it is the client's."""
         return not self.ended and bool(self.asked or self.whole)
 
+    def begin_anew(self) -> None:
+        """Its id comes again although nobody answered: other arguments follow."""
+        self.pieces, self.told, self.seen, self.whole = [], 0, 0, False
+
     def news(self, piece: str) -> str:
         """What of a piece of its arguments was not told yet."""
         begin, self.seen = self.seen, self.seen + len(piece)
@@ -67,6 +71,8 @@ class Calls:
         self._indexes: dict[str, int] = {}
 
     def turn_started(self) -> None:
+        for call in self._of_turn:
+            call.pieces = [] if call.whole else call.pieces  # Nobody asks for them again.
         self._turn += 1
         self._of_turn = []
         self._rounds.clear()
@@ -107,6 +113,8 @@ class Calls:
             return [ev.CallInput(aliases=alias(identity), **said)]  # Its result came first: this is late.
         if known is None or known.ended or known.turn != self._turn:
             known = self._new(identity)
+        elif known.whole:
+            known.begin_anew()
         known.proposed = True
         self._opened[place] = known
         round_ = self._rounds.setdefault(parent, len(self._rounds)) if parent else -1
@@ -120,10 +128,10 @@ class Calls:
     def whole(self, identity: str) -> Events | None:
         """The arguments are complete."""
         call = self._known.get(identity)
-        if call is None:
-            return None
-        if call.whole and self.again:
+        if call is not None and call.whole and self.again:
             return []
+        if call is None or (call.whole and call.turn != self._turn):
+            return None
         call.whole = True
         return [ev.CallInput(aliases=alias(identity), input=parsed("".join(call.pieces)))]
 

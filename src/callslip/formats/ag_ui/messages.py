@@ -14,7 +14,7 @@ from callslip import events as ev
 from callslip.events import Draft, Event
 from callslip.formats.ag_ui import calls
 from callslip.formats.ag_ui.calls import Calls
-from callslip.formats.ag_ui.wire import FORMAT, leaves
+from callslip.formats.ag_ui.wire import FORMAT, leaves, mark
 from callslip.formats.plain import fields, identifier, items, word
 
 UNTOLD = "the history does not tell how this call ended"
@@ -56,18 +56,19 @@ class Listing:
         made: list[Draft] = []
         for number, message in enumerate(messages):
             if message["role"] == "tool":
-                made += self._result(message)
+                made += self._result(message, number)
                 continue
-            fresh = self._is_new(message)
+            fresh = self._is_new(message, number)
             made += self._said(message) if fresh else []
             for call in map(fields, items(message.get("toolCalls"))):
                 made += self._call(call, results, newest=number == last)
         return made
 
-    def _is_new(self, message: Message) -> bool:
-        identity = identifier(message.get("id"))
-        fresh = not identity or identity not in self.known
-        self.known.update({identity} - {""})
+    def _is_new(self, message: Message, number: int) -> bool:
+        """Whether a message was not told. One without id is known by its place, as the lists only grow."""
+        name = identifier(message.get("id")) or f"#{number}:{mark(message)}"
+        fresh = name not in self.known
+        self.known.add(name)
         return fresh
 
     def _said(self, message: Message) -> list[Draft]:
@@ -83,9 +84,9 @@ class Listing:
         drafts = [Draft(event, witness=True) for event in made]
         return [*drafts, Draft(ev.Raw(format=FORMAT, body=message))] if kept else drafts
 
-    def _result(self, message: Message) -> list[Draft]:
+    def _result(self, message: Message, number: int) -> list[Draft]:
         identity = identifier(message.get("toolCallId"))
-        self._is_new(message)
+        self._is_new(message, number)
         return [Draft(event) for event in self._calls.news(identity, message)] if self._calls.knows(identity) else []
 
     def _call(self, call: dict[str, Any], results: dict[str, Message], *, newest: bool) -> list[Draft]:

@@ -18,7 +18,7 @@ from callslip.formats.ai_sdk import decode_messages
 from callslip.formats.ai_sdk.account import Account
 from callslip.formats.ai_sdk.conversation import Conversation, Events
 from callslip.formats.ai_sdk.decode_messages import chunks_of, is_message, messages_in, remembered, turn_of
-from callslip.formats.ai_sdk.reading import leaves
+from callslip.formats.ai_sdk.reading import leaves, mark
 from callslip.formats.ai_sdk.wire import Chunk, UIMessage
 from callslip.formats.plain import fields, identifier, items
 
@@ -108,7 +108,7 @@ class UiDecoder:
     def _posted(self, body: dict[str, Any], messages: list[UIMessage]) -> list[Draft]:
         last = messages[-1]
         newest = max((at for at, message in enumerate(messages) if message["role"] == "assistant"), default=-1)
-        made = [draft for at, one in enumerate(messages[:-1]) for draft in self._recalled(one, newest=at == newest)]
+        made = [draft for at, one in enumerate(messages[:-1]) for draft in self._recalled(one, at, newest=at == newest)]
         if last["role"] == "user":
             made += self._prompted(last, anew=body.get("trigger") == REGENERATE)
         else:
@@ -117,16 +117,17 @@ class UiDecoder:
         odd = len(messages) < len(items(body.get("messages")))
         return made if made and not odd and not leaves(body, POST) else [*made, Draft(self._raw(body if odd else rest))]
 
-    def _recalled(self, message: UIMessage, *, newest: bool) -> list[Draft]:
-        """A message of the history: known, or told by nobody so far."""
+    def _recalled(self, message: UIMessage, at: int, *, newest: bool) -> list[Draft]:
+        """A message of the history: known, or told by nobody so far. One without id is known by its place."""
         identity, user = identifier(message.get("id")), message["role"] == "user"
-        past = self._talk.prompts if user else self._past
-        if identity in past:
+        past = self._talk.prompts if user and identity else self._past
+        name = identity or f"#{at}:{mark(message)}"
+        if name in past:
             return []
         account = None if user else self._streamed(identity, newest=newest)
         if account is not None:
             return _plain(self._news_of(message, account))
-        past.update({identity} - {""})
+        past.add(name)
         return [Draft(event, witness=True) for event in remembered(message, self.FORMAT)]
 
     def _prompted(self, message: UIMessage, *, anew: bool) -> list[Draft]:

@@ -17,6 +17,7 @@ from callslip.formats.anthropic import blocks as read
 from callslip.formats.anthropic.blocks import FORMAT, block_leaves, blocks_of, is_result
 from callslip.formats.anthropic.reply import Reply
 from callslip.formats.plain import complaint, fields, identifier, items, leaves, word
+from callslip.formats.providers.requests import Requests
 from callslip.formats.providers.talk import Talk
 
 Events: TypeAlias = list[Event]
@@ -34,7 +35,7 @@ class AnthropicDecoder:
         self._talk = Talk(FORMAT)
         self._reply: Reply | None = None
         self._shape = ""
-        self._settings: Said = {}
+        self._requests = Requests(FORMAT, self._talk.told, {"messages"})
         self._unfinished = Unfinished()
 
     def feed(self, message: Any) -> list[Draft]:
@@ -168,19 +169,11 @@ class AnthropicDecoder:
     def _request(self, said: Said) -> Events:
         messages = items(said["messages"])
         made = self._settle()
-        marks = [read.message_mark(message) for message in messages]
-        known = self._talk.told.known(marks)
-        rewritten = self._talk.told.rewritten(marks[:known])
+        known, kept = self._requests.read(said, [read.message_mark(message) for message in messages])
         for message in messages[known:]:
             told = fields(message)
             made += self._message(told) if isinstance(told.get("role"), str) else [_raw(message)]
-        return made + self._asked(said, rewritten)
-
-    def _asked(self, said: Said, rewritten: bool) -> Events:
-        """What a request says beside the conversation, when that changes; all of it if it tells the past otherwise."""
-        settings = {name: value for name, value in said.items() if name != "messages"}
-        changed, self._settings = settings != self._settings, settings
-        return [_raw(said)] if rewritten else _kept(settings, settings and changed)
+        return made + kept
 
     _EVENTS: ClassVar[dict[str, Callable[[Any, Said], Events]]] = {
         "message_start": _message_start,

@@ -77,8 +77,7 @@ class Reply:
             self._calls[-1 - index] = self._calls.pop(place)
         self._calls[place] = called
         self._speaks = False  # A new entry ends the text.
-        if not served:
-            self._talk.wait(given, called.name, alias)
+        self._talk.wait(given, called.name, alias, served=served)
         told |= {"iteration": self._talk.round, "index": index, **({"input": called.input} if whole else {})}
         return [ev.CallProposed(aliases=called.aliases, **told), *self._start(called)]
 
@@ -90,7 +89,7 @@ class Reply:
         """The provider ran a tool of its own."""
         ending, told = read.result_of(block)
         self._speaks = False
-        return [ending(**self._talk.answered(identifier(block.get("tool_use_id"))), **told)]
+        return [ending(**self._talk.answered(identifier(block.get("tool_use_id")), served=True), **told)]
 
     def block(self, place: int, block: Said, *, whole: bool) -> Events | None:
         """A block, or the beginning of one; None if it is of a kind that is not known."""

@@ -18,6 +18,7 @@ from callslip.formats import Unfinished
 from callslip.formats.openai import chat_words as words
 from callslip.formats.openai.chat_reply import Reply
 from callslip.formats.plain import complaint, fields, identifier, items, leaves, milliseconds, word
+from callslip.formats.providers.requests import Requests
 from callslip.formats.providers.talk import Talk
 
 Events: TypeAlias = list[Event]
@@ -37,7 +38,7 @@ class ChatDecoder:
         self._talk = Talk(words.FORMAT)
         self._reply: Reply | None = None
         self._shape = ""
-        self._settings: Said = {}
+        self._requests = Requests(words.FORMAT, self._talk.told, {"messages"})
         self._unfinished = Unfinished()
 
     def feed(self, message: Any) -> list[Draft]:
@@ -171,19 +172,11 @@ class ChatDecoder:
     def _request(self, said: Said) -> Events:
         messages = items(said["messages"])
         made = self._settle()
-        marks = [words.message_mark(message) for message in messages]
-        known = self._talk.told.known(marks)
-        rewritten = self._talk.told.rewritten(marks[:known])
+        known, kept = self._requests.read(said, [words.message_mark(message) for message in messages])
         for message in messages[known:]:
             told = fields(message)
             made += self._message(told) if isinstance(told.get("role"), str) else [_raw(message)]
-        return made + self._asked(said, rewritten)
-
-    def _asked(self, said: Said, rewritten: bool) -> Events:
-        """What a request says beside the conversation, when that changes; all of it if it tells the past otherwise."""
-        settings = {name: value for name, value in said.items() if name != "messages"}
-        changed, self._settings = settings != self._settings, settings
-        return [_raw(said)] if rewritten else _kept(settings, settings and changed)
+        return made + kept
 
     def _error(self, said: Said) -> Events:
         why = complaint(said["error"])

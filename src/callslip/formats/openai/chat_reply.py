@@ -23,7 +23,7 @@ CUT = "the model's answer broke off before the arguments were whole"
 
 
 class Piecewise(msgspec.Struct):
-    """A call as far as it has come. `value` are arguments that came as JSON, not as text."""
+    """A call as far as it has come. `last` is the last letter of its arguments, `value` are such as came as JSON."""
 
     aliases: tuple[Alias, ...]
     given: str
@@ -31,6 +31,7 @@ class Piecewise(msgspec.Struct):
     place: int
     name: str = ""
     pieces: list[str] = []
+    last: str = ""
     value: Any = UNSET
     custom: bool = False
 
@@ -55,6 +56,7 @@ class Reply:
         self.refused = False
         self.usage: Any = None
         self.calls: list[Piecewise] = []
+        self._newest: dict[int | str, Piecewise] = {}  # By their place and by their id.
         self._talk = talk
         self._chunks: ev.Chunks = chunks
         self._said: list[str] = []
@@ -81,39 +83,36 @@ class Reply:
         inner = custom or fields(fragment.get("function"))
         given, name, place = identifier(fragment.get("id")), word(inner.get("name")), number(fragment.get("index"))
         call = self._meant(place, given, name)
-        made: list[Event] = []
-        if call is None:
-            call = self._begin(place, given, bool(custom))
-            call.name = name
-            made.append(self._proposal(call))
-        elif given and not call.given:
+        begins = call is None
+        call = call or self._begin(place, given)
+        call.custom = call.custom or bool(custom)
+        if given and not call.given:
             self._identify(call, given)
-        elif _name_goes_on(call, given, name):
-            call.name += name
-            made.append(self._proposal(call))
-        return made + self._more(call, inner.get("input") if custom else inner.get("arguments"))
+        more = _name_goes_on(call, name)
+        call.name += name if more else ""
+        made = [self._proposal(call)] if begins or more else []
+        return made + self._more(call, inner.get("input" if custom else "arguments"))
 
     def _meant(self, place: int, given: str, name: str) -> Piecewise | None:
         """The call that a piece goes on with; None if it begins one."""
-        if place < 0:
-            found = [call for call in self.calls if call.given == given] if given else self.calls[-1:]
-        else:
-            found = [call for call in self.calls if call.place == place][-1:]
-        if not found or (given and found[-1].given and given != found[-1].given):
+        key = place if place >= 0 else given
+        found = self._newest.get(key) if key != "" else self.calls[-1] if self.calls else None
+        if found is None or (given and found.given and given != found.given):
             return None
-        begins_anew = name and not given and found[-1].pieces and is_whole(found[-1].said)
-        return None if begins_anew else found[-1]
+        begins_anew = name and not given and found.last == "}" and is_whole(found.said)
+        return None if begins_anew else found
 
-    def _begin(self, place: int, given: str, custom: bool) -> Piecewise:
+    def _begin(self, place: int, given: str) -> Piecewise:
         alias = self._talk.alias(given, self.identity)
-        call = Piecewise((alias,), given, len(self.calls), place, custom=custom)
+        call = Piecewise((alias,), given, len(self.calls), place)
         self.calls.append(call)
+        self._newest |= {key: call for key in (place, given) if key not in (-1, "")}
         self._speaks = False  # A new entry ends the text.
         return call
 
     def _identify(self, call: Piecewise, given: str) -> None:
         """An id that comes after the call was told of."""
-        call.given = given
+        call.given, self._newest[given] = given, call
         call.aliases = (*call.aliases, self._talk.alias(given, self.identity))
 
     def _proposal(self, call: Piecewise) -> Event:
@@ -123,6 +122,7 @@ class Reply:
     def _more(self, call: Piecewise, more: Any) -> list[Event]:
         if isinstance(more, str) and more:
             call.pieces.append(more)
+            call.last = more.rstrip()[-1:] or call.last
             return [ev.CallInputDelta(aliases=call.aliases, text=more)]
         if isinstance(more, dict | list):
             call.value = more
@@ -157,7 +157,6 @@ class Reply:
         return [ev.MessageEnded()] if self._speaks else []
 
 
-def _name_goes_on(call: Piecewise, given: str, name: str) -> bool:
+def _name_goes_on(call: Piecewise, name: str) -> bool:
     """Whether a name is the next piece of one, not the same once more: names come before arguments."""
-    again = bool(given) and name == call.name
-    return bool(name) and not again and not call.pieces
+    return bool(name) and name != call.name and not call.pieces

@@ -153,4 +153,4 @@ def message_mark(body: Any) -> str:
     given = identifier(message.get("tool_call_id"))
     if role in RESULT:
         return mark("tool", given or joined(message.get("content")))
-    return mark(str(role), joined(message.get("content")), str(len(items(message.get("content")))))
+    return mark(str(role), joined(message.get("content")), str(len(items(message.get("content"))) or 1))

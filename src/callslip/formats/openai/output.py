@@ -24,6 +24,7 @@ Events: TypeAlias = list[Event]
 Item: TypeAlias = dict[str, Any]
 Speech: TypeAlias = type[ev.MessageDelta] | type[ev.ThoughtDelta]
 
+NAMELESS = "@+"
 CUT = "the model's answer broke off before this call was whole"
 
 
@@ -60,6 +61,7 @@ class Output:
         self._chunks: ev.Chunks = chunks
         self._response = ""
         self._names: dict[int, str] = {}
+        self._named: set[str] = set()
         self._calls: dict[str, Called] = {}
         self._count = 0
         self._nameless = 0
@@ -74,8 +76,9 @@ class Output:
         """A response begins."""
         self._talk.answering()
         self.refused, self._response, self._count = False, response, 0
-        for kept in (self._names, self._calls, self._printing, self._done, self._marks, self._said, self._wants_leave):
+        for kept in (self._names, self._named, self._calls, self._printing, self._done, self._marks, self._said):
             kept.clear()
+        self._wants_leave.clear()
 
     @property
     def asks(self) -> bool:
@@ -89,10 +92,12 @@ class Output:
     def _key(self, given: Any, place: Any) -> str:
         """What an item is called here; one without id and place is heard of once."""
         identity, at = identifier(given), number(place)
-        if at >= 0 and identity not in self._names.values():
-            return self._names.setdefault(at, identity or f"@{at}")
+        if at >= 0 and identity not in self._named:
+            name = self._names.setdefault(at, identity or f"@{at}")
+            self._named.add(name)
+            return name
         self._nameless += not identity
-        return identity or f"@+{self._nameless}"
+        return identity or f"{NAMELESS}{self._nameless}"
 
     # Items
 
@@ -105,16 +110,16 @@ class Output:
 
     def done(self, item: Item, place: Any = None) -> Events | None:
         """An item is whole; None if it is of a kind that is not known. What is told twice counts once."""
-        key = self._key(item.get("id"), place)
+        key, kind, mark = self._key(item.get("id"), place), kind_of(item), read.item_mark(item)
+        if key in self._done and kind in CALLS and item.get("call_id") and mark not in self._marks:
+            key = self._key("", None)  # Another call: its server gives all items one id.
         if key in self._done:
             return []
         self._done.add(key)
-        kind = kind_of(item)
         table = "call" if kind in CALLS else "result" if kind in read.RESULTS else kind
         rule = self._DONE.get(table)
         if rule is None:
             return None
-        mark = read.item_mark(item)
         self._marks.add(mark)
         self._talk.told.add(mark)
         return rule(self, key, item)
@@ -128,7 +133,7 @@ class Output:
         approved = identifier(item.get("approval_request_id"))
         if approved in self._leaves:
             return self._resume(key, item, approved)
-        given, own = read.call_id(item), identifier(item.get("id"))
+        given, own = read.call_id(item), "" if key[:2] == NAMELESS else identifier(item.get("id"))
         alias = self._talk.alias(given, self._response)
         aliases = (alias, Alias(FORMAT, own)) if own not in ("", alias.id) else (alias,)
         kind, name = CALLS[kind_of(item)], read.name_of(item)

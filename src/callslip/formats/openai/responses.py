@@ -19,6 +19,7 @@ from callslip.formats.openai import items as read
 from callslip.formats.openai.items import FORMAT, kind_of
 from callslip.formats.openai.output import Output, Speech
 from callslip.formats.plain import complaint, fields, identifier, items, leaves, milliseconds, number, word
+from callslip.formats.providers.requests import Requests
 from callslip.formats.providers.talk import Talk
 
 Events: TypeAlias = list[Event]
@@ -56,7 +57,8 @@ class ResponsesDecoder:
         self._model_speaks = False
         self._from_response = False
         self._heard = -1
-        self._settings: Said = {}
+        self._counts = False
+        self._requests = Requests(FORMAT, self._talk.told, REQUEST)
         self._unfinished = Unfinished()
 
     def feed(self, message: Any) -> list[Draft]:
@@ -96,13 +98,20 @@ class ResponsesDecoder:
         response = fields(said.get("response"))
         if subject == "response" and (verb in STATES or verb in ("created", "queued", "in_progress")):
             return self._stands(said, response, verb)
-        count = number(said.get("sequence_number"))
-        if 0 <= count < self._heard:
-            return []  # Sent again after a reconnection.
-        self._heard = max(self._heard, count)
+        if self._was_heard(said):
+            return []
         made = self._begin("") if not self._open else []
         found = self._part(subject, verb, said)
         return made + ([_raw(said)] if found is None else found)
+
+    def _was_heard(self, said: Said) -> bool:
+        """Whether an event is sent again after a reconnection. Some servers number none, or give all one number."""
+        count = number(said.get("sequence_number"))
+        if 0 <= count < self._heard or (count == self._heard and self._counts):
+            return True
+        self._counts = self._counts or 0 <= self._heard < count
+        self._heard = max(self._heard, count)
+        return False
 
     def _part(self, subject: str, verb: str, said: Said) -> Events | None:
         """What an event tells of an item; None if that is not understood."""
@@ -138,13 +147,14 @@ class ResponsesDecoder:
         goes_on = self._open and self._response in ("", identity)
         made = [] if goes_on else self._begin(identity)
         self._response = identity
+        self._was_heard(said)
         return made + self._over(response, verb, said) if verb in STATES else made
 
     def _begin(self, identity: str) -> Events:
         made = self._break_off("error")
         self._output.begin(identity)
         self._open = self._model_speaks = self._from_response = True
-        self._response, self._heard = identity, -1
+        self._response, self._heard, self._counts = identity, -1, False
         return made
 
     def _over(self, response: Said, verb: str, said: Said) -> Events:
@@ -213,19 +223,12 @@ class ResponsesDecoder:
         given = said.get("input")
         listed = [{"role": "user", "content": given}] if isinstance(given, str) else items(given)
         made = self._settle()
-        marks = [read.item_mark(item) for item in listed]
-        known = 0 if said.get("previous_response_id") else self._talk.told.known(marks)
-        rewritten = self._talk.told.rewritten(marks[:known])
+        goes_on = bool(said.get("previous_response_id") or said.get("conversation"))  # The server keeps the past.
+        known, kept = self._requests.read(said, [read.item_mark(item) for item in listed], is_news=goes_on)
         for item in listed[known:]:
             told = fields(item)
             made += self._item(told) if kind_of(told) else [_raw(item)]
-        return made + self._asked(said, rewritten)
-
-    def _asked(self, said: Said, rewritten: bool) -> Events:
-        """What a request says beside the conversation, when that changes; all of it if it tells the past otherwise."""
-        settings = {name: value for name, value in said.items() if name not in REQUEST}
-        changed, self._settings = settings != self._settings, settings
-        return [_raw(said)] if rewritten else _kept(settings, settings and changed)
+        return made + kept
 
     _SHAPES: ClassVar[tuple[tuple[str, Any, Callable[[Any, Said], Events]], ...]] = (
         ("type", str, _item),

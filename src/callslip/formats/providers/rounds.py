@@ -6,6 +6,7 @@ round; where that was not recorded, calls belong together that stand side by sid
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any, cast
 
@@ -26,7 +27,7 @@ class Prompt(msgspec.Struct, frozen=True):
     text: str
 
 
-class Round(msgspec.Struct):
+class Round(msgspec.Struct, frozen=True):
     """One answer of the model: what it said, "" for nothing, and its calls. One of both is there."""
 
     text: str
@@ -53,12 +54,17 @@ def _entries(source: Source) -> list[Entry]:
 
 
 class _Telling:
-    """The exchange so far. `texts` wait for the calls that they may belong to."""
+    """The exchange so far. `texts` wait for the calls that they may belong to.
+
+    Of the round under way: what was said, its calls, and until when one of them had not ended.
+    """
 
     def __init__(self) -> None:
         self.texts: list[str] = []
         self._told: list[Prompt | Round] = []
-        self._calls: Round | None = None
+        self._said: list[str] = []
+        self._calls: list[ToolCall] = []
+        self._until = 0.0
 
     def prompt(self, entry: Message) -> None:
         self._flush()
@@ -66,35 +72,31 @@ class _Telling:
 
     def call(self, entry: ToolCall) -> None:
         texts, self.texts = self.texts, []
-        if self._calls is None or not _together(self._calls.calls, entry, bool(texts)):
+        if not self._goes_on(entry, bool(texts)):
             self._flush()
-            self._calls = Round("", [])
-        self._calls.text = _joined([self._calls.text, *texts])
-        self._calls.calls.append(entry)
+        self._said += texts
+        self._calls.append(entry)
+        self._until = max(self._until, entry.end or math.inf)
+
+    def _goes_on(self, entry: ToolCall, spoken: bool) -> bool:
+        """Whether a call belongs to the round of the calls before it. `spoken`: there is text between them."""
+        if not self._calls:
+            return False
+        last = self._calls[-1]
+        if min(last.iteration, entry.iteration) >= 0:
+            return (last.turn, last.iteration) == (entry.turn, entry.iteration)
+        return last.turn == entry.turn and not spoken and self._until >= entry.id
 
     def end(self) -> list[Prompt | Round]:
         self._flush()
         return self._told
 
     def _flush(self) -> None:
-        if self._calls is not None:
-            self._told.append(self._calls)
+        if self._calls:
+            self._told.append(Round("\n\n".join(self._said), self._calls))
         if self.texts:
-            self._told.append(Round(_joined(self.texts), []))
-        self.texts, self._calls = [], None
-
-
-def _joined(texts: list[str]) -> str:
-    return "\n\n".join(text for text in texts if text)
-
-
-def _together(calls: list[ToolCall], entry: ToolCall, spoken: bool) -> bool:
-    """Whether a call belongs to the round of the calls before it. `spoken`: there is text between them."""
-    last = calls[-1]
-    if min(last.iteration, entry.iteration) >= 0:
-        return (last.turn, last.iteration) == (entry.turn, entry.iteration)
-    ended = all(0 < call.end < entry.id for call in calls)
-    return last.turn == entry.turn and not spoken and not ended
+            self._told.append(Round("\n\n".join(self.texts), []))
+        self.texts, self._said, self._calls, self._until = [], [], [], 0.0
 
 
 # What people said

@@ -7,7 +7,6 @@ that they gave before: here every call gets an alias of its own, and a result fi
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Any
 
 import msgspec
@@ -20,11 +19,12 @@ FARTHEST = 50
 
 
 class Waiting(msgspec.Struct):
-    """A call of the last round that has no result yet. `given` is its id on the wire."""
+    """A call of the last round that has no result yet. `given` is its id on the wire; `served` by the provider."""
 
     given: str
     name: str
     alias: Alias
+    served: bool
 
 
 class Talk:
@@ -74,31 +74,32 @@ class Talk:
     @property
     def asks(self) -> bool:
         """Whether the last response wants a result that has not come."""
-        return bool(self._waiting)
+        return any(not one.served for one in self._waiting)
 
     def alias(self, given: str, response: str) -> Alias:
         """What a new call is known by: its id, or one made up if it has none or another of its round has the same."""
-        if given and given not in self._used:
-            self._used.add(given)
-            return Alias(self._ns, given)
-        self._made_up += 1
-        return Alias(self._ns, identifier(f"{given or response}#{self._made_up}"))
+        name = given
+        while not name or name in self._used:
+            self._made_up += 1
+            name = identifier(f"{given or response}#{self._made_up}")
+        self._used.add(name)
+        return Alias(self._ns, name)
 
-    def wait(self, given: str, name: str, alias: Alias) -> None:
-        """This call is not run by the provider: its result is to come."""
-        self._waiting.append(Waiting(given, name, alias))
+    def wait(self, given: str, name: str, alias: Alias, *, served: bool = False) -> None:
+        """The result of this call is to come, with the response itself if the provider runs it."""
+        self._waiting.append(Waiting(given, name, alias, served))
 
-    def _waits(self, given: str, name: str = "") -> Waiting | None:
+    def _waits(self, given: str, name: str, served: bool) -> Waiting | None:
         """The call that a result is of: that of its id, else that of its name, else the first. Each has one (C3)."""
         for one in self._waiting:
-            if one.given == given if given else name in ("", one.name):
+            if one.served == served and (one.given == given if given else name in ("", one.name)):
                 self._waiting.remove(one)
                 return one
         return None
 
-    def answered(self, given: str, name: str = "") -> dict[str, Any]:
+    def answered(self, given: str, name: str = "", *, served: bool = False) -> dict[str, Any]:
         """How the result of a call names it. One that nobody asked for here may tell the tool's name too."""
-        found = self._waits(given, name)
+        found = self._waits(given, name, served)
         if found is not None:
             return {"aliases": (found.alias,)}
         return {"aliases": (Alias(self._ns, given),) if given else (), **({"tool_name": name} if name else {})}
@@ -109,6 +110,8 @@ class Told:
 
     def __init__(self) -> None:
         self._marks: list[str] = []
+        self._newest: dict[str, int] = {}  # How many were said up to the last message of a mark, itself included.
+        self._retold: set[str] = set()
 
     @property
     def last(self) -> str:
@@ -116,6 +119,7 @@ class Told:
 
     def add(self, mark: str) -> None:
         self._marks.append(mark)
+        self._newest[mark] = len(self._marks)
 
     def known(self, marks: list[str]) -> int:
         """How many of the messages of a request are no news: those up to the last one that was said before.
@@ -125,14 +129,11 @@ class Told:
         """
         if marks[: len(self._marks)] == self._marks:
             return len(self._marks)
-        places: dict[str, list[int]] = defaultdict(list)
-        for place, mark in enumerate(marks, 1):
-            places[mark].append(place)
-        for upto in range(len(self._marks), 0, -1):
-            found = places.get(self._marks[upto - 1])
-            if found:
-                return max(found, key=lambda place: (self._agree(marks, place, upto), place))
-        return 0
+        upto = max((self._newest.get(mark, 0) for mark in marks), default=0)
+        if not upto:
+            return 0
+        places = [place for place, mark in enumerate(marks, 1) if mark == self._marks[upto - 1]]
+        return max(places, key=lambda place: (self._agree(marks, place, upto), place))
 
     def _agree(self, marks: list[str], place: int, upto: int) -> int:
         """How many messages before a place are those that were said before the last known one."""
@@ -140,5 +141,7 @@ class Told:
         return next((n for n in range(most) if marks[place - 1 - n] != self._marks[upto - 1 - n]), most)
 
     def rewritten(self, marks: list[str]) -> bool:
-        """Whether there is a message among them that was never said."""
-        return not set(marks) <= set(self._marks)
+        """Whether there is a message among them that was never said. A client repeats that too: it is news once."""
+        fresh = {mark for mark in marks if mark not in self._newest and mark not in self._retold}
+        self._retold |= fresh
+        return bool(fresh)

@@ -161,8 +161,9 @@ class RowsDecoder:
         if name in self._refused:
             self._refused.discard(name)
             reason = wire.text_of(row.result)
-            row.more = row.more or len(reason) > REASON
             event = ev.ApprovalRefused(aliases=aliases, by=PERSON, reason=reason[:REASON])
+            if len(reason) > REASON and not row.more:
+                return [_timed(event, row), _timed(_raw(row.body), row)]
         elif row.complete is False:
             event = ev.CallCancelled(**told, reason=STOPPED)
         return [_timed(event, row)]

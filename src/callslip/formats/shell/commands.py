@@ -68,11 +68,13 @@ class Commands:
 
     def called(self, command: str, name: str) -> ev.CallProposed:
         """A `tool-call`: the command may be known from the text. A repeated one says what the first one said."""
-        if name in self._named:
-            return proposal(self._named[name], self._named[name].id)
+        known = self._named.get(name)
+        if known is not None and command in ("", known.command):
+            return proposal(known, known.id)
         place = self._meant(command, name) or self._unheard(command, name)
         if name:
             self._named[name] = self._places[name] = place
+            self._ended.discard(place.id)
             self._spoken_of(name)
             self._learn(place, name)
         return proposal(place, place.id, name)

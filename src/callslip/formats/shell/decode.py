@@ -75,12 +75,12 @@ class ShellDecoder:
         self._rest()
         return drafts + [Draft(event) for event in self._unfinished.end(reason)]
 
-    def _message(self, message: Any) -> Events:
-        """What an object says. What was not taken over is kept whole."""
+    def _message(self, message: Any, *, part: bool = False) -> Events:
+        """What an object says, or a part of one, which has no parts. What was not taken over is kept whole."""
         said = fields(message)
         kind = said.get("type")
         rule = self._TYPES.get(kind) if isinstance(kind, str) else None
-        if rule is None:
+        if rule is None and not part:
             kind = said.get("role")
             rule = self._ROLES.get(kind) if isinstance(kind, str) else None
         made = rule(self, said) if rule else None
@@ -98,7 +98,10 @@ class ShellDecoder:
         if self._chunks in ("delta", "auto"):
             return text
         change = merge(self._written, text, self._chunks)
-        return self._written.value() if change.replaced else change.added
+        if not change.replaced:
+            return change.added
+        self._parser.close()  # Its commands are counted anew, so that they have the ids that they had.
+        return self._written.value()
 
     def _drafted(self, pieces: Iterable[Piece]) -> Events:
         made: Events = []
@@ -173,7 +176,8 @@ class ShellDecoder:
         """The producer gave up."""
         ours, why = self._turn, said.get("error") if _words(said) is None else _words(said)
         ended = self._ended("error", why if isinstance(why, str) else "")
-        return ended if ours else [*ended, ev.Raw(format=FORMAT, body=said)]
+        kept = ours or _leaves("error", said)
+        return ended if kept else [*ended, ev.Raw(format=FORMAT, body=said)]
 
     def _ended(self, reason: str, detail: str = "") -> Events:
         made, ours = self._flushed(), self._turn
@@ -222,7 +226,7 @@ class ShellDecoder:
         """A whole round, or all rounds of a turn as parts."""
         parts = said.get("parts")
         if isinstance(parts, list) and parts:
-            made = [event for part in cast("list[Any]", parts) for event in self._message(part)]
+            made = [event for part in cast("list[Any]", parts) for event in self._message(part, part=True)]
             return made + self._round_ended(said)
         text = _words(said)
         return None if text is None else self._text(text) + self._round_ended(said)

@@ -20,21 +20,29 @@ from callslip.lifecycle import ENDS
 from callslip.words import WORDS
 
 UNKNOWN = "the outcome of this command is not known yet"
+FIRST = "(the conversation begins with the answer)"
 
 
 class _Round(msgspec.Struct):
-    """One answer of the model, and the commands in it. `name` is what its texts call it, "" if they do not."""
+    """One answer of the model, and the commands in it. `name` is what its texts call it, "" if nothing is known yet."""
 
-    iteration: int = -1
     name: str = ""
+    place: tuple[str, int] = ("", -1)
     parts: list[str] = []
     calls: list[ToolCall] = []
 
     def goes_on(self, entry: Message | ToolCall) -> bool:
         """Whether an entry belongs to this answer. A text after commands begins the next, unless it says otherwise."""
+        if not self.calls:
+            return True
         if isinstance(entry, ToolCall):
-            return not self.calls or self.iteration == entry.iteration
-        return not self.calls or bool(entry.message_id and entry.message_id == self.name)
+            return self.place == (entry.turn, entry.iteration)
+        return entry.message_id == self.name
+
+
+def round_name(turn: str, iteration: int) -> str:
+    """What the texts of one answer are called in the log: so they can be told from those of the next."""
+    return f"{turn}.{iteration}"
 
 
 def model_messages(source: Board | Snapshot | list[Any]) -> list[dict[str, str]]:
@@ -57,7 +65,8 @@ def model_messages(source: Board | Snapshot | list[Any]) -> list[dict[str, str]]
 
 def _add(current: _Round, entry: Message | ToolCall) -> None:
     if isinstance(entry, ToolCall):
-        current.iteration = entry.iteration
+        current.place = (entry.turn, entry.iteration)
+        current.name = current.name or round_name(*current.place)
         current.calls.append(entry)
         current.parts.append(f"{OPEN}{_command(entry)}{CLOSE}")
     else:
@@ -77,11 +86,13 @@ def _message(role: str, text: str) -> dict[str, str]:
 
 
 def _merged(said: Iterable[dict[str, str]]) -> list[dict[str, str]]:
-    """Without empty messages, and with one message where a role speaks twice in a row."""
+    """Without empty messages, with one message where a role speaks twice in a row, and begun by the person."""
     merged: list[dict[str, str]] = []
     for message in said:
         if not message["content"].strip():
             continue
+        if not merged and message["role"] == "assistant":
+            merged.append(_message("user", FIRST))
         if merged and merged[-1]["role"] == message["role"]:
             merged[-1] = _message(message["role"], f"{merged[-1]['content']}\n\n{message['content']}")
         else:
@@ -100,6 +111,8 @@ def _result(call: ToolCall) -> dict[str, Any]:
     if call.status not in ENDS:
         return {"result": call.output_text, "error": UNKNOWN}
     told: dict[str, Any] = {"result": call.output_text if call.output is None else call.output}
+    if call.blob is not None and isinstance(call.output, str):
+        told["result"] = f"{call.output}\n[... cut here; the whole has {call.blob.size} bytes ...]"
     if call.exit_status is not None:
         told["exitStatus"] = call.exit_status
     plain = call.status == "failed" and call.exit_status not in (None, UNSET)
