@@ -206,6 +206,17 @@ async def test_a_tool_is_any_function(ledger: Ledger) -> None:
     assert not providers.check_openai(model.asked[1])
 
 
+async def test_a_tool_gets_the_arguments_as_the_model_wrote_them(ledger: Ledger) -> None:
+    """What looks like a secret is not in the log, and still in the command that runs."""
+    key = "sk-" + "a1B2" * 8
+    model = scripted(calls(("c", "shell", command(f"printf %s {key} | wc -c"))), says("Ok."))
+    await Agent(ledger.session("s"), model, tools=[shell()]).run("Count it.")
+    made = (await calls_of(ledger))[0]
+    assert made.output == f"{len(key)}\n"
+    assert key not in str(made.raw_input) and "[redacted:" in str(made.raw_input)
+    assert made.title and made.title.startswith("printf")
+
+
 async def test_a_call_whose_arguments_never_came_is_not_run(ledger: Ledger) -> None:
     """A stream that just stops; an answer without a finish is no answer to act on."""
     answer = calls(("c", "shell", command("touch x")))[:-2]

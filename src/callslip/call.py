@@ -99,10 +99,12 @@ class Call:
     async def _begin(self) -> None:
         ledger = self.session.ledger
         name = self._proposed or _NEW
-        drafts: list[Event] = [ev.CallStarted(call=name)]
+        told = {} if not self._proposed else self._told()
+        drafts: list[Event] = [ev.CallStarted(call=name, **told)]
         if self._approve:
             expires = await ledger.store.clock() + int(ledger.settings.approval_expiry * 1000)
-            drafts = [ev.ApprovalRequested(call=name, options=self._options or OPTIONS, expires_at=expires)]
+            options = self._options or OPTIONS
+            drafts = [ev.ApprovalRequested(call=name, options=options, expires_at=expires, **told)]
         if not self._proposed:
             drafts.insert(0, self._proposal())
         await self._open(*drafts)
@@ -121,10 +123,12 @@ class Call:
             call=_NEW,
             aliases=self._aliases,
             tool_name=self._tool,
-            title=self._title or UNSET,
-            kind=self._kind or UNSET,
             input=UNSET if self.input is None else self.input,
+            **self._told(),
         )
+
+    def _told(self) -> dict[str, Any]:
+        return {"title": self._title or UNSET, "kind": self._kind or UNSET}
 
     async def _answer(self) -> None:
         """Wait until somebody has answered, or the call has ended otherwise."""

@@ -37,7 +37,15 @@ def shell_tool(
         result = await run_shell(command, cwd=cwd, env=env, timeout=timeout, cap=cap, progress=progress)
         _decide(call, result, timeout)
 
-    return Tool(name=name, run=run, description=ABOUT, parameters=SCHEMA, approve=approve)
+    return Tool(
+        name=name,
+        run=run,
+        description=ABOUT,
+        parameters=SCHEMA,
+        approve=approve,
+        kind="execute",
+        title=lambda input: str(input.get("command", "")),
+    )
 
 
 def _decide(call: Call, result: ShellResult, timeout: float | None) -> None:

@@ -22,9 +22,10 @@ from callslip.agent.tagged import Tagged
 from callslip.agent.tools import Tool
 from callslip.call import certainly, either, why
 from callslip.errors import CallEnded, Denied, SlowReader
-from callslip.events import Event
-from callslip.formats import registry
+from callslip.events import Draft, Event
+from callslip.formats import Decoder, registry
 from callslip.formats.shell.history import model_messages
+from callslip.ledger import Ledger
 from callslip.lifecycle import ENDS, ends
 from callslip.recording import Recorder
 from callslip.session import Session
@@ -137,7 +138,16 @@ class Agent:
 
     async def _run(self, wanted: Wanted, tool: Tool) -> None:
         input = cast("dict[str, Any]", wanted.input or {})
-        made = self.session.call(tool.name, input, timeout=tool.timeout, approve=tool.approve, proposed=wanted.call)
+        title = tool.title(input) if tool.title else ""
+        made = self.session.call(
+            tool.name,
+            input,
+            title=title,
+            kind=tool.kind,
+            timeout=tool.timeout,
+            approve=tool.approve,
+            proposed=wanted.call,
+        )
         async with made as call:
             given: Any = call.input if call.edited else input
             if not isinstance(given, dict):
@@ -152,6 +162,22 @@ class Agent:
                 if _is_cancelled(error):
                     raise
                 call.fail(codec.safe(error), GAVE_UP if isinstance(error, asyncio.CancelledError) else why(error))
+
+
+class Listener(Recorder):
+    """Remembers the arguments as the model wrote them: the log has them without what looks like a secret."""
+
+    def __init__(self, ledger: Ledger, session: str, format: str, *, decoder: Decoder | None = None) -> None:
+        super().__init__(ledger, session, format, decoder=decoder)
+        self.inputs: dict[str, Any] = {}
+
+    async def write(self, drafts: list[Draft], message: Any = None) -> list[Event]:
+        made = await super().write(drafts, message)
+        for draft, event in zip(drafts, made, strict=False):
+            drafted = draft.event
+            if isinstance(drafted, ev.CallUpdate) and isinstance(event, type(drafted)) and drafted.input is not UNSET:
+                self.inputs[event.call] = drafted.input
+        return made
 
 
 def _is_cancelled(error: BaseException) -> bool:
@@ -177,7 +203,7 @@ class _Turn:
         self._seen = await self._head()
         self.turn = await session.turn(prompt)
         self._tagged = self._agent.tagged(self.turn)
-        self._recorder = Recorder(session.ledger, session.name, format, decoder=self._tagged)
+        self._recorder = Listener(session.ledger, session.name, format, decoder=self._tagged)
 
     async def end(self, reason: str, detail: str = "") -> None:
         """Once: somebody else may have ended the turn meanwhile, or deleted the session."""
@@ -256,7 +282,7 @@ class _Turn:
             elif isinstance(event, ev.CallUpdate):
                 call = wanted.setdefault(event.call, Wanted(event.call))
                 call.tool = event.tool_name if isinstance(event.tool_name, str) else call.tool
-                call.input = call.input if event.input is UNSET else event.input
+                call.input = self._recorder.inputs.pop(event.call, call.input)
 
     async def _is_fresh(self, wanted: Wanted) -> bool:
         """Whether a call may be made once more; if not it ends here."""

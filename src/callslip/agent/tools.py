@@ -20,7 +20,7 @@ def _nothing() -> dict[str, Any]:
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """One tool. `run` gets the call while it runs, and its arguments; what it returns is the output.
 
-    With `approve="ask"` a person is asked first. `timeout` is in seconds.
+    With `approve="ask"` a person is asked first. `timeout` is in seconds. `title` says in a line what a call does.
     """
 
     name: str
@@ -29,6 +29,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     parameters: dict[str, Any] = msgspec.field(default_factory=_nothing)
     approve: str = ""
     timeout: float | None = None
+    kind: str = ""
+    title: Callable[[dict[str, Any]], str] | None = None
 
 
 def tool(
