@@ -32,6 +32,7 @@ from tests.sound import PROGRAMS, program
 
 LIBC = 0b11 << 31  # signals 32 and 33, which the C library keeps to itself and lets nobody set
 PYTHON = sys.executable
+PROMPTLY = 25_000  # ms: what would hold a command up does so for much longer
 MARK = re.compile(r"\n\[\.\.\. (\d+) bytes of (stdout|stderr) left out \.\.\.\]\n")
 
 
@@ -419,7 +420,7 @@ async def test_nothing_outlives_the_shell(way: str, tagged: Tagged) -> None:
     result = await tagged.run(f"{WAYS_TO_STAY[way]}\n sleep 0.1; echo done; exit 4", grace=0.1)
     assert tagged.left() == []
     assert (result.exit_status, result.timed_out, result.problem) == (4, False, "")
-    assert ("done\n" in result.stdout or result.truncated) and result.duration_ms < 5000
+    assert ("done\n" in result.stdout or result.truncated) and result.duration_ms < PROMPTLY
 
 
 @pytest.mark.anyio
@@ -429,7 +430,7 @@ async def test_nothing_outlives_a_timeout(way: str, tagged: Tagged) -> None:
     result = await tagged.run(f"echo begun; {WAYS_TO_STAY[way]}\n sleep 1000; echo no", timeout=0.6, grace=0.1)
     assert tagged.left() == []
     assert (result.exit_status, result.timed_out, result.problem) == (None, True, "")
-    assert result.stdout.startswith("begun\n") and "no" not in result.stdout and result.duration_ms < 5000
+    assert result.stdout.startswith("begun\n") and "no" not in result.stdout and result.duration_ms < PROMPTLY
 
 
 @pytest.mark.anyio
@@ -438,7 +439,7 @@ async def test_who_is_asked_to_end_may_say_a_last_word(tagged: Tagged) -> None:
     command = "trap 'echo bye; exit 3' TERM; echo ready; while :; do sleep 0.02; done"
     result = await tagged.run(command, timeout=0.6, grace=20)
     assert (result.exit_status, result.timed_out, result.stdout) == (3, True, "ready\nbye\n")
-    assert result.duration_ms < 10_000
+    assert result.duration_ms < PROMPTLY
     stopped = "sh -c 'trap \"echo bye; exit\" TERM; kill -STOP $$; :' & "
     stopped += "until grep -q '^State:.T' /proc/$!/status; do sleep 0.02; done"
     assert (await tagged.run(stopped, grace=20)).stdout == "bye\n"
@@ -565,7 +566,7 @@ async def test_a_supervisor_that_is_killed_takes_everything_with_it(tagged: Tagg
     result = await tagged.run(command, timeout=10)
     assert (result.exit_status, result.signal, result.stdout) == (None, None, "x\n")
     assert "was killed" in result.problem
-    assert result.duration_ms < 5000 and tagged.left() == []
+    assert result.duration_ms < PROMPTLY and tagged.left() == []
 
 
 @pytest.mark.anyio
@@ -645,7 +646,7 @@ async def test_without_adoption_the_process_group_is_ended(tagged: Tagged) -> No
     """Elsewhere than on Linux output, status and time limits work as well, and the command's group is ended."""
     result = await tagged.run("echo a; echo b >&2; sleep 1000 & (sleep 1000 &); exit 6", grace=0.1)
     assert (result.exit_status, result.stdout, result.stderr, result.problem) == (6, "a\n", "b\n", "")
-    assert tagged.gone_within(1) and result.duration_ms < 5000
+    assert tagged.gone_within(1) and result.duration_ms < PROMPTLY
     result = await tagged.run("(trap '' TERM; sleep 1000 &); yes & exec >&- 2>&-; sleep 1000", timeout=0.6, cap=100)
     assert (result.signal, result.timed_out, result.stdout_cut > 10_000) == ("SIGTERM", True, True)
     assert tagged.gone_within(1)
@@ -729,7 +730,7 @@ async def test_many_commands_run_at_once(tagged: Tagged) -> None:
     began = time.monotonic()
     results = await asyncio.gather(*(tagged.run(f"sleep 0.5; echo {n}; echo {n} >&2") for n in range(12)))
     assert [(result.stdout, result.stderr) for result in results] == [(f"{n}\n", f"{n}\n") for n in range(12)]
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 6, "one after the other they take as long as that"
 
 
 @pytest.mark.anyio
