@@ -590,17 +590,21 @@ async def test_the_last_words_are_whole(ledger: Ledger) -> None:
         assert outcome.text == words
 
 
-async def test_output_that_is_too_large_for_the_log_is_told_with_how_much_is_missing(ledger: Ledger) -> None:
-    """S0.6, S2.8: a preview alone would look like all of it. The same text after a reload."""
-    loud = "head -c 3000000 /dev/zero | tr '\\0' a; head -c 3000000 /dev/zero | tr '\\0' b >&2; exit 1"
-    model = scripted(says(f"<shell>{loud}</shell>"), says(f"<shell>{loud[:-8]}</shell>"), says("Well."))
-    await Agent(ledger.session("s"), model, shell=shell()).run("Go.")
-    first, second = await calls_of(ledger)
-    assert first.truncated and first.blob and (first.status, second.status) == ("failed", "completed")
-    for told in (model.asked[1][-1]["content"], model.asked[2][-1]["content"]):
-        assert f"the whole has {first.blob.size} bytes" in told
-    again = Agent(ledger.session("s"), scripted(), shell=shell())
-    assert (await again.messages())[: len(model.asked[2])] == model.asked[2]
+@pytest.mark.parametrize("tags", [False, True])
+async def test_output_too_large_for_the_log_is_told_with_how_much_is_missing(ledger: Ledger, tags: bool) -> None:
+    """S0.6, S2.8: its beginning and its end, not only the preview that the entry has; the same after a reload."""
+    loud = "echo first; head -c 3000000 /dev/zero | tr '\\0' a; echo; echo last; exit 1"
+    answer = says(f"<shell>{loud}</shell>") if tags else calls(("c", "shell", command(loud)))
+    model = scripted(answer, says("Well."))
+    options: dict[str, Any] = {"shell": shell()} if tags else {"tools": [shell()]}
+    await Agent(ledger.session("s"), model, **options).run("Go.")
+    (made,) = await calls_of(ledger)
+    assert made.truncated and made.blob and made.blob.size > 10**6
+    told = model.asked[1][-1]["content"]
+    assert "first" in told and "last" in told and "characters cut" in told
+    assert 29_000 < len(told) < 31_000
+    again = Agent(ledger.session("s"), scripted(), **options)
+    assert (await again.messages())[: len(model.asked[1])] == model.asked[1]
 
 
 @pytest.mark.parametrize("format", ["openai", "anthropic"])

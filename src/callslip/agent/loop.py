@@ -18,6 +18,7 @@ from msgspec import UNSET
 from callslip import codec
 from callslip import events as ev
 from callslip.agent.models import Model
+from callslip.agent.shown import Shown
 from callslip.agent.tagged import Tagged
 from callslip.agent.tools import Tool
 from callslip.call import certainly, either, why
@@ -83,6 +84,7 @@ class Agent:
         self._offered = () if shell else tuple(tools)
         self._tools = {shell.name: shell} if shell else {tool.name: tool for tool in tools}
         self._system = system
+        self._shown = Shown(session)
         self._history = model_messages if shell else registry.encoder(model.format)
 
     async def run(self, prompt: str) -> Outcome:
@@ -102,7 +104,7 @@ class Agent:
 
     async def messages(self) -> list[Any]:
         """The session as the model is shown it."""
-        return self._history(await self.session.snapshot())
+        return self._history(await self._shown.snapshot())
 
     def stream(self, messages: list[Any]) -> Any:
         return self.model.stream(messages, system=self._system, tools=self._offered)

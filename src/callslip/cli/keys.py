@@ -43,7 +43,10 @@ async def pressed() -> AsyncGenerator[asyncio.Queue[str]]:
 
 
 def _read(terminal: int, keys: asyncio.Queue[str], loop: asyncio.AbstractEventLoop) -> None:
-    data = os.read(terminal, 64)
+    try:
+        data = os.read(terminal, 64)
+    except OSError:
+        data = b""
     if not data:
         loop.remove_reader(terminal)  # The terminal went away: nobody will answer.
     for key in data.decode("utf-8", "ignore"):
