@@ -7,6 +7,7 @@ that and runs the ledger's own write path in memory: the door, the decisions, th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import msgspec
@@ -300,15 +301,18 @@ class Desk:
     def write(self, *drafts: Event | Draft) -> list[Event]:
         """Append drafts, each a step later than the last; a refused write leaves no trace."""
         admitted = [self.intake.admit(self._timed(draft)) for draft in drafts]
-        made = len(self.unit.events)
-        self.unit.mark()
-        try:
-            done = decide.write(self.unit, SESSION, admitted, self.how)
-        except Exception:
-            self.unit.undo()
-            raise
-        self.names.see([stored.event for stored in self.unit.events[made:]])
+        unit = self._copied()
+        done = decide.write(unit, SESSION, admitted, self.how)
+        self.names.see([stored.event for stored in unit.events[len(self.unit.events) :]])
+        self.unit = unit
         return done
+
+    def _copied(self) -> Unit:
+        unit = Unit(Nothing())
+        for table in ("calls", "approvals", "aliases", "keys", "owners", "events"):
+            setattr(unit, table, copy(getattr(self.unit, table)))
+        unit.sessions = {name: structs.replace(row) for name, row in self.unit.sessions.items()}
+        return unit
 
     def _timed(self, draft: Event | Draft) -> Draft:
         draft = draft if isinstance(draft, Draft) else Draft(draft)

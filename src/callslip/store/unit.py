@@ -1,13 +1,12 @@
 """A unit of work: what the writes of one transaction have read and will write, in memory until it is flushed.
 
-Several writes share a transaction (group commit). Each begins with `mark`; one that is refused is undone to its mark
-and leaves no trace in what the others wrote.
+Several writes share a transaction and its unit (group commit). If one of them is refused, the unit is thrown away and
+each is decided again on a unit of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -16,14 +15,12 @@ from callslip.lifecycle import OPEN
 from callslip.rows import ApprovalRow, CallRow, KeyRow, OwnerRow, SessionRow
 from callslip.store.protocol import Reads, Stored
 
-_ABSENT = object()
-
 
 class Unit:
     """Rows read through it are the stored ones until put; what was put is what is read next."""
 
     __slots__ = (
-        *("_stored", "_touched", "_undo", "_was", "now"),
+        *("_stored", "now"),
         *("aliases", "approvals", "calls", "events", "keys", "owners", "sessions"),
     )
 
@@ -37,54 +34,29 @@ class Unit:
         self.keys: dict[tuple[str, str], KeyRow] = {}
         self.owners: dict[str, OwnerRow] = {}
         self.events: list[Stored] = []
-        self._undo: list[tuple[dict[Any, Any], Any, Any]] = []
-        self._touched: set[str] = set()
-        self._was = 0
-
-    def mark(self) -> None:
-        """Here one write begins."""
-        self._undo.clear()
-        self._touched.clear()
-        self._was = len(self.events)
-
-    def undo(self) -> None:
-        """As if the write had not been."""
-        for table, key, before in reversed(self._undo):
-            if before is _ABSENT:
-                table.pop(key, None)
-            else:
-                table[key] = before
-        del self.events[self._was :]
-        self.mark()
-
-    def _put(self, table: dict[Any, Any], key: Any, row: Any) -> None:
-        self._undo.append((table, key, table.get(key, _ABSENT)))
-        table[key] = row
 
     def session(self, name: str) -> SessionRow | None:
         return self.sessions.get(name) or self._stored.session(name)
 
     def session_to_write(self, name: str) -> SessionRow:
-        """The session's row, made if need be, to be changed in place by this write."""
-        if name in self._touched:
-            return self.sessions[name]
-        known = self.session(name)
-        row = replace(known) if known else SessionRow(name=name, created_at=self.now)
-        self._put(self.sessions, name, row)
-        self._touched.add(name)
+        """The session's row, made if need be, to be changed in place."""
+        row = self.sessions.get(name)
+        if row is None:
+            known = self._stored.session(name)
+            row = self.sessions[name] = replace(known) if known else SessionRow(name=name, created_at=self.now)
         return row
 
     def call(self, call: str) -> CallRow | None:
         return self.calls.get(call) or self._stored.call(call)
 
     def put_call(self, row: CallRow) -> None:
-        self._put(self.calls, row.id, row)
+        self.calls[row.id] = row
 
     def approval(self, approval: str) -> ApprovalRow | None:
         return self.approvals.get(approval) or self._stored.approval(approval)
 
     def put_approval(self, row: ApprovalRow) -> None:
-        self._put(self.approvals, row.id, row)
+        self.approvals[row.id] = row
 
     def alias(self, session: str, ns: str, identity: str) -> str | None:
         """The newest call that bears this foreign id ("" for an id that names no call)."""
@@ -96,18 +68,18 @@ class Unit:
         return bool(self.aliases.get((session, identity, ""))) or self._stored.alias_known(session, identity)
 
     def put_alias(self, session: str, ns: str, identity: str, call: str) -> None:
-        self._put(self.aliases, (session, identity, ns), call)
+        self.aliases[session, identity, ns] = call
         if call:
-            self._put(self.aliases, (session, identity, ""), call)  # Known under some namespace; not stored.
+            self.aliases[session, identity, ""] = call  # Known under some namespace; not stored.
 
     def key(self, session: str, key: str) -> KeyRow | None:
         return self.keys.get((session, key)) or self._stored.key(session, key)
 
     def put_key(self, row: KeyRow) -> None:
-        self._put(self.keys, (row.session, row.key), row)
+        self.keys[row.session, row.key] = row
 
     def put_owner(self, row: OwnerRow) -> None:
-        self._put(self.owners, row.id, row)
+        self.owners[row.id] = row
 
     def event(self, session: str, seq: int) -> Event | None:
         for made in self.events:

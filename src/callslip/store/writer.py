@@ -1,7 +1,7 @@
 """The one thread that writes a SQLite file, and its group commit.
 
 Whatever waits when a transaction begins goes into it: 64 writers share one sync of the disk. Results come back to the
-event loop in one call per transaction. A refused write is undone alone; a failed commit fails all that were in it.
+event loop in one call per transaction. A refused write leaves no trace; a failed commit fails all that were in it.
 """
 
 from __future__ import annotations
@@ -132,19 +132,35 @@ class Writer:
     def _together(self, batch: list[Task], results: list[Done]) -> list[Stored]:
         self._rows.begin()
         unit = Unit(self._rows)
-        for task in batch:
-            unit.mark()
-            try:
-                results.append((task.future, task.work(unit), None))
-            except apsw.Error:  # The transaction itself is in doubt, for all that are in it.
-                raise
-            except Exception as error:
-                unit.undo()
-                results.append((task.future, None, error))
+        try:
+            done: list[Done] = [(task.future, task.work(unit), None) for task in batch]
+        except apsw.Error:  # The transaction itself is in doubt, for all that are in it.
+            raise
+        except Exception:
+            return self._one_by_one(batch, results)
         flush(self._connection, unit)
         self._connection.execute("COMMIT")
         self._rows.remember(unit)
+        results += done
         return unit.events
+
+    def _one_by_one(self, batch: list[Task], results: list[Done]) -> list[Stored]:
+        """One of them is refused: each is decided on what those before it wrote. Deciding again has no other effect."""
+        made: list[Stored] = []
+        for task in batch:
+            unit = Unit(self._rows)
+            try:
+                results.append((task.future, task.work(unit), None))
+            except apsw.Error:
+                raise
+            except Exception as error:
+                results.append((task.future, None, error))
+                continue
+            flush(self._connection, unit)
+            self._rows.remember(unit)
+            made += unit.events
+        self._connection.execute("COMMIT")
+        return made
 
     def _alone(self, task: Task) -> Any:
         run = self._connection.execute
