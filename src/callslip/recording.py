@@ -16,7 +16,7 @@ from callslip import events as ev
 from callslip.call import certainly
 from callslip.decide import NEW
 from callslip.errors import Refused
-from callslip.events import CallEvent, Chunks, Draft, Event
+from callslip.events import CallEnd, CallEvent, Chunks, Draft, Event
 from callslip.formats import Decoder, registry
 from callslip.lifecycle import ENDS, ends
 
@@ -29,7 +29,7 @@ BROKE_OFF = "the stream broke off before this call could be run"
 
 
 class Recorder:
-    """One conversation of a format, going into one session. `open` are the calls it told of that have not ended."""
+    """One conversation of a format, going into one session."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Recorder:
     ) -> None:
         self.chunks = chunks
         self.format = format
-        self.open: set[str] = set()
+        self._open = OpenCalls()
         self._ledger = ledger
         self._session = session
         self._decoder = decoder or registry.decoder(format, chunks=chunks)
@@ -60,15 +60,14 @@ class Recorder:
         made = await self.take(b"\n")
         ended = registry.find(self.format).ended
         made = made if ended is None else made + await self.take(ended)
-        self.open.clear()
+        self._open = OpenCalls()
         return made
 
     async def write(self, drafts: list[Draft], message: Any = None) -> list[Event]:
         """Append what was drafted from a message; of what the ledger refuses, as it came (C11)."""
         made = await append_what_can_be(self._append, drafts, self.format, message)
         for event in made:
-            if isinstance(event, CallEvent) and event.verdict == "applied":
-                (self.open.discard if ends(event) else self.open.add)(event.call)
+            self._open.see(event)
         return made
 
     async def _append(self, drafts: Sequence[Draft]) -> list[Event]:
@@ -82,11 +81,27 @@ class Recorder:
         await self.write(self._decoder.close(reason))
         why = f"{BROKE_OFF}: {detail}" if detail else BROKE_OFF
         ending = ev.CallCancelled if reason == "cancelled" else ev.CallLost
-        for call in sorted(self.open):
-            row = await self._ledger.store.call(call)
+        await self._open.end(self._ledger, ending, why)
+
+
+class OpenCalls:
+    """The calls that a stream or a connection told of and that have not ended."""
+
+    def __init__(self) -> None:
+        self._calls: set[str] = set()
+
+    def see(self, event: Event) -> None:
+        """Follow what was appended."""
+        if isinstance(event, CallEvent) and event.verdict == "applied":
+            (self._calls.discard if ends(event) else self._calls.add)(event.call)
+
+    async def end(self, ledger: Ledger, ending: type[CallEnd], reason: str) -> None:
+        """Nobody goes on with them (C5)."""
+        for call in sorted(self._calls):
+            row = await ledger.store.call(call)
             if row is not None and row.state not in ENDS:
-                await self._ledger.append(self._session, [ending(call=call, reason=why)], source="callslip")
-        self.open.clear()
+                await ledger.append(row.session, [ending(call=call, reason=reason)], source="callslip")
+        self._calls.clear()
 
 
 def _now(draft: Draft) -> Draft:

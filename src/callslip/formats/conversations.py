@@ -20,8 +20,7 @@ from callslip.events import CallEvent, Chunks, Draft, Event
 from callslip.formats import Decoder, registry, unwrapped
 from callslip.intake import session_name
 from callslip.ledger import Ledger
-from callslip.lifecycle import ENDS, ends
-from callslip.recording import as_it_came, belonging_together
+from callslip.recording import OpenCalls, as_it_came, belonging_together
 
 MOST = 1000
 
@@ -158,7 +157,7 @@ class Connection:
         self._ledger = ledger
         self._source = source
         self._owner = liveness.new_owner()
-        self._open: set[str] = set()
+        self._open = OpenCalls()
 
     async def append(self, session: str, drafts: Sequence[Draft]) -> list[Event]:
         """Append drafts. What they made is to be shown to `see`."""
@@ -166,17 +165,12 @@ class Connection:
 
     def see(self, event: Event) -> None:
         """Follow which calls are open."""
-        if isinstance(event, CallEvent) and event.verdict == "applied":
-            (self._open.discard if ends(event) else self._open.add)(event.call)
+        self._open.see(event)
 
     async def close(self, reason: str) -> None:
         """End every call that is still open: those it owns, and those that an ended turn gave a moment."""
         await self._ledger.close_owner(self._owner, reason)
-        for call in sorted(self._open):
-            row = await self._ledger.store.call(call)
-            if row is not None and row.state not in ENDS:
-                await self._ledger.append(row.session, [ev.CallLost(call=call, reason=reason)], source="callslip")
-        self._open.clear()
+        await self._open.end(self._ledger, ev.CallLost, reason)
 
 
 def joined(first: str, between: str, name: str) -> str:
