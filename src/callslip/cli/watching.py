@@ -108,8 +108,9 @@ class Watch:
             await self._until_answered(request)
 
     async def _by_key(self, request: Json) -> None:
-        output.say(f"   run it? press y or n: {self._asked(request)}")
+        """Listen first, then ask: what was typed before the question is no answer, what is typed at once is one."""
         async with keys.pressed() as pressed:
+            output.say(f"   run it? press y or n: {self._asked(request)}")
             said = await first(yes_or_no(pressed), self._until_answered(request))
         if said in ("y", "n"):
             await answered(self._ledger, request["requestId"], yes=said == "y", by=user())
