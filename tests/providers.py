@@ -1,4 +1,4 @@
-"""What OpenAI's Chat Completions and Anthropic's Messages accept as a history, as rules; and what their SDKs say of it.
+"""What OpenAI's Chat Completions and Responses and Anthropic's Messages accept as a history, as rules; and their SDKs.
 
 Written from the APIs' side and without a look at the encoders: each function goes through the messages once and gives
 every rule that is broken, in words. An empty list is a history that is accepted. At the end: reading into memory.
@@ -20,7 +20,13 @@ from tests.strategies import Desk
 
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 ANTHROPIC_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+BLOCKS = {
+    "text": {"type", "text"},
+    "tool_use": {"type", "id", "name", "input"},
+    "tool_result": {"type", "tool_use_id", "content", "is_error"},
+}
 OPENAI_ID_LENGTH = 40
+RESPONSES_ID_LENGTH = 64
 
 
 # Chat Completions
@@ -45,7 +51,8 @@ def check_openai(messages: Any) -> list[str]:
             wrong += [f"{number}: {problem}" for problem in _openai_answer(message, used)]
             owed = [call.get("id") for call in message.get("tool_calls") or []]
         elif role in ("user", "system", "developer"):
-            wrong += [f"{number}: {problem}" for problem in _text(message.get("content"), "content")]
+            found = [*_only(message, {"role", "content"}), *_text(message.get("content"), "content")]
+            wrong += [f"{number}: {problem}" for problem in found]
         else:
             wrong.append(f"{number}: nobody has the role {role!r}")
     return wrong + ([f"the results of {owed} are missing"] if owed else []) + _json(messages)
@@ -53,6 +60,7 @@ def check_openai(messages: Any) -> list[str]:
 
 def _openai_result(message: dict[str, Any], owed: list[str]) -> Iterator[str]:
     identity = message.get("tool_call_id")
+    yield from _only(message, {"role", "tool_call_id", "content"})
     if identity in owed:
         owed.remove(identity)
     else:
@@ -62,16 +70,19 @@ def _openai_result(message: dict[str, Any], owed: list[str]) -> Iterator[str]:
 
 def _openai_answer(message: dict[str, Any], used: set[str]) -> Iterator[str]:
     calls, content = message.get("tool_calls"), message.get("content")
+    yield from _only(message, {"role", "content", "tool_calls"})
     if "tool_calls" in message and not calls:
         yield "an empty list of calls"
     if content is not None or not calls:
         yield from _text(content, "content")
     for call in calls or []:
+        yield from _only(call, {"id", "type", "function"})
         yield from _identity(call.get("id"), used, OPENAI_ID_LENGTH)
         function = call.get("function")
         if call.get("type") != "function" or not isinstance(function, dict):
             yield "a call that is no function"
             continue
+        yield from _only(function, {"name", "arguments"})
         yield from _name(function.get("name"))
         yield from _arguments(function.get("arguments"))
 
@@ -90,6 +101,58 @@ def _no_constant(word: str) -> Any:
     raise ValueError(f"{word} is not JSON")
 
 
+# Responses
+
+
+def check_responses(items: Any) -> list[str]:
+    """What the API would refuse in these input items."""
+    if not isinstance(items, list):
+        return ["the items are not a list"]
+    wrong: list[str] = []
+    used: set[str] = set()
+    owed: list[str] = []
+    answered = False
+    for number, item in enumerate(items):
+        kind = item.get("type", "message")
+        rule = _ITEMS.get(kind)
+        if owed and (kind not in ("function_call", "function_call_output") or (kind == "function_call" and answered)):
+            wrong.append(f"{number}: {kind} comes before the results of {owed}")
+            owed = []
+        found = rule(item, owed, used) if rule else [f"an item of the kind {kind!r}"]
+        wrong += [f"{number}: {problem}" for problem in found]
+        answered = kind == "function_call_output"
+    return wrong + ([f"the results of {owed} are missing"] if owed else []) + _json(items)
+
+
+def _item_message(item: dict[str, Any], owed: list[str], used: set[str]) -> Iterator[str]:
+    role, content = item.get("role"), item.get("content")
+    if role not in ("user", "assistant", "system", "developer"):
+        yield f"nobody has the role {role!r}"
+    yield from _only(item, {"type", "role", "content"})
+    yield from _text(content, "content")
+
+
+def _item_call(item: dict[str, Any], owed: list[str], used: set[str]) -> Iterator[str]:
+    yield from _only(item, {"type", "call_id", "name", "arguments"})
+    yield from _identity(item.get("call_id"), used, RESPONSES_ID_LENGTH)
+    yield from _name(item.get("name"))
+    yield from _arguments(item.get("arguments"))
+    owed.append(item.get("call_id", ""))
+
+
+def _item_result(item: dict[str, Any], owed: list[str], used: set[str]) -> Iterator[str]:
+    identity = item.get("call_id")
+    yield from _only(item, {"type", "call_id", "output"})
+    if identity in owed:
+        owed.remove(identity)
+    else:
+        yield f"a result for {identity!r}, which no call directly before it waits for"
+    yield from _text(item.get("output"), "result")
+
+
+_ITEMS = {"message": _item_message, "function_call": _item_call, "function_call_output": _item_result}
+
+
 # Messages
 
 
@@ -105,6 +168,7 @@ def check_anthropic(messages: Any) -> list[str]:
         if role != expected:
             wrong.append(f"{number}: {role} speaks where it is for the {expected} to speak")
         blocks = message.get("content")
+        wrong += [f"{number}: {problem}" for problem in _only(message, {"role", "content"})]
         if not isinstance(blocks, list):
             wrong += [f"{number}: {problem}" for problem in _text(blocks, "content")]
             blocks = []
@@ -130,6 +194,7 @@ def _results_first(blocks: list[Any], owed: list[str]) -> Iterator[str]:
 
 def _block(block: dict[str, Any], role: Any, used: set[str]) -> Iterator[str]:
     kind = block.get("type")
+    yield from _only(block, BLOCKS.get(str(kind), set(block)))
     if kind == "text":
         yield from _text(block.get("text"), "text")
     elif kind == "tool_use":
@@ -154,7 +219,12 @@ def _last(messages: list[Any]) -> list[str]:
     return ["the last message ends in space"] if said != said.rstrip() else []
 
 
-# Both
+# All of them
+
+
+def _only(said: dict[str, Any], known: set[str]) -> Iterator[str]:
+    """An API refuses parameters that it does not know; ids that it did not give itself are among them."""
+    yield from (f"an unknown parameter {name!r}" for name in said if name not in known)
 
 
 def _text(value: Any, what: str) -> Iterator[str]:
@@ -196,6 +266,13 @@ def _openai_types() -> TypeAdapter[Any]:
 
 
 @cache
+def _responses_types() -> TypeAdapter[Any]:
+    from openai.types.responses import ResponseInputParam
+
+    return TypeAdapter(ResponseInputParam)
+
+
+@cache
 def _anthropic_types() -> TypeAdapter[Any]:
     from anthropic.types import MessageParam
 
@@ -205,6 +282,11 @@ def _anthropic_types() -> TypeAdapter[Any]:
 def typed_openai(messages: list[Any]) -> list[str]:
     """What the types of the SDK `openai` say against these messages."""
     return _against(_openai_types(), messages)
+
+
+def typed_responses(items: list[Any]) -> list[str]:
+    """What the types of the SDK `openai` say against these input items."""
+    return _against(_responses_types(), items)
 
 
 def typed_anthropic(messages: list[Any]) -> list[str]:

@@ -570,17 +570,20 @@ async def test_an_approval_that_nobody_gives_is_told_to_the_model(db: str) -> No
         assert await ledger.approvals() == []
 
 
-async def test_arguments_that_a_person_broke_are_the_models_to_read(ledger: Ledger) -> None:
-    """An edited input that is no object runs nothing."""
+async def test_arguments_that_a_person_broke_are_not_taken(ledger: Ledger) -> None:
+    """S4.6: an edited input that does not fit the tool leaves the request waiting; what was asked can still be said."""
     agent = Agent(
         ledger.session("s"), scripted(calls(("c", "shell", command("true"))), says("Ok.")), tools=[shell(approve="ask")]
     )
     running = asyncio.ensure_future(agent.run("Go."))
     while not (waiting := await ledger.approvals()):
         await asyncio.sleep(0.01)
-    await approvals.approve(ledger, waiting[0].id, by="me", input=["true"])
+    with pytest.raises(Refused):
+        await approvals.approve(ledger, waiting[0].id, by="me", input=["true"])
+    assert [row.state for row in await ledger.approvals()] == ["pending"]
+    await approvals.approve(ledger, waiting[0].id, by="me")
     await running
-    assert (await calls_of(ledger))[0].reason == "the arguments are not a JSON object"
+    assert (await calls_of(ledger))[0].status == "completed"
 
 
 async def test_the_last_words_are_whole(ledger: Ledger) -> None:
@@ -700,7 +703,8 @@ async def test_every_way_out_of_an_execution_is_observed(ledger: Ledger) -> None
     with contextlib.suppress(asyncio.CancelledError):
         await running
     encoder = ActObserveEncoder()
-    told = [item for event in await events(ledger, "s") for item in encoder.feed(event)]
+    said = [item for event in await events(ledger, "s") for item in encoder.feed(event)]
+    told = [item for item in said if item["type"] in ("act", "observe", "user_message")]
     acts = [item for item in told if item["type"] == "act"]
     seen = {item["execution_id"]: item for item in told if item["type"] == "observe"}
     assert (len(acts), len(seen), len(told)) == (6, 6, 13)

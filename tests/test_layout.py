@@ -20,7 +20,7 @@ LONGEST = 400
 # Lowest first. A module imports from its own layer and from those above it in this list, never from one below.
 # `callslip` is the package itself, which hands out the public names.
 LAYERS: dict[str, set[str]] = {
-    "values": {"ids", "errors", "settings", "codec", "events", "rows", "words"},
+    "values": {"ids", "errors", "settings", "codec", "events", "rows", "words", "schemas"},
     "rules": {"lifecycle", "text", "entries"},
     "projection": {"board", "fold", "fold_calls", "project", "redact", "witness"},
     "ledger": {
@@ -30,6 +30,8 @@ LAYERS: dict[str, set[str]] = {
         "ledger",
         "feed",
         "checkpoint",
+        "reading",
+        "callview",
         "liveness",
         "intake",
         "formats.registry",
@@ -46,7 +48,7 @@ LAYERS: dict[str, set[str]] = {
 RANK = {name: rank for rank, names in enumerate(LAYERS.values()) for name in names}
 
 # What all formats share. Everything else directly under formats/ is one format and knows of no other.
-SHARED_BY_FORMATS = {"__init__", "conversations", "importing", "plain", "providers", "registry"}
+SHARED_BY_FORMATS = {"__init__", "conversations", "importing", "plain", "providers", "registry", "turn", "javascript"}
 
 HEAVY = {"apsw", "asyncio", "click", "mcp", "openai", "anthropic", "rich", "starlette", "uvicorn"}
 

@@ -1,4 +1,4 @@
-"""Sessions as histories for OpenAI and Anthropic: at every moment of every session, what those APIs accept."""
+"""Sessions as histories for OpenAI (Chat Completions and Responses) and Anthropic: always what those APIs accept."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from callslip.formats import registry
 from callslip.formats.anthropic.history import anthropic_history
 from callslip.formats.importing import import_lines
 from callslip.formats.openai.history import chat_history
+from callslip.formats.openai.input import responses_history
 from callslip.ledger import open_ledger
 from callslip.lifecycle import TRANSITIONS
 from tests import inputs, scenarios
@@ -31,9 +32,11 @@ from tests.providers import (
     calls_on,
     check_anthropic,
     check_openai,
+    check_responses,
     desk_of,
     typed_anthropic,
     typed_openai,
+    typed_responses,
 )
 from tests.strategies import Desk, scripts, written
 
@@ -41,11 +44,23 @@ OWN = ("openai", "responses", "anthropic")
 STATES = sorted(set(TRANSITIONS) - {"none"})
 
 
+# Each API's history, the checker of its rules, and the types of its SDK.
+APIS: dict[str, tuple[Callable[[Any], list[Any]], Callable[[Any], list[str]], Callable[[list[Any]], list[str]]]] = {
+    "openai": (chat_history, check_openai, typed_openai),
+    "responses": (responses_history, check_responses, typed_responses),
+    "anthropic": (anthropic_history, check_anthropic, typed_anthropic),
+}
+HISTORIES = [history for history, _, _ in APIS.values()]
+
+
 def broken(source: Any, *, typed: bool = True) -> list[str]:
     """What is wrong with the histories of a session."""
-    openai, anthropic = chat_history(source), anthropic_history(source)
-    wrong = check_openai(openai) + check_anthropic(anthropic)
-    return wrong + (typed_openai(openai) + typed_anthropic(anthropic) if typed else [])
+    entries = list(source.snapshot().entries if isinstance(source, State) else source)
+    wrong: list[str] = []
+    for history, check, types in APIS.values():
+        made = history(entries)
+        wrong += check(made) + (types(made) if typed else [])
+    return wrong
 
 
 def states(log: Iterable[Event]) -> Iterator[State]:
@@ -54,6 +69,13 @@ def states(log: Iterable[Event]) -> Iterator[State]:
     for event in log:
         state.apply(event)
         yield state
+
+
+def states_of(logs: list[list[Event]]) -> Iterator[State]:
+    """Several sessions, each after every event. There is one at least."""
+    assert any(logs)
+    for log in logs:
+        yield from states(log)
 
 
 def call(**told: Any) -> ToolCall:
@@ -78,32 +100,30 @@ def test_a_scenario_gives_an_accepted_history_after_every_event(name: str) -> No
 
 
 @cache
-def imported(format: str, path: Path) -> tuple[Event, ...]:
-    """The log of the first session that a file makes."""
+def imported(format: str, path: Path) -> list[list[Event]]:
+    """The logs of all sessions that a file makes."""
 
-    async def log() -> tuple[Event, ...]:
+    async def logs() -> list[list[Event]]:
         async with await open_ledger("sqlite:///:memory:", scenarios.QUIET) as ledger:
-            await import_lines(ledger, "s", format, path.read_bytes().splitlines())
-            return tuple([event async for event in ledger.events("s")])
+            report = await import_lines(ledger, "s", format, path.read_bytes().splitlines())
+            return [[event async for event in ledger.events(session)] for session in report.sessions]
 
     with scenarios.counted_ids():
-        return asyncio.run(log())
+        return asyncio.run(logs())
 
 
 @pytest.mark.parametrize("path", sorted(inputs.CAPTURES.glob("*.jsonl")), ids=lambda path: path.stem)
 def test_what_real_agents_did_gives_an_accepted_history_after_every_event(path: Path) -> None:
     """Sessions of agents that know nothing of these APIs."""
-    for state in states(imported("acp", path)):
-        assert not broken(state, typed=False), state.seq
-    assert not broken(state)
+    for state in states_of(imported("acp", path)):
+        assert not broken(state), state.seq
 
 
 @pytest.mark.parametrize("case", [case for case in inputs.CASES if inputs.format_of(case) in OWN])
 def test_what_providers_sent_gives_an_accepted_history_after_every_event(case: str) -> None:
     """Also where they sent bad arguments, no ids, ids twice, or results of nothing."""
-    for state in states(imported(inputs.format_of(case), inputs.path_of(case))):
-        assert not broken(state, typed=False), state.seq
-    assert not broken(state)
+    for state in states_of(imported(inputs.format_of(case), inputs.path_of(case))):
+        assert not broken(state), state.seq
 
 
 @given(scripts())
@@ -120,7 +140,7 @@ def test_a_history_is_the_same_whenever_it_is_made(script: list[Event]) -> None:
     state = written(script).state
     snapshot = state.snapshot()
     before = codec.encode(snapshot)
-    for history in (chat_history, anthropic_history):
+    for history in HISTORIES:
         assert history(state) == history(snapshot) == history(iter(snapshot.entries)) == history(state)
     assert codec.encode(state.snapshot()) == before
 
@@ -140,6 +160,15 @@ GOOD_OPENAI: list[Any] = [
     {"role": "tool", "tool_call_id": "b", "content": "2"},
     {"role": "tool", "tool_call_id": "a", "content": "1"},
     {"role": "assistant", "content": "Done."},
+]
+GOOD_RESPONSES: list[Any] = [
+    {"role": "user", "content": "Go."},
+    {"type": "message", "role": "assistant", "content": "Twice."},
+    {"type": "function_call", "call_id": "a", "name": "ls", "arguments": "{}"},
+    {"type": "function_call", "call_id": "b", "name": "ls", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "b", "output": "2"},
+    {"type": "function_call_output", "call_id": "a", "output": "1"},
+    {"type": "message", "role": "assistant", "content": "Done."},
 ]
 GOOD_ANTHROPIC: list[Any] = [
     {"role": "user", "content": "Go."},
@@ -180,7 +209,8 @@ def test_the_checker_accepts_what_is_right() -> None:
     """By its own rules and by the SDKs' types."""
     assert not check_openai(GOOD_OPENAI) + typed_openai(GOOD_OPENAI)
     assert not check_anthropic(GOOD_ANTHROPIC) + typed_anthropic(GOOD_ANTHROPIC)
-    assert not check_openai([]) + check_anthropic([])
+    assert not check_responses(GOOD_RESPONSES) + typed_responses(GOOD_RESPONSES)
+    assert not check_openai([]) + check_responses([]) + check_anthropic([])
 
 
 CALLED = (1, "tool_calls", 0)
@@ -207,11 +237,50 @@ CALLED = (1, "tool_calls", 0)
         (changed(GOOD_OPENAI, 0, "content", to=" "), "blank"),
         (changed(GOOD_OPENAI, 0, "role", to="critic"), "nobody has the role"),
         (changed(GOOD_OPENAI, 0, "content", to="\ud800"), "not JSON"),
+        (changed(GOOD_OPENAI, 0, "at", to=1), "unknown parameter"),
+        (changed(GOOD_OPENAI, 2, "is_error", to=True), "unknown parameter"),
+        (changed(GOOD_OPENAI, *CALLED, "index", to=0), "unknown parameter"),
+        ({"role": "user"}, "not a list"),
     ],
 )
 def test_the_checker_finds_what_openai_refuses(messages: list[Any], complaint: str) -> None:
     """One rule each."""
     assert any(complaint in problem for problem in check_openai(messages)), check_openai(messages)
+
+
+@pytest.mark.parametrize(
+    ("items", "complaint"),
+    [
+        (changed(GOOD_RESPONSES, 5), "comes before the results"),
+        (GOOD_RESPONSES[:5], "are missing"),
+        (GOOD_RESPONSES[:3], "are missing"),
+        ([*GOOD_RESPONSES[:5], GOOD_RESPONSES[1], GOOD_RESPONSES[5]], "comes before the results"),
+        ([*GOOD_RESPONSES[:3], GOOD_RESPONSES[0], *GOOD_RESPONSES[3:]], "comes before the results"),
+        (
+            [*GOOD_RESPONSES[:5], {**GOOD_RESPONSES[2], "call_id": "c"}, GOOD_RESPONSES[5]],
+            "comes before the results",
+        ),
+        ([*GOOD_RESPONSES, GOOD_RESPONSES[4]], "no call directly before it"),
+        (changed(GOOD_RESPONSES, 4, "call_id", to="a"), "no call directly before it"),
+        (changed(GOOD_RESPONSES, 4, "output", to=""), "blank"),
+        (changed(GOOD_RESPONSES, 4, "output", to=None), "no text"),
+        (changed(GOOD_RESPONSES, 2, "call_id", to="b"), "second time"),
+        (changed(GOOD_RESPONSES, 2, "call_id", to="x" * 65), "wrong length"),
+        (changed(GOOD_RESPONSES, 2, "call_id", to=""), "wrong length"),
+        (changed(GOOD_RESPONSES, 2, "arguments", to="[]"), "no object"),
+        (changed(GOOD_RESPONSES, 2, "arguments", to={}), "no JSON"),
+        (changed(GOOD_RESPONSES, 2, "name", to="a b"), "the name"),
+        (changed(GOOD_RESPONSES, 2, "id", to="call_1"), "unknown parameter"),
+        (changed(GOOD_RESPONSES, 1, "content", to=" "), "blank"),
+        (changed(GOOD_RESPONSES, 1, "role", to="tool"), "nobody has the role"),
+        (changed(GOOD_RESPONSES, 1, "type", to="reasoning"), "of the kind"),
+        (changed(GOOD_RESPONSES, 1, "content", to="\ud800"), "not JSON"),
+        ("Go.", "not a list"),
+    ],
+)
+def test_the_checker_finds_what_responses_refuses(items: list[Any], complaint: str) -> None:
+    """One rule each."""
+    assert any(complaint in problem for problem in check_responses(items)), check_responses(items)
 
 
 @pytest.mark.parametrize(
@@ -237,6 +306,9 @@ def test_the_checker_finds_what_openai_refuses(messages: list[Any], complaint: s
         (changed(GOOD_ANTHROPIC, 0, "content", to=[{"type": "tool_use", "id": "z"}]), "a call by a person"),
         (changed(GOOD_ANTHROPIC, 3, "content", to=[{"type": "tool_result"}]), "a result by the model"),
         (changed(GOOD_ANTHROPIC, 3, "content", 0, "text", to="Done. "), "ends in space"),
+        (changed(GOOD_ANTHROPIC, 0, "id", to="msg_1"), "unknown parameter"),
+        (changed(GOOD_ANTHROPIC, 1, "content", 1, "title", to="ls"), "unknown parameter"),
+        (None, "not a list"),
     ],
 )
 def test_the_checker_finds_what_anthropic_refuses(messages: list[Any], complaint: str) -> None:
@@ -249,6 +321,13 @@ def test_the_checker_finds_what_anthropic_refuses(messages: list[Any], complaint
     [
         (typed_openai, changed(GOOD_OPENAI, *CALLED, "function")),
         (typed_openai, changed(GOOD_OPENAI, 2, "tool_call_id")),
+        (typed_openai, changed(GOOD_OPENAI, 4, "content", to=1)),
+        (typed_responses, changed(GOOD_RESPONSES, 2, "arguments")),
+        (typed_responses, changed(GOOD_RESPONSES, 2, "name", to=None)),
+        (typed_responses, changed(GOOD_RESPONSES, 4, "output")),
+        (typed_responses, changed(GOOD_RESPONSES, 4, "call_id", to=1)),
+        (typed_responses, changed(GOOD_RESPONSES, 0, "content", to=[{"type": "input_text"}])),
+        (typed_responses, changed(GOOD_RESPONSES, 0, "role", to="nobody")),
         (typed_anthropic, changed(GOOD_ANTHROPIC, 1, "content", 1, "input", to=[])),
         (typed_anthropic, changed(GOOD_ANTHROPIC, 2, "content", 0, "tool_use_id")),
     ],
@@ -256,6 +335,38 @@ def test_the_checker_finds_what_anthropic_refuses(messages: list[Any], complaint
 def test_the_types_are_looked_at_to_the_bottom(typed: Callable[[list[Any]], list[str]], messages: list[Any]) -> None:
     """Also inside of what the SDKs declare as iterable."""
     assert typed(messages)
+
+
+def call_places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where the calls and results of a history stand."""
+    if isinstance(value, dict):
+        kind = str(value.get("type", "")) or value.get("role")
+        if kind in ("function", "function_call", "function_call_output", "tool", "tool_use", "tool_result"):
+            yield path
+    for name in ("tool_calls", "content") if isinstance(value, dict) else ():
+        yield from call_places(value.get(name), (*path, name))
+    if isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from call_places(item, (*path, number))
+
+
+@pytest.mark.parametrize("name", ["parallel_calls", "ids_reused_within_a_turn", "approval_pending", "detached_call"])
+@pytest.mark.parametrize("format", list(APIS))
+def test_no_call_and_no_result_may_be_missing_or_come_twice(format: str, name: str) -> None:
+    """The checker misses none of them, wherever it stands in a real history."""
+    history, check, _ = APIS[format]
+    *_, state = states(scenarios.events(name))
+    good = history(state)
+    places = list(call_places(good))
+    assert len(places) == 2 * len([entry for entry in state.entries.values() if isinstance(entry, ToolCall)]) > 0
+    for *inside, number in places:
+        assert check(changed(good, *inside, number)), (inside, number)
+        twice = copy.deepcopy(good)
+        around: Any = twice
+        for step in inside:
+            around = around[step]
+        around.insert(number, copy.deepcopy(around[number]))
+        assert check(twice), (inside, number)
 
 
 # What they say
@@ -308,10 +419,11 @@ def test_every_state_has_its_result(state: str) -> None:
     ],
 )
 def test_what_a_model_reads_of_a_call(told: dict[str, Any], text: str) -> None:
-    """The same words for both APIs. Notes of what came late are for people."""
+    """The same words for all APIs. Notes of what came late are for people."""
     entry = call(**told)
     assert result(entry)["content"] == text
     assert chat_history([entry])[-1]["content"] == text
+    assert responses_history([entry])[-1]["output"] == text
 
 
 @pytest.mark.parametrize(
@@ -328,8 +440,9 @@ def test_what_a_model_reads_of_a_call(told: dict[str, Any], text: str) -> None:
     ],
 )
 def test_arguments_are_always_an_object(told: dict[str, Any], given: Any) -> None:
-    """As a text for one API, as a value for the other."""
+    """As a text for two APIs, as a value for the third."""
     openai, anthropic = chat_history([call(**told)]), anthropic_history([call(**told)])
+    assert json.loads(responses_history([call(**told)])[0]["arguments"]) == given
     assert json.loads(openai[0]["tool_calls"][0]["function"]["arguments"]) == given
     assert anthropic[1]["content"][0]["input"] == given
 
@@ -345,12 +458,17 @@ def test_arguments_are_always_an_object(told: dict[str, Any], given: Any) -> Non
     ],
 )
 def test_a_tool_has_the_name_that_the_model_knows(told: dict[str, Any], name: str) -> None:
-    """In the letters that both APIs take."""
+    """In the letters that all APIs take."""
     assert chat_history([call(**told)])[0]["tool_calls"][0]["function"]["name"] == name
+    assert responses_history([call(**told)])[0]["name"] == name
+    assert anthropic_history([call(**told)])[1]["content"][0]["name"] == name
 
 
 def ids(history: list[dict[str, Any]]) -> list[str]:
-    """The ids of calls in either history."""
+    """The ids of calls in any history."""
+    if any("call_id" in item for item in history):
+        return [item["call_id"] for item in history if item["type"] == "function_call"]
+    history = [message for message in history if "role" in message]
     listed = [message.get("tool_calls") or message["content"] for message in history if message["role"] == "assistant"]
     return [one["id"] for blocks in listed for one in blocks if isinstance(one, dict) and "id" in one]
 
@@ -366,9 +484,24 @@ def test_only_ids_that_would_be_refused_are_replaced() -> None:
     short = ["call_1", f"{a}2", f"{a}3", f"{a}4", f"{a}5", f"{a}6", f"{a}7"]
     assert ids(chat_history(entries)) == short
     assert ids(anthropic_history(entries)) == [*short[:3], "x" * 41, *short[4:]]
+    assert ids(responses_history(entries)) == [*short[:3], "x" * 41, *short[4:]]
+    answers = [item["call_id"] for item in responses_history(entries) if item["type"] == "function_call_output"]
+    assert answers == ids(responses_history(entries))
     assert not broken(entries)
     clash = [call(id=1, tool_call_id="exec_0123456789ab"), call(id=2, tool_call_id="exec_0123456789ab")]
     assert ids(chat_history(clash)) == ["exec_0123456789ab", "exec_0123456789ab_2"]
+
+
+@pytest.mark.parametrize("format", list(APIS))
+def test_a_call_has_its_own_result_and_no_other(format: str) -> None:
+    """Whatever ids were written anew: who reads the history finds each result at the arguments that it belongs to."""
+    given = ["same", "same", "a#b", "same", "z" * 70]
+    entries = [
+        call(id=n, end=99, call_id=f"exec_{n:012x}", tool_call_id=name, raw_input={"n": n}, output=f"result {n}")
+        for n, name in enumerate(given, 1)
+    ]
+    found = calls_on(desk_of(format, registry.encoder(format)(entries)))
+    assert [(entry.raw_input, entry.output) for entry in found] == [({"n": n}, f"result {n}") for n in range(1, 6)]
 
 
 def shape(history: list[dict[str, Any]]) -> list[str]:
@@ -392,6 +525,20 @@ def test_calls_of_one_round_are_one_answer_with_the_text_before_them() -> None:
     history = chat_history(written(told).state)
     assert shape(history) == ["u", "a2", "t", "t", "a1", "t", "a"]
     assert history[1]["content"] == "Let me.\n\nAnd this."
+    items = responses_history(written(told).state)
+    said = {"message": "content", "function_call": "call_id", "function_call_output": "call_id"}
+    assert [(item["type"], item[said[item["type"]]]) for item in items] == [
+        ("message", "Go."),
+        ("message", "Let me.\n\nAnd this."),
+        ("function_call", "1"),
+        ("function_call", "2"),
+        ("function_call_output", "1"),
+        ("function_call_output", "2"),
+        ("function_call", "3"),
+        ("function_call_output", "3"),
+        ("message", "Done."),
+    ]
+    assert [item["role"] for item in items if item["type"] == "message"] == ["user", "assistant", "assistant"]
 
 
 @pytest.mark.parametrize(
@@ -461,14 +608,15 @@ def test_what_no_model_reads_is_left_out() -> None:
         ev.SessionMode(mode="ask"),
         ev.MessageUser(text="Read.", content=[{"type": "resource", "resource": {"uri": "file:///a", "text": "A"}}]),
     ]
-    said = [message["content"] for message in chat_history(written(told).state)]
-    assert said == ["[image: image/png]", "Read.\n[resource: file:///a]\nA"]
+    said = ["[image: image/png]", "Read.\n[resource: file:///a]\nA"]
+    assert [message["content"] for message in chat_history(written(told).state)] == said
+    assert [item["content"] for item in responses_history(written(told).state)] == said
 
 
 def test_a_session_without_a_word_is_no_message() -> None:
     """An empty history for an empty session."""
     empty = Snapshot("s", 0, State("s").info, [])
-    assert chat_history(empty) == anthropic_history(empty) == []
+    assert [history(empty) for history in HISTORIES] == [[], [], []]
 
 
 # There and back
@@ -486,21 +634,23 @@ def joined_texts(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def back(format: str, history: list[dict[str, Any]], *, whole: bool) -> Desk:
     """A history, read again: as the body of a request, or message by message."""
-    return desk_of(format, [{"model": "m", "messages": history}] if whole else history)
+    body = {"model": "m", "input" if format == "responses" else "messages": history}
+    return desk_of(format, [body] if whole else history)
 
 
 @given(scripts(), st.booleans())
 def test_a_history_that_is_read_again_gives_the_same_history(script: list[Event], whole: bool) -> None:
     """So that every call is there once, with its arguments and its result."""
     state = written(script, redact=False).state
-    openai, anthropic = chat_history(state), anthropic_history(state)
+    openai, responses, anthropic = (history(state) for history in HISTORIES)
     assert chat_history(back("openai", openai, whole=whole).state) == openai
+    assert responses_history(back("responses", responses, whole=whole).state) == responses
     again = anthropic_history(back("anthropic", anthropic, whole=whole).state)
     assert joined_texts(again) == joined_texts(anthropic)
 
 
 @pytest.mark.parametrize("name", scenarios.NAMES)
-@pytest.mark.parametrize("format", ["openai", "anthropic"])
+@pytest.mark.parametrize("format", list(APIS))
 def test_the_calls_of_a_scenario_come_back(format: str, name: str) -> None:
     """In their order, by their tool and arguments, each ended."""
     *_, state = states(scenarios.events(name))
@@ -511,6 +661,3 @@ def test_the_calls_of_a_scenario_come_back(format: str, name: str) -> None:
     assert [entry.tool_call_id for entry in found] == ids(history)
     failed = [entry.status != "completed" and entry.scope != "detached" for entry in calls]
     assert [entry.status == "failed" for entry in found] == (failed if format == "anthropic" else [False] * len(found))
-
-
-# Two copies of what both formats share

@@ -8,17 +8,24 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import apsw
+import msgspec
 import pytest
+from msgspec import UNSET
 
 import callslip
 from callslip import events as ev
 from callslip import ids
-from callslip.errors import Ambiguous, Conflict, Gone, NotFound, Refused, StoreError
-from callslip.events import Alias, Draft, decode_event
+from callslip.entries import Set
+from callslip.errors import Ambiguous, Conflict, Gone, NotFound, ReadOnly, Refused, StoreError
+from callslip.events import Alias, Draft, decode_event, encode_event
+from callslip.fold import State
 from callslip.ledger import Ledger
-from callslip.rows import OwnerRow
+from callslip.rows import OwnerRow, TokenRow
 from callslip.settings import Settings
+from callslip.store import sqlite_file
 from callslip.store.protocol import Checkpoint, Progress, Stored
+from callslip.store.sql import migrations
 from tests.sound import events, faults, opened
 
 
@@ -357,17 +364,100 @@ class StoreSuite:
         await ledger.store.drop_owner("someone")
         assert "someone" not in [row.id for row in await ledger.store.owners()]
 
+    # Whose a session is
+
+    async def test_the_first_owner_that_the_log_names_stays(self, ledger: Ledger) -> None:
+        """A session's owner never changes, and one without a name is none."""
+        told = [ev.SessionInfo(owner=name) for name in ("", "ann", "bob")]
+        owners: list[str] = []
+        for event in told:
+            await ledger.append("a", [event])
+            row = await ledger.store.session("a")
+            assert row is not None and row.owner == (await ledger.snapshot("a")).info.owner
+            owners.append(row.owner)
+        assert owners == ["", "ann", "ann"] and not await faults(ledger)
+        assert [row.owner for row in (await ledger.sessions()).items] == ["ann"]
+
+    async def test_the_last_labels_that_the_log_names_count(self, ledger: Ledger) -> None:
+        """Labels are any JSON; what is not said leaves them, null takes them away."""
+        deep = {"team": ["\u65e5\u672c", {"n": 1.5, "": None}], "nul": "\x00"}
+        seen: list[object] = []
+        for event in (
+            ev.SessionInfo(labels=deep),
+            ev.SessionInfo(title="x"),
+            ev.SessionInfo(labels=""),
+            ev.SessionInfo(labels=0),
+            ev.SessionInfo(labels=None),
+        ):
+            await ledger.append("a", [event])
+            row = await ledger.store.session("a")
+            assert row is not None and row.labels == (await ledger.snapshot("a")).info.labels
+            assert not await faults(ledger)
+            seen.append(row.labels)
+        assert seen == [deep, deep, "", 0, None]
+
+    async def test_owner_and_labels_outlive_retention(self, ledger: Ledger) -> None:
+        """What said them may be forgotten; whose the session is may not."""
+        await ledger.append("a", [ev.SessionInfo(owner="ann", labels={"a": 1}, at=1000)])
+        await ledger.append("a", said("now"))
+        assert await ledger.prune(3600) == 1
+        await ledger.append("a", [ev.SessionInfo(owner="bob")])
+        row = await ledger.store.session("a")
+        assert row is not None and (row.low, row.owner, row.labels) == (1, "ann", {"a": 1})
+        assert (await ledger.snapshot("a")).info.owner == "ann" and not await faults(ledger)
+
+    async def test_a_blob_is_of_every_session_that_names_it(self, url: str) -> None:
+        """Who may read a session may read what its events name, and what none names is nobody's."""
+        async with await opened(url, inline_limit=100) as ledger:
+            for name in ("b", "a"):
+                for _ in range(2):
+                    await ledger.append(name, [ev.CallCompleted(output="z" * 500)])
+            identity = (await events(ledger, "a"))[-1].blob.hash
+            loose = await ledger.store.put_blob(b"loose", "text/plain")
+            assert await ledger.store.sessions_with_blob(identity) == ["a", "b"]
+            assert await ledger.store.sessions_with_blob(loose) == []
+            assert await ledger.store.sessions_with_blob("nothing") == []
+            await ledger.delete("a")
+            assert await ledger.store.sessions_with_blob(identity) == ["b"]
+
+    async def test_tokens_are_found_by_their_hash(self, ledger: Ledger) -> None:
+        """Each comes back as it was put, until it is dropped; none is dropped twice."""
+        rows = [
+            TokenRow("tok_1", "aa", "ci", "a", ("read", "approve"), 5, 9),
+            TokenRow("tok_2", "bb", "", "", ("read",), 6),
+        ]
+        for row in rows:
+            await ledger.store.put_token(row)
+        assert await ledger.store.tokens() == rows
+        assert [await ledger.store.token(digest) for digest in ("aa", "bb", "cc", "\ud800")] == [*rows, None, None]
+        with pytest.raises(StoreError):
+            await ledger.store.put_token(TokenRow("tok_3", "aa", "", "", ("write",), 7))
+        assert await ledger.store.drop_token("tok_1") and not await ledger.store.drop_token("tok_1")
+        assert await ledger.store.tokens() == rows[1:]
+
+    async def test_the_tokens_of_a_session_go_with_it(self, ledger: Ledger) -> None:
+        """No token opens a later session that happens to have the name."""
+        await ledger.append("a", said("x"))
+        for number, session in enumerate(("a", "b", "")):
+            await ledger.store.put_token(TokenRow(f"tok_{number}", str(number), "", session, ("read",), 1))
+        await ledger.delete("a")
+        assert [row.session for row in await ledger.store.tokens()] == ["b", ""]
+
     async def test_everything_is_there_after_a_reopening(self, url: str) -> None:
         """C9: events, rows, keys, approvals and blobs outlive the process."""
         async with await opened(url, inline_limit=100) as ledger:
             key = Draft(ev.CallProposed(tool_name="t", aliases=(Alias("acp", "c"),)), key="k")
             made = await ledger.append("a", [key, ev.ApprovalRequested(aliases=(Alias("acp", "c"),))])
             await ledger.append("a", [ev.CallCompleted(aliases=(Alias("acp", "d"),), output="z" * 500)])
+            await ledger.append("a", [ev.SessionInfo(owner="ann", labels=["x"])])
+            await ledger.store.put_token(TokenRow("tok_1", "aa", "", "a", ("read",), 1))
             before = (
                 await ledger.snapshot("a"),
                 await ledger.calls(),
                 await ledger.approvals(),
                 await events(ledger, "a"),
+                await ledger.store.session("a"),
+                await ledger.store.tokens(),
             )
         async with await opened(url, inline_limit=100) as ledger:
             after = (
@@ -375,10 +465,12 @@ class StoreSuite:
                 await ledger.calls(),
                 await ledger.approvals(),
                 await events(ledger, "a"),
+                await ledger.store.session("a"),
+                await ledger.store.tokens(),
             )
             assert after == before
             assert await ledger.append("a", [key]) == made[:1]
-            assert await ledger.blob((await events(ledger, "a"))[-1].blob.hash) == b"z" * 500
+            assert await ledger.blob((await events(ledger, "a"))[-2].blob.hash) == b"z" * 500
             assert not await faults(ledger)
 
     async def test_a_closed_ledger_says_so(self, url: str) -> None:
@@ -408,6 +500,101 @@ class TestSqlite(StoreSuite):
     @pytest.fixture
     def url(self, db: str) -> str:
         return db
+
+
+def test_whose_a_session_is_is_told_once() -> None:
+    """The patch that names an owner is followed by no other, and one that names nobody is none."""
+    state = State("a")
+    told = [
+        state.apply(ev.SessionInfo(seq=seq, owner=owner, labels=labels))
+        for seq, (owner, labels) in enumerate([("", UNSET), ("ann", UNSET), ("bob", UNSET), ("eve", [1])], 1)
+    ]
+    assert told == [[], [Set(0, {"owner": "ann"})], [], [Set(0, {"labels": [1]})]]
+    assert (state.info.owner, state.info.labels) == ("ann", [1])
+
+
+def first_schema(path: Path) -> None:
+    """A file as the first version left it, with labels in a log, in a log that goes on, and in a base."""
+    connection = apsw.Connection(str(path))
+    connection.execute(migrations("sqlite")[0][1])
+    connection.execute("INSERT INTO meta VALUES ('oldest_reader', '1')")
+    connection.execute(f"PRAGMA application_id = {sqlite_file.APPLICATION}; PRAGMA user_version = 1")
+    logs: dict[str, list[ev.Event]] = {
+        "log": [ev.SessionInfo(labels={"a": 1}), ev.SessionInfo(title="t"), ev.SessionInfo(labels=[2], verdict="late")],
+        "cleared": [ev.SessionInfo(labels={"a": 1}), ev.SessionInfo(labels=None)],
+        "cut": [ev.MessageUser(text="labels"), ev.SessionInfo(title="t")],
+        "bare": said("x"),
+    }
+    for number, (name, log) in enumerate(logs.items(), 1):
+        low = 4 if name == "cut" else 0
+        title = "t" if name in ("log", "cut") else ""
+        sql = "INSERT INTO sessions (id, name, head, low, title, created_at, updated_at) VALUES (?, ?, ?, ?, ?, 1, 1)"
+        connection.execute(sql, (number, name, low + len(log), low, title))
+        for seq, event in enumerate(log, low + 1):
+            body = encode_event(msgspec.structs.replace(event, seq=seq))
+            connection.execute("INSERT INTO events VALUES (?, ?, ?)", (number, seq, body))
+    base = b'{"kept":{"seq":4,"info":{"labels":"kept"}},"texts":[]}'
+    connection.execute("INSERT INTO bases VALUES (3, 4, ?)", (base,))
+    connection.close()
+
+
+@pytest.mark.anyio
+async def test_labels_of_an_older_file_come_from_its_log(tmp_path: Path, db: str) -> None:
+    """S1.7: what a migration adds is filled with what the log says, also where retention cut it."""
+    first_schema(tmp_path / "ledger.db")
+    async with await callslip.open(db) as ledger:
+        rows = {row.name: row for row in (await ledger.sessions()).items}
+        found = {name: (row.owner, row.labels) for name, row in rows.items()}
+        assert found == {"log": ("", {"a": 1}), "cleared": ("", None), "cut": ("", "kept"), "bare": ("", None)}
+        assert await ledger.store.tokens() == [] and not await faults(ledger)
+
+
+@pytest.mark.anyio
+async def test_an_older_file_that_may_only_be_read_is_read(
+    tmp_path: Path, db: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S1.7: without a migration too, and the file stays as it was."""
+    first_schema(tmp_path / "ledger.db")
+    before = (tmp_path / "ledger.db").read_bytes()
+    monkeypatch.setattr(sqlite_file, "may_write", lambda path: False)
+    async with await callslip.open(db) as ledger:
+        assert {row.name for row in (await ledger.sessions()).items} == {"log", "cleared", "cut", "bare"}
+        assert len((await ledger.snapshot("bare")).entries) == 1 and await ledger.store.tokens() == []
+        assert await ledger.store.token("x") is None and (await ledger.calls()).items == []
+        async with ledger.store.still() as store:
+            assert await store.session("log") is not None
+        with pytest.raises(ReadOnly):
+            await ledger.store.put_token(TokenRow("tok_1", "aa", "", "", ("read",), 1))
+    assert (tmp_path / "ledger.db").read_bytes() == before
+
+
+@pytest.mark.anyio
+async def test_the_first_version_still_reads_and_writes_the_file(tmp_path: Path, db: str) -> None:
+    """S1.7: its statements, in its words, find no column that has become two."""
+    async with await callslip.open(db) as ledger:
+        await ledger.append("a", [ev.SessionInfo(owner="ann"), ev.CallProposed(tool_name="t")])
+    connection = apsw.Connection(str(tmp_path / "ledger.db"))
+    joined = "SELECT c.id, s.name, entry, state, reason, owner, lease FROM calls c JOIN sessions s ON s.id = c.session"
+    assert len(connection.execute(joined).fetchall()) == 1
+    columns = "name, head, low, turn, turns, title, calls, message, carry, created_at, updated_at"
+    connection.execute(f"INSERT INTO sessions ({columns}) VALUES ('b', 0, 0, '', 0, '', 0, '', NULL, 1, 1)")
+    connection.close()
+    async with await callslip.open(db) as ledger:
+        row = await ledger.store.session("b")
+        assert row is not None and (row.owner, row.labels) == ("", None) and not await faults(ledger)
+
+
+@pytest.mark.anyio
+async def test_labels_that_cannot_be_read_are_told_and_fail_no_list(tmp_path: Path, db: str) -> None:
+    """Damage to one session's labels is found by `verify`, and the others are listed all the same."""
+    async with await callslip.open(db) as ledger:
+        await ledger.append("a", [ev.SessionInfo(labels={"x": 1})])
+        await ledger.append("b", said("x"))
+        connection = apsw.Connection(str(tmp_path / "ledger.db"))
+        connection.execute("UPDATE sessions SET labels = '{' WHERE name = 'a'")
+        connection.close()
+        assert {row.name for row in (await ledger.sessions()).items} == {"a", "b"}
+        assert ["labels is '{'" in fault for fault in await faults(ledger)] == [True]
 
 
 @pytest.mark.anyio

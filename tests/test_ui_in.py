@@ -16,14 +16,14 @@ from callslip import events as ev
 from callslip.entries import Message, PermissionRequest, Thought, ToolCall
 from callslip.events import Draft, Event
 from callslip.fold import State
-from callslip.formats import ai_sdk, registry
-from callslip.formats.ai_sdk import history
+from callslip.formats import Restart, registry
+from callslip.formats.ai_sdk import history_v6 as history
 from callslip.formats.ai_sdk.decode_calls import OPTIONS
 from callslip.liveness import Reaper
 from callslip.settings import Settings
 from tests import inputs, scenarios
 from tests.strategies import Desk, scripts, written
-from tests.test_ui_v6 import Client, connections, folded, turns_of
+from tests.streams import Client, folded, turns_of
 
 MAJORS = ("ui-v5", "ui-v6", "ui-v7")
 
@@ -81,12 +81,18 @@ def parts(messages: Iterable[dict[str, Any]]) -> list[Any]:
 def replayed(log: Sequence[Event]) -> list[Any]:
     """Each turn as a client gets it that comes when all is over."""
     state = folded(log)
-    return [chunk for turn in turns_of(log) for chunk in ai_sdk.stream(state, turn)]
+    encoder = registry.streaming("ui-v6").encoder
+    return [chunk for turn in turns_of(log) for chunk in encoder(state, turn).opening()]
 
 
 def watched(log: Sequence[Event]) -> list[Any]:
     """Each turn as a client gets it that is there all the time, and comes back when it is sent away."""
-    return [chunk for turn in turns_of(log) for segment in connections(log, turn) for chunk in segment.chunks]
+    made: list[Any] = []
+    for turn in turns_of(log):
+        encoder = registry.streaming("ui-v6").encoder(None, turn)
+        for said in map(encoder.feed, log):
+            made += encoder.opening() if isinstance(said, Restart) else said
+    return made
 
 
 def stored(log: Sequence[Event]) -> list[Any]:
@@ -165,7 +171,7 @@ def test_all_majors_tell_the_same_of_the_same(name: str) -> None:
 @pytest.fixture(scope="module")
 def client(node: str) -> Iterator[Client]:
     """The real client of version 6."""
-    made = Client(node)
+    made = Client(node, "reduce_ui.mjs", "v6")
     yield made
     made.close()
 

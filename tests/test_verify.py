@@ -204,7 +204,7 @@ async def test_damage_is_found(ledger: Ledger, file: Path, name: str) -> None:
 
 # What the log does not determine: who keeps a call alive, when a row was written, what a foreign message looked like.
 FREE = {
-    "sessions": {"id", "name", "carry", "created_at", "updated_at"},
+    "sessions": {"id", "name", "carry", "created_at", "updated_at", "turn_owner"},
     "keys": {"mark"},
     "calls": {"owner", "lease"},
     "pieces": {"at"},

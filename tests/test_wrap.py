@@ -506,7 +506,7 @@ def test_recording_goes_on_when_it_can_and_nothing_was_missed(path: str) -> None
 
 def test_a_disk_that_is_full_stops_the_record_and_not_the_agent(path: str) -> None:
     """No file may grow beyond a few pages: the agent goes on, and the messages are counted."""
-    small = ["sh", "-c", 'ulimit -f 400 && exec "$@"', "sh"]
+    small = ["sh", "-c", 'ulimit -f 600 && exec "$@"', "sh"]
     with Client([*small, *wrapping(path), *AGENT, "one"]) as client:
         session = client.begin()
         texts = [f"{number} " + "x" * 20_000 for number in range(30)]

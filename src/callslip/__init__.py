@@ -12,16 +12,31 @@ if TYPE_CHECKING:
     from callslip.door import Blocking as blocking
     from callslip.errors import CallslipError
     from callslip.formats.rows import format_messages_to_vercel
+    from callslip.http import asgi
+    from callslip.http.chat import chat
     from callslip.ledger import Ledger
     from callslip.ledger import open_ledger as open
     from callslip.session import Session
     from callslip.settings import Settings
 
 __version__ = "0.1.0"
-__all__ = ["Call", "CallslipError", "Ledger", "Session", "Settings", "blocking", "format_messages_to_vercel", "open"]
+__all__ = [
+    "Call",
+    "CallslipError",
+    "Ledger",
+    "Session",
+    "Settings",
+    "asgi",
+    "blocking",
+    "chat",
+    "format_messages_to_vercel",
+    "open",
+]
 
 _WHERE = {
     "open": ("callslip.ledger", "open_ledger"),
+    "asgi": ("callslip.http", "asgi"),
+    "chat": ("callslip.http.chat", "chat"),
     "blocking": ("callslip.door", "Blocking"),
     "Ledger": ("callslip.ledger", "Ledger"),
     "Session": ("callslip.session", "Session"),

@@ -1,7 +1,9 @@
-"""Answering requests for approval: once, by somebody, within the time (S2.7).
+"""Answering requests for approval: once, by somebody, within the time (S2.7, S4.6).
 
 The first answer wins and the second is told who did. An answer is bound to the arguments that were asked about: if a
-call that we execute ourselves has other arguments by now, the answer is refused.
+call that we execute ourselves has other arguments by now, the answer is refused. Whoever approves may put others in
+their place; they must fit the tool's schema, which stands in the request, so that any process can tell. What does not
+fit changes nothing, and the request stays.
 """
 
 from __future__ import annotations
@@ -10,14 +12,19 @@ from typing import Any, cast
 
 from msgspec import UNSET
 
+from callslip import codec, schemas
 from callslip import events as ev
 from callslip.call import SOURCE
-from callslip.errors import Ambiguous, Conflict, NotFound, Refused
+from callslip.errors import Ambiguous, NotFound, Refused
+from callslip.events import decode_event
+from callslip.formats.registry import FORMATS
 from callslip.ledger import Ledger
 from callslip.rows import ApprovalRow
 
 _ALLOWS = ("allow_once", "allow_always")
 _REJECTS = ("reject_once", "reject_always")
+_FOREIGN = frozenset(FORMATS) - {"events"}
+"""Sources of requests by somebody who runs the call and takes no more than yes or no for an answer."""
 
 
 async def find(ledger: Ledger, given: str, session: str = "") -> ApprovalRow:
@@ -32,6 +39,13 @@ async def find(ledger: Ledger, given: str, session: str = "") -> ApprovalRow:
         names = [row.id for row in exact]
         raise Ambiguous(f"{given!r} fits several: {', '.join(names)}", names)
     return exact[0]
+
+
+async def request(ledger: Ledger, row: ApprovalRow) -> ev.ApprovalRequested | None:
+    """The event that asked; None if retention has removed it."""
+    rows = await ledger.store.events(row.session, row.entry - 1, 1)
+    event = decode_event(rows[0][1]) if rows and rows[0][0] == row.entry else None
+    return event if isinstance(event, ev.ApprovalRequested) else None
 
 
 def _option(row: ApprovalRow, given: str, kinds: tuple[str, ...]) -> str:
@@ -53,14 +67,28 @@ async def approve(
 ) -> ApprovalRow:
     """Let a call run; with `input`, with these arguments instead."""
     row = await find(ledger, approval, session)
-    call = await ledger.store.call(row.call)
-    ours = call is not None and call.source == SOURCE
-    if row.state == "pending" and call is not None and ours and call.input_mark != row.input_mark:
-        raise Conflict(f"the arguments of call {row.call} changed since approval {row.id} was asked for", row)
     chosen = _option(row, option, _ALLOWS)
+    if row.state == "pending":
+        asked = await request(ledger, row)
+        if asked is not None and asked.source in _FOREIGN and row.options and not chosen:
+            raise Refused("option", f"of what approval {row.id} offers nothing is known to allow it: name an option")
+        input = input if input is UNSET else _fitting(asked, input)
     return await _answer(
         ledger, row, ev.ApprovalGranted(approval=row.id, option=chosen, by=by, reason=reason, input=input)
     )
+
+
+def _fitting(asked: ev.ApprovalRequested | None, input: Any) -> Any:
+    """Arguments that may stand in place of those that were asked about, or Refused with where they do not fit."""
+    if asked is None:
+        raise Refused("input", "the request is no longer in the log, so that nothing can be checked against its schema")
+    if asked.source in _FOREIGN:
+        raise Refused("input", "whoever asked runs this call and cannot be told other arguments: approve or deny it")
+    input = codec.check(input, "input")
+    wrong = schemas.problem(asked.schema, input)
+    if wrong is not None:
+        raise Refused(f"input{wrong.at}", wrong.text)
+    return input
 
 
 async def deny(
@@ -72,9 +100,9 @@ async def deny(
     return await _answer(ledger, row, ev.ApprovalRefused(approval=row.id, option=chosen, by=by, reason=reason))
 
 
-async def withdraw(ledger: Ledger, approval: str, *, by: str, reason: str = "") -> ApprovalRow:
+async def withdraw(ledger: Ledger, approval: str, *, by: str, reason: str = "", session: str = "") -> ApprovalRow:
     """Ask no more; the call is cancelled."""
-    row = await find(ledger, approval)
+    row = await find(ledger, approval, session)
     return await _answer(ledger, row, ev.ApprovalWithdrawn(approval=row.id, by=by, reason=reason))
 
 

@@ -12,6 +12,7 @@ from msgspec import UNSET
 
 from callslip import codec
 from callslip import events as ev
+from callslip.decide import OURS
 from callslip.errors import CallEnded, Denied, Illegal, Refused, StoreError
 from callslip.events import Alias, Event
 from callslip.lifecycle import ENDS
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 S = TypeVar("S")
-SOURCE = "python"
+SOURCE = OURS
 LONGEST_REASON = 2000
 OPTIONS = [
     {"optionId": "approve", "name": "Approve", "kind": "allow_once"},
@@ -41,7 +42,8 @@ class _Ended:
 class Call:
     """A call while it runs. Leaving the block ends it: completed, failed with the exception, cancelled, or expired.
 
-    With `approve="ask"` entering waits for a person; a refusal raises Denied.
+    With `approve="ask"` entering waits for a person; a refusal raises Denied. Arguments that the person changed are in
+    `input` then, and `edited` says so; they fit the `schema`, if there is one.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Call:
         timeout: float | None = None,
         approve: str = "",
         options: list[Any] | None = None,
+        schema: Any = None,
         aliases: tuple[Alias, ...] = (),
         proposed: str = "",
     ) -> None:
@@ -68,6 +71,7 @@ class Call:
         self._timeout = timeout
         self._approve = approve
         self._options = options
+        self._schema = schema
         self._aliases = aliases
         self._proposed = proposed
         self._outcome: ev.CallEnd | None = None
@@ -104,7 +108,11 @@ class Call:
         if self._approve:
             expires = await ledger.store.clock() + int(ledger.settings.approval_expiry * 1000)
             options = self._options or OPTIONS
-            drafts = [ev.ApprovalRequested(call=name, options=options, expires_at=expires, **told)]
+            drafts = [
+                ev.ApprovalRequested(
+                    call=name, options=options, expires_at=expires, schema=codec.safe(self._schema), **told
+                )
+            ]
         if not self._proposed:
             drafts.insert(0, self._proposal())
         await self._open(*drafts)

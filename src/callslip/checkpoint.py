@@ -2,18 +2,16 @@
 
 A checkpoint at seq N is the finished entries up to N as rows, the texts still being written as pieces, and the small
 rest of the fold's state. It is derived from the log alone, so any process may make it, and making it twice changes
-nothing. One made by another version of the fold is ignored and made afresh.
+nothing. One made by another version of the fold is ignored and made afresh. `reading.py` reads by it.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import msgspec
 
 from callslip import events as ev
 from callslip.board import Stream, TextKey
-from callslip.entries import AnyEntry, Entry, Info, Message, PermissionRequest, Snapshot, Thought, ToolCall
+from callslip.entries import AnyEntry, Entry, Info, Message, PermissionRequest, Thought, ToolCall
 from callslip.errors import Gone, NotFound, Refused
 from callslip.events import Event, decode_event, parse_event
 from callslip.fold import VERSION, State
@@ -134,13 +132,13 @@ def _needs_whole(kept: Kept) -> set[TextKey]:
     return {(kept.stream[0], "content")}
 
 
-async def _newest(store: Store, name: str) -> Checkpoint | None:
+async def newest(store: Store, name: str) -> Checkpoint | None:
     """The checkpoint, if this version made it."""
     at = await store.checkpoint(name)
     return at if at is not None and at.version == VERSION else None
 
 
-async def _start(store: Store, name: str, at: Checkpoint | None, *, whole: bool) -> State:
+async def start(store: Store, name: str, at: Checkpoint | None, *, whole: bool) -> State:
     """The newest state that is stored: the checkpoint, or what retention left, or nothing."""
     if at is None:
         base = await store.base(name)
@@ -151,7 +149,7 @@ async def _start(store: Store, name: str, at: Checkpoint | None, *, whole: bool)
     return resume(name, at.state, texts)
 
 
-async def _fold_on(store: Store, state: State, upto: int) -> None:
+async def fold_on(store: Store, state: State, upto: int) -> None:
     while state.seq < upto:
         rows = await store.events(state.session, state.seq, min(PAGE, upto - state.seq))
         if not rows:
@@ -174,7 +172,7 @@ async def project(store: Store, name: str) -> bool:
     session = await store.session(name)
     if session is None:
         return True
-    at = await _newest(store, name)
+    at = await newest(store, name)
     if at is not None and at.seq >= session.head:
         return True
     try:
@@ -204,10 +202,10 @@ async def project(store: Store, name: str) -> bool:
 
 async def _moved_on(store: Store, session: SessionRow, at: Checkpoint | None, *, whole: bool) -> tuple[State, Before]:
     """The state at the head, and how long the open texts are of which pieces are stored already."""
-    state = await _start(store, session.name, at, whole=whole)
+    state = await start(store, session.name, at, whole=whole)
     texts = open_texts(state) if at is not None else {}
     before = {key: (t.length(), t.missing_chars + len(t.value()), t.generation) for key, t in texts.items()}
-    await _fold_on(store, state, session.head)
+    await fold_on(store, state, session.head)
     return state, before
 
 
@@ -227,37 +225,6 @@ def _pieces(state: State, before: Before) -> tuple[list[tuple[int, str, int, str
     return pieces, dropped
 
 
-async def read(store: Store, name: str, *, limit: int = ALL, before: int = ALL) -> Snapshot:
-    """A session as it stands: its newest entries up to a limit, or the newest older than `before`."""
-    while True:
-        session = await store.session(name)
-        if session is None:
-            raise NotFound(f"no session {name!r}")
-        at = await _newest(store, name)
-        state = await _start(store, name, at, whole=True)
-        await _fold_on(store, state, session.head)
-        stored = await store.entries(name, before, limit) if at is not None else []
-        if await _stands(store, session, at):
-            break
-    state.render()
-    entries = [entry for entry in state.entries.values() if entry.id < before]
-    entries += [_with_note(read_entry(body), state.noted.get(identity)) for identity, body in stored]
-    entries.sort(key=lambda entry: entry.id)
-    return Snapshot(name, state.seq, state.info, entries[max(0, len(entries) - limit) :])
-
-
-async def _stands(store: Store, session: SessionRow, at: Checkpoint | None) -> bool:
-    """Whether what was read is of one piece: nobody moved the checkpoint or removed events meanwhile."""
-    now, row = await _newest(store, session.name), await store.session(session.name)
-    return (now and now.seq) == (at and at.seq) and row is not None and row.low == session.low
-
-
-def _with_note(entry: Entry, note: dict[str, Any] | None) -> Entry:
-    for field, value in (note or {}).items():
-        setattr(entry, field, value)
-    return entry
-
-
 async def state_at(store: Store, name: str, seq: int | None = None) -> State:
     """A session as it stood after an event, folded from the beginning of what is kept."""
     while True:
@@ -269,8 +236,8 @@ async def state_at(store: Store, name: str, seq: int | None = None) -> State:
             raise Refused("at", f"{upto} is not a seq of this session, which goes to {session.head}")
         if upto < session.low:
             raise Gone(upto, session.low)
-        state = await _start(store, name, None, whole=True)
-        await _fold_on(store, state, upto)
+        state = await start(store, name, None, whole=True)
+        await fold_on(store, state, upto)
         row = await store.session(name)
         if row is None or row.low == session.low:  # Else retention took away what was being read.
             return state

@@ -27,9 +27,9 @@ from callslip.lifecycle import (
     proposal_of,
     which_call,
 )
-from callslip.project import MESSAGE, take
+from callslip.project import MESSAGE, TURN, take
 from callslip.redact import Redactor
-from callslip.rows import CallRow, Carry, KeyRow, SessionRow
+from callslip.rows import ApprovalRow, CallRow, Carry, KeyRow, SessionRow
 from callslip.store.unit import Unit
 from callslip.text import ends_text
 
@@ -37,6 +37,8 @@ E = TypeVar("E", bound=Event)
 MS = 1000
 NEW = "new:"
 """Drafts of one write may name a call that does not exist yet: `new:1` is the same call throughout the write."""
+OURS = "python"
+"""The source of calls that a process runs through this library: who asks there runs the call as it was approved."""
 OWN = "callslip"
 """The namespace of execution ids that come from a log: a copy of a call is found by the id of the original."""
 
@@ -174,15 +176,27 @@ class Writing:
     # Turns
 
     def _turn_started(self, event: ev.TurnStarted) -> Event:
-        if event.turn and event.turn == self.session.turn:
+        if event.turn and self._is_open(event.turn):
             return self._append(event, "duplicate")
         if self.session.turn:
             self._turn_ended(ev.TurnEnded(reason="superseded", at=event.at, source=event.source))
-        return self._append(structs.replace(event, turn=event.turn or f"t{self.session.turns + 1}"))
+        name, number = event.turn, self.session.turns + 1
+        name = name or f"t{number}"
+        while self.unit.alias(self.session.name, TURN, name) is not None:  # Two turns are never taken for one.
+            name += f".{number}"
+        self.session.turn_owner = self.how.owner
+        return self._append(structs.replace(event, turn=name))
+
+    def _is_open(self, name: str) -> bool:
+        """Whether the open turn is the one that began under this name."""
+        opened, number = self.session.turn, self.session.turns
+        while len(name) < len(opened):
+            name += f".{number}"
+        return name == opened
 
     def _turn_ended(self, event: ev.TurnEnded) -> Event:
         """Closes at once the turn's calls that nobody will finish; gives the others a moment."""
-        if not self.session.turn or event.turn not in ("", self.session.turn):
+        if not self.session.turn or (event.turn and not self._is_open(event.turn)):
             return self._append(event, "orphan")
         closing = TURN_CLOSES.get(event.reason)
         for row in self.unit.open_calls(self.session.name):
@@ -194,6 +208,7 @@ class Writing:
                 self._release(*streams_of(row.id))
                 reason = event.detail or f"the turn ended ({event.reason}) before the call did"
                 self._append(closing(call=row.id, reason=reason, at=event.at, source=event.source))
+        self.session.turn_owner = ""
         return self._append(structs.replace(event, turn=self.session.turn))
 
     # Calls
@@ -302,6 +317,8 @@ class Writing:
         verdict = judge_answer(row, approval, event)
         if verdict != "applied" and self.how.strict:
             raise Conflict(f"approval {event.approval} is not pending", approval)
+        if approval is not None and isinstance(event, ev.ApprovalGranted) and verdict == "applied":
+            self._check_unchanged(approval, row)
         if approval is not None:
             event = structs.replace(event, approval=approval.id, aliases=())
         event = self._about(event, row, verdict)
@@ -311,6 +328,16 @@ class Writing:
         if verdict == "applied":
             self._renew(event)
         return done
+
+    def _check_unchanged(self, approval: ApprovalRow, row: CallRow | None) -> None:
+        """S2.7: what a person saw is what runs. A foreign agent runs its call whatever we think of it."""
+        if not self.how.strict or row is None or row.input_mark == approval.input_mark:
+            return
+        asked = self.unit.event(self.session.name, approval.entry)
+        if asked is None or asked.source == OURS:
+            raise Conflict(
+                f"the arguments of call {row.id} changed since approval {approval.id} was asked for", approval
+            )
 
     def _new_approval(self, asked: str) -> str:
         """The id that is asked for if it is free; in a copy of a session one by which answers find it."""

@@ -89,7 +89,7 @@ class ToolCall(Entry, tag="tool_call", kw_only=True):
 
 
 class PermissionRequest(Entry, tag="permission_request", kw_only=True):
-    """A request for approval, and its answer. RULES 5, 6."""
+    """A request for approval, and its answer. `schema` is what edited arguments must fit. RULES 5, 6."""
 
     request_id: str
     call_id: str
@@ -99,6 +99,7 @@ class PermissionRequest(Entry, tag="permission_request", kw_only=True):
     description: str = ""
     options: list[Any] = []
     raw_input: Any = None
+    schema: Any = None
     expires_at: int = 0
     response_option: str | None = None
     response_time: int = 0
@@ -120,10 +121,12 @@ class ModeChange(Entry, tag="mode_change", kw_only=True):
 
 
 class Info(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """The session's own facts. Patches reach it as entry 0."""
+    """The session's own facts: which turn is open, and how the one before it ended. Patches reach it as entry 0."""
 
     title: str | None = None
     turn: str = ""
+    last_turn: str = ""
+    last_reason: str = ""
     current_mode_id: str = ""
     current_model_id: str = ""
     available_commands: list[Any] = []
@@ -131,6 +134,7 @@ class Info(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
     options: Any = None
     notice: Any = None
     labels: Any = None
+    owner: str = ""
 
 
 AnyEntry = Meta | Message | Thought | ToolCall | PermissionRequest | Plan | ModeChange

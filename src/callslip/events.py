@@ -79,13 +79,17 @@ class SessionMode(Event, frozen=True, tag="session.mode"):
 
 
 class SessionInfo(Event, frozen=True, tag="session.info"):
-    """Anybody tells more about the session: title, usage, options. What is absent stays as it was."""
+    """Anybody tells more about the session: title, usage, options. What is absent stays as it was.
+
+    `owner` counts only where nobody was named before: whose a session is never changes.
+    """
 
     title: Maybe = UNSET
     usage: MaybeJson = UNSET
     options: MaybeJson = UNSET
     notice: MaybeJson = UNSET
     labels: MaybeJson = UNSET
+    owner: str | UnsetType = UNSET
 
 
 # Turns
@@ -250,12 +254,16 @@ class CallLost(CallEnd, frozen=True, tag="call.lost"):
 
 
 class ApprovalRequested(CallUpdate, frozen=True, tag="approval.requested"):
-    """An agent, or a tool of ours, asks whether the call may run. RULE 5."""
+    """An agent, or a tool of ours, asks whether the call may run. RULE 5.
+
+    `schema` is the JSON Schema of the tool's arguments: what an edited input must fit, whoever edits it.
+    """
 
     approval: str = ""
     description: str = ""
     options: list[Any] = []
     expires_at: int = 0
+    schema: MaybeJson = None
 
 
 class ApprovalAnswer(CallEvent, frozen=True):

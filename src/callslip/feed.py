@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Generator, Iterable
 from itertools import islice
 
 from callslip.errors import CallslipError, Gone, Refused, SlowReader, StoreError
@@ -110,10 +110,14 @@ class Feed:
         self._fills: set[asyncio.Task[None]] = set()
         self._behind = False
         self._closed = False
+        self._watching = 0
+        self._anything: set[asyncio.Future[None]] = set()
         store.on_commit(self.publish)
 
     def publish(self, made: list[Stored]) -> None:
         """Pass on what has just become durable (C6)."""
+        if self._anything:
+            self._changed()
         if not self._channels:
             return
         touched: set[Channel] = set()
@@ -181,16 +185,41 @@ class Feed:
             row = await self._store.session(session)
             channel = self._channels.setdefault(session, Channel(session, row, self._settings.feed_length))
         channel.readers += 1
-        if self._noticing is None:
-            self._noticing = asyncio.ensure_future(self._notice())
         try:
-            yield channel
+            with self.watching():
+                yield channel
         finally:
             channel.readers -= 1
             if not channel.readers and self._channels.get(session) is channel:
                 del self._channels[session]
-            if not self._channels:
+
+    @contextlib.contextmanager
+    def watching(self) -> Generator[None]:
+        """As long as anybody is in here, what other processes write is noticed."""
+        self._watching += 1
+        if self._noticing is None:
+            self._noticing = asyncio.ensure_future(self._notice())
+        try:
+            yield
+        finally:
+            self._watching -= 1
+            if not self._watching:
                 self._stop_noticing()
+
+    async def change(self) -> None:
+        """Return when anything was written anywhere. Only who is `watching` hears of other processes."""
+        if self._closed:
+            raise StoreError(CLOSED)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._anything.add(future)
+        try:
+            await future
+        finally:
+            self._anything.discard(future)
+
+    def _changed(self, error: BaseException | None = None) -> None:
+        waiting, self._anything = self._anything, set()
+        _settle(waiting, error)
 
     def _stop_noticing(self) -> None:
         noticing, self._noticing = self._noticing, None
@@ -203,6 +232,7 @@ class Feed:
             with contextlib.suppress(StoreError):  # The disk may come back; readers wait for it.
                 if await self._store.changed() or self._behind:
                     self._behind = False
+                    self._changed()
                     for channel in list(self._channels.values()):
                         self._fill_soon(channel)
 
@@ -256,3 +286,4 @@ class Feed:
             task.cancel()
         for channel in list(self._channels.values()):
             channel.close(StoreError(CLOSED))
+        self._changed(StoreError(CLOSED))

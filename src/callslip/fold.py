@@ -20,7 +20,7 @@ from callslip.entries import Append, Message, Meta, ModeChange, Patch, Plan, Tho
 from callslip.events import Event
 from callslip.text import SQUASH, Change, Text, merge, units
 
-VERSION = 1
+VERSION = 2
 """Raised whenever the same events would give other entries: stored checkpoints of another version are derived again."""
 
 Chunk = ev.MessageDelta | ev.ThoughtDelta
@@ -189,6 +189,9 @@ def _info(state: State, event: ev.SessionInfo, out: Out) -> None:
     told = [name for name in ("title", "usage", "options", "notice", "labels") if getattr(event, name) is not UNSET]
     for name in told:
         setattr(state.info, name, getattr(event, name))
+    if event.owner is not UNSET and event.owner and not state.info.owner:
+        state.info.owner = event.owner
+        told.append("owner")
     if told:
         set_info(state, out, *told)
 
@@ -206,8 +209,9 @@ def _turn_started(state: State, event: ev.TurnStarted, out: Out) -> None:
 
 def _turn_ended(state: State, event: ev.TurnEnded, out: Out) -> None:
     end_text(state, out)
-    state.info.turn = ""
-    set_info(state, out, "turn")
+    info = state.info
+    info.turn, info.last_turn, info.last_reason = "", event.turn, event.reason
+    set_info(state, out, "turn", "last_turn", "last_reason")
 
 
 RULES: dict[type[Event], Callable[[State, Any, Out], None]] = {

@@ -183,6 +183,7 @@ def requested(board: Board, event: ev.ApprovalRequested, out: Out) -> None:
         description=event.description or call.title or "",
         options=event.options,
         raw_input=call.raw_input,
+        schema=event.schema,
         expires_at=event.expires_at,
     )
     board.requests[event.approval] = entry

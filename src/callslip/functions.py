@@ -1,4 +1,4 @@
-"""Functions of any kind as what a call runs: sync, async, generators of either sort."""
+"""Functions of any kind as what a call runs: sync, async, generators of either sort; and what arguments they take."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import functools
 import inspect
+import types
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Literal, Union, cast, get_args, get_origin
 
 from callslip import codec
 from callslip.call import Call
@@ -23,6 +24,62 @@ def bound_to(signature: inspect.Signature, input: Any) -> inspect.BoundArguments
     if unknown:
         raise TypeError(f"the arguments have no place in the function: {', '.join(unknown)}")
     return inspect.BoundArguments(signature, OrderedDict(given))
+
+
+# JSON Schema. What stands for an annotation is the JSON that `codec.safe` makes of a value of it.
+_WORDS: dict[Any, str] = {
+    str: "string",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    None: "null",
+    type(None): "null",
+    list: "array",
+    dict: "object",
+}
+_COLLECTED = {inspect.Parameter.VAR_POSITIONAL: "array", inspect.Parameter.VAR_KEYWORD: "object"}
+
+
+def schema_of(function: Callable[..., Any], signature: inspect.Signature) -> dict[str, Any]:
+    """What `bound_to` takes for a function, as a JSON Schema. An annotation that says nothing in JSON is no limit."""
+    try:
+        told = inspect.get_annotations(function, eval_str=True)
+    except Exception:  # Names that only a type checker can see.
+        told = {}
+    given = signature.parameters.values()
+    return {
+        "type": "object",
+        "properties": {one.name: _argument(one, told.get(one.name, Any)) for one in given},
+        "required": [one.name for one in given if one.default is one.empty and one.kind not in _COLLECTED],
+        "additionalProperties": False,
+    }
+
+
+def _argument(one: inspect.Parameter, annotation: Any) -> dict[str, Any]:
+    if one.kind in _COLLECTED:
+        inner = {"array": "items", "object": "additionalProperties"}[_COLLECTED[one.kind]]
+        return {"type": _COLLECTED[one.kind], **_member(inner, annotation)}
+    return _annotated(annotation)
+
+
+def _member(word: str, annotation: Any) -> dict[str, Any]:
+    schema = _annotated(annotation)
+    return {word: schema} if schema else {}
+
+
+def _annotated(annotation: Any) -> dict[str, Any]:
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin in (Union, types.UnionType):
+        schemas = [_annotated(one) for one in inner]
+        return {"anyOf": schemas} if all(schemas) else {}
+    if origin is Literal:
+        plain = all(isinstance(one, str | int | bool | None) for one in inner)
+        return {"enum": list(inner)} if plain else {}
+    word = _WORDS.get(origin or annotation) if isinstance(origin or annotation, type | None) else None
+    if not word:
+        return {}
+    last = _member({"array": "items", "object": "additionalProperties"}.get(word, ""), inner[-1]) if inner else {}
+    return {"type": word, **last}
 
 
 async def result_of(function: Callable[..., Any], given: inspect.BoundArguments, call: Call) -> Any:

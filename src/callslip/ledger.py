@@ -14,7 +14,7 @@ from functools import cache
 from types import TracebackType
 from typing import Any, TypeVar
 
-from callslip import checkpoint, decide, liveness
+from callslip import checkpoint, decide, liveness, reading
 from callslip.decide import How
 from callslip.entries import Patch, Snapshot
 from callslip.errors import Ambiguous, CallslipError, NotFound, StoreError
@@ -200,7 +200,7 @@ class Ledger:
 
     async def snapshot(self, session: str, *, limit: int = checkpoint.ALL, before: int = checkpoint.ALL) -> Snapshot:
         """A session's newest entries, rendered."""
-        return await checkpoint.read(self.store, session, limit=limit, before=before)
+        return await reading.snapshot(self.store, session, limit=limit, before=before)
 
     async def state_at(self, session: str, seq: int | None = None) -> State:
         """The whole state of a session after any of its events."""
@@ -224,7 +224,7 @@ class Ledger:
 
     async def patches(self, session: str, after: int = 0) -> AsyncIterator[tuple[int, list[Patch]]]:
         """What every event after a cursor changes: its seq and its patches, for ever."""
-        state = await self.state_at(session, after) if after else State(session)
+        state = await reading.resumed_at(self.store, session, after) if after else State(session)
         async for batch in self.feed.subscribe(session, after):
             for stored in batch:
                 yield stored.event.seq, state.apply(stored.event)

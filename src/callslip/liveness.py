@@ -21,7 +21,7 @@ from callslip.decide import How, Writing, write
 from callslip.errors import Conflict
 from callslip.events import Draft, Event
 from callslip.lifecycle import next_state
-from callslip.rows import ApprovalRow, CallRow
+from callslip.rows import ApprovalRow, CallRow, SessionRow
 from callslip.settings import Settings
 from callslip.store.protocol import Store
 from callslip.store.unit import Unit
@@ -90,9 +90,19 @@ class Due(msgspec.Struct, frozen=True):
     """Something to be ended once `at` (ms) has passed; at once if `at` is 0."""
 
     at: int
-    event: ev.CallEvent
+    event: ev.CallEvent | ev.TurnEnded
     call: CallRow | None = None
     approval: ApprovalRow | None = None
+    session: SessionRow | None = None
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What is watched until then."""
+        about = self.approval or self.call
+        if about is not None:
+            return about.id, self.at
+        assert self.session is not None
+        return f"{self.session.name} {self.session.turn}", self.at
 
 
 class Reaper:
@@ -108,14 +118,14 @@ class Reaper:
         self._watched: dict[tuple[str, int], tuple[float, float]] = {}
 
     async def reap(self, *, only_dead: bool = False) -> int:
-        """One round. How many calls it ended."""
+        """One round. How many calls and turns it ended."""
         dues = await self._dues()
         now = await self._store.clock()
         ended = 0
         watched: dict[tuple[str, int], tuple[float, float]] = {}
         for due in dues:
             if due.at:
-                key = (due.approval.id if due.approval else due.event.call, due.at)
+                key = due.key
                 watched[key] = self._watched.get(key) or self._first_sight(due.at, now)
                 if only_dead or due.at > now or not self._watched_enough(watched[key]):
                     continue
@@ -139,11 +149,12 @@ class Reaper:
         return self._monotonic() - since >= needed
 
     async def _dues(self) -> list[Due]:
-        rows = await self._store.open_calls()
-        if not rows:
+        rows, working = await self._store.open_calls(), await self._store.sessions_at_work()
+        if not rows and not working:
             return []
         leases = {owner.id: owner.until for owner in await self._store.owners()}
         dues = [due for row in rows for due in self._dues_of(row, leases)]
+        dues += [due for row in working for due in _turn_dues(row, leases)]
         for approval in await self._store.approvals(state="pending", limit=10_000):
             if approval.expires_at:
                 refusal = ev.ApprovalRefused(
@@ -159,9 +170,7 @@ class Reaper:
         if row.deadline and row.state != "awaiting_approval":
             late = "its time ran out while it ran" if row.started_at else "nobody took it up in time"
             dues.append(Due(at=row.deadline, event=ev.CallExpired(call=row.id, reason=late), call=row))
-        lapses = row.lease
-        if row.owner:
-            lapses = 0 if is_here(row.owner) else leases.get(row.owner, LONG_AGO)
+        lapses = _lapses(row.owner, leases) if row.owner else row.lease
         if lapses:
             silent = "nothing more was heard of this call" if not row.owner else "its owner went silent"
             dues.append(Due(at=lapses, event=_lost(row, silent), call=row))
@@ -170,16 +179,31 @@ class Reaper:
     async def _end(self, due: Due) -> int:
         how = self._how
         call, approval = due.call, due.approval
-        if call is not None:
-            return int(
-                await self._store.transact(lambda unit: end_if_unchanged(unit, call, due.event, how)) is not None
-            )
-        assert approval is not None
+        event = due.event
+        if call is not None and isinstance(event, ev.CallEvent):
+            return int(await self._store.transact(lambda unit: end_if_unchanged(unit, call, event, how)) is not None)
+        if approval is None:
+            return int(await self._store.transact(lambda unit: end_turn_if_unchanged(unit, due, how)) is not None)
         try:
             await self._store.transact(lambda unit: write(unit, approval.session, [Draft(due.event)], how))
         except Conflict:
             return 0
         return 1
+
+
+def _lapses(owner: str, leases: dict[str, int]) -> int:
+    """When an owner counts as gone if nothing is heard of it; 0 for one whose life can be seen from here."""
+    return 0 if is_here(owner) else leases.get(owner, LONG_AGO)
+
+
+def _turn_dues(row: SessionRow, leases: dict[str, int]) -> list[Due]:
+    """A turn whose owner is gone ends as if its line had been cut: nobody goes on with it."""
+    dead = is_dead(row.turn_owner)
+    lapses = 0 if dead else _lapses(row.turn_owner, leases)
+    if not dead and not lapses:
+        return []
+    detail = "the process that worked on this turn ended" if dead else "whoever worked on this turn went silent"
+    return [Due(at=lapses, event=ev.TurnEnded(turn=row.turn, reason="eof", detail=detail), session=row)]
 
 
 def _lost(row: CallRow, reason: str) -> ev.CallLost:
@@ -192,6 +216,16 @@ def close_owner(unit: Unit, owner: str, reason: str, how: How) -> int:
     for row in rows:
         Writing(unit, row.session, how).run([Draft(ev.CallLost(call=row.id, reason=reason))])
     return len(rows)
+
+
+def end_turn_if_unchanged(unit: Unit, due: Due, how: How) -> Event | None:
+    """The same for a turn."""
+    seen = due.session
+    assert seen is not None
+    row = unit.session(seen.name)
+    if row is None or (row.id, row.turn, row.turn_owner) != (seen.id, seen.turn, seen.turn_owner):
+        return None
+    return Writing(unit, row.name, how).run([Draft(due.event)])[0]
 
 
 def end_if_unchanged(unit: Unit, seen: CallRow, event: ev.CallEvent, how: How) -> Event | None:

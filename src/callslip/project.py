@@ -30,6 +30,8 @@ class Tables(Protocol):
 SPOKEN = (ev.MessageDelta, ev.ThoughtDelta, ev.MessageUser)
 MESSAGE = "message"
 """The namespace in which message ids are remembered, so that a replay can be told from news (S2.11)."""
+TURN = "turn"
+"""The namespace in which the names of turns are remembered, so that each turn has one of its own."""
 
 
 def take(tables: Tables, session: SessionRow, event: Event) -> None:
@@ -45,10 +47,20 @@ def take(tables: Tables, session: SessionRow, event: Event) -> None:
         elif isinstance(event, ev.TurnStarted):
             session.turn = event.turn
             session.turns += 1
+            tables.put_alias(session.name, TURN, event.turn, "")
         elif isinstance(event, ev.TurnEnded):
             session.turn = ""
-        elif isinstance(event, ev.SessionInfo) and event.title is not UNSET:
-            session.title = str(event.title or "")
+        elif isinstance(event, ev.SessionInfo):
+            _take_info(session, event)
+
+
+def _take_info(session: SessionRow, event: ev.SessionInfo) -> None:
+    if event.title is not UNSET:
+        session.title = str(event.title or "")
+    if event.labels is not UNSET:
+        session.labels = event.labels
+    if event.owner is not UNSET:
+        session.owner = session.owner or event.owner
 
 
 def input_mark(value: object) -> str:

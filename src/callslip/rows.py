@@ -29,7 +29,7 @@ class SessionRow(msgspec.Struct, gc=False):
     """One session: how far its log goes, and which turn is open ("" for none).
 
     `message` is the newest message id seen. `carry` has, by stream, the end of a text that may begin a secret and waits
-    for more of it; it is replaced, never changed.
+    for more of it; it is replaced, never changed. `owner` is the first that the log names, `labels` are the last.
     """
 
     name: str
@@ -44,6 +44,9 @@ class SessionRow(msgspec.Struct, gc=False):
     carry: dict[str, Carry] = {}
     created_at: int = 0
     updated_at: int = 0
+    owner: str = ""
+    labels: Any = None
+    turn_owner: str = ""
 
 
 class CallRow(msgspec.Struct, gc=False):
@@ -122,6 +125,21 @@ class OwnerRow(msgspec.Struct, gc=False):
 
     id: str
     until: int
+
+
+class TokenRow(msgspec.Struct, frozen=True):
+    """A token for a part of what the server does. The token itself is not kept: `hash` is how it is known again.
+
+    `session` "" is every session, `expires_at` 0 is never.
+    """
+
+    id: str
+    hash: str
+    label: str
+    session: str
+    verbs: tuple[str, ...]
+    created_at: int
+    expires_at: int = 0
 
 
 OPERATIONAL = ("owner", "lease")

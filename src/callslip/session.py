@@ -13,7 +13,7 @@ from callslip import events as ev
 from callslip.call import SOURCE, Call
 from callslip.entries import Snapshot
 from callslip.events import Alias, Chunks, Draft, Event
-from callslip.functions import bound_to, result_of
+from callslip.functions import bound_to, result_of, schema_of
 from callslip.recording import Recorder, recorded
 
 if TYPE_CHECKING:
@@ -69,11 +69,13 @@ class Session:
         timeout: float | None = None,
         approve: str = "",
         options: list[Any] | None = None,
+        schema: Any = None,
         alias: tuple[str, str] | None = None,
         proposed: str = "",
     ) -> Call:
         """A call of a tool, to be used with `async with`. See `Call`.
 
+        `schema` is the JSON Schema of the arguments: a person who is asked may change them to what fits it.
         A call that a recorded stream has proposed is taken up by its `alias`, the format and the id that the model gave
         it (`("openai", "call_1")`), or by the execution id that it was `proposed` under.
         """
@@ -86,6 +88,7 @@ class Session:
             timeout=timeout,
             approve=approve,
             options=options,
+            schema=schema,
             aliases=(Alias(*alias),) if alias else (),
             proposed=proposed,
         )
@@ -119,18 +122,24 @@ class Session:
     ) -> Any:
         """Make every call of a function a call in this session: sync, async or (async) generator functions.
 
-        `approve="ask"` asks a person first. A generator's items are progress, the last one is also the output.
+        `approve="ask"` asks a person first, who may change the arguments to others that fit the annotations. A
+        generator's items are progress, the last one is also the output.
         """
 
         def wrap(function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
             signature = inspect.signature(function)
+            schema = schema_of(function, signature) if approve else None
 
             @functools.wraps(function)
             async def run(*args: Any, **kwargs: Any) -> Any:
                 bound = signature.bind(*args, **kwargs)
                 bound.apply_defaults()
                 called = self.call(
-                    name or function.__name__, codec.safe(dict(bound.arguments)), approve=approve, timeout=timeout
+                    name or function.__name__,
+                    codec.safe(dict(bound.arguments)),
+                    approve=approve,
+                    timeout=timeout,
+                    schema=schema,
                 )
                 async with called as call:
                     given = bound_to(signature, call.input) if call.edited else bound

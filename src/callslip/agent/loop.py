@@ -22,7 +22,7 @@ from callslip.agent.shown import Shown
 from callslip.agent.tagged import Tagged
 from callslip.agent.tools import Tool
 from callslip.call import certainly, either, why
-from callslip.errors import CallEnded, Denied, SlowReader
+from callslip.errors import CallEnded, Denied, Illegal, SlowReader
 from callslip.events import Draft, Event
 from callslip.formats import Decoder, registry
 from callslip.formats.shell.history import model_messages
@@ -87,11 +87,14 @@ class Agent:
         self._shown = Shown(session)
         self._history = model_messages if shell else registry.encoder(model.format)
 
-    async def run(self, prompt: str) -> Outcome:
-        """Answer a prompt. Cancelling it ends the tool that runs, and the turn; so does who ends the turn elsewhere."""
+    async def run(self, prompt: str, *, turn: str = "") -> Outcome:
+        """Answer a prompt. Cancelling it ends the tool that runs, and the turn; so does who ends the turn elsewhere.
+
+        `turn` is one that has begun already, with the prompt in it.
+        """
         running = _Turn(self)
         try:
-            await certainly(running.begin(prompt))
+            await certainly(running.begin(prompt, turn))
             reason = await running.answer()
         except _STOPS:
             await certainly(running.end("cancelled"))
@@ -148,6 +151,7 @@ class Agent:
             kind=tool.kind,
             timeout=tool.timeout,
             approve=tool.approve,
+            schema=tool.parameters,
             proposed=wanted.call,
         )
         async with made as call:
@@ -200,12 +204,18 @@ class _Turn:
         self._seen = self._asked = 0
         self._made: Counter[bytes] = Counter()
 
-    async def begin(self, prompt: str) -> None:
+    async def begin(self, prompt: str, turn: str) -> None:
         session, format = self._session, self._agent.model.format
         self._seen = await self._head()
-        self.turn = await session.turn(prompt)
+        self.turn = await self._go_on(turn) if turn else await session.turn(prompt)
         self._tagged = self._agent.tagged(self.turn)
         self._recorder = Listener(session.ledger, session.name, format, decoder=self._tagged)
+
+    async def _go_on(self, turn: str) -> str:
+        row = await self._session.ledger.store.session(self._session.name)
+        if row is None or row.turn != turn:
+            raise Illegal(f"turn {turn!r} is not the one that is open")
+        return turn
 
     async def end(self, reason: str, detail: str = "") -> None:
         """Once: somebody else may have ended the turn meanwhile, or deleted the session."""

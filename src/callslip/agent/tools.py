@@ -66,7 +66,7 @@ def _schema(function: Callable[..., Any], signature: inspect.Signature) -> dict[
             raise Refused("function", f"{given} of {function.__name__} cannot be named by a model")
         kind = hints.get(given.name, Any)
         fields.append((given.name, kind) if given.default is given.empty else (given.name, kind, given.default))
-    made = msgspec.defstruct("Arguments", fields, kw_only=True)
+    made = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
     schemas, parts = msgspec.json.schema_components([made], ref_template="#/$defs/{name}")
     schema = cast("dict[str, Any]", parts.pop("Arguments", schemas[0]))
     schema.pop("title", None)

@@ -18,18 +18,21 @@ from callslip.cli.place import db_option, json_option
 # In the order of the help: what it is called, where it is, and what it does in one sentence.
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("callslip.demo.command:demo", "Watch a small scripted agent at work."),
+    "serve": ("callslip.cli.serving:serve", "Serve the page, the API and the streams of a ledger."),
     "run": ("callslip.cli.running:run", "Let a model answer, with a shell at hand."),
     "wrap": ("callslip.cli.wrapping:wrap", "Run an agent for its client, and record what they say."),
     "ls": ("callslip.cli.listing:ls", "List sessions, or the calls of one."),
     "show": ("callslip.cli.showing:show", "Show a session, a call or an approval."),
+    "tail": ("callslip.cli.tailing:tail", "Follow a session as it goes on."),
     "wait": ("callslip.cli.answering:wait", "Wait until a call has ended."),
     "approve": ("callslip.cli.answering:approve", "Let a call run that asks for approval."),
     "deny": ("callslip.cli.answering:deny", "Refuse a call that asks for approval."),
+    "cancel": ("callslip.cli.answering:cancel", "End a call that is open."),
     "import": ("callslip.cli.importing:import_", "Take what a file tells into a session."),
     "export": ("callslip.cli.exporting:export", "Write a session in another format."),
     "verify": ("callslip.cli.checking:verify", "Derive everything again and compare."),
     "doctor": ("callslip.cli.doctor:doctor", "Look for what is wrong, and say what to do."),
-    "admin": ("callslip.cli.admin:admin", "Delete sessions, forget what is old."),
+    "admin": ("callslip.cli.admin:admin", "Delete sessions, forget what is old, give out tokens."),
 }
 
 

@@ -1,21 +1,30 @@
-"""`callslip admin`: what cannot be taken back."""
+"""`callslip admin`: what cannot be taken back, and who may use the server."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from callslip.cli import exits, output
 from callslip.cli.ids import ID
 from callslip.cli.inert import inert
-from callslip.cli.phrases import counted, seconds
+from callslip.cli.phrases import ago, counted, seconds
 from callslip.cli.place import db_option, json_option, place, wants_json, with_ledger
+from callslip.errors import Ambiguous, NotFound, Refused
+
+if TYPE_CHECKING:
+    from callslip.ledger import Ledger
+    from callslip.rows import TokenRow
+
+VERBS = ("read", "write", "approve", "execute")
 
 
 @click.group()
 def admin() -> None:
-    """Delete sessions, forget what is old."""
+    """Delete sessions, forget what is old, give out tokens."""
 
 
 @admin.command()
@@ -56,3 +65,124 @@ def prune(keep: str) -> None:
     if wants_json():
         output.write_json({"removedEvents": removed})
     output.say(f"removed {counted(removed, 'event')} older than {keep}")
+
+
+@admin.group()
+def token() -> None:
+    """Tokens that open a part of the server: one session or all, and only what they say."""
+
+
+def _verbs(ctx: click.Context, parameter: click.Parameter, given: Sequence[str]) -> tuple[str, ...]:
+    """`--can read,write --can approve`, in the order of the help."""
+    said = {verb.strip() for one in given for verb in one.split(",")}
+    unknown = sorted(said - set(VERBS))
+    if unknown:
+        raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(VERBS)}")
+    return tuple(verb for verb in VERBS if verb in said)
+
+
+@token.command()
+@click.option("--session", type=ID, help="The session it is for, by its whole name; all sessions if not given.")
+@click.option(
+    "--can",
+    "verbs",
+    multiple=True,
+    metavar="VERBS",
+    default=("read",),
+    callback=_verbs,
+    help="What it is for: read, write, approve, execute. Several with commas, or several times. [default: read]",
+)
+@click.option("--label", default="", metavar="TEXT", help="Whose it is: the name that its answers bear.")
+@click.option("--expires", metavar="TIME", help="For how long it is good: 12h, 30d, 4w. For ever if not given.")
+@db_option
+@json_option
+def create(session: str | None, verbs: tuple[str, ...], label: str, expires: str | None) -> None:
+    """Make a token, and print it.
+
+    This is the only time that it is shown: the ledger keeps no more than a hash of it.
+    """
+    age = seconds(expires, "--expires") if expires is not None else 0
+    if expires is not None and not 0 < age < 2**31:
+        raise Refused("--expires", "must be more than nothing, and less than 68 years")
+    secret, row = with_ledger(lambda ledger: _create(ledger, session or "", verbs, label, age), create=True)
+    if wants_json():
+        output.write_json({"token": secret, **_token_json(row)})
+    else:
+        output.write_text(secret)
+    until = f"it is good for {expires}" if expires else "it does not expire"
+    output.say(f"{row.id} may {', '.join(verbs)} in {_where(row)}; {until}. It is not shown again")
+
+
+async def _create(ledger: Ledger, session: str, verbs: tuple[str, ...], label: str, age: float) -> tuple[str, TokenRow]:
+    from secrets import token_hex
+
+    from callslip.http.token_file import SCOPED, digest, mint
+    from callslip.intake import identity, session_name
+    from callslip.rows import TokenRow
+
+    if session and await ledger.store.session(session_name(session)) is None:
+        output.say(f"there is no session {session} yet; the token is good for it once there is")
+    label = identity(label, "--label") if label else ""
+    secret, now = SCOPED + mint(), await ledger.store.clock()
+    until = now + int(age * 1000) if age else 0
+    row = TokenRow(f"tok_{token_hex(6)}", digest(secret), label, session, verbs, now, until)
+    await ledger.store.put_token(row)
+    return secret, row
+
+
+@token.command("ls")
+@db_option
+@json_option
+def list_tokens() -> None:
+    """List the tokens that were made, the oldest first; not the tokens themselves."""
+    rows = with_ledger(lambda ledger: ledger.store.tokens())
+    if wants_json():
+        output.write_json(*(_token_json(row) for row in rows))
+    elif rows:
+        head = ["TOKEN", "SESSION", "CAN", "MADE", "EXPIRES", "LABEL"]
+        cells = [[row.id, row.session or "(all)", ",".join(row.verbs), *_times(row), row.label] for row in rows]
+        output.columns(head, cells)
+    else:
+        output.say("no tokens were made")
+
+
+@token.command()
+@click.argument("identity", metavar="ID", type=ID)
+@db_option
+@json_option
+def revoke(identity: str) -> None:
+    """Make a token worthless, from its next use on. ID is its id (tok_...), not the token itself."""
+    row = with_ledger(lambda ledger: _revoke(ledger, identity))
+    if wants_json():
+        output.write_json({"id": row.id, "revoked": True})
+    output.say(f"revoked {row.id}" + (f" ({row.label})" if row.label else ""))
+
+
+async def _revoke(ledger: Ledger, identity: str) -> TokenRow:
+    rows = await ledger.store.tokens()
+    fits = [row for row in rows if row.id == identity] or [row for row in rows if row.id.startswith(identity)]
+    if len(fits) > 1:
+        names = [row.id for row in fits]
+        raise Ambiguous(f"{identity!r} fits several: {', '.join(names)}", names)
+    if not fits or not await ledger.store.drop_token(fits[0].id):
+        raise NotFound("no such token; callslip admin token ls lists them")  # It may be the token: not repeated.
+    return fits[0]
+
+
+def _token_json(row: TokenRow) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "session": row.session or None,
+        "can": row.verbs,
+        "label": row.label,
+        "createdAt": row.created_at,
+        "expiresAt": row.expires_at or None,
+    }
+
+
+def _where(row: TokenRow) -> str:
+    return f"session {row.session}" if row.session else "every session"
+
+
+def _times(row: TokenRow) -> tuple[str, str]:
+    return ago(row.created_at), ago(row.expires_at) if row.expires_at else "never"

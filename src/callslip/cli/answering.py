@@ -1,22 +1,17 @@
-"""Commands about one call that is under way: `approve`, `deny`, `wait`."""
+"""Commands about one call that is under way: `approve`, `deny`, `wait`, `cancel`; on the file, or by a server."""
 
 from __future__ import annotations
 
 import getpass
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 import click
 
 from callslip.cli import exits, output
-from callslip.cli.ids import ID, find_approval, find_call
-from callslip.cli.place import db_option, json_option, wants_json, with_ledger
+from callslip.cli.ids import ID
+from callslip.cli.place import db_option, json_option, wants_json
+from callslip.cli.reach import Json, Reach, reached, server_options
 from callslip.errors import Conflict
-from callslip.rows import ApprovalRow
-
-if TYPE_CHECKING:
-    from callslip.ledger import Ledger
-    from callslip.rows import CallRow
 
 
 def user() -> str:
@@ -27,7 +22,7 @@ def user() -> str:
         return "cli"
 
 
-by_option = click.option("--by", metavar="NAME", help="Who answers; your user name unless given.")
+by_option = click.option("--by", metavar="NAME", help="Who answers, on a file; your user name unless given.")
 option_option = click.option("--option", metavar="OPTION", default="", help="Which of the offered options to choose.")
 
 
@@ -44,23 +39,17 @@ def _json_value(ctx: click.Context, parameter: click.Parameter, value: str | Non
 @option_option
 @click.option("--input", "edited", metavar="JSON", callback=_json_value, help="Run it with these arguments instead.")
 @by_option
+@server_options
 @db_option
 @json_option
 def approve(identity: str, option: str, edited: list[Any] | None, by: str | None) -> None:
     """Let a call run that asks for approval.
 
-    ID is the approval, or the call that asks; @last is the newest request that waits. The first answer counts.
+    ID is the approval, or the call that asks; @last is the newest request that waits. The first answer counts. While a
+    server runs for the ledger it takes the answer, and asks for a token that may approve.
     """
-    from msgspec import UNSET
-
-    from callslip import approvals
-
-    given = edited[0] if edited else UNSET
-
-    async def answer(ledger: Ledger, row: ApprovalRow) -> ApprovalRow:
-        return await approvals.approve(ledger, row.id, by=by or user(), option=option, input=given)
-
-    with_ledger(lambda ledger: _answer(ledger, identity, answer))
+    answer: Json = {"decision": "edit", "input": edited[0]} if edited else {"decision": "approve"}
+    _answer(identity, {**answer, "option": option}, by)
 
 
 @click.command()
@@ -68,47 +57,53 @@ def approve(identity: str, option: str, edited: list[Any] | None, by: str | None
 @click.option("--reason", default="", help="Why; the model reads it.")
 @option_option
 @by_option
+@server_options
 @db_option
 @json_option
 def deny(identity: str, reason: str, option: str, by: str | None) -> None:
     """Refuse a call that asks for approval.
 
-    ID is the approval, or the call that asks; @last is the newest request that waits. The first answer counts.
+    ID is the approval, or the call that asks; @last is the newest request that waits. The first answer counts. While a
+    server runs for the ledger it takes the answer, and asks for a token that may approve.
     """
-    from callslip import approvals
-
-    who = by or user()
-
-    async def answer(ledger: Ledger, row: ApprovalRow) -> ApprovalRow:
-        return await approvals.deny(ledger, row.id, by=who, option=option, reason=reason or f"denied by {who}")
-
-    with_ledger(lambda ledger: _answer(ledger, identity, answer))
+    _answer(identity, {"decision": "deny", "option": option, "reason": reason}, by)
 
 
-async def _answer(
-    ledger: Ledger, identity: str, answer: Callable[[Ledger, ApprovalRow], Awaitable[ApprovalRow]]
-) -> None:
-    row = await find_approval(ledger, identity)
-    try:
-        done = await answer(ledger, row)
-    except Conflict as error:
-        winner = error.winner
-        if not isinstance(winner, ApprovalRow) or winner.state == "pending":
-            raise
-        who = f" by {winner.by}" if winner.by else ""
-        raise Conflict(f"approval {winner.id} is not pending: it was {winner.state}{who}", winner) from error
-    from callslip.cli.rows import approval_json
-
+def _answer(identity: str, answer: Json, by: str | None) -> None:
+    with reached(answers=True) as reach:
+        who = _who(reach, by)
+        row = reach.approval(identity)
+        try:
+            done = reach.answer(row, answer, who)
+        except Conflict as error:
+            raise _in_words(error) from error
     if wants_json():
-        output.write_json(approval_json(done))
-    chosen = f" ({done.option})" if done.option else ""
-    output.say(f"{done.state} by {done.by}{chosen}: {done.description or done.id}, call {done.call}")
+        output.write_json(done)
+    chosen = f" ({done['option']})" if done["option"] else ""
+    told = done["description"] or done["approval"]
+    output.say(f"{done['state']} by {done['by']}{chosen}: {told}, call {done['call']}")
+
+
+def _who(reach: Reach, by: str | None) -> str:
+    if by and not reach.names_answerer:
+        raise click.UsageError("--by is for a file; a server knows you by the label of your token")
+    return by or user()
+
+
+def _in_words(error: Conflict) -> Conflict:
+    """Who was first, if anybody was."""
+    winner = cast(Json, error.winner) if isinstance(error.winner, dict) else {}
+    if winner.get("state", "pending") == "pending":
+        return error
+    who = f" by {winner['by']}" if winner["by"] else ""
+    return Conflict(f"approval {winner['approval']} is not pending: it was {winner['state']}{who}", winner)
 
 
 @click.command()
 @click.argument("identity", metavar="ID", type=ID)
 @click.option("--timeout", metavar="SECONDS", type=click.FloatRange(0), help="Give up after this time.")
 @click.option("--session", type=ID, help="Look for the call in this session only.")
+@server_options
 @db_option
 @json_option
 def wait(identity: str, timeout: float | None, session: str | None) -> int:
@@ -117,26 +112,64 @@ def wait(identity: str, timeout: float | None, session: str | None) -> int:
     ID is the call, or the approval that it waits for; @last is the newest call. Prints what came out. The exit status
     tells how the call ended: 0 completed, 1 failed, 4 denied, 5 expired, cancelled or lost, 124 not yet.
     """
-    return with_ledger(lambda ledger: _wait(ledger, identity, session, timeout))
-
-
-async def _wait(ledger: Ledger, identity: str, session: str | None, timeout: float | None) -> int:
-    within = (await ledger.find_session(session)).name if session else ""
-    found = await find_call(ledger, identity, within)
-    try:
-        row: CallRow = await ledger.wait(found.id, timeout)
-    except TimeoutError as error:
-        raise TimeoutError(f"call {found.id} has not ended within {timeout:g} s") from error
-    from callslip.cli.showing import call_entry
-
-    entry = await call_entry(ledger, row, full=True)
+    with reached() as reach:
+        found = _call(reach, identity, session)
+        try:
+            row = reach.wait(found, timeout)
+        except TimeoutError as error:
+            raise TimeoutError(f"call {found} has not ended within {timeout:g} s") from error
+        row["toolCall"] = _whole(row["toolCall"] or {}, reach)
     if wants_json():
-        from callslip.cli.rows import call_json
-
-        output.write_json({**call_json(row), "toolCall": entry})
+        output.write_json(row)
     else:
         from callslip.cli.timeline import outcome
 
-        output.write_text(outcome(entry))
-    output.say(f"call {row.id} {row.state}" + (f": {row.reason}" if row.reason else ""))
-    return exits.STATES[row.state]
+        output.write_text(outcome(row["toolCall"]))
+    output.say(_ended(row))
+    return exits.STATES[row["state"]]
+
+
+def _call(reach: Reach, identity: str, session: str | None) -> str:
+    within = reach.session(session).name if session else ""
+    return reach.call(identity, within)["call"]
+
+
+def _whole(entry: Json, reach: Reach) -> Json:
+    """The entry with its output in place, also if that is kept beside the log."""
+    blob = entry.get("blob")
+    if blob:
+        import msgspec
+
+        data = reach.blob(blob["hash"])
+        plain = blob.get("media") != "application/json"
+        entry["output"] = data.decode("utf-8", "replace") if plain else msgspec.json.decode(data)
+        entry.pop("truncated", None)
+    return entry
+
+
+def _ended(row: Json) -> str:
+    return f"call {row['call']} {row['state']}" + (f": {row['reason']}" if row["reason"] else "")
+
+
+@click.command()
+@click.argument("identity", metavar="ID", type=ID)
+@click.option("--reason", default="", help="Why; whoever waits for the call reads it.")
+@click.option("--session", type=ID, help="Look for the call in this session only.")
+@server_options
+@db_option
+@json_option
+def cancel(identity: str, reason: str, session: str | None) -> int:
+    """End a call that is open.
+
+    ID is the call, or the approval that it waits for; @last is the newest call. One that has ended stays as it is; the
+    exit status tells how: 0 cancelled, now or before, 1 completed or failed, 4 denied, 5 expired or lost.
+    """
+    with reached() as reach:
+        row = reach.cancel(_call(reach, identity, session), reason, user())
+    if wants_json():
+        output.write_json({name: value for name, value in row.items() if name != "toolCall"})
+    if row["state"] == "cancelled":
+        output.say(_ended(row))
+        return exits.OK
+    output.say(f"call {row['call']} has ended: it is {row['state']}")
+    return exits.STATES.get(row["state"], exits.FAILED) or exits.FAILED

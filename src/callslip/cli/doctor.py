@@ -14,6 +14,7 @@ from callslip.cli import exits, output
 from callslip.cli.inert import inert
 from callslip.cli.phrases import ago, counted, size
 from callslip.cli.place import db_option, json_option, place, wants_json
+from callslip.cli.reach import running_server
 
 Facts = dict[str, Any]
 
@@ -31,6 +32,8 @@ def doctor() -> int:
     from callslip.cli.examine import examine
 
     facts, findings = asyncio.run(examine(place()))
+    running = running_server(place())
+    facts["server"] = {"url": running.url, "pid": running.pid} if running else None
     if wants_json():
         output.write_json({**facts, "findings": [finding._asdict() for finding in findings]})
     else:
@@ -111,6 +114,11 @@ def _sessions(facts: Facts) -> str:
     return f"{facts['sessions']:,}, {counted(facts['events'], 'event')}"
 
 
+def _server(facts: Facts) -> str:
+    found = facts["server"]
+    return f"{found['url']} (process {found['pid']})" if found else "none runs"
+
+
 def _access(facts: Facts) -> str:
     return facts["access"]
 
@@ -118,6 +126,7 @@ def _access(facts: Facts) -> str:
 _LINES: tuple[tuple[str, Callable[[Facts], str]], ...] = (
     ("ledger", _ledger),
     ("versions", _versions),
+    ("server", _server),
     ("access", _access),
     ("files", _files),
     ("locks", _locks),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
+from callslip.callview import as_sent, call_entry
 from callslip.cli import output
 from callslip.cli.ids import ID, find
 from callslip.cli.place import db_option, json_option, wants_json, with_ledger
@@ -18,7 +18,6 @@ from callslip.rows import ApprovalRow, CallRow, SessionRow
 if TYPE_CHECKING:
     from callslip.ledger import Ledger
 
-Json = dict[str, Any]
 LINES = 200
 
 
@@ -67,7 +66,7 @@ async def _show_witness(ledger: Ledger, row: SessionRow | CallRow | ApprovalRow,
 
 async def _show_session(ledger: Ledger, row: SessionRow, limit: int, full: bool) -> None:
     snapshot = await ledger.snapshot(row.name, **({"limit": limit} if limit else {}))
-    entries = await _wire(ledger, snapshot.entries, full=full)
+    entries = await as_sent(ledger, snapshot.entries, full=full)
     calls = [call for call in await ledger.store.open_calls() if call.session == row.name]
     asks = await ledger.approvals(session=row.name)
     if wants_json():
@@ -92,26 +91,6 @@ async def _show_call(ledger: Ledger, row: CallRow, asked: ApprovalRow | None, fu
     session = await ledger.store.session(row.session)
     low = session.low if session else 0
     call_page(row, entry, approval, events, lines=0 if full else LINES, low=low)
-
-
-async def call_entry(ledger: Ledger, row: CallRow, *, full: bool) -> Json:
-    """The call as it stands in its session."""
-    snapshot = await ledger.snapshot(row.session, limit=1, before=row.entry + 1)
-    entries = await _wire(ledger, snapshot.entries, full=full)
-    return entries[0] if entries and entries[0]["id"] == row.entry else {}
-
-
-async def _wire(ledger: Ledger, entries: list[Any], *, full: bool) -> list[Json]:
-    """Entries as they are sent; with `full`, their outputs whole."""
-    sent: list[Json] = msgspec.json.decode(msgspec.json.encode(entries))
-    for entry in sent:
-        blob = entry.get("blob")
-        if full and blob:
-            data = await ledger.blob(blob["hash"])
-            plain = blob.get("media") != "application/json"
-            entry["output"] = data.decode("utf-8", "replace") if plain else msgspec.json.decode(data)
-            entry.pop("truncated", None)
-    return sent
 
 
 async def _approval(ledger: Ledger, events: list[CallEvent]) -> ApprovalRow | None:

@@ -38,9 +38,16 @@ Then watch what the agent's tools do:
 @click.argument("agent", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- AGENT...")
 @click.option("--session", type=ID, metavar="NAME", help="The session to write, instead of AGENT-ID.")
 @click.option("--policy", metavar="FILE", help="A TOML file of rules that answer permission requests.")
+@click.option(
+    "--approvals",
+    type=click.Choice(["client", "callslip"]),
+    default="client",
+    show_default=True,
+    help="Who is asked what no rule decides: the agent's client, or you, by approve and deny.",
+)
 @click.option("--fail-closed", is_flag=True, help="Let nothing pass that is not recorded; stop the agent if need be.")
 @db_option
-def wrap(agent: tuple[str, ...], session: str | None, policy: str | None, fail_closed: bool) -> int:
+def wrap(agent: tuple[str, ...], session: str | None, policy: str | None, approvals: str, fail_closed: bool) -> int:
     """Run an agent for its client, and record what they say.
 
     AGENT... is the command that the client would run: an agent that speaks the Agent Client Protocol on stdin and
@@ -72,12 +79,17 @@ def wrap(agent: tuple[str, ...], session: str | None, policy: str | None, fail_c
     Patterns fit whole texts; * is any text, in a path up to the next slash, ** beyond it. An answer is the agent's own
     option for this once; with always = true, the one that it remembers. Rules believe what the agent says of its call;
     where it does not say what a rule that denies or asks looks at, you are asked.
+
+    With --approvals callslip the client is not asked either: a request waits until `callslip approve` or `callslip
+    deny` answers it, from any terminal, and the agent gets its own option that says so. Nobody's answer within 5
+    minutes is no. It is over when the turn ends or the client cancels it. While nothing can be recorded, the client is
+    asked after all.
     """
     command = list(agent)
     if sys.stdin.isatty():
         click.echo(inert_block(_alone(command)), err=True)
         return exits.USAGE
-    return _run(command, session or "", policy, fail_closed)
+    return _run(command, session or "", _desk(policy, approvals == "callslip"), fail_closed)
 
 
 def _alone(command: list[str]) -> str:
@@ -86,11 +98,10 @@ def _alone(command: list[str]) -> str:
     return ALONE.format(agent=shlex.join(command), args=json.dumps(["wrap", "--", *command]))
 
 
-def _run(command: list[str], session: str, policy: str | None, fail_closed: bool) -> int:
+def _run(command: list[str], session: str, desk: Desk | None, fail_closed: bool) -> int:
     from callslip.wrap.launch import Agent, Recording, run
 
     where = place()
-    desk = _desk(policy) if policy is not None else None
     recording = Recording(where.url, where.prepare, _checked(session), fail_closed)
     try:
         started = Agent(command)
@@ -116,8 +127,10 @@ def _checked(session: str) -> str:
     return session
 
 
-def _desk(policy: str) -> Desk:
+def _desk(policy: str | None, holds: bool) -> Desk | None:
+    if policy is None and not holds:
+        return None
     from callslip.wrap.desk import Desk
-    from callslip.wrap.policy import load
+    from callslip.wrap.policy import Policy, load
 
-    return Desk(load(policy))
+    return Desk(load(policy) if policy is not None else Policy(()), holds=holds)

@@ -6,8 +6,10 @@ not understand it drafts as `raw`, whole. Formats know the ledger's words and kn
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, cast
+
+import msgspec
 
 from callslip import events as ev
 from callslip.events import Draft, Event
@@ -66,3 +68,50 @@ class Splitter(Protocol):
     def split(self, message: Any) -> list[tuple[str, Any]]:
         """Which conversations a message concerns, and what their decoders are to be fed. "" is the first one."""
         ...
+
+
+# Ways out. A history is a function: from a board, a snapshot or rendered entries to a list of messages. A stream tells
+# one turn to a client that has a protocol of its own and no way back into the middle of it.
+
+
+class Restart(msgspec.Struct, frozen=True):
+    """The client cannot be told: send `chunks`, end the connection, and replay to whoever comes back."""
+
+    reason: str
+    chunks: tuple[Any, ...] = ()
+
+
+class TurnEncoder(Protocol):
+    """Says one turn in chunks. Made from where the session stands now; then `opening` once, and `feed` for each event.
+
+    The law: what a client makes of the opening, or of the opening and every feed since, is the history's message.
+    """
+
+    finished: bool
+
+    def opening(self) -> list[Any]:
+        """The turn as it stands, from its start. Changes nothing but what the encoder remembers as sent."""
+        ...
+
+    def feed(self, event: Event) -> list[Any] | Restart:
+        """What an event changes. Nothing for most events of other turns, and nothing once it has finished."""
+        ...
+
+    def close(self, reason: str) -> list[Any]:
+        """The stream ends before its turn does."""
+        ...
+
+
+class Streaming(msgspec.Struct, frozen=True, kw_only=True):
+    """How a format is streamed: `encoder(state, turn)` makes chunks, `frame` makes bytes of one of them.
+
+    With `events` the bytes are server-sent events, and the server may add ids to them. `done` ends every connection
+    that ends in order; `alive` is what the client passes over, for a line on which nothing happens.
+    """
+
+    encoder: Callable[[Any, str], TurnEncoder]
+    frame: Callable[[Any], bytes]
+    headers: Mapping[str, str]
+    done: bytes = b""
+    alive: bytes = b":\n\n"
+    events: bool = True

@@ -12,7 +12,7 @@ import msgspec
 
 from callslip.errors import Refused
 from callslip.events import Chunks
-from callslip.formats import Decoder, Splitter
+from callslip.formats import Decoder, Splitter, Streaming
 
 
 class Format(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,8 +20,12 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
 
     `decoder` is called with `chunks` (how texts come in pieces, None for the format's own way) and `started` (ms since
     the epoch of what the messages count their times from, 0 if unknown). `splitter` is there for formats whose wire
-    carries several conversations. `encoder` gives a session's whole history. The messages of a `plain` format are
-    texts; `ended` is the message that tells its decoder that a stream of them is over.
+    carries several conversations. The messages of a `plain` format are texts; `ended` is the message that tells its
+    decoder that a stream of them is over.
+
+    `encoder` gives a session's whole history as a list; `document` gives it as one text of type `media`. `stream` is a
+    `Streaming`. A `paged` history can be had in pieces: it is the histories of its turns, one after the other; and
+    `newest_first` says how it is handed out.
     """
 
     name: str
@@ -29,6 +33,11 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     decoder: str = ""
     splitter: str = ""
     encoder: str = ""
+    document: str = ""
+    media: str = "application/json"
+    stream: str = ""
+    paged: bool = False
+    newest_first: bool = False
     plain: bool = False
     ended: Any = None
 
@@ -46,6 +55,7 @@ FORMATS: dict[str, Format] = {
             about="recorded traffic of the Agent Client Protocol, version 1 and the draft of version 2",
             decoder="callslip.formats.acp.decode:AcpDecoder",
             splitter="callslip.formats.acp.wire:Wire",
+            encoder="callslip.formats.acp.encode:history",
         ),
         Format(
             name="shell",
@@ -53,17 +63,31 @@ FORMATS: dict[str, Format] = {
             decoder="callslip.formats.shell.decode:ShellDecoder",
             plain=True,
             ended={"type": "iteration-end"},
+            encoder="callslip.formats.shell.encode:history",
+            stream="callslip.formats.shell.encode:STREAM",
+            paged=True,
         ),
         Format(
             name="act-observe",
             about="act and observe events of an agent runtime",
             decoder="callslip.formats.act_observe.decode:ActObserveDecoder",
+            encoder="callslip.formats.act_observe.encode:timeline",
+            stream="callslip.formats.act_observe.encode:STREAM",
+            paged=True,
         ),
         Format(
             name="rows",
             about="messages as a chat backend stores them: USER, AI_TOOL, TOOL, AI_MESSAGE",
             decoder="callslip.formats.rows.decode:RowsDecoder",
             splitter="callslip.formats.rows.threads:Threads",
+        ),
+        Format(
+            name="vercel-v4",
+            about="messages and data stream of the AI SDK 4, newest first",
+            encoder="callslip.formats.rows.encode:history",
+            stream="callslip.formats.rows.stream:STREAM",
+            paged=True,
+            newest_first=True,
         ),
         Format(
             name="openai",
@@ -75,6 +99,7 @@ FORMATS: dict[str, Format] = {
             name="responses",
             about="OpenAI Responses: stream events, whole responses, items",
             decoder="callslip.formats.openai.responses:ResponsesDecoder",
+            encoder="callslip.formats.openai.input:responses_history",
         ),
         Format(
             name="anthropic",
@@ -86,22 +111,44 @@ FORMATS: dict[str, Format] = {
             name="ui-v5",
             about="UI message stream and messages of the AI SDK 5",
             decoder="callslip.formats.ai_sdk.decode:UiV5Decoder",
+            encoder="callslip.formats.ai_sdk:history_v5",
+            stream="callslip.formats.ai_sdk:STREAM_V5",
+            paged=True,
         ),
         Format(
             name="ui-v6",
             about="UI message stream and messages of the AI SDK 6",
             decoder="callslip.formats.ai_sdk.decode:UiV6Decoder",
-            encoder="callslip.formats.ai_sdk:encode_history",
+            encoder="callslip.formats.ai_sdk:history_v6",
+            stream="callslip.formats.ai_sdk:STREAM_V6",
+            paged=True,
         ),
         Format(
             name="ui-v7",
             about="UI message stream and messages of the AI SDK 7",
             decoder="callslip.formats.ai_sdk.decode:UiV7Decoder",
+            encoder="callslip.formats.ai_sdk:history_v7",
+            stream="callslip.formats.ai_sdk:STREAM_V7",
+            paged=True,
         ),
         Format(
             name="ag-ui",
             about="events of AG-UI 1.0",
             decoder="callslip.formats.ag_ui.decode:AgUiDecoder",
+            encoder="callslip.formats.ag_ui.encode:history",
+            stream="callslip.formats.ag_ui.encode:STREAM",
+            paged=True,
+        ),
+        Format(
+            name="html",
+            about="one page that needs nothing else, to be shared",
+            document="callslip.formats.html.encode:document",
+            media="text/html; charset=utf-8",
+        ),
+        Format(
+            name="otel",
+            about="spans of OpenTelemetry, as OTLP JSON",
+            document="callslip.formats.otel.encode:document",
         ),
     )
 }
@@ -121,7 +168,12 @@ def readable() -> list[str]:
 
 def writable() -> list[str]:
     """The formats that can be written."""
-    return sorted(name for name, entry in FORMATS.items() if entry.encoder)
+    return sorted(name for name, entry in FORMATS.items() if entry.encoder or entry.document)
+
+
+def streamable() -> list[str]:
+    """The formats in which a turn can be streamed."""
+    return sorted(name for name, entry in FORMATS.items() if entry.stream)
 
 
 def decoder(name: str, *, chunks: Chunks | None = None, started: int = 0) -> Decoder:
@@ -139,10 +191,26 @@ def splitter(name: str, *, started: int = 0) -> Splitter | None:
 
 
 def encoder(name: str) -> Any:
-    """What gives a session's history in a format."""
+    """What gives a session's history in a format, as a list."""
     path = find(name).encoder
     if not path:
         raise Refused("format", f"{name} cannot be written; these can: {_listed(writable())}")
+    return _load(path)
+
+
+def document(name: str) -> Any:
+    """What gives a session in a format that is one text: bytes."""
+    path = find(name).document
+    if not path:
+        raise Refused("format", f"{name} is no document")
+    return _load(path)
+
+
+def streaming(name: str) -> Streaming:
+    """How a turn is streamed in a format."""
+    path = find(name).stream
+    if not path:
+        raise Refused("format", f"{name} cannot be streamed; these can: {_listed(streamable())}")
     return _load(path)
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from callslip import codec
 from callslip.errors import ReadOnly, Refused
-from callslip.rows import AliasRow, ApprovalRow, CallRow, KeyRow, OwnerRow, SessionRow
+from callslip.rows import AliasRow, ApprovalRow, CallRow, KeyRow, OwnerRow, SessionRow, TokenRow
 from callslip.settings import Settings
 from callslip.store import sqlite_file
 from callslip.store.locks import Turnstile
@@ -24,7 +24,7 @@ from callslip.store.protocol import Checkpoint, Page, Progress, Stored, Tally, r
 from callslip.store.sql import Connection
 from callslip.store.sqlite_file import plain_errors
 from callslip.store.sqlite_keep import delete_session, prune_session, save_progress
-from callslip.store.sqlite_rows import SQL, approval_row, call_row, session_row
+from callslip.store.sqlite_rows import SQL, approval_row, call_row, containing, session_row, token_row, token_values
 from callslip.store.unit import Unit
 from callslip.store.writer import Writer
 
@@ -140,15 +140,28 @@ class SqliteStore:
         return call_row(row) if row else None
 
     async def calls(
-        self, *, session: str = "", states: Sequence[str] = (), prefix: str = "", limit: int = 100, cursor: str = ""
+        self,
+        *,
+        session: str = "",
+        states: Sequence[str] = (),
+        prefix: str = "",
+        tool: str = "",
+        q: str = "",
+        limit: int = 100,
+        cursor: str = "",
     ) -> Page:
+        """Calls, newest first. `tool` is the whole name, `q` a part of a title, a tool's name or an id, in any case."""
         if cursor and await self.call(cursor) is None:
             raise Refused("cursor", "is none that this list gave, or retention removed its call")
         wanted = "," + ",".join(states) + "," if states else ""
-        values = (wanted, prefix, prefix + LAST, cursor, limit)
+        values = (wanted, prefix, prefix + LAST, cursor, limit, tool, containing(q) if q else "")
         rows = self._all("calls_of_session", *values, session) if session else self._all("calls", *values)
         items = [call_row(row) for row in rows]
         return Page(items, items[-1].id if len(items) == limit else "")
+
+    async def sessions_at_work(self) -> list[SessionRow]:
+        """Sessions whose open turn somebody keeps alive."""
+        return [session_row(row) for row in self._all("sessions_at_work")]
 
     async def open_calls(self) -> list[CallRow]:
         return [call_row(row) for row in self._all("all_open_calls")]
@@ -172,6 +185,21 @@ class SqliteStore:
     async def drop_owner(self, owner: str) -> None:
         await self._alone(lambda connection: connection.execute(SQL["drop_owner"], (owner,)).fetchall())
 
+    # Tokens
+
+    async def token(self, digest: str) -> TokenRow | None:
+        row = self._one("token", digest)
+        return token_row(row) if row else None
+
+    async def tokens(self) -> list[TokenRow]:
+        return [token_row(row) for row in self._all("tokens")]
+
+    async def put_token(self, row: TokenRow) -> None:
+        await self._alone(lambda connection: connection.execute(SQL["put_token"], token_values(row)).fetchall())
+
+    async def drop_token(self, identity: str) -> bool:
+        return bool(await self._alone(lambda c: c.execute(SQL["drop_token"], (identity,)).fetchall()))
+
     # Checkpoints
 
     async def checkpoint(self, session: str) -> Checkpoint | None:
@@ -184,6 +212,9 @@ class SqliteStore:
 
     async def entries(self, session: str, before: int, limit: int) -> list[tuple[int, bytes]]:
         return self._all("entries", session, before, limit)  # pyright: ignore[reportReturnType]
+
+    async def entries_from(self, session: str, first: int, limit: int) -> list[tuple[int, bytes]]:
+        return self._all("entries_from", session, first, limit)  # pyright: ignore[reportReturnType]
 
     async def pieces(self, session: str, entry: int, field: str) -> str:
         return "".join(row[0] for row in self._all("pieces", session, entry, field))
@@ -210,6 +241,11 @@ class SqliteStore:
         row = self._one("blob", identity)
         return (b"".join(piece[0] for piece in self._all("blob_pieces", identity)), row[1]) if row else None
 
+    async def blob_size(self, identity: str) -> tuple[int, str] | None:
+        """How large a value is, and its media type."""
+        row = self._one("blob", identity)
+        return (row[0], row[1]) if row else None
+
     async def blob_piece(self, identity: str, number: int) -> bytes:
         """One piece of a large value; nothing past its end."""
         row = self._one("blob_piece", identity, number)
@@ -219,6 +255,10 @@ class SqliteStore:
         """The blob that an event is known to name, and that is kept for it."""
         row = self._one("used_blob", session, seq)
         return row[0] if row else ""
+
+    async def sessions_with_blob(self, identity: str) -> list[str]:
+        """Every session of which an event names this blob: who may read one of them may read it."""
+        return [row[0] for row in self._all("sessions_with_blob", identity)]
 
     # Deriving it all again
 

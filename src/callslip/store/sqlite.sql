@@ -1,20 +1,29 @@
 -- name: session
-SELECT name, id, head, low, turn, turns, title, calls, message, carry, created_at, updated_at FROM sessions WHERE name = ?;
+SELECT name, id, head, low, turn, turns, title, calls, message, carry, created_at, updated_at, owned_by, labels, turn_owner
+FROM sessions WHERE name = ?;
 
 -- name: sessions
-SELECT name, id, head, low, turn, turns, title, calls, message, carry, created_at, updated_at FROM sessions
+SELECT name, id, head, low, turn, turns, title, calls, message, carry, created_at, updated_at, owned_by, labels,
+  turn_owner FROM sessions
 WHERE (updated_at, id) < (?, ?) AND name >= ? AND name < ? ORDER BY updated_at DESC, id DESC LIMIT ?;
 
+-- name: sessions_at_work
+SELECT name, id, head, low, turn, turns, title, calls, message, carry, created_at, updated_at, owned_by, labels,
+  turn_owner FROM sessions WHERE turn_owner <> '';
+
 -- name: add_session
-INSERT INTO sessions (name, head, low, turn, turns, title, calls, message, carry, created_at, updated_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id;
+INSERT INTO sessions (name, head, low, turn, turns, title, calls, message, carry, created_at, updated_at, owned_by, labels,
+  turn_owner)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id;
 
 -- name: put_session
-INSERT INTO sessions (id, name, head, low, turn, turns, title, calls, message, carry, created_at, updated_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO sessions (id, name, head, low, turn, turns, title, calls, message, carry, created_at, updated_at, owned_by,
+  labels, turn_owner)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET head = excluded.head, turn = excluded.turn, turns = excluded.turns,
   title = excluded.title, calls = excluded.calls, message = excluded.message, carry = excluded.carry,
-  updated_at = excluded.updated_at;
+  updated_at = excluded.updated_at, owned_by = excluded.owned_by, labels = excluded.labels,
+  turn_owner = excluded.turn_owner;
 
 -- name: add_event
 INSERT INTO events (session, seq, body) VALUES (?, ?, ?);
@@ -53,6 +62,8 @@ SELECT c.id, s.name, entry, state, shown, tool, c.title, kind, source, c.turn, i
   attempt, worker, approval, opening, ending, input_mark, deadline, c.created_at, started_at, ended_at, "end", reason, owner, lease
 FROM calls c JOIN sessions s ON s.id = c.session
 WHERE (?1 = '' OR instr(?1, ',' || state || ',') > 0) AND c.id >= ?2 AND c.id < ?3
+  AND (?6 = '' OR tool = ?6)
+  AND (?7 = '' OR c.title GLOB ?7 OR tool GLOB ?7 OR c.id GLOB ?7 OR shown GLOB ?7)
   AND (?4 = '' OR (c.created_at, c.session, entry) < (SELECT created_at, session, entry FROM calls WHERE id = ?4))
 ORDER BY c.created_at DESC, c.session DESC, entry DESC LIMIT ?5;
 
@@ -61,7 +72,9 @@ SELECT c.id, s.name, entry, state, shown, tool, c.title, kind, source, c.turn, i
   attempt, worker, approval, opening, ending, input_mark, deadline, c.created_at, started_at, ended_at, "end", reason, owner, lease
 FROM calls c JOIN sessions s ON s.id = c.session
 WHERE (?1 = '' OR instr(?1, ',' || state || ',') > 0) AND c.id >= ?2 AND c.id < ?3
-  AND (?4 = '' OR entry < (SELECT entry FROM calls WHERE id = ?4)) AND s.name = ?6
+  AND (?6 = '' OR tool = ?6)
+  AND (?7 = '' OR c.title GLOB ?7 OR tool GLOB ?7 OR c.id GLOB ?7 OR shown GLOB ?7)
+  AND (?4 = '' OR entry < (SELECT entry FROM calls WHERE id = ?4)) AND s.name = ?8
 ORDER BY entry DESC LIMIT ?5;
 
 -- name: put_call
@@ -137,6 +150,9 @@ INSERT OR REPLACE INTO bases (session, seq, state) VALUES (?, ?, ?);
 -- name: entries
 SELECT id, body FROM entries WHERE session = (SELECT id FROM sessions WHERE name = ?) AND id < ? ORDER BY id DESC LIMIT ?;
 
+-- name: entries_from
+SELECT id, body FROM entries WHERE session = (SELECT id FROM sessions WHERE name = ?) AND id >= ? ORDER BY id LIMIT ?;
+
 -- name: entry
 SELECT body FROM entries WHERE session = ? AND id = ?;
 
@@ -191,3 +207,21 @@ INSERT OR REPLACE INTO blob_pieces (hash, number, data) VALUES (?, ?, ?);
 
 -- name: finish_blob
 UPDATE blobs SET whole = 1 WHERE hash = ?;
+
+-- name: sessions_with_blob
+SELECT DISTINCT s.name FROM blob_uses u JOIN sessions s ON s.id = u.session WHERE u.hash = ? ORDER BY s.name;
+
+-- name: token
+SELECT id, hash, label, session, verbs, created_at, expires_at FROM tokens WHERE hash = ?;
+
+-- name: tokens
+SELECT id, hash, label, session, verbs, created_at, expires_at FROM tokens ORDER BY created_at, id;
+
+-- name: put_token
+INSERT INTO tokens (id, hash, label, session, verbs, created_at, expires_at) VALUES (?, ?, ?, ?, ?, ?, ?);
+
+-- name: drop_token
+DELETE FROM tokens WHERE id = ? RETURNING id;
+
+-- name: drop_tokens_of
+DELETE FROM tokens WHERE session = ?;

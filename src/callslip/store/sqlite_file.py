@@ -82,6 +82,8 @@ def connect(path: str, memory: str, settings: Settings, *, read_only: bool = Fal
         connection = _connection(path, settings)
     connection.execute(f"PRAGMA synchronous = {settings.synchronous}")
     connection.execute("PRAGMA temp_store = MEMORY")
+    if path and read_only:
+        _stand_in(connection)
     connection.execute("PRAGMA secure_delete = ON")  # What is deleted is gone from the file, not only from the tables.
     return connection
 
@@ -117,8 +119,25 @@ def _as_it_lies(path: str, settings: Settings) -> Connection:
             shutil.copyfile(path + suffix, copied + suffix)
         connection = _connection(copied, settings)
         connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
-        connection.execute("PRAGMA query_only = ON")
         return connection
+
+
+# What a migration added, for a file of an older schema that may only be read: seen by this connection alone.
+_ADDED: dict[int, str] = {
+    2: """
+    CREATE TEMP VIEW sessions AS SELECT *, '' AS owned_by, '' AS labels, '' AS turn_owner FROM main.sessions;
+    CREATE TEMP VIEW tokens AS SELECT '' AS id, '' AS hash, '' AS label, '' AS session, '' AS verbs, 0 AS created_at,
+      0 AS expires_at WHERE 0;
+    """,
+}
+
+
+def _stand_in(connection: Connection) -> None:
+    version = _version(connection)
+    for number, sql in _ADDED.items():
+        if 0 < version < number:
+            connection.execute(sql)
+    connection.execute("PRAGMA query_only = ON")
 
 
 def examine(path: str, settings: Settings) -> None:

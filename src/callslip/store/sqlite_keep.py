@@ -93,6 +93,7 @@ def delete_session(connection: Connection, name: str) -> bool:
     for table in TABLES:
         connection.execute(f"DELETE FROM {table} WHERE session = ?", (session,)).fetchall()
     _drop_blobs(connection, [row[0] for row in rows])
+    connection.execute(SQL["drop_tokens_of"], (name,)).fetchall()  # Else they would open another of the same name.
     connection.execute("DELETE FROM sessions WHERE id = ?", (session,)).fetchall()
     return True
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from callslip.events import Event, blob_of, decode_event
-from callslip.rows import ApprovalRow, CallRow, Carry, KeyRow, SessionRow
+from callslip.rows import ApprovalRow, CallRow, Carry, KeyRow, SessionRow, TokenRow
 from callslip.store.sql import Connection, statements
 from callslip.store.unit import Unit
 
@@ -23,7 +23,16 @@ _carry = msgspec.json.Decoder(dict[str, Carry])
 def session_row(row: tuple[Any, ...]) -> SessionRow:
     made = SessionRow(*row)
     made.carry = _carry.decode(row[9]) if row[9] else {}
+    made.labels = _labels(row[13])
     return made
+
+
+def _labels(text: str) -> Any:
+    """Text that is no JSON is damage, which `verify` tells of; no list of sessions fails over it."""
+    try:
+        return msgspec.json.decode(text) if text else None
+    except msgspec.DecodeError:
+        return text
 
 
 def call_row(row: tuple[Any, ...]) -> CallRow:
@@ -32,10 +41,29 @@ def call_row(row: tuple[Any, ...]) -> CallRow:
     return made
 
 
+def containing(text: str) -> str:
+    """The GLOB pattern of texts that have this one in them, in any case. (LIKE knows the cases of ASCII alone.)"""
+    return "*" + "".join(map(_one_of, text)) + "*"
+
+
+def _one_of(letter: str) -> str:
+    forms = {form for form in (letter, letter.lower(), letter.upper()) if len(form) == 1}
+    return f"[{''.join(sorted(forms))}]" if len(forms) > 1 or letter in "*?[" else letter
+
+
 def approval_row(row: tuple[Any, ...]) -> ApprovalRow:
     made = ApprovalRow(*row)
     made.options = msgspec.json.decode(row[8])
     return made
+
+
+def token_row(row: tuple[Any, ...]) -> TokenRow:
+    made = TokenRow(*row)
+    return msgspec.structs.replace(made, verbs=tuple(row[4].split(",")))
+
+
+def token_values(row: TokenRow) -> tuple[Any, ...]:
+    return (row.id, row.hash, row.label, row.session, ",".join(row.verbs), row.created_at, row.expires_at)
 
 
 class Rows:
@@ -165,6 +193,7 @@ def _put_sessions(connection: Connection, rows: list[SessionRow]) -> None:
 def _session_values(row: SessionRow) -> tuple[Any, ...]:
     name, number, *rest = msgspec.structs.astuple(row)
     rest[7] = msgspec.json.encode(row.carry) if row.carry else None
+    rest[11] = msgspec.json.encode(row.labels).decode() if row.labels is not None else ""
     return (number, name, *rest)
 
 

@@ -99,7 +99,9 @@ class _Session:
         except (msgspec.MsgspecError, LookupError, AssertionError) as error:
             self.report.add("base", f"cannot be read: {error}")
             return
-        self.derived.turn, self.derived.title = self.state.info.turn, self.state.info.title or ""
+        info = self.state.info
+        self.derived.turn, self.derived.title = info.turn, info.title or ""
+        self.derived.owner, self.derived.labels = info.owner, info.labels
         await self.rows.begin(self.state)
 
     async def _replay(self) -> None:
@@ -162,7 +164,7 @@ class _Session:
 
     def _session(self) -> None:
         """Retention takes away what the counts of a session counted; the rest of its row can be told."""
-        known = ["head", "turn", "title"]
+        known = ["head", "turn", "title", "owner", "labels"]
         known += ["turns", "calls", "message"] if not self.row.low else ["message"] if self.derived.message else []
         but = tuple(name for name in SessionRow.__struct_fields__ if name not in known)
         if wrong := differences(self.row, self.derived, but):

@@ -8,4 +8,5 @@ that decoding or the disk takes can hold up the agent, and if the front is kille
     tape.py      what passed, on its way to the recorder, and what the recorder says of it
     recorder.py  the process that writes the ledger
     policy.py    a file of rules that answer permission requests; desk.py applies them
+    inbox.py     the front's requests that wait for an answer in the ledger; holding.py has the recorder's side of it
 """

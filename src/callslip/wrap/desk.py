@@ -1,4 +1,6 @@
-"""Where permission requests are answered in the client's place: the agent's lines pass here, answered ones stay.
+"""Where permission requests are kept from the client: the agent's lines pass here, those with another answer stay.
+
+A request that a rule decides is answered at once. Others pass, or are held for whoever answers in the ledger.
 
 A line is held until it is whole, up to a limit; a longer one passes unread. What is not understood passes. Calls are
 followed by their updates, since a request may name only the call, and its tool or input was told before.
@@ -14,6 +16,7 @@ from callslip.formats.acp.permission import question
 from callslip.formats.acp.update import ENDING, status_of, told
 from callslip.formats.acp.wire import Message
 from callslip.formats.plain import fields, identifier
+from callslip.wrap.inbox import Held
 from callslip.wrap.policy import Policy, Rule, asked_of
 
 LONGEST = 16 * 2**20
@@ -39,17 +42,18 @@ class Answer(NamedTuple):
 
 
 class Desk:
-    """Sorts what one agent says by one policy."""
+    """Sorts what one agent says by one policy. If it `holds`, what no rule decides is not the client's either."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, *, holds: bool = False) -> None:
+        self.holds = holds
         self._policy = policy
         self._held: list[bytes] = []
         self._size = 0
         self._long = False
         self._calls: dict[tuple[str, str], dict[str, Any]] = {}
 
-    def sort(self, data: bytes) -> Iterator[tuple[bytes, Answer | None]]:
-        """What is to be passed on, and each line that is not, with its answer; in the order in which they came."""
+    def sort(self, data: bytes) -> Iterator[tuple[bytes, Answer | Held | None]]:
+        """What is to be passed on, and each line that is not, with what becomes of it; in the order they came in."""
         passing: list[bytes] = []
         for line, whole in self._lines(data):
             answer = self._judged(line) if whole else None
@@ -90,15 +94,15 @@ class Desk:
         self._size = 0
         return held
 
-    def _judged(self, line: bytes) -> Answer | None:
+    def _judged(self, line: bytes) -> Answer | Held | None:
         try:
             return self._look(line)
         except Exception:  # Not JSON, or a defect of ours, which must not silence the agent: the client is asked.
             self._calls.clear()  # It may have told anything of any call.
             return None
 
-    def _look(self, line: bytes) -> Answer | None:
-        """The answer to a line, if it is a request that a rule decides."""
+    def _look(self, line: bytes) -> Answer | Held | None:
+        """What becomes of a line that is a request, unless it is the client's."""
         if not any(mark in line for mark in MARKS):
             return None
         message = fields(codec.parse(line, max_bytes=2 * LONGEST))
@@ -117,7 +121,7 @@ class Desk:
         if len(self._calls) > FOLLOWED:
             del self._calls[next(iter(self._calls))]
 
-    def _answer(self, identity: Any, params: dict[str, Any]) -> Answer | None:
+    def _answer(self, identity: Any, params: dict[str, Any]) -> Answer | Held | None:
         asked = question(Message(body=None, method=REQUEST, params=params, key=REQUEST))
         if type(identity) not in (int, str) or asked is None:
             return None
@@ -125,11 +129,15 @@ class Desk:
         rule = self._policy.decide(asked_of({**told(asked.fresh), **known, **told(asked.update)}))
         option = _option(asked.options, rule) if rule is not None else ""
         if rule is None or not option:
-            return None
+            return Held(codec.encode(identity)) if self.holds and _can_be_answered(asked.options) else None
         outcome = {"outcome": "selected", "optionId": option}
         message = {"jsonrpc": "2.0", "id": identity, "result": {"outcome": outcome}}
         record = {"msg": message, "reason": rule.reason}
         return Answer(codec.encode(message) + b"\n", codec.encode(record) + b"\n")
+
+
+def _can_be_answered(options: list[Any]) -> bool:
+    return any(isinstance(fields(option).get("optionId"), str) for option in options)
 
 
 def _option(options: list[Any], rule: Rule) -> str:

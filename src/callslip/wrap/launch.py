@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 FINISH = 15.0
 """How long the recorder may take, once everything has passed, to write what is still on the tape."""
 FAILED = 1
+HOLDS = "; its client is asked for permission meanwhile"
 
 
 class Recording(NamedTuple):
@@ -35,9 +36,11 @@ def run(agent: Agent, recording: Recording, desk: Desk | None, say: Callable[[st
     """Pass on and record what an agent says and hears, until it ends. Gives the exit status; `say` tells the person."""
     process, pipe, told = _recorder(agent, recording)
     closed = recording.fail_closed
-    voice = _Voice(say, agent if closed else None)
+    voice = _Voice(say, agent if closed else None, HOLDS if desk is not None and desk.holds else "")
     tape = Tape(pipe, told, voice.hear, patience=None if closed else PATIENCE)
-    status = Proxy(agent, tape, desk=desk, closed=closed).run()
+    proxy = Proxy(agent, tape, desk=desk, closed=closed)
+    voice.recording = proxy.recording
+    status = proxy.run()
     missing = tape.close(FINISH)
     _end(process)
     if missing:
@@ -48,18 +51,20 @@ def run(agent: Agent, recording: Recording, desk: Desk | None, say: Callable[[st
 class _Voice:
     """Says what the recorder told, to the person, once; and stops the agent where nothing may pass unrecorded."""
 
-    def __init__(self, say: Callable[[str], None], agent: Agent | None) -> None:
-        self._say, self._agent = say, agent
+    def __init__(self, say: Callable[[str], None], agent: Agent | None, meanwhile: str = "") -> None:
+        self._say, self._agent, self._meanwhile = say, agent, meanwhile
         self.stopped = self._troubled = False
+        self.recording: Callable[[str], None] = lambda _: None
 
     def hear(self, problem: str) -> None:
+        self.recording(problem)
         if not problem:
             if self._troubled:
                 self._say("recording goes on")
             self._troubled = False
         elif self._agent is None:
             self._troubled = True
-            self._say(f"recording fails, the agent goes on: {problem}")
+            self._say(f"recording fails, the agent goes on: {problem}{self._meanwhile}")
         elif not self.stopped:
             self.stopped = True
             self._say(f"recording fails, so the agent is stopped (--fail-closed): {problem}")
@@ -111,10 +116,10 @@ def _record(read: int, tell: Callable[[str], None], command: list[str], recordin
         import asyncio
 
         from callslip.wrap.names import Names
-        from callslip.wrap.recorder import HELD, Recorder
+        from callslip.wrap.recorder import WAITING, Recorder
 
         names = Names(command, recording.session)
-        hold = 0 if recording.fail_closed else HELD
+        hold = 0 if recording.fail_closed else WAITING
         recorder = Recorder(recording.url, recording.prepare, names, tell, hold=hold)
         asyncio.run(recorder.run(read))
     except Exception as error:

@@ -12,10 +12,13 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from callslip.wrap.frames import AGENT, CLIENT, POLICY
+from callslip.wrap.frames import AGENT, CLIENT, ENDED, POLICY
+from callslip.wrap.inbox import Held, Inbox
 from callslip.wrap.streams import Outlet, let_go, pieces
 from callslip.wrap.tape import Stopped, Tape
 
@@ -48,7 +51,7 @@ class Agent:
 
 
 class Proxy:
-    """One run. With a `desk`, requests that it answers do not reach the client; `closed` lets nothing by unrecorded."""
+    """One run. With a `desk`, requests that it keeps do not reach the client; `closed` lets nothing by unrecorded."""
 
     def __init__(self, agent: Agent, tape: Tape, *, desk: Desk | None = None, closed: bool = False) -> None:
         self._agent = agent
@@ -56,7 +59,8 @@ class Proxy:
         self._desk = desk
         self._closed = closed
         self._to_agent, self._to_client = Outlet(agent.stdin), Outlet(STDOUT)
-        self._answers: SimpleQueue[bytes] = SimpleQueue()
+        self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._inbox = Inbox(tape, self._to_agent, self._to_client, self._work.put, closed=closed)
         self._gone, self._going = os.pipe()
 
     def run(self) -> int:
@@ -71,7 +75,7 @@ class Proxy:
         if self._desk is not None:
             answering.start()
         status = _outlive(self._agent.process)
-        self._tape.ended(how(status))
+        self._tape.note(ENDED, how(status).encode())
         os.close(self._going)
         _default_signals(mask)
         from_agent.join()
@@ -87,6 +91,7 @@ class Proxy:
             pass
         finally:
             let_go(STDIN)
+            self._inbox.hang_up()
             self._to_agent.close()
             self._tape.end_line(CLIENT)
 
@@ -107,29 +112,32 @@ class Proxy:
         if self._closed:
             self._tape.wait(lines)
 
+    def recording(self, problem: str) -> None:
+        """Hear from the recorder whether it can record."""
+        self._inbox.recording(problem)
+
     def _passing(self) -> Iterator[bytes]:
-        """What the agent says, without the requests that the desk answers."""
+        """What the agent says, without the requests that the desk keeps."""
         said = pieces(self._agent.stdout, self._gone)
         if self._desk is None:
             yield from said
             return
         for data in said:
-            for piece, answer in self._desk.sort(data):
-                if answer is None:
+            for piece, kept in self._desk.sort(data):
+                if kept is None or (isinstance(kept, Held) and not self._inbox.hold(kept.key, piece)):
                     yield piece
-                    continue
-                self._record(AGENT, piece)
-                self._record(POLICY, answer.record)
-                self._answers.put(answer.line)
+                elif not isinstance(kept, Held):
+                    self._record(AGENT, piece)
+                    self._record(POLICY, kept.record)
+                    self._work.put(partial(self._to_agent.insert, kept.line))
         yield from self._desk.rest()
 
     def _answer(self) -> None:
         """Give the agent its answers. A thread by itself, as an agent that speaks may not be listening."""
-        try:
-            while True:
-                self._to_agent.insert(self._answers.get())
-        except OSError:
-            pass
+        while True:
+            work = self._work.get()
+            with suppress(OSError, Stopped):
+                work()
 
 
 def how(status: int) -> str:

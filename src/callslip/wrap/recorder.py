@@ -23,14 +23,28 @@ from callslip.formats.acp.wire import Message
 from callslip.formats.conversations import Connection, Conversation, Conversations
 from callslip.formats.importing import LINE_BYTES
 from callslip.ledger import Ledger, open_ledger
-from callslip.wrap.frames import AGENT, CLIENT, ENDED, GAP, POLICY, Frame, Unpacking
+from callslip.settings import Settings
+from callslip.wrap.frames import (
+    AGENT,
+    ANSWER,
+    CLIENT,
+    ENDED,
+    GAP,
+    GONE,
+    HELD,
+    POLICY,
+    RELEASED,
+    Frame,
+    Unpacking,
+)
+from callslip.wrap.holding import Holding
 from callslip.wrap.names import Names
 
 FORMAT = "acp"
-DIRECTIONS = {CLIENT: "c2a", AGENT: "a2c", POLICY: "c2a"}
+DIRECTIONS = {CLIENT: "c2a", AGENT: "a2c", POLICY: "c2a", HELD: "a2c", ANSWER: "c2a"}
 CUT_OFF = "callslip wrap was killed before this call ended"
 UNREAD = 4 * 2**20
-HELD = 2**20
+WAITING = 2**20
 PAUSE = 0.25
 LONGEST_PAUSE = 5.0
 LAST_TRIES = 3
@@ -89,9 +103,11 @@ class Recorder:
         names: Names,
         tell: Callable[[str], None],
         *,
-        hold: int = HELD,
+        hold: int = WAITING,
+        settings: Settings | None = None,
     ) -> None:
         self._url, self._prepare, self._names, self._tell, self._hold = url, prepare, names, tell, hold
+        self._settings = settings
         self._talks = Conversations(FORMAT, self._session_of)
         self._wanted: dict[str, tuple[str, bool]] = {}
         self._begun: dict[bytes, Line] = {}
@@ -107,10 +123,12 @@ class Recorder:
         try:
             async with await self._insist(self._opened) as ledger:
                 self._ledger, self._line = ledger, Connection(ledger, FORMAT)
+                self._requests = Holding(ledger, self._tell)
                 while data := await self._inlet.read():
                     for frame in frames.push(data):
                         self._take(frame)
                     await self._insist(self._flush)
+                    self._requests.give_back()
                     self._recorded()
                 await self._finish()
         except GaveUp:
@@ -118,7 +136,7 @@ class Recorder:
 
     async def _opened(self) -> Ledger:
         self._prepare()
-        ledger = await open_ledger(self._url)
+        ledger = await open_ledger(self._url, self._settings)
         if ledger.store.read_only:
             await ledger.close()
             raise ReadOnly(f"{self._url.removeprefix('sqlite:///')} cannot be written")
@@ -129,6 +147,10 @@ class Recorder:
     def _take(self, frame: Frame) -> None:
         if frame.kind == ENDED:
             self._why = frame.data.decode()
+        elif frame.kind == RELEASED:
+            self._requests.released(frame.data.decode())
+        elif frame.kind == GONE:
+            self._requests.client_gone()
         elif frame.kind == GAP:
             self._begun.pop(frame.data, None)
         else:
@@ -155,8 +177,17 @@ class Recorder:
         row = {"t": frame.at, "dir": DIRECTIONS[frame.kind], "msg": said}
         for talk, part, drafts in self._read(row):
             self._want(talk, part)
-            talk.keep(row, [_by_policy(draft, reason) for draft in drafts] if reason else drafts)
+            talk.keep(row, self._meant(frame, talk, said, drafts, reason))
+            self._requests.heard(talk, part)
             self._held += 0 if talk.session else size
+
+    def _meant(self, frame: Frame, talk: Conversation, said: Any, drafts: list[Draft], reason: str) -> list[Draft]:
+        """What a message says, by the way it went."""
+        if frame.kind == HELD:
+            return self._requests.take(talk, said, drafts, frame.at)
+        if frame.kind == ANSWER:
+            return self._requests.answered(said, drafts)
+        return [_by_policy(draft, reason) for draft in drafts] if reason else drafts
 
     def _read(self, row: Any) -> list[tuple[Conversation, Any, list[Draft]]]:
         try:
@@ -213,6 +244,7 @@ class Recorder:
             raise Refused("message", f"unexpected {type(error).__name__}: {error}") from error
         for event in made:
             self._line.see(event)
+            self._requests.see(talk.session, event)
 
     async def _insist(self, work: Callable[[], Awaitable[Any]]) -> Any:
         """Until it is done; GaveUp if the tape has ended and it still cannot be."""
@@ -257,6 +289,7 @@ class Recorder:
         if self._why == CUT_OFF:  # A front that lives ends its lines, or counts them as lost.
             for kind in self._begun.keys() & {CLIENT, AGENT}:
                 self._message(Frame(kind, time.time(), b""), self._begun[kind])
+        await self._requests.close()
         for talk in self._talks.all.values():
             talk.keep(None, [_because(draft, self._why) for draft in talk.decoder.close("eof")])
         await self._insist(lambda: self._name(every=True))

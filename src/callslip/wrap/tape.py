@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from callslip.wrap.frames import ENDED, GAP, Frame, packed
+from callslip.wrap.frames import GAP, Frame, packed
 
 ROOM = 64 * 2**20
 PATIENCE = 2.0
@@ -29,6 +29,7 @@ class Stopped(Exception):
 class Tape:
     """`pipe` leads to the recorder, `told` from it. `heard` gets what it says: a problem, or "" for none any more.
 
+    `settled` gets what it says of requests that are held. It is called where the recorder is heard: it must not wait.
     Lines are counted: `lines` were put on the tape, `done` of them are recorded, `lost` were left out.
     """
 
@@ -43,6 +44,7 @@ class Tape:
     ) -> None:
         self.lines = self.done = self.lost = 0
         self._pipe, self._told, self._heard = pipe, told, heard
+        self.settled: Callable[[bytes], None] = lambda _: None
         self._patience, self._room = patience, room
         self._changed = threading.Condition()
         self._queue: deque[bytes] = deque()
@@ -80,10 +82,19 @@ class Tape:
         if self._torn.get(kind):
             self.put(kind, b"\n")
 
-    def ended(self, how: str) -> None:
-        """The agent ended."""
+    def note(self, kind: bytes, data: bytes = b"") -> None:
+        """Put something on the tape that nobody said: there is always room for it."""
         with self._changed:
-            self._add(Frame(ENDED, time.time(), how.encode()))
+            if not self._closing:
+                self._add(Frame(kind, time.time(), data))
+
+    def offer(self, kind: bytes, line: bytes) -> int:
+        """Put a line on the tape if there is room. Gives the number of lines by then, 0 if it could not be put."""
+        with self._changed:
+            if self._closing or not self._has_room(len(line)):
+                return 0
+            self._add(Frame(kind, time.time(), line))
+            return self.lines
 
     def wait(self, lines: int) -> None:
         """Until so many lines are recorded; Stopped if they will not be."""
@@ -179,6 +190,8 @@ class Tape:
                 self.done = int(line[1:])
                 self._changed.notify_all()
             return
+        if not line.startswith(b"-"):
+            return self.settled(line.rstrip(b"\n"))
         problem = line[1:].decode("utf-8", "replace").rstrip("\n")
         if problem and self._patience is None:
             with self._changed:

@@ -1,142 +1,186 @@
-"""Acts and observes out: a live stream from events, and a timeline from entries.
+"""Acts and observes out: a turn as a live stream, and a session as a timeline.
 
-Every execution gives one act and, however it ends, one observe with the same id (S1.2). Ids and results are written
-under both of the names that readers look for (S1.1).
+Every execution gives one act and, however it ends, one observe with the same id (S1.2). An act that says something new
+comes again with its id, for its readers collapse it (S1.3). Ids and results are written under both of the names that
+readers look for (S1.1). A stream ends with `complete`, `cancelled` or `error`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-import msgspec
-from msgspec import UNSET
-
 from callslip import codec
-from callslip import events as ev
 from callslip.board import Board
-from callslip.entries import Message, Snapshot, ToolCall
+from callslip.entries import Append, Entry, Message, Patch, Put, Snapshot, Thought, ToolCall
 from callslip.events import Event
-from callslip.lifecycle import ENDS, clean_name, ends, next_state, shown_id
-from callslip.words import WORDS
+from callslip.fold import State
+from callslip.formats import Restart, Streaming
+from callslip.formats.act_observe.items import (
+    SHOWN,
+    Act,
+    Item,
+    Spoken,
+    act_of,
+    begins,
+    ended,
+    observe_of,
+    piece,
+    whole,
+)
+from callslip.formats.turn import Turn
 
-UNKNOWN = "unknown"
-
-
-class _Known(msgspec.Struct):
-    """What was heard of a call so far."""
-
-    call_id: str
-    tool: str = UNKNOWN
-    input: Any = None
-    state: str = "none"
-    since: int = 0
-    acted: bool = False
-    output: list[str] = []
-
-
-class ActObserveEncoder:
-    """Events of one session, in order, as acts, observes and user messages."""
-
-    def __init__(self) -> None:
-        self._calls: dict[str, _Known] = {}
-
-    def feed(self, event: Event) -> list[dict[str, Any]]:
-        if event.verdict != "applied":
-            return []
-        if isinstance(event, ev.MessageUser):
-            return [{"type": "user_message", "content": event.text}]
-        return self._call(event) if isinstance(event, ev.CallEvent) else []
-
-    def close(self, reason: str) -> list[dict[str, Any]]:
-        """Nothing: every call ends by an event of its own."""
-        return []
-
-    def _call(self, event: ev.CallEvent) -> list[dict[str, Any]]:
-        known = self._calls.get(event.call)
-        if known is None:
-            known = self._calls[event.call] = _Known(shown_id(event, event.call), since=event.at)
-        _tell(known, event)
-        known.state = next_state(known.state, event) or known.state
-        if isinstance(event, ev.CallStarted):
-            known.since = event.at
-            return self._act(event.call, known)
-        if ends(event):
-            return [*self._act(event.call, known), self._observe(event, known)]
-        return []
-
-    def _act(self, call: str, known: _Known) -> list[dict[str, Any]]:
-        if known.acted:
-            return []
-        known.acted = True
-        said = {"tool_name": known.tool, "tool_input": known.input, "call_id": known.call_id, "status": "running"}
-        return [{"type": "act", **_ids(call), **said}]
-
-    def _observe(self, event: ev.CallEvent, known: _Known) -> dict[str, Any]:
-        del self._calls[event.call]
-        error = WORDS[known.state].error
-        result = _result(event, known, error)
-        return {
-            "type": "observe",
-            **_ids(event.call),
-            "tool_name": known.tool,
-            "call_id": known.call_id,
-            "result": result,
-            "observation": result,
-            "duration_ms": max(0, event.at - known.since) if known.since else 0,
-            "is_error": error,
-            "status": WORDS[known.state].act,
-        }
+RESTART: Item = {"type": "restart"}
+HEADERS = {"content-type": "text/event-stream", "cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
-def _ids(call: str) -> dict[str, str]:
-    return {"execution_id": call, "tool_execution_id": call}
+# The timeline
 
 
-def _tell(known: _Known, event: ev.CallEvent) -> None:
-    if isinstance(event, ev.CallUpdate):
-        known.tool = clean_name(event.tool_name) if isinstance(event.tool_name, str) else known.tool
-        known.input = known.input if event.input is UNSET else event.input
-    if isinstance(event, ev.ApprovalGranted) and event.input is not UNSET:
-        known.input = event.input
-    if isinstance(event, ev.CallProgress):
-        known.output.append(event.text)
-
-
-def _result(event: ev.CallEvent, known: _Known, error: bool) -> Any:
-    output = getattr(event, "output", UNSET)
-    if not error:
-        return "".join(known.output) if output is UNSET else output
-    failed = {"error": _why(getattr(event, "error", UNSET), getattr(event, "reason", ""), known.state)}
-    return failed if output is UNSET or output is None else {**failed, "output": output}
-
-
-def _why(error: Any, reason: str, state: str) -> str:
-    """A text that says what went wrong: the error itself, else the reason, else the bare state."""
-    if error is UNSET or error is None or error == "":
-        return reason or state
-    return error if isinstance(error, str) else codec.encode(error).decode()
-
-
-def timeline(source: Board | Snapshot | list[Any]) -> list[dict[str, Any]]:
+def timeline(source: Board | Snapshot | Iterable[Any]) -> list[Item]:
     """A session as a list of items, oldest first (S1.6)."""
-    snapshot = source.snapshot() if isinstance(source, Board) else source
-    entries: list[Any] = snapshot.entries if isinstance(snapshot, Snapshot) else snapshot
+    if isinstance(source, Board):
+        source = source.snapshot()
+    entries: Iterable[Any] = source.entries if isinstance(source, Snapshot) else source
     return [item for entry in entries for item in _items(entry)]
 
 
-def _items(entry: Any) -> list[dict[str, Any]]:
-    if isinstance(entry, Message) and entry.role == "user":
-        return [{"type": "user_message", "content": entry.content}]
-    if not isinstance(entry, ToolCall):
+def _items(entry: Any) -> list[Item]:
+    if isinstance(entry, Message | Thought):
+        return [whole(entry)]
+    act = act_of(entry) if isinstance(entry, ToolCall) else None
+    if act is None:
         return []
-    word = WORDS[entry.status]
-    name = {"execution_id": entry.call_id, "toolName": entry.tool_name or UNKNOWN}
-    execution = {"status": word.act, "startTime": entry.started_at or entry.at, "endTime": entry.ended_at or None}
-    act = {"type": "act", **name, "toolInput": entry.raw_input, "execution": execution}
-    if entry.status not in ENDS:
-        return [act]
-    failed: dict[str, Any] = {"error": _why(entry.error, entry.reason, entry.status)}
-    if entry.output is not None:
-        failed["output"] = entry.output
-    shown = failed if word.error else entry.output_text if entry.output is None else entry.output
-    return [act, {"type": "observe", **name, "toolOutput": shown, "isError": word.error}]
+    end = observe_of(entry)
+    return [act.item(end), *([end.item(act)] if end else [])]
+
+
+# One turn, live
+
+
+class _Unsayable(Exception):
+    """No event says this."""
+
+
+class ActObserveEncoder:
+    """One turn. With a state, `opening` comes first."""
+
+    def __init__(self, state: State | None = None, turn: str = "") -> None:
+        self._turn = Turn(state, turn)
+        self.finished = False
+        self._forget()
+        self._lost = self._turn.state.seq > 0  # whatever happened so far has to be replayed first
+
+    def _forget(self) -> None:
+        """Nothing was sent yet."""
+        self._texts: dict[int, Spoken] = {}
+        self._calls: dict[int, Act | None] = {}
+        self._open: set[int] = set()
+        self._lost = False
+
+    def opening(self) -> list[Item]:
+        """The turn as it stands, from its start."""
+        self._forget()
+        self.finished = False
+        events = [item for entry in self._turn.entries() for item in self._begin(entry, replay=True)]
+        return events + self._ending()
+
+    def feed(self, event: Event) -> list[Item] | Restart:
+        """What an event changes in the timeline of the turn."""
+        patches = self._turn.apply(event)
+        if self._lost:
+            return Restart("the turn was not replayed", (RESTART,))
+        try:
+            events = [item for patch in patches for item in self._tell(patch)]
+            if events and self.finished:
+                raise _Unsayable("the turn went on after its end")
+        except _Unsayable as error:
+            self._lost = True
+            return Restart(str(error), (RESTART,))
+        return events + self._ending()
+
+    def close(self, reason: str) -> list[Item]:
+        """The stream ends before its turn does."""
+        if self.finished:
+            return []
+        self.finished = True
+        return [{"type": "error", "message": reason}]
+
+    def _ending(self) -> list[Item]:
+        """The last event, once the turn has ended and so have its calls."""
+        if self.finished or self._open or not self._turn.ended:
+            return []
+        self.finished = True
+        return [_end(self._turn.reason)]
+
+    # Patches
+
+    def _tell(self, patch: Patch) -> list[Item]:
+        if isinstance(patch, Put):
+            return self._put(self._turn.state.entries[patch.entry.id])
+        if patch.id in self._texts:
+            return self._text(patch)
+        if patch.id in self._calls and not isinstance(patch, Append) and not SHOWN.isdisjoint(patch.fields):
+            return self._update(patch.id)
+        return []
+
+    def _put(self, entry: Entry) -> list[Item]:
+        """A new entry, or a text in new words: when it has ended, its end says them."""
+        if entry.id not in self._texts:
+            return self._begin(entry) if self._turn.owns(entry) else []
+        text = self._texts.pop(entry.id)
+        if text.streaming:
+            raise _Unsayable("a text was repaired")
+        return [ended(text)]
+
+    def _text(self, patch: Any) -> list[Item]:
+        if isinstance(patch, Append):
+            return [piece(self._texts[patch.id], patch.text)]
+        return [ended(self._texts.pop(patch.id))] if "streaming" in patch.fields else []
+
+    def _begin(self, entry: Entry, replay: bool = False) -> list[Item]:
+        """A new item. Live, its text comes with the patches that follow."""
+        if isinstance(entry, ToolCall):
+            self._calls[entry.id] = None
+            return self._update(entry.id)
+        if not isinstance(entry, Message | Thought):
+            return []
+        if not entry.streaming:
+            return [whole(entry)]
+        self._texts[entry.id] = entry
+        return [*begins(entry), *([piece(entry, entry.content)] if replay and entry.content else [])]
+
+    def _update(self, identity: int) -> list[Item]:
+        """The act, if there is something new in it, and the observe of one that has ended just now."""
+        entry = self._turn.state.entries[identity]
+        assert isinstance(entry, ToolCall)
+        before, act, end = self._calls[identity], act_of(entry), observe_of(entry)
+        first = end is not None and (before is None or identity in self._open)
+        (self._open.discard if end else self._open.add)(identity)
+        self._calls[identity] = act
+        if act is None:
+            return []
+        told = [] if before is not None and _same(before, act) else [act.event()]
+        return [*told, end.event(act)] if end and first else told
+
+
+def _same(before: Act, act: Act) -> bool:
+    """Equal as JSON: to Python 1 and True are equal too."""
+    return before == act and codec.encode(before.input) == codec.encode(act.input)
+
+
+# How a turn ended, in the words of the format; in any other way it is complete.
+ENDINGS = {"cancelled": ("cancelled", "reason"), "error": ("error", "message"), "eof": ("error", "message")}
+
+
+def _end(reason: str) -> Item:
+    kind, name = ENDINGS.get(reason, ("complete", "reason"))
+    return {"type": kind, **({name: reason} if reason not in ("", "end_turn") else {})}
+
+
+def frame(event: Item) -> bytes:
+    """An event as one server-sent event."""
+    return b"data: " + codec.encode(event) + b"\n\n"
+
+
+STREAM = Streaming(encoder=ActObserveEncoder, frame=frame, headers=HEADERS)

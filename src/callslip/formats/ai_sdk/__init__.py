@@ -1,11 +1,21 @@
-"""`ui-v6`: the UI messages and the UI message stream of the AI SDK (npm `ai` 6.0.326)."""
+"""`ui-v5`, `ui-v6`, `ui-v7`: the UI messages and the UI message stream of the AI SDK, majors 5, 6 and 7."""
 
 from __future__ import annotations
 
-from callslip.formats.ai_sdk.encode import Restart, StreamEncoder, stream
+from functools import partial
+
+from callslip.formats import Streaming
+from callslip.formats.ai_sdk.dialects import V5, V6, V7, Dialect
+from callslip.formats.ai_sdk.encode import StreamEncoder
 from callslip.formats.ai_sdk.messages import history
-from callslip.formats.ai_sdk.wire import HEADERS, frame, sse
+from callslip.formats.ai_sdk.wire import DONE, HEADERS, frame
 
-encode_history = history
 
-__all__ = ["HEADERS", "Restart", "StreamEncoder", "encode_history", "frame", "history", "sse", "stream"]
+def _streaming(dialect: Dialect) -> Streaming:
+    return Streaming(encoder=partial(StreamEncoder, dialect), frame=frame, headers=HEADERS, done=DONE)
+
+
+history_v5, history_v6, history_v7 = (partial(history, dialect) for dialect in (V5, V6, V7))
+STREAM_V5, STREAM_V6, STREAM_V7 = (_streaming(dialect) for dialect in (V5, V6, V7))
+
+__all__ = ["STREAM_V5", "STREAM_V6", "STREAM_V7", "history_v5", "history_v6", "history_v7"]

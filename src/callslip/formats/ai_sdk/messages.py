@@ -1,7 +1,8 @@
-"""Entries as AI SDK 6 UI messages: where a message begins, and where a step does.
+"""Entries as UI messages: where a message begins, and where a step does.
 
 All that the agent did in one turn is one assistant message; what it did outside of any turn is one message up to the
-next user message or turn. The law: a stream of a turn, reduced by the client after any event, is this message.
+next user message or turn. So a history is the histories of its turns, one after the other. The law: a stream of a turn,
+reduced by the client after any event, is this message.
 """
 
 from __future__ import annotations
@@ -11,26 +12,19 @@ from typing import Any, cast
 
 from callslip.board import Board
 from callslip.entries import Entry, Message, PermissionRequest, Snapshot, Thought, ToolCall
+from callslip.formats.ai_sdk.dialects import Dialect
 from callslip.formats.ai_sdk.parts import is_shown, part_of
-from callslip.formats.ai_sdk.wire import Part, UIMessage, readable
+from callslip.formats.ai_sdk.wire import Part, UIMessage
+from callslip.formats.javascript import readable
 
 STEP: Part = {"type": "step-start"}
 
 Source = Board | Snapshot | Iterable[Entry]
 
 
-def history(source: Source) -> list[UIMessage]:
+def history(dialect: Dialect, source: Source) -> list[UIMessage]:
     """A session's messages, oldest first, from its state, a snapshot of it, or its rendered entries."""
-    entries = entries_of(source)
-    asked = {entry.request_id: entry for entry in entries if isinstance(entry, PermissionRequest)}
-    return [_message(identity, group, asked) for identity, group in _groups(entries).items()]
-
-
-def entries_of(source: Source) -> list[Entry]:
-    """The rendered entries that messages are made of."""
-    if isinstance(source, Board):
-        source = source.snapshot()
-    return list(source.entries if isinstance(source, Snapshot) else source)
+    return [message for block in _blocks(_entries(source)) for message in _messages(dialect, block)]
 
 
 def turn_message_id(turn: str) -> str:
@@ -38,30 +32,46 @@ def turn_message_id(turn: str) -> str:
     return f"turn-{turn}"
 
 
-def _groups(entries: list[Entry]) -> dict[str, list[Entry]]:
-    """Each message's id and entries, in the order in which the messages began."""
-    groups: dict[str, list[Entry]] = {}
-    loose = ""
+def _entries(source: Source) -> list[Entry]:
+    if isinstance(source, Board):
+        source = source.snapshot()
+    return list(source.entries if isinstance(source, Snapshot) else source)
+
+
+def _blocks(entries: list[Entry]) -> list[list[Entry]]:
+    """The entries of each turn, and between turns of what follows each user message."""
+    blocks: list[list[Entry]] = []
+    turn = None
     for entry in entries:
-        if isinstance(entry, Message) and entry.role == "user":
-            groups[f"msg-{entry.id}"] = [entry]
-            loose = ""
-        elif is_shown(entry):
-            loose = "" if entry.turn else loose or f"msg-{entry.id}"
-            groups.setdefault(loose or turn_message_id(entry.turn), []).append(entry)
-    return groups
+        if entry.turn != turn or (not turn and _is_user(entry)):
+            blocks.append([])
+            turn = entry.turn
+        blocks[-1].append(entry)
+    return blocks
 
 
-def _message(identity: str, entries: list[Entry], asked: dict[str, PermissionRequest]) -> UIMessage:
-    first = entries[0]
-    if isinstance(first, Message) and first.role == "user":
-        return {"id": identity, "role": "user", "parts": _user_parts(first)}
+def _messages(dialect: Dialect, block: list[Entry]) -> list[UIMessage]:
+    """The messages of a block in the order in which they began: what users said, and the one of the agent."""
+    asked = {entry.request_id: entry for entry in block if isinstance(entry, PermissionRequest)}
+    shown = [entry for entry in block if is_shown(dialect, entry)]
+    told = {entry.id: _user_message(entry) for entry in block if isinstance(entry, Message) and _is_user(entry)}
+    if shown:
+        told[shown[0].id] = _agent_message(dialect, shown, asked)
+    return [told[begun] for begun in sorted(told)]
+
+
+def _is_user(entry: Entry) -> bool:
+    return isinstance(entry, Message) and entry.role == "user"
+
+
+def _agent_message(dialect: Dialect, entries: list[Entry], asked: dict[str, PermissionRequest]) -> UIMessage:
     parts: list[Part] = []
     steps = Steps()
     for entry in entries:
         if steps.begins_with(entry):
             parts.append(STEP)
-        parts.append(part_of(entry, asked.get(entry.approval) if isinstance(entry, ToolCall) else None))
+        parts.append(part_of(dialect, entry, asked.get(entry.approval) if isinstance(entry, ToolCall) else None))
+    identity = turn_message_id(entries[0].turn) if entries[0].turn else f"msg-{entries[0].id}"
     return {"id": identity, "role": "assistant", "parts": parts}
 
 
@@ -100,6 +110,10 @@ def _answered(call: ToolCall) -> int:
 
 
 # What a person said
+
+
+def _user_message(entry: Message) -> UIMessage:
+    return {"id": f"msg-{entry.id}", "role": "user", "parts": _user_parts(entry)}
 
 
 def _user_parts(entry: Message) -> list[Part]:

@@ -1,13 +1,23 @@
-"""The words of the AI SDK 6 UI message stream, as the client of npm `ai` 6.0.326 reads them. No rules.
+"""The words of the UI message stream, as the clients of npm `ai` 5.0.277, 6.0.326 and 7.0.169 read them. No rules.
 
-A chunk is a JSON object. One that the client does not know, an absent `input` or `output`, or null for an unused field
-ends its stream with an error, so chunks are only made here.
+A chunk is a JSON object. One of a type that the client does not know, an absent `input` or `output`, or null for an
+unused field ends its stream with an error, so chunks are only made here. What was measured, and is relied upon:
+
+- All: `start-step` shows with the next visible chunk; `finish-step` forgets texts that did not end. A chunk about input
+  finds its call in the current step only, one about output or approval in any; a late one is applied like any other.
+- 5: no approvals, and a chunk about one is fatal; titles, metadata and `inputEncoding` are read over. Every chunk about
+  a dynamic call must say that it is one, its output too. `tool-input-delta` shows the client's own repair of half a
+  JSON text; `tool-input-start` alone shows a call without input. Earlier releases refuse chunks with unknown keys, so
+  `finishReason` and the reason of an abort are not sent.
+- 6: a request stays with its part, whose later states are then invalid; an answer to it is fatal.
+- 7: a request and its answer stay with the part through every later chunk. Valid are: a request alone, while it waits;
+  any answer under `approval-responded`; an approval with an output or an error; a refusal with `output-denied`, which
+  is valid with nothing else and whose chunk takes no metadata. An approval with `input-available` is invalid.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any
 
 from callslip import codec
 
@@ -45,22 +55,17 @@ def frame(chunk: Chunk) -> bytes:
     return b"data: " + codec.encode(chunk) + b"\n\n"
 
 
-def sse(chunks: Iterable[Chunk]) -> bytes:
-    """A whole stream as it would be sent."""
-    return b"".join(map(frame, chunks)) + DONE
-
-
 def start(message: str) -> Chunk:
     return {"type": "start", "messageId": message}
 
 
 def finish(reason: str = "") -> Chunk:
-    """`reason` is how the turn ended, "" if that is not known."""
+    """`reason` is how the turn ended, "" if that is not known or not said."""
     return {"type": "finish", **({"finishReason": FINISH_REASONS.get(reason, "other")} if reason else {})}
 
 
-def abort(reason: str) -> Chunk:
-    return {"type": "abort", "reason": reason}
+def abort(reason: str = "") -> Chunk:
+    return {"type": "abort", **({"reason": reason} if reason else {})}
 
 
 def text(kind: str, step: str, identity: str, **more: str) -> Chunk:
@@ -69,7 +74,7 @@ def text(kind: str, step: str, identity: str, **more: str) -> Chunk:
 
 
 def input_start(part: Part) -> Chunk:
-    return {**_call("tool-input-start", part), "inputEncoding": part["inputEncoding"]}
+    return _call("tool-input-start", part, "toolName", "title", "toolMetadata", "inputEncoding")
 
 
 def input_delta(part: Part, piece: str) -> Chunk:
@@ -77,7 +82,7 @@ def input_delta(part: Part, piece: str) -> Chunk:
 
 
 def input_available(part: Part) -> Chunk:
-    return {**_call("tool-input-available", part), "input": part["input"]}
+    return _call("tool-input-available", part, "toolName", "title", "toolMetadata", "input")
 
 
 def approval_request(part: Part) -> Chunk:
@@ -90,52 +95,19 @@ def approval_request(part: Part) -> Chunk:
     }
 
 
+def approval_response(part: Part) -> Chunk:
+    asked = part["approval"]
+    said = {name: asked[name] for name in ("approved", "reason") if name in asked}
+    return {"type": "tool-approval-response", "approvalId": asked["id"], **said}
+
+
 def output(part: Part) -> Chunk:
     """The end of a call, whichever it is."""
-    name = "errorText" if part["state"] == "output-error" else "output"
-    kept = ("toolCallId", "toolMetadata", name)
-    return {"type": f"tool-{part['state']}", **{key: part[key] for key in kept}}
+    if part["state"] == "output-denied":
+        return {"type": "tool-output-denied", "toolCallId": part["toolCallId"]}
+    return _call(f"tool-{part['state']}", part, "toolMetadata", "output", "errorText")
 
 
-def _call(kind: str, part: Part) -> Chunk:
-    kept = ("toolCallId", "toolName", "title", "toolMetadata")
-    return {"type": kind, "dynamic": True, **{key: part[key] for key in kept if key in part}}
-
-
-# What JavaScript makes of JSON. The client refuses an object with the key `__proto__`, or with `prototype` inside
-# `constructor`, and with it the stream; and it rounds integers that a double cannot hold. The first are shown in
-# brackets, the second as texts, in stream and history alike.
-
-_FORBIDDEN = (b'"__proto__"', b'"prototype"')
-_DIGITS = bytes.maketrans(b"123456789", b"000000000")
-_SIXTEEN = b"0" * 16
-_EXACT = 2**53 - 1
-
-
-def readable(value: Any) -> Any:
-    """A JSON value that the client reads as it is meant; the same object when nothing has to be changed."""
-    if value is None or isinstance(value, str | bool | float):
-        return value
-    raw = codec.encode(value)
-    if any(key in raw for key in _FORBIDDEN) or _SIXTEEN in raw.translate(_DIGITS):
-        return _readable(value)
-    return value
-
-
-def _readable(value: Any, within: str = "") -> Any:
-    if isinstance(value, dict):
-        members = cast("dict[str, Any]", value)
-        return {_key(key, within, members): _readable(member, key) for key, member in members.items()}
-    if isinstance(value, list):
-        return [_readable(item) for item in cast("list[Any]", value)]
-    if isinstance(value, int) and not -_EXACT <= value <= _EXACT:
-        return str(value)
-    return value
-
-
-def _key(key: str, within: str, members: dict[str, Any]) -> str:
-    if key != "__proto__" and (key, within) != ("prototype", "constructor"):
-        return key
-    while (key := f"({key})") in members:
-        pass
-    return key
+def _call(kind: str, part: Part, *names: str) -> Chunk:
+    """A chunk with what the part has of these."""
+    return {"type": kind, "dynamic": True, **{name: part[name] for name in ("toolCallId", *names) if name in part}}

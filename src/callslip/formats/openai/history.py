@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from callslip import codec
 from callslip.entries import ToolCall
-from callslip.formats.providers.results import Ids, input_of, name_of, result_of
+from callslip.formats.providers.results import Ids, arguments_of, name_of, result_of
 from callslip.formats.providers.rounds import Prompt, Round, Source, rounds
 
 LONGEST_ID = 40
@@ -30,14 +29,14 @@ def _messages(one: Prompt | Round, ids: Ids) -> list[Message]:
     answer: Message = {"role": "assistant", "content": one.text or None}
     if not one.calls:
         return [answer]
-    named = [(ids.next(call), call) for call in one.calls]
+    named = ids.named(one.calls)
     answer["tool_calls"] = [_call(identity, call) for identity, call in named]
     return [answer, *(_result(identity, call) for identity, call in named)]
 
 
 def _call(identity: str, call: ToolCall) -> Message:
-    given = codec.encode(input_of(call)).decode()
-    return {"id": identity, "type": "function", "function": {"name": name_of(call), "arguments": given}}
+    function = {"name": name_of(call), "arguments": arguments_of(call)}
+    return {"id": identity, "type": "function", "function": function}
 
 
 def _result(identity: str, call: ToolCall) -> Message:

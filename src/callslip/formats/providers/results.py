@@ -150,12 +150,21 @@ def input_of(entry: ToolCall) -> dict[str, Any]:
     return {} if given in (None, "") else {"input": given}
 
 
+def arguments_of(entry: ToolCall) -> str:
+    """The same as a text, which is how some APIs want it."""
+    return codec.encode(input_of(entry)).decode()
+
+
 class Ids:
     """The ids of calls in one request: their own, unless the API would refuse one or it was used before."""
 
     def __init__(self, longest: int) -> None:
         self._used: set[str] = set()
         self._valid = re.compile(rf"[a-zA-Z0-9_-]{{1,{longest}}}")
+
+    def named(self, calls: list[ToolCall]) -> list[tuple[str, ToolCall]]:
+        """The next calls, each with its id."""
+        return [(self.next(call), call) for call in calls]
 
     def next(self, entry: ToolCall) -> str:
         """The id of the next call."""

@@ -12,10 +12,21 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 from uuid import NAMESPACE_URL, uuid5
 
-import msgspec
 from msgspec import UNSET, Raw
 
 from callslip import codec
+from callslip.formats.rows.messages import (
+    CallNote,
+    Invocation,
+    Message,
+    MessageNote,
+    Note,
+    Part,
+    Reasoning,
+    Text,
+    ToolInvocation,
+    plain,
+)
 from callslip.formats.rows.order import oldest_first
 from callslip.formats.rows.wire import AI_MESSAGE, AI_TOOL, NOT_REQUIRED, PENDING, TOOL, USER, Row, read_row, shown_time
 
@@ -31,21 +42,6 @@ def format_messages_to_vercel(
     """
     found = [row for row in map(read_row, rows) if row is not None]
     return plain(messages_of(found, requires_validation))
-
-
-def plain(messages: list[Message]) -> list[dict[str, Any]]:
-    """Messages as JSON values, none of them shared with the rows that they were made of."""
-    try:
-        return _builtins(messages)
-    except (RecursionError, TypeError, ValueError):  # arguments or results that are no JSON: too deep, odd keys
-        for asked in [part.tool_invocation for m in messages for part in m.parts if isinstance(part, ToolInvocation)]:
-            asked.args = codec.safe(asked.args)
-            asked.result = asked.result if asked.result is UNSET else codec.safe(asked.result)
-        return _builtins(messages)
-
-
-def _builtins(messages: list[Message]) -> list[dict[str, Any]]:
-    return msgspec.to_builtins(messages, str_keys=True, enc_hook=codec.safe)
 
 
 def messages_of(rows: list[Row], requires_validation: RequiresValidation | None = None) -> list[Message]:
@@ -64,62 +60,6 @@ def _once(rows: list[Row]) -> list[Row]:
     if len(known) == len(rows):
         return rows
     return [row for row in rows if not row.id or known[row.id] is row or known[row.id] != row]
-
-
-# Wire
-
-
-class _Part(msgspec.Struct, gc=False, tag_field="type", rename="camel"): ...
-
-
-class Text(_Part, tag="text", gc=False):
-    text: str | Raw
-
-
-class Reasoning(_Part, tag="reasoning", gc=False):
-    """The client reads `details`, pages show `reasoning`."""
-
-    reasoning: str | Raw
-    details: list[Text]
-
-
-class Invocation(msgspec.Struct, gc=False, rename="camel"):
-    """A call. `step` counts the rounds of calls within the message."""
-
-    state: str
-    step: int
-    tool_call_id: str
-    tool_name: str
-    args: Any
-    result: Any = UNSET
-
-
-class ToolInvocation(_Part, tag="tool-invocation", gc=False):
-    tool_invocation: Invocation
-
-
-class CallNote(msgspec.Struct, gc=False, rename="camel"):
-    tool_call_id: str
-    validated: str
-    is_complete: bool
-
-
-class MessageNote(msgspec.Struct, gc=False, rename="camel"):
-    message_id: str
-    is_complete: bool
-
-
-Part: TypeAlias = Text | Reasoning | ToolInvocation
-Note: TypeAlias = CallNote | MessageNote
-
-
-class Message(msgspec.Struct, gc=False, rename="camel"):
-    id: str
-    role: str
-    created_at: str | None
-    content: str | Raw
-    parts: list[Part]
-    annotations: list[Note]
 
 
 # Rules. Written with few function calls: there is one row for every few microseconds that a long thread may take.

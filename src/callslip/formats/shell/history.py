@@ -7,7 +7,7 @@ message of formatted results (S0.6). The same entries give the same text, live a
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec import UNSET
@@ -68,7 +68,7 @@ def _add(current: _Round, entry: Message | ToolCall) -> None:
         current.place = (entry.turn, entry.iteration)
         current.name = current.name or round_name(*current.place)
         current.calls.append(entry)
-        current.parts.append(f"{OPEN}{_command(entry)}{CLOSE}")
+        current.parts.append(f"{OPEN}{command_of(entry)}{CLOSE}")
     else:
         current.name = current.name or entry.message_id
         current.parts.append(entry.content)
@@ -77,7 +77,7 @@ def _add(current: _Round, entry: Message | ToolCall) -> None:
 def _told(current: _Round) -> list[dict[str, str]]:
     said = [_message("assistant", "".join(current.parts))] if current.parts else []
     if current.calls:
-        said.append(_message("user", format_tool_results(map(_result, current.calls))))
+        said.append(_message("user", format_tool_results(map(result_of, current.calls))))
     return said
 
 
@@ -100,17 +100,17 @@ def _merged(said: Iterable[dict[str, str]]) -> list[dict[str, str]]:
     return merged
 
 
-def _command(call: ToolCall) -> str:
+def command_of(call: ToolCall) -> str:
     """The command, or of a call of another tool what is known of it."""
-    given: Any = call.raw_input
-    command: Any = given.get("command") if isinstance(given, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    command = _fields(call.raw_input).get("command")
     return command if isinstance(command, str) else call.title or call.tool_name or ""
 
 
-def _result(call: ToolCall) -> dict[str, Any]:
+def result_of(call: ToolCall) -> dict[str, Any]:
+    """What came of a call, as `format_tool_results` takes it."""
     if call.status not in ENDS:
         return {"result": call.output_text, "error": UNKNOWN}
-    told: dict[str, Any] = {"result": call.output_text if call.output is None else call.output}
+    told: dict[str, Any] = {"result": _output(call) if call.output is None else call.output}
     if call.blob is not None and isinstance(call.output, str):
         told["result"] = f"{call.output}\n[... cut here; the whole has {call.blob.size} bytes ...]"
     if call.exit_status is not None:
@@ -119,3 +119,26 @@ def _result(call: ToolCall) -> dict[str, Any]:
     if WORDS[call.status].error and not plain:
         told["error"] = call.error or call.reason or call.status
     return told
+
+
+def _output(call: ToolCall) -> Any:
+    """Without an output: what was printed, else what was shown, as text where it is nothing but texts."""
+    content: Any = call.content
+    blocks = cast("list[Any]", content) if isinstance(content, list) else [content] if content else []
+    shown = [block for block in blocks if _fields(block).get("type") != "terminal"]
+    if call.output_text or not shown:
+        return call.output_text
+    texts = [_text_of(block) for block in shown]
+    return shown if None in texts else "\n".join(text for text in texts if text)
+
+
+def _text_of(block: Any) -> str | None:
+    """The text of a text block, wrapped as content or not; None for any other block."""
+    told = _fields(block)
+    inside = _fields(told.get("content"))
+    said = (inside or told).get("text")
+    return said if isinstance(said, str) else None
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

@@ -1,24 +1,29 @@
-// Answers what the real AI SDK 6 client makes of a UI message stream and of a UI message history.
+// Answers what the real AI SDK client of one major makes of a UI message stream and of a UI message history.
 //
-// JSON lines in, JSON lines out, in order. A job: {"id", "chunks"?, "at"?, "history"?}. An answer always has every key:
+// JSON lines in, JSON lines out, in order. A job: {"id", "chunks"?, "at"?, "url"?, "headers"?, "history"?}. An answer
+// always has every key:
 //   id          as given
 //   message     the message as the client last saw it while it read the chunks, or null if it saw none
 //   messages    the message after each number of chunks listed in `at` (0 is before the first); null where none was
 //               seen or the stream died earlier
 //   error       why the stream died, or null; a stream that is merely cut is no error
+//   headers     those of the response to a GET of `url`, whose body is then read in place of `chunks`; null without one
 //   valid       safeValidateUIMessages accepts the history (null without one); validError says why not
 //   model       what convertToModelMessages makes of the history: {results: {callId: has a result},
 //               missing: [callId], repeated: [callId]}; null without a history, or when it cannot be sent (modelError)
 //
-// Packages come from the node_modules directory in CALLSLIP_NODE_MODULES or the first argument.
+// The first argument is the major: v5, v6 or v7. Packages come from the node_modules directory in the second one or in
+// CALLSLIP_NODE_MODULES.
 
 import { resolve } from "node:path";
 import { setImmediate as settled } from "node:timers/promises";
 import { pathToFileURL } from "node:url";
 
-const nodeModules = process.argv[2] ?? process.env.CALLSLIP_NODE_MODULES;
-if (!nodeModules) {
-  console.error("usage: reduce_v6.mjs NODE_MODULES < jobs.jsonl (or set CALLSLIP_NODE_MODULES)");
+const ENTRIES = { v5: "ai-v5/dist/index.mjs", v6: "ai-v6/dist/index.mjs", v7: "ai-v7/dist/index.js" };
+
+const [major, nodeModules = process.env.CALLSLIP_NODE_MODULES] = process.argv.slice(2);
+if (!nodeModules || !ENTRIES[major]) {
+  console.error("usage: reduce_ui.mjs v5|v6|v7 NODE_MODULES < jobs.jsonl (or set CALLSLIP_NODE_MODULES)");
   process.exit(2);
 }
 const {
@@ -28,24 +33,28 @@ const {
   readUIMessageStream,
   safeValidateUIMessages,
   uiMessageChunkSchema,
-} = await import(pathToFileURL(resolve(nodeModules, "ai/dist/index.mjs")));
+} = await import(pathToFileURL(resolve(nodeModules, ENTRIES[major])));
 
 const encoder = new TextEncoder();
 
 const brief = (thrown) => String(thrown?.message ?? thrown).slice(0, 600);
 
-/** Frames chunks as the server would and parses them as the client does: [{success, value | error}]. */
-async function throughSse(chunks) {
+/** A byte stream as the client parses it: [{success, value | error}]. */
+async function parse(stream) {
+  const parsed = [];
+  for await (const result of parseJsonEventStream({ stream, schema: uiMessageChunkSchema })) parsed.push(result);
+  return parsed;
+}
+
+/** Chunks, framed as the server would. */
+function framed(chunks) {
   const frames = chunks.map((chunk) => `data: ${JSON.stringify(chunk)}\n\n`).join("");
-  const stream = new ReadableStream({
+  return new ReadableStream({
     start(controller) {
       controller.enqueue(encoder.encode(frames));
       controller.close();
     },
   });
-  const parsed = [];
-  for await (const result of parseJsonEventStream({ stream, schema: uiMessageChunkSchema })) parsed.push(result);
-  return parsed;
 }
 
 /**
@@ -53,8 +62,7 @@ async function throughSse(chunks) {
  * chunk made it. So the source hands out a chunk only when asked: the reducer asks again when it is done with the last
  * one, and a turn of the event loop lets our reader take that one's snapshot.
  */
-async function reduce(chunks, at = []) {
-  const parsed = await throughSse(chunks);
+async function reduce(parsed, at = []) {
   const wanted = new Set(at);
   const seen = new Map();
   let taken = 0;
@@ -119,13 +127,30 @@ function summary(modelMessages) {
   };
 }
 
-const UNREAD = { message: null, messages: [], error: null };
+/** A stream over a real socket, read to its end. */
+async function get(url, headers, at) {
+  try {
+    const response = await fetch(url, { headers });
+    const told = Object.fromEntries(response.headers);
+    if (!response.ok) return { ...UNREAD, error: `${response.status} ${await response.text()}`, headers: told };
+    return { ...(await reduce(await parse(response.body), at)), headers: told };
+  } catch (thrown) {
+    return { ...UNREAD, error: brief(thrown) };
+  }
+}
+
+const UNREAD = { message: null, messages: [], error: null, headers: null };
 const UNTOLD = { valid: null, validError: null, model: null, modelError: null };
 
-async function answer({ id, chunks, at, history }) {
-  const read = chunks ? await reduce(chunks, at) : UNREAD;
+async function read({ chunks, at, url, headers }) {
+  if (url) return get(url, headers, at);
+  return chunks ? { ...UNREAD, ...(await reduce(await parse(framed(chunks)), at)) } : UNREAD;
+}
+
+async function answer(job) {
+  const { id, history } = job;
   const told = history ? { ...(await validate(history)), ...(await continueFrom(history)) } : UNTOLD;
-  return `${JSON.stringify({ id, ...read, ...told })}\n`;
+  return `${JSON.stringify({ id, ...(await read(job)), ...told })}\n`;
 }
 
 // Not readline: it also breaks lines at U+2028, which JSON may hold unescaped.

@@ -1,0 +1,42 @@
+"""One call as it stands in its session: its entry as it is sent, without reading the session."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from callslip.entries import ToolCall
+
+if TYPE_CHECKING:
+    from callslip.ledger import Ledger
+    from callslip.rows import CallRow
+
+Json = dict[str, Any]
+
+
+async def entry_of(ledger: Ledger, row: CallRow) -> ToolCall | None:
+    """The call's entry, or nothing if there is none any more."""
+    snapshot = await ledger.snapshot(row.session, limit=1, before=row.entry + 1)
+    entry = snapshot.entries[0] if snapshot.entries else None
+    return entry if isinstance(entry, ToolCall) and entry.id == row.entry else None
+
+
+async def call_entry(ledger: Ledger, row: CallRow, *, full: bool = False) -> Json:
+    """The same as it is sent, {} for none; with `full`, its output whole."""
+    entry = await entry_of(ledger, row)
+    return (await as_sent(ledger, [entry], full=full))[0] if entry else {}
+
+
+async def as_sent(ledger: Ledger, entries: Sequence[Any], *, full: bool = False) -> list[Json]:
+    """Entries as they are sent; with `full`, what is kept beside the log stands in its place."""
+    sent: list[Json] = msgspec.json.decode(msgspec.json.encode(entries))
+    for entry in sent:
+        blob = entry.get("blob")
+        if full and blob:
+            data = await ledger.blob(blob["hash"])
+            plain = blob.get("media") != "application/json"
+            entry["output"] = data.decode("utf-8", "replace") if plain else msgspec.json.decode(data)
+            entry.pop("truncated", None)
+    return sent

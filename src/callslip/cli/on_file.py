@@ -1,0 +1,182 @@
+"""The ledger straight from its file, for commands that do one thing at a time: its loop runs while they wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Coroutine, Generator
+from typing import Any, TypeVar
+
+import msgspec
+
+from callslip import approvals
+from callslip.callview import call_entry
+from callslip.cli import ids, pieces
+from callslip.cli.reach import Json, News, Session
+from callslip.cli.rows import approval_json, call_json
+from callslip.errors import Conflict, Gone, SlowReader
+from callslip.events import CallCancelled
+from callslip.fold import State
+from callslip.ledger import Ledger, open_ledger
+from callslip.lifecycle import ENDS
+from callslip.reading import resumed_at
+from callslip.rows import ApprovalRow
+from callslip.store.protocol import Stored
+
+T = TypeVar("T")
+SOURCE = "cli"
+encode = msgspec.json.encode
+
+
+@contextlib.contextmanager
+def opened(url: str, flags: str) -> Generator[OnFile]:
+    """The ledger of a file, open as long as the block lasts."""
+    with asyncio.Runner() as runner:
+        ledger = runner.run(open_ledger(url))
+        try:
+            yield OnFile(runner, ledger, flags)
+        finally:
+            runner.run(ledger.close())
+
+
+class OnFile:
+    """Reads and writes the file itself."""
+
+    names_answerer = True
+
+    def __init__(self, runner: asyncio.Runner, ledger: Ledger, flags: str) -> None:
+        self.flags = flags
+        self._runner = runner
+        self._ledger = ledger
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(work)
+
+    def _each(self, items: AsyncGenerator[T]) -> Generator[T]:
+        """What an async generator gives, one by one."""
+
+        async def step() -> list[T]:
+            return [item] if (item := await anext(items, None)) is not None else []
+
+        try:
+            while got := self._run(step()):
+                yield got[0]
+        finally:
+            self._run(_closed(items))
+
+    # Finding
+
+    def session(self, given: str) -> Session:
+        row = self._run(self._ledger.find_session(given))
+        return Session(row.name, row.head, row.turn)
+
+    def call(self, given: str, session: str = "") -> Json:
+        return call_json(self._run(ids.find_call(self._ledger, given, session)))
+
+    def approval(self, given: str) -> Json:
+        return approval_json(self._run(ids.find_approval(self._ledger, given)))
+
+    def blob(self, identity: str) -> bytes:
+        return self._run(self._ledger.blob(identity))
+
+    # Doing
+
+    def answer(self, approval: Json, answer: Json, by: str) -> Json:
+        try:
+            return approval_json(self._run(self._answered(approval["approval"], answer, by)))
+        except Conflict as error:
+            if isinstance(error.winner, ApprovalRow):
+                raise Conflict(str(error), approval_json(error.winner)) from error
+            raise
+
+    async def _answered(self, identity: str, answer: Json, by: str) -> ApprovalRow:
+        option, reason = answer.get("option", ""), answer.get("reason", "")
+        if answer["decision"] == "deny":
+            reason = reason or f"denied by {by}"
+            return await approvals.deny(self._ledger, identity, by=by, option=option, reason=reason)
+        given = answer.get("input", msgspec.UNSET)
+        return await approvals.approve(self._ledger, identity, by=by, option=option, input=given, reason=reason)
+
+    def cancel(self, call: str, reason: str, by: str) -> Json:
+        return self._run(self._cancelled(call, reason, by))
+
+    async def _cancelled(self, call: str, reason: str, by: str) -> Json:
+        row = await self._ledger.find_call(call)
+        if row.state not in ENDS:
+            told = f"cancelled by {by}" + (f": {reason}" if reason else "")
+            await self._ledger.append(row.session, [CallCancelled(call=row.id, reason=told)], source=SOURCE)
+            row = await self._ledger.find_call(row.id)
+        return await self._shown(row)
+
+    def wait(self, call: str, timeout: float | None) -> Json:
+        return self._run(self._waited(call, timeout))
+
+    async def _waited(self, call: str, timeout: float | None) -> Json:
+        return await self._shown(await self._ledger.wait(call, timeout))
+
+    async def _shown(self, row: Any) -> Json:
+        return {**call_json(row), "toolCall": await call_entry(self._ledger, row)}
+
+    # Whole sessions
+
+    def export(self, session: Session, format: str, at: int | None) -> Generator[bytes]:
+        return self._each(pieces.whole(self._ledger, session.name, format, at))
+
+    def turn(self, session: Session, format: str, at: int | None, turn: str) -> Generator[bytes]:
+        return self._each(pieces.turn(self._ledger, session.name, format, at, turn))
+
+    def follow(self, session: str, format: str, after: int | None) -> Generator[News]:
+        for batch in self._each(_follow(self._ledger, session, format, after)):
+            yield from batch
+
+
+async def _closed(items: AsyncGenerator[Any]) -> None:
+    await items.aclose()
+
+
+async def _follow(ledger: Ledger, session: str, format: str, after: int | None) -> AsyncGenerator[list[News]]:
+    """What a server streams, from the log itself. Who falls behind, or what retention overtakes, begins anew."""
+    begun = False
+    while True:
+        try:
+            async with contextlib.aclosing(_FOLLOWED[format](ledger, session, after)) as batches:
+                async for batch in batches:
+                    begun, after = True, batch[-1].seq
+                    yield batch
+        except SlowReader as slow:
+            after = slow.cursor
+        except Gone:
+            if format != "entries" or not begun:
+                raise
+            await ledger.find_session(session)  # It may be deleted.
+            after = None
+
+
+async def _events(ledger: Ledger, session: str, after: int | None) -> AsyncGenerator[list[News]]:
+    if after is None:
+        row = await ledger.find_session(session)
+        after = row.low
+    async with contextlib.aclosing(ledger.follow(session, after)) as batches:
+        async for batch in batches:
+            yield [News("event", stored.event.seq, stored.body) for stored in batch]
+
+
+async def _entries(ledger: Ledger, session: str, after: int | None) -> AsyncGenerator[list[News]]:
+    if after is None:
+        snapshot = await ledger.snapshot(session)
+        yield [News("snapshot", snapshot.seq, encode(snapshot))]
+        after = snapshot.seq
+    async with contextlib.aclosing(ledger.follow(session, after)) as batches:
+        state: State | None = None
+        async for batch in batches:
+            if state is None:
+                state = await resumed_at(ledger.store, session, after) if after else State(session)
+            yield [_patches(state, stored) for stored in batch]
+
+
+def _patches(state: State, stored: Stored) -> News:
+    seq = stored.event.seq
+    return News("patches", seq, encode({"seq": seq, "patches": state.apply(stored.event)}))
+
+
+_FOLLOWED = {"events": _events, "entries": _entries}

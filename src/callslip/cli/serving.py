@@ -1,0 +1,267 @@
+"""`callslip serve`: the page, the API and the streams of a ledger, for whoever has the token.
+
+While it runs a file beside the ledger says so (`reach.server_file`), so that other commands find it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from callslip.cli import exits, output
+from callslip.cli.place import Place, data_folder, db_option, json_option, place, wants_json
+from callslip.cli.reach import Running, running_server, server_file
+from callslip.errors import Refused, StoreError
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from callslip.ledger import Ledger
+
+PORT = 7890
+GRACE = 3
+"""Seconds that requests under way have to come to their end. Streams end at once, their readers come back."""
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+STATUS = {signal.SIGINT: exits.INTERRUPTED, signal.SIGTERM: exits.TERMINATED}
+if hasattr(signal, "SIGHUP"):
+    STATUS[signal.SIGHUP] = exits.TERMINATED
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where to listen.")
+@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0 is any free one.")
+@click.option("--token", default="", help="What opens everything. Else $CALLSLIP_TOKEN, else one that is kept.")
+@click.option("--allow-origin", "origins", multiple=True, metavar="ORIGIN", help="Pages of this origin may ask, too.")
+@click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="The server goes by this name, too.")
+@click.option("--open/--no-browser", "browse", default=False, help="Open the page in a browser, or do not (default).")
+@db_option
+@json_option
+def serve(host: str, port: int, token: str, origins: tuple[str, ...], hosts: tuple[str, ...], browse: bool) -> int:
+    """Serve the page, the API and the streams of a ledger.
+
+    Prints the address of the page with its token on stderr, and with --json one line on stdout when it listens. The
+    token is made at the first start and kept, readable by you alone. Whoever has it can do everything here; callslip
+    admin token create makes one for a part.
+    """
+    from callslip.http.token_file import main_token
+
+    meant = place()
+    meant.prepare()
+    secret = main_token(data_folder(), token)
+    host = host.removeprefix("[").removesuffix("]")
+    with _listening(host, port) as listening:
+        where = Where(meant, _url(host, listening.getsockname()[1]), secret, browse)
+        return _run(where, listening, {"host": host, "allow_hosts": hosts, "allow_origins": origins})
+
+
+class Where:
+    """Where a server is, and how it says so."""
+
+    def __init__(self, meant: Place, url: str, token: str, browse: bool) -> None:
+        self.place = meant
+        self.url = url
+        self._token = token
+        self._browse = browse
+
+    @property
+    def page(self) -> str:
+        return f"{self.url}/?token={self._token}"
+
+    @property
+    def token(self) -> str:
+        return self._token
+
+    def tell(self) -> None:
+        """It listens."""
+        if wants_json():
+            told = {"url": self.url, "token": self._token, "pid": os.getpid(), "db": self.place.path or None}
+            output.write_json(told)
+        output.say(f"serving {self.place.path or 'a ledger in memory'} at {self.page}")
+        if self._browse:
+            _open(self.page)
+
+
+def _url(host: str, port: int) -> str:
+    named = EVERYWHERE.get(host, host)
+    return f"http://[{named}]:{port}" if ":" in named else f"http://{named}:{port}"
+
+
+@contextlib.contextmanager
+def _listening(host: str, port: int) -> Generator[socket.socket]:
+    """A socket of our own: what is wrong with it is said in our words."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        made = socket.create_server((host, port), family=family, backlog=1024)
+    except (socket.gaierror, UnicodeError):
+        raise Refused("--host", f"{host!r} is no address of this machine") from None
+    except OSError as error:
+        raise _not_bound(host, port, error) from None
+    with made:
+        _warn(host, made)
+        yield made
+
+
+def _not_bound(host: str, port: int, error: OSError) -> StoreError | Refused:
+    import errno
+
+    if error.errno == errno.EADDRINUSE:
+        return StoreError(f"port {port} of {host} is taken; choose another, or --port 0 for any free one")
+    if error.errno == errno.EADDRNOTAVAIL:
+        return Refused("--host", f"{host!r} is no address of this machine")
+    return StoreError(f"cannot listen at port {port} of {host}: {error.strerror}")
+
+
+def _warn(host: str, made: socket.socket) -> None:
+    from ipaddress import ip_address
+
+    if not ip_address(made.getsockname()[0].partition("%")[0]).is_loopback:
+        output.say(
+            f"warning: {host} can be reached from other machines. Whoever has the token can do everything here, and it "
+            "crosses the network in the clear: put something that speaks TLS in front"
+        )
+
+
+def _open(page: str) -> None:
+    """The token stays out of the command line of the browser, which others can see: a file of our own leads there."""
+    import webbrowser
+    from html import escape
+
+    file = data_folder() / "open.html"
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _write(str(file), f'<meta http-equiv="refresh" content="0; url={escape(page)}">'.encode())
+    if not webbrowser.open(file.as_uri()):
+        output.say("no browser could be opened; open the address yourself")
+
+
+# Running
+
+
+def _run(where: Where, listening: socket.socket, settings: dict[str, Any]) -> int:
+    import asyncio
+
+    with asyncio.Runner(loop_factory=_fast_loop()) as runner:
+        return runner.run(_serve(where, listening, settings))
+
+
+def _fast_loop() -> Any:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def _serve(where: Where, listening: socket.socket, settings: dict[str, Any]) -> int:
+    from callslip import http
+    from callslip.http.doors import quiet_access_log
+    from callslip.ledger import open_ledger
+
+    quiet_access_log()
+    async with await open_ledger(where.place.url) as ledger:
+        server = _server(http.standalone(ledger, where.token, **settings), ledger, where)
+        await server.serve(sockets=[listening])
+    return next((STATUS[number] for number in server.asked), exits.OK)
+
+
+def _server(app: Any, ledger: Ledger, where: Where) -> Any:
+    import asyncio
+
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        """Uvicorn that ends streams first, and whose signals become an exit status."""
+
+        def __init__(self, config: uvicorn.Config) -> None:
+            super().__init__(config)
+            self.asked: list[signal.Signals] = []
+
+        @contextlib.contextmanager
+        def capture_signals(self) -> Generator[None]:
+            loop = asyncio.get_running_loop()
+            for number in STATUS:
+                loop.add_signal_handler(number, self._end, number)
+            try:
+                yield
+            finally:
+                for number in STATUS:
+                    loop.remove_signal_handler(number)
+
+        def _end(self, number: signal.Signals) -> None:
+            """The second time nothing is waited for."""
+            self.force_exit = self.should_exit
+            self.should_exit = True
+            self.asked.append(number)
+
+        async def _serve(self, sockets: list[socket.socket] | None = None) -> None:
+            with _announced(where):
+                await super()._serve(sockets)
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            where.tell()
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            await ledger.feed.close()
+            await super().shutdown(sockets)
+
+    return Server(_config(app))
+
+
+def _config(app: Any) -> uvicorn.Config:
+    import uvicorn
+
+    return uvicorn.Config(
+        app,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        timeout_graceful_shutdown=GRACE,
+    )
+
+
+# The file that says so
+
+
+@contextlib.contextmanager
+def _announced(where: Where) -> Generator[None]:
+    """As long as this lasts other commands find the server. One that is there already keeps its place."""
+    from callslip.liveness import is_here, new_owner
+
+    path, there = server_file(where.place), running_server(where.place)
+    if not where.place.path:
+        yield
+        return
+    if there is not None and is_here(there.owner):
+        output.say(f"another server runs for this ledger, at {there.url}; other commands will find that one")
+        yield
+        return
+    ours = Running(where.url, os.getpid(), new_owner())
+    _write(path, msgspec.json.encode(ours))
+    try:
+        yield
+    finally:
+        found = running_server(where.place)
+        if found is not None and found.owner == ours.owner:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+
+def _write(path: str, data: bytes) -> None:
+    """For its owner alone, whole or not at all."""
+    beside = f"{path}.part-{os.getpid()}"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(beside)
+    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+        out.write(data)
+    os.replace(beside, path)

@@ -1,0 +1,122 @@
+"""The events of AG-UI 1.0 as they are sent (npm `@ag-ui/client` 1.0.0 reads them). No rules.
+
+The client ends its run with an error over a null, over a call or text that is opened twice or left open, and over
+anything after the end. What it does not know it takes out and complains about, so events are only made here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from callslip import codec
+from callslip.formats.javascript import readable
+
+Chunk = dict[str, Any]
+
+HEADERS = {
+    "content-type": "text/event-stream",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",
+}
+
+# The events of our own: the client hands them to the application, and no message shows them.
+CALL = "callslip.call"
+
+# The client gives up on a frame of 10 MiB. A character may be six in JSON.
+LONGEST = 2**20
+
+_LARGEST = 2**53 - 1
+
+
+def frame(chunk: Chunk) -> bytes:
+    """A chunk as one server-sent event. The client knows no line ends but LF."""
+    return b"data: " + codec.encode(chunk) + b"\n\n"
+
+
+def ours(told: dict[str, Any]) -> dict[str, Any]:
+    """What the protocol has no word for, as the metadata of an event; nothing that says nothing."""
+    return {"callslip": readable({name: value for name, value in told.items() if value is not None and value != ""})}
+
+
+def pieces(text: str) -> Iterator[str]:
+    """A text in pieces that the client takes."""
+    return (text[begin : begin + LONGEST] for begin in range(0, len(text), LONGEST))
+
+
+def started(thread: str, run: str) -> Chunk:
+    return {"type": "RUN_STARTED", "threadId": thread, "runId": run}
+
+
+def finished(thread: str, run: str, outcome: dict[str, Any] | None = None, reason: str = "") -> Chunk:
+    """The end of a run; without an outcome the client reads it as a success."""
+    chunk: Chunk = {"type": "RUN_FINISHED", "threadId": thread, "runId": run}
+    if outcome:
+        chunk["outcome"] = outcome
+    return {**chunk, "metadata": ours({"reason": reason})} if reason else chunk
+
+
+def failed(message: str, code: str) -> Chunk:
+    return {"type": "RUN_ERROR", "message": message, "code": code}
+
+
+def text_started(role: str, message: str, at: int) -> list[Chunk]:
+    """A text of the agent's, `assistant` or `reasoning`."""
+    if role == "assistant":
+        return [_timed({"type": "TEXT_MESSAGE_START", "messageId": message, "role": role}, at)]
+    span: Chunk = {"type": "REASONING_START", "messageId": message}
+    return [_timed(span, at), {"type": "REASONING_MESSAGE_START", "messageId": message, "role": role}]
+
+
+def text_more(role: str, message: str, piece: str) -> Chunk:
+    return {"type": f"{_TEXTS[role]}_CONTENT", "messageId": message, "delta": piece}
+
+
+def text_ended(role: str, message: str) -> list[Chunk]:
+    ends: list[Chunk] = [{"type": f"{_TEXTS[role]}_END", "messageId": message}]
+    return [*ends, {"type": "REASONING_END", "messageId": message}] if role == "reasoning" else ends
+
+
+_TEXTS = {"assistant": "TEXT_MESSAGE", "reasoning": "REASONING_MESSAGE"}
+
+
+def call_started(call: dict[str, Any], message: str, at: int) -> Chunk:
+    """A call, as its message will list it."""
+    chunk: Chunk = {
+        "type": "TOOL_CALL_START",
+        "toolCallId": call["id"],
+        "toolCallName": call["function"]["name"],
+        "parentMessageId": message,
+        "metadata": call["metadata"],
+    }
+    return _timed(chunk, at)
+
+
+def call_more(call: str, piece: str) -> Chunk:
+    return {"type": "TOOL_CALL_ARGS", "toolCallId": call, "delta": piece}
+
+
+def call_whole(call: str) -> Chunk:
+    return {"type": "TOOL_CALL_END", "toolCallId": call}
+
+
+def call_result(message: dict[str, Any], at: int) -> Chunk:
+    """The result of a call, which becomes this message."""
+    kept = ("toolCallId", "role", "content", "metadata")
+    chunk: Chunk = {"type": "TOOL_CALL_RESULT", "messageId": message["id"], **{key: message[key] for key in kept}}
+    return _timed(chunk, at)
+
+
+def activity(message: dict[str, Any], at: int) -> Chunk:
+    """What the agent did that is no part of the talk, which becomes this message."""
+    kept = ("activityType", "content")
+    chunk: Chunk = {"type": "ACTIVITY_SNAPSHOT", "messageId": message["id"], **{key: message[key] for key in kept}}
+    return _timed(chunk, at)
+
+
+def custom(name: str, value: dict[str, Any]) -> Chunk:
+    return {"type": "CUSTOM", "name": name, "value": value}
+
+
+def _timed(chunk: Chunk, at: int) -> Chunk:
+    return {**chunk, "timestamp": at} if 0 < at <= _LARGEST else chunk

@@ -1,0 +1,70 @@
+"""The HTTP edge: REST, server-sent events, the page. `asgi` makes it an app that any ASGI host can mount."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from callslip.http import approvals, blobs, calls, health, ingest, openapi, page, page_stream, sessions
+from callslip.http.app import build
+from callslip.http.doors import Doors
+from callslip.http.gate import Gate, HostGate, TokenGate
+from callslip.http.ingest import Posts
+from callslip.http.limits import Limits
+from callslip.http.live import Hub
+from callslip.http.origins import Hosts
+from callslip.http.visit import Route, Server
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from callslip.ledger import Ledger
+
+ROUTES: tuple[Route, ...] = (
+    *sessions.ROUTES,
+    *ingest.ROUTES,
+    *page_stream.ROUTES,
+    *calls.ROUTES,
+    *approvals.ROUTES,
+    *blobs.ROUTES,
+    *openapi.ROUTES,
+    *health.ROUTES,
+    *page.ROUTES,
+)
+
+
+def server(ledger: Ledger, gate: Gate, limits: Limits | None = None) -> Server:
+    """What the requests of one server share. Nothing runs before the first of them."""
+    limits = limits or Limits()
+    return Server(ledger, gate, limits, Hub(ledger, limits), Posts(ledger))
+
+
+def asgi(
+    ledger: Ledger,
+    *,
+    authorize: Callable[..., Any],
+    allow_origins: Sequence[str] = (),
+    limits: Limits | None = None,
+) -> ASGIApp:
+    """An app to be mounted under any prefix of a host that knows its own users.
+
+    `authorize(request, session, verb)` gives whoever asks, or nothing. `session` is the session meant, with `name`,
+    `owner` and `labels`, or None for lists, which are then filtered by asking for each of their sessions.
+    """
+    return Doors(build(server(ledger, HostGate(authorize), limits), ROUTES), allow_origins=allow_origins)
+
+
+def standalone(
+    ledger: Ledger,
+    token: str,
+    *,
+    host: str = "127.0.0.1",
+    allow_hosts: Sequence[str] = (),
+    allow_origins: Sequence[str] = (),
+    limits: Limits | None = None,
+) -> ASGIApp:
+    """The app that `callslip serve` runs: behind a token, at names that it knows as its own."""
+    cookies = "*" not in allow_origins
+    gate = TokenGate(ledger.store, token, cookies=cookies)
+    app = build(server(ledger, gate, limits), ROUTES)
+    return Doors(app, hosts=Hosts(host, allow_hosts), allow_origins=allow_origins, cookies=cookies, login=gate)

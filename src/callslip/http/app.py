@@ -1,0 +1,126 @@
+"""The server as an ASGI app: each route of the table, admitted, run, and its errors told as problems."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import logging
+import re
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Match
+from starlette.routing import Route as Path
+
+from callslip.errors import CallslipError
+from callslip.http import problems, sse
+from callslip.http.visit import Endpoint, Route, Server, Visit
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+log = logging.getLogger("callslip.http")
+
+SMALL = 1024
+LARGE = 64 * 2**10
+"""Answers from this size on are compressed in a thread."""
+LEVEL = 5
+COMPRESSIBLE = re.compile(r"text/|application/(\S+\+)?(json|javascript|xml)\b|image/svg\+xml")
+
+
+def build(server: Server, routes: Sequence[Route]) -> ASGIApp:
+    """An app that answers these routes, under whatever prefix it is mounted."""
+    paths = [Path(route.path, _endpoint(server, route), methods=[route.method]) for route in routes]
+    server.routes = tuple(routes)
+    elsewhere = {404: partial(_nowhere, server), 405: partial(_not_so, server)}
+    return Starlette(routes=paths, exception_handlers=elsewhere)
+
+
+def _endpoint(server: Server, route: Route):  # pyright: ignore[reportUnknownParameterType]
+    async def run(request: Request) -> ASGIApp:
+        visit = Visit(server, request, route)
+        made = await _squeezed(visit, await _answered(visit, route.endpoint))
+        if isinstance(made, sse.Stream):
+            made._work = server.metrics.watched(made._work)  # pyright: ignore[reportPrivateUsage]
+        return _counted(visit, made)
+
+    return run
+
+
+def _counted(visit: Visit, made: ASGIApp) -> ASGIApp:
+    """The same answer, which counts as what it begins with: a stream may still turn out to be a problem."""
+
+    async def counting(scope: Scope, receive: Receive, send: Send) -> None:
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                visit.server.metrics.answered(visit.route.path, visit.request.method, message["status"])
+            await send(message)
+
+        await made(scope, receive, sent)
+
+    return counting
+
+
+async def _answered(visit: Visit, endpoint: Endpoint) -> Response:
+    try:
+        return await endpoint(visit)
+    except CallslipError as error:
+        return problems.response(error)
+    except ClientDisconnect:
+        raise
+    except Exception as error:
+        log.exception("%s %s", visit.route.method, visit.route.path)  # The path as a pattern: no ids, no tokens.
+        return problems.response(error)
+
+
+async def _nowhere(server: Server, request: Request, error: Exception) -> Response:
+    server.metrics.answered("", "", 404)  # Whatever path and method they made up is no label.
+    return problems.told(404, "not-found", f"nothing is at {request.scope['path']}")
+
+
+async def _not_so(server: Server, request: Request, error: Exception) -> Response:
+    server.metrics.answered("", "", 405)
+    said = f"{request.method} is not done at {request.scope['path']}"
+    return problems.told(405, "method", said, _allowed(request))
+
+
+def _allowed(request: Request) -> dict[str, str]:
+    """What is done there, by all the routes of the path and not only by the first."""
+    routes = [path for path in request.app.routes if path.matches(request.scope)[0] is not Match.NONE]
+    return {"allow": ", ".join(sorted({method for path in routes for method in path.methods}))}
+
+
+# Compression. Streams and pieces are sent as they are.
+
+
+async def _squeezed(visit: Visit, made: Response) -> Response:
+    """The answer by gzip, if whoever asks takes that and it is worth it."""
+    body = bytes(getattr(made, "body", b""))
+    varies = made.status_code == 304 or COMPRESSIBLE.match(made.headers.get("content-type", ""))
+    if isinstance(made, sse.Stream) or not varies:
+        return made
+    made.headers.add_vary_header("Accept-Encoding")
+    plain = len(body) <= SMALL or made.status_code in (206, 304) or "content-encoding" in made.headers
+    if plain or not takes_gzip(visit.request.headers.get("accept-encoding", "")):
+        return made
+    pack = partial(gzip.compress, body, LEVEL, mtime=0)
+    made.body = await asyncio.to_thread(pack) if len(body) >= LARGE else pack()
+    made.headers["content-encoding"] = "gzip"
+    made.headers["content-length"] = str(len(made.body))
+    etag = made.headers.get("etag", "")
+    if etag.startswith('"'):
+        made.headers["etag"] = f"W/{etag}"  # The same thing in other bytes.
+    return made
+
+
+def takes_gzip(accepted: str) -> bool:
+    """What an Accept-Encoding header says of gzip: by its name, or else by the star."""
+    weights: dict[str, bool] = {}
+    for part in accepted.lower().split(","):
+        name, _, weight = part.partition(";")
+        weights[name.strip()] = not re.fullmatch(r"\s*q\s*=\s*0(\.0*)?\s*", weight)
+    return weights.get("gzip", weights.get("x-gzip", weights.get("*", False)))

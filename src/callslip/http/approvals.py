@@ -1,0 +1,135 @@
+"""Requests for approval over HTTP: which there are, and answering one. The first answer counts (S2.7, S4.6)."""
+
+from __future__ import annotations
+
+from typing import Annotated, cast
+
+import msgspec
+from msgspec import UNSET, Meta
+from starlette.responses import Response
+
+from callslip import approvals as answering
+from callslip.errors import NotFound, Refused
+from callslip.http import wire
+from callslip.http.calls import Known, NoQuery, none_such
+from callslip.http.gate import Verb
+from callslip.http.sessions import limit_of
+from callslip.http.visit import Route, Visit, answer
+from callslip.lifecycle import ANSWERED
+from callslip.rows import ApprovalRow
+
+STATES = ("pending", *ANSWERED.values(), "moot", "superseded")
+
+
+class ApprovalsQuery(msgspec.Struct, kw_only=True):
+    """Which requests."""
+
+    state: Annotated[
+        str,
+        Meta(description="How they stand; empty for all of them.", extra_json_schema={"enum": ["", *STATES]}),
+    ] = "pending"
+    session: Annotated[str, Meta(description="Requests of this session only.")] = ""
+    limit: Annotated[int, Meta(ge=1, description="How many at most.")] | None = None
+
+
+async def approvals(visit: Visit) -> Response:
+    """Requests for approval, oldest first: those of sessions that whoever asks may read."""
+    await visit.admit()
+    query = visit.query(ApprovalsQuery)
+    if query.state not in ("", *STATES):
+        raise Refused("state", f"{query.state!r} is no state; these are: {', '.join(STATES)}")
+    if query.session:
+        await visit.session(query.session)
+    rows = await _first(visit, query, limit_of(visit, query.limit))
+    return answer(wire.Approvals(approvals=[wire.approval_out(row) for row in rows]))
+
+
+async def _first(visit: Visit, query: ApprovalsQuery, limit: int) -> list[ApprovalRow]:
+    """So many that they may see: twice as many are looked at until there are enough, or no more."""
+    known, asked = Known(visit), limit
+    while True:
+        rows = await visit.ledger.store.approvals(session=query.session, state=query.state, limit=asked)
+        found = [row for row in rows if await known(row.session)]
+        if len(found) >= limit or len(rows) < asked:
+            return found[:limit]
+        asked *= 2
+
+
+async def approval(visit: Visit) -> Response:
+    """One request for approval, and its answer."""
+    row = await _find(visit, "read")
+    visit.query(NoQuery)
+    return answer(wire.approval_out(row))
+
+
+async def _find(visit: Visit, verb: Verb) -> ApprovalRow:
+    """The request that is named. One of another session than the named one, or of a hidden one, is not there."""
+    given = visit.request.path_params
+    row = await visit.ledger.store.approval(given["approval"])
+    in_place = row is not None and given.get("session", row.session) == row.session
+    if row is not None and in_place and await Known(visit, verb)(row.session):
+        return row
+    await none_such(visit, f"no approval {given['approval']!r}")
+
+
+_ANSWER = cast("type[wire.Answer]", wire.Answer)
+
+
+async def answer_one(visit: Visit) -> Response:
+    """Answer a request, in the name of whoever asks."""
+    row = await _find(visit, "approve")
+    who = await visit.admit(await visit.session(row.session))
+    visit.query(NoQuery)
+    said = await visit.body(_ANSWER)
+    try:
+        done = await _answered(visit, row, said, who.name)
+    except NotFound as error:
+        if not said.option:
+            raise
+        raise Refused("option", str(error)) from None
+    return answer(wire.approval_out(done))
+
+
+async def _answered(visit: Visit, row: ApprovalRow, said: wire.Answer, by: str) -> ApprovalRow:
+    ledger = visit.ledger
+    if isinstance(said, wire.Deny):
+        reason = said.reason or f"denied by {by}"
+        return await answering.deny(ledger, row.id, by=by, option=said.option, reason=reason)
+    edited = said.input if isinstance(said, wire.Edit) else UNSET
+    return await answering.approve(ledger, row.id, by=by, option=said.option, input=edited, reason=said.reason)
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/v1/approvals",
+        endpoint=approvals,
+        about="Requests for approval, oldest first.",
+        query=ApprovalsQuery,
+        answers={200: wire.Approvals},
+        problems=(400, 401, 403, 404),
+    ),
+    Route(
+        method="GET",
+        path="/v1/approvals/{approval}",
+        endpoint=approval,
+        about="A request for approval, and its answer.",
+        query=NoQuery,
+        answers={200: wire.ApprovalOut},
+        problems=(400, 401, 403, 404),
+    ),
+    *(
+        Route(
+            method="POST",
+            path=path,
+            endpoint=answer_one,
+            verb="approve",
+            about="Answer a request for approval. The first answer counts; a second one is told who was first.",
+            query=NoQuery,
+            body=wire.Answer,
+            answers={200: wire.ApprovalOut},
+            problems=(400, 401, 403, 404, 409, 413, 503, 507),
+        )
+        for path in ("/v1/approvals/{approval}", "/v1/sessions/{session}/approvals/{approval}")
+    ),
+)

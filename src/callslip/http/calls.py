@@ -1,0 +1,268 @@
+"""Calls over HTTP: the list, one of them by any of its ids, and stopping one."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Annotated, NoReturn, cast
+
+import msgspec
+from msgspec import Meta
+from starlette.responses import Response
+
+from callslip import codec
+from callslip.callview import entry_of
+from callslip.errors import Ambiguous, Conflict, Gone, NotFound, Refused
+from callslip.events import CallCancelled
+from callslip.http import wire
+from callslip.http.gate import Forbidden, Verb
+from callslip.http.sessions import limit_of
+from callslip.http.visit import Route, Visit, answer
+from callslip.lifecycle import ENDS, OPEN
+from callslip.rows import CallRow
+
+STATES = (*sorted(OPEN), *sorted(ENDS))
+_STATE = f"({'|'.join(STATES)})"
+SOURCE = "http"
+BEGINS = "exec_"
+CANDIDATES = 10
+"""How many calls are named when an id fits several."""
+
+Part = Annotated[str, Meta(max_length=200, pattern=r"^[^\x00]*$")]
+
+
+class Known:
+    """Which sessions whoever asks may know of: what they may read, or do there what they came for. Each is asked once.
+
+    What lies in other sessions is not there.
+    """
+
+    def __init__(self, visit: Visit, verb: Verb = "read") -> None:
+        self._visit = visit
+        self._verb: Verb = verb
+        self._answers: dict[str, bool] = {}
+
+    async def __call__(self, session: str) -> bool:
+        if session not in self._answers:
+            self._answers[session] = await self._visit.may_see(session) or await self._may(session)
+        return self._answers[session]
+
+    async def _may(self, session: str) -> bool:
+        row = await self._visit.ledger.store.session(session) if self._verb != "read" else None
+        if row is None:
+            return False
+        try:
+            await self._visit.admit(row, self._verb)
+        except (NotFound, Forbidden):
+            return False
+        return True
+
+
+async def none_such(visit: Visit, said: str) -> NoReturn:
+    """Nothing is there for them. Somebody who is nobody is told to say who they are, whether it is there or not."""
+    with contextlib.suppress(Forbidden):
+        await visit.admit(None, "read")
+    raise NotFound(said)
+
+
+# The list
+
+
+class CallsQuery(msgspec.Struct, kw_only=True):
+    """Which calls."""
+
+    session: Annotated[str, Meta(description="Calls of this session only.")] = ""
+    status: Annotated[
+        str,
+        Meta(
+            description="States, with commas between them.",
+            extra_json_schema={"pattern": f"^$|^{_STATE}(,{_STATE})*$"},
+        ),
+    ] = ""
+    tool: Annotated[str, Meta(description="The whole name of the tool.")] = ""
+    q: Annotated[Part, Meta(description="A part of the title, of the tool's name or of an id, in any case.")] = ""
+    limit: Annotated[int, Meta(ge=1, description="How many at most.")] | None = None
+    cursor: Annotated[str, Meta(description="The cursor of the page before.")] = ""
+
+
+async def calls(visit: Visit) -> Response:
+    """Calls, newest first: those of sessions that whoever asks may read."""
+    await visit.admit()
+    query = visit.query(CallsQuery)
+    if query.session:
+        await visit.session(query.session)
+    known = Known(visit)
+    await _check_cursor(visit, known, query.cursor)
+    found, cursor = await _page(visit, known, query, states_of(query.status), limit_of(visit, query.limit))
+    return answer(wire.Calls(calls=[wire.call_out(row) for row in found], cursor=cursor))
+
+
+def states_of(given: str) -> list[str]:
+    """The states that a list is asked for."""
+    states = given.split(",") if given else []
+    for state in states:
+        if state not in STATES:
+            raise Refused("status", f"{state!r} is no state; these are: {', '.join(STATES)}")
+    return states
+
+
+async def _check_cursor(visit: Visit, known: Known, cursor: str) -> None:
+    """A cursor is a call; one that they may not see was not given to them."""
+    row = await visit.ledger.store.call(cursor) if cursor else None
+    if cursor and (row is None or not await known(row.session)):
+        raise Refused("cursor", "is none that this list gave, or retention removed its call")
+
+
+async def _page(
+    visit: Visit, known: Known, query: CallsQuery, states: list[str], limit: int
+) -> tuple[list[CallRow], str]:
+    """So many calls that they may see, however many lie in between."""
+    found: list[CallRow] = []
+    cursor = query.cursor
+    while True:
+        page = await visit.ledger.store.calls(
+            session=query.session, states=states, tool=query.tool, q=query.q, limit=limit, cursor=cursor
+        )
+        for row in page.items:
+            if await known(row.session):
+                found.append(row)
+            if len(found) == limit:
+                return found, row.id if page.cursor or row is not page.items[-1] else ""
+        cursor = page.cursor
+        if not cursor:
+            return found, ""
+
+
+# One call
+
+
+class CallQuery(msgspec.Struct, kw_only=True):
+    """Which call is meant, and how long to wait for its end."""
+
+    session: Annotated[str, Meta(description="Look for the id in this session only.")] = ""
+    wait: Annotated[float, Meta(ge=0, description="Answer when the call has ended, after so many seconds at most.")] = 0
+
+
+async def call(visit: Visit) -> Response:
+    """A call and its entry, at once or when it has ended."""
+    query = visit.query(CallQuery)
+    if query.wait > visit.server.limits.wait:
+        raise Refused("wait", f"must be from 0 to {visit.server.limits.wait:g} seconds")
+    row = await find(visit, visit.request.path_params["call"], query.session, "read")
+    shown = answer(await _shown(visit, await _ended(visit, row, query.wait)))
+    etag = f'"{codec.digest(bytes(shown.body))[:24]}"'
+    headers = {"etag": etag, "cache-control": "private, no-cache"}
+    if etag in visit.request.headers.get("if-none-match", ""):
+        return Response(None, 304, headers)
+    shown.headers.update(headers)
+    return shown
+
+
+async def _ended(visit: Visit, row: CallRow, wait: float) -> CallRow:
+    """The call when it has ended, or as it stands after that time."""
+    if not wait or row.state in ENDS:
+        return row
+    try:
+        return await visit.ledger.wait(row.id, wait)
+    except TimeoutError:
+        return await visit.ledger.store.call(row.id) or row
+    except Gone:
+        raise NotFound(f"call {row.id} was deleted with its session") from None
+
+
+async def _shown(visit: Visit, row: CallRow) -> wire.CallShown:
+    return wire.call_shown(row, await entry_of(visit.ledger, row))
+
+
+async def find(visit: Visit, given: str, session: str, verb: Verb) -> CallRow:
+    """The call that an id means to whoever asks: its own, a foreign one, or the beginning of its own."""
+    known = Known(visit, verb)
+    fitting = [row for row in await _named(visit, given) if session in ("", row.session) and await known(row.session)]
+    if not fitting and given.startswith(BEGINS):
+        fitting = await _beginning(visit, known, given, session)
+    if not fitting:
+        await none_such(visit, f"no call {given!r}")
+    if len(fitting) > 1:
+        names = [row.id for row in fitting]
+        raise Ambiguous(f"{given!r} fits several: {', '.join(names)}", [wire.call_out(row) for row in fitting])
+    return fitting[0]
+
+
+async def _named(visit: Visit, given: str) -> list[CallRow]:
+    exact = await visit.ledger.store.call(given)
+    return [exact] if exact else await visit.ledger.store.alias(given)
+
+
+async def _beginning(visit: Visit, known: Known, given: str, session: str) -> list[CallRow]:
+    found: list[CallRow] = []
+    cursor = ""
+    while len(found) < CANDIDATES:
+        most = visit.server.limits.most
+        page = await visit.ledger.store.calls(session=session, prefix=given, limit=most, cursor=cursor)
+        found += [row for row in page.items if await known(row.session)]
+        cursor = page.cursor
+        if not cursor:
+            break
+    return found[:CANDIDATES]
+
+
+# Stopping one
+
+_MAYBE = cast("type[wire.Cancel | None]", wire.Cancel | None)
+
+
+async def cancel(visit: Visit) -> Response:
+    """Stop a call. One that was cancelled already stays so; one that has ended otherwise is a conflict."""
+    row = await find(visit, visit.request.path_params["call"], visit.query(CancelQuery).session, "write")
+    who = await visit.admit(await visit.session(row.session))
+    asked = await visit.body(_MAYBE) or wire.Cancel()
+    if row.state not in ENDS:
+        reason = f"cancelled by {who.name}" + (f": {asked.reason}" if asked.reason else "")
+        await visit.ledger.append(row.session, [CallCancelled(call=row.id, reason=reason)], source=SOURCE)
+        row = await visit.ledger.find_call(row.id)
+    if row.state != "cancelled":
+        raise Conflict(f"call {row.id} has ended: it is {row.state}", row)
+    return answer(await _shown(visit, row))
+
+
+class NoQuery(msgspec.Struct, kw_only=True):
+    """Takes no parameters."""
+
+
+class CancelQuery(msgspec.Struct, kw_only=True):
+    """Which call is meant."""
+
+    session: Annotated[str, Meta(description="Look for the id in this session only.")] = ""
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/v1/calls",
+        endpoint=calls,
+        about="Calls, newest first.",
+        query=CallsQuery,
+        answers={200: wire.Calls},
+        problems=(400, 401, 403, 404),
+    ),
+    Route(
+        method="GET",
+        path="/v1/calls/{call}",
+        endpoint=call,
+        about="A call by its id, the beginning of it, or an id that a producer gave it; at once or when it has ended.",
+        query=CallQuery,
+        headers={"if-none-match": "The ETag of what you have: 304 if it is still right."},
+        answers={200: wire.CallShown, 304: None},
+        problems=(400, 401, 403, 404, 409),
+    ),
+    Route(
+        method="POST",
+        path="/v1/calls/{call}/cancel",
+        endpoint=cancel,
+        verb="write",
+        about="Stop a call. Cancelled twice is cancelled once.",
+        query=CancelQuery,
+        body=wire.Cancel | None,
+        answers={200: wire.CallShown},
+        problems=(400, 401, 403, 404, 409, 413, 503, 507),
+    ),
+)

@@ -1,0 +1,71 @@
+"""How the server does: one word for whatever restarts it, and numbers for whoever watches it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from starlette.responses import Response
+
+from callslip import __version__
+from callslip.errors import StoreError
+from callslip.http import wire
+from callslip.http.metrics import MEDIA, Family, written
+from callslip.http.visit import Route, Visit, answer
+from callslip.lifecycle import OPEN
+
+ALL = 2**31
+
+
+async def healthz(visit: Visit) -> Response:
+    """Whether the store can be read. Anybody may ask, so it says no more than that."""
+    try:
+        await visit.ledger.store.sessions(limit=1)
+    except StoreError:
+        return answer(wire.Health(status="unavailable", version=__version__), 503)
+    return answer(wire.Health(status="ok", version=__version__))
+
+
+async def metrics(visit: Visit) -> Response:
+    """What the server has counted, and what stands open in its ledger. Numbers only: no names, no ids."""
+    await visit.admit()
+    store, server = visit.ledger.store, visit.server
+    counts = server.metrics
+    calls = Counter(row.state for row in await store.open_calls())
+    pending = await store.approvals(state="pending", limit=ALL)
+    requests = [
+        ({"route": route, "method": method, "status": str(status)}, count)
+        for (route, method, status), count in sorted(counts.requests.items())
+    ]
+    told = written(
+        (
+            Family("requests_total", "counter", "Requests that were answered.", requests),
+            Family("events_appended_total", "counter", "Events that this process wrote.", [({}, counts.appended)]),
+            Family("readers", "gauge", "Streams that are being read.", [({}, server.hub.readers)]),
+            Family("reader_cuts_total", "counter", "Readers cut off for being too slow.", [({}, counts.cuts)]),
+            Family("open_calls", "gauge", "Calls not ended.", [({"state": state}, calls[state]) for state in _OPEN]),
+            Family("pending_approvals", "gauge", "Requests that wait for an answer.", [({}, len(pending))]),
+        )
+    )
+    return Response(told, 200, {"content-type": MEDIA})
+
+
+_OPEN = sorted(OPEN)
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/healthz",
+        endpoint=healthz,
+        verb=None,
+        about="Whether the server can read its store.",
+        answers={200: wire.Health, 503: wire.Health},
+    ),
+    Route(
+        method="GET",
+        path="/metrics",
+        endpoint=metrics,
+        about="Counts, as Prometheus reads them.",
+        answers={200: MEDIA},
+        problems=(401, 403),
+    ),
+)

@@ -1,0 +1,248 @@
+"""Messages of any readable format, posted: one body after another of what may be one long conversation.
+
+A format is read by a decoder that remembers what came before, so a conversation that is posted in several bodies keeps
+its decoder for a while. Nobody is connected: a call that nothing more is heard of ends by its lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from typing import Annotated, Any, cast
+
+import msgspec
+from msgspec import Meta, structs
+from starlette.responses import Response
+
+from callslip import codec
+from callslip.errors import Conflict, Refused
+from callslip.events import Chunks, Draft, Event, Raw, SessionInfo
+from callslip.formats import registry
+from callslip.formats.conversations import Conversation, Conversations, joined
+from callslip.http import wire
+from callslip.http.gate import Principal
+from callslip.http.problems import Unsupported
+from callslip.http.visit import Route, Visit, answer
+from callslip.intake import session_name
+from callslip.ledger import Ledger
+from callslip.rows import SessionRow
+
+IDLE = 600.0
+"""For how many seconds a conversation is remembered after its last body."""
+MOST = 1000
+
+
+class PostQuery(msgspec.Struct, kw_only=True):
+    """What is posted. `chunks` says how texts come in pieces; `end=true` says that nothing more comes."""
+
+    format: Annotated[str, Meta(description="What is posted.", extra_json_schema={"enum": registry.readable()})] = (
+        "events"
+    )
+    chunks: Annotated[Chunks, Meta(description="How texts come in pieces, if not as usual.")] | None = None
+    end: Annotated[bool, Meta(description="Nothing more comes after this body.")] = False
+
+
+async def post(visit: Visit) -> Response:
+    """Take messages into a session. It comes to be with its first event, and belongs to whoever began it."""
+    name = session_name(visit.request.path_params["session"])
+    row = await visit.ledger.store.session(name)
+    who = await visit.admit(row or SessionRow(name=name))
+    query = visit.query(PostQuery)
+    key = visit.request.headers.get("idempotency-key", "")
+    body = await visit.raw()
+    posts = visit.server.posts
+    made = await posts.take(visit, who, name, query, key, body)
+    return answer(made, 201 if row is None else 200)
+
+
+# Whose a session is
+
+
+OWNER = "session:owner"
+
+
+def owned_by(who: Principal) -> Draft:
+    """What makes a new session theirs. Two people who begin it at once do not say the same, so that one is refused."""
+    return Draft(SessionInfo(owner=who.name), key="")
+
+
+async def write(
+    visit: Visit, who: Principal, session: str, drafts: Sequence[Event | Draft], *, source: str
+) -> list[Event]:
+    """Append; to a session that somebody else has begun meanwhile only what they may, and nothing before they may."""
+    try:
+        return await visit.ledger.append(session, drafts, source=source)
+    except Conflict:
+        row = await visit.ledger.store.session(session)
+        others = [draft for draft in drafts if not (isinstance(draft, Draft) and draft.key == OWNER)]
+        if row is None or row.owner == who.name or len(others) == len(drafts):
+            raise
+        await visit.admit(row)
+        return await visit.ledger.append(session, others, source=source)
+
+
+class _Talk:
+    """One conversation, between two bodies."""
+
+    def __init__(self, talks: Conversations) -> None:
+        self.talks = talks
+        self.lock = asyncio.Lock()
+        self.used = time.monotonic()
+
+
+class Posts:
+    """The conversations that are posted to one server."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._open: dict[tuple[str, str, str], _Talk] = {}
+
+    async def take(
+        self, visit: Visit, who: Principal, session: str, query: PostQuery, key: str, body: bytes
+    ) -> wire.Appended:
+        """What a body came to. One that was taken before by the same key comes to the same, and is not read again."""
+        mark = codec.digest(body)
+        known = await self._known(session, key, mark)
+        if known is not None:
+            return known
+        messages = list(_messages(body, visit.request.headers.get("content-type", "")))
+        place = (session, query.format, who.name)
+        talk = self._talk(place, session, query)
+        async with talk.lock, self._forgetting(place):
+            written = _Written(self._ledger, visit, who, query.format, f"http:{key}:" if key else "", mark)
+            for message in messages:
+                for one, part, drafts in talk.talks.read(message):
+                    one.keep(part, written.keyed(drafts))
+            if query.end:
+                for one in talk.talks.all.values():
+                    one.keep(None, written.keyed(one.decoder.close("eof")))
+                self._open.pop(place, None)
+            await written.admitted(talk.talks)
+            await talk.talks.flush(written.write)
+        return await written.told(session)
+
+    @contextlib.asynccontextmanager
+    async def _forgetting(self, place: tuple[str, str, str]) -> AsyncGenerator[None]:
+        """After a body that was refused the conversation begins anew: its decoder has read what nobody wrote."""
+        try:
+            yield
+        except BaseException:
+            self._open.pop(place, None)
+            raise
+
+    def _talk(self, place: tuple[str, str, str], session: str, query: PostQuery) -> _Talk:
+        now = time.monotonic()
+        for old in [at for at, talk in self._open.items() if talk.used < now - IDLE and not talk.lock.locked()]:
+            del self._open[old]
+        if place not in self._open:
+            if len(self._open) >= MOST:
+                del self._open[next(iter(self._open))]
+
+            def named(name: str) -> str:
+                return session if not name else joined(session, ":", name)
+
+            self._open[place] = _Talk(Conversations(query.format, named, chunks=query.chunks))
+        self._open[place].used = now
+        return self._open[place]
+
+    async def _known(self, session: str, key: str, mark: str) -> wire.Appended | None:
+        if not key:
+            return None
+        prefix, seqs = f"http:{key}:", list[int]()
+        after = prefix
+        while rows := await self._ledger.store.keys(session, after, MOST):
+            for row in rows:
+                if not row.key.startswith(prefix):
+                    break
+                if row.mark != mark:
+                    raise Conflict(f"the idempotency key {key!r} was used before with another body")
+                seqs.append(row.seq)
+            after = rows[-1].key
+            if not after.startswith(prefix):
+                break
+        return wire.Appended(session=session, seq=max(seqs), appended=len(set(seqs))) if seqs else None
+
+
+class _Written:
+    """What one body writes."""
+
+    def __init__(self, ledger: Ledger, visit: Visit, who: Principal, format: str, keys: str, mark: str) -> None:
+        self._ledger = ledger
+        self._visit = visit
+        self._who = who
+        self._source = "" if format == "events" else format
+        self._keys = keys
+        self._mark = mark
+        self._count = 0
+        self._made: dict[str, list[Event]] = {}
+
+    def keyed(self, drafts: list[Draft]) -> list[Draft]:
+        """Drafts with keys of their own: the body's, and their number in it."""
+        for draft in drafts:
+            if isinstance(draft.event, SessionInfo) and draft.event.owner is not msgspec.UNSET:
+                raise Refused("owner", "is whoever began the session; nobody else can say it")
+        if not self._keys:
+            return drafts
+        first, self._count = self._count, self._count + len(drafts)
+        return [
+            structs.replace(draft, key=f"{self._keys}{first + number:08}", mark=self._mark)
+            for number, draft in enumerate(drafts)
+        ]
+
+    async def admitted(self, talks: Conversations) -> None:
+        """Every session that the body speaks of must be one that they may write to; a new one becomes theirs."""
+        for talk in talks.all.values():
+            if talk.session in self._made or not talk.waiting:
+                continue
+            row = await self._ledger.store.session(talk.session)
+            await self._visit.admit(row or SessionRow(name=talk.session))
+            self._made[talk.session] = []
+            if row is None:
+                talk.waiting.insert(0, (None, [owned_by(self._who)]))
+
+    async def write(self, talk: Conversation, drafts: list[Draft]) -> None:
+        made = await write(self._visit, self._who, talk.session, drafts, source=self._source)
+        self._made.setdefault(talk.session, []).extend(
+            event for event in made if not (isinstance(event, SessionInfo) and event.owner is not msgspec.UNSET)
+        )
+
+    async def told(self, session: str) -> wire.Appended:
+        seqs = {name: max((event.seq for event in made), default=0) for name, made in self._made.items()}
+        made = [event for events in self._made.values() for event in events]
+        raw = sum(isinstance(event, Raw) for event in made)
+        others = {name: seq for name, seq in seqs.items() if name != session}
+        return wire.Appended(
+            session=session, seq=seqs.get(session, 0), appended=len(made), not_understood=raw, others=others
+        )
+
+
+def _messages(body: bytes, kind: str) -> Iterator[Any]:
+    """The messages of a body: a JSON array of them, one alone, or one a line."""
+    media = kind.partition(";")[0].strip().lower()
+    if media in ("application/x-ndjson", "application/jsonl"):
+        for number, line in enumerate(body.split(b"\n"), 1):
+            if line.strip():
+                yield codec.parse(line, field=f"line {number}")
+    elif media in ("", "application/json"):
+        found = codec.parse(body, field="body", max_bytes=len(body) + 1)
+        yield from cast("list[Any]", found) if isinstance(found, list) else [found]
+    else:
+        raise Unsupported(f"{media} is not read here: application/json or application/x-ndjson")
+
+
+ROUTES = (
+    Route(
+        method="POST",
+        path="/v1/sessions/{session}/events",
+        endpoint=post,
+        verb="write",
+        about="Take messages of any readable format into a session.",
+        query=PostQuery,
+        headers={"idempotency-key": "A name for this body: posted again under it, it changes nothing."},
+        body="application/json, application/x-ndjson",
+        answers={200: wire.Appended, 201: wire.Appended},
+        problems=(400, 401, 403, 404, 409, 413, 415, 503, 507),
+    ),
+)

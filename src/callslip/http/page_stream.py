@@ -1,0 +1,183 @@
+"""One connection for a page: several sessions and topics at once, with one cursor for all of them.
+
+A frame names its session or topic. The cursor is the id of the last frame: the seq of each session, so that whoever
+comes back gets the patches since then. Topics are told whole to whoever comes; they are short.
+"""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any
+from urllib.parse import quote, unquote
+
+import msgspec
+from starlette.responses import Response
+
+from callslip import reading
+from callslip.errors import Gone, NotFound, Refused
+from callslip.http import live, sse
+from callslip.http.gate import Forbidden
+from callslip.http.lines import woken
+from callslip.http.sessions import limit_of
+from callslip.http.topics import TOPICS, Topic
+from callslip.http.visit import Route, Visit
+
+MOST = 20
+
+
+class PageQuery(msgspec.Struct, kw_only=True):
+    """What a page follows: sessions by name, topics, both any number of times; `limit` entries of each at first."""
+
+    session: list[str] = []
+    topic: list[str] = []
+    after: str = ""
+    limit: int | None = None
+
+
+async def stream(visit: Visit) -> Response:
+    """Sessions and topics as they go on, on one connection."""
+    await visit.admit()
+    query = visit.query(PageQuery)
+    _check(query)
+    limit = limit_of(visit, query.limit)
+    cursors = _cursors(visit.request.headers.get("last-event-id") or query.after)
+    followed = [await _Session.of(visit, name, cursors.get(name), limit) for name in dict.fromkeys(query.session)]
+    work = partial(_write, visit, followed, list(dict.fromkeys(query.topic)))
+    return sse.Stream(work, sse.HEADERS, visit.server.limits.stall)
+
+
+def _check(query: PageQuery) -> None:
+    unknown = sorted(set(query.topic) - set(TOPICS))
+    if unknown:
+        raise Refused("topic", f"{unknown[0]!r} is none; there are {', '.join(TOPICS)}")
+    if not query.session and not query.topic:
+        raise Refused("session", "name a session or a topic to follow")
+    if len(query.session) > MOST:
+        raise Refused("session", "are too many for one connection", MOST)
+
+
+def _cursors(said: str) -> dict[str, int]:
+    """Where the page was in each session, as the id of a frame told it."""
+    cursors: dict[str, int] = {}
+    for pair in said.split():
+        name, _, seq = pair.rpartition(":")
+        if not name or not (seq.isascii() and seq.isdigit() and len(seq) < 19):
+            raise Refused("after", "is no cursor of this stream")
+        cursors[unquote(name)] = int(seq)
+    return cursors
+
+
+class _Session:
+    """One session, and how far this page has it."""
+
+    def __init__(self, name: str, seq: int | None, limit: int) -> None:
+        self.name = name
+        self.seq = seq or 0
+        self._new = seq is None
+        self._limit = limit
+
+    @classmethod
+    async def of(cls, visit: Visit, name: str, seq: int | None, limit: int) -> _Session:
+        row = await visit.session(name)
+        if seq is not None and seq > row.head:
+            raise Refused("after", f"{seq} is not a seq of session {name!r}, which goes to {row.head}")
+        if seq is not None and seq < row.low:
+            raise Gone(seq, row.low)
+        return cls(name, seq, limit)
+
+    async def open(self, visit: Visit, numbered: live.Numbered, write: sse.Write) -> None:
+        """What the page needs to go on with the line."""
+        self.numbered, self.line = numbered, numbered.line
+        if self._new or await numbered.is_far(self.seq):
+            snapshot = await reading.snapshot(visit.ledger.store, self.name, limit=self._limit)
+            await write(sse.frame(sse.encode(snapshot), event="snapshot"))
+            self.seq = snapshot.seq
+        async for reached, piece in numbered.caught_up(self.seq):
+            await write(piece)
+            self.seq = reached
+
+    async def more(self) -> bytes:
+        data = self.line.after(self.seq + 1)
+        self.seq = max(self.seq, self.line.next - 1)
+        return data
+
+
+class _Topic:
+    """One topic, and how far this page has it."""
+
+    def __init__(self, visit: Visit, topic: Topic) -> None:
+        self._visit = visit
+        self._topic = topic
+        self._number = topic.line.next
+        self.line = topic.line
+
+    async def open(self, write: sse.Write) -> None:
+        names = {session for session, _ in self._topic.rows.values()}
+        await write(self._topic.whole({name for name in names if await self._may(name)}))
+
+    async def more(self) -> bytes:
+        changes = self._topic.after(self._number)
+        self._number = self.line.next
+        return b"".join([frame for session, frame in changes if await self._may(session)])
+
+    async def _may(self, session: str) -> bool:
+        """Also of a session that was deleted just now: its name was theirs to know."""
+        row = await self._visit.ledger.store.session(session)
+        try:
+            await self._visit.admit(row, "read")
+        except (NotFound, Forbidden):
+            return False
+        return True
+
+
+async def _write(visit: Visit, sessions: list[_Session], topics: list[str], write: sse.Write) -> None:
+    hub = visit.server.hub
+    with hub.reader():
+        async with AsyncExitStack() as stack:
+            await write(sse.retry(visit.server.limits.retry))
+            for one in sessions:
+                await one.open(visit, await stack.enter_async_context(hub.by_seq(one.name, "page")), write)
+            followed: list[Any] = [*sessions]
+            for name in topics:
+                topic = _Topic(visit, await stack.enter_async_context(hub.by_topic(name)))
+                await topic.open(write)
+                followed.append(topic)
+            await write(_cursor(sessions))
+            await _follow(followed, sessions, write)
+
+
+async def _follow(followed: list[Any], sessions: list[_Session], write: sse.Write) -> None:
+    lines = [one.line for one in followed]
+    beats = [line.beats for line in lines]
+    while not any(line.ended for line in lines):
+        data = b"".join([await one.more() for one in followed])
+        if data:
+            await write(data + _cursor(sessions))
+        elif beats != [line.beats for line in lines]:
+            await write(sse.HEARTBEAT)
+        else:
+            await woken(lines)
+            continue
+        beats = [line.beats for line in lines]
+
+
+def _cursor(sessions: list[_Session]) -> bytes:
+    """A frame that shows nothing and moves the cursor."""
+    if not sessions:
+        return b""
+    return b"id: " + " ".join(f"{quote(one.name, safe='')}:{one.seq}" for one in sessions).encode() + b"\n\n"
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/v1/stream",
+        endpoint=stream,
+        about="Sessions and topics as they go on, on one connection: snapshots, patches, rows.",
+        query=PageQuery,
+        headers={"last-event-id": "The cursor to go on from, as browsers send it."},
+        answers={200: "text/event-stream"},
+        problems=(400, 401, 403, 404, 410, 503),
+    ),
+)

@@ -1,0 +1,319 @@
+"""Sessions over HTTP: the list, one in any format and by pages, and its streams."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from functools import partial
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+from starlette.responses import Response
+
+from callslip import codec, reading
+from callslip.entries import Snapshot
+from callslip.errors import Gone, Refused
+from callslip.formats import registry
+from callslip.http import live, sse, wire
+from callslip.http.visit import Route, Server, Visit, answer
+from callslip.rows import SessionRow
+from callslip.store.protocol import read_cursor
+
+NATIVE = ("entries", "events")
+
+Limit = Annotated[int, Meta(ge=1, description="How many at most.")]
+Seq = Annotated[int, Meta(ge=0)]
+Cursor = Annotated[str, Meta(description="The cursor of the page before.")]
+Written = Annotated[str, Meta(extra_json_schema={"enum": sorted({*NATIVE, *registry.writable()})})]
+Streamed = Annotated[str, Meta(extra_json_schema={"enum": sorted({*NATIVE, *registry.streamable()})})]
+
+
+class ListQuery(msgspec.Struct, kw_only=True):
+    """Which sessions. `prefix` is how their names begin."""
+
+    limit: Limit | None = None
+    cursor: Cursor = ""
+    prefix: Annotated[str, Meta(description="How the names begin.")] = ""
+
+
+async def sessions(visit: Visit) -> Response:
+    """Sessions, the last written first: those that whoever asks may read."""
+    await visit.admit()
+    query = visit.query(ListQuery)
+    limit = limit_of(visit, query.limit)
+    found: list[wire.SessionOut] = []
+    cursor = query.cursor
+    while True:
+        page = await visit.ledger.sessions(limit=limit - len(found), cursor=cursor, prefix=query.prefix)
+        found += [wire.session_out(row) for row in page.items if await visit.may_see(row.name)]
+        cursor = page.cursor
+        if not cursor or len(found) >= limit:
+            return answer(wire.Sessions(sessions=found, cursor=cursor))
+
+
+def limit_of(visit: Visit, given: int | None) -> int:
+    """How many items to give."""
+    limits = visit.server.limits
+    if given is not None and not 1 <= given <= limits.most:
+        raise Refused("limit", f"must be from 1 to {limits.most}", limits.most)
+    return limits.page if given is None else given
+
+
+# One session
+
+
+class ReadQuery(msgspec.Struct, kw_only=True):
+    """How to see a session: in which format, as of which event, which page; and how long to wait for news of it."""
+
+    format: Annotated[Written, Meta(description="In which format.")] = "entries"
+    at: Annotated[Seq, Meta(description="As it stood after this event.")] | None = None
+    limit: Limit | None = None
+    cursor: Cursor = ""
+    wait: Annotated[float, Meta(ge=0, description="Seconds to wait for news, if the ETag is still right.")] = 0.0
+
+
+async def session(visit: Visit) -> Response:
+    """A session in a format. With an ETag that is still right it is not sent again, after `wait` seconds at most."""
+    row = await visit.session(visit.request.path_params["session"])
+    query = visit.query(ReadQuery)
+    _check(visit, row, query)
+    etag = _etag(row, query)
+    if etag in visit.request.headers.get("if-none-match", ""):
+        if not await _news(visit, row, query):
+            return Response(None, 304, {"etag": etag})
+        row = await visit.session(row.name)
+        etag = _etag(row, query)
+    headers = {"etag": etag, "cache-control": "private, no-cache"}
+    entry = None if query.format in NATIVE else registry.find(query.format)
+    if entry is not None and entry.document:
+        return Response(await _document(visit, row, query), 200, headers, entry.media)
+    return answer(await _read(visit, row, query), headers=headers)
+
+
+def _check(visit: Visit, row: SessionRow, query: ReadQuery) -> None:
+    paged = bool(query.limit or query.cursor)
+    if query.format not in NATIVE and query.format not in registry.writable():
+        raise Refused("format", f"{query.format!r} cannot be written; these can: {', '.join(_written())}")
+    if paged and query.format not in NATIVE and not registry.find(query.format).paged:
+        raise Refused("limit", f"{query.format} has no pages: it is whole or nothing")
+    if query.at is not None and (paged or query.wait):
+        raise Refused("at", "goes with no page and no wait")
+    if query.at is not None and not 0 <= query.at <= row.head:
+        raise Refused("at", f"{query.at} is not a seq of this session, which goes to {row.head}")
+    if query.at is not None and query.at < row.low:
+        raise Gone(query.at, row.low)
+    if query.wait < 0 or query.wait > visit.server.limits.wait:
+        raise Refused("wait", f"must be from 0 to {visit.server.limits.wait:g} seconds")
+    limit_of(visit, query.limit)
+
+
+def _written() -> list[str]:
+    return sorted({*NATIVE, *registry.writable()})
+
+
+def _etag(row: SessionRow, query: ReadQuery) -> str:
+    """Changes with everything that may change the answer: a session that came again by its name has another number."""
+    shown = codec.digest(codec.encode([query.format, query.at, query.limit, query.cursor]))
+    return f'"{row.id}.{row.head}.{row.low}.{shown[:8]}"'
+
+
+async def _news(visit: Visit, row: SessionRow, query: ReadQuery) -> bool:
+    """Whether anything happens in a session within the time that the reader waits."""
+    if not query.wait:
+        return False
+    try:
+        async with asyncio.timeout(query.wait), aclosing(visit.ledger.follow(row.name, row.head)) as news:
+            async for _ in news:
+                return True
+    except TimeoutError:
+        pass
+    return False
+
+
+async def _read(visit: Visit, row: SessionRow, query: ReadQuery) -> wire.Document:
+    if query.format == "events":
+        return await _events(visit, row, query)
+    if query.format == "entries":
+        return await _entries(visit, row, query)
+    return await _messages(visit, row, query)
+
+
+async def _events(visit: Visit, row: SessionRow, query: ReadQuery) -> wire.Document:
+    """The log, oldest first; the cursor is the seq to go on after."""
+    (after,) = read_cursor(f"[{query.cursor}]", int) if query.cursor else (row.low,)
+    if after < row.low:
+        raise Gone(after, row.low)
+    last = row.head if query.at is None else query.at
+    if after > last:
+        raise Refused("cursor", f"{after} is not a seq of this session, which goes to {last}")
+    limit = limit_of(visit, query.limit) if query.limit or query.cursor else last - after
+    rows: list[tuple[int, bytes]] = []
+    while after < last and len(rows) < limit:
+        wanted = min(limit - len(rows), last - after, visit.ledger.settings.read_page)
+        page = await visit.ledger.store.events(row.name, after, wanted)
+        if not page:
+            break
+        rows += page
+        after = rows[-1][0]
+    told = [msgspec.Raw(body) for _, body in rows]
+    return wire.Document(session=row.name, seq=last, events=told, cursor=str(after) if after < last else "")
+
+
+async def _entries(visit: Visit, row: SessionRow, query: ReadQuery) -> wire.Document:
+    """Entries, oldest first; pages go from the newest back."""
+    if query.at is not None:
+        return _whole(await visit.ledger.state_at(row.name, query.at))
+    (before,) = read_cursor(f"[{query.cursor}]", int) if query.cursor else (reading.ALL,)
+    paged = bool(query.limit or query.cursor)
+    limit = limit_of(visit, query.limit) + 1 if paged else reading.ALL
+    found = await visit.ledger.snapshot(row.name, limit=limit, before=before)
+    more = paged and len(found.entries) == limit
+    kept = found.entries[1:] if more else found.entries
+    return _told(found, kept, str(kept[0].id) if more else "")
+
+
+def _whole(state: Any) -> wire.Document:
+    found: Snapshot = state.snapshot()
+    return _told(found, found.entries, "")
+
+
+def _told(found: Snapshot, entries: list[Any], cursor: str) -> wire.Document:
+    return wire.Document(session=found.session, seq=found.seq, info=found.info, entries=entries, cursor=cursor)
+
+
+async def _messages(visit: Visit, row: SessionRow, query: ReadQuery) -> wire.Document:
+    entry, encode = registry.find(query.format), registry.encoder(query.format)
+    if query.limit or query.cursor:
+        limit, ledger = limit_of(visit, query.limit), visit.ledger
+        page = await reading.messages(
+            ledger.store, row.name, encode, limit=limit, cursor=query.cursor, newest_first=entry.newest_first
+        )
+        return wire.Document(session=row.name, seq=page.seq, messages=page.messages, cursor=page.cursor)
+    seq, source = await _source(visit, row, query)
+    return wire.Document(session=row.name, seq=seq, messages=encode(source), cursor="")
+
+
+async def _source(visit: Visit, row: SessionRow, query: ReadQuery) -> tuple[int, Any]:
+    """A session whole, now or at an event."""
+    if query.at is None:
+        found = await visit.ledger.snapshot(row.name)
+        return found.seq, found
+    state = await visit.ledger.state_at(row.name, query.at)
+    return state.seq, state.snapshot()
+
+
+async def _document(visit: Visit, row: SessionRow, query: ReadQuery) -> bytes:
+    return registry.document(query.format)((await _source(visit, row, query))[1])
+
+
+# Streams
+
+
+class StreamQuery(msgspec.Struct, kw_only=True):
+    """What to follow: `after` which event, or which `turn`. With `follow=false` it ends where the session stands."""
+
+    format: Annotated[Streamed, Meta(description="In which format.")] = "entries"
+    after: Annotated[Seq, Meta(description="Go on after this event; for events and entries.")] | None = None
+    turn: Annotated[str, Meta(description="Which turn; for the formats that go by turn.")] = ""
+    limit: Annotated[Limit, Meta(description="How many entries the snapshot has at most.")] | None = None
+    follow: Annotated[bool, Meta(description="Whether to go on when all that is there has been sent.")] = True
+
+
+async def stream(visit: Visit) -> Response:
+    """A session as it goes on, as server-sent events."""
+    row = await visit.session(visit.request.path_params["session"])
+    query = visit.query(StreamQuery)
+    if query.format in NATIVE:
+        return _by_seq(visit, row, query)
+    streaming = registry.streaming(query.format)
+    if query.after is not None or query.limit is not None:
+        raise Refused("after", f"{query.format} is replayed from the start of its turn; it has no cursor")
+    work = partial(write_turn, visit.server, row.name, query.format, query.turn, query.follow)
+    return sse.Stream(work, streaming.headers, visit.server.limits.stall)
+
+
+def _by_seq(visit: Visit, row: SessionRow, query: StreamQuery) -> Response:
+    if query.turn:
+        raise Refused("turn", f"{query.format} has all turns")
+    after = cursor_of(visit, query.after)
+    if after is not None and not 0 <= after <= row.head:
+        raise Refused("after", f"{after} is not a seq of this session, which goes to {row.head}")
+    if after is not None and after < row.low:
+        raise Gone(after, row.low)
+    limit = reading.ALL if query.limit is None else limit_of(visit, query.limit)
+    work = partial(_write_by_seq, visit.server, row, query.format, after, limit, query.follow)
+    return sse.Stream(work, sse.HEADERS, visit.server.limits.stall)
+
+
+def cursor_of(visit: Visit, given: int | None) -> int | None:
+    """Where a reader was: what it says in the query, or what its browser remembers of the last connection."""
+    said = visit.request.headers.get("last-event-id", "")
+    if not said:
+        return given
+    if not (said.isascii() and said.isdigit() and len(said) < 19):
+        raise Refused("last-event-id", "is no seq")
+    return max(int(said), given or 0)
+
+
+async def _write_by_seq(
+    server: Server, row: SessionRow, format: str, after: int | None, limit: int, follow: bool, write: sse.Write
+) -> None:
+    with server.hub.reader():
+        await write(sse.retry(server.limits.retry))
+        async with server.hub.by_seq(row.name, format) as numbered:
+            if format == "entries" and (after is None or await numbered.is_far(after)):
+                snapshot = await server.ledger.snapshot(row.name, limit=limit)
+                await write(live.snapshot_frame(snapshot))
+                after = snapshot.seq
+            after = row.low if after is None else after
+            async for reached, piece in numbered.caught_up(after):
+                await write(piece)
+                after = reached
+            if follow:
+                await live.follow(numbered.line, after + 1, write)
+
+
+async def write_turn(server: Server, session: str, format: str, turn: str, follow: bool, write: sse.Write) -> None:
+    """A turn from its start, and as it goes on."""
+    with server.hub.reader():
+        async with server.hub.by_turn(session, format, turn) as source:
+            number = source.line.next
+            await write(source.replay())
+            if follow:
+                await live.follow(source.line, number, write, source.streaming.alive)
+            else:
+                await write(source.streaming.done)
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/v1/sessions",
+        endpoint=sessions,
+        about="Sessions, the last written first.",
+        query=ListQuery,
+        answers={200: wire.Sessions},
+        problems=(400, 401, 403),
+    ),
+    Route(
+        method="GET",
+        path="/v1/sessions/{session}",
+        endpoint=session,
+        about="A session in a format, whole, by pages, or as it stood after an event.",
+        query=ReadQuery,
+        headers={"if-none-match": "The ETag of what you have: 304 if it is still right, after `wait` seconds."},
+        answers={200: wire.Document, 304: None},
+        problems=(400, 401, 403, 404, 410),
+    ),
+    Route(
+        method="GET",
+        path="/v1/sessions/{session}/stream",
+        endpoint=stream,
+        about="A session as it goes on. events and entries go by seq, the other formats by turn.",
+        query=StreamQuery,
+        headers={"last-event-id": "The seq to go on after, as browsers send it."},
+        answers={200: "text/event-stream"},
+        problems=(400, 401, 403, 404, 410, 503),
+    ),
+)

@@ -1,0 +1,56 @@
+"""Spans for whoever runs OpenTelemetry already: a session's calls as objects that any exporter of the SDK takes.
+
+    exporter.export(callslip.otel.spans(await ledger.snapshot("thread-1")))
+
+Needs the extra `otel`. What the spans say, and which there are, is decided in `formats/otel/spans.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from callslip.formats.otel.encode import NAME
+from callslip.formats.otel.spans import Source, Span, spans_of
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.trace import SpanContext, Status
+
+
+def spans(source: Source, *, content: bool = False) -> list[ReadableSpan]:
+    """A session's spans. Given again after more has happened, those that were there before are the same ones."""
+    return [_readable(span) for span in spans_of(source, content=content)]
+
+
+def _readable(span: Span) -> ReadableSpan:
+    from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+    from opentelemetry.trace import SpanKind
+
+    return ReadableSpan(
+        name=span.name,
+        context=_context(span.trace, span.span),
+        parent=_context(span.trace, span.parent) if span.parent else None,
+        resource=Resource({SERVICE_NAME: NAME}),
+        attributes=span.attributes,
+        kind=SpanKind.INTERNAL,
+        status=_status(span),
+        start_time=span.start,
+        end_time=span.end,
+        instrumentation_scope=InstrumentationScope(NAME),
+    )
+
+
+def _context(trace: str, span: str) -> SpanContext:
+    from opentelemetry.trace import SpanContext, TraceFlags
+
+    return SpanContext(int(trace, 16), int(span, 16), is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+
+
+def _status(span: Span) -> Status:
+    from opentelemetry.trace import Status, StatusCode
+
+    if not span.failed:
+        return Status()
+    return Status(StatusCode.ERROR, span.message or None)

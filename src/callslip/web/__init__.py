@@ -1,0 +1,1 @@
+"""The page, as files: no build step, nothing from elsewhere."""

@@ -1,0 +1,132 @@
+/** What `callslip.js` gives: sessions and topics of a Callslip server, kept up to date. */
+
+export type Status = "closed" | "connecting" | "resuming" | "live" | "waiting" | "refused";
+export type TopicName = "sessions" | "inbox" | "commands";
+
+export type State =
+  | "queued" | "awaiting_approval" | "running"
+  | "completed" | "failed" | "denied" | "cancelled" | "expired" | "lost";
+
+interface Common {
+  id: number;
+  at?: number;
+  turn?: string;
+}
+export interface Message extends Common {
+  type: "message";
+  role: "user" | "assistant" | string;
+  content: string;
+  messageId?: string;
+  streaming?: boolean;
+  blocks?: unknown;
+}
+export interface Thought extends Common {
+  type: "thought";
+  content: string;
+  messageId?: string;
+  streaming?: boolean;
+}
+export interface ToolCall extends Common {
+  type: "tool_call";
+  callId: string;
+  toolCallId: string;
+  status: State;
+  toolName?: string;
+  rawToolName?: string;
+  title?: string;
+  kind?: string;
+  rawInput?: unknown;
+  inputText?: string;
+  content?: unknown;
+  locations?: unknown;
+  output?: unknown;
+  outputText?: string;
+  progress?: unknown;
+  error?: unknown;
+  reason?: string;
+  exitStatus?: unknown;
+  truncated?: boolean;
+  blob?: { hash: string; size: number; media?: string };
+  scope?: "turn" | "detached" | string;
+  approval?: string;
+  startedAt?: number;
+  endedAt?: number;
+  late?: number;
+}
+export interface PermissionRequest extends Common {
+  type: "permission_request";
+  requestId: string;
+  callId: string;
+  toolCallId?: string;
+  state?: string;
+  toolName?: string;
+  description?: string;
+  options?: unknown[];
+  rawInput?: unknown;
+  schema?: unknown;
+  expiresAt?: number;
+  responseOption?: string;
+  responseTime?: number;
+  by?: string;
+  reason?: string;
+}
+export interface Plan extends Common {
+  type: "plan";
+  entries: unknown[];
+}
+export interface ModeChange extends Common {
+  type: "mode_change";
+  previousModeId: string;
+  newModeId: string;
+}
+export interface Meta extends Common {
+  type: "meta";
+  [name: string]: unknown;
+}
+export type Entry = Message | Thought | ToolCall | PermissionRequest | Plan | ModeChange | Meta;
+
+export type Patch =
+  | { op: "put"; entry: Entry }
+  | { op: "set"; id: number; fields: Record<string, unknown> }
+  | { op: "append"; id: number; field: string; offset: number; text: string };
+
+export interface Session {
+  name: string;
+  seq: number;
+  info: Record<string, unknown>;
+  entries: Map<number, Entry>;
+}
+
+export interface Options {
+  /** Where the server stands; "" is where the page came from. */
+  url?: string;
+  sessions?: string[];
+  topics?: TopicName[];
+  /** A bearer token; a page of the server itself has a cookie instead. */
+  token?: string;
+  /** How many of a session's newest entries come at first. */
+  limit?: number;
+  onChange?: (event: "snapshot" | "patches" | "topic" | "row", told: any, client: Callslip) => void;
+  onStatus?: (status: Status, client: Callslip) => void;
+  fetch?: typeof fetch;
+}
+
+export class Callslip {
+  constructor(options?: Options);
+  readonly sessions: Map<string, Session>;
+  readonly topics: Map<TopicName, Map<string, Record<string, unknown>>>;
+  readonly cursor: string;
+  readonly status: Status;
+  readonly error?: Error;
+  /** Follow until `close`, or until the server refuses. */
+  open(): Promise<void>;
+  close(): void;
+}
+
+export interface Frame {
+  id?: string;
+  event?: string;
+  data?: string;
+}
+export function apply(session: Session, patch: Patch): void;
+export function frames(body: AsyncIterable<Uint8Array>): AsyncGenerator<Frame>;

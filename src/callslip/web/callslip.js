@@ -1,0 +1,147 @@
+// Follows sessions and topics of a Callslip server: a snapshot, then patches, and after a lost line from where it was.
+// It has no rules of its own: what an entry is was decided by the server. Browsers and Node 18 or newer, no framework.
+
+/** Make one patch come true in a session. What is not loaded (an older page of entries) is left alone. */
+export function apply(session, patch) {
+  if (patch.op === "put") {
+    session.entries.set(patch.entry.id, patch.entry);
+    return;
+  }
+  const target = patch.id ? session.entries.get(patch.id) : session.info;
+  if (!target) return;
+  if (patch.op === "append") {
+    target[patch.field] = (target[patch.field] ?? "").slice(0, patch.offset) + patch.text;
+    return;
+  }
+  for (const [name, value] of Object.entries(patch.fields)) {
+    if (value === null) delete target[name];
+    else target[name] = value;
+  }
+}
+
+/** Server-sent events out of a body: {id, event, data}. A frame without data only moves the cursor. */
+export async function* frames(body) {
+  const decoder = new TextDecoder();
+  let rest = "";
+  for await (const piece of body) {
+    const blocks = (rest + decoder.decode(piece, { stream: true })).split("\n\n");
+    rest = blocks.pop();
+    for (const block of blocks) {
+      const frame = {};
+      for (const line of block.split("\n")) {
+        const at = line.indexOf(": ");
+        if (at > 0) frame[line.slice(0, at)] = line.slice(at + 2);
+      }
+      yield frame;
+    }
+  }
+}
+
+export class Callslip {
+  /** @param {import("./callslip.d.ts").Options} options */
+  constructor({ url = "", sessions = [], topics = [], token = "", limit, onChange, onStatus, fetch: ask } = {}) {
+    this.url = url.replace(/\/$/, "");
+    this.names = sessions;
+    this.topicNames = topics;
+    this.token = token;
+    this.limit = limit;
+    this.sessions = new Map();
+    this.topics = new Map();
+    this.cursor = "";
+    this.status = "closed";
+    this.onChange = onChange ?? (() => {});
+    this.onStatus = onStatus ?? (() => {});
+    this.ask = ask ?? ((...given) => fetch(...given));
+    this.wait = 0;
+  }
+
+  /** Follow until `close` is called, or until the server says that there is nothing to follow. */
+  async open() {
+    this.closed = false;
+    while (!this.closed) {
+      this.controller = new AbortController();
+      try {
+        if ((await this.once()) === "refused") return;
+      } catch (error) {
+        if (this.closed) break;
+        this.error = error;
+      }
+      if (!this.closed) await this.pause();
+    }
+    this.say("closed");
+  }
+
+  close() {
+    this.closed = true;
+    this.controller?.abort();
+    this.wake?.();
+  }
+
+  async once() {
+    this.say(this.cursor ? "resuming" : "connecting");
+    const query = new URLSearchParams();
+    for (const name of this.names) query.append("session", name);
+    for (const name of this.topicNames) query.append("topic", name);
+    if (this.limit) query.set("limit", this.limit);
+    const headers = { accept: "text/event-stream" };
+    if (this.token) headers.authorization = `Bearer ${this.token}`;
+    if (this.cursor) headers["last-event-id"] = this.cursor;
+    const signal = this.controller.signal;
+    const answer = await this.ask(`${this.url}/v1/stream?${query}`, { headers, signal, cache: "no-store" });
+    if (answer.status === 410 || (answer.status === 400 && this.cursor)) this.cursor = ""; // a snapshot, then
+    else if (answer.status >= 400 && answer.status < 500) return this.refuse(answer);
+    if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
+    this.say("live");
+    for await (const frame of frames(answer.body)) this.take(frame);
+  }
+
+  async refuse(answer) {
+    this.error = new Error((await answer.json().catch(() => ({}))).detail ?? `the server answered ${answer.status}`);
+    this.closed = true;
+    this.say("refused");
+    return "refused";
+  }
+
+  take(frame) {
+    this.wait = 0;
+    if (frame.data) this.change(frame.event, JSON.parse(frame.data));
+    if (frame.id) this.cursor = frame.id;
+  }
+
+  change(event, told) {
+    if (event === "snapshot") {
+      const entries = new Map(told.entries.map((entry) => [entry.id, entry]));
+      this.sessions.set(told.session, { name: told.session, seq: told.seq, info: told.info, entries });
+    } else if (event === "patches") {
+      const session = this.sessions.get(told.session);
+      if (!session || told.seq <= session.seq) return;
+      for (const patch of told.patches) apply(session, patch);
+      session.seq = told.seq;
+    } else if (event === "topic") {
+      this.topics.set(told.topic, new Map(told.rows.map((row) => [rowId(told.topic, row), row])));
+    } else if (event === "row") {
+      const rows = this.topics.get(told.topic);
+      if (told.gone) rows.delete(told.id);
+      else rows.set(told.id, told.row);
+    }
+    this.onChange(event, told, this);
+  }
+
+  say(status) {
+    if (this.status === status) return;
+    this.status = status;
+    this.onStatus(status, this);
+  }
+
+  async pause() {
+    this.say("waiting");
+    const longest = (this.wait = Math.min(30_000, this.wait * 2 || 500));
+    await new Promise((resolve) => {
+      this.wake = resolve;
+      setTimeout(resolve, longest * (0.5 + Math.random() / 2));
+    });
+  }
+}
+
+const IDS = { sessions: "session", inbox: "approval", commands: "call" };
+const rowId = (topic, row) => row[IDS[topic]];

@@ -1,0 +1,74 @@
+"""Asking an ASGI app in this process: one request in, status, headers and body out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from starlette.datastructures import Headers
+
+Given = Mapping[str, str] | Sequence[tuple[str, str]]
+
+
+class Answer(NamedTuple):
+    """What came back. It unpacks as `status, headers, body`."""
+
+    status: int
+    headers: Headers
+    body: bytes
+
+
+def scope_of(
+    path: str,
+    headers: Given | None = None,
+    method: str = "GET",
+    *,
+    scheme: str = "http",
+    root_path: str = "",
+    host: str | None = "localhost:7890",
+) -> dict[str, Any]:
+    """The scope of a request. `host=None` leaves the Host header out; one among the headers goes before it."""
+    given = list(headers.items() if isinstance(headers, Mapping) else headers or [])
+    if host is not None and not any(name.lower() == "host" for name, _ in given):
+        given.insert(0, ("host", host))
+    where, _, query = path.partition("?")
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.4"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": scheme,
+        "path": unquote(where),
+        "raw_path": where.encode(),
+        "query_string": query.encode(),
+        "root_path": root_path,
+        "headers": [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in given],
+        "client": ("127.0.0.1", 50000),
+        "server": ("127.0.0.1", 7890),
+        "state": {},
+    }
+
+
+async def call(app: Any, scope: dict[str, Any], body: bytes = b"") -> Answer:
+    """The answer to one request, read to its end; the body is sent in one piece, then the client is gone."""
+    waiting: list[dict[str, Any]] = [{"type": "http.request", "body": body, "more_body": False}]
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return waiting.pop(0) if waiting else {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(dict(message))
+
+    await app(scope, receive, send)
+    (start,) = [message for message in sent if message["type"] == "http.response.start"]
+    pieces = [message.get("body", b"") for message in sent if message["type"] == "http.response.body"]
+    return Answer(start["status"], Headers(raw=list(start.get("headers", []))), b"".join(pieces))
+
+
+async def get(
+    app: Any, path: str, headers: Given | None = None, method: str = "GET", body: bytes = b"", **more: Any
+) -> Answer:
+    """One request; `more` goes to `scope_of`."""
+    return await call(app, scope_of(path, headers, method, **more), body)
