@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-PARTS = ("views", "commands", "page", "postgres")
+PARTS = ("commands", "page", "postgres")
 
 
 class Later(NamedTuple):
@@ -26,7 +26,7 @@ class Requirement(NamedTuple):
 
 
 R = Requirement
-VIEWS, TRACKER, PAGE, POSTGRES = (Later(part) for part in PARTS)
+TRACKER, PAGE, POSTGRES = (Later(part) for part in PARTS)
 
 CALLS = (
     R(
@@ -78,6 +78,8 @@ CALLS = (
             "tests/test_inputs.py::test_wherever_a_case_stops_every_call_has_ended",
             "tests/test_acp_captures.py::test_wherever_a_record_stops_every_call_has_ended_and_all_is_sound",
             "tests/test_wrap.py::test_an_agent_that_is_killed_within_a_call_ends_the_call",
+            "tests/test_wrap_approvals.py::test_when_wrap_is_killed_nothing_stays_pending",
+            "tests/test_wrap_approvals.py::test_a_client_that_hangs_up_leaves_nothing_pending",
         ),
     ),
     R(
@@ -99,6 +101,7 @@ CALLS = (
             "tests/test_laws.py::test_another_body_under_a_key_is_refused_and_leaves_no_trace",
             "tests/test_import.py::test_importing_a_file_twice_changes_nothing",
             "tests/test_inputs.py::test_a_case_read_twice_changes_nothing",
+            "tests/test_http.py::test_a_body_with_a_key_counts_once",
         ),
     ),
     R(
@@ -108,6 +111,8 @@ CALLS = (
             "tests/test_laws.py::test_events_are_numbered_from_one_without_gaps",
             "tests/test_processes.py::test_four_processes_write_and_a_fifth_follows",
             "tests/test_store.py::StoreSuite::test_time_running_backwards_changes_no_order",
+            "tests/test_live.py::test_a_reader_that_is_cut_off_again_and_again_misses_nothing",
+            "tests/test_live.py::test_a_cursor_is_honoured_from_the_query_or_the_header",
         ),
     ),
     R(
@@ -116,6 +121,9 @@ CALLS = (
         (
             "tests/test_laws.py::test_every_prefix_is_the_same_live_in_bulk_from_storage_and_in_the_browser",
             "tests/test_laws.py::test_the_store_with_checkpoints_anywhere_reads_as_the_fold_of_its_log",
+            "tests/test_live.py::test_a_page_that_is_cut_off_again_and_again_shows_the_session",
+            "tests/test_page_stream.py::test_the_page_holds_what_the_ledger_holds",
+            "tests/test_reading.py::test_a_state_resumed_anywhere_folds_on_alike",
         ),
     ),
     R(
@@ -143,6 +151,9 @@ CALLS = (
         (
             "tests/test_laws.py::test_writing_to_a_long_session_takes_the_statements_of_a_short_one",
             "tests/test_laws.py::test_a_long_text_is_held_in_few_pieces",
+            "tests/test_reading.py::test_a_page_costs_what_it_gives",
+            "tests/test_live.py::test_a_reader_that_is_far_behind_gets_a_snapshot",
+            "tests/test_ui.py::test_a_stream_grows_with_what_is_said",
         ),
     ),
     R(
@@ -151,6 +162,11 @@ CALLS = (
         (
             "tests/test_words.py::test_each_state_has_the_words_of_the_design",
             "tests/test_words.py::test_every_state_has_its_words",
+            "tests/test_ui.py::test_every_state_has_its_word_and_keeps_its_own",
+            "tests/test_vercel_v4.py::test_every_state_has_its_word",
+            "tests/test_ag_ui_out.py::test_every_state_has_its_word_and_keeps_its_own",
+            "tests/test_shell_out.py::test_every_state_has_its_word",
+            "tests/test_acp_out.py::test_every_state_has_its_word",
         ),
     ),
 )
@@ -190,6 +206,8 @@ SHELL = (
             "tests/test_shell_format.py::test_a_card_goes_from_queued_to_running_to_completed",
             "tests/test_shell_format.py::test_an_unknown_id_changes_no_other_card",
             "tests/test_agent.py::test_a_command_is_queued_before_the_model_has_finished_speaking",
+            "tests/test_shell_out.py::test_stream_and_history_agree_at_every_event",
+            "tests/test_shell_out.py::test_events_of_a_card_come_in_order_and_done_comes_once",
         ),
     ),
     R(
@@ -220,7 +238,15 @@ SHELL = (
             "tests/test_shell_executor.py::test_memory_stays_within_the_cap_whatever_is_printed",
         ),
     ),
-    R("S0.8", "Stored history in this format is a list of text and tool parts.", VIEWS),
+    R(
+        "S0.8",
+        "Stored history in this format is a list of text and tool parts.",
+        (
+            "tests/test_shell_out.py::test_stored_messages_are_read_back",
+            "tests/test_shell_out.py::test_the_history_is_that_of_its_turns",
+            "tests/test_shell_out.py::test_stream_and_history_agree_at_every_event",
+        ),
+    ),
     R(
         "S0.9",
         "Finding commands, formatting results and cutting output can be called as plain functions.",
@@ -240,6 +266,7 @@ ACT_OBSERVE = (
         (
             "tests/test_act_observe.py::test_either_spelling_is_read",
             "tests/test_agent.py::test_every_way_out_of_an_execution_is_observed",
+            "tests/test_act_observe_out.py::test_stream_and_timeline_agree_at_every_event",
         ),
     ),
     R(
@@ -248,6 +275,8 @@ ACT_OBSERVE = (
         (
             "tests/test_agent.py::test_every_way_out_of_an_execution_is_observed",
             "tests/test_act_observe.py::test_every_way_out_is_an_end",
+            "tests/test_act_observe_out.py::test_every_way_out_is_observed",
+            "tests/test_act_observe_out.py::test_every_execution_is_observed_once",
         ),
     ),
     R(
@@ -283,6 +312,8 @@ ACT_OBSERVE = (
             "tests/test_agent.py::test_every_way_out_of_an_execution_is_observed",
             "tests/test_act_observe.py::test_items_of_a_timeline_are_read_too",
             "tests/test_act_observe.py::test_a_name_that_was_not_known_names_nothing",
+            "tests/test_act_observe_out.py::test_stream_and_timeline_agree_at_every_event",
+            "tests/test_act_observe_out.py::test_a_tool_is_unknown_only_without_a_name",
         ),
     ),
     R(
@@ -292,6 +323,7 @@ ACT_OBSERVE = (
             "tests/test_faults.py::test_a_newer_ledger_that_only_added_is_opened",
             "tests/test_faults.py::test_a_newer_ledger_that_we_cannot_read_is_left_alone",
             "tests/test_faults.py::test_migrations_bring_an_older_ledger_up_to_date",
+            "tests/test_store.py::test_the_first_version_still_reads_and_writes_the_file",
         ),
     ),
     R("S1.8", "The order in which to upgrade servers and readers, and how to check it, is written down.", PAGE),
@@ -356,6 +388,8 @@ ENTRIES = (
         (
             "tests/test_python_api.py::test_requests_and_answers_survive_a_restart",
             "tests/test_python_api.py::test_the_second_answer_learns_of_the_first",
+            "tests/test_approvals.py::test_arguments_that_change_at_the_same_moment_are_never_the_ones_that_run",
+            "tests/test_http.py::test_an_answer_counts_once",
         ),
     ),
     R(
@@ -408,6 +442,7 @@ ENTRIES = (
             "tests/test_acp_captures.py::test_a_request_that_was_answered_shows_its_answer",
             "tests/test_acp.py::test_an_answer_is_shown_on_its_request_and_leaves_nothing_pending",
             "tests/test_wrap.py::test_a_policy_answers_in_the_clients_place",
+            "tests/test_wrap_approvals.py::test_an_answer_from_another_terminal_is_the_agents",
         ),
     ),
     R("S2.14", "The prompt box completes the commands that the agent offers.", PAGE),
@@ -452,17 +487,25 @@ HISTORY = (
             "tests/test_rows.py::test_messages_tell_what_happened",
             "tests/test_rows.py::test_the_order_of_rows_is_that_of_their_times",
             "tests/test_rows.py::test_a_result_is_read_in_every_spelling",
+            "tests/test_vercel_v4.py::test_messages_come_newest_first_one_a_turn",
         ),
     ),
     R(
         "S4.2",
         "Reasoning stands before text, and calls and messages say whether they are complete.",
-        ("tests/test_rows.py::test_reasoning_stands_before_text_and_everything_has_its_note",),
+        (
+            "tests/test_rows.py::test_reasoning_stands_before_text_and_everything_has_its_note",
+            "tests/test_vercel_v4.py::test_a_message_is_complete_when_its_turn_is_over",
+            "tests/test_vercel_v4.py::test_outside_of_turns_every_call_has_its_annotation",
+        ),
     ),
     R(
         "S4.3",
         "The validation mark of a call is one of four words, by its row and by what its tool demands.",
-        ("tests/test_rows.py::test_a_call_shows_what_a_person_said_of_it",),
+        (
+            "tests/test_rows.py::test_a_call_shows_what_a_person_said_of_it",
+            "tests/test_vercel_v4.py::test_validated_is_what_a_person_said",
+        ),
     ),
     R(
         "S4.4",
@@ -472,13 +515,45 @@ HISTORY = (
             "tests/test_rows.py::test_the_id_of_a_placeholder_is_the_same_on_every_read",
         ),
     ),
-    R("S4.5", "Pages of any size together hold each message once, with every result beside its call.", VIEWS),
-    R("S4.6", "A person may accept a call, reject it with a word to the model, or change its arguments, once.", VIEWS),
-    R("S4.7", "A refreshed page shows what the live one showed, whatever state the call was in.", VIEWS),
+    R(
+        "S4.5",
+        "Pages of any size together hold each message once, with every result beside its call.",
+        (
+            "tests/test_reading.py::test_pages_of_any_size_are_the_history",
+            "tests/test_reading.py::test_a_history_is_that_of_its_blocks",
+            "tests/test_reading.py::test_a_cursor_means_the_same_whatever_is_written_meanwhile",
+            "tests/test_reading.py::test_a_page_costs_what_it_gives",
+        ),
+    ),
+    R(
+        "S4.6",
+        "A person may accept a call, reject it with a word to the model, or change its arguments, once.",
+        (
+            "tests/test_approvals.py::test_arguments_that_do_not_fit_change_nothing_and_the_request_waits_on",
+            "tests/test_http.py::test_the_answer_reaches_the_tool_that_waits",
+            "tests/test_http.py::test_an_answer_that_makes_no_sense_leaves_it_pending",
+            "tests/test_http.py::test_an_approval_of_another_session_is_not_there",
+            "tests/test_http.py::test_of_many_answers_at_once_one_wins",
+        ),
+    ),
+    R(
+        "S4.7",
+        "A refreshed page shows what the live one showed, whatever state the call was in.",
+        (
+            "tests/test_clients.py::test_a_stream_read_at_any_moment_is_the_history",
+            "tests/test_clients.py::test_a_stream_watched_from_its_beginning_is_the_history",
+            "tests/test_ui.py::test_stream_and_history_agree_after_every_event",
+            "tests/test_vercel_v4.py::test_stream_and_history_agree_after_every_event",
+            "tests/test_ag_ui_out.py::test_stream_and_history_agree_after_every_event",
+        ),
+    ),
     R(
         "S4.8",
         "Text, call and closing text of one exchange come out as one assistant message.",
-        ("tests/test_rows.py::test_the_weather_in_paris_is_one_assistant_message",),
+        (
+            "tests/test_rows.py::test_the_weather_in_paris_is_one_assistant_message",
+            "tests/test_vercel_v4.py::test_the_weather_in_paris_is_one_message_through_the_ledger",
+        ),
     ),
     R(
         "S4.9",

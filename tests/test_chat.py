@@ -32,7 +32,7 @@ def format(request: pytest.FixtureRequest) -> str:
 
 
 async def busy(chat: Chat) -> AsyncIterator[Any]:
-    """Says, thinks, calls, fails a call, and says what was asked."""
+    """Says, thinks, calls, fails a call, writes arguments in pieces, and says what was asked."""
     yield "Let me "
     await asyncio.sleep(0.005)
     yield "see."
@@ -43,6 +43,12 @@ async def busy(chat: Chat) -> AsyncIterator[Any]:
     yield ev.PlanUpdated(entries=[{"content": "find it", "priority": "high", "status": "completed"}])
     async with chat.session.call("open", {"door": 1}) as call:
         call.fail("it is locked", "it is locked")
+    written = (ev.Alias("model", f"{chat.turn}-1"),)
+    yield ev.CallProposed(tool_name="write", aliases=written)
+    for piece in ('{"te', 'xt": "', 'hi"}'):
+        yield ev.CallInputDelta(text=piece, aliases=written)
+        await asyncio.sleep(0.002)
+    yield ev.CallCompleted(output="written", aliases=written)
     yield ""
     yield "You said: "
     await asyncio.sleep(0.005)
@@ -209,16 +215,40 @@ async def test_to_stop_is_an_action_of_its_own(clients: Clients, db: str, format
         assert (await server.post(None, f"/{page.id}/stop")).json() == {"stopped": False}
 
 
+async def test_a_second_prompt_takes_the_place_of_the_first(clients: Clients, db: str) -> None:
+    """Somebody says more while the answer is being given: that one is cancelled, and the new one is given."""
+    gate = Gate()
+
+    async def handler(chat: Chat) -> Any:
+        return await gate(chat) if chat.prompt == "first" else "to the second"
+
+    async with chatting(clients, db, handler, "ui-v6") as server:
+        page = await server.page()
+        await page.say("first", wait=False)
+        await gate.begun.wait()
+        other = await server.page(page.id)
+        told = await other.say("second")
+        assert await gate.gone() is asyncio.CancelledError
+        assert [end.reason for end in await turns(server.ledger, page.id)] == ["superseded", "end_turn"]
+        assert "to the second" in str(told["messages"][-1])
+        assert answers((await page.do("settle"))["messages"] + told["messages"]) == answers(await page.history())
+
+
 async def test_another_process_can_stop_the_answer(clients: Clients, db: str) -> None:
-    """A second ledger on the same file ends the turn: the handler here is cancelled."""
+    """A second ledger on the same file streams the turn too, and ends it: the handler here is cancelled."""
     gate = Gate()
     async with chatting(clients, db, gate, "ui-v6") as server, await callslip.open(db) as elsewhere:
         page = await server.page()
         await page.say("hello", wait=False)
         await gate.begun.wait()
-        async with running(callslip.chat(elsewhere, gate, format="ui-v6")) as url:
+        async with (
+            running(callslip.chat(elsewhere, gate, format="ui-v6")) as url,
+            asking(f"{url}/{page.id}/stream") as watching,
+        ):
+            await watching.until(b"one ")
             told = await ask(f"{url}/{page.id}/stop", "POST")
-        assert told.json() == {"stopped": True}
+            await watching.until(b"[DONE]")
+        assert told.json() == {"stopped": True} and gate.times == 1
         assert await gate.gone() is asyncio.CancelledError
         await same_as_stored(page, await page.do("settle"))
 

@@ -94,6 +94,67 @@ async def test_an_answer_from_elsewhere_is_seen_by_who_comes_back(clients: Clien
         assert "Done." in str(told["messages"])
 
 
+class Beside:
+    """A handler that asks for one call while another one runs, until it is let go."""
+
+    def __init__(self) -> None:
+        self.end = asyncio.Event()
+
+    async def __call__(self, chat: Chat) -> None:
+        async def ask() -> None:
+            async with chat.session.call("delete", {}, approve="ask") as call:
+                call.complete("gone")
+
+        async with chat.session.call("watch", {}) as call:
+            asking = asyncio.ensure_future(ask())
+            await self.end.wait()
+            call.complete("seen")
+        await asking
+        await chat.session.say("Done.")
+
+
+async def requested(server: Any, page: Page) -> str:
+    """The request of a chat, once it is there."""
+    while not (waiting := await server.ledger.approvals(session=page.id)):
+        await asyncio.sleep(0.01)
+    return waiting[0].id
+
+
+@pytest.mark.parametrize("format", ["ui-v6", "ui-v7"])
+async def test_an_answer_from_elsewhere_comes_into_a_stream(clients: Clients, db: str, format: str) -> None:
+    """While another call runs the stream goes on. Version 6 is told to begin again, and does when its page says so."""
+    handler = Beside()
+    async with chatting(clients, db, handler, format) as server:
+        page = await server.page(comes=True)
+        await page.say("clean up", wait=False)
+        await approvals.approve(server.ledger, await requested(server, page), by="desk")
+        while (await server.ledger.calls(session=page.id, states=["completed"])).items == []:
+            await asyncio.sleep(0.01)
+        handler.end.set()
+        told = await page.do("settle")
+        assert told["error"] is None and told["restarts"] == (1 if format == "ui-v6" else 0)
+        assert answers(told["messages"]) == answers(await page.history())
+
+
+@pytest.mark.parametrize("format", ["ui-v6", "ui-v7"])
+async def test_an_answer_is_posted_when_the_stream_has_ended(clients: Clients, db: str, format: str) -> None:
+    """Given while another call runs it waits in the client: that one ends, the stream does, and the answer is sent."""
+    handler = Beside()
+    async with chatting(clients, db, handler, format) as server:
+        page = await server.page(auto=True)
+        await page.say("clean up", wait=False)
+        request = await requested(server, page)
+        while asked((await page.do("look"))["messages"]) != [request]:
+            await asyncio.sleep(0.01)
+        told = await page.do("approve", id=request, approved=True, wait=False)
+        assert told["status"] == "streaming" and len(await server.ledger.approvals(session=page.id)) == 1
+        handler.end.set()
+        told = await page.do("settle")
+        same = without_requests if format == "ui-v6" else answers
+        assert told["error"] is None and same(told["messages"]) == same(await page.history())
+        assert "Done." in str(told["messages"])
+
+
 async def test_an_answer_that_comes_second_still_goes_on(clients: Clients, db: str) -> None:
     """Somebody else was faster: the page's own answer changes nothing, and it is told all that it missed."""
     async with chatting(clients, db, careful, "ui-v7") as server:

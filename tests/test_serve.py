@@ -10,6 +10,7 @@ import stat
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 import pytest
@@ -143,6 +144,25 @@ def test_an_open_address_is_warned_about(path: Path) -> None:
         assert run("export", "asking", *by(server)).returncode == 0
 
 
+def test_a_browser_is_led_to_the_page_by_a_file(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The token is not in its command line, which others can see; the file is for its owner, and gone at the end."""
+    browser, seen = tmp_path / "browser", tmp_path / "seen"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {seen}.part && mv {seen}.part {seen}\n')
+    browser.chmod(0o700)
+    monkeypatch.setenv("BROWSER", str(browser))
+    with serving(path, "--open", "--port", "0") as server:
+        for _ in range(1000):
+            if seen.exists():
+                break
+            time.sleep(0.02)
+        opened = Path(urlsplit(seen.read_text().strip()).path)
+        assert server.token not in seen.read_text()
+        assert f"{server.url}/?token={server.token}" in opened.read_text()
+        assert stat.S_IMODE(opened.stat().st_mode) == 0o600
+        assert server.signal(signal.SIGINT) == exits.INTERRUPTED
+        assert not opened.exists()
+
+
 def test_a_second_server_leaves_the_first_in_its_place(path: Path) -> None:
     """Whichever ends first, commands find the one that said so first."""
     beside = path.with_name("ledger.db.server")
@@ -161,6 +181,23 @@ def test_a_server_that_was_killed_is_not_believed_in(path: Path) -> None:
     assert run("approve", "asking", *at(path)).returncode == 0
     with serving(path) as server:
         assert json.loads(path.with_name("ledger.db.server").read_text())["url"] == server.url
+
+
+def test_a_folder_that_cannot_be_written_is_served_all_the_same(path: Path) -> None:
+    """Only that nobody is told where: the place of the file is taken."""
+    path.with_name("ledger.db.server").mkdir()
+    with serving(path) as server:
+        assert "other commands will not find this server" in server.err[0]
+        assert run("export", "asking", *by(server)).returncode == 0
+
+
+def test_a_ledger_in_memory_can_be_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It leaves no file anywhere."""
+    monkeypatch.chdir(tmp_path)
+    with serving(Path(":memory:")) as server:
+        assert server.told["db"] is None
+        assert run("export", "@last", *by(server)).returncode == exits.NOT_FOUND
+        assert not list(tmp_path.iterdir())
 
 
 # The same commands on the file and by the server

@@ -227,6 +227,17 @@ def test_a_request_says_how_to_answer_it(path: Path, reach: list[str]) -> None:
     assert terminal.close() == 0
 
 
+def test_of_a_long_past_the_end_is_shown(path: Path, reach: list[str]) -> None:
+    """Ten entries, all after a seq, or all there are; and always the requests that wait for somebody."""
+    write(path, PROPOSED, ev.ApprovalRequested(aliases=CALL, description="may I?"))
+    write(path, *(ev.MessageUser(text=f"line {number:02}") for number in range(20)), ev.TurnEnded(reason="end_turn"))
+    for more, first in (([], 10), (["--after", "20"], 15), (["--from-start"], 0)):
+        terminal = Terminal("tail", "--until-end", *more, *reach)
+        assert terminal.close() == 0
+        assert re.findall(r"line (\d\d)", terminal.shown) == [f"{number:02}" for number in range(first, 20)], more
+        assert "callslip approve appr_" in terminal.shown and ("go on" in terminal.shown) == (first == 0)
+
+
 def test_what_is_hostile_stays_visible_and_inert(path: Path, reach: list[str]) -> None:
     """Texts, titles, inputs, reasons, names, before and while it is watched; and JSON on a terminal. (C11)"""
     hostile = (Alias("t", "evil"),)

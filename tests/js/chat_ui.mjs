@@ -2,8 +2,9 @@
 //
 // JSON lines in, JSON lines out, in order. A job is {"do", "chat", ...}; `chat` names one client's chat, which lives
 // until it is made anew. What there is to do:
-//   new      {"api", "id", "messages"?, "headers"?, "auto"?, "tools"?}  a page is opened. `auto` posts by itself when
-//            all requests of the last step were answered; `tools` are run here: {name: output}
+//   new      {"api", "id", "messages"?, "headers"?, "auto"?, "comes"?, "tools"?}  a page is opened. `auto` posts by
+//            itself when all requests of the last step were answered; `comes` comes back when the server says that it
+//            has to begin again; `tools` are run here: {name: output}
 //   send     {"text"?, "message"?, "cut"?, "wait"?}  a person says something; without both, what was answered is posted.
 //            `cut` breaks the connection after that many chunks, as a lost network does. Without `wait` it is not read
 //            to its end before the next job
@@ -81,7 +82,7 @@ function broken(response, page) {
   return new Response(body, { status: response.status, headers: response.headers });
 }
 
-function open({ api, id, messages, headers = {}, auto = false, tools = {} }) {
+function open({ api, id, messages, headers = {}, auto = false, comes = false, tools = {} }) {
   const page = { cut: null, chunks: 0, requests: [], restarts: 0, busy: 0, leaving: null };
   const ask = async (url, init) => {
     page.chunks = 0;
@@ -95,7 +96,9 @@ function open({ api, id, messages, headers = {}, auto = false, tools = {} }) {
     transport: new DefaultChatTransport({ api, headers, fetch: ask }),
     onError: () => {},
     onData: ({ type }) => {
-      if (type === "data-restart") page.restarts++;
+      if (type !== "data-restart") return;
+      page.restarts++;
+      if (comes) void under(page, () => page.chat.resumeStream(), false);
     },
     onToolCall: ({ toolCall }) => {
       const known = tools[toolCall.toolName];
@@ -130,9 +133,9 @@ const DO = {
     under(page, () => page.chat.sendMessage(message ?? (text === undefined ? undefined : { text })), wait),
   again: (page, { wait = true }) => under(page, () => page.chat.regenerate(), wait),
   resume: (page, { wait = true }) => under(page, () => page.chat.resumeStream(), wait),
-  approve: async (page, { id, approved, reason }) => {
+  approve: async (page, { id, approved, reason, wait = true }) => {
     await page.chat.addToolApprovalResponse({ id, approved, reason });
-    await settled(page);
+    if (wait) await settled(page);
   },
   output: async (page, { call, tool, output, error }) => {
     const give = page.chat.addToolOutput ?? page.chat.addToolResult;

@@ -217,12 +217,14 @@ def server_file(meant: Place) -> str:
 
 def running_server(meant: Place) -> Running | None:
     """The server of a ledger, unless its process is dead."""
+    if not meant.path:
+        return None
     try:
         with open(server_file(meant), "rb") as file:
             data = file.read(65536)
     except (OSError, ValueError):
         return None
-    return _read(data) if meant.path else None
+    return _read(data)
 
 
 def _read(data: bytes) -> Running | None:

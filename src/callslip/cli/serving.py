@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 from collections.abc import Generator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -87,6 +88,12 @@ class Where:
         if self._browse:
             _open(self.page)
 
+    def close(self) -> None:
+        """What led to the page leads nowhere now."""
+        if self._browse:
+            with contextlib.suppress(OSError):
+                os.unlink(_opener())
+
 
 def _url(host: str, port: int) -> str:
     named = EVERYWHERE.get(host, host)
@@ -128,12 +135,16 @@ def _warn(host: str, made: socket.socket) -> None:
         )
 
 
+def _opener() -> Path:
+    return data_folder() / f"open-{os.getpid()}.html"
+
+
 def _open(page: str) -> None:
     """The token stays out of the command line of the browser, which others can see: a file of our own leads there."""
     import webbrowser
     from html import escape
 
-    file = data_folder() / "open.html"
+    file = _opener()
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     _write(str(file), f'<meta http-equiv="refresh" content="0; url={escape(page)}">'.encode())
     if not webbrowser.open(file.as_uri()):
@@ -208,7 +219,8 @@ def _server(app: Any, ledger: Ledger, where: Where) -> Any:
             where.tell()
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            await ledger.feed.close()
+            where.close()
+            await ledger.feed.close()  # Every stream and everything that waits ends now.
             await super().shutdown(sockets)
 
     return Server(_config(app))
@@ -247,7 +259,10 @@ def _announced(where: Where) -> Generator[None]:
         yield
         return
     ours = Running(where.url, os.getpid(), new_owner())
-    _write(path, msgspec.json.encode(ours))
+    try:
+        _write(path, msgspec.json.encode(ours))
+    except OSError as error:
+        output.say(f"cannot write {path} ({error.strerror}): other commands will not find this server")
     try:
         yield
     finally:

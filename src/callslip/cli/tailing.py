@@ -14,7 +14,7 @@ from callslip.cli import output
 from callslip.cli.ids import ID
 from callslip.cli.place import db_option, json_option, wants_json
 from callslip.cli.reach import News, Reach, Session, reached, server_options
-from callslip.errors import Gone
+from callslip.errors import Gone, Refused
 
 SHOWN = 10
 """How many entries that were there before are shown on a terminal."""
@@ -42,6 +42,8 @@ def tail(session: str, after: int | None, from_start: bool, format_: str, until_
     begin = 0 if from_start else after
     with reached() as reach:
         found = reach.session(session)
+        if after is not None and after > found.seq:
+            raise Refused("--after", f"{after} is not a seq of session {found.name}, which goes to {found.seq}")
         end = End(found) if until_end else None
         if format_ == "entries" and sys.stdout.isatty() and not wants_json():
             _show(reach, found, begin, end)
@@ -180,6 +182,4 @@ class Shown:
         self._begun = True
         first = len(entries) - SHOWN if self._after is None else sum(one["id"] <= self._after for one in entries)
         first = max(0, first)
-        for entry in entries[:first]:
-            self.teller.know(entry)
-        self.teller.past(entries[first:], first)
+        self.teller.past(entries[:first], entries[first:])

@@ -29,18 +29,19 @@ class Teller:
         self._lengths: dict[int, int] = {}
         self._speaking = 0
 
-    def past(self, entries: list[Json], left_out: int = 0) -> None:
-        """What was there before, as `show` has it, and whatever of it still waits for an answer."""
+    def past(self, left_out: list[Json], entries: list[Json]) -> None:
+        """What was there before, as `show` has it. Of what is left out, requests that wait are told all the same."""
         if left_out:
-            self._line(Text(f"… {left_out:,} before", "dim"))
-        for entry in entries:
-            self._out.print(timeline.row(entry, wrap=True))
-            self.know(entry)
-        for entry in entries:
-            if entry["type"] == "permission_request" and _state(entry) == "pending":
+            self._line(Text(f"… {len(left_out):,} before", "dim"))
+        for entry in left_out + entries:
+            waits = entry["type"] == "permission_request" and _state(entry) == "pending"
+            if waits or entry["id"] >= (entries[0]["id"] if entries else 0):
+                self._out.print(timeline.row(entry, wrap=True))
+            if waits:
                 self._how_to_answer(entry)
+            self._know(entry)
 
-    def know(self, entry: Json) -> None:
+    def _know(self, entry: Json) -> None:
         """Nothing that this entry says now is news."""
         self._states[entry["id"]] = _state(entry)
         self._lengths[entry["id"]] = len(entry.get("content") or "") if entry["type"] in SPOKEN else 0
@@ -52,7 +53,7 @@ class Teller:
         elif entry["type"] in ("tool_call", "permission_request"):
             before, now = self._states.get(entry["id"]), _state(entry)
             self._states[entry["id"]] = now
-            if before != now:
+            if before != now and not (before and now == "queued"):  # That is what an answer brings, and it was told.
                 (self._call if entry["type"] == "tool_call" else self._request)(entry, now)
         elif entry["id"] not in self._states:
             self._states[entry["id"]] = ""

@@ -67,21 +67,13 @@ class Answering:
     def __init__(self, ledger: Ledger, handler: Handler) -> None:
         self._ledger = ledger
         self._handler = handler
-        self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, chat: Chat, seq: int) -> None:
         """Let the handler answer. `seq` is where the turn began."""
-        key = (chat.session.name, chat.turn)
         task = asyncio.ensure_future(self._answer(chat, seq))
-        self._tasks[key] = task
-        task.add_done_callback(lambda _: self._tasks.pop(key, None))
-
-    async def close(self) -> None:
-        """Stop everything that is being answered."""
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self._tasks.add(task)  # Nobody else holds it.
+        task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, chat: Chat, seq: int) -> None:
         """Work until it is done, or until somebody ends the turn. What goes wrong ends the turn, and is logged."""

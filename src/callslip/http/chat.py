@@ -99,9 +99,8 @@ class ChatApp:
             if not before:
                 raise
             return before
-        by = who if who.given is None else who.given
         session = visit.ledger.session(session_name(given.chat))
-        chat = Chat(session, started.turn, given.prompt, given.message, given.messages, body, by)
+        chat = Chat(session, started.turn, given.prompt, given.message, given.messages, body, who.given or who.name)
         self.answering.begin(chat, started.seq)
         return started.turn
 

@@ -65,7 +65,7 @@ OWNER = "session:owner"
 
 def owned_by(who: Principal) -> Draft:
     """What makes a new session theirs. Two people who begin it at once do not say the same, so that one is refused."""
-    return Draft(SessionInfo(owner=who.name), key="")
+    return Draft(SessionInfo(owner=who.name), key=OWNER)
 
 
 async def write(
