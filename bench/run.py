@@ -19,6 +19,7 @@ from typing import Any
 import apsw
 from measure import best, say
 from rows import bench_rows
+from serving import bench_serve
 from wrap import bench_wrap
 
 import callslip
@@ -293,6 +294,7 @@ BENCHES = {
     "notice": bench_notice,
     "wrap": bench_wrap,
     "rows": bench_rows,
+    "serve": bench_serve,
 }
 
 
