@@ -381,8 +381,8 @@ def test_offers_tell_the_mode() -> None:
 
 
 def test_the_format_is_the_one_that_is_listed() -> None:
-    """By its name, as a history in pieces."""
-    assert registry.encoder("acp") is history and registry.find("acp").paged
+    """By its name, and whole only: it ends with what the agent offers now."""
+    assert registry.encoder("acp") is history and not registry.find("acp").paged
 
 
 def test_two_calls_of_one_id_are_two() -> None:

@@ -240,11 +240,31 @@ def test_what_was_printed_before_a_failure_is_kept() -> None:
     assert told[-1]["result"] == {"error": '{"code":7}', "output": "half of it"}
 
 
+def test_what_was_shown_is_the_result_where_there_is_no_other() -> None:
+    """Before what was printed, as in every other format; a reference to a terminal is no result."""
+    block = {"type": "content", "content": {"type": "text", "text": "3 files"}}
+    terminal = {"type": "terminal", "terminalId": "1"}
+    printed = about(ev.CallProgress, text="a b c")
+    for content, result in (([block, terminal], "3 files"), ([terminal], "a b c"), ({"n": 1}, [{"n": 1}])):
+        told = streamed(about(ev.CallStarted), printed, about(ev.CallCompleted, content=content))
+        assert told[-1]["result"] == result
+    assert streamed(about(ev.CallCompleted, content=[terminal]))[-1]["result"] == ""
+
+
 def test_arguments_that_only_came_in_pieces_are_shown() -> None:
     """As what they are together once the call has ended."""
     for text, meant in (('{"a": 1}', {"a": 1}), ('{"a": ', '{"a": ')):
         told = streamed(about(ev.CallInputDelta, text=text), about(ev.CallCompleted, output=1))
         assert told[0]["tool_input"] == meant
+
+
+def test_a_detached_call_shows_its_pieces_once_it_has_ended() -> None:
+    """It is observed at once, and more may come: stream and timeline wait alike."""
+    detached = ev.CallProposed(aliases=CALL, tool_name="read", scope="detached")
+    pieces = [about(ev.CallInputDelta, text='{"a":'), about(ev.CallInputDelta, text="1}"), about(ev.CallProgress)]
+    log = written([ev.TurnStarted(), detached, *pieces, about(ev.CallCompleted), ev.TurnEnded()]).log
+    law_of(log).prove(log, streams.places(log))
+    assert [timeline(streams.folded(log[:seq]))[0]["toolInput"] for seq in (4, 6)] == [None, {"a": 1}]
 
 
 def test_an_output_that_was_cut_says_so() -> None:
@@ -325,7 +345,13 @@ def test_news_after_the_end_ask_for_a_restart() -> None:
 
 @pytest.mark.parametrize(
     ("reason", "kind"),
-    [("end_turn", "complete"), ("max_tokens", "complete"), ("cancelled", "cancelled"), ("eof", "error")],
+    [
+        ("end_turn", "complete"),
+        ("max_tokens", "complete"),
+        ("cancelled", "cancelled"),
+        ("superseded", "cancelled"),
+        ("eof", "error"),
+    ],
 )
 def test_a_stream_says_how_its_turn_ended(reason: str, kind: str) -> None:
     """Once, at the end."""

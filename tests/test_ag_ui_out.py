@@ -491,13 +491,20 @@ def test_a_run_goes_on_while_another_call_does_and_then_names_all_that_wait(clie
     assert waiting == ["one", "three"]
 
 
-def test_a_text_being_written_holds_the_end_of_the_run_back() -> None:
-    """A run with an open text cannot end: the client would take it for an error."""
-    log = written([*ASKED, ev.MessageDelta(text="One moment"), ev.MessageEnded()]).log
-    encoder = AgUiEncoder(folded(log[:4]))
-    assert encoder.opening()[-1]["type"] == "TEXT_MESSAGE_CONTENT" and not encoder.finished
-    said = encoder.feed(log[4])
-    assert isinstance(said, list) and [chunk["type"] for chunk in said] == ["TEXT_MESSAGE_END", "RUN_FINISHED"]
+def test_a_request_is_told_though_a_text_was_never_ended(client: Client) -> None:
+    """C5: many agents end no text; whoever has to answer would never be asked if the run waited for that."""
+    other = [ev.CallStarted(aliases=TWO, tool_name="read", input={"n": 1}), ev.CallProposed(aliases=ONE)]
+    text = [ev.ThoughtDelta(text="Hm."), ev.MessageDelta(text="One moment"), ev.CallCompleted(aliases=TWO)]
+    log = written([*ASKED[:1], *other, *ASKED[2:], *text, ev.MessageDelta(text=", please")]).log
+    encoder = AgUiEncoder()
+    *_, ending, after = (encoder.feed(event) for event in log)
+    assert isinstance(ending, list)
+    assert [chunk["type"] for chunk in ending][-2:] == ["TEXT_MESSAGE_END", "RUN_FINISHED"]
+    assert after == Restart(AFTER)
+    (answer,) = client.ask([{"id": 0, "chunks": AgUiEncoder(folded(log)).opening()}])
+    assert (answer["error"], answer["outcome"]) == (None, "interrupt")
+    assert answer["message"][-1]["content"] == "One moment, please"
+    prove(client, log, places(log))
 
 
 @pytest.mark.parametrize("at", [-1, 0, 10**15 + 1, 10**300])

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import pytest
 
@@ -16,7 +16,7 @@ from callslip.agent.loop import Agent
 from callslip.agent.models import Scripted
 from callslip.agent.tools import tool
 from callslip.entries import PermissionRequest
-from callslip.errors import Conflict, Denied, NotFound, Refused
+from callslip.errors import Ambiguous, Conflict, Denied, NotFound, Refused
 from callslip.events import Alias
 from callslip.functions import schema_of
 from callslip.ledger import Ledger
@@ -158,7 +158,30 @@ async def test_arguments_of_every_kind_may_be_changed(ledger: Ledger, session: S
     assert seen == [(5, (6, 7), "y", {"d": 8})]
 
 
+async def test_what_a_person_leaves_as_it_was_is_as_it_was(ledger: Ledger, session: Session) -> None:
+    """They see no secrets and no objects of Python; what they changed nothing about is not made of what they saw."""
+    seen: list[Any] = []
+    secret = "ghp_" + "a1B2" * 9
+
+    @session.tool(approve="ask")
+    def send(token: str, file: Path, options: dict[str, Any], limit: int = None, **more: Any) -> None:  # type: ignore[assignment]  # noqa: RUF013
+        seen.append((token, file, options, limit, more))
+
+    running = asyncio.create_task(send(secret, Path("/x"), {"key": secret, "n": 1}, deep=[secret]))
+    request = await asked(ledger)
+    (shown,) = [one for one in (await ledger.snapshot("a")).entries if isinstance(one, PermissionRequest)]
+    given = cast("dict[str, Any]", shown.raw_input)
+    assert secret not in repr(given) and given["limit"] is None
+    given["options"]["n"] = 2
+    await approvals.approve(ledger, request.id, by="ann", input=given)
+    await running
+    assert seen == [(secret, Path("/x"), {"key": secret, "n": 2}, None, {"deep": [secret]})]
+
+
 def _plain(a, b: int | None, c: list[str], d: dict[str, float], e: Literal["x", 1], f: Path, g: None) -> None: ...  # type: ignore[no-untyped-def]
+
+
+def _odd(a: Annotated[int, "n"], b: int = None, c: Any = None, *, d: Literal["x"] = "y") -> None: ...  # type: ignore[assignment]  # noqa: RUF013
 
 
 def _unknown(a: Decimal, b: int = 1) -> None: ...
@@ -177,6 +200,15 @@ def _unknown(a: Decimal, b: int = 1) -> None: ...
                 "e": {"enum": ["x", 1]},
                 "f": {},
                 "g": {"type": "null"},
+            },
+        ),
+        (
+            _odd,
+            {
+                "a": {"type": "integer"},
+                "b": {"anyOf": [{"type": "integer"}, {"const": None}]},
+                "c": {},
+                "d": {"anyOf": [{"enum": ["x"]}, {"const": "y"}]},
             },
         ),
         (_unknown, {"a": {}, "b": {}}),
@@ -307,3 +339,15 @@ async def test_an_agent_that_changes_its_mind_may_still_be_answered(ledger: Ledg
     await ledger.append("a", [ev.ApprovalRequested(aliases=aliases, input={"n": 1})], source="acp")
     await ledger.append("a", [ev.CallInput(aliases=aliases, input={"n": 2})], source="acp")
     assert (await approvals.approve(ledger, (await asked(ledger)).id, by="ann")).state == "granted"
+
+
+async def test_a_beginning_that_fits_two_of_a_session_is_neither(ledger: Ledger) -> None:
+    """However many of other sessions begin so too: none is taken for the only one."""
+    for name in ("b", *"cdefghij", "a", "a"):
+        await ledger.session(name).append(ev.ApprovalRequested(call="new:1", approval=""))
+    with pytest.raises(Ambiguous):
+        await approvals.find(ledger, "appr_", "a")
+    (only,) = await ledger.store.approvals(session="b")
+    assert await approvals.find(ledger, "appr_", "b") == only
+    with pytest.raises(NotFound):
+        await approvals.find(ledger, only.id, "a")

@@ -267,6 +267,8 @@ async def test_a_handler_that_fails_ends_its_turn(clients: Clients, db: str, for
         (end,) = await turns(server.ledger, page.id)
         assert (end.reason, end.detail) == ("error", "the handler failed: ValueError")
         await same_as_stored(page, told)
+        if format.startswith("ui-"):
+            assert (await page.again())["error"] == "the turn ended with an error"
         again = await page.say("and now")
         assert again["status"] == "error" and len(await turns(server.ledger, page.id)) == 2
 
@@ -318,6 +320,7 @@ async def test_another_answer_can_be_asked_for(clients: Clients, db: str) -> Non
             await page.say("hello")
             told = await page.do("again")
             assert "t2: hello" in str(told["messages"][-1]) and len(told["messages"]) == 2, format
+            assert list(prompts(await page.history())) == ["hello", "hello"]
     async with chatting(clients, f"{db}-changed", handler, "ui-v6") as server:
         page = await server.page()
         first = (await page.say("hello"))["messages"][0]["id"]

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+import callslip
 from callslip import approvals
 from callslip import events as ev
 from callslip.agent.loop import Agent
 from callslip.agent.models import Scripted
 from callslip.agent.tools import Tool
-from callslip.errors import CallEnded, Denied
+from callslip.errors import CallEnded, Denied, Illegal
 from callslip.http.answering import Chat
 from tests.chatting import FORMATS, Clients, Page, answers, chatting
 
@@ -153,6 +154,39 @@ async def test_an_answer_is_posted_when_the_stream_has_ended(clients: Clients, d
         same = without_requests if format == "ui-v6" else answers
         assert told["error"] is None and same(told["messages"]) == same(await page.history())
         assert "Done." in str(told["messages"])
+
+
+@pytest.mark.parametrize("format", ["ui-v6", "ui-v7", "ag-ui"])
+@pytest.mark.parametrize("pause", [0, 0.02])
+async def test_several_requests_at_once_are_all_answered(clients: Clients, db: str, format: str, pause: float) -> None:
+    """Calls beside each other, each with its own request: the client answers those it knows, and hears of more."""
+
+    async def handler(chat: Chat) -> str:
+        async def ask(number: int) -> None:
+            await asyncio.sleep(number * pause)
+            async with chat.session.call("delete", {"file": number}, approve="ask") as call:
+                call.complete(f"gone {number}")
+
+        await asyncio.gather(*map(ask, range(3)))
+        return "All gone."
+
+    async with chatting(clients, db, handler, format) as server:
+        page = await server.page(auto=True)
+        told = await page.say("clean up")
+        for _ in range(3):
+            if format == "ag-ui" and told["interrupts"]:
+                payload = {"status": "resolved", "payload": {"approved": True}}
+                given = [{"interruptId": request["id"], **payload} for request in told["interrupts"]]
+                told = await page.do("answer", answers=given)
+            elif format != "ag-ui":
+                waiting = asked(told["messages"])
+                for number, request in enumerate(waiting, 1):
+                    told = await page.do("approve", id=request, approved=True, wait=number == len(waiting))
+            assert told["error"] is None
+        told = await page.do("settle")
+        same = without_requests if format == "ui-v6" else answers
+        assert same(told["messages"]) == same(await page.history())
+        assert "All gone." in str(told["messages"])
 
 
 async def test_an_answer_that_comes_second_still_goes_on(clients: Clients, db: str) -> None:
@@ -379,3 +413,16 @@ async def test_the_agent_loop_answers_a_chat(clients: Clients, db: str) -> None:
             "TurnEnded",
         ]
         assert model.asked[0] == [{"role": "user", "content": "2 and 3?"}]
+
+
+async def test_the_agent_loop_takes_up_an_open_turn_only(db: str) -> None:
+    """A turn that has ended meanwhile, or never was, is not begun again behind somebody's back."""
+    async with await callslip.open(db) as ledger:
+        session = ledger.session("s")
+        over = await session.turn("hi")
+        await session.end_turn()
+        for turn in (over, "t9"):
+            with pytest.raises(Illegal):
+                await Agent(session, Scripted([])).run("hi", turn=turn)
+        row = await ledger.store.session("s")
+        assert row is not None and (row.turns, row.turn) == (1, "")

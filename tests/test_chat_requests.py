@@ -259,6 +259,36 @@ async def test_two_who_begin_at_once_do_not_share(ledger: Ledger, path: str) -> 
     assert [event.owner for event in log if isinstance(event, ev.SessionInfo)] == [row.owner]
 
 
+@pytest.mark.parametrize("path", ["chat", "events"])
+async def test_two_who_may_share_both_write(ledger: Ledger, path: str) -> None:
+    """Where the host lets everybody write, the second one does, and the session is still the first one's."""
+    first = asyncio.Event()
+
+    async def late(request: HTTPConnection, session: SessionRow | None, verb: str) -> str:
+        user = request.headers["x-user"]
+        if user == "bob" and session is not None and not session.head:
+            await first.wait()  # Bob is admitted to a session that is not there, and then it is Ann's.
+        return user
+
+    chat, api = callslip.chat(ledger, echo, authorize=late), callslip.asgi(ledger, authorize=late)
+    async with running(Starlette(routes=[Mount("/chat", chat), Mount("/api", api)])) as url:
+
+        async def begin(user: str) -> int:
+            told = said(user, identity=user) if path == "chat" else [{"type": "message.user", "text": user}]
+            where = f"{url}/chat/" if path == "chat" else f"{url}/api/v1/sessions/c1/events"
+            return (await ask(where, "POST", value=told, headers={"x-user": user})).status
+
+        second = asyncio.ensure_future(begin("bob"))
+        await asyncio.sleep(0.05)
+        assert await begin("ann") in (200, 201)
+        first.set()
+        assert await second in (200, 201)
+    row = await ledger.store.session("c1")
+    assert row is not None and row.owner == "ann"
+    log = [event async for event in ledger.events("c1")]
+    assert [event.text for event in log if isinstance(event, ev.MessageUser)] == ["ann", "bob"]
+
+
 async def test_one_who_begins_twice_at_once_is_let_in(ledger: Ledger) -> None:
     """The same person in two tabs: both are written, and the chat is theirs."""
     async with running(callslip.chat(ledger, echo, authorize=by_header)) as url:

@@ -20,7 +20,7 @@ from callslip.errors import Refused
 from callslip.http.doors import SAFE, Doors, quiet_access_log
 from callslip.http.gate import COOKIE
 from callslip.http.origins import Hosts
-from tests.asgi import Answer, get, scope_of
+from tests.asgi import Answer, call, get, scope_of
 
 pytestmark = pytest.mark.anyio
 
@@ -456,6 +456,23 @@ async def test_the_cookie_belongs_to_the_mount_and_to_https() -> None:
     assert "; Path=/a/slips;" in answer.headers["set-cookie"] and answer.headers["set-cookie"].endswith("; Secure")
     gone = await get(mounted, "/a/slips/logout", method="POST", scheme="https")
     assert gone.status == 204 and "; Path=/a/slips;" in gone.headers["set-cookie"]
+
+
+@pytest.mark.parametrize(
+    ("path", "place"),
+    [("/app/x", "/app/x"), ("/app", "/app"), ("/x", "/app/x"), ("/apple", "/app/apple"), ("/", "/app/")],
+)
+async def test_a_root_path_is_one_whether_the_path_has_it_or_not(path: str, place: str) -> None:
+    """Servers differ in this; a place whose name only begins like the root is another."""
+    answer = await get(doors(), f"{path}?token={TOKEN}", root_path="/app")
+    assert answer.headers["location"] == place and "; Path=/app;" in answer.headers["set-cookie"]
+
+
+async def test_a_request_need_not_say_its_scheme() -> None:
+    """The protocol between server and app lets it out for http."""
+    scope = scope_of(f"/?token={TOKEN}", {"origin": OWN})
+    del scope["scheme"]
+    assert (await call(doors(), scope)).status == 303
 
 
 @pytest.mark.parametrize("query", ["token=", "token=wrong", f"token={TOKEN}&token={TOKEN}", "token=wr\xf6ng", "token"])

@@ -174,6 +174,13 @@ def test_a_call_says_how_it_stands() -> None:
         assert said in shown, said
 
 
+def test_a_process_that_was_killed_says_by_what() -> None:
+    """Not as the object that stands in the log."""
+    assert "ended by signal SIGKILL" in article(call(exit_status={"signal": "SIGKILL"}))
+    for odd in ({"exitCode": 3}, {"signal": None}, {"signal": 9}):
+        assert "exit status {" in article(call(exit_status=odd))
+
+
 def test_every_state_has_a_sign_a_word_and_a_colour() -> None:
     """Nobody has to see colours, and nothing stands in the page without one."""
     assert set(STATES) == OPEN | ENDS

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from starlette.requests import HTTPConnection
@@ -14,16 +15,17 @@ from starlette.requests import HTTPConnection
 import callslip
 from callslip import events as ev
 from callslip import http
-from callslip.errors import CallEnded, NotFound
+from callslip.errors import CallEnded, NotFound, StoreFull
 from callslip.http import approvals
+from callslip.http.app import build
 from callslip.http.blobs import range_of
-from callslip.http.gate import Forbidden, Principal, TokenGate, Verb
+from callslip.http.gate import Forbidden, Open, Principal, TokenGate, Verb
 from callslip.http.limits import Limits
 from callslip.http.token_file import digest
 from callslip.ledger import Ledger
 from callslip.lifecycle import OPEN
 from callslip.rows import CallRow, SessionRow, TokenRow
-from tests import acp_talk
+from tests import acp_talk, serving
 from tests.serving import PATIENCE, Answer, ask, asking, served
 
 pytestmark = pytest.mark.anyio
@@ -514,6 +516,105 @@ async def test_a_body_with_a_key_counts_once(ledger: Ledger, url: str) -> None:
     assert (await ask(f"{url}/v1/sessions/s")).json()["entries"][0]["content"] == "abab"
 
 
+async def test_a_key_is_not_the_beginning_of_another(ledger: Ledger, url: str) -> None:
+    """Whatever stands in keys, each is for itself; the same in another session too, and however long."""
+    keys = ["a:b", "a", "a:b:00000000", "http:a", "\xe9", "k" * 5000]
+    for session in "st":
+        for key in keys:
+            told = await ask(
+                f"{url}/v1/sessions/{session}/events", "POST", value=[said(key)], headers={"idempotency-key": key}
+            )
+            assert told.json().get("appended") == 1, told.text
+
+
+async def test_a_body_that_comes_several_times_at_once_counts_once(ledger: Ledger, url: str) -> None:
+    """All are told the same: what the decoder has read it does not read again, which would say something else."""
+    place = f"{url}/v1/sessions/s/events?format=anthropic"
+    block = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "hi"}}
+    sent = [{"type": "message_start", "message": {"id": "m"}}, block]
+    told = await asyncio.gather(*(ask(place, "POST", value=sent, headers={"idempotency-key": "k"}) for _ in range(5)))
+    assert {one.status for one in told} <= {200, 201}
+    assert len({(one.json()["seq"], one.json()["appended"]) for one in told}) == 1
+    row = await ledger.store.session("s")
+    assert row is not None and row.head == told[0].json()["seq"]
+
+
+async def test_a_body_that_was_broken_off_is_finished_by_its_key(
+    ledger: Ledger, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long one is written in parts. When the disk is full after the first, the same again writes the others."""
+    append, parts = ledger.append, list[int]()
+
+    async def full(session: str, drafts: Any, **more: Any) -> Any:
+        parts.append(len(drafts))
+        if len(parts) == 2:
+            raise StoreFull("no room")
+        return await append(session, drafts, **more)
+
+    monkeypatch.setattr(ledger, "append", full)
+    body = [{"type": "message.user", "text": f"{number}"} for number in range(1500)]
+    sent = {"value": body, "headers": {"idempotency-key": "k"}}
+    problem(await ask(f"{url}/v1/sessions/s/events", "POST", **sent), 507)
+    assert len((await ledger.snapshot("s")).entries) < 1500
+    for _ in range(2):
+        told = await ask(f"{url}/v1/sessions/s/events", "POST", **sent)
+        assert (told.status, told.json()["appended"]) == (200, 1500)
+    assert [entry.content for entry in (await ledger.snapshot("s")).entries] == [str(n) for n in range(1500)]  # type: ignore[union-attr]
+
+
+async def test_what_was_refused_is_not_written_by_the_next_body(ledger: Ledger) -> None:
+    """Not even by one that has waited for it to be read, in the same conversation."""
+    refuse = asyncio.Event()
+
+    class Slowly(Hiding):
+        async def admit(self, request: HTTPConnection, session: SessionRow | None, verb: Verb) -> Principal:
+            if session is not None and session.name.endswith(":s2"):
+                await refuse.wait()
+                raise Forbidden("not there")
+            return await super().admit(request, session, verb)
+
+    other = acp_talk.prompt(2, "two")
+    other["msg"]["params"]["sessionId"] = "s2"
+    shared = http.server(ledger, Slowly())
+    async with serving.running(build(shared, http.ROUTES)) as url:
+        place = f"{url}/v1/sessions/n/events?format=acp"
+        bodies = [[acp_talk.prompt(1, "refused"), other], [acp_talk.prompt(3, "taken")]]
+        first = asyncio.ensure_future(ask(place, "POST", value=bodies[0]))
+        await waiting(lambda: any(talk.lock.locked() for talk in shared.posts._open.values()))  # pyright: ignore[reportPrivateUsage]
+        second = asyncio.ensure_future(ask(place, "POST", value=bodies[1]))
+        await waiting(lambda: any(talk.lock._waiters for talk in shared.posts._open.values()))  # type: ignore[attr-defined]
+        refuse.set()
+        problem(await first, 403)
+        assert (await second).status == 201
+    told = json.dumps((await ledger.snapshot("n")).entries, default=str)
+    assert "taken" in told and "refused" not in told
+
+
+async def waiting(done: Callable[[], bool]) -> None:
+    """Return when it is so."""
+    async with asyncio.timeout(PATIENCE):
+        while not done():
+            await asyncio.sleep(0.001)
+
+
+async def test_nothing_that_is_posted_makes_nothing(ledger: Ledger, url: str) -> None:
+    """A session comes to be with its first event, and is said to have come to be only then."""
+    told = await ask(f"{url}/v1/sessions/s/events", "POST", value=[])
+    assert (told.status, told.json()["appended"]) == (200, 0)
+    problem(await ask(f"{url}/v1/sessions/s"), 404)
+
+
+async def test_a_packed_body_is_refused_as_such(ledger: Ledger, url: str) -> None:
+    """Nobody unpacks it here, and that is what is said; not that it is no JSON."""
+    row = await running(ledger)
+    for path, sent in (("/v1/sessions/s/events", [said("a")]), (f"/v1/calls/{row.id}/cancel", {})):
+        for packed in ("gzip", "br", "GZIP, identity"):
+            body, headers = gzip.compress(json.dumps(sent).encode()), {"content-encoding": packed}
+            assert packed.lower() in problem(await ask(url + path, "POST", body=body, headers=headers), 415)["detail"]
+        plain = {"content-encoding": "identity"}
+        assert (await ask(url + path, "POST", value=sent, headers=plain)).status == 200
+
+
 async def test_two_conversations_in_one_body_become_two_sessions(ledger: Ledger, url: str) -> None:
     """An agent's wire carries several; the first has the posted name, the others are told."""
     other = acp_talk.prompt(2, "two")
@@ -638,6 +739,46 @@ async def test_a_host_header_that_is_none_breaks_nothing(url: str, host: str, me
     """What is said about a path does not depend on it."""
     told = await ask(f"{url}/v1/sessions" + ("/none" if method == "GET" else ""), method, headers={"host": host})
     problem(told, 404 if method == "GET" else 405)
+
+
+async def test_what_breaks_is_a_problem_too(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the endpoint has an answer or after that, it is told as everything else is, without what broke."""
+    await ran(ledger)
+    shared = http.server(ledger, Open())
+
+    def broken(*given: Any, **more: Any) -> Any:
+        raise RuntimeError("the secret of this server")
+
+    monkeypatch.setattr(shared.hub, "reader", broken)
+    monkeypatch.setattr(ledger.store, "calls", broken)
+    async with serving.running(build(shared, http.ROUTES)) as url:
+        for path in (
+            "/v1/calls",
+            "/v1/sessions/s/stream",
+            "/v1/sessions/s/stream?format=ui-v6",
+            "/v1/stream?session=s",
+        ):
+            assert "detail" not in problem(await ask(url + path), 500)
+        told = await ask(f"{url}/metrics")
+    assert sum(int(line.split()[-1]) for line in told.text.splitlines() if 'status="500"' in line) == 4
+
+
+async def test_whoever_leaves_in_the_middle_of_a_body_breaks_nothing(
+    ledger: Ledger, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is written and nothing is wrong with the server."""
+    place = urlsplit(url)
+    _, writer = await asyncio.open_connection(place.hostname, place.port)
+    head = f"POST /v1/sessions/s/events HTTP/1.1\r\nhost: {place.netloc}\r\ncontent-length: 1000\r\n\r\n["
+    writer.write(head.encode())
+    await writer.drain()
+    writer.close()
+    counted = 'route="/v1/sessions/{session}/events"'
+    async with asyncio.timeout(PATIENCE):
+        while counted not in (await ask(f"{url}/metrics")).text:
+            await asyncio.sleep(0.01)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+    assert await ledger.store.session("s") is None
 
 
 async def test_things_that_take_no_parameters_say_so(ledger: Ledger, url: str) -> None:

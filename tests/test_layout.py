@@ -20,7 +20,7 @@ LONGEST = 400
 # Lowest first. A module imports from its own layer and from those above it in this list, never from one below.
 # `callslip` is the package itself, which hands out the public names.
 LAYERS: dict[str, set[str]] = {
-    "values": {"ids", "errors", "settings", "codec", "events", "rows", "words", "schemas"},
+    "values": {"ids", "errors", "settings", "codec", "events", "rows", "words", "schemas", "patterns"},
     "rules": {"lifecycle", "text", "entries"},
     "projection": {"board", "fold", "fold_calls", "project", "redact", "witness"},
     "ledger": {
@@ -48,7 +48,17 @@ LAYERS: dict[str, set[str]] = {
 RANK = {name: rank for rank, names in enumerate(LAYERS.values()) for name in names}
 
 # What all formats share. Everything else directly under formats/ is one format and knows of no other.
-SHARED_BY_FORMATS = {"__init__", "conversations", "importing", "plain", "providers", "registry", "turn", "javascript"}
+SHARED_BY_FORMATS = {
+    "__init__",
+    "conversations",
+    "importing",
+    "plain",
+    "providers",
+    "registry",
+    "turn",
+    "javascript",
+    "outcome",
+}
 
 HEAVY = {"apsw", "asyncio", "click", "mcp", "openai", "anthropic", "rich", "starlette", "uvicorn"}
 

@@ -18,6 +18,8 @@ from callslip.events import Alias
 from callslip.http.app import build
 from callslip.http.gate import Open
 from callslip.http.limits import Limits
+from callslip.http.lines import Line, woken
+from callslip.http.live import follow
 from callslip.ledger import Ledger
 from callslip.settings import Settings
 from tests.serving import Reply, ask, asking, running, served
@@ -388,3 +390,98 @@ async def test_another_process_is_followed_too(ledger: Ledger) -> None:
         await other.append(S, [said("b")])
         await events.until(b"id: 3\n")
         await turn.until(b'"delta":"b"')
+
+
+# What went wrong once
+
+
+@pytest.mark.parametrize("format", ["events", "entries"])
+async def test_what_is_there_is_read_to_its_end_while_others_follow(ledger: Ledger, format: str) -> None:
+    """With follow=false a reader gets all up to the head, also what the line of another reader holds."""
+    await ledger.append(S, [said("a")])
+    async with served(ledger) as url:
+        where = f"{url}/v1/sessions/{S}/stream?format={format}"
+        async with asking(where) as other:
+            await other.until(b"id: 1\n")
+            await ledger.append(S, [said(str(number)) for number in range(5)])
+            await other.until(b"id: 6\n")
+            for after in (0, 2, 6):
+                there = await ask(f"{where}&follow=false&after={after}")
+                ids = [int(line[4:]) for line in there.body.split(b"\n") if line.startswith(b"id: ")]
+                assert ids == list(range(after + 1, 7))
+
+
+async def test_asking_for_the_headers_of_a_stream_gets_them_and_no_more(ledger: Ledger) -> None:
+    """HEAD ends: the next request on that connection is answered, and nobody is counted as a reader."""
+    await ledger.append(S, [ev.TurnStarted(), said("a")])
+    async with served(ledger) as url:
+        port = int(url.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for path in (f"/v1/sessions/{S}/stream", f"/v1/sessions/{S}/stream?format=ui-v6", "/v1/stream?topic=inbox"):
+            writer.write(f"HEAD {path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\n\r\n".encode())
+        writer.write(f"GET /metrics HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\n\r\n".encode())
+        try:
+            async with asyncio.timeout(20):
+                said_so = await reader.readuntil(b"callslip_readers 0\n")
+        finally:
+            writer.close()
+    assert said_so.count(b"200 OK") == 4 and said_so.count(b"text/event-stream") == 3
+
+
+async def test_the_open_turn_is_meant_also_while_the_one_before_has_open_calls(ledger: Ledger) -> None:
+    """Without a name it is the open turn, whoever else still follows the last one."""
+    await ledger.append(S, [ev.TurnStarted(), ev.CallStarted(aliases=ONE, tool_name="old"), ev.TurnEnded()])
+    async with served(ledger) as url:
+        where = f"{url}/v1/sessions/{S}/stream?format=ui-v6"
+        async with asking(where) as old:
+            await old.until(b'"old"')
+            await ledger.append(S, [ev.TurnStarted(), said("new")])
+            async with asking(where) as reply:
+                assert b'"old"' not in await reply.until(b'"delta":"new"')
+
+
+async def test_a_session_that_is_deleted_while_one_waits_for_news_is_not_there(ledger: Ledger) -> None:
+    """404 at once: nothing of it was removed by retention, which 410 would say."""
+    await ledger.append(S, [said("a")])
+    async with served(ledger) as url:
+        first = await ask(f"{url}/v1/sessions/{S}")
+        waits = {"if-none-match": first.headers["etag"]}
+        waiting = asyncio.ensure_future(ask(f"{url}/v1/sessions/{S}?wait=30", headers=waits))
+        async with asyncio.timeout(20):
+            while S not in ledger.feed._channels:
+                await asyncio.sleep(0.01)
+        await ledger.delete(S)
+        assert (await waiting).status == 404
+
+
+async def test_a_burst_is_written_in_few_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader is woken for what has come by then, not for every event; the first one comes at once."""
+    monkeypatch.setattr("callslip.http.lines.PAUSE", 3600.0)
+    line = Line(1, 1000)
+    woke: list[bytes] = []
+
+    async def write(data: bytes) -> None:
+        woke.append(data)
+
+    following = asyncio.ensure_future(follow(line, 1, write))
+    await asyncio.sleep(0)
+    for number in range(500):
+        line.push([b"%d " % number])
+        await asyncio.sleep(0)
+    line.end()
+    await following
+    assert b"".join(woke) == b"".join(b"%d " % number for number in range(500))
+    assert woke[0] == b"0 " and len(woke) == 3  # And the last words, which are none.
+
+
+async def test_what_a_line_remembers_does_not_grow_with_the_session(ledger: Ledger) -> None:
+    """Entries that nothing can change any more are of no use to who makes patches."""
+    await ledger.append(S, [said("a")])
+    edge = http.server(ledger, Open())
+    async with edge.hub.by_seq(S, "entries") as numbered:
+        for _ in range(30):
+            await ledger.append(S, [ev.MessageUser(text=str(number)) for number in range(100)])
+        async with asyncio.timeout(20):
+            while numbered.line.next <= 3001:
+                await woken((numbered.line,))
+        assert len(numbered._state.entries) < 1500

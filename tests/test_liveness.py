@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -17,7 +20,7 @@ from callslip.errors import Conflict, StoreError
 from callslip.events import Alias
 from callslip.ledger import Ledger
 from callslip.liveness import Reaper, is_dead, is_here, new_owner
-from callslip.rows import CallRow, OwnerRow
+from callslip.rows import CallRow, OwnerRow, SessionRow
 from callslip.settings import Settings
 from tests.sound import events, opened, sound_ledger
 
@@ -307,6 +310,181 @@ async def test_a_detached_call_outlives_its_turn(ledger: Ledger, reaper: Reaper,
     clocks.pass_time(10)
     assert await reaper.reap() == 0
     assert (await state(ledger, call))[0] == "queued"
+
+
+# Whose a turn is
+
+WORKER = """
+import asyncio, sys, callslip
+from callslip import events as ev
+
+async def work():
+    ledger = await callslip.open(sys.argv[1])
+    await ledger.append("a", [ev.TurnStarted(turn="work"), ev.CallStarted(tool_name="mine")], owner=ledger.owner)
+    detached = ev.CallProposed(tool_name="detached", scope="detached")
+    await ledger.append("a", [ev.CallProposed(tool_name="other"), detached])
+    print("ready", flush=True)
+    await asyncio.sleep(1000)
+
+asyncio.run(work())
+"""
+
+
+async def turn_of(ledger: Ledger, owner: str = "", session: str = "a") -> str:
+    """The name of a turn that was begun."""
+    (begun,) = await ledger.append(session, [ev.TurnStarted()], owner=owner)
+    assert isinstance(begun, ev.TurnStarted)
+    return begun.turn
+
+
+async def open_turn(ledger: Ledger, session: str = "a") -> str:
+    row = await ledger.store.session(session)
+    assert row is not None
+    return row.turn
+
+
+async def last(ledger: Ledger, session: str = "a") -> Any:
+    return (await events(ledger, session))[-1]
+
+
+def gone() -> str:
+    """An owner of this machine that lives no more."""
+    place, _, started, number = new_owner().split(" ")
+    return f"{place} 999999999 {started} {number}"
+
+
+async def test_the_turn_of_a_killed_process_ends_with_its_calls(db: str) -> None:
+    """C5: while it lives nothing is touched; once it is killed the turn ends as cut off, and every call with it."""
+    process = subprocess.Popen([sys.executable, "-c", WORKER, db], stdout=subprocess.PIPE, text=True)
+    with process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == "ready\n"
+            async with await callslip.open(db) as ledger:
+                assert await open_turn(ledger) == "work"
+        finally:
+            process.send_signal(signal.SIGKILL)
+    async with await callslip.open(db) as ledger:
+        ended = await last(ledger)
+        assert (ended.turn, ended.reason, ended.verdict) == ("work", "eof", "applied")
+        assert ended.detail == "the process that worked on this turn ended" and await open_turn(ledger) == ""
+        rows = {row.tool: (row.state, row.reason) for row in (await ledger.calls()).items}
+        assert rows == {
+            "mine": ("lost", "the process that ran this call ended"),
+            "other": ("lost", "the process that worked on this turn ended"),
+            "detached": ("queued", ""),
+        }
+        head = ended.seq
+    async with sound_ledger(db) as ledger:
+        assert (await last(ledger)).seq == head, "it ended twice"
+
+
+async def test_a_turn_that_nobody_owns_stays(ledger: Ledger, reaper: Reaper, clocks: Clocks) -> None:
+    """What is posted or hooked comes from many short-lived processes: none of their ends is the turn's."""
+    turn = await turn_of(ledger)
+    for _ in range(3):
+        assert await reaper.reap() == 0
+        clocks.pass_time(100_000)
+    assert await open_turn(ledger) == turn
+
+
+async def test_a_turn_lives_as_long_as_its_owner(ledger: Ledger, reaper: Reaper, clocks: Clocks) -> None:
+    """C5: of a process on this machine no lease is asked; of one elsewhere the lease alone tells."""
+    mine, other = await turn_of(ledger, ledger.owner, "mine"), await turn_of(ledger, ELSEWHERE, "other")
+    for _ in range(5):
+        clocks.pass_time(20)
+        until = int(clocks.wall * 1000) + 30_000
+        await ledger.store.transact(lambda unit, until=until: unit.put_owner(OwnerRow(ELSEWHERE, until)))
+        assert await reaper.reap() == 0
+    assert (await open_turn(ledger, "mine"), await open_turn(ledger, "other")) == (mine, other)
+    clocks.pass_time(31)
+    assert await reaper.reap() == 1
+    ended = await last(ledger, "other")
+    assert (ended.reason, ended.detail) == ("eof", "whoever worked on this turn went silent")
+    assert (await open_turn(ledger, "mine"), await open_turn(ledger, "other")) == (mine, "")
+
+
+async def test_a_machine_that_slept_ends_no_turn(ledger: Ledger, reaper: Reaper, clocks: Clocks) -> None:
+    """C5: the wall clock jumped, but nobody has watched the owner be silent for that long."""
+    turn = await turn_of(ledger, ELSEWHERE)
+    assert await reaper.reap() == 0
+    clocks.wall += 10_000
+    assert await reaper.reap() == 0
+    until = int(clocks.wall * 1000) + 30_000
+    await ledger.store.transact(lambda unit: unit.put_owner(OwnerRow(ELSEWHERE, until)))
+    clocks.pass_time(29)
+    assert await reaper.reap() == 0 and await open_turn(ledger) == turn
+
+
+async def test_a_turn_whose_owner_nobody_knows_is_given_up(ledger: Ledger, reaper: Reaper, clocks: Clocks) -> None:
+    """C5: after the grace, not at once and not never."""
+    await turn_of(ledger, ELSEWHERE)
+    await ledger.store.drop_owner(ELSEWHERE)
+    assert await reaper.reap() == 0
+    clocks.pass_time(2)
+    assert await reaper.reap() == 1 and await open_turn(ledger) == ""
+
+
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        [ev.TurnEnded()],
+        [ev.TurnStarted(turn="next")],
+        [ev.TurnEnded(), ev.TurnStarted(turn="t1")],
+    ],
+    ids=["ended", "superseded", "again"],
+)
+async def test_a_reapers_verdict_on_a_turn_vanishes_if_it_went_on(
+    ledger: Ledger, reaper: Reaper, meanwhile: list[ev.Event]
+) -> None:
+    """C5: between the look and the deed the turn may be over: the next one is not ended in its place."""
+    await turn_of(ledger, gone())
+    stale = await ledger.store.sessions_at_work()
+    await ledger.append("a", meanwhile)
+    before = await events(ledger, "a")
+
+    async def as_it_was() -> list[SessionRow]:
+        return stale
+
+    ledger.store.sessions_at_work = as_it_was  # type: ignore[method-assign]
+    assert await reaper.reap() == 0
+    del ledger.store.sessions_at_work
+    assert await events(ledger, "a") == before
+
+
+async def test_the_next_turn_has_an_owner_of_its_own(ledger: Ledger, reaper: Reaper) -> None:
+    """A turn that nobody owns does not inherit the owner of the one before, be it ended or superseded."""
+    for session, between in (("ended", [ev.TurnEnded()]), ("superseded", [])):
+        await turn_of(ledger, gone(), session)
+        await ledger.append(session, [*between, ev.TurnStarted(turn="mine")])
+    assert await reaper.reap() == 0
+    assert [await open_turn(ledger, session) for session in ("ended", "superseded")] == ["mine", "mine"]
+
+
+async def test_a_connections_end_is_its_turns(ledger: Ledger) -> None:
+    """C5: the turn that it worked on ends as cut off, in every session; those of others go on."""
+    first, second = new_owner(), new_owner()
+    for session, owner in (("a", first), ("b", first), ("c", second), ("d", "")):
+        await turn_of(ledger, owner, session)
+        await call_of(ledger, ev.CallProposed(tool_name="t"), session=session)
+    assert await ledger.close_owner(first, "the agent's process ended") == 2
+    assert [await open_turn(ledger, session) for session in "abcd"] == ["", "", "t1", "t1"]
+    ended = await last(ledger)
+    assert (ended.reason, ended.detail) == ("eof", "the agent's process ended")
+    rows = {row.session: (row.state, row.reason) for row in (await ledger.calls()).items}
+    assert rows["a"] == rows["b"] == ("lost", "the agent's process ended")
+    assert rows["c"] == rows["d"] == ("queued", "")
+    assert await ledger.close_owner(first, "again") == 0
+
+
+async def test_closing_ends_the_turns_of_the_process(db: str) -> None:
+    """C5: as its calls do; it leaves no turn to be found open by the next one."""
+    ledger = await callslip.open(db)
+    await turn_of(ledger, ledger.owner, "mine")
+    await turn_of(ledger, "", "posted")
+    await ledger.close()
+    async with sound_ledger(db, reaper_interval=NEVER) as ledger:
+        assert (await last(ledger, "mine")).reason == "eof" and await open_turn(ledger, "mine") == ""
+        assert await open_turn(ledger, "posted") == "t1"
 
 
 # Deadlines and approvals

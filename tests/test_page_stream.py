@@ -21,7 +21,7 @@ from callslip.http.gate import Principal
 from callslip.http.limits import Limits
 from callslip.ledger import Ledger
 from callslip.settings import Settings
-from tests.serving import ask, asking, served
+from tests.serving import ask, asking, running, served
 from tests.strategies import canonical
 from tests.streams import Client
 
@@ -160,10 +160,11 @@ async def test_rows_of_others_are_not_sent(ledger: Ledger) -> None:
         ("", {}, 400),
         ("topic=weather", {}, 400),
         ("session=none", {}, 404),
-        ("session=s&after=s:9", {}, 400),
+        ("session=s&after=s:1:9", {}, 400),
+        ("session=s&after=s:1", {}, 400),
         ("session=s&after=nonsense", {}, 400),
-        ("session=s", {"last-event-id": "s:-1"}, 400),
-        ("session=s", {"last-event-id": "s:1x"}, 400),
+        ("session=s", {"last-event-id": "s:1:-1"}, 400),
+        ("session=s", {"last-event-id": "s:1:1x"}, 400),
         ("session=s&limit=0", {}, 400),
         ("&".join(["session=s"] * 21), {}, 400),
     ],
@@ -232,3 +233,121 @@ void [apply, frames];
         shape = ["--module", "nodenext", "--target", "es2022"]
         ran = subprocess.run([*command, *shape, str(tmp_path / "use.ts")], capture_output=True, text=True, timeout=120)
         assert (ran.returncode == 0) == fine, ran.stdout
+
+
+class Slow(Two):
+    """The same, and it takes a while to say so of what is Ada's: as long as the test wants."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.goes_on = asyncio.Event()
+        self.goes_on.set()
+
+    async def admit(self, request: Any, session: Any, verb: str) -> Principal:
+        if session is not None and session.name.startswith("a"):
+            self.asked.set()
+            await self.goes_on.wait()
+        return await super().admit(request, session, verb)
+
+
+async def test_what_comes_while_the_gate_thinks_is_not_forgotten(ledger: Ledger) -> None:
+    """An event that comes while the page asks about rows of others is written when that has been settled."""
+    gate = Slow()
+    await ledger.append("bob-1", [said("hi")])
+    async with (
+        served(ledger, gate=gate, limits=Limits(heartbeat=3600.0)) as url,
+        asking(f"{url}/v1/stream?session=bob-1&topic=inbox", headers={"who": "bob"}) as reply,
+    ):
+        await reply.until(b"id: bob-1")
+        gate.goes_on.clear()
+        asked = [ev.CallProposed(aliases=(Alias("t", "1"),)), ev.ApprovalRequested(aliases=(Alias("t", "1"),))]
+        await ledger.append("ada-1", asked)
+        await gate.asked.wait()
+        await ledger.append("bob-1", [said("there")])
+        await asyncio.sleep(0.1)  # The line has it by now; if not, the test proves less and still holds.
+        gate.goes_on.set()
+        await reply.until(b"there")
+
+
+async def test_the_name_of_a_session_of_others_is_not_told_when_it_is_deleted(ledger: Ledger) -> None:
+    """That it is gone is told to those who saw it."""
+    for name in ("ada-1", "bob-1"):
+        await ledger.append(name, [said("hi")])
+    where = "/v1/stream?topic=sessions"
+    async with (
+        served(ledger, gate=Two()) as url,
+        asking(f"{url}{where}", headers={"who": "bob"}) as bob,
+        asking(f"{url}{where}", headers={"who": "ada"}) as ada,
+    ):
+        await bob.until(b'"session":"bob-1"')
+        await ada.until(b'"session":"ada-1"')
+        await ledger.delete("ada-1")
+        await ada.until(b'"id":"ada-1","gone":true')
+        await ledger.delete("bob-1")
+        await bob.until(b'"id":"bob-1","gone":true')
+        assert b"ada-1" not in bob.body
+
+
+async def test_an_open_command_is_in_the_list_however_many_calls_came_since(ledger: Ledger) -> None:
+    """Calls that are no commands take no place in the list of commands."""
+    await ledger.append("a", [ev.CallProposed(aliases=(Alias("t", "1"),), tool_name="job", scope="detached")])
+    for start in range(0, 300, 100):
+        calls = [(Alias("u", str(start + number)),) for number in range(100)]
+        await ledger.append("a", [ev.CallStarted(aliases=one, tool_name="look") for one in calls])
+    async with served(ledger) as url, asking(f"{url}/v1/stream?topic=commands") as reply:
+        await reply.until(b'"topic":"commands"')
+        assert b'"job"' in reply.body and b'"look"' not in reply.body
+
+
+async def test_a_session_that_came_again_by_its_name_is_told_anew(ledger: Ledger) -> None:
+    """A cursor of the one before is gone, however long the new one is: its patches belong to other entries."""
+    await ledger.append("s", [said("old"), said("er")])
+    async with served(ledger) as url:
+        async with asking(f"{url}/v1/stream?session=s") as reply:
+            cursor = await anext(frame["id"] async for frame in reply.frames() if "id" in frame)
+        await ledger.delete("s")
+        await ledger.append("s", [ev.MessageUser(text="new") for _ in range(5)])
+        assert (await ask(f"{url}/v1/stream?session=s", headers={"last-event-id": cursor})).status == 410
+
+
+PIECES = """
+const { frames } = await import(process.argv[1]);
+const bytes = new TextEncoder().encode(process.argv[2]);
+const size = Number(process.argv[3]);
+let at = 0;
+const read = async () => ({ done: at >= bytes.length, value: bytes.slice(at, (at += size)) });
+const got = [];
+for await (const frame of frames({ getReader: () => ({ read, async cancel() {} }) })) got.push(frame);
+console.log(JSON.stringify(got));
+"""
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_frames_are_read_however_they_are_cut(node: str, size: int, end: str) -> None:
+    """Inside a character, inside a line's end; also where a body cannot be looped over, as in older Safari."""
+    sent = end.join(["retry: 5", "", ":", "", "id: 1", "event: a", 'data: {"x":"é😀: y"}', "", "id:2", "", "data: ha"])
+    command = [node, "--input-type=module", "-e", PIECES, "--", (WEB / "callslip.js").as_uri(), sent, str(size)]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    whole = {"id": "1", "event": "a", "data": '{"x":"é😀: y"}'}
+    assert json.loads(told) == [{"retry": "5"}, {}, whole, {"id": "2"}]
+
+
+async def test_the_client_leaves_a_line_that_is_silent(client: Client) -> None:
+    """After a night's sleep a connection may be dead and not know it: no sign of life for long, and it asks again."""
+    asked = 0
+    shown = {"session": "s", "seq": 1, "info": {}, "entries": []}
+
+    async def silent(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal asked
+        asked += 1
+        said = b":\n\n" if asked == 1 else b"event: snapshot\ndata: " + json.dumps(shown).encode() + b"\n\n"
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": said, "more_body": True})
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    async with running(silent) as url:
+        job = {"url": url, "sessions": ["s"], "until": {"s": 1}, "patience": 500}
+        (held,) = await asyncio.to_thread(client.ask, [job])
+    assert asked >= 2 and held["sessions"]["s"]["seq"] == 1

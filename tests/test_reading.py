@@ -134,7 +134,7 @@ async def test_a_cursor_means_the_same_whatever_is_written_meanwhile(ledger: Led
 
 
 @pytest.mark.parametrize(
-    "cursor", ["x", "[]", "[1]", '["1",2]', "[1,2,3]", "[4,1]", "[-3,1]", "[99999,1]", "{}", "[1e3,1]"]
+    "cursor", ["x", "[]", "[1]", '["1",2]', "[1,2,3]", "[1,-1]", "[4,1]", "[-3,1]", "[99999,1]", "{}", "[1e3,1]"]
 )
 async def test_a_cursor_that_makes_no_sense_is_refused(ledger: Ledger, cursor: str) -> None:
     """A list never silently begins anew."""

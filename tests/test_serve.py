@@ -138,9 +138,9 @@ def test_what_cannot_be_served_is_refused(path: Path, arguments: list[str], word
 
 def test_an_open_address_is_warned_about(path: Path) -> None:
     """Also of the address it says, one can make use."""
-    with serving(path, "--host", "0.0.0.0", "--port", "0", "--token", "mine") as server:
+    with serving(path, "--host", "0.0.0.0", "--port", "0", "--token", "mine-and-nobody-elses") as server:
         assert "warning: 0.0.0.0 can be reached from other machines" in server.err[0]
-        assert server.url.startswith("http://127.0.0.1:") and server.token == "mine"
+        assert server.url.startswith("http://127.0.0.1:") and server.token == "mine-and-nobody-elses"
         assert run("export", "asking", *by(server)).returncode == 0
 
 

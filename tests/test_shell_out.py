@@ -247,6 +247,30 @@ def test_what_was_only_shown_is_a_result() -> None:
     assert told[-1]["result"] == "done it"
 
 
+def test_what_was_shown_of_a_result_comes_before_what_was_printed() -> None:
+    """As in every other format."""
+    block = {"type": "content", "content": {"type": "text", "text": "3 files"}}
+    told = streamed(LS, about(ev.CallProgress, text="a b c"), about(ev.CallCompleted, content=[block]))
+    assert told[-1]["result"] == "3 files"
+
+
+@pytest.mark.parametrize(
+    ("failed", "told"),
+    [
+        ({"exit_status": 2, "reason": "exit status 2"}, "half\n[exit status 2]"),
+        ({"exit_status": 2}, "half\n[exit status 2]"),
+        ({"exit_status": 2, "error": {"message": "boom"}}, "half\n[error: boom]\n[exit status 2]"),
+        ({"exit_status": 2, "reason": "the disk is full"}, "half\n[error: the disk is full]\n[exit status 2]"),
+        ({"exit_status": 0, "error": "boom"}, "half\n[error: boom]"),
+        ({"exit_status": 0}, "half\n[error: failed]"),
+        ({}, "half\n[error: failed]"),
+    ],
+)
+def test_why_a_command_failed_is_told_beside_its_exit_status(failed: dict[str, Any], told: str) -> None:
+    """S0.6: an exit status takes no other word's place, and one of 0 does not make a success of it."""
+    assert streamed(LS, about(ev.CallFailed, output="half", **failed))[-1]["result"] == told
+
+
 def test_every_state_has_its_word() -> None:
     """C13: `toolStatus` is the word of the table, and every end is `completed`, with `isError`."""
     for status in (*OPEN, *ENDS):

@@ -16,21 +16,29 @@ from msgspec import UNSET
 import callslip
 from callslip import events as ev
 from callslip import ids
+from callslip.cli.rows import session_json
 from callslip.entries import Set
 from callslip.errors import Ambiguous, Conflict, Gone, NotFound, ReadOnly, Refused, StoreError
 from callslip.events import Alias, Draft, decode_event, encode_event
 from callslip.fold import State
+from callslip.http.wire import session_out
 from callslip.ledger import Ledger
-from callslip.rows import OwnerRow, TokenRow
+from callslip.liveness import new_owner
+from callslip.rows import OwnerRow, SessionRow, TokenRow
 from callslip.settings import Settings
 from callslip.store import sqlite_file
 from callslip.store.protocol import Checkpoint, Progress, Stored
 from callslip.store.sql import migrations
+from callslip.verify import verify
 from tests.sound import events, faults, opened
 
 
 def said(*texts: str) -> list[ev.Event]:
     return [ev.MessageUser(text=text) for text in texts]
+
+
+def _turns(made: list[ev.Event]) -> list[str]:
+    return [event.turn for event in made if isinstance(event, ev.TurnStarted | ev.TurnEnded)]
 
 
 class StoreSuite:
@@ -473,6 +481,76 @@ class StoreSuite:
             assert await ledger.blob((await events(ledger, "a"))[-2].blob.hash) == b"z" * 500
             assert not await faults(ledger)
 
+    # Turns
+
+    async def test_a_turn_has_a_name_of_its_own(self, ledger: Ledger) -> None:
+        """Of producers that count anew, or call every turn the same, no two turns are taken for one."""
+        names: list[str] = []
+        for turn in ("again", "again", "again", "", "t6", "", "again.8", "again"):
+            names += _turns(await ledger.append("a", [ev.TurnStarted(turn=turn), ev.TurnEnded()]))
+        wanted = ["again", "again.2", "again.3", "t4", "t6", "t6.6", "again.8", "again.8.8"]
+        assert names[::2] == names[1::2] == wanted
+        assert _turns(await ledger.append("b", [ev.TurnStarted(turn="again")])) == ["again"]
+        assert not await faults(ledger)
+
+    async def test_a_turn_is_ended_by_the_name_that_its_producer_gave_it(self, ledger: Ledger) -> None:
+        """Whoever began a turn need not know that it was given another name; a turn that is over is not meant."""
+        await ledger.append("a", [ev.TurnStarted(turn="x"), ev.TurnEnded(turn="x"), ev.TurnStarted(turn="x")])
+        more = [ev.TurnStarted(turn="x"), ev.TurnStarted(turn="x.2"), ev.TurnEnded(turn="y"), ev.TurnEnded(turn="x")]
+        made = await ledger.append("a", [*more, ev.TurnEnded(turn="x"), ev.TurnEnded(turn="x.2")])
+        verdicts = ["duplicate", "duplicate", "orphan", "applied", "orphan", "orphan"]
+        assert [event.verdict for event in made] == verdicts and made[3].turn == "x.2"  # type: ignore[attr-defined]
+        row = await ledger.store.session("a")
+        assert row is not None and (row.turn, row.turns) == ("", 2) and not await faults(ledger)
+
+    async def test_a_turn_that_is_superseded_ends_by_its_own_name(self, ledger: Ledger) -> None:
+        """The next turn of the same name is another one, with calls of its own."""
+        for name in ("x", "y", "x", "y"):
+            await ledger.append("a", [ev.TurnStarted(turn=name), ev.CallProposed(tool_name=name)])
+        log = [(ev.type_of(event), event.turn) for event in await events(ledger, "a") if hasattr(event, "turn")]
+        ends, begins = "turn.ended", "turn.started"
+        assert log == [
+            *((begins, "x"), (ends, "x"), (begins, "y"), (ends, "y")),
+            *((begins, "x.3"), (ends, "x.3"), (begins, "y.4")),
+        ]
+        assert [row.turn for row in (await ledger.calls()).items] == ["y.4", "x.3", "y", "x"]
+        assert not await faults(ledger)
+
+    async def test_a_log_with_renamed_turns_is_copied_as_it_is(self, ledger: Ledger) -> None:
+        """A copy has the same names, and copying it again changes nothing (C7)."""
+        for _ in range(3):
+            await ledger.append("a", [ev.TurnStarted(turn="x"), *said("hi"), ev.TurnEnded(turn="x")])
+        log = await events(ledger, "a")
+        drafts = [Draft(event, key=f"copy:{event.seq}") for event in log]
+        first = await ledger.append("b", drafts)
+        assert _turns(first) == _turns(log) and [event.verdict for event in first] == ["applied"] * 9
+        assert await ledger.append("b", drafts) == first and len(await events(ledger, "b")) == 9
+        assert not await faults(ledger)
+
+    async def test_a_turn_that_retention_took_leaves_its_name(self, ledger: Ledger) -> None:
+        """Who kept an old address of a turn is not shown another one."""
+        await ledger.append("a", [ev.TurnStarted(turn="x", at=1), ev.TurnEnded(at=2), ev.TurnStarted(turn="y", at=3)])
+        await ledger.append("a", said("now"))
+        assert await ledger.prune(3600) == 3 and not await faults(ledger)
+        made = await ledger.append("a", [ev.TurnEnded(turn="y"), ev.TurnStarted(turn="x"), ev.TurnStarted(turn="y")])
+        assert _turns(made) == ["y", "x.3", "y.4"] and not await faults(ledger)
+
+    # Limits of what stands in a session's row
+
+    async def test_labels_and_owner_have_limits(self, ledger: Ledger) -> None:
+        """Every event writes the session's row anew: nothing large may stand in it."""
+        await ledger.append("a", [ev.SessionInfo(owner="ann", labels={"k": "v" * 16_000})])
+        for wrong, field in (
+            (ev.SessionInfo(labels={"k": "v" * 17_000}), "labels"),
+            (ev.SessionInfo(labels=["\U0001f600"] * 3000), "labels"),
+            (ev.SessionInfo(owner="a" * 501), "owner"),
+            (ev.SessionInfo(owner="a\nb"), "owner"),
+        ):
+            with pytest.raises(Refused) as refusal:
+                await ledger.append("b", [wrong])
+            assert refusal.value.field == field
+        assert await ledger.store.session("b") is None
+
     async def test_a_closed_ledger_says_so(self, url: str) -> None:
         """Writing after the end is an error in words, not a wait for ever; closing twice is none."""
         ledger = await callslip.open(url)
@@ -502,6 +580,14 @@ class TestSqlite(StoreSuite):
         return db
 
 
+def test_a_list_of_sessions_tells_whose_they_are() -> None:
+    """`ls --json` says of a session what the server says of it, in the same words."""
+    row = SessionRow("a", head=1, owner="ann", labels={"team": 1}, turn_owner="a process of ours")
+    told = session_json(row, 0, 0)
+    assert told["owner"] == "ann" and told["labels"] == {"team": 1} and "a process of ours" not in str(told)
+    assert msgspec.to_builtins(session_out(row)).items() <= told.items()
+
+
 def test_whose_a_session_is_is_told_once() -> None:
     """The patch that names an owner is followed by no other, and one that names nobody is none."""
     state = State("a")
@@ -514,7 +600,7 @@ def test_whose_a_session_is_is_told_once() -> None:
 
 
 def first_schema(path: Path) -> None:
-    """A file as the first version left it, with labels in a log, in a log that goes on, and in a base."""
+    """A file as the first version left it: labels in a log, in a log that goes on, in a base; turns of one name."""
     connection = apsw.Connection(str(path))
     connection.execute(migrations("sqlite")[0][1])
     connection.execute("INSERT INTO meta VALUES ('oldest_reader', '1')")
@@ -524,6 +610,10 @@ def first_schema(path: Path) -> None:
         "cleared": [ev.SessionInfo(labels={"a": 1}), ev.SessionInfo(labels=None)],
         "cut": [ev.MessageUser(text="labels"), ev.SessionInfo(title="t")],
         "bare": said("x"),
+        "turns": [
+            *(ev.TurnStarted(turn="t1"), ev.TurnEnded(turn="t1"), ev.TurnStarted(turn="same")),
+            *(ev.TurnEnded(turn="same"), ev.TurnStarted(turn="same"), ev.TurnStarted(turn="same", verdict="duplicate")),
+        ],
     }
     for number, (name, log) in enumerate(logs.items(), 1):
         low = 4 if name == "cut" else 0
@@ -533,6 +623,7 @@ def first_schema(path: Path) -> None:
         for seq, event in enumerate(log, low + 1):
             body = encode_event(msgspec.structs.replace(event, seq=seq))
             connection.execute("INSERT INTO events VALUES (?, ?, ?)", (number, seq, body))
+    connection.execute("UPDATE sessions SET turn = 'same', turns = 3 WHERE name = 'turns'")
     base = b'{"kept":{"seq":4,"info":{"labels":"kept"}},"texts":[]}'
     connection.execute("INSERT INTO bases VALUES (3, 4, ?)", (base,))
     connection.close()
@@ -545,8 +636,74 @@ async def test_labels_of_an_older_file_come_from_its_log(tmp_path: Path, db: str
     async with await callslip.open(db) as ledger:
         rows = {row.name: row for row in (await ledger.sessions()).items}
         found = {name: (row.owner, row.labels) for name, row in rows.items()}
-        assert found == {"log": ("", {"a": 1}), "cleared": ("", None), "cut": ("", "kept"), "bare": ("", None)}
+        told = {"log": ("", {"a": 1}), "cleared": ("", None), "cut": ("", "kept")}
+        assert found == told | dict.fromkeys(("bare", "turns"), ("", None))
         assert await ledger.store.tokens() == [] and not await faults(ledger)
+
+
+@pytest.mark.anyio
+async def test_turns_of_an_older_file_keep_their_names(tmp_path: Path, db: str) -> None:
+    """S1.7: a new turn is not given the name of one that was there before names were remembered."""
+    first_schema(tmp_path / "ledger.db")
+    async with await callslip.open(db) as ledger:
+        kept = [row.id for row in await ledger.store.aliases("turns", None, 100)]
+        assert kept == ["same", "t1"] and not await faults(ledger)
+        drafts = [ev.TurnEnded(turn="same"), ev.TurnStarted(turn="same"), ev.TurnStarted(turn="t1")]
+        made = await ledger.append("turns", drafts)
+        assert [event.turn for event in made] == ["same", "same.4", "t1.5"]  # type: ignore[attr-defined]
+        assert not await faults(ledger)
+
+
+@pytest.mark.anyio
+async def test_damage_in_an_older_file_keeps_nobody_out(tmp_path: Path, db: str) -> None:
+    """C11, S1.7: an event or a base that is no JSON is told by `verify`, and the file is migrated all the same."""
+    first_schema(tmp_path / "ledger.db")
+    connection = apsw.Connection(str(tmp_path / "ledger.db"))
+    connection.execute("UPDATE events SET body = substr(body, 1, 25) WHERE session IN (1, 5) AND seq IN (1, 3)")
+    connection.execute("UPDATE bases SET state = CAST('{' AS BLOB)")
+    connection.close()
+    async with await callslip.open(db) as ledger:
+        assert len((await ledger.sessions()).items) == 5
+        assert {fault.partition(":")[0] for fault in map(str, await verify(ledger))} == {"log", "cut", "turns"}
+
+
+@pytest.mark.anyio
+async def test_a_migration_that_is_cut_short_leaves_the_file_as_it_was(
+    tmp_path: Path, db: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S1.7: all of it or nothing, so that the next start can do it, and the older version can go on meanwhile."""
+    first_schema(tmp_path / "ledger.db")
+    whole = migrations("sqlite")
+    with monkeypatch.context() as patched:
+        cut = [*whole[:-1], (whole[-1][0], whole[-1][1] + "INSERT INTO no_such_table VALUES (1);")]
+        patched.setattr(sqlite_file, "migrations", lambda engine: cut)
+        with pytest.raises(StoreError, match="no_such_table"):
+            await callslip.open(db)
+    connection = apsw.Connection(str(tmp_path / "ledger.db"))
+    assert connection.execute("PRAGMA user_version").fetchall() == [(1,)]
+    assert len(connection.execute("SELECT * FROM pragma_table_info('sessions')").fetchall()) == 12
+    assert connection.execute("SELECT count(*) FROM aliases").fetchall() == [(0,)]
+    connection.close()
+    async with await callslip.open(db) as ledger:
+        assert not await faults(ledger)
+
+
+@pytest.mark.anyio
+async def test_what_the_first_version_writes_later_is_sound(tmp_path: Path, db: str) -> None:
+    """S1.7: a turn that it ends or begins in a file of ours is no fault, and its end is not told again and again."""
+    dead = new_owner().rpartition(" ")[0].rpartition(" ")[0] + " 1 1"  # Of this process, but begun at another time.
+    async with await callslip.open(db) as ledger:
+        await ledger.append("a", [ev.TurnStarted(turn="one")], owner=dead)
+        connection = apsw.Connection(str(tmp_path / "ledger.db"))
+        more = [ev.TurnEnded(turn="one", seq=2), ev.TurnStarted(turn="t2", seq=3), ev.TurnEnded(turn="t2", seq=4)]
+        connection.executemany("INSERT INTO events VALUES (1, ?, ?)", [(e.seq, encode_event(e)) for e in more])
+        connection.execute("UPDATE sessions SET head = 4, turn = '', turns = 2")
+        connection.close()
+        assert not await faults(ledger)
+    for _ in range(2):
+        async with await callslip.open(db) as ledger:
+            row = await ledger.store.session("a")
+            assert row is not None and row.head == 4
 
 
 @pytest.mark.anyio
@@ -558,7 +715,7 @@ async def test_an_older_file_that_may_only_be_read_is_read(
     before = (tmp_path / "ledger.db").read_bytes()
     monkeypatch.setattr(sqlite_file, "may_write", lambda path: False)
     async with await callslip.open(db) as ledger:
-        assert {row.name for row in (await ledger.sessions()).items} == {"log", "cleared", "cut", "bare"}
+        assert {row.name for row in (await ledger.sessions()).items} == {"log", "cleared", "cut", "bare", "turns"}
         assert len((await ledger.snapshot("bare")).entries) == 1 and await ledger.store.tokens() == []
         assert await ledger.store.token("x") is None and (await ledger.calls()).items == []
         async with ledger.store.still() as store:

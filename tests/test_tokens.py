@@ -42,15 +42,19 @@ def test_the_main_token_is_made_once(tmp_path: Path) -> None:
 def test_a_given_token_wins_and_is_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The option, then the variable, then the file; what is empty says nothing."""
     monkeypatch.setenv("CALLSLIP_TOKEN", "from-the-variable")
-    assert main_token(tmp_path, "from-the-option") == "from-the-option"
+    assert main_token(tmp_path, "from-the-option-") == "from-the-option-"
     assert main_token(tmp_path) == "from-the-variable"
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setenv("CALLSLIP_TOKEN", "")
     assert main_token(tmp_path) == (tmp_path / "token").read_text().strip()
 
 
-@pytest.mark.parametrize("token", [" ", "a b", "a;b", "a\r\nb", "b\u00e4r", "x" * 600, "\ud800", "="])
-def test_a_token_that_cannot_be_sent_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str) -> None:
+@pytest.mark.parametrize(
+    "token", [" ", "a b", "a;b", "a\r\nb", "b\u00e4r", "x" * 600, "\ud800", "=", "x", "only-15-letters"]
+)
+def test_a_token_that_cannot_be_sent_or_can_be_guessed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
     """In the words of whoever gave it, without repeating it."""
     with pytest.raises(Refused, match="--token") as refusal:
         main_token(tmp_path, token)
@@ -67,6 +71,20 @@ def test_a_file_without_a_token_is_told(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(StoreError, match="holds no token"):
         main_token(tmp_path)
     assert (tmp_path / "token").read_bytes() == content
+
+
+def test_a_place_without_room_for_a_token_is_told(tmp_path: Path) -> None:
+    """A folder in its place, a link to nowhere, a file in the folder's place: words, not a traceback."""
+    for number, make in enumerate(
+        [
+            lambda folder: (folder / "token").mkdir(parents=True),
+            lambda folder: (folder.mkdir(), (folder / "token").symlink_to("nowhere")),
+            lambda folder: folder.write_text("a file"),
+        ]
+    ):
+        make(folder := tmp_path / str(number))
+        with pytest.raises(StoreError, match="cannot be read or made"):
+            main_token(folder)
 
 
 def test_a_token_that_others_can_read_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

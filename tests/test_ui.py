@@ -16,18 +16,18 @@ from msgspec import structs
 
 from callslip import codec
 from callslip import events as ev
-from callslip.entries import Entry, ToolCall
-from callslip.entries import Message as Said
+from callslip.entries import ToolCall
 from callslip.events import Alias, Event
 from callslip.fold import State
 from callslip.formats import Restart, Streaming, registry
 from callslip.formats.ai_sdk import wire
-from callslip.formats.ai_sdk.calls import is_open
 from callslip.formats.javascript import readable
+from callslip.formats.outcome import is_open
 from callslip.ledger import open_ledger
+from callslip.reading import blocks
 from callslip.words import WORDS
 from tests import scenarios, streams
-from tests.strategies import scripts, written
+from tests.strategies import Desk, scripts, written
 from tests.streams import Client, Job, Law, folded
 
 MAJORS = ("v5", "v6", "v7")
@@ -122,17 +122,6 @@ def test_any_log_streams_as_its_history(law: Law, script: list[Event], after: in
 
 
 # Pages
-
-
-def blocks(entries: list[Entry]) -> list[list[Entry]]:
-    """The entries of each turn; between turns a user's message begins a block."""
-    made: list[list[Entry]] = []
-    for entry in entries:
-        loose = not entry.turn and isinstance(entry, Said) and entry.role == "user"
-        if not made or made[-1][-1].turn != entry.turn or loose:
-            made.append([])
-        made[-1].append(entry)
-    return made
 
 
 def check_pages(history: Any, state: State) -> None:
@@ -353,7 +342,7 @@ def test_a_stream_can_be_read_from_a_socket(client: Client, stream: Streaming, h
         def log_message(self, format: str, *args: Any) -> None: ...
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
-        threading.Thread(target=server.serve_forever).start()
+        threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}/"
         good, bad = client.ask(
             [{"id": 0, "url": url, "headers": {"authorization": "Bearer t"}}, {"id": 1, "url": url}],
@@ -383,6 +372,52 @@ def test_a_stream_grows_with_what_is_said(law: Law, stream: Streaming, scale: in
 
     few, many = size(200), size(400 * scale)
     assert many < 2.1 * scale * few
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        [ev.CallProposed(aliases=(Alias("t", "one"),), scope="detached")],
+        [ev.ApprovalRequested(aliases=(Alias("t", "one"),))],
+        [ev.ApprovalRequested(aliases=(Alias("t", "one"),)), ev.ApprovalGranted(aliases=(Alias("t", "one"),))],
+    ],
+)
+def test_arguments_that_come_after_the_question_are_told_once(law: Law, before: list[Event]) -> None:
+    """C12: whatever a call waits for, its arguments are not sent again with every piece, and are right when whole."""
+    pieces = ['{"a": "', *["piece "] * 200, '}"', "}", " ", "\u00a0", "}"]
+    log = written([ev.TurnStarted(), *before, *(ev.CallInputDelta(aliases=ONE, text=piece) for piece in pieces)]).log
+    law.prove(log, [3, len(log) - 4])
+    chunks = [chunk for segment in law.connections(log, "t1") for chunk in segment.chunks]
+    assert sum(len(codec.encode(chunk)) for chunk in chunks if chunk["type"] == "tool-input-available") < 5_000
+
+
+def test_ten_thousand_chunks_stream_as_their_history(law: Law) -> None:
+    """C12: a long turn is read to its end by the client, and right on the way."""
+    drafts: list[Event] = [ev.TurnStarted()]
+    for number in range(20):
+        alias = (Alias("t", str(number)),)
+        drafts += [ev.MessageDelta(text=f"{n} ", chunks="delta") for n in range(300)]
+        drafts += [ev.CallInputDelta(aliases=alias, text=text) for text in ('{"n": [', *["1, "] * 98, "1]}")]
+        drafts += [ev.CallStarted(aliases=alias), *[ev.CallProgress(aliases=alias, text="line\n")] * 100]
+        drafts += [ev.CallCompleted(aliases=alias)]
+    desk = Desk()
+    desk.write(*drafts, ev.TurnEnded())
+    assert len(desk.log) > 10_000
+    (segment,) = law.connections(desk.log, "t1")
+    segment.reached = {seq: at for seq, at in segment.reached.items() if seq % 450 == 7 or seq == len(desk.log)}
+    told = {seq: json.loads(codec.encode(law.history(folded(desk.log[:seq])))) for seq in segment.reached}
+    law.check([segment], told)
+
+
+@pytest.mark.parametrize(
+    "went", [[ev.ApprovalRequested(), ev.ApprovalGranted()], [ev.CallStarted(), ev.CallRequeued()]]
+)
+def test_a_call_that_went_on_without_arguments_does_not_go_back_to_being_written(
+    history: Any, went: list[Event]
+) -> None:
+    """C13: whoever was asked about it, or began it, took it as it was; it has the word of a queued call."""
+    part = part_of_call(history, ev.CallProposed(aliases=ONE), *(structs.replace(one, aliases=ONE) for one in went))
+    assert (part["state"], part["input"]) in [("input-available", {}), ("approval-responded", {})]
 
 
 # What the messages say
@@ -437,7 +472,7 @@ GRANTED = [*ASKED, ANSWER]
     [
         (GRANTED, ["input-available", "input-available", "approval-responded"]),
         ([*GRANTED, ev.CallStarted(aliases=ONE)], ["input-available", "input-available", "approval-responded"]),
-        ([ev.ApprovalRequested(aliases=ONE), ANSWER], ["input-streaming", "input-streaming", "approval-responded"]),
+        ([ev.ApprovalRequested(aliases=ONE), ANSWER], ["input-available", "input-available", "approval-responded"]),
         ([*GRANTED, ev.CallCompleted(aliases=ONE)], ["output-available"] * 3),
         ([*GRANTED, ev.CallDenied(aliases=ONE)], ["output-error"] * 3),
         ([*ASKED, ev.CallDenied(aliases=ONE)], ["output-error"] * 3),

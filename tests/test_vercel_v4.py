@@ -23,15 +23,15 @@ from callslip.fold import State
 from callslip.formats import Restart, registry
 from callslip.formats.importing import import_lines
 from callslip.formats.javascript import readable
+from callslip.formats.outcome import is_open
 from callslip.formats.rows import format_messages_to_vercel
-from callslip.formats.rows.calls import is_open
 from callslip.formats.rows.encode import history
 from callslip.formats.rows.stream import STREAM, DataStreamEncoder
 from callslip.ledger import open_ledger
 from callslip.reading import blocks
 from callslip.words import WORDS
 from tests import scenarios, streams
-from tests.strategies import scripts, written
+from tests.strategies import Desk, scripts, written
 from tests.streams import Client, Job, Law, folded
 from tests.test_rows import call, row, time, weather
 
@@ -339,6 +339,23 @@ def test_a_stream_grows_with_what_is_said(scale: int) -> None:
 
     few, many = size(200), size(400 * scale)
     assert many < 2.1 * scale * few
+
+
+def test_ten_thousand_chunks_stream_as_their_history(law: Law) -> None:
+    """C12: a long turn is read to its end by the client, and right on the way."""
+    drafts: list[Event] = [ev.TurnStarted()]
+    for number in range(20):
+        alias = (Alias("t", str(number)),)
+        drafts += [ev.MessageDelta(text=f"{n} ", chunks="delta") for n in range(498)]
+        drafts += [ev.CallInputDelta(aliases=alias, text='{"n": 1}'), ev.CallStarted(aliases=alias)]
+        drafts += [ev.CallCompleted(aliases=alias, output=number)]
+    desk = Desk()
+    desk.write(*drafts, ev.TurnEnded())
+    assert len(desk.log) > 10_000
+    (segment,) = law.connections(desk.log, "t1")
+    segment.reached = {seq: at for seq, at in segment.reached.items() if seq % 450 == 7 or seq == len(desk.log)}
+    told = {seq: json.loads(codec.encode(law.history(folded(desk.log[:seq])))) for seq in segment.reached}
+    law.check([segment], told)
 
 
 # Rows in, messages out

@@ -17,6 +17,7 @@ from callslip import events as ev
 from callslip.errors import NotFound
 from callslip.events import Alias, Draft
 from callslip.ledger import Ledger
+from callslip.project import TURN
 from callslip.settings import Settings
 from callslip.verify import Problem, verify
 
@@ -238,6 +239,8 @@ async def test_no_value_can_be_changed_unnoticed(ledger: Ledger, file: Path) -> 
     connection = apsw.Connection(str(file))
     unnoticed: list[str] = []
     for table, column, row in cells(connection):
+        if row.get("ns") == TURN and column == "session":
+            continue  # One that is not stored is no fault: the first version stores none (S1.7).
         here = " AND ".join(f'"{name}" IS ?' for name in row)
         changed = row | {column: other(row[column])}
         sql = f'UPDATE {table} SET "{column}" = ? WHERE {here}'

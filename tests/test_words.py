@@ -77,10 +77,10 @@ def test_a_deadline_that_passed_while_running_is_a_timeout() -> None:
 
 def test_a_denial_that_nobody_was_asked_for_is_an_error_in_v7() -> None:
     """C13: AI SDK 7 knows a denial only as the answer to a request."""
-    assert v7_word("denied", asked=True) == "output-denied"
-    assert v7_word("denied", asked=False) == "output-error"
-    assert v7_word("failed", asked=True) == "output-error"
-    assert v7_word("awaiting_approval", asked=True) == "approval-requested"
+    assert v7_word("denied", refused=True) == "output-denied"
+    assert v7_word("denied", refused=False) == "output-error"
+    assert v7_word("failed", refused=True) == "output-error"
+    assert v7_word("awaiting_approval", refused=True) == "approval-requested"
 
 
 def test_the_second_draft_of_acp_knows_cancelled() -> None:
@@ -88,3 +88,10 @@ def test_the_second_draft_of_acp_knows_cancelled() -> None:
     assert {state: words.acp2 for state, words in WORDS.items() if words.acp2 != words.acp} == {
         "cancelled": "cancelled"
     }
+
+
+def test_a_call_that_was_granted_has_a_word_of_its_own_in_v7() -> None:
+    """C13: until it ends; its end is said as any other."""
+    assert v7_word("running", refused=False, granted=True) == "approval-responded"
+    assert v7_word("completed", refused=False, granted=True) == "output-available"
+    assert v7_word("denied", refused=False, granted=True) == "output-error"

@@ -9,19 +9,23 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
 
 from callslip import events as ev
+from callslip.approvals import approve
 from callslip.entries import PermissionRequest
 from callslip.formats.acp.decode import AcpDecoder
 from callslip.ledger import Ledger
 from callslip.rows import ApprovalRow
 from callslip.settings import Settings
+from callslip.wrap import inbox
 from callslip.wrap.desk import Desk
 from callslip.wrap.frames import AGENT as FROM_AGENT
 from callslip.wrap.frames import ANSWER, ENDED, HELD, RELEASED, Frame, packed
@@ -33,7 +37,7 @@ from callslip.wrap.policy import Policy
 from callslip.wrap.recorder import Recorder
 from callslip.wrap.streams import Outlet
 from callslip.wrap.tape import Tape
-from tests.acp_talk import OPTIONS, asks, call, chosen, done, may_i, more, prompt
+from tests.acp_talk import OPTIONS, asks, c2a, call, chosen, done, may_i, more, prompt
 from tests.conftest import ROOT
 from tests.sound import sound_ledger
 from tests.wrapped import (
@@ -504,13 +508,31 @@ def test_where_the_tape_is_full_the_client_is_asked() -> None:
     told, tell = os.pipe()
     tape = Tape(pipe, told, lambda _: None, room=2**20, patience=0.01)
     agent, client, work = Outlet(-1), Outlet(-1), list[Callable[[], None]]()
-    inbox = Inbox(tape, agent, client, work.append)
-    assert inbox.hold(b"1", b"request\n") and not inbox.hold(b"1", b"again\n")
+    requests = Inbox(tape, agent, client, work.append)
+    assert requests.hold(b"1", b"request\n") and not requests.hold(b"1", b"again\n")
     for _ in range(30):
         tape.put(FROM_AGENT, b"x" * 99_999 + b"\n")
     lost = tape.lost
-    assert lost and not inbox.hold(b"2", b"request\n") and tape.lost == lost
+    assert lost and not requests.hold(b"2", b"request\n") and tape.lost == lost
     for end in (read, pipe, told, tell):
+        os.close(end)
+
+
+def test_many_requests_at_once_do_not_take_a_thread_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a recorder that stands still, all of them go to the client in time."""
+    monkeypatch.setattr(inbox, "PATIENCE", 0.1)
+    (read, pipe), (told, tell), (heard, client) = os.pipe(), os.pipe(), os.pipe()
+    work: SimpleQueue[Callable[[], None]] = SimpleQueue()
+    requests = Inbox(Tape(pipe, told, lambda _: None), Outlet(-1), Outlet(client), work.put)
+    before = threading.active_count()
+    lines = [b"%d\n" % number for number in range(200)]
+    assert all(requests.hold(line.strip(), line) for line in lines)
+    assert threading.active_count() <= before + 1
+    passed = b""
+    while passed != b"".join(lines):
+        work.get(timeout=20)()
+        passed += os.read(heard, 10_000) if select.select([heard], [], [], 0)[0] else b""
+    for end in (read, pipe, told, tell, heard, client):
         os.close(end)
 
 
@@ -614,6 +636,56 @@ async def test_a_second_request_for_the_same_call_gives_both_their_answer(db: st
     for key in ("a", "b"):
         answer = await taped.until(lambda said, key=key: said.startswith(f'="{key}"'))
         assert json.loads(answer.partition("\t")[2])["result"]["outcome"]["optionId"] == "no"
+    await taped.end()
+
+
+@pytest.mark.anyio
+async def test_leave_for_another_request_is_none_for_this_one(db: str) -> None:
+    """A person is asked the second question about a call and says yes to that; nobody said yes to the first."""
+    taped = Taped(db)
+    taped.put(FROM_CLIENT, prompt())
+    taped.put(FROM_AGENT, call())
+    taped.put(HELD, may_i("a"))
+    taped.put(HELD, may_i("b", title="More"))
+    await taped.until(lambda said: said == "+4")
+    async with sound_ledger(db) as ledger:
+        (request,) = await ledger.approvals()
+        await approve(ledger, request.id, by="ann")
+    told = [await taped.until(lambda said, key=key: said.startswith(f'="{key}"')) for key in "ab"]
+    outcomes = [json.loads(said.partition("\t")[2])["result"]["outcome"] for said in told]
+    assert outcomes == [{"outcome": "cancelled"}, {"outcome": "selected", "optionId": "yes"}]
+    await taped.end()
+
+
+@pytest.mark.anyio
+async def test_a_request_that_crosses_with_its_cancellation_is_cancelled_too(db: str) -> None:
+    """The agent asked before it read that its turn is over; it must not wait. In the next turn it may ask again."""
+    taped = Taped(db)
+    taped.put(FROM_CLIENT, prompt())
+    taped.put(FROM_CLIENT, c2a({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": "s1"}}))
+    taped.put(HELD, may_i("a"))
+    answer = await taped.until(is_settled)
+    assert json.loads(answer.partition("\t")[2])["result"]["outcome"] == {"outcome": "cancelled"}
+    taped.put(ANSWER, c2a({"jsonrpc": "2.0", "id": "a", "result": {"outcome": {"outcome": "cancelled"}}}))
+    taped.put(FROM_AGENT, done(reason="cancelled"))
+    taped.put(FROM_CLIENT, prompt(2))
+    taped.put(HELD, may_i("b"))
+    await taped.until(lambda said: said == "+7")
+    async with sound_ledger(db) as ledger:
+        (request,) = await ledger.approvals()
+        shown = [one for one in (await ledger.snapshot("s")).entries if isinstance(one, PermissionRequest)]
+    assert [(one.state, one.by) for one in shown] == [("withdrawn", "client"), ("pending", "")]
+    assert request.id == shown[1].request_id and [said for said in taped.told if is_settled(said)] == [answer]
+    await taped.end()
+
+
+@pytest.mark.anyio
+async def test_a_watch_that_breaks_gives_its_request_to_the_client(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever goes wrong with us, no request waits for ever."""
+    monkeypatch.setattr(Ledger, "follow", lambda *_: 1 / 0)
+    taped = Taped(db)
+    taped.put(HELD, may_i("a"))
+    assert await taped.until(is_settled) == '~"a"'
     await taped.end()
 
 

@@ -30,15 +30,16 @@ _FOREIGN = frozenset(FORMATS) - {"events"}
 async def find(ledger: Ledger, given: str, session: str = "") -> ApprovalRow:
     """An approval by its id, or a prefix that fits only one. Of another session than the named one: not found."""
     row = await ledger.store.approval(given)
-    exact = [row] if row else await ledger.store.approvals(prefix=given, limit=10) if given else []
-    if session:
-        exact = [row for row in exact if row.session == session]
-    if not exact:
+    if row is not None:
+        found = [row] if session in ("", row.session) else []
+    else:
+        found = await ledger.store.approvals(session=session, prefix=given, limit=10) if given else []
+    if not found:
         raise NotFound(f"no approval {given!r}")
-    if len(exact) > 1:
-        names = [row.id for row in exact]
+    if len(found) > 1:
+        names = [row.id for row in found]
         raise Ambiguous(f"{given!r} fits several: {', '.join(names)}", names)
-    return exact[0]
+    return found[0]
 
 
 async def request(ledger: Ledger, row: ApprovalRow) -> ev.ApprovalRequested | None:

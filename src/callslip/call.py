@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from msgspec import UNSET
 
@@ -41,6 +41,9 @@ class _Ended:
 
 class Call:
     """A call while it runs. Leaving the block ends it: completed, failed with the exception, cancelled, or expired.
+
+    Somebody else may end it first, with `callslip cancel` for one. The block is not interrupted by that: what it does
+    is its own, and how it leaves is noted as late. Work that is to stop then goes through `run`.
 
     With `approve="ask"` entering waits for a person; a refusal raises Denied. Arguments that the person changed are in
     `input` then, and `edited` says so; they fit the `schema`, if there is one.
@@ -146,10 +149,18 @@ class Call:
                     if isinstance(event, ev.CallEvent) and event.call == self.id and event.verdict == "applied":
                         if isinstance(event, ev.ApprovalGranted):
                             if event.input is not UNSET:
-                                self.input, self.edited = event.input, True
+                                self.input, self.edited = self._restored(event.input, self.input), True
                             return
                         if isinstance(event, ev.ApprovalAnswer | ev.CallEnd):
                             raise Denied(event.reason or "the call was not approved")
+
+    def _restored(self, edited: Any, before: Any) -> Any:
+        """What the person left as it was, as it was: they were shown it without its secrets."""
+        if isinstance(edited, dict) and isinstance(before, dict):
+            old, new = cast("dict[str, Any]", before), cast("dict[str, Any]", edited)
+            return {name: self._restored(value, old[name]) if name in old else value for name, value in new.items()}
+        shown = codec.encode(self.session.ledger.redactor.value(codec.safe(before)))
+        return before if shown == codec.encode(cast(Any, edited)) else cast(Any, edited)
 
     async def _abandon(self, error: BaseException) -> None:
         row = await self.session.ledger.store.call(self.id)

@@ -9,21 +9,32 @@ import inspect
 import types
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, Literal, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
-from callslip import codec
+from callslip import codec, schemas
 from callslip.call import Call
 
 
-def bound_to(signature: inspect.Signature, input: Any) -> inspect.BoundArguments:
-    """Arguments that somebody else made up, a model or a person. What does not fit is not run."""
+def bound_to(
+    signature: inspect.Signature, input: Any, before: inspect.BoundArguments | None = None
+) -> inspect.BoundArguments:
+    """Arguments that somebody else made up, a model or a person. What does not fit is not run.
+
+    What is as it was `before` stays the very object that it was.
+    """
     if not isinstance(input, dict):
         raise TypeError("the arguments are not an object")
     given = cast("dict[str, Any]", input)
     unknown = sorted(set(given) - set(signature.parameters))
     if unknown:
         raise TypeError(f"the arguments have no place in the function: {', '.join(unknown)}")
-    return inspect.BoundArguments(signature, OrderedDict(given))
+    known = before.arguments if before is not None else {}
+    kept = {name: known[name] for name in given if name in known and _is_json_of(given[name], known[name])}
+    return inspect.BoundArguments(signature, OrderedDict({**given, **kept}))
+
+
+def _is_json_of(given: Any, value: Any) -> bool:
+    return codec.encode(codec.safe(value)) == codec.encode(codec.safe(given))
 
 
 # JSON Schema. What stands for an annotation is the JSON that `codec.safe` makes of a value of it.
@@ -59,7 +70,10 @@ def _argument(one: inspect.Parameter, annotation: Any) -> dict[str, Any]:
     if one.kind in _COLLECTED:
         inner = {"array": "items", "object": "additionalProperties"}[_COLLECTED[one.kind]]
         return {"type": _COLLECTED[one.kind], **_member(inner, annotation)}
-    return _annotated(annotation)
+    schema = _annotated(annotation)
+    if one.default is one.empty or schemas.problem(schema, default := codec.safe(one.default)) is None:
+        return schema
+    return {"anyOf": [schema, {"const": default}]}  # `n: int = None` takes what it has.
 
 
 def _member(word: str, annotation: Any) -> dict[str, Any]:
@@ -69,9 +83,11 @@ def _member(word: str, annotation: Any) -> dict[str, Any]:
 
 def _annotated(annotation: Any) -> dict[str, Any]:
     origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _annotated(inner[0])
     if origin in (Union, types.UnionType):
-        schemas = [_annotated(one) for one in inner]
-        return {"anyOf": schemas} if all(schemas) else {}
+        any_of = [_annotated(one) for one in inner]
+        return {"anyOf": any_of} if all(any_of) else {}
     if origin is Literal:
         plain = all(isinstance(one, str | int | bool | None) for one in inner)
         return {"enum": list(inner)} if plain else {}

@@ -22,12 +22,14 @@ from callslip.settings import Settings
 
 NAME_LIMIT = 200
 ID_LIMIT = 500
+LABELS_LIMIT = 16 * 2**10
+"""Labels stand in the row of their session, which every event writes anew."""
 NUMBER_LIMIT = 2**53 - 1
 """The largest integer that SQLite, PostgreSQL and JavaScript all hold exactly."""
 
 MAY_BE_LARGE = (ev.CallEnd, ev.Raw)
 _LARGE = ("output", "body")
-_NAMES = ("call", "approval", "turn", "message_id", "source", "key")
+_NAMES = ("call", "approval", "turn", "message_id", "source", "key", "owner")
 _KINDS = frozenset(ev.EVENT_TYPES.values())
 _POLICIES = get_args(ev.Chunks)
 _OURS: dict[str, Any] = {"seq": 0, "verdict": "applied", "reused": False, "entry": 0}
@@ -159,9 +161,14 @@ class Intake:
             return value
         if field in _NAMES and value:
             return identity(value, field)
-        most = self._settings.max_blob if field in _LARGE else self._settings.max_event
-        checked = codec.check(value, field, max_bytes=most)
+        checked = codec.check(value, field, max_bytes=self._most(field))
         return checked if keep else self._redactor.value(checked)
+
+    def _most(self, field: str) -> int:
+        """How many bytes a field may have."""
+        if field == "labels":
+            return LABELS_LIMIT
+        return self._settings.max_blob if field in _LARGE else self._settings.max_event
 
     def _aliases(self, aliases: Any) -> tuple[Alias, ...]:
         if not isinstance(aliases, tuple | list) or not all(isinstance(alias, Alias) for alias in aliases):  # pyright: ignore[reportUnknownVariableType]

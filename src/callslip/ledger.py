@@ -146,7 +146,7 @@ class Ledger:
         return Draft(self._intake.with_blob(draft.event, field, data, blob), draft.key, draft.mark, draft.witness)
 
     async def close_owner(self, owner: str, reason: str) -> int:
-        """A connection ended: so do the calls that lived by it."""
+        """A connection ended: so do the calls and turns that lived by it."""
         how = self.how(source="callslip")
         ended = await self.store.transact(lambda unit: liveness.close_owner(unit, owner, reason, how))
         if self._owned.pop(owner, None) is not None:
@@ -275,7 +275,7 @@ class Ledger:
             pass
 
     async def close(self) -> None:
-        """End the calls that this process owns, stop, and close the store."""
+        """End the calls and turns that this process owns, stop, and close the store."""
         if self._closed:
             return
         self._closed = True

@@ -102,7 +102,7 @@ class Due(msgspec.Struct, frozen=True):
         if about is not None:
             return about.id, self.at
         assert self.session is not None
-        return f"{self.session.name} {self.session.turn}", self.at
+        return f"{self.session.id} {self.session.turn}", self.at
 
 
 class Reaper:
@@ -211,11 +211,13 @@ def _lost(row: CallRow, reason: str) -> ev.CallLost:
 
 
 def close_owner(unit: Unit, owner: str, reason: str, how: How) -> int:
-    """End every call that this owner kept alive: nobody is left to finish them (C5)."""
-    rows = unit.owned_calls(owner)
-    for row in rows:
-        Writing(unit, row.session, how).run([Draft(ev.CallLost(call=row.id, reason=reason))])
-    return len(rows)
+    """End every call and turn that this owner kept alive: nobody is left to finish them (C5). How many."""
+    calls, turns = unit.owned_calls(owner), unit.owned_turns(owner)
+    for row in calls:
+        Writing(unit, row.session, how).run([Draft(_lost(row, reason))])
+    for row in turns:
+        Writing(unit, row.name, how).run([Draft(ev.TurnEnded(turn=row.turn, reason="eof", detail=reason))])
+    return len(calls) + len(turns)
 
 
 def end_turn_if_unchanged(unit: Unit, due: Due, how: How) -> Event | None:

@@ -1,6 +1,8 @@
 """Spans for whoever runs OpenTelemetry already: a session's calls as objects that any exporter of the SDK takes.
 
-    exporter.export(callslip.otel.spans(await ledger.snapshot("thread-1")))
+    from callslip import otel
+
+    exporter.export(otel.spans(await ledger.snapshot("thread-1")))
 
 Needs the extra `otel`. What the spans say, and which there are, is decided in `formats/otel/spans.py`.
 """

@@ -41,9 +41,10 @@ async def _head(store: Store, name: str) -> Head:
 
 
 async def _stands(store: Store, head: Head) -> bool:
-    """Whether what was read is of one piece: nobody moved the checkpoint or removed events meanwhile."""
+    """Whether what was read is of one piece: nobody moved the checkpoint or removed events or all of it meanwhile."""
     now, row = await newest(store, head.session.name), await store.session(head.session.name)
-    return (now and now.seq) == (head.at and head.at.seq) and row is not None and row.low == head.session.low
+    same = row is not None and (row.id, row.low) == (head.session.id, head.session.low)
+    return same and (now and now.seq) == (head.at and head.at.seq)
 
 
 async def snapshot(store: Store, name: str, *, limit: int = ALL, before: int = ALL) -> Snapshot:
@@ -163,6 +164,8 @@ async def messages(
     messages are only ever added at the end of a block, so it means the same whatever was written meanwhile.
     """
     first, left = read_cursor(cursor, int, int) if cursor else (ALL, 0)
+    if left < 0:
+        raise Refused("cursor", "is none that this list gave")
 
     def told(block: list[Entry]) -> list[Any]:
         made = encode(Snapshot(name, head.state.seq, head.state.info, block))

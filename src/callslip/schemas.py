@@ -3,23 +3,22 @@
 Written by hand because a validator must not be a dependency of everybody who records calls, and tools use little of the
 language: the words in WORDS. Others are ignored, as are references that lead out of the schema. A schema comes from
 somebody else as much as the arguments do, so that the work has a limit. A pattern may take for ever: no text beyond
-LONGEST_TEXT fits one, and where repetitions repeat, only texts up to SHORT_TEXT are compared and others let through.
+LONGEST_TEXT fits one, and a text is let through if comparing it might take more than MOST_WAYS.
 """
 
 from __future__ import annotations
 
-import re
-import warnings
 from collections.abc import Callable
-from functools import lru_cache
+from reprlib import Repr
 from typing import Any, NamedTuple, TypeAlias, cast
 from urllib.parse import unquote
 
+from callslip.patterns import LONGEST_TEXT, MOST_WAYS, compiled, ways_of
+
 STEPS = 100_000
+CHEAP = 10
+"""How many members of a list, or names of an object, may be looked through in one step."""
 DEPTH = 100
-LONGEST_TEXT = 2000
-SHORT_TEXT = 20
-LONGEST_PATTERN = 1000
 SHOWN = 60
 
 Json: TypeAlias = Any
@@ -69,33 +68,45 @@ class _Check:
         self._steps = 0
 
     def look(self, schema: Json, value: Json, at: str, depth: int) -> Problem | None:
-        self._steps += 1
-        if self._steps > STEPS or depth > DEPTH:
+        self.spend(1)
+        if depth > DEPTH:
             raise TooMuch
         if schema is False:
             return Problem(at, "may not be there")
         if not isinstance(schema, dict):
             return None
         rules = cast(Schema, schema)
+        self.spend(sum(map(_length, rules.values())) // CHEAP)
         place = Place(value, at, depth + 1, rules)
         tests = ((WORDS[word], rule) for word, rule in rules.items() if word in WORDS)
         return next((found for test, rule in tests if (found := test(self, rule, place)) is not None), None)
+
+    def spend(self, steps: int) -> None:
+        self._steps += steps
+        if self._steps > STEPS:
+            raise TooMuch
 
     def again(self, schema: Json, place: Place) -> Problem | None:
         """The same value by another schema."""
         return self.look(schema, place.value, place.at, place.depth)
 
+    def key(self, value: Json) -> Any:
+        """What equal values have in common. JSON knows one kind of number, and no number is a boolean."""
+        if isinstance(value, list | dict):
+            self.spend(1 + _length(value) // CHEAP)
+        if isinstance(value, list):
+            return "list", tuple(self.key(item) for item in _items(value))
+        if isinstance(value, dict):
+            return "dict", frozenset((name, self.key(item)) for name, item in _members(value).items())
+        return isinstance(value, bool), value
+
 
 # Values
 
 
-def _key(value: Json) -> Any:
-    """What equal values have in common. JSON knows one kind of number, and no number is a boolean."""
-    if isinstance(value, list):
-        return "list", tuple(_key(item) for item in _items(value))
-    if isinstance(value, dict):
-        return "dict", frozenset((name, _key(item)) for name, item in _members(value).items())
-    return isinstance(value, bool), value
+def _length(value: Json) -> int:
+    """How many values stand in one."""
+    return len(cast("list[Json]", value)) if isinstance(value, list | dict) else 0
 
 
 def _items(value: Json) -> list[Json]:
@@ -121,8 +132,12 @@ KINDS: dict[str, Callable[[Json], bool]] = {
 }
 
 
+_BRIEF = Repr()
+_BRIEF.maxstring = _BRIEF.maxlong = _BRIEF.maxlist = _BRIEF.maxdict = SHOWN
+
+
 def _shown(value: Json) -> str:
-    said = repr(value)
+    said = _BRIEF.repr(value)  # Of what is large, not all is written only to be cut off.
     return said if len(said) <= SHOWN else said[: SHOWN - 3] + "..."
 
 
@@ -141,14 +156,14 @@ def _kind_of(value: Json) -> str:
 
 
 def _enum(check: _Check, rule: Json, place: Place) -> Problem | None:
-    key = _key(place.value)
-    if not isinstance(rule, list) or any(_key(item) == key for item in _items(rule)):
+    key = check.key(place.value)
+    if not isinstance(rule, list) or any(check.key(item) == key for item in _items(rule)):
         return None
     return place.problem(f"is none of {_shown(rule)}")
 
 
 def _const(check: _Check, rule: Json, place: Place) -> Problem | None:
-    return None if _key(rule) == _key(place.value) else place.problem(f"is not {_shown(rule)}")
+    return None if check.key(rule) == check.key(place.value) else place.problem(f"is not {_shown(rule)}")
 
 
 # Limits
@@ -188,45 +203,18 @@ def _limited(word: str) -> Test:
 # Texts
 
 
-@lru_cache(maxsize=256)
-def _compiled(pattern: str) -> re.Pattern[str] | None:
-    """None for what is no pattern here: it is ignored like an unknown word."""
-    with warnings.catch_warnings(action="ignore"):  # That it may mean something else one day is nobody's concern here.
-        try:
-            return re.compile(pattern) if len(pattern) <= LONGEST_PATTERN else None
-        except (re.error, OverflowError, RecursionError):
-            return None
-
-
-@lru_cache(maxsize=256)
-def _repeats_within_repeats(pattern: str) -> bool:
-    r"""Whether a group that repeats or chooses is itself repeated, as in `(a+)+` or `(a|a)*`."""
-    bare = re.sub(r"\\.", "x", pattern, flags=re.DOTALL)
-    bare = re.sub(r"\{\d+\}", "", re.sub(r"\[\^?\]?[^\]]*\]", "x", bare))
-    open_groups: list[bool] = [False]
-    for number, sign in enumerate(bare):
-        if sign == "(":
-            open_groups.append(False)
-        elif sign == ")" and len(open_groups) > 1:
-            inner = open_groups.pop()
-            if inner and bare[number + 1 : number + 2] in ("*", "+", "{"):
-                return True
-            open_groups[-1] = open_groups[-1] or inner
-        elif sign in "*+{|":
-            open_groups[-1] = True
-    return False
-
-
-def _fits(pattern: str, text: str) -> bool:
+def _fits(check: _Check, pattern: str, text: str) -> bool:
     """Whether a text fits a pattern, or that cannot be told in time."""
-    wanted = _compiled(pattern)
-    if wanted is None or (len(text) > SHORT_TEXT and _repeats_within_repeats(pattern)):
+    wanted = compiled(pattern)
+    ways = ways_of(pattern, min(len(text), LONGEST_TEXT)) if wanted is not None else 0
+    if wanted is None or ways > MOST_WAYS:
         return True
+    check.spend(ways // 1000)
     return len(text) <= LONGEST_TEXT and wanted.search(text) is not None
 
 
 def _pattern(check: _Check, rule: Json, place: Place) -> Problem | None:
-    if not isinstance(rule, str) or not isinstance(place.value, str) or _fits(rule, place.value):
+    if not isinstance(rule, str) or not isinstance(place.value, str) or _fits(check, rule, place.value):
         return None
     if len(place.value) > LONGEST_TEXT:
         return place.problem(f"is too long to be compared with a pattern ({LONGEST_TEXT} characters)")
@@ -265,7 +253,7 @@ def _more_items(check: _Check, rule: Json, place: Place) -> Problem | None:
 
 def _unique(check: _Check, rule: Json, place: Place) -> Problem | None:
     items = _items(place.value)
-    if rule is not True or len({_key(item) for item in items}) == len(items):
+    if rule is not True or len({check.key(item) for item in items}) == len(items):
         return None
     return place.problem("has the same item twice")
 
@@ -282,7 +270,7 @@ def _properties(check: _Check, rule: Json, place: Place) -> Problem | None:
 def _pattern_properties(check: _Check, rule: Json, place: Place) -> Problem | None:
     for name, value in _members(place.value).items():
         for pattern, schema in _members(rule).items():
-            if _fits(pattern, name) and (found := check.look(schema, value, place.inside(name), place.depth)):
+            if _fits(check, pattern, name) and (found := check.look(schema, value, place.inside(name), place.depth)):
                 return found
     return None
 
@@ -290,7 +278,7 @@ def _pattern_properties(check: _Check, rule: Json, place: Place) -> Problem | No
 def _additional(check: _Check, rule: Json, place: Place) -> Problem | None:
     known, patterns = _members(place.schema.get("properties")), _members(place.schema.get("patternProperties"))
     for name, value in _members(place.value).items():
-        if name in known or any(_fits(pattern, name) for pattern in patterns):
+        if name in known or any(_fits(check, pattern, name) for pattern in patterns):
             continue
         if rule is False:
             return Problem(place.inside(name), "is no argument that is known here")

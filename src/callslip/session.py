@@ -38,12 +38,12 @@ class Session:
         """The session as a reader sees it."""
         return await self.ledger.snapshot(self.name, **({} if limit is None else {"limit": limit}))
 
-    async def turn(self, prompt: str = "") -> str:
-        """Begin a turn with what a person said. Gives its id."""
+    async def turn(self, prompt: str = "", *, owned: bool = False) -> str:
+        """Begin a turn with what a person said. Gives its id. One that is `owned` ends when this process does."""
         drafts: list[Event] = [ev.TurnStarted()]
         if prompt:
             drafts.append(ev.MessageUser(text=prompt))
-        started = (await self.append(*drafts))[0]
+        started = (await self.append(*drafts, owner=self.ledger.owner if owned else ""))[0]
         assert isinstance(started, ev.TurnStarted)
         return started.turn
 
@@ -142,7 +142,7 @@ class Session:
                     schema=schema,
                 )
                 async with called as call:
-                    given = bound_to(signature, call.input) if call.edited else bound
+                    given = bound_to(signature, call.input, bound) if call.edited else bound
                     call.complete(result := await call.run(result_of(function, given, call)))
                     return result
 

@@ -80,6 +80,13 @@ def command_word(state: str, ran: bool) -> str:
     return "timeout" if state == "expired" and ran else WORDS[state].command
 
 
-def v7_word(state: str, asked: bool) -> str:
-    """AI SDK 7 knows a denial only as the answer to a request."""
-    return "output-error" if state == "denied" and not asked else WORDS[state].v7
+# While the arguments of a call are still coming, before its state has a word, AI SDK 5 to 7 and 4 say these.
+COMING = "input-streaming"
+COMING_V4 = "partial-call"
+
+
+def v7_word(state: str, refused: bool, granted: bool = False) -> str:
+    """AI SDK 7 knows a denial only as the answer to a request, and has a word for a call whose request was granted."""
+    if state == "denied" and not refused:
+        return "output-error"
+    return "approval-responded" if granted and WORDS[state].v7 == "input-available" else WORDS[state].v7

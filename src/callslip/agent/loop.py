@@ -207,7 +207,7 @@ class _Turn:
     async def begin(self, prompt: str, turn: str) -> None:
         session, format = self._session, self._agent.model.format
         self._seen = await self._head()
-        self.turn = await self._go_on(turn) if turn else await session.turn(prompt)
+        self.turn = await self._go_on(turn) if turn else await session.turn(prompt, owned=True)
         self._tagged = self._agent.tagged(self.turn)
         self._recorder = Listener(session.ledger, session.name, format, decoder=self._tagged)
 

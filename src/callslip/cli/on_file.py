@@ -54,15 +54,24 @@ class OnFile:
 
     def _each(self, items: AsyncGenerator[T]) -> Generator[T]:
         """What an async generator gives, one by one."""
+        stepping: list[asyncio.Task[Any] | None] = []
 
         async def step() -> list[T]:
+            stepping[:] = [asyncio.current_task()]
             return [item] if (item := await anext(items, None)) is not None else []
+
+        async def close() -> None:
+            for task in stepping:  # Ctrl-C between two lines of the runner leaves a step where it is.
+                if task is not None and not task.done():
+                    task.cancel()
+                    await asyncio.wait([task])
+            await items.aclose()
 
         try:
             while got := self._run(step()):
                 yield got[0]
         finally:
-            self._run(_closed(items))
+            self._run(close())
 
     # Finding
 
@@ -128,10 +137,6 @@ class OnFile:
     def follow(self, session: str, format: str, after: int | None) -> Generator[News]:
         for batch in self._each(_follow(self._ledger, session, format, after)):
             yield from batch
-
-
-async def _closed(items: AsyncGenerator[Any]) -> None:
-    await items.aclose()
 
 
 async def _follow(ledger: Ledger, session: str, format: str, after: int | None) -> AsyncGenerator[list[News]]:

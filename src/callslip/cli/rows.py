@@ -23,6 +23,8 @@ def session_json(row: SessionRow, opened: int, asks: int) -> Json:
         "pendingApprovals": asks,
         "createdAt": row.created_at,
         "updatedAt": row.updated_at,
+        "owner": row.owner,
+        "labels": row.labels,
     }
 
 

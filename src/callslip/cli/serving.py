@@ -38,7 +38,11 @@ if hasattr(signal, "SIGHUP"):
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where to listen.")
 @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0 is any free one.")
-@click.option("--token", default="", help="What opens everything. Else $CALLSLIP_TOKEN, else one that is kept.")
+@click.option(
+    "--token",
+    default="",
+    help="What opens everything, at least 16 characters. Else $CALLSLIP_TOKEN, else one that is kept.",
+)
 @click.option("--allow-origin", "origins", multiple=True, metavar="ORIGIN", help="Pages of this origin may ask, too.")
 @click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="The server goes by this name, too.")
 @click.option("--open/--no-browser", "browse", default=False, help="Open the page in a browser, or do not (default).")

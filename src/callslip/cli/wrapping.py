@@ -99,6 +99,9 @@ def _alone(command: list[str]) -> str:
 
 
 def _run(command: list[str], session: str, desk: Desk | None, fail_closed: bool) -> int:
+    from urllib.parse import quote
+
+    from callslip.cli.reach import running_server
     from callslip.wrap.launch import Agent, Recording, run
 
     where = place()
@@ -108,6 +111,9 @@ def _run(command: list[str], session: str, desk: Desk | None, fail_closed: bool)
     except OSError as error:
         _say(f"{command[0]}: {error.strerror}")
         return NO_COMMAND if isinstance(error, FileNotFoundError) else NOT_RUNNABLE
+    running = running_server(where)
+    if running is not None:
+        _say(f"watch it at {running.url}/" + (f"s/{quote(session, safe='')}" if session else ""))
     return run(started, recording, desk, _say)
 
 

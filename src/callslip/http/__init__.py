@@ -49,7 +49,8 @@ def asgi(
     """An app to be mounted under any prefix of a host that knows its own users.
 
     `authorize(request, session, verb)` gives whoever asks, or nothing. `session` is the session meant, with `name`,
-    `owner` and `labels`, or None for lists, which are then filtered by asking for each of their sessions.
+    `owner` and `labels`, or None for lists, which are then filtered by asking for each of their sessions. For the
+    metrics, which count all sessions, it is one without a name whose owner is `*`.
     """
     return Doors(build(server(ledger, HostGate(authorize), limits), ROUTES), allow_origins=allow_origins)
 

@@ -8,7 +8,7 @@ import logging
 import re
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
@@ -36,7 +36,11 @@ def build(server: Server, routes: Sequence[Route]) -> ASGIApp:
     """An app that answers these routes, under whatever prefix it is mounted."""
     paths = [Path(route.path, _endpoint(server, route), methods=[route.method]) for route in routes]
     server.routes = tuple(routes)
-    elsewhere = {404: partial(_nowhere, server), 405: partial(_not_so, server)}
+    elsewhere: dict[Any, Any] = {
+        404: partial(_nowhere, server),
+        405: partial(_not_so, server),
+        Exception: partial(_broken, server),
+    }
     return Starlette(routes=paths, exception_handlers=elsewhere)
 
 
@@ -46,18 +50,18 @@ def _endpoint(server: Server, route: Route):  # pyright: ignore[reportUnknownPar
         made = await _squeezed(visit, await _answered(visit, route.endpoint))
         if isinstance(made, sse.Stream):
             made._work = server.metrics.watched(made._work)  # pyright: ignore[reportPrivateUsage]
-        return _counted(visit, made)
+        return _counted(server, route.path, request.method, made)
 
     return run
 
 
-def _counted(visit: Visit, made: ASGIApp) -> ASGIApp:
+def _counted(server: Server, path: str, method: str, made: ASGIApp) -> ASGIApp:
     """The same answer, which counts as what it begins with: a stream may still turn out to be a problem."""
 
     async def counting(scope: Scope, receive: Receive, send: Send) -> None:
         async def sent(message: Message) -> None:
             if message["type"] == "http.response.start":
-                visit.server.metrics.answered(visit.route.path, visit.request.method, message["status"])
+                server.metrics.answered(path, method, message["status"])
             await send(message)
 
         await made(scope, receive, sent)
@@ -71,7 +75,7 @@ async def _answered(visit: Visit, endpoint: Endpoint) -> Response:
     except CallslipError as error:
         return problems.response(error)
     except ClientDisconnect:
-        raise
+        return Response(None, 400)  # Half a body, and nobody to tell.
     except Exception as error:
         log.exception("%s %s", visit.route.method, visit.route.path)  # The path as a pattern: no ids, no tokens.
         return problems.response(error)
@@ -86,6 +90,11 @@ async def _not_so(server: Server, request: Request, error: Exception) -> Respons
     server.metrics.answered("", "", 405)
     said = f"{request.method} is not done at {request.scope['path']}"
     return problems.told(405, "method", said, _allowed(request))
+
+
+async def _broken(server: Server, request: Request, error: Exception) -> ASGIApp:
+    """What goes wrong after an endpoint, if no answer has begun yet. Starlette raises it again, for the log."""
+    return _counted(server, "", "", problems.response(error))
 
 
 def _allowed(request: Request) -> dict[str, str]:

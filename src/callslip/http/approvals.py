@@ -128,7 +128,7 @@ ROUTES = (
             query=NoQuery,
             body=wire.Answer,
             answers={200: wire.ApprovalOut},
-            problems=(400, 401, 403, 404, 409, 413, 503, 507),
+            problems=(400, 401, 403, 404, 409, 413, 415, 503, 507),
         )
         for path in ("/v1/approvals/{approval}", "/v1/sessions/{session}/approvals/{approval}")
     ),

@@ -115,18 +115,16 @@ async def _check_cursor(visit: Visit, known: Known, cursor: str) -> None:
 async def _page(
     visit: Visit, known: Known, query: CallsQuery, states: list[str], limit: int
 ) -> tuple[list[CallRow], str]:
-    """So many calls that they may see, however many lie in between."""
+    """So many calls that they may see, however many lie in between. A cursor says that there is one more of these."""
     found: list[CallRow] = []
     cursor = query.cursor
     while True:
         page = await visit.ledger.store.calls(
-            session=query.session, states=states, tool=query.tool, q=query.q, limit=limit, cursor=cursor
+            session=query.session, states=states, tool=query.tool, q=query.q, limit=limit + 1, cursor=cursor
         )
-        for row in page.items:
-            if await known(row.session):
-                found.append(row)
-            if len(found) == limit:
-                return found, row.id if page.cursor or row is not page.items[-1] else ""
+        found += [row for row in page.items if await known(row.session)]
+        if len(found) > limit:
+            return found[:limit], found[limit - 1].id
         cursor = page.cursor
         if not cursor:
             return found, ""
@@ -263,6 +261,6 @@ ROUTES = (
         query=CancelQuery,
         body=wire.Cancel | None,
         answers={200: wire.CallShown},
-        problems=(400, 401, 403, 404, 409, 413, 503, 507),
+        problems=(400, 401, 403, 404, 409, 413, 415, 503, 507),
     ),
 )

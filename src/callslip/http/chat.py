@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 REPLACING = ("ui-v5", "ui-v6", "ui-v7")
 """The formats whose clients put a turn that they are told again in the place of the one that they have."""
 LINGER = 30.0
-LOOKED_AT = 20
 LEFT_OUT = "x-callslip-turn"
 """The header that names the turn which a history leaves out, since it comes by the stream."""
 
@@ -108,8 +107,9 @@ class ChatApp:
         """A new turn, with what was said. Its key holds for one request alone, so that whoever wrote it knows."""
         key = _key(row.turns + 1 if row else 1, given)
         turn = Draft(ev.TurnStarted(), key=key, mark=uuid4().hex if key else "")
-        drafts = [*([] if row else [ingest.owned_by(who)]), turn, *_prompt(given)]
-        made = await ingest.write(visit, who, session_name(given.chat), drafts, source="chat")
+        drafts = [*([] if row else [ingest.owned_by(who)]), turn, _prompt(given)]
+        owner = visit.ledger.owner  # The handler works in this process: if that dies, the turn ends.
+        made = await ingest.write(visit, who, session_name(given.chat), drafts, source="chat", owner=owner)
         return next(event for event in made if isinstance(event, ev.TurnStarted))
 
     async def _answered(self, visit: Visit, row: SessionRow | None, given: Posted) -> Asked:
@@ -119,8 +119,8 @@ class ChatApp:
         waited = await _waited(visit.ledger, row.name, given)
         if not waited:
             raise Conflict("nothing in this chat waits for what was posted")
-        turn = max(waited, key=lambda one: one.asked).turn
-        known = chat_stream.known(self.format, await _had(visit.ledger, row.name, turn, waited), turn)
+        asked, turn = max(waited)
+        known = chat_stream.known(self.format, await _had(visit.ledger, row.name, turn, asked), turn)
         who = await visit.admit(row, "approve") if given.decisions else await visit.admit(row)
         for decision in given.decisions:
             await _decide(visit.ledger, row.name, who, decision)
@@ -153,7 +153,7 @@ class ChatApp:
         busy = await _busy(ledger, row)
         if busy or self.format not in REPLACING or await ledger.store.clock() - row.updated_at > self.linger * 1000:
             return busy
-        return _last_turn((await ledger.snapshot(row.name, limit=LOOKED_AT)).entries)
+        return (await ledger.snapshot(row.name, limit=1)).info.last_turn
 
     def _idle(self) -> Response:
         """That nothing is being answered. Version 4 takes an answer without a body for an error."""
@@ -211,45 +211,34 @@ async def _begun_before(ledger: Ledger, row: SessionRow | None, given: Posted) -
     return event.turn if isinstance(event, ev.TurnStarted) else ""
 
 
-def _prompt(given: Posted) -> list[Event]:
-    """What the person said, unless it stands there already and is only to be answered again."""
-    if given.again:
-        return []
-    return [ev.MessageUser(text=given.prompt, message_id=given.said, content=given.content)]
+def _prompt(given: Posted) -> Event:
+    """What the person said. It stands at the beginning of each turn that answers it, as the model has to read it."""
+    return ev.MessageUser(text=given.prompt, message_id=given.said, content=given.content)
 
 
 # Answers
 
 
-class Waiting(msgspec.Struct):
-    """Something that the client was asked for: by which event, in which turn, and whether it still is."""
-
-    asked: int
-    turn: str
-    pending: bool
-
-
-async def _waited(ledger: Ledger, session: str, given: Posted) -> list[Waiting]:
-    """What waits for what was posted, or has waited for it. It is told all that its message has ever answered."""
-    found: list[Waiting] = []
+async def _waited(ledger: Ledger, session: str, given: Posted) -> list[tuple[int, str]]:
+    """What waits for what was posted, or has waited for it: the events that asked, and their turns."""
+    found: list[tuple[int, str]] = []
     for decision in given.decisions:
         row = await approvals.find(ledger, decision.approval, session)
         call = await ledger.store.call(row.call)
-        found += [Waiting(row.entry, call.turn, row.state == "pending")] if call else []
+        found += [(row.entry, call.turn)] if call else []
     for result in given.results:
         call = await _theirs(ledger, session, result.call)
-        found += [Waiting(call.entry, call.turn, not call.end)] if call else []
+        found += [(call.entry, call.turn)] if call else []
     return found
 
 
-async def _had(ledger: Ledger, session: str, turn: str, waited: list[Waiting]) -> State:
+async def _had(ledger: Ledger, session: str, turn: str, asked: int) -> State:
     """The session as the client has it: as it stood when its stream ended, as all that it was asked for waited."""
     state = await reading.with_turn(ledger.store, session, turn)
-    asked = max(waited, key=lambda one: one.asked)
-    if asked.pending and waits(state, turn):
+    if state.seq == asked:
         return state
-    state = await ledger.state_at(session, asked.asked)
-    async for event in ledger.events(session, asked.asked):
+    state = await ledger.state_at(session, asked)
+    async for event in ledger.events(session, asked):
         if waits(state, turn):
             break
         state.apply(event)
@@ -297,10 +286,6 @@ async def _busy(ledger: Ledger, row: SessionRow) -> str:
         return row.turn
     page = await ledger.calls(session=row.name, states=("queued", "running", "awaiting_approval"), limit=100)
     return next((call.turn for call in page.items if call.scope == "turn" and call.turn), "")
-
-
-def _last_turn(entries: list[Any]) -> str:
-    return next((entry.turn for entry in reversed(entries) if entry.turn), "")
 
 
 def _is_users(entry: Any) -> bool:

@@ -28,6 +28,7 @@ from callslip.http.live import TurnLine
 from callslip.http.visit import Server
 
 FAILED = "the turn ended with an error"
+FAILURES = ("error", "eof")
 
 
 class Manner(msgspec.Struct, frozen=True):
@@ -91,13 +92,18 @@ class Reader:
 
     def opening(self) -> list[Any]:
         chunks, known = self._inner.opening(), self._asked.known
-        mended = _mended(chunks, self._asked) if self._asked.format == "ag-ui" and known else []
-        return self._said(_after_start(_without(chunks, known, self._manner), mended))
+        info = self._state.info
+        self._failed = FAILED if info.last_turn == self._asked.turn and info.last_reason in FAILURES else ""
+        if not known:
+            return self._said(chunks)
+        mended = _mended(chunks, self._asked) if self._asked.format == "ag-ui" else _Mended()
+        begin, *rest = _without(chunks, known + mended.told, self._manner) or [None]
+        return self._said([begin, *mended.chunks, *rest] if begin else mended.chunks)
 
     def feed(self, event: Event) -> list[Any] | Restart:
-        if isinstance(event, ev.TurnEnded) and event.reason in ("error", "eof") and event.verdict == "applied":
-            self._failed = event.detail or FAILED
         said = self._inner.feed(event)
+        if isinstance(event, ev.TurnEnded) and (event.turn, event.verdict) == (self._asked.turn, "applied"):
+            self._failed = (event.detail or FAILED) if event.reason in FAILURES else ""
         return said if isinstance(said, Restart) else self._said(said)
 
     def close(self, reason: str) -> list[Any]:
@@ -141,8 +147,6 @@ def _is_theirs(call: ToolCall) -> bool:
 
 def _without(chunks: list[Any], known: list[Any], manner: Manner) -> list[Any]:
     """Chunks but for those that are known, each as often as it is known."""
-    if not known:
-        return chunks
     had = Counter(codec.encode(chunk) for chunk in known)
     notes: list[Any] = [note for chunk in known if _is_note(chunk) for note in chunk[1]]
     left: list[Any] = []
@@ -186,29 +190,40 @@ async def write(server: Server, asked: Asked, write: sse.Write) -> None:
         async with server.hub.line(key, lambda: line(server, asked)) as source:
             number = source.line.next
             await write(source.replay())
-            await live.follow(source.line, number, write, sse.HEARTBEAT if source.streaming.events else b"")
+            await live.follow(source.line, number, write, source.streaming.alive)
 
 
 # AG-UI: arguments that a person changed, and results that the client wrote down under a name of its own. It has no
 # event for either, but takes messages in the place of those that it has.
 
 
-def _mended(chunks: list[Any], asked: Asked) -> list[Any]:
+class _Mended(msgspec.Struct):
+    """The chunks that mend what the client has, and those that it needs no more."""
+
+    chunks: list[Any] = []
+    told: list[Any] = []
+
+
+def _mended(chunks: list[Any], asked: Asked) -> _Mended:
     """The client's messages with the arguments that stand now, and without the results that it is about to be told."""
     before, now = _arguments(asked.known), _arguments(chunks)
     changed = {call: text for call, text in now.items() if before.get(call, text) != text}
-    for call in changed:  # Of these the client is told here, and not by the chunks that it could not take.
-        asked.known += [chunk for chunk in chunks if chunk.get("toolCallId") == call and chunk["type"] in _INPUT]
-    news = {chunk["toolCallId"] for chunk in chunks if chunk["type"] == _RESULT and chunk not in asked.known}
+    news = _results(chunks) - _results(asked.known)
     had = [fields(message) for message in asked.messages]
     kept = [one for one in had if one.get("role") != "tool" or one.get("toolCallId") not in news]
     if not changed and len(kept) == len(had):
-        return []
-    return [{"type": "MESSAGES_SNAPSHOT", "messages": [_with_arguments(message, changed) for message in kept]}]
+        return _Mended()
+    messages = [_with_arguments(message, changed) for message in kept]
+    told = [chunk for chunk in chunks if chunk["type"] in _INPUT and chunk["toolCallId"] in changed]
+    return _Mended([{"type": "MESSAGES_SNAPSHOT", "messages": messages}], told)
 
 
 _INPUT = ("TOOL_CALL_START", "TOOL_CALL_ARGS", "TOOL_CALL_END")
-_RESULT = "TOOL_CALL_RESULT"
+
+
+def _results(chunks: list[Any]) -> set[str]:
+    """The calls whose results were told."""
+    return {chunk["toolCallId"] for chunk in chunks if chunk["type"] == "TOOL_CALL_RESULT"}
 
 
 def _arguments(chunks: list[Any]) -> dict[str, str]:
@@ -231,7 +246,3 @@ def _with_arguments(message: dict[str, Any], changed: dict[str, str]) -> dict[st
         for call in calls
     ]
     return {**message, "toolCalls": told}
-
-
-def _after_start(chunks: list[Any], more: list[Any]) -> list[Any]:
-    return [*chunks[:1], *more, *chunks[1:]] if more else chunks

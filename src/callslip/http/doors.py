@@ -47,7 +47,7 @@ SAFE: dict[str, str] = {
     "cache-control": "no-store",
 }
 METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE"
-EXPOSED = "etag, last-modified, link, location, retry-after, x-vercel-ai-ui-message-stream"
+EXPOSED = "etag, last-modified, link, location, retry-after, x-callslip-turn, x-vercel-ai-ui-message-stream"
 PREFLIGHT_AGE = "600"
 COOKIE_AGE = 30 * 24 * 60 * 60
 SCHEMES = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
@@ -118,7 +118,7 @@ class Doors:
 
     def _own(self, asked: HTTPConnection) -> Origin | None:
         said = asked.headers.getlist("host")
-        scheme = SCHEMES.get(asked.scope["scheme"], "http")
+        scheme = SCHEMES.get(asked.scope.get("scheme", "http"), "http")
         own = read_host(said[0], scheme) if len(said) == 1 else None
         if self._hosts is not None and (own is None or own.host not in self._hosts):
             raise Forbidden("this server does not go by that name; it is not among the allowed hosts")
@@ -211,7 +211,7 @@ def _root(scope: Scope) -> str:
 
 
 def _cookie(scope: Scope, token: str, age: int) -> str:
-    secure = "; Secure" if scope["scheme"] == "https" else ""
+    secure = "; Secure" if scope.get("scheme") == "https" else ""
     path = quote(_root(scope), safe="/") or "/"
     return f"{COOKIE}={token}; HttpOnly; SameSite=Strict; Path={path}; Max-Age={age}{secure}"
 
@@ -219,7 +219,7 @@ def _cookie(scope: Scope, token: str, age: int) -> str:
 def _place(scope: Scope, query: list[tuple[str, str]]) -> str:
     """The same place without the token, on this server whatever it looks like: `//` would lead to another."""
     path, root = scope["path"], _root(scope)
-    whole = path if path.startswith(root) else root + path
+    whole = path if f"{path}/".startswith(f"{root}/") else root + path
     return "/" + quote(whole.lstrip("/")) + (f"?{urlencode(query)}" if query else "")
 
 

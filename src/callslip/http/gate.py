@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 
 from callslip.errors import CallslipError, NotFound
-from callslip.http.token_file import checked, digest, same
+from callslip.http.token_file import digest, long_enough, same
 from callslip.rows import SessionRow, TokenRow
 from callslip.store.protocol import Store
 
@@ -78,7 +78,7 @@ class TokenGate:
 
     def __init__(self, store: Store, main_token: str, name: str = "user", *, cookies: bool = True) -> None:
         self._store = store
-        self._main = digest(checked(main_token, "token"))
+        self._main = digest(long_enough(main_token, "token"))
         self._name = name
         self._cookies = cookies
 

@@ -27,7 +27,7 @@ from callslip.http.problems import Unsupported
 from callslip.http.visit import Route, Visit, answer
 from callslip.intake import session_name
 from callslip.ledger import Ledger
-from callslip.rows import SessionRow
+from callslip.rows import KeyRow, SessionRow
 
 IDLE = 600.0
 """For how many seconds a conversation is remembered after its last body."""
@@ -54,7 +54,7 @@ async def post(visit: Visit) -> Response:
     body = await visit.raw()
     posts = visit.server.posts
     made = await posts.take(visit, who, name, query, key, body)
-    return answer(made, 201 if row is None else 200)
+    return answer(made, 201 if row is None and made.appended else 200)
 
 
 # Whose a session is
@@ -69,18 +69,18 @@ def owned_by(who: Principal) -> Draft:
 
 
 async def write(
-    visit: Visit, who: Principal, session: str, drafts: Sequence[Event | Draft], *, source: str
+    visit: Visit, who: Principal, session: str, drafts: Sequence[Event | Draft], *, source: str, owner: str = ""
 ) -> list[Event]:
     """Append; to a session that somebody else has begun meanwhile only what they may, and nothing before they may."""
     try:
-        return await visit.ledger.append(session, drafts, source=source)
+        return await visit.ledger.append(session, drafts, source=source, owner=owner)
     except Conflict:
         row = await visit.ledger.store.session(session)
         others = [draft for draft in drafts if not (isinstance(draft, Draft) and draft.key == OWNER)]
         if row is None or row.owner == who.name or len(others) == len(drafts):
             raise
         await visit.admit(row)
-        return await visit.ledger.append(session, others, source=source)
+        return await visit.ledger.append(session, others, source=source, owner=owner)
 
 
 class _Talk:
@@ -92,39 +92,54 @@ class _Talk:
         self.used = time.monotonic()
 
 
+Place = tuple[str, str, str]
+"""The session, the format and who posts: what bodies must have in common to be one conversation."""
+
+
 class Posts:
     """The conversations that are posted to one server."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._open: dict[tuple[str, str, str], _Talk] = {}
+        self._open: dict[Place, _Talk] = {}
 
     async def take(
         self, visit: Visit, who: Principal, session: str, query: PostQuery, key: str, body: bytes
     ) -> wire.Appended:
         """What a body came to. One that was taken before by the same key comes to the same, and is not read again."""
-        mark = codec.digest(body)
-        known = await self._known(session, key, mark)
-        if known is not None:
-            return known
         messages = list(_messages(body, visit.request.headers.get("content-type", "")))
-        place = (session, query.format, who.name)
-        talk = self._talk(place, session, query)
-        async with talk.lock, self._forgetting(place):
-            written = _Written(self._ledger, visit, who, query.format, f"http:{key}:" if key else "", mark)
-            for message in messages:
-                for one, part, drafts in talk.talks.read(message):
-                    one.keep(part, written.keyed(drafts))
-            if query.end:
-                for one in talk.talks.all.values():
-                    one.keep(None, written.keyed(one.decoder.close("eof")))
-                self._open.pop(place, None)
-            await written.admitted(talk.talks)
-            await talk.talks.flush(written.write)
-        return await written.told(session)
+        place, mark = (session, query.format, who.name), codec.digest(body)
+        async with self._talking(place, query) as talks:
+            known = await self._known(session, key, mark)
+            if known is not None:
+                return known
+            written = _Written(self._ledger, visit, who, query.format)
+            async with self._forgetting(place):
+                for message in messages:
+                    for one, part, drafts in talks.read(message):
+                        one.keep(part, checked(drafts))
+                if query.end:
+                    for one in talks.all.values():
+                        one.keep(None, checked(one.decoder.close("eof")))
+                    self._open.pop(place, None)
+                if key:
+                    _name(talks, session, _prefix(key), mark)
+                await written.admitted(talks)
+                await talks.flush(written.write)
+        return written.told(session)
 
     @contextlib.asynccontextmanager
-    async def _forgetting(self, place: tuple[str, str, str]) -> AsyncGenerator[None]:
+    async def _talking(self, place: Place, query: PostQuery) -> AsyncGenerator[Conversations]:
+        """The conversation, for one body at a time. One that was forgotten while its lock was awaited is begun anew."""
+        while True:
+            talk = self._talk(place, query)
+            async with talk.lock:
+                if self._open.get(place) is talk:
+                    yield talk.talks
+                    return
+
+    @contextlib.asynccontextmanager
+    async def _forgetting(self, place: Place) -> AsyncGenerator[None]:
         """After a body that was refused the conversation begins anew: its decoder has read what nobody wrote."""
         try:
             yield
@@ -132,7 +147,7 @@ class Posts:
             self._open.pop(place, None)
             raise
 
-    def _talk(self, place: tuple[str, str, str], session: str, query: PostQuery) -> _Talk:
+    def _talk(self, place: Place, query: PostQuery) -> _Talk:
         now = time.monotonic()
         for old in [at for at, talk in self._open.items() if talk.used < now - IDLE and not talk.lock.locked()]:
             del self._open[old]
@@ -141,55 +156,69 @@ class Posts:
                 del self._open[next(iter(self._open))]
 
             def named(name: str) -> str:
-                return session if not name else joined(session, ":", name)
+                return place[0] if not name else joined(place[0], ":", name)
 
             self._open[place] = _Talk(Conversations(query.format, named, chunks=query.chunks))
         self._open[place].used = now
         return self._open[place]
 
     async def _known(self, session: str, key: str, mark: str) -> wire.Appended | None:
+        """What a body came to, if all of it was written; of one that was broken off the rest is still to come."""
         if not key:
             return None
-        prefix, seqs = f"http:{key}:", list[int]()
-        after = prefix
+        prefix = after = _prefix(key)
+        found: list[KeyRow] = []
         while rows := await self._ledger.store.keys(session, after, MOST):
-            for row in rows:
-                if not row.key.startswith(prefix):
-                    break
-                if row.mark != mark:
-                    raise Conflict(f"the idempotency key {key!r} was used before with another body")
-                seqs.append(row.seq)
+            ours = [row for row in rows if row.key.startswith(prefix)]
+            if any(row.mark != mark for row in ours):
+                raise Conflict(f"the idempotency key {key!r} was used before with another body")
+            found += ours
             after = rows[-1].key
-            if not after.startswith(prefix):
+            if len(ours) < len(rows):
                 break
-        return wire.Appended(session=session, seq=max(seqs), appended=len(set(seqs))) if seqs else None
+        if not found or not found[-1].key.endswith(LAST):
+            return None
+        seqs = {row.seq for row in found}
+        return wire.Appended(session=session, seq=max(seqs), appended=len(seqs))
+
+
+LAST = "."
+
+
+def _prefix(key: str) -> str:
+    """What the keys of a body's events begin with, which is never the beginning of another's."""
+    return f"http:{codec.digest(key.encode())[:32]}:"
+
+
+def _name(talks: Conversations, session: str, prefix: str, mark: str) -> None:
+    """Give drafts keys: the body's and their number. The posted session comes last, so its last key stands for all."""
+    talks.all = dict(sorted(talks.all.items(), key=lambda item: item[1].session == session))
+    for talk in talks.all.values():
+        count = sum(len(drafts) for _, drafts in talk.waiting)
+        keys = (f"{prefix}{number:08}{LAST if number == count else ''}" for number in range(1, count + 1))
+        talk.waiting = [
+            (message, [structs.replace(draft, key=next(keys), mark=mark) for draft in drafts])
+            for message, drafts in talk.waiting
+        ]
+
+
+def checked(drafts: list[Draft]) -> list[Draft]:
+    """The same drafts, unless they say what is not theirs to say."""
+    for draft in drafts:
+        if isinstance(draft.event, SessionInfo) and draft.event.owner is not msgspec.UNSET:
+            raise Refused("owner", "is whoever began the session; nobody else can say it")
+    return drafts
 
 
 class _Written:
     """What one body writes."""
 
-    def __init__(self, ledger: Ledger, visit: Visit, who: Principal, format: str, keys: str, mark: str) -> None:
+    def __init__(self, ledger: Ledger, visit: Visit, who: Principal, format: str) -> None:
         self._ledger = ledger
         self._visit = visit
         self._who = who
         self._source = "" if format == "events" else format
-        self._keys = keys
-        self._mark = mark
-        self._count = 0
         self._made: dict[str, list[Event]] = {}
-
-    def keyed(self, drafts: list[Draft]) -> list[Draft]:
-        """Drafts with keys of their own: the body's, and their number in it."""
-        for draft in drafts:
-            if isinstance(draft.event, SessionInfo) and draft.event.owner is not msgspec.UNSET:
-                raise Refused("owner", "is whoever began the session; nobody else can say it")
-        if not self._keys:
-            return drafts
-        first, self._count = self._count, self._count + len(drafts)
-        return [
-            structs.replace(draft, key=f"{self._keys}{first + number:08}", mark=self._mark)
-            for number, draft in enumerate(drafts)
-        ]
 
     async def admitted(self, talks: Conversations) -> None:
         """Every session that the body speaks of must be one that they may write to; a new one becomes theirs."""
@@ -208,7 +237,7 @@ class _Written:
             event for event in made if not (isinstance(event, SessionInfo) and event.owner is not msgspec.UNSET)
         )
 
-    async def told(self, session: str) -> wire.Appended:
+    def told(self, session: str) -> wire.Appended:
         seqs = {name: max((event.seq for event in made), default=0) for name, made in self._made.items()}
         made = [event for events in self._made.values() for event in events]
         raw = sum(isinstance(event, Raw) for event in made)

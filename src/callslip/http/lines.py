@@ -1,7 +1,8 @@
 """What many readers follow is made once: a line of frames, and each reader is no more than a number into it.
 
-Whatever waits for a reader is joined into one piece, and readers at the same place get the same piece. A reader that
-falls off the back of the line is cut off; it comes back with its cursor and loses nothing.
+Whatever waits for a reader is joined into one piece, and readers at the same place get the same piece. They are woken
+fifty times a second at most: what a delivery costs is the write, so a burst is written as a few larger pieces. Who
+falls off the back of the line is cut off, comes back with its cursor and loses nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from callslip.errors import SlowReader
+
+PAUSE = 0.02
 
 
 class Line:
@@ -26,6 +29,10 @@ class Line:
         self._length = length
         self._waiting: set[asyncio.Future[None]] = set()
         self._joined = (-1, -1, b"")
+        self._waking: asyncio.TimerHandle | None = None
+        self._woke = 0.0
+        self.happened = 0
+        """Counts whatever wakes readers, so that who looked meanwhile knows whether to look again."""
 
     def push(self, frames: Iterable[bytes]) -> None:
         """Add frames, and wake whoever waits."""
@@ -34,7 +41,7 @@ class Line:
         while len(self._frames) > self._length:
             self._frames.popleft()
             self.first += 1
-        self._wake()
+        self._wake_soon()
 
     def end(self, farewell: bytes = b"") -> None:
         """Nothing more comes; these are the last words."""
@@ -58,7 +65,22 @@ class Line:
         """The frames from a number on."""
         return list(islice(self._frames, number - self.first, None))
 
+    def _wake_soon(self) -> None:
+        """At once after a silence; in a burst, when the pause since the last time is over."""
+        if self._waking is not None:
+            return
+        loop = asyncio.get_running_loop()
+        pause = self._woke + PAUSE - loop.time()
+        if pause > 0:
+            self._waking = loop.call_later(pause, self._wake)
+        else:
+            self._wake()
+
     def _wake(self) -> None:
+        if self._waking is not None:
+            self._waking.cancel()
+        self._waking, self._woke = None, asyncio.get_running_loop().time()
+        self.happened += 1
         waiting, self._waiting = self._waiting, set()
         for future in waiting:
             if not future.done():

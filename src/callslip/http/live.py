@@ -28,6 +28,9 @@ from callslip.store.protocol import Stored
 
 Key = tuple[str, ...]
 
+TIDY = 1000
+"""After how many events a line forgets the entries that nothing can change any more."""
+
 
 class Hub:
     """The lines of one server. It starts with the first reader and rests when the last one has gone."""
@@ -217,18 +220,23 @@ class Numbered:
         return await reading.resumed_at(self._ledger.store, self._session, seq) if seq else State(self._session)
 
     async def fill(self) -> None:
-        frame, state = self._kind.frame, self._state
+        frame, state, tidied = self._kind.frame, self._state, self.line.next
         async for batch in self._ledger.follow(self._session, self.line.next - 1):
             self.line.push([frame(state, stored.event, stored.body) for stored in batch])
+            if state is not None and self.line.next - tidied >= TIDY:
+                state.finished()
+                state.noted.clear()
+                tidied = self.line.next
 
     async def is_far(self, after: int) -> bool:
         """Whether a reader is better served with a snapshot than with all that it missed."""
         return after + 1 < self.line.first and await reading.is_far(self._ledger.store, self._session, after)
 
-    async def caught_up(self, after: int) -> AsyncIterator[tuple[int, bytes]]:
-        """Frames from the log, until the line goes on from there: the seq that each piece reaches, and its bytes."""
-        state = await self._resumed(after) if after + 1 < self.line.first else None
-        while after + 1 < self.line.first:
+    async def caught_up(self, after: int, upto: int = 0) -> AsyncIterator[tuple[int, bytes]]:
+        """Frames from the log until the line goes on, to `upto` at least: how far each piece reaches, and its bytes."""
+        state: State | None = None
+        while after < max(upto, self.line.first - 1):
+            state = state or await self._resumed(after)
             rows = await self._ledger.store.events(self._session, after, self._ledger.settings.read_page)
             if not rows or rows[0][0] != after + 1:
                 return  # Retention was faster; the reader is cut off and told when it comes back.
@@ -275,6 +283,8 @@ class TurnLine:
         return self._replayed[1]
 
     async def fill(self) -> None:
+        if self.line.ended:
+            return
         async for batch in self._ledger.follow(self._session, self._state.seq):
             for stored in batch:
                 self._take(stored)

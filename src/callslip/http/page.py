@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 from html import escape
 from importlib.resources import files
 
@@ -21,7 +21,7 @@ KINDS = {
 }
 
 
-@cache
+@lru_cache(64)
 def _file(name: str, root: str) -> tuple[bytes, str]:
     """A file and its ETag. The page names its parts by the prefix that it was mounted under."""
     found = files("callslip.web").joinpath(name)

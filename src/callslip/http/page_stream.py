@@ -1,7 +1,8 @@
 """One connection for a page: several sessions and topics at once, with one cursor for all of them.
 
-A frame names its session or topic. The cursor is the id of the last frame: the seq of each session, so that whoever
-comes back gets the patches since then. Topics are told whole to whoever comes; they are short.
+A frame names its session or topic. The cursor is the id of the last frame: of each session its number (one that comes
+again by its name has another) and the seq, so that whoever comes back gets the patches since then. Topics are told
+whole to whoever comes; they are short.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from callslip.http.lines import woken
 from callslip.http.sessions import limit_of
 from callslip.http.topics import TOPICS, Topic
 from callslip.http.visit import Route, Visit
+from callslip.rows import SessionRow
 
 MOST = 20
 
@@ -57,34 +59,43 @@ def _check(query: PageQuery) -> None:
         raise Refused("session", "are too many for one connection", MOST)
 
 
-def _cursors(said: str) -> dict[str, int]:
+Place = tuple[int, int]
+"""The number of a session, and a seq of it."""
+
+
+def _cursors(said: str) -> dict[str, Place]:
     """Where the page was in each session, as the id of a frame told it."""
-    cursors: dict[str, int] = {}
-    for pair in said.split():
-        name, _, seq = pair.rpartition(":")
-        if not name or not (seq.isascii() and seq.isdigit() and len(seq) < 19):
+    cursors: dict[str, Place] = {}
+    for place in said.split():
+        name, *numbers = place.rsplit(":", 2)
+        if len(numbers) != 2 or not all(n.isascii() and n.isdigit() and len(n) < 19 for n in numbers):
             raise Refused("after", "is no cursor of this stream")
-        cursors[unquote(name)] = int(seq)
+        cursors[unquote(name)] = (int(numbers[0]), int(numbers[1]))
     return cursors
 
 
 class _Session:
     """One session, and how far this page has it."""
 
-    def __init__(self, name: str, seq: int | None, limit: int) -> None:
-        self.name = name
+    def __init__(self, row: SessionRow, seq: int | None, limit: int) -> None:
+        self.name = row.name
         self.seq = seq or 0
         self._new = seq is None
         self._limit = limit
+        self._said = f"{quote(row.name, safe='')}:{row.id}"
 
     @classmethod
-    async def of(cls, visit: Visit, name: str, seq: int | None, limit: int) -> _Session:
+    async def of(cls, visit: Visit, name: str, place: Place | None, limit: int) -> _Session:
         row = await visit.session(name)
+        number, seq = place or (row.id, None)
+        if seq is not None and (seq < row.low or number != row.id):
+            raise Gone(seq, row.low)
         if seq is not None and seq > row.head:
             raise Refused("after", f"{seq} is not a seq of session {name!r}, which goes to {row.head}")
-        if seq is not None and seq < row.low:
-            raise Gone(seq, row.low)
-        return cls(name, seq, limit)
+        return cls(row, seq, limit)
+
+    def cursor(self) -> str:
+        return f"{self._said}:{self.seq}"
 
     async def open(self, visit: Visit, numbered: live.Numbered, write: sse.Write) -> None:
         """What the page needs to go on with the line."""
@@ -113,19 +124,23 @@ class _Topic:
         self.line = topic.line
 
     async def open(self, write: sse.Write) -> None:
-        names = {session for session, _ in self._topic.rows.values()}
-        await write(self._topic.whole({name for name in names if await self._may(name)}))
+        seen = await self._seen({session for session, _ in self._topic.rows.values()})
+        await write(self._topic.whole(seen))
 
     async def more(self) -> bytes:
         changes = self._topic.after(self._number)
         self._number = self.line.next
-        return b"".join([frame for session, frame in changes if await self._may(session)])
+        seen = await self._seen({session for session, _ in changes})
+        return b"".join([frame for session, frame in changes if session in seen])
+
+    async def _seen(self, sessions: set[str]) -> set[str]:
+        return {session for session in sessions if await self._may(session)}
 
     async def _may(self, session: str) -> bool:
-        """Also of a session that was deleted just now: its name was theirs to know."""
+        """Also of a session that was deleted just now, if its name was theirs to know."""
         row = await self._visit.ledger.store.session(session)
         try:
-            await self._visit.admit(row, "read")
+            await self._visit.admit(row or SessionRow(name=session), "read")
         except (NotFound, Forbidden):
             return False
         return True
@@ -151,13 +166,15 @@ async def _follow(followed: list[Any], sessions: list[_Session], write: sse.Writ
     lines = [one.line for one in followed]
     beats = [line.beats for line in lines]
     while not any(line.ended for line in lines):
+        happened = [line.happened for line in lines]
         data = b"".join([await one.more() for one in followed])
         if data:
             await write(data + _cursor(sessions))
         elif beats != [line.beats for line in lines]:
             await write(sse.HEARTBEAT)
         else:
-            await woken(lines)
+            if happened == [line.happened for line in lines]:  # Else something came while the gate was asked.
+                await woken(lines)
             continue
         beats = [line.beats for line in lines]
 
@@ -166,7 +183,7 @@ def _cursor(sessions: list[_Session]) -> bytes:
     """A frame that shows nothing and moves the cursor."""
     if not sessions:
         return b""
-    return b"id: " + " ".join(f"{quote(one.name, safe='')}:{one.seq}" for one in sessions).encode() + b"\n\n"
+    return f"id: {' '.join(one.cursor() for one in sessions)}\n\n".encode()
 
 
 ROUTES = (

@@ -128,6 +128,8 @@ async def _news(visit: Visit, row: SessionRow, query: ReadQuery) -> bool:
                 return True
     except TimeoutError:
         pass
+    except Gone:  # It was deleted: whoever asks for it again is told.
+        return True
     return False
 
 
@@ -229,7 +231,8 @@ async def stream(visit: Visit) -> Response:
     streaming = registry.streaming(query.format)
     if query.after is not None or query.limit is not None:
         raise Refused("after", f"{query.format} is replayed from the start of its turn; it has no cursor")
-    work = partial(write_turn, visit.server, row.name, query.format, query.turn, query.follow)
+    turn = query.turn or row.turn  # The line of those who named none may still be with the turn before.
+    work = partial(write_turn, visit.server, row.name, query.format, turn, query.follow)
     return sse.Stream(work, streaming.headers, visit.server.limits.stall)
 
 
@@ -267,7 +270,7 @@ async def _write_by_seq(
                 await write(live.snapshot_frame(snapshot))
                 after = snapshot.seq
             after = row.low if after is None else after
-            async for reached, piece in numbered.caught_up(after):
+            async for reached, piece in numbered.caught_up(after, 0 if follow else row.head):
                 await write(piece)
                 after = reached
             if follow:

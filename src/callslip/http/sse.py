@@ -50,6 +50,10 @@ class Stream(Response):
         self._stall = stall
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "HEAD":  # What it would write has no end, and nobody would see it.
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await send({"type": "http.response.body", "body": b""})
+            return
         writing = asyncio.current_task()
         assert writing is not None
         begun = gone = False

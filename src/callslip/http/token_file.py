@@ -25,6 +25,9 @@ SCOPED = "callslip_"
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{1,512}=*")
 """What may follow `Bearer`. Nothing of it needs quoting in a header, a cookie or a shell."""
 
+SHORTEST = 16
+"""Of a token that opens everything: wrong ones are not counted, so it must not be found by trying."""
+
 
 def mint() -> str:
     """A new token, with 256 bits of chance."""
@@ -48,19 +51,29 @@ def checked(token: str, said_by: str) -> str:
     return token
 
 
+def long_enough(token: str, said_by: str) -> str:
+    """A token that may open everything, or Refused."""
+    if len(checked(token, said_by)) < SHORTEST:
+        raise Refused(said_by, f"a token that opens everything has at least {SHORTEST} characters")
+    return token
+
+
 def main_token(folder: Path, given: str = "") -> str:
     """The token that opens everything: the given one, else CALLSLIP_TOKEN, else that of the file, made if need be.
 
     One that was given is used as long as this process runs, and is not stored.
     """
     if given:
-        return checked(given, "--token")
+        return long_enough(given, "--token")
     if os.environ.get(VARIABLE):
-        return checked(os.environ[VARIABLE], VARIABLE)
+        return long_enough(os.environ[VARIABLE], VARIABLE)
     path = folder / "token"
-    if not path.exists():
-        _make(path)
-    return _read(path)
+    try:
+        if not path.exists():
+            _make(path)
+        return _read(path)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read or made: {error.strerror}") from error
 
 
 def _make(path: Path) -> None:

@@ -1,7 +1,8 @@
 """What a page wants to know of a whole ledger: which sessions there are, what waits for an answer, which commands run.
 
 A topic is a list of rows, asked for again when anything was written, a moment later so that a burst is asked for once.
-What changed of it is a frame, made once; who may not see a row's session is not sent that frame.
+What changed of it is a frame, made once; who may not see a row's session is not sent that frame. A list has an end: a
+row is `gone` from it when it was deleted or answered, and also when newer ones took its place.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ async def _inbox(ledger: Ledger) -> Rows:
 
 
 async def _commands(ledger: Ledger) -> Rows:
-    page = await ledger.calls(limit=MOST)
-    rows = [row for row in page.items if row.scope == "detached"]
+    """Those that are open, and those among the newest calls that have ended."""
+    newest = (await ledger.calls(limit=MOST)).items
+    rows = [row for row in [*newest, *await ledger.store.open_calls()] if row.scope == "detached"]
     return {row.id: (row.session, sse.encode(wire.call_out(row))) for row in rows}
 
 

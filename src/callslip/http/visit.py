@@ -14,7 +14,7 @@ from callslip.errors import NotFound, Refused
 from callslip.http.gate import Forbidden, Gate, Principal, Verb
 from callslip.http.limits import Limits
 from callslip.http.metrics import Metrics
-from callslip.http.problems import TooLarge
+from callslip.http.problems import TooLarge, Unsupported
 from callslip.ledger import Ledger
 from callslip.rows import SessionRow
 
@@ -125,6 +125,9 @@ class Visit:
     async def raw(self) -> bytes:
         """The body, up to the limit."""
         limit = self.server.limits.body
+        packed = self.request.headers.get("content-encoding", "").strip().lower()
+        if packed not in ("", "identity"):
+            raise Unsupported(f"a body is not unpacked here: send it as it is, without content-encoding {packed!r}")
         said = self.request.headers.get("content-length", "")
         size, pieces = int(said) if said.isdigit() else 0, list[bytes]()
         if size <= limit:

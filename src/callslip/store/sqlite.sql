@@ -9,7 +9,7 @@ WHERE (updated_at, id) < (?, ?) AND name >= ? AND name < ? ORDER BY updated_at D
 
 -- name: sessions_at_work
 SELECT name, id, head, low, turn, turns, title, calls, message, carry, created_at, updated_at, owned_by, labels,
-  turn_owner FROM sessions WHERE turn_owner <> '';
+  turn_owner FROM sessions WHERE turn_owner <> '' AND turn <> '';
 
 -- name: add_session
 INSERT INTO sessions (name, head, low, turn, turns, title, calls, message, carry, created_at, updated_at, owned_by, labels,

@@ -142,6 +142,9 @@ class Rows:
     def owned_calls(self, owner: str) -> list[CallRow]:
         return [made for row in self._run(SQL["all_open_calls"]) if (made := call_row(row)).owner == owner]
 
+    def owned_turns(self, owner: str) -> list[SessionRow]:
+        return [made for row in self._run(SQL["sessions_at_work"]) if (made := session_row(row)).turn_owner == owner]
+
 
 @cache
 def _many(name: str, rows: int) -> str:

@@ -102,6 +102,11 @@ class Unit:
         """Every open call that this owner keeps alive, oldest first."""
         return self._merged(self._stored.owned_calls(owner), lambda row: row.owner == owner)
 
+    def owned_turns(self, owner: str) -> list[SessionRow]:
+        """Every session whose open turn this owner keeps alive."""
+        rows = {row.name: row for row in self._stored.owned_turns(owner)} | self.sessions
+        return [rows[name] for name in sorted(rows) if rows[name].turn and rows[name].turn_owner == owner]
+
     def _merged(self, stored: list[CallRow], fits: Callable[[CallRow], bool]) -> list[CallRow]:
         rows = {row.id: row for row in stored}
         rows.update(self.calls)

@@ -106,6 +106,8 @@ export interface Options {
   token?: string;
   /** How many of a session's newest entries come at first. */
   limit?: number;
+  /** After how many ms without a sign of life the line is left and the server asked again; its heart beats every 15 s. */
+  patience?: number;
   onChange?: (event: "snapshot" | "patches" | "topic" | "row", told: any, client: Callslip) => void;
   onStatus?: (status: Status, client: Callslip) => void;
   fetch?: typeof fetch;
@@ -129,4 +131,4 @@ export interface Frame {
   data?: string;
 }
 export function apply(session: Session, patch: Patch): void;
-export function frames(body: AsyncIterable<Uint8Array>): AsyncGenerator<Frame>;
+export function frames(body: ReadableStream<Uint8Array>): AsyncGenerator<Frame>;

@@ -21,30 +21,44 @@ export function apply(session, patch) {
 
 /** Server-sent events out of a body: {id, event, data}. A frame without data only moves the cursor. */
 export async function* frames(body) {
+  let frame = {};
+  for await (const line of lines(body)) {
+    const [, name, value] = line.match(/^([^:]+): ?(.*)$/s) ?? [];
+    if (name) frame[name] = value;
+    if (line) continue;
+    yield frame;
+    frame = {};
+  }
+}
+
+/** A long line comes in many pieces; each of them is looked at once. */
+async function* lines(body) {
+  const reader = body.getReader(); // not every browser can loop over a body
   const decoder = new TextDecoder();
-  let rest = "";
-  for await (const piece of body) {
-    const blocks = (rest + decoder.decode(piece, { stream: true })).split("\n\n");
-    rest = blocks.pop();
-    for (const block of blocks) {
-      const frame = {};
-      for (const line of block.split("\n")) {
-        const at = line.indexOf(": ");
-        if (at > 0) frame[line.slice(0, at)] = line.slice(at + 2);
+  let line = "";
+  try {
+    for (let got = await reader.read(); !got.done; got = await reader.read()) {
+      const [first, ...more] = decoder.decode(got.value, { stream: true }).split("\n");
+      line += first;
+      for (const next of more) {
+        yield line.endsWith("\r") ? line.slice(0, -1) : line;
+        line = next;
       }
-      yield frame;
     }
+  } finally {
+    reader.cancel().catch(() => {}); // it may be broken already
   }
 }
 
 export class Callslip {
   /** @param {import("./callslip.d.ts").Options} options */
-  constructor({ url = "", sessions = [], topics = [], token = "", limit, onChange, onStatus, fetch: ask } = {}) {
+  constructor({ url = "", sessions = [], topics = [], token = "", limit, patience = 60_000, onChange, onStatus, fetch: ask } = {}) {
     this.url = url.replace(/\/$/, "");
     this.names = sessions;
     this.topicNames = topics;
     this.token = token;
     this.limit = limit;
+    this.patience = patience;
     this.sessions = new Map();
     this.topics = new Map();
     this.cursor = "";
@@ -65,6 +79,8 @@ export class Callslip {
       } catch (error) {
         if (this.closed) break;
         this.error = error;
+      } finally {
+        clearTimeout(this.silence);
       }
       if (!this.closed) await this.pause();
     }
@@ -87,6 +103,7 @@ export class Callslip {
     if (this.token) headers.authorization = `Bearer ${this.token}`;
     if (this.cursor) headers["last-event-id"] = this.cursor;
     const signal = this.controller.signal;
+    this.listen();
     const answer = await this.ask(`${this.url}/v1/stream?${query}`, { headers, signal, cache: "no-store" });
     if (answer.status === 410 || (answer.status === 400 && this.cursor)) this.cursor = ""; // a snapshot, then
     else if (answer.status >= 400 && answer.status < 500) return this.refuse(answer);
@@ -102,7 +119,14 @@ export class Callslip {
     return "refused";
   }
 
+  /** A line that gives no sign of life for so long is dead; after a sleep nobody else would say so. */
+  listen() {
+    clearTimeout(this.silence);
+    this.silence = setTimeout(() => this.controller.abort(), this.patience);
+  }
+
   take(frame) {
+    this.listen();
     this.wait = 0;
     if (frame.data) this.change(frame.event, JSON.parse(frame.data));
     if (frame.id) this.cursor = frame.id;
@@ -136,10 +160,12 @@ export class Callslip {
   async pause() {
     this.say("waiting");
     const longest = (this.wait = Math.min(30_000, this.wait * 2 || 500));
+    let timer;
     await new Promise((resolve) => {
       this.wake = resolve;
-      setTimeout(resolve, longest * (0.5 + Math.random() / 2));
+      timer = setTimeout(resolve, longest * (0.5 + Math.random() / 2));
     });
+    clearTimeout(timer);
   }
 }
 

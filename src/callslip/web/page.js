@@ -111,5 +111,5 @@ function onStatus(word, client) {
   if (word === "refused") main.replaceChildren(element("p", { role: "alert" }, client.error.message));
 }
 
-const asked = location.pathname.slice(root.length).match(/^\/s\/(.+)$/);
+const asked = location.pathname.match(/\/s\/([^/]+)$/);
 (asked ? followSession(decodeURIComponent(asked[1])) : followList()).open();

@@ -16,7 +16,7 @@ from msgspec import structs
 
 from callslip import codec, ids
 from callslip import events as ev
-from callslip.errors import Gone, SlowReader, StoreError
+from callslip.errors import SlowReader, StoreError
 from callslip.events import Draft, Event
 from callslip.formats.acp.wire import AGENT, CLIENT, Message
 from callslip.formats.conversations import Conversation
@@ -51,11 +51,14 @@ class Holding:
     def __init__(self, ledger: Ledger, tell: Callable[[str], None]) -> None:
         self._ledger, self._tell = ledger, tell
         self._all: dict[str, Request] = {}
+        self._cancelled: set[int] = set()  # Conversations, by Python's id: those of a run live as long as it does.
 
     def take(self, talk: Conversation, said: Any, drafts: list[Draft], at: float) -> list[Draft]:
         """What a held request says, with a name by which it is found, and the time that is left for an answer."""
         request = self._all[_key(said)] = Request(_key(said), talk)
-        return [self._named(request, draft, at) for draft in drafts]
+        named = [self._named(request, draft, at) for draft in drafts]
+        crossed = request.event is not None and id(talk) in self._cancelled
+        return [*named, _withdrawn(request, "client", CANCELLED)] if crossed else named
 
     def _named(self, request: Request, draft: Draft, at: float) -> Draft:
         if not isinstance(draft.event, ev.ApprovalRequested):
@@ -92,10 +95,10 @@ class Holding:
                         for event in (stored.event for stored in batch):
                             after = event.seq
                             if _answers(event, asked.call):
-                                return self._answer(request, event)
+                                return self._answer(request, _meant_for(asked, event))
             except (SlowReader, StoreError):
                 await asyncio.sleep(PAUSE)
-            except Gone:  # Somebody deleted the session.
+            except Exception:  # Somebody deleted the session; or a defect of ours, which must keep nobody waiting.
                 self._leave(request)
 
     def _answer(self, request: Request, event: Event) -> None:
@@ -121,9 +124,12 @@ class Holding:
 
     def heard(self, talk: Conversation, part: Any) -> None:
         """What a message means for requests that wait: cancelled by the client, or taken back by the agent."""
-        if not isinstance(part, Message) or not self._all:
+        if not isinstance(part, Message):
             return
-        if (part.direction, part.method) == (CLIENT, "session/cancel"):
+        if part.method == "session/prompt":  # A new turn, or the end of the one that was cancelled.
+            self._cancelled.discard(id(talk))
+        elif (part.direction, part.method) == (CLIENT, "session/cancel"):
+            self._cancelled.add(id(talk))
             self._withdraw([one for one in self._all.values() if one.talk is talk], "client", CANCELLED)
         elif (part.direction, part.method) == (AGENT, "$/cancel_request"):
             request = self._all.get(_key({"id": part.params.get("requestId")}))
@@ -135,8 +141,7 @@ class Holding:
     def _withdraw(self, requests: list[Request], by: str, reason: str) -> None:
         for request in requests:
             if request.event is not None and not request.over:
-                event = ev.ApprovalWithdrawn(approval=request.event.approval, by=by, reason=reason)
-                request.talk.keep(None, [Draft(event)])
+                request.talk.keep(None, [_withdrawn(request, by, reason)])
 
     def _drop(self, key: str) -> Request | None:
         request = self._all.pop(key, None)
@@ -152,6 +157,17 @@ class Holding:
 
 def _key(said: Any) -> str:
     return codec.encode(fields(said).get("id")).decode()
+
+
+def _withdrawn(request: Request, by: str, reason: str) -> Draft:
+    assert request.event is not None
+    return Draft(ev.ApprovalWithdrawn(approval=request.event.approval, by=by, reason=reason))
+
+
+def _meant_for(asked: ev.ApprovalRequested, event: Event) -> Event:
+    """Leave that was given to another request about the same call is none for this one."""
+    other = isinstance(event, ev.ApprovalGranted) and event.approval != asked.approval
+    return ev.ApprovalWithdrawn() if other else event
 
 
 def _answers(event: Event, call: str) -> bool:

@@ -7,6 +7,8 @@ it says, a request leaves here once: so the agent never gets two answers, and th
 from __future__ import annotations
 
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -25,6 +27,15 @@ class Held(NamedTuple):
     key: bytes
 
 
+class Doubt(NamedTuple):
+    """That a request may not be recorded by this time, and what shows that it is."""
+
+    at: float
+    key: bytes
+    line: bytes
+    lines: int
+
+
 class Inbox:
     """The requests of one agent. `later` runs something where it may wait; `closed` lets nothing by unrecorded."""
 
@@ -40,6 +51,7 @@ class Inbox:
         self._tape, self._to_agent, self._to_client, self._later = tape, to_agent, to_client, later
         self._closed = closed
         self._held: dict[bytes, bytes] = {}
+        self._doubts: deque[Doubt] = deque()
         self._lock = threading.Lock()  # A request and what becomes of it stand on the tape in this order.
         self._failing = self._gone = False
         tape.settled = lambda said: later(partial(self._settle, said))
@@ -56,18 +68,32 @@ class Inbox:
         if self._closed:
             self._tape.wait(lines)
         else:
-            self._remind(partial(self._doubt, key, line, lines))
+            self._remind(Doubt(time.monotonic() + PATIENCE, key, line, lines))
         return True
 
-    def _remind(self, work: Callable[[], None]) -> None:
-        timer = threading.Timer(PATIENCE, self._later, (work,))
+    def _remind(self, doubt: Doubt) -> None:
+        with self._lock:
+            self._doubts.append(doubt)
+            if len(self._doubts) == 1:
+                self._look_at(doubt.at)
+
+    def _look_at(self, at: float) -> None:
+        """One timer, however many requests there are: it is a thread."""
+        timer = threading.Timer(max(0, at - time.monotonic()), self._later, (self._look,))
         timer.daemon = True
         timer.start()
 
-    def _doubt(self, key: bytes, line: bytes, lines: int) -> None:
+    def _look(self) -> None:
         """A recorder that stands still says nothing of its problem."""
-        if self._tape.done < lines and self._held.get(key) is line:
-            self._release(key)
+        due: list[Doubt] = []
+        with self._lock:
+            while self._doubts and self._doubts[0].at <= time.monotonic():
+                due.append(self._doubts.popleft())
+            if self._doubts:
+                self._look_at(self._doubts[0].at)
+        for doubt in due:
+            if self._tape.done < doubt.lines and self._held.get(doubt.key) is doubt.line:
+                self._release(doubt.key)
 
     def recording(self, problem: str) -> None:
         """While nothing can be recorded nobody can answer here: the client is asked."""

@@ -170,7 +170,10 @@ def _same(before: Act, act: Act) -> bool:
 
 
 # How a turn ended, in the words of the format; in any other way it is complete.
-ENDINGS = {"cancelled": ("cancelled", "reason"), "error": ("error", "message"), "eof": ("error", "message")}
+ENDINGS = {
+    **dict.fromkeys(("cancelled", "superseded"), ("cancelled", "reason")),
+    **dict.fromkeys(("error", "eof"), ("error", "message")),
+}
 
 
 def _end(reason: str) -> Item:

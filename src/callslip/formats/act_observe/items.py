@@ -15,6 +15,7 @@ from callslip import codec
 from callslip.entries import Message, Thought, ToolCall
 from callslip.errors import Refused
 from callslip.formats.act_observe.wire import UNKNOWN
+from callslip.formats.outcome import is_open, output_of, queued
 from callslip.lifecycle import ENDS
 from callslip.words import WORDS
 
@@ -71,11 +72,6 @@ class Observe(msgspec.Struct, frozen=True):
 # Calls
 
 
-def is_open(entry: ToolCall) -> bool:
-    """Whether the turn waits for this call. A detached one has its answer already: that it is queued."""
-    return entry.scope != "detached" and entry.status not in ENDS
-
-
 def act_of(entry: ToolCall) -> Act | None:
     """The act of a call; None for one that only waits: nothing is done yet."""
     if is_open(entry) and entry.status != "running" and not entry.started_at:
@@ -90,7 +86,7 @@ def observe_of(entry: ToolCall) -> Observe | None:
     if is_open(entry):
         return None
     if entry.scope == "detached":
-        return Observe("completed", False, {"status": "queued", "correlation_id": entry.call_id}, entry.at, {})
+        return Observe("completed", False, queued(entry), entry.at, {})
     word = WORDS[entry.status]
     more = {"truncated": True, "size": entry.blob.size} if entry.blob else {}
     return Observe(word.act, word.error, _failure(entry) if word.error else _output(entry), entry.ended_at, more)
@@ -98,7 +94,7 @@ def observe_of(entry: ToolCall) -> Observe | None:
 
 def _input(entry: ToolCall) -> Any:
     """The arguments; if they only ever came in pieces, what these are together, once no more can come."""
-    if entry.raw_input is not None or is_open(entry) or not entry.input_text:
+    if entry.raw_input is not None or entry.status not in ENDS or not entry.input_text:
         return entry.raw_input
     with contextlib.suppress(Refused):
         return codec.parse(entry.input_text)
@@ -122,20 +118,9 @@ def _why(entry: ToolCall) -> str:
 
 
 def _output(entry: ToolCall) -> Any:
-    """The output, else what was printed, else what was shown, as text where it is nothing but texts."""
-    content: Any = entry.content
-    if entry.output is not None or entry.output_text or not content:
-        return entry.output_text if entry.output is None else entry.output
-    texts = [_text_of(block) for block in (cast("list[Any]", content) if isinstance(content, list) else [content])]
-    return cast(Any, content) if None in texts else "\n".join(text for text in texts if text)
-
-
-def _text_of(block: Any) -> str | None:
-    """The text of a text block, wrapped as content or not; None for any other block."""
-    told = cast("dict[str, Any]", block) if isinstance(block, dict) else {}
-    inside: Any = told.get("content")
-    said: Any = cast("dict[str, Any]", inside).get("text") if isinstance(inside, dict) else told.get("text")
-    return said if isinstance(said, str) else None
+    """What came out; a text for nothing, which is what readers of a result take."""
+    output = output_of(entry)
+    return "" if output is None else output
 
 
 # Texts

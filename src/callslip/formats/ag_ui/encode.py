@@ -1,7 +1,7 @@
 """The AG-UI stream of one turn, made from the fold: each event's patches become the events that say the same.
 
 A turn is a run. It ends with the turn and its last call; and it ends, with the outcome `interrupt`, when every open
-call waits for an approval and no text is being written. That is the only way in which the client is told of a request:
+call waits for an approval, also within a text. That is the only way in which the client is told of a request:
 it keeps the interrupts of a finished run, refuses to go on before each has an answer, and knows no event that asks in
 the middle of a run. So a request does end the connection. Whoever comes back after the answer gets the turn from its
 start, and it goes on. While another call still runs, `callslip.call` says which one waits.
@@ -135,12 +135,14 @@ class AgUiEncoder:
 
     def _ending(self) -> list[Chunk]:
         """The last event, once the turn has ended and so have its calls, or once they all wait for somebody."""
-        if self.finished or not self._started or self._texts or len(self._waiting) < len(self._open):
+        if self.finished or not self._started or len(self._waiting) < len(self._open):
             return []
         if not self._open and not self.turn.ended:
             return []
         self.finished = True
-        return [self._interrupt() if self._open else self._end()]
+        # Few agents say that a text is over: one that waits for an answer may never write on (C5).
+        texts = [chunk for text in self._texts.values() for chunk in outgoing.text_ended(*text)]
+        return [*texts, self._interrupt() if self._open else self._end()]
 
     def _interrupt(self) -> Chunk:
         turn, requests = self.turn, self.turn.state.requests
@@ -182,6 +184,8 @@ class AgUiEncoder:
         if patch.field != "inputText" or patch.id not in self._calls:
             return []
         entry, sent = self._call(patch.id), self._calls[patch.id]
+        if sent.whole and entry.raw_input:
+            return []  # They are what the arguments are, whatever comes behind them.
         if sent.fixed:
             return self._update(patch.id, again=True)
         sent.pieces.append(patch.text)

@@ -17,7 +17,7 @@ from callslip.errors import Refused
 from callslip.formats.ai_sdk.dialects import Dialect
 from callslip.formats.ai_sdk.wire import Part
 from callslip.formats.javascript import readable
-from callslip.lifecycle import ENDS
+from callslip.formats.outcome import is_open, output_of, queued
 
 # What a change of an entry must touch to change its part. Progress, locations and output still being written do not.
 SHOWN = frozenset({"status", "toolName", "title", "kind", "rawInput", "approval", "exitStatus", "scope"})
@@ -29,12 +29,8 @@ _ENDED_AS = {
     "expired": "The tool call ran out of time",
     "lost": "The outcome of the tool call is unknown",
 }
+_BLANK = " \t\r\n"  # to JSON
 _APPROVED = {"granted": True, "refused": False}
-
-
-def is_open(entry: ToolCall) -> bool:
-    """Whether the message waits for this call. A detached one has its answer already: that it is queued."""
-    return entry.scope != "detached" and entry.status not in ENDS
 
 
 def call_part(dialect: Dialect, entry: ToolCall, input_text: str, asked: PermissionRequest | None) -> Part:
@@ -52,25 +48,20 @@ def call_part(dialect: Dialect, entry: ToolCall, input_text: str, asked: Permiss
         part["toolMetadata"] = {"callslip": readable(_extras(entry, asked if "approved" in approval else None))}
         part |= {"title": entry.title} if entry.title else {}
     if entry.scope == "detached":
-        queued = {"status": "queued", "correlation_id": entry.call_id}
-        return part | {"state": "output-available", "input": _input(entry, input_text), "output": queued}
+        return part | {"state": "output-available", "input": _input(entry, input_text), "output": queued(entry)}
     if not approval and _input_is_coming(entry, input_text):
         return part | _coming(dialect, input_text)
     part |= {"approval": approval} if approval else {}
-    return part | _standing(_word(dialect, entry, approval), entry, input_text)
-
-
-def _word(dialect: Dialect, entry: ToolCall, approval: dict[str, Any]) -> str:
-    """The state's word. On version 7 a call whose request was granted waits for its end under a word of its own."""
-    word = dialect.word(entry.status, approval.get("approved") is False)
-    return "approval-responded" if "approved" in approval and word == "input-available" else word
+    answer = approval.get("approved")
+    word = dialect.word(entry.status, answer is False, answer is True)
+    return part | _standing(word, entry, input_text)
 
 
 def _standing(word: str, entry: ToolCall, input_text: str) -> Part:
     """Where the call stands: its state, and what belongs to that state."""
     told: Part = {"state": word, "input": _input(entry, input_text)}
     if word == "output-available":
-        told["output"] = _output(entry)
+        told["output"] = readable(output_of(entry))
     elif word == "output-error":
         told["errorText"] = _error_text(entry)
     return told
@@ -80,9 +71,19 @@ def _standing(word: str, entry: ToolCall, input_text: str) -> Part:
 
 
 def _input_is_coming(entry: ToolCall, input_text: str) -> bool:
+    """Whoever was asked about a call, or began it, took its arguments as they were, unless there are pieces of more."""
     if entry.raw_input is not None or entry.status not in ("queued", "running"):
         return False
-    return entry.status == "queued" or bool(input_text)
+    return bool(input_text) or not (entry.approval or entry.started_at)
+
+
+def may_change(part: Part, entry: ToolCall, piece: str) -> bool:
+    """Whether a piece of a call's arguments may change its part: seldom, and told without a look at the rest."""
+    if entry.raw_input is not None:
+        return False
+    if is_open(entry) and "approval" not in part and _input_is_coming(entry, piece):
+        return True
+    return "}" in piece or (bool(part["input"]) and bool(piece.strip(_BLANK)))
 
 
 def _coming(dialect: Dialect, input_text: str) -> Part:
@@ -97,14 +98,18 @@ def _coming(dialect: Dialect, input_text: str) -> Part:
 
 
 def _input(entry: ToolCall, input_text: str) -> Any:
-    """The arguments, or as much of them as ever came."""
+    """The arguments; of a call that ended, as much of them as ever came.
+
+    While more may come they are shown once they are a whole object, which no piece can make longer: shown with every
+    piece they would cost the square of their length.
+    """
     if entry.raw_input is not None:
         return readable(entry.raw_input)
-    if not input_text:
-        return {}
+    given: Any = input_text or {}
     with contextlib.suppress(Refused):
-        return readable(codec.parse(input_text))
-    return input_text
+        given = codec.parse(input_text) if input_text else {}
+    final = entry.scope != "detached" and not is_open(entry)
+    return readable(given) if final or isinstance(given, dict) else {}
 
 
 # Requests for approval
@@ -159,40 +164,9 @@ def _state(entry: ToolCall) -> dict[str, Any]:
 # What a call came to
 
 
-def _output(entry: ToolCall) -> Any:
-    """The output, else what was shown of it, else what was printed."""
-    if entry.output is not None:
-        return readable(entry.output)
-    shown = _shown(entry.content)
-    if not shown:
-        return entry.output_text or None
-    texts = [_text_of(block) for block in shown]
-    if all(text is not None for text in texts):
-        return "\n".join(text for text in texts if text)
-    return readable(shown)
-
-
-def _shown(content: Any) -> list[Any]:
-    """The blocks of a call's content, but for references to a terminal, whose text is the printed output."""
-    blocks = cast("list[Any]", content) if isinstance(content, list) else [] if content is None else [content]
-    return [block for block in blocks if not _is(block, "terminal")]
-
-
-def _is(block: Any, kind: str) -> bool:
-    return isinstance(block, dict) and cast("dict[str, Any]", block).get("type") == kind
-
-
-def _text_of(block: Any) -> str | None:
-    """The text of a text block, wrapped as content or not; None for any other block."""
-    if _is(block, "content"):
-        return _text_of(block.get("content"))
-    said = block.get("text") if _is(block, "text") else None
-    return said if isinstance(said, str) else None
-
-
 def _error_text(entry: ToolCall) -> str:
     """Why there is no output, as a model can read it, and what had come out by then."""
-    why, output = _said(entry.error) or entry.reason, _said(_output(entry))
+    why, output = _said(entry.error) or entry.reason, _said(output_of(entry))
     if entry.status != "failed" or not (why or output):
         why = _ENDED_AS[entry.status] + (f": {why}" if why else ".")
     return "\n".join(dict.fromkeys(text for text in (why, output) if text))

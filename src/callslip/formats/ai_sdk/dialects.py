@@ -14,7 +14,7 @@ from callslip.words import WORDS, v7_word
 
 
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
-    """One major. `word` says a call's state; its second argument is whether the call's request was refused.
+    """One major. `word` says a call's state; it is told whether the call's request was refused, and whether granted.
 
     `extras`: calls have a title and metadata. `pieces`: arguments are shown while they come, as text. `requests`: how a
     request for approval shows, as a data part of its own, on its call while it waits, or on its call for good.
@@ -22,18 +22,18 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     major: int
-    word: Callable[[str, bool], str]
+    word: Callable[[str, bool, bool], str]
     extras: bool = True
     pieces: bool = True
     requests: Literal["apart", "waiting", "kept"] = "waiting"
     reasons: bool = True
 
 
-def _v5(state: str, refused: bool) -> str:
+def _v5(state: str, refused: bool, granted: bool) -> str:
     return WORDS[state].v5
 
 
-def _v6(state: str, refused: bool) -> str:
+def _v6(state: str, refused: bool, granted: bool) -> str:
     return WORDS[state].v6
 
 

@@ -11,12 +11,13 @@ from callslip.events import Event
 from callslip.fold import State
 from callslip.formats import Restart
 from callslip.formats.ai_sdk import changes, wire
-from callslip.formats.ai_sdk.calls import SHOWN, call_part, is_open
+from callslip.formats.ai_sdk.calls import SHOWN, call_part, may_change
 from callslip.formats.ai_sdk.changes import Unsayable
 from callslip.formats.ai_sdk.dialects import Dialect
 from callslip.formats.ai_sdk.messages import Steps, turn_message_id
 from callslip.formats.ai_sdk.parts import is_shown, part_of, text_id, text_kind
 from callslip.formats.ai_sdk.wire import Chunk, Part
+from callslip.formats.outcome import is_open
 from callslip.formats.turn import Turn
 
 FAREWELL = (wire.RESTART,)
@@ -107,10 +108,11 @@ class StreamEncoder:
         return []
 
     def _more_input(self, patch: Append) -> list[Chunk]:
-        sent = self._calls[patch.id]
-        if sent["state"] != "input-streaming":
-            return self._update(patch.id)
-        return [wire.input_delta(sent, patch.text)] if self._dialect.pieces else []
+        sent, entry = self._calls[patch.id], self.turn.state.entries[patch.id]
+        if sent["state"] == "input-streaming":
+            return [wire.input_delta(sent, patch.text)] if self._dialect.pieces else []
+        assert isinstance(entry, ToolCall)
+        return self._update(patch.id) if may_change(sent, entry, patch.text) else []
 
     def _set(self, patch: Set) -> list[Chunk]:
         if patch.id in self._texts and "streaming" in patch.fields:

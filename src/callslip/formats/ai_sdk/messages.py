@@ -16,6 +16,7 @@ from callslip.formats.ai_sdk.dialects import Dialect
 from callslip.formats.ai_sdk.parts import is_shown, part_of
 from callslip.formats.ai_sdk.wire import Part, UIMessage
 from callslip.formats.javascript import readable
+from callslip.reading import blocks
 
 STEP: Part = {"type": "step-start"}
 
@@ -24,7 +25,7 @@ Source = Board | Snapshot | Iterable[Entry]
 
 def history(dialect: Dialect, source: Source) -> list[UIMessage]:
     """A session's messages, oldest first, from its state, a snapshot of it, or its rendered entries."""
-    return [message for block in _blocks(_entries(source)) for message in _messages(dialect, block)]
+    return [message for block in blocks(_entries(source)) for message in _messages(dialect, block)]
 
 
 def turn_message_id(turn: str) -> str:
@@ -32,22 +33,10 @@ def turn_message_id(turn: str) -> str:
     return f"turn-{turn}"
 
 
-def _entries(source: Source) -> list[Entry]:
+def _entries(source: Source) -> Iterable[Entry]:
     if isinstance(source, Board):
         source = source.snapshot()
-    return list(source.entries if isinstance(source, Snapshot) else source)
-
-
-def _blocks(entries: list[Entry]) -> list[list[Entry]]:
-    """The entries of each turn, and between turns of what follows each user message."""
-    blocks: list[list[Entry]] = []
-    turn = None
-    for entry in entries:
-        if entry.turn != turn or (not turn and _is_user(entry)):
-            blocks.append([])
-            turn = entry.turn
-        blocks[-1].append(entry)
-    return blocks
+    return source.entries if isinstance(source, Snapshot) else source
 
 
 def _messages(dialect: Dialect, block: list[Entry]) -> list[UIMessage]:
@@ -99,8 +88,9 @@ class Steps:
         return begins
 
     def _all_ended(self, seq: int) -> bool:
-        """Whether the step has calls and all of them had ended by this event."""
-        self._open = [call for call in self._open if not 0 < _answered(call) < seq]
+        """Whether the step has calls and all of them had ended by this event. One that had not is not looked past."""
+        while self._open and 0 < _answered(self._open[-1]) < seq:
+            self._open.pop()
         return self._called and not self._open
 
 

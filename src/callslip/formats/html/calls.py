@@ -68,11 +68,17 @@ def _facts(entry: ToolCall, tool: str) -> Html:
         name(says.short(entry.call_id), "code"),
         says.clock(entry.at),
         text(says.took(entry.started_at, entry.ended_at)),
-        text(f"exit status {says.plain(entry.exit_status)}") if entry.exit_status is not None else NOTHING,
+        text(_ended(entry.exit_status)) if entry.exit_status is not None else NOTHING,
         text(f"attempt {entry.attempt}") if entry.attempt > 1 else NOTHING,
         text("runs beside the turn") if entry.scope == "detached" else NOTHING,
     ]
     return element("p", joined(told, " · "), css="facts")
+
+
+def _ended(status: Any) -> str:
+    """How a process ended: with a status, or by a signal."""
+    signal = says.fields(status).get("signal")
+    return f"ended by signal {signal}" if isinstance(signal, str) else f"exit status {says.plain(status)}"
 
 
 def _given(entry: ToolCall) -> list[Html]:

@@ -13,6 +13,7 @@ import msgspec
 from callslip import codec
 from callslip.entries import ToolCall
 from callslip.errors import Refused
+from callslip.formats.outcome import output_of, queued
 from callslip.lifecycle import ENDS
 from callslip.words import WORDS
 
@@ -45,8 +46,8 @@ class Result(msgspec.Struct, frozen=True):
 def result_of(entry: ToolCall) -> Result:
     """The one result of a call. A detached one has its answer at once: that it is queued."""
     if entry.scope == "detached":
-        return Result(codec.encode({"status": "queued", "correlation_id": entry.call_id}).decode(), False)
-    output = _plain(_output(entry))
+        return Result(codec.encode(queued(entry)).decode(), False)
+    output = _plain(output_of(entry))
     if entry.status == "completed":
         return Result(_lines([output if output.strip() else NOTHING, *_notes(entry)]), False)
     error = WORDS[entry.status].error or entry.status not in ENDS
@@ -85,33 +86,6 @@ def _exit_status(status: Any) -> str:
         return f"ended by signal {_plain(signal)}"
     code = told.get("exitCode", told.get("exit_code"))
     return f"exit status {_plain(code)}" if code not in (None, 0, "") else ""
-
-
-def _output(entry: ToolCall) -> Any:
-    """The output, else what was shown of it, else what was printed."""
-    if entry.output is not None:
-        return entry.output
-    shown = [block for block in _blocks(entry.content) if _kind(block) != "terminal"]
-    texts = [_text_of(block) for block in shown]
-    if not shown:
-        return entry.output_text
-    return shown if None in texts else "\n".join(text for text in texts if text)
-
-
-def _blocks(content: Any) -> list[Any]:
-    return cast("list[Any]", content) if isinstance(content, list) else [] if content is None else [content]
-
-
-def _kind(block: Any) -> Any:
-    return cast("dict[str, Any]", block).get("type") if isinstance(block, dict) else None
-
-
-def _text_of(block: Any) -> str | None:
-    """The text of a text block, wrapped as content or not; None for any other block."""
-    if _kind(block) == "content":
-        return _text_of(block.get("content"))
-    said = block.get("text") if _kind(block) == "text" else None
-    return said if isinstance(said, str) else None
 
 
 def _plain(value: Any) -> str:

@@ -14,6 +14,7 @@ from msgspec import UNSET
 
 from callslip.entries import PermissionRequest, ToolCall
 from callslip.formats.javascript import readable
+from callslip.formats.outcome import queued
 from callslip.formats.providers.results import input_of, result_of
 from callslip.formats.rows.messages import CallNote, Invocation
 from callslip.formats.rows.wire import ACCEPTED, NOT_REQUIRED, PENDING, REJECTED
@@ -32,11 +33,6 @@ class Told(msgspec.Struct, frozen=True):
     entry: int
     at: int
     note: CallNote
-
-
-def is_open(entry: ToolCall) -> bool:
-    """Whether the message waits for this call. A detached one has its answer already: that it is queued."""
-    return entry.scope != "detached" and entry.status not in ENDS
 
 
 # Parts
@@ -68,7 +64,7 @@ def _args(entry: ToolCall) -> Any:
 def _result(entry: ToolCall) -> Any:
     """What it came to; why it came to nothing stands in `error`, since the client knows no failed calls."""
     if entry.scope == "detached":
-        return {"status": "queued", "correlation_id": entry.call_id}
+        return queued(entry)
     if WORDS[entry.status].error:
         return {"error": result_of(entry).text}
     return result_of(entry).text if entry.output is None else readable(entry.output)

@@ -29,7 +29,8 @@ from msgspec import UNSET, UnsetType
 from callslip.board import Board
 from callslip.entries import Entry, PermissionRequest, Snapshot, Thought, ToolCall
 from callslip.entries import Message as Spoken
-from callslip.formats.rows.calls import Told, invocation, is_open, note_of
+from callslip.formats.outcome import is_open
+from callslip.formats.rows.calls import Told, invocation, note_of
 from callslip.formats.rows.messages import (
     Attachment,
     Message,
@@ -43,6 +44,7 @@ from callslip.formats.rows.messages import (
     plain,
 )
 from callslip.formats.rows.wire import shown_time
+from callslip.reading import blocks
 
 Source = Board | Snapshot | Iterable[Entry]
 Shown = Spoken | Thought | ToolCall
@@ -59,7 +61,7 @@ def history(source: Source) -> list[dict[str, Any]]:
         source = source.snapshot()
     going = source.info.turn if isinstance(source, Snapshot) else ""
     entries = source.entries if isinstance(source, Snapshot) else source
-    messages = [message for block in _blocks(entries) for message in _messages(block, going)]
+    messages = [message for block in blocks(entries) for message in _messages(block, going)]
     return plain(messages[::-1])
 
 
@@ -71,18 +73,6 @@ def turn_message_id(turn: str) -> str:
 def is_shown(entry: Entry) -> bool:
     """Whether an entry is a part of an assistant message."""
     return isinstance(entry, Thought | ToolCall) or (isinstance(entry, Spoken) and entry.role != "user")
-
-
-def _blocks(entries: Iterable[Entry]) -> list[list[Entry]]:
-    """The entries of each turn; outside of turns, those from what a person said to the next."""
-    made: list[list[Entry]] = []
-    for entry in entries:
-        says = isinstance(entry, Spoken) and entry.role == "user"
-        if made and made[-1][-1].turn == entry.turn and (entry.turn or not says):
-            made[-1].append(entry)
-        else:
-            made.append([entry])
-    return made
 
 
 def _messages(block: list[Entry], going: str) -> list[Message]:

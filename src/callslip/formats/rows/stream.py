@@ -15,8 +15,9 @@ from callslip.entries import Message as Spoken
 from callslip.events import Event
 from callslip.fold import State
 from callslip.formats import Restart, Streaming
+from callslip.formats.outcome import is_open
 from callslip.formats.rows import chunks
-from callslip.formats.rows.calls import PARTIAL, Told, invocation, is_open, note_of
+from callslip.formats.rows.calls import PARTIAL, Told, invocation, note_of
 from callslip.formats.rows.chunks import Chunk
 from callslip.formats.rows.encode import Shown, Steps, call_notes, is_shown, turn_message_id
 from callslip.formats.rows.messages import Invocation, MessageNote

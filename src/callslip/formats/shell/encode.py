@@ -16,13 +16,13 @@ from callslip.entries import Append, Entry, Message, Patch, Put, Snapshot, Thoug
 from callslip.events import Event
 from callslip.fold import State
 from callslip.formats import Restart, Streaming
+from callslip.formats.outcome import is_open
 from callslip.formats.shell.parts import (
     BETWEEN,
     SHOWN,
     Part,
     Spoken,
     has_run,
-    is_open,
     is_shown,
     text_kind,
     text_part,

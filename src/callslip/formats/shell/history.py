@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 import msgspec
-from msgspec import UNSET
 
 from callslip.board import Board
 from callslip.entries import Message, Snapshot, ToolCall
+from callslip.formats.outcome import output_of
 from callslip.formats.shell.parse import CLOSE, OPEN
 from callslip.formats.shell.results import format_tool_results
 from callslip.lifecycle import ENDS
@@ -110,34 +110,23 @@ def result_of(call: ToolCall) -> dict[str, Any]:
     """What came of a call, as `format_tool_results` takes it."""
     if call.status not in ENDS:
         return {"result": call.output_text, "error": UNKNOWN}
-    told: dict[str, Any] = {"result": _output(call) if call.output is None else call.output}
-    if call.blob is not None and isinstance(call.output, str):
-        told["result"] = f"{call.output}\n[... cut here; the whole has {call.blob.size} bytes ...]"
+    output = output_of(call)
+    told: dict[str, Any] = {"result": output}
+    if call.blob is not None and isinstance(output, str):
+        told["result"] = f"{output}\n[... cut here; the whole has {call.blob.size} bytes ...]"
     if call.exit_status is not None:
         told["exitStatus"] = call.exit_status
-    plain = call.status == "failed" and call.exit_status not in (None, UNSET)
-    if WORDS[call.status].error and not plain:
-        told["error"] = call.error or call.reason or call.status
+    if WORDS[call.status].error and (why := _why(call)):
+        told["error"] = why
     return told
 
 
-def _output(call: ToolCall) -> Any:
-    """Without an output: what was printed, else what was shown, as text where it is nothing but texts."""
-    content: Any = call.content
-    blocks = cast("list[Any]", content) if isinstance(content, list) else [content] if content else []
-    shown = [block for block in blocks if _fields(block).get("type") != "terminal"]
-    if call.output_text or not shown:
-        return call.output_text
-    texts = [_text_of(block) for block in shown]
-    return shown if None in texts else "\n".join(text for text in texts if text)
-
-
-def _text_of(block: Any) -> str | None:
-    """The text of a text block, wrapped as content or not; None for any other block."""
-    told = _fields(block)
-    inside = _fields(told.get("content"))
-    said = (inside or told).get("text")
-    return said if isinstance(said, str) else None
+def _why(call: ToolCall) -> Any:
+    """What went wrong; nothing if the exit status of a command that failed says all that is known."""
+    told = f"exit status {call.exit_status}" if call.exit_status not in (None, 0) else ""
+    if call.status == "failed" and told and not call.error and call.reason in ("", told):
+        return None
+    return call.error or call.reason or call.status
 
 
 def _fields(value: Any) -> dict[str, Any]:

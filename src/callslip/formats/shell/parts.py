@@ -9,9 +9,9 @@ from typing import Any
 
 from callslip import codec
 from callslip.entries import Entry, Message, Thought, ToolCall
+from callslip.formats.outcome import is_open, queued
 from callslip.formats.shell.history import command_of, result_of
 from callslip.formats.shell.results import NOTHING, format_tool_results, split_tool_results
-from callslip.lifecycle import ENDS
 from callslip.words import WORDS
 
 Part = dict[str, Any]
@@ -40,19 +40,13 @@ def text_part(kind: str, text: str) -> Part:
     return {"type": kind, "content": text}
 
 
-def is_open(entry: ToolCall) -> bool:
-    """Whether the turn waits for this call. A detached one has its answer already: that it is queued."""
-    return entry.scope != "detached" and entry.status not in ENDS
-
-
 def tool_part(entry: ToolCall) -> Part:
     """A call and how it stands; `content` and `isError` come with its end."""
     part: Part = {"type": "tool", "command": _shown_command(entry), "commandId": entry.tool_call_id}
     if is_open(entry):
         return {**part, "toolStatus": WORDS[entry.status].shell}
     if entry.scope == "detached":
-        queued = {"status": "queued", "correlation_id": entry.call_id}
-        return {**part, "toolStatus": "completed", "content": codec.encode(queued).decode(), "isError": False}
+        return {**part, "toolStatus": "completed", "content": codec.encode(queued(entry)).decode(), "isError": False}
     word = WORDS[entry.status]
     return {**part, "toolStatus": word.shell, "content": _printed(entry), "isError": word.error}
 

@@ -8,15 +8,26 @@ ALTER TABLE sessions ADD COLUMN labels TEXT NOT NULL DEFAULT '';
 ALTER TABLE sessions ADD COLUMN turn_owner TEXT NOT NULL DEFAULT '';
 CREATE INDEX sessions_at_work ON sessions (id) WHERE turn_owner <> '';
 
--- Labels were in the log before they had a column: the last ones said there, else those that retention left.
+-- Labels were in the log before they had a column: the last ones said there, else those that retention left. An event
+-- that is damaged says nothing, and keeps nobody from the rest.
 UPDATE sessions SET labels = coalesce(
-  (SELECT CAST(body AS TEXT) -> '$.labels' FROM events
-   WHERE session = sessions.id AND substr(body, 1, 22) = CAST('{"type":"session.info"' AS BLOB)
-     AND CAST(body AS TEXT) ->> '$.verdict' IS NULL AND CAST(body AS TEXT) -> '$.labels' IS NOT NULL
+  (SELECT said -> '$.labels' FROM (
+     SELECT seq, iif(json_valid(CAST(body AS TEXT)), CAST(body AS TEXT), '{}') AS said FROM events
+     WHERE session = sessions.id AND substr(body, 1, 22) = CAST('{"type":"session.info"' AS BLOB))
+   WHERE said ->> '$.verdict' IS NULL AND said -> '$.labels' IS NOT NULL
    ORDER BY seq DESC LIMIT 1),
-  (SELECT CAST(state AS TEXT) -> '$.kept.info.labels' FROM bases WHERE session = sessions.id),
+  (SELECT iif(json_valid(CAST(state AS TEXT)), CAST(state AS TEXT), '{}') -> '$.kept.info.labels'
+   FROM bases WHERE session = sessions.id),
   ''
 );
+
+-- So were the names of turns, before they were remembered so that no other turn gets one of them.
+INSERT OR IGNORE INTO aliases (session, id, ns, call)
+SELECT session, said ->> '$.turn', 'turn', '' FROM (
+  SELECT session, iif(json_valid(CAST(body AS TEXT)), CAST(body AS TEXT), '{}') AS said FROM events
+  WHERE substr(body, 1, 22) = CAST('{"type":"turn.started"' AS BLOB))
+WHERE said ->> '$.verdict' IS NULL AND said ->> '$.turn' IS NOT NULL
+UNION SELECT id, turn, 'turn', '' FROM sessions WHERE turn <> '';
 
 -- A token itself is nowhere: only its hash. No session means every session; 0 means that it does not expire.
 CREATE TABLE tokens (
