@@ -56,10 +56,19 @@ class Uvicorn(uvicorn.Server):
             await serving
 
 
+def _listening(port: int) -> socket.socket:
+    """As an event loop makes it: only of one that says TCP does asyncio turn off the waiting for more to send."""
+    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    made.bind(("127.0.0.1", port))
+    made.listen(1024)
+    return made
+
+
 @contextlib.asynccontextmanager
 async def running(app: Any, port: int = 0) -> AsyncGenerator[str]:
     """Any ASGI app, served: the URL it stands at, without a slash at its end."""
-    with socket.create_server(("127.0.0.1", port), backlog=1024) as listening:
+    with _listening(port) as listening:
         server = Uvicorn(app)
         serving = asyncio.ensure_future(server.serve(sockets=[listening]))
         while not server.started and not serving.done():

@@ -124,6 +124,7 @@ class OnServer:
         again = _Again(self._remote.url, begun=True)
         while True:
             left = LONGEST if end is None else max(0.0, min(LONGEST, end - time.monotonic()))
+            left = 0.0 if again.lost else left  # Whether it is back is known at once.
             try:
                 row = self._remote.get(_path("calls", call), {"wait": f"{left:.3f}"}, within=left)
             except Unreachable as error:
@@ -204,20 +205,20 @@ class _Again:
         self.begun = begun
         self._url = url
         self._pause = SOONEST
-        self._said = False
+        self.lost = False
 
     def reached(self) -> None:
-        if self._said:
+        if self.lost:
             output.say(f"the server at {self._url} is back")
-        self.begun, self._said, self._pause = True, False, SOONEST
+        self.begun, self.lost, self._pause = True, False, SOONEST
 
     def after(self, error: CallslipError, end: float | None = None) -> None:
         """Wait a little, and longer each time. TimeoutError when there is no time left."""
         if not self.begun:
             raise error
-        if not self._said:
+        if not self.lost:
             output.say(f"{error}; trying again")
-        self._said = True
+        self.lost = True
         if end is not None and time.monotonic() + self._pause >= end:
             raise TimeoutError from error
         self.pause()

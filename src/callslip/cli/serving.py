@@ -110,6 +110,7 @@ def _listening(host: str, port: int) -> Generator[socket.socket]:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         made = socket.create_server((host, port), family=family, backlog=1024)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # Headers and body are two writes.
     except (socket.gaierror, UnicodeError):
         raise Refused("--host", f"{host!r} is no address of this machine") from None
     except OSError as error:
