@@ -249,3 +249,12 @@ def late(seq: int) -> Event:
 def test_pages_are_told_apart_by_json() -> None:
     """What a cursor says is JSON, so that it can be carried in a URL and read again."""
     assert reading.read_cursor(codec.encode([12, 3]).decode(), int, int) == [12, 3]
+
+
+async def test_the_turn_before_the_open_one_is_found(ledger: Ledger) -> None:
+    """Its stored entries lie behind those of the turn that is open now."""
+    await turn(ledger, 1)
+    await ledger.append(SESSION, [ev.TurnStarted(), ev.MessageUser(text="more"), ev.MessageUser(text="and more")])
+    await ledger.project(SESSION)
+    found = Turn(await reading.with_turn(ledger.store, SESSION, "t1"), "t1")
+    assert len(found.entries()) == 3

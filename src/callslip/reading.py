@@ -121,7 +121,7 @@ async def _entries_of_turn(store: Store, head: Head, turn: str) -> list[Entry]:
         for entry in page:
             if entry.turn == wanted:
                 found.append(entry)
-            elif found or wanted == info.turn or (entry.turn and wanted == info.last_turn):
+            elif found or wanted == info.turn or (wanted == info.last_turn and entry.turn not in ("", info.turn)):
                 return found
         before = page[-1].id
     return found
