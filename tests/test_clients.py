@@ -88,7 +88,8 @@ async def told(url: str, format: str, at: int | None = None) -> list[Any]:
 async def read(client: Client, url: str, **query: str) -> Any:
     """What the client shows after reading a stream to its end."""
     asked = "&".join(f"{name}={value}" for name, value in query.items())
-    job = {"id": 0, "url": f"{url}/v1/sessions/{S}/stream?{asked}"}
+    once = {"connection": "close"}  # The next server may stand at the same port.
+    job = {"id": 0, "url": f"{url}/v1/sessions/{S}/stream?{asked}", "headers": once}
     answer = await asyncio.to_thread(_alone, client, job)
     assert answer["error"] is None
     return answer["message"]
@@ -115,8 +116,10 @@ async def test_a_stream_read_at_any_moment_is_the_history(
     async with served(ledger) as url:
         for number, draft in enumerate(drafts):
             await append(ledger, draft)
+            if number % every and number < len(drafts) - 3:
+                continue
             turn = await last_turn(ledger)
-            if not turn or (number % every and number < len(drafts) - 3):
+            if not turn:
                 continue
             shown = await read(client, url, format=peer.format, follow="false")
             expected = peer.shown(await told(url, peer.format), turn)
