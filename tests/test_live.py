@@ -16,11 +16,13 @@ from callslip import approvals, checkpoint, http
 from callslip import events as ev
 from callslip.events import Alias
 from callslip.http.app import build
-from callslip.http.gate import Open
+from callslip.http.gate import Open, TokenGate
 from callslip.http.limits import Limits
+from callslip.http.token_file import digest, mint
 from callslip.http.lines import Line, woken
 from callslip.http.live import follow
 from callslip.ledger import Ledger
+from callslip.rows import TokenRow
 from callslip.settings import Settings
 from tests.serving import Reply, ask, asking, running, served
 from tests.strategies import canonical
@@ -193,7 +195,7 @@ async def test_a_reader_that_is_cut_off_again_and_again_misses_nothing(ledger: L
         writing = asyncio.ensure_future(write())
         while not seen or seen[-1] < total + 1:
             headers = {"last-event-id": str(seen[-1])} if seen else {}
-            left = chance.randint(1, total // 100) if cuts < 200 else total
+            left = chance.randint(1, total // 200) if cuts < 200 else total
             async with asking(f"{url}/v1/sessions/{S}/stream?format=events", headers=headers) as reply:
                 async for frame in reply.frames():
                     if "id" in frame:
@@ -203,7 +205,7 @@ async def test_a_reader_that_is_cut_off_again_and_again_misses_nothing(ledger: L
                         break
             cuts += 1
         await writing
-    assert cuts > 100
+    assert cuts > 200
     assert seen == list(range(1, total + 2))
 
 
@@ -485,3 +487,23 @@ async def test_what_a_line_remembers_does_not_grow_with_the_session(ledger: Ledg
             while numbered.line.next <= 3001:
                 await woken((numbered.line,))
         assert len(numbered._state.entries) < 1500
+
+
+async def test_a_token_that_is_revoked_ends_its_streams(ledger: Ledger) -> None:
+    """Whoever may not read any more is told nothing more, soon after."""
+    told = mint()
+    row = TokenRow(id="t1", hash=digest(told), label="", session=S, verbs=("read",), created_at=1)
+    await ledger.store.put_token(row)
+    await ledger.append(S, [ev.TurnStarted(), said("a")])
+    gate = TokenGate(ledger.store, "the-main-token-of-this-test")
+    headers = {"authorization": f"Bearer {told}"}
+    async with served(ledger, gate=gate, limits=Limits(heartbeat=0.02)) as url:
+        for query in ("sessions/s/stream?format=events", "sessions/s/stream?format=ui-v6", f"stream?session={S}"):
+            async with asking(f"{url}/v1/{query}", headers=headers) as reply:
+                await reply.until(b"\n\n:\n\n")
+                await ledger.store.drop_token("t1")
+                async with asyncio.timeout(20):
+                    async for _ in reply.pieces():
+                        pass
+            assert (await ask(f"{url}/v1/{query}", headers=headers)).status == 401
+            await ledger.store.put_token(row)

@@ -22,7 +22,7 @@ from callslip.errors import Conflict, NotFound, Refused
 from callslip.events import Draft, Event, decode_event
 from callslip.fold import State
 from callslip.formats import registry
-from callslip.http import chat_stream, ingest, posted, sse
+from callslip.http import chat_stream, ingest, posted
 from callslip.http import gate as gates
 from callslip.http.answering import CLIENT, Answering, Chat, Handler
 from callslip.http.app import build
@@ -83,7 +83,7 @@ class ChatApp:
             asked = Asked(name, self.format, await self._asked(visit, row, who, given, body), given.run)
         else:
             asked = await self._answered(visit, row, given)
-        return self._stream(asked)
+        return self._told(visit, asked)
 
     async def _asked(self, visit: Visit, row: SessionRow | None, who: Principal, given: Posted, body: Any) -> str:
         """The turn that answers a prompt: one that began with it before, or a new one."""
@@ -142,7 +142,7 @@ class ChatApp:
         await visit.admit(row or SessionRow(name=name))
         turn = visit.request.query_params.get("turn", "")
         turn = turn or (await self._current(visit.ledger, row) if row else "")
-        return self._stream(Asked(name, self.format, turn)) if turn else self._idle()
+        return self._told(visit, Asked(name, self.format, turn)) if turn else self._idle()
 
     async def _current(self, ledger: Ledger, row: SessionRow) -> str:
         """The turn to come back to: the one that is being answered.
@@ -161,9 +161,9 @@ class ChatApp:
             return Response(b"", 200, dict(registry.streaming(self.format).headers))
         return Response(None, 204)
 
-    def _stream(self, asked: Asked) -> Response:
+    def _told(self, visit: Visit, asked: Asked) -> Response:
         headers = registry.streaming(self.format).headers
-        return sse.Stream(partial(chat_stream.write, self.server, asked), headers, self.server.limits.stall)
+        return visit.stream(partial(chat_stream.write, self.server, asked), headers, asked.session)
 
     async def history(self, visit: Visit) -> Response:
         """The messages to begin with, oldest first. The answer that is still being given comes by the stream."""

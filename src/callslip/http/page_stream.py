@@ -46,7 +46,7 @@ async def stream(visit: Visit) -> Response:
     cursors = _cursors(visit.request.headers.get("last-event-id") or query.after)
     followed = [await _Session.of(visit, name, cursors.get(name), limit) for name in dict.fromkeys(query.session)]
     work = partial(_write, visit, followed, list(dict.fromkeys(query.topic)))
-    return sse.Stream(work, sse.HEADERS, visit.server.limits.stall)
+    return visit.stream(work, sse.HEADERS, *query.session)
 
 
 def _check(query: PageQuery) -> None:

@@ -233,7 +233,7 @@ async def stream(visit: Visit) -> Response:
         raise Refused("after", f"{query.format} is replayed from the start of its turn; it has no cursor")
     turn = query.turn or row.turn  # The line of those who named none may still be with the turn before.
     work = partial(write_turn, visit.server, row.name, query.format, turn, query.follow)
-    return sse.Stream(work, streaming.headers, visit.server.limits.stall)
+    return visit.stream(work, streaming.headers, row.name)
 
 
 def _by_seq(visit: Visit, row: SessionRow, query: StreamQuery) -> Response:
@@ -246,7 +246,7 @@ def _by_seq(visit: Visit, row: SessionRow, query: StreamQuery) -> Response:
         raise Gone(after, row.low)
     limit = reading.ALL if query.limit is None else limit_of(visit, query.limit)
     work = partial(_write_by_seq, visit.server, row, query.format, after, limit, query.follow)
-    return sse.Stream(work, sse.HEADERS, visit.server.limits.stall)
+    return visit.stream(work, sse.HEADERS, row.name)
 
 
 def cursor_of(visit: Visit, given: int | None) -> int | None:

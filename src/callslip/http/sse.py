@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from callslip.errors import CallslipError
 from callslip.http import problems
+from callslip.http.limits import Limits
 
 Write = Callable[[bytes], Awaitable[None]]
 
@@ -41,13 +42,22 @@ class Stream(Response):
 
     It begins with the first piece: work that fails before is answered by a problem. Large pieces are cut, so that a
     reader which takes nothing holds up a little of one and not all of it; if it takes nothing for long it is cut off.
+    As long as it lasts `still` is asked now and then, and raises when the reader may not read any more.
     """
 
-    def __init__(self, work: Callable[[Write], Awaitable[None]], headers: Mapping[str, str], stall: float) -> None:
+    def __init__(
+        self,
+        work: Callable[[Write], Awaitable[None]],
+        headers: Mapping[str, str],
+        limits: Limits,
+        still: Callable[[], Awaitable[None]],
+    ) -> None:
         super().__init__(None, 200, dict(headers))
         del self.headers["content-length"]
         self._work = work
-        self._stall = stall
+        self._stall = limits.stall
+        self._every = limits.heartbeat
+        self._still = still
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] == "HEAD":  # What it would write has no end, and nobody would see it.
@@ -57,6 +67,8 @@ class Stream(Response):
         writing = asyncio.current_task()
         assert writing is not None
         begun = gone = False
+        clock = asyncio.get_running_loop().time
+        asked = clock()
 
         async def watch() -> None:
             nonlocal gone
@@ -66,7 +78,10 @@ class Stream(Response):
             writing.cancel()
 
         async def write(data: bytes) -> None:
-            nonlocal begun
+            nonlocal begun, asked
+            if clock() - asked >= self._every:
+                asked = clock()
+                await self._still()
             if not begun:
                 begun = True
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})

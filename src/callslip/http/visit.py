@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from callslip import codec
 from callslip.errors import NotFound, Refused
+from callslip.http import sse
 from callslip.http.gate import Forbidden, Gate, Principal, Verb
 from callslip.http.limits import Limits
 from callslip.http.metrics import Metrics
@@ -93,6 +94,17 @@ class Visit:
         except (NotFound, Forbidden):
             return False
         return row is not None
+
+    def stream(self, work: Callable[[sse.Write], Awaitable[None]], headers: Mapping[str, str], *names: str) -> Response:
+        """A stream about these sessions, for as long as they may see them: a token may be revoked meanwhile."""
+
+        async def still() -> None:
+            for name in names:
+                await self.admit(await self.ledger.store.session(name) or SessionRow(name=name))
+            if not names:
+                await self.admit()
+
+        return sse.Stream(work, headers, self.server.limits, still)
 
     # What
 
