@@ -46,6 +46,7 @@ class Uvicorn(uvicorn.Server):
         """Break what is still connected: streams notice that, whatever else is cancelled."""
         for connection in list(self.server_state.connections):
             connection.transport.abort()
+        await asyncio.sleep(0)
         if self.server_state.tasks:
             await asyncio.wait(list(self.server_state.tasks), timeout=1)
         for task in list(self.server_state.tasks):
@@ -173,6 +174,8 @@ async def asking(
             yield Reply(start.status_code, told, coming)
     finally:
         writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()  # Else it may outlive the loop, and complain in some later test.
 
 
 async def _events(connection: h11.Connection, reader: asyncio.StreamReader) -> AsyncGenerator[Any]:
