@@ -18,9 +18,9 @@ from callslip.events import Alias
 from callslip.http.app import build
 from callslip.http.gate import Open, TokenGate
 from callslip.http.limits import Limits
-from callslip.http.token_file import digest, mint
 from callslip.http.lines import Line, woken
 from callslip.http.live import follow
+from callslip.http.token_file import digest, mint
 from callslip.ledger import Ledger
 from callslip.rows import TokenRow
 from callslip.settings import Settings
