@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import Any, TypeVar
 
 import msgspec
@@ -33,10 +33,23 @@ def opened(url: str, flags: str) -> Generator[OnFile]:
     """The ledger of a file, open as long as the block lasts."""
     with asyncio.Runner() as runner:
         ledger = runner.run(open_ledger(url))
-        try:
+        with _at_last(lambda: runner.run(ledger.close())):
             yield OnFile(runner, ledger, flags)
-        finally:
-            runner.run(ledger.close())
+
+
+@contextlib.contextmanager
+def _at_last(work: Callable[[], object]) -> Generator[None]:
+    """Do this at the end. After an interrupt it may find things half done: that is not what the person is told."""
+    try:
+        yield
+    except (KeyboardInterrupt, GeneratorExit):
+        with contextlib.suppress(Exception):
+            work()
+        raise
+    except BaseException:
+        work()
+        raise
+    work()
 
 
 class OnFile:
@@ -67,11 +80,9 @@ class OnFile:
                     await asyncio.wait([task])
             await items.aclose()
 
-        try:
+        with _at_last(lambda: self._run(close())):
             while got := self._run(step()):
                 yield got[0]
-        finally:
-            self._run(close())
 
     # Finding
 
