@@ -17,8 +17,9 @@ from callslip import events as ev
 from callslip.entries import Blob, ToolCall
 from callslip.events import Alias, Event
 from callslip.formats import Restart, registry
+from callslip.formats import sse_frame as frame
 from callslip.formats.act_observe.decode import ActObserveDecoder
-from callslip.formats.act_observe.encode import ActObserveEncoder, frame, timeline
+from callslip.formats.act_observe.encode import ActObserveEncoder, timeline
 from callslip.lifecycle import ENDS
 from callslip.words import WORDS
 from tests import scenarios, streams

@@ -16,8 +16,9 @@ from callslip import events as ev
 from callslip.entries import Entry, Message, ToolCall
 from callslip.events import Alias, Event
 from callslip.formats import Restart, registry
+from callslip.formats import sse_frame as frame
 from callslip.formats.shell.decode import ShellDecoder
-from callslip.formats.shell.encode import ShellEncoder, frame, history
+from callslip.formats.shell.encode import ShellEncoder, history
 from callslip.formats.shell.history import model_messages
 from callslip.lifecycle import ENDS, OPEN
 from callslip.words import WORDS

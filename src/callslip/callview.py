@@ -33,10 +33,13 @@ async def as_sent(ledger: Ledger, entries: Sequence[Any], *, full: bool = False)
     """Entries as they are sent; with `full`, what is kept beside the log stands in its place."""
     sent: list[Json] = msgspec.json.decode(msgspec.json.encode(entries))
     for entry in sent:
-        blob = entry.get("blob")
-        if full and blob:
-            data = await ledger.blob(blob["hash"])
-            plain = blob.get("media") != "application/json"
-            entry["output"] = data.decode("utf-8", "replace") if plain else msgspec.json.decode(data)
-            entry.pop("truncated", None)
+        if full and entry.get("blob"):
+            put_output(entry, await ledger.blob(entry["blob"]["hash"]))
     return sent
+
+
+def put_output(entry: Json, data: bytes) -> None:
+    """Put an output that is kept beside the log in its place."""
+    plain = entry["blob"].get("media") != "application/json"
+    entry["output"] = data.decode("utf-8", "replace") if plain else msgspec.json.decode(data)
+    entry.pop("truncated", None)

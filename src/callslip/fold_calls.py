@@ -34,7 +34,7 @@ def _tell(entry: ToolCall, event: ev.CallEvent) -> list[str]:
         value = getattr(event, told)
         if value is not UNSET:
             before = getattr(entry, name)
-            if value is None if before is None else _same(before, value):
+            if value is None if before is None else codec.same(before, value):
                 continue
             setattr(entry, name, value)
             changed.append(name)
@@ -44,11 +44,6 @@ def _tell(entry: ToolCall, event: ev.CallEvent) -> list[str]:
     if more is not None:
         more(entry, event, changed)
     return changed
-
-
-def _same(before: Any, value: Any) -> bool:
-    """Whether two values are the same JSON. Python says so of 1, 1.0 and True as well."""
-    return before == value and (isinstance(value, str) or codec.encode(before) == codec.encode(value))
 
 
 def _name(entry: ToolCall, name: str, raw: Any, changed: list[str]) -> None:
@@ -201,7 +196,7 @@ def answered(board: Board, event: ev.ApprovalAnswer, out: Out) -> None:
         return
     changed: list[str] = []
     edited = getattr(event, "input", UNSET)
-    if edited is not UNSET and not _same(call.raw_input, edited):
+    if edited is not UNSET and not codec.same(call.raw_input, edited):
         call.raw_input = edited
         changed.append("raw_input")
     _move(board, call, status, event, changed)

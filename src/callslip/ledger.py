@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from callslip import checkpoint, decide, liveness, reading
 from callslip.decide import How
 from callslip.entries import Patch, Snapshot
-from callslip.errors import Ambiguous, CallslipError, NotFound, StoreError
+from callslip.errors import Ambiguous, CallslipError, NotFound, SlowReader, StoreError
 from callslip.events import Blob, Draft, Event, TurnEnded, decode_event
 from callslip.feed import Feed
 from callslip.fold import State
@@ -237,6 +237,19 @@ class Ledger:
                 await self.feed.until_ended(row.session, row.id)
             row = await self.find_call(row.id)
         return row
+
+    async def turn_ended(self, session: str, turn: str, after: int) -> TurnEnded:
+        """How a turn that began after a cursor was ended, once anybody has, in any process."""
+        while True:
+            try:
+                async with contextlib.aclosing(self.follow(session, after)) as batches:
+                    async for batch in batches:
+                        for event in (stored.event for stored in batch):
+                            if isinstance(event, TurnEnded) and (event.turn, event.verdict) == (turn, "applied"):
+                                return event
+                        after = batch[-1].event.seq
+            except SlowReader as error:
+                after = error.cursor
 
     async def ending(self, row: CallRow) -> Event | None:
         """The event that ended a call: its output, its error, its reason."""

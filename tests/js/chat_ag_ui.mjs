@@ -21,6 +21,7 @@
 import { resolve } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { pathToFileURL } from "node:url";
+import { answerEach } from "./lines.mjs";
 
 const nodeModules = process.argv[2] ?? process.env.CALLSLIP_NODE_MODULES;
 if (!nodeModules) {
@@ -156,14 +157,7 @@ async function answer(job) {
   const { status, error, outcome, runs, chunks } = page;
   const { messages, pendingInterrupts: interrupts } = page.agent;
   const requests = page.requests.splice(0);
-  return `${JSON.stringify({ messages, status, error, outcome, runs, interrupts, requests, chunks })}\n`;
+  return { messages, status, error, outcome, runs, interrupts, requests, chunks };
 }
 
-// Not readline: it also breaks lines at U+2028, which JSON may hold unescaped.
-process.stdin.setEncoding("utf8");
-let rest = "";
-for await (const piece of process.stdin) {
-  const lines = (rest + piece).split("\n");
-  rest = lines.pop();
-  for (const line of lines) if (line) process.stdout.write(await answer(JSON.parse(line)));
-}
+await answerEach(answer);

@@ -24,6 +24,7 @@
 import { resolve } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { pathToFileURL } from "node:url";
+import { answerEach } from "./lines.mjs";
 
 const ENTRIES = { v5: "ai-v5/dist/index.mjs", v6: "ai-v6/dist/index.mjs", v7: "ai-v7/dist/index.js" };
 
@@ -159,14 +160,7 @@ async function answer(job) {
   const requests = page.requests.splice(0);
   const { messages, status } = chat;
   const error = chat.error ? String(chat.error.message ?? chat.error).slice(0, 600) : null;
-  return `${JSON.stringify({ messages, status, error, restarts, requests, chunks })}\n`;
+  return { messages, status, error, restarts, requests, chunks };
 }
 
-// Not readline: it also breaks lines at U+2028, which JSON may hold unescaped.
-process.stdin.setEncoding("utf8");
-let rest = "";
-for await (const piece of process.stdin) {
-  const lines = (rest + piece).split("\n");
-  rest = lines.pop();
-  for (const line of lines) if (line) process.stdout.write(await answer(JSON.parse(line)));
-}
+await answerEach(answer);

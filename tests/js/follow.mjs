@@ -6,6 +6,7 @@
 // topics, cuts, statuses, error}; after a minute, what it has by then.
 
 import { pathToFileURL } from "node:url";
+import { answerEach } from "./lines.mjs";
 
 const { Callslip } = await import(pathToFileURL(process.argv[2]));
 
@@ -51,10 +52,4 @@ function follow(job) {
   });
 }
 
-process.stdin.setEncoding("utf8");
-let rest = "";
-for await (const piece of process.stdin) {
-  const lines = (rest + piece).split("\n");
-  rest = lines.pop();
-  for (const line of lines) if (line) process.stdout.write(`${JSON.stringify(await follow(JSON.parse(line)))}\n`);
-}
+await answerEach(follow);

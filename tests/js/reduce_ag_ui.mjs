@@ -22,6 +22,7 @@ import { createRequire } from "node:module";
 import { resolve } from "node:path";
 import { setImmediate as settled } from "node:timers/promises";
 import { pathToFileURL } from "node:url";
+import { answerEach } from "./lines.mjs";
 
 const nodeModules = process.argv[2] ?? process.env.CALLSLIP_NODE_MODULES;
 if (!nodeModules) {
@@ -139,15 +140,7 @@ const UNTOLD = {
 
 async function answer({ id, chunks, at, url, headers, history }) {
   const told = url ? await read(url, headers) : history ? await send(history) : await reduce(chunks, at ?? []);
-  return `${JSON.stringify({ id, ...UNTOLD, ...told })}\n`;
+  return { id, ...UNTOLD, ...told };
 }
 
-// Not readline: it also breaks lines at U+2028, which JSON may hold unescaped.
-process.stdin.setEncoding("utf8");
-let rest = "";
-for await (const piece of process.stdin) {
-  const lines = (rest + piece).split("\n");
-  rest = lines.pop();
-  for (const line of lines) if (line) process.stdout.write(await answer(JSON.parse(line)));
-}
-if (rest) process.stdout.write(await answer(JSON.parse(rest)));
+await answerEach(answer);

@@ -18,6 +18,7 @@
 import { resolve } from "node:path";
 import { setImmediate as settled } from "node:timers/promises";
 import { pathToFileURL } from "node:url";
+import { answerEach } from "./lines.mjs";
 
 const ENTRIES = { v5: "ai-v5/dist/index.mjs", v6: "ai-v6/dist/index.mjs", v7: "ai-v7/dist/index.js" };
 
@@ -150,15 +151,7 @@ async function read({ chunks, at, url, headers }) {
 async function answer(job) {
   const { id, history } = job;
   const told = history ? { ...(await validate(history)), ...(await continueFrom(history)) } : UNTOLD;
-  return `${JSON.stringify({ id, ...(await read(job)), ...told })}\n`;
+  return { id, ...(await read(job)), ...told };
 }
 
-// Not readline: it also breaks lines at U+2028, which JSON may hold unescaped.
-process.stdin.setEncoding("utf8");
-let rest = "";
-for await (const piece of process.stdin) {
-  const lines = (rest + piece).split("\n");
-  rest = lines.pop();
-  for (const line of lines) if (line) process.stdout.write(await answer(JSON.parse(line)));
-}
-if (rest) process.stdout.write(await answer(JSON.parse(rest)));
+await answerEach(answer);

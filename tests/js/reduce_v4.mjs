@@ -22,6 +22,7 @@
 import { isDeepStrictEqual } from "node:util";
 import { resolve } from "node:path";
 import { pathToFileURL } from "node:url";
+import { answerEach } from "./lines.mjs";
 
 const nodeModules = process.argv[2] ?? process.env.CALLSLIP_NODE_MODULES;
 if (!nodeModules) {
@@ -138,15 +139,7 @@ const UNTOLD = { model: null, modelError: null };
 
 async function answer({ id, chunks, at, url, headers, history }) {
   const reading = url ? await overSocket(url, headers) : chunks ? await reduce(chunks, at) : UNREAD;
-  return `${JSON.stringify({ id, ...shown(reading), ...(history ? continueFrom(history) : UNTOLD) })}\n`;
+  return { id, ...shown(reading), ...(history ? continueFrom(history) : UNTOLD) };
 }
 
-// Not readline: it also breaks lines at U+2028, which JSON may hold unescaped.
-process.stdin.setEncoding("utf8");
-let rest = "";
-for await (const piece of process.stdin) {
-  const lines = (rest + piece).split("\n");
-  rest = lines.pop();
-  for (const line of lines) if (line) process.stdout.write(await answer(JSON.parse(line)));
-}
-if (rest) process.stdout.write(await answer(JSON.parse(rest)));
+await answerEach(answer);

@@ -22,7 +22,7 @@ from callslip.agent.shown import Shown
 from callslip.agent.tagged import Tagged
 from callslip.agent.tools import Tool
 from callslip.call import certainly, either, why
-from callslip.errors import CallEnded, Denied, Illegal, SlowReader
+from callslip.errors import CallEnded, Denied, Illegal
 from callslip.events import Draft, Event
 from callslip.formats import Decoder, registry
 from callslip.formats.shell.history import model_messages
@@ -229,18 +229,8 @@ class _Turn:
 
     async def _ended(self) -> str:
         """Why somebody else ended the turn, once they have."""
-        ledger = self._session.ledger
-        while True:
-            with contextlib.suppress(SlowReader):
-                async with contextlib.aclosing(ledger.follow(self._session.name, self._seen)) as batches:
-                    async for batch in batches:
-                        for event in (stored.event for stored in batch):
-                            if isinstance(event, ev.TurnEnded) and (event.turn, event.verdict) == (
-                                self.turn,
-                                "applied",
-                            ):
-                                return event.reason
-                        self._seen = batch[-1].event.seq
+        session = self._session
+        return (await session.ledger.turn_ended(session.name, self.turn, self._seen)).reason
 
     async def said(self) -> str:
         """What the model said last. From the log: what was held back of it came after its events."""

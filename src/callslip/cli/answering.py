@@ -136,14 +136,10 @@ def _call(reach: Reach, identity: str, session: str | None) -> str:
 
 def _whole(entry: Json, reach: Reach) -> Json:
     """The entry with its output in place, also if that is kept beside the log."""
-    blob = entry.get("blob")
-    if blob:
-        import msgspec
+    if entry.get("blob"):
+        from callslip.callview import put_output
 
-        data = reach.blob(blob["hash"])
-        plain = blob.get("media") != "application/json"
-        entry["output"] = data.decode("utf-8", "replace") if plain else msgspec.json.decode(data)
-        entry.pop("truncated", None)
+        put_output(entry, reach.blob(entry["blob"]["hash"]))
     return entry
 
 

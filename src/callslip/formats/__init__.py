@@ -11,7 +11,10 @@ from typing import Any, Protocol, cast
 
 import msgspec
 
+from callslip import codec
 from callslip import events as ev
+from callslip.board import Board
+from callslip.entries import Entry, Info, Snapshot
 from callslip.events import Draft, Event
 
 
@@ -72,6 +75,23 @@ class Splitter(Protocol):
 
 # Ways out. A history is a function: from a board, a snapshot or rendered entries to a list of messages. A stream tells
 # one turn to a client that has a protocol of its own and no way back into the middle of it.
+
+Source = Board | Snapshot | Iterable[Entry]
+
+
+def snapshot_of(source: Source) -> Snapshot:
+    """What a history is made of. Bare entries are of no session, and say nothing of its facts."""
+    if isinstance(source, Board):
+        return source.snapshot()
+    return source if isinstance(source, Snapshot) else Snapshot("", 0, Info(), list(source))
+
+
+SSE_HEADERS = {"content-type": "text/event-stream", "cache-control": "no-cache", "x-accel-buffering": "no"}
+
+
+def sse_frame(chunk: Any) -> bytes:
+    """A chunk as one server-sent event, with no line ends but LF."""
+    return b"data: " + codec.encode(chunk) + b"\n\n"
 
 
 class Restart(msgspec.Struct, frozen=True):

@@ -5,10 +5,22 @@ A stream has a state of its own, which it folds on: what an event changes is tol
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from callslip import events as ev
 from callslip.entries import Entry, Patch
 from callslip.events import Event
 from callslip.fold import State
+
+
+class Unsayable(Exception):
+    """The client cannot be told this. The stream begins again."""
+
+
+def message_id(turn: str) -> str:
+    """The id of the one message that formats make of all that the agent did in a turn."""
+    return f"turn-{turn}"
 
 
 class Turn:
@@ -20,6 +32,8 @@ class Turn:
         self.name = name or info.turn or info.last_turn
         self.reason = info.last_reason if self.name and info.last_turn == self.name != info.turn else ""
         """Why it ended; "" while it is open, and of one that another turn came after."""
+        self.lost = self.state.seq > 0
+        """Whether the client must be told the turn from its start before it can be told more."""
         self._begun = bool(self.name) and (self.name in (info.turn, info.last_turn) or bool(self.entries()))
 
     def apply(self, event: Event) -> list[Patch]:
@@ -31,6 +45,20 @@ class Turn:
                 self._begun = True
                 self.reason = event.reason if isinstance(event, ev.TurnEnded) else ""
         return patches
+
+    def tell(self, event: Event, say: Callable[[Patch], list[Any]], finished: bool) -> list[Any]:
+        """Take an event, and say what it changed. Unsayable too: anything before the replay, or after the end."""
+        patches = self.apply(event)
+        try:
+            if self.lost:
+                raise Unsayable("the turn was not replayed")
+            said = [chunk for patch in patches for chunk in say(patch)]
+            if said and finished:
+                raise Unsayable("the turn went on after its end")
+        except Unsayable:
+            self.lost = True
+            raise
+        return said
 
     @property
     def ended(self) -> bool:

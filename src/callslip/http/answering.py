@@ -7,7 +7,6 @@ handler is cancelled.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import logging
 from collections.abc import AsyncIterator, Callable
@@ -19,7 +18,7 @@ from callslip import codec
 from callslip import events as ev
 from callslip.agent.loop import Outcome
 from callslip.call import certainly, either
-from callslip.errors import CallEnded, CallslipError, SlowReader
+from callslip.errors import CallEnded, CallslipError
 from callslip.events import Draft
 from callslip.ledger import Ledger
 from callslip.session import Session
@@ -78,7 +77,7 @@ class Answering:
     async def _answer(self, chat: Chat, seq: int) -> None:
         """Work until it is done, or until somebody ends the turn. What goes wrong ends the turn, and is logged."""
         try:
-            await either(self._work(chat), _until_ended(self._ledger, chat, seq))
+            await either(self._work(chat), self._ledger.turn_ended(chat.session.name, chat.turn, seq))
         except CallslipError:  # The ledger was closed, or the session deleted: nobody is there to be told.
             log.warning("a chat could not be answered to its end", exc_info=True)
 
@@ -130,15 +129,3 @@ async def _end(chat: Chat, reason: str, detail: str = "") -> None:
     row = await chat.session.ledger.store.session(chat.session.name)
     if row is not None and row.turn == chat.turn:
         await chat.session.append(ev.TurnEnded(turn=chat.turn, reason=reason, detail=detail))
-
-
-async def _until_ended(ledger: Ledger, chat: Chat, seq: int) -> None:
-    """Return when somebody has ended the turn."""
-    while True:
-        with contextlib.suppress(SlowReader):
-            async with contextlib.aclosing(ledger.follow(chat.session.name, seq)) as batches:
-                async for batch in batches:
-                    for event in (stored.event for stored in batch):
-                        if isinstance(event, ev.TurnEnded) and event.turn == chat.turn and event.verdict == "applied":
-                            return
-                    seq = batch[-1].event.seq

@@ -7,67 +7,8 @@ from typing import Annotated, Any, Literal, cast
 import msgspec
 
 from callslip.entries import Info, ToolCall
+from callslip.outward import ApprovalOut, CallOut, SessionOut, Wire, approval_out, call_out, session_out
 from callslip.rows import ApprovalRow, CallRow, SessionRow
-
-
-class Wire(msgspec.Struct, rename="camel", kw_only=True):
-    """Camel case outside, snake case inside."""
-
-
-class SessionOut(Wire):
-    """A session. `low`: how far retention removed its events."""
-
-    session: str
-    title: str
-    seq: int
-    low: int
-    turn: str
-    turns: int
-    calls: int
-    created_at: int
-    updated_at: int
-    owner: str = ""
-    labels: Any = None
-
-
-class CallOut(Wire):
-    """A call, as lists give it. Times are ms since the epoch, 0 for not yet."""
-
-    call: str
-    session: str
-    tool_call_id: str
-    state: str
-    tool_name: str
-    title: str
-    kind: str
-    source: str
-    turn: str
-    scope: str
-    attempt: int
-    approval: str
-    reason: str
-    entry: int
-    created_at: int
-    started_at: int
-    ended_at: int
-
-
-class ApprovalOut(Wire):
-    """A request for approval, and its answer."""
-
-    approval: str
-    session: str
-    call: str
-    state: str
-    description: str
-    options: list[Any]
-    option: str
-    by: str
-    reason: str
-    entry: int
-    created_at: int
-    expires_at: int
-    answered_at: int
 
 
 class Sessions(Wire):
@@ -131,7 +72,7 @@ class Appended(Wire):
     seq: int
     appended: int
     not_understood: int = 0
-    others: dict[str, int] = {}
+    others: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 class Approve(Wire, tag_field="decision", tag="approve", forbid_unknown_fields=True):
@@ -159,64 +100,8 @@ class Edit(Wire, tag_field="decision", tag="edit", forbid_unknown_fields=True):
 Answer = Approve | Deny | Edit
 
 
-def session_out(row: SessionRow) -> SessionOut:
-    return SessionOut(
-        session=row.name,
-        title=row.title,
-        seq=row.head,
-        low=row.low,
-        turn=row.turn,
-        turns=row.turns,
-        calls=row.calls,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-        owner=row.owner,
-        labels=row.labels,
-    )
-
-
-def call_out(row: CallRow) -> CallOut:
-    return CallOut(
-        call=row.id,
-        session=row.session,
-        tool_call_id=row.shown,
-        state=row.state,
-        tool_name=row.tool,
-        title=row.title,
-        kind=row.kind,
-        source=row.source,
-        turn=row.turn,
-        scope=row.scope,
-        attempt=row.attempt,
-        approval=row.approval,
-        reason=row.reason,
-        entry=row.entry,
-        created_at=row.created_at,
-        started_at=row.started_at,
-        ended_at=row.ended_at,
-    )
-
-
 def call_shown(row: CallRow, entry: ToolCall | None) -> CallShown:
     return CallShown(**msgspec.structs.asdict(call_out(row)), tool_call=entry)
-
-
-def approval_out(row: ApprovalRow) -> ApprovalOut:
-    return ApprovalOut(
-        approval=row.id,
-        session=row.session,
-        call=row.call,
-        state=row.state,
-        description=row.description,
-        options=row.options,
-        option=row.option,
-        by=row.by,
-        reason=row.reason,
-        entry=row.entry,
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-        answered_at=row.answered_at,
-    )
 
 
 _OUT: dict[type, Any] = {SessionRow: session_out, CallRow: call_out, ApprovalRow: approval_out}

@@ -7,16 +7,15 @@ Texts are whole and have ids, so that no client joins two of them. What the prot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from callslip.board import Board
-from callslip.entries import Entry, Info, Message, Meta, ModeChange, Plan, Snapshot, Thought, ToolCall
+from callslip.entries import Entry, Info, Message, Meta, ModeChange, Plan, Thought, ToolCall
+from callslip.formats import Source, snapshot_of
 from callslip.formats.acp import blocks
 from callslip.formats.acp.outcome import call_update
 from callslip.formats.plain import fields
 
-Source = Board | Snapshot | Iterable[Entry]
 Update: TypeAlias = dict[str, Any]
 
 PRIORITIES = ("high", "medium", "low")
@@ -25,12 +24,9 @@ STATUSES = ("pending", "in_progress", "completed")
 
 def history(source: Source) -> list[dict[str, Any]]:
     """A session's `session/update` notifications, oldest first, from its state, a snapshot, or rendered entries."""
-    if isinstance(source, Board):
-        source = source.snapshot()
-    session, info = (source.session, source.info) if isinstance(source, Snapshot) else ("", Info())
-    entries = source.entries if isinstance(source, Snapshot) else source
-    told = [_noted(entry, update) for entry in entries for update in _updates(entry)]
-    return [_notification(session, update) for update in [*told, *_offers(info)]]
+    snapshot = snapshot_of(source)
+    told = [_noted(entry, update) for entry in snapshot.entries for update in _updates(entry)]
+    return [_notification(snapshot.session, update) for update in [*told, *_offers(snapshot.info)]]
 
 
 def _notification(session: str, update: Update) -> dict[str, Any]:

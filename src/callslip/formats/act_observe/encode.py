@@ -7,15 +7,13 @@ readers look for (S1.1). A stream ends with `complete`, `cancelled` or `error`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from callslip import codec
-from callslip.board import Board
-from callslip.entries import Append, Entry, Message, Patch, Put, Snapshot, Thought, ToolCall
+from callslip.entries import Append, Entry, Message, Patch, Put, Thought, ToolCall
 from callslip.events import Event
 from callslip.fold import State
-from callslip.formats import Restart, Streaming
+from callslip.formats import SSE_HEADERS, Restart, Source, Streaming, snapshot_of, sse_frame
 from callslip.formats.act_observe.items import (
     SHOWN,
     Act,
@@ -28,21 +26,17 @@ from callslip.formats.act_observe.items import (
     piece,
     whole,
 )
-from callslip.formats.turn import Turn
+from callslip.formats.turn import Turn, Unsayable
 
 RESTART: Item = {"type": "restart"}
-HEADERS = {"content-type": "text/event-stream", "cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
 # The timeline
 
 
-def timeline(source: Board | Snapshot | Iterable[Any]) -> list[Item]:
+def timeline(source: Source) -> list[Item]:
     """A session as a list of items, oldest first (S1.6)."""
-    if isinstance(source, Board):
-        source = source.snapshot()
-    entries: Iterable[Any] = source.entries if isinstance(source, Snapshot) else source
-    return [item for entry in entries for item in _items(entry)]
+    return [item for entry in snapshot_of(source).entries for item in _items(entry)]
 
 
 def _items(entry: Any) -> list[Item]:
@@ -58,10 +52,6 @@ def _items(entry: Any) -> list[Item]:
 # One turn, live
 
 
-class _Unsayable(Exception):
-    """No event says this."""
-
-
 class ActObserveEncoder:
     """One turn. With a state, `opening` comes first."""
 
@@ -69,35 +59,26 @@ class ActObserveEncoder:
         self._turn = Turn(state, turn)
         self.finished = False
         self._forget()
-        self._lost = self._turn.state.seq > 0  # whatever happened so far has to be replayed first
 
     def _forget(self) -> None:
         """Nothing was sent yet."""
         self._texts: dict[int, Spoken] = {}
         self._calls: dict[int, Act | None] = {}
         self._open: set[int] = set()
-        self._lost = False
 
     def opening(self) -> list[Item]:
         """The turn as it stands, from its start."""
         self._forget()
-        self.finished = False
+        self.finished = self._turn.lost = False
         events = [item for entry in self._turn.entries() for item in self._begin(entry, replay=True)]
         return events + self._ending()
 
     def feed(self, event: Event) -> list[Item] | Restart:
         """What an event changes in the timeline of the turn."""
-        patches = self._turn.apply(event)
-        if self._lost:
-            return Restart("the turn was not replayed", (RESTART,))
         try:
-            events = [item for patch in patches for item in self._tell(patch)]
-            if events and self.finished:
-                raise _Unsayable("the turn went on after its end")
-        except _Unsayable as error:
-            self._lost = True
+            return self._turn.tell(event, self._tell, self.finished) + self._ending()
+        except Unsayable as error:
             return Restart(str(error), (RESTART,))
-        return events + self._ending()
 
     def close(self, reason: str) -> list[Item]:
         """The stream ends before its turn does."""
@@ -130,7 +111,7 @@ class ActObserveEncoder:
             return self._begin(entry) if self._turn.owns(entry) else []
         text = self._texts.pop(entry.id)
         if text.streaming:
-            raise _Unsayable("a text was repaired")
+            raise Unsayable("a text was repaired")
         return [ended(text)]
 
     def _text(self, patch: Any) -> list[Item]:
@@ -165,8 +146,7 @@ class ActObserveEncoder:
 
 
 def _same(before: Act, act: Act) -> bool:
-    """Equal as JSON: to Python 1 and True are equal too."""
-    return before == act and codec.encode(before.input) == codec.encode(act.input)
+    return before == act and codec.same(before.input, act.input)
 
 
 # How a turn ended, in the words of the format; in any other way it is complete.
@@ -181,9 +161,4 @@ def _end(reason: str) -> Item:
     return {"type": kind, **({name: reason} if reason not in ("", "end_turn") else {})}
 
 
-def frame(event: Item) -> bytes:
-    """An event as one server-sent event."""
-    return b"data: " + codec.encode(event) + b"\n\n"
-
-
-STREAM = Streaming(encoder=ActObserveEncoder, frame=frame, headers=HEADERS)
+STREAM = Streaming(encoder=ActObserveEncoder, frame=sse_frame, headers=SSE_HEADERS)

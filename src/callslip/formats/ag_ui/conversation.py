@@ -6,10 +6,8 @@ holds its call, after the results that are there already, wherever the talk has 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from callslip.board import Board
-from callslip.entries import Entry, Message, ModeChange, Plan, Snapshot, Thought, ToolCall
+from callslip.entries import Entry, Message, ModeChange, Plan, Thought, ToolCall
+from callslip.formats import Source, snapshot_of
 from callslip.formats.ag_ui.account import (
     Listed,
     activity_message,
@@ -24,15 +22,11 @@ from callslip.formats.ag_ui.account import (
     user_message,
 )
 
-Source = Board | Snapshot | Iterable[Entry]
-
 
 def history(source: Source) -> list[Listed]:
     """A session's messages, oldest first, from its state, a snapshot of it, or its rendered entries."""
-    if isinstance(source, Board):
-        source = source.snapshot()
     listing, turn = Listing(), ""
-    for entry in source.entries if isinstance(source, Snapshot) else source:
+    for entry in snapshot_of(source).entries:
         if entry.turn != turn:
             listing.rounds, turn = Rounds(), entry.turn
         listing.add(entry)

@@ -21,7 +21,7 @@ from callslip import events as ev
 from callslip.entries import Append, Entry, Message, ModeChange, Patch, Plan, Put, Thought, ToolCall
 from callslip.events import Event
 from callslip.fold import State
-from callslip.formats import Restart, Streaming
+from callslip.formats import SSE_HEADERS, Restart, Streaming, sse_frame
 from callslip.formats.ag_ui import outgoing
 from callslip.formats.ag_ui.account import (
     SHOWN,
@@ -40,8 +40,8 @@ from callslip.formats.ag_ui.account import (
     standing,
 )
 from callslip.formats.ag_ui.conversation import Rounds, history
-from callslip.formats.ag_ui.outgoing import CALL, HEADERS, Chunk, frame
-from callslip.formats.turn import Turn
+from callslip.formats.ag_ui.outgoing import CALL, Chunk
+from callslip.formats.turn import Turn, Unsayable
 
 __all__ = ["STREAM", "AgUiEncoder", "history"]
 
@@ -49,10 +49,6 @@ __all__ = ["STREAM", "AgUiEncoder", "history"]
 SUCCESS, CANCELLED = {"type": "success"}, {"type": "cancelled"}
 OUTCOMES = {"": None, "cancelled": CANCELLED, "superseded": CANCELLED}
 FAILURES = {"error": "The turn ended with an error.", "eof": "The line to the agent was lost."}
-
-
-class _Unsayable(Exception):
-    """The protocol has no event for this."""
 
 
 class _Sent(msgspec.Struct):
@@ -81,11 +77,10 @@ class AgUiEncoder:
         self.finished = False
         self._detail = ""
         self._forget()
-        self._lost = self.turn.state.seq > 0  # whatever happened so far has to be replayed first
 
     def _forget(self) -> None:
         """Nothing was sent yet."""
-        self._started = self._lost = self.finished = False
+        self._started = self.finished = False
         self._rounds = Rounds()
         self._texts: dict[int, tuple[str, str]] = {}
         self._calls: dict[int, _Sent] = {}
@@ -95,6 +90,7 @@ class AgUiEncoder:
     def opening(self) -> list[Chunk]:
         """The turn as it stands, from its start."""
         self._forget()
+        self.turn.lost = False
         chunks = self._start()
         for entry, again in _in_order(self.turn.entries()):
             chunks += self._answer(entry) if again and isinstance(entry, ToolCall) else self._begin(entry, replay=True)
@@ -102,20 +98,16 @@ class AgUiEncoder:
 
     def feed(self, event: Event) -> list[Chunk] | Restart:
         """What an event changes in the messages; nothing for most events of other turns."""
-        patches = self.turn.apply(event)
-        if isinstance(event, ev.TurnEnded) and event.verdict == "applied" and event.turn == self.turn.name:
-            self._detail = event.detail
-        if self._lost:
-            return Restart("the turn was not replayed")
+        lost = self.turn.lost
         try:
-            chunks = self._start() + [chunk for patch in patches for chunk in self._tell(patch)]
-            if chunks and self.finished:
-                raise _Unsayable("the turn went on after its end")
-        except _Unsayable as error:
-            self._lost = True
-            told = not self._started or self.finished
+            chunks = self.turn.tell(event, self._tell, self.finished)
+        except Unsayable as error:
+            told = lost or not self._started or self.finished
             return Restart(str(error), () if told else (outgoing.failed(f"Begin again: {error}.", "restart"),))
-        return chunks + self._ending()
+        finally:
+            if isinstance(event, ev.TurnEnded) and event.verdict == "applied" and event.turn == self.turn.name:
+                self._detail = event.detail
+        return self._start() + chunks + self._ending()
 
     def close(self, reason: str) -> list[Chunk]:
         """The stream ends before its turn does."""
@@ -171,7 +163,7 @@ class AgUiEncoder:
 
     def _put(self, patch: Put) -> list[Chunk]:
         if patch.entry.id in self._texts:
-            raise _Unsayable("a text was repaired")
+            raise Unsayable("a text was repaired")
         if not self.turn.owns(patch.entry):
             return []
         entry = self.turn.state.entries[patch.entry.id]
@@ -233,7 +225,7 @@ class AgUiEncoder:
         """How a call stands now, told to a client that saw how it stood; `again` if its arguments may be others."""
         entry, sent = self._call(identity), self._calls[identity]
         if sent.name != name_of(entry):
-            raise _Unsayable("a call got another name")
+            raise Unsayable("a call got another name")
         chunks = self._arguments(entry, sent) if again or not sent.whole else []
         answer = self._answer(entry) if is_answered(entry) and not sent.answered else []
         return chunks + self._stand(entry, sent) + answer
@@ -246,7 +238,7 @@ class AgUiEncoder:
         before = "".join(sent.pieces)
         more = text[len(before) :] if text.startswith(before) and not sent.whole else ""
         if not mean_the_same(before + more, text):
-            raise _Unsayable("the arguments of a call were replaced")
+            raise Unsayable("the arguments of a call were replaced")
         ends = whole and not sent.whole
         sent.whole = sent.whole or whole
         sent.fixed = sent.whole or before + more != text
@@ -291,4 +283,4 @@ def _in_order(entries: list[Entry]) -> Iterator[tuple[Entry, bool]]:
         yield entry, again
 
 
-STREAM = Streaming(encoder=AgUiEncoder, frame=frame, headers=HEADERS)
+STREAM = Streaming(encoder=AgUiEncoder, frame=sse_frame, headers=SSE_HEADERS)

@@ -9,16 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from callslip import codec
 from callslip.formats.javascript import readable
 
 Chunk = dict[str, Any]
-
-HEADERS = {
-    "content-type": "text/event-stream",
-    "cache-control": "no-cache",
-    "x-accel-buffering": "no",
-}
 
 # The events of our own: the client hands them to the application, and no message shows them.
 CALL = "callslip.call"
@@ -27,11 +20,6 @@ CALL = "callslip.call"
 LONGEST = 2**20
 
 _LARGEST = 2**53 - 1
-
-
-def frame(chunk: Chunk) -> bytes:
-    """A chunk as one server-sent event. The client knows no line ends but LF."""
-    return b"data: " + codec.encode(chunk) + b"\n\n"
 
 
 def ours(told: dict[str, Any]) -> dict[str, Any]:

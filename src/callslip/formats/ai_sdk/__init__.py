@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from callslip.formats import Streaming
+from callslip.formats import Streaming, sse_frame
 from callslip.formats.ai_sdk.dialects import V5, V6, V7, Dialect
 from callslip.formats.ai_sdk.encode import StreamEncoder
 from callslip.formats.ai_sdk.messages import history
-from callslip.formats.ai_sdk.wire import DONE, HEADERS, frame
+from callslip.formats.ai_sdk.wire import DONE, HEADERS
 
 
 def _streaming(dialect: Dialect) -> Streaming:
-    return Streaming(encoder=partial(StreamEncoder, dialect), frame=frame, headers=HEADERS, done=DONE)
+    return Streaming(encoder=partial(StreamEncoder, dialect), frame=sse_frame, headers=HEADERS, done=DONE)
 
 
 history_v5, history_v6, history_v7 = (partial(history, dialect) for dialect in (V5, V6, V7))

@@ -10,13 +10,10 @@ from typing import Any
 from callslip import codec
 from callslip.formats.ai_sdk import wire
 from callslip.formats.ai_sdk.wire import Chunk, Part
+from callslip.formats.turn import Unsayable
 
 # What of a part only the chunks about its input can tell.
 _TOLD_FIRST = ("toolName", "title", "input")
-
-
-class Unsayable(Exception):
-    """The client cannot be told."""
 
 
 def begin(part: Part) -> list[Chunk]:

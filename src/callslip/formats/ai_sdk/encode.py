@@ -12,13 +12,12 @@ from callslip.fold import State
 from callslip.formats import Restart
 from callslip.formats.ai_sdk import changes, wire
 from callslip.formats.ai_sdk.calls import SHOWN, call_part, may_change
-from callslip.formats.ai_sdk.changes import Unsayable
 from callslip.formats.ai_sdk.dialects import Dialect
-from callslip.formats.ai_sdk.messages import Steps, turn_message_id
+from callslip.formats.ai_sdk.messages import Steps
 from callslip.formats.ai_sdk.parts import is_shown, part_of, text_id, text_kind
 from callslip.formats.ai_sdk.wire import Chunk, Part
 from callslip.formats.outcome import is_open
-from callslip.formats.turn import Turn
+from callslip.formats.turn import Turn, Unsayable, message_id
 
 FAREWELL = (wire.RESTART,)
 
@@ -34,7 +33,6 @@ class StreamEncoder:
         self.finished = False
         self._dialect = dialect
         self._forget()
-        self._lost = self.turn.state.seq > 0  # whatever happened so far has to be replayed first
 
     def _forget(self) -> None:
         """Nothing was sent yet."""
@@ -44,11 +42,11 @@ class StreamEncoder:
         self._calls: dict[int, Part] = {}
         self._open: set[int] = set()
         self._requests: dict[str, PermissionRequest] = {}
-        self._lost = False
 
     def opening(self) -> list[Chunk]:
         """The turn as it stands, from its start."""
         self._forget()
+        self.turn.lost = False
         entries = self.turn.entries()
         self._requests = {entry.request_id: entry for entry in entries if isinstance(entry, PermissionRequest)}
         shown = [entry for entry in entries if is_shown(self._dialect, entry)]
@@ -58,17 +56,10 @@ class StreamEncoder:
 
     def feed(self, event: Event) -> list[Chunk] | Restart:
         """What an event changes in the message; nothing for most events of other turns."""
-        patches = self.turn.apply(event)
-        if self._lost:
-            return Restart("the turn was not replayed", FAREWELL)
         try:
-            chunks = [chunk for patch in patches for chunk in self._tell(patch)]
-            if chunks and self.finished:
-                raise Unsayable("the turn went on after its end")
+            return self.turn.tell(event, self._tell, self.finished) + self._ending()
         except Unsayable as error:
-            self._lost = True
             return Restart(str(error), FAREWELL)
-        return chunks + self._ending()
 
     def close(self, reason: str) -> list[Chunk]:
         """The stream ends before its turn does."""
@@ -134,7 +125,7 @@ class StreamEncoder:
 
     def _begin(self, entry: Entry, replay: bool = False) -> list[Chunk]:
         """A new part, and the step before it if it begins one. Live, its text comes with the patches that follow."""
-        chunks: list[Chunk] = [] if self._started else [wire.start(turn_message_id(self.turn.name))]
+        chunks: list[Chunk] = [] if self._started else [wire.start(message_id(self.turn.name))]
         if self._steps.begins_with(entry):
             chunks += [wire.FINISH_STEP, wire.START_STEP] if self._started else [wire.START_STEP]
         self._started = True

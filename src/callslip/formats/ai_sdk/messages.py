@@ -7,36 +7,23 @@ reduced by the client after any event, is this message.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, cast
 
-from callslip.board import Board
-from callslip.entries import Entry, Message, PermissionRequest, Snapshot, Thought, ToolCall
+from callslip.entries import Entry, Message, PermissionRequest, Thought, ToolCall
+from callslip.formats import Source, snapshot_of
 from callslip.formats.ai_sdk.dialects import Dialect
 from callslip.formats.ai_sdk.parts import is_shown, part_of
 from callslip.formats.ai_sdk.wire import Part, UIMessage
 from callslip.formats.javascript import readable
+from callslip.formats.turn import message_id
 from callslip.reading import blocks
 
 STEP: Part = {"type": "step-start"}
 
-Source = Board | Snapshot | Iterable[Entry]
-
 
 def history(dialect: Dialect, source: Source) -> list[UIMessage]:
     """A session's messages, oldest first, from its state, a snapshot of it, or its rendered entries."""
-    return [message for block in blocks(_entries(source)) for message in _messages(dialect, block)]
-
-
-def turn_message_id(turn: str) -> str:
-    """The id of the assistant message of a turn."""
-    return f"turn-{turn}"
-
-
-def _entries(source: Source) -> Iterable[Entry]:
-    if isinstance(source, Board):
-        source = source.snapshot()
-    return source.entries if isinstance(source, Snapshot) else source
+    return [message for block in blocks(snapshot_of(source).entries) for message in _messages(dialect, block)]
 
 
 def _messages(dialect: Dialect, block: list[Entry]) -> list[UIMessage]:
@@ -60,7 +47,7 @@ def _agent_message(dialect: Dialect, entries: list[Entry], asked: dict[str, Perm
         if steps.begins_with(entry):
             parts.append(STEP)
         parts.append(part_of(dialect, entry, asked.get(entry.approval) if isinstance(entry, ToolCall) else None))
-    identity = turn_message_id(entries[0].turn) if entries[0].turn else f"msg-{entries[0].id}"
+    identity = message_id(entries[0].turn) if entries[0].turn else f"msg-{entries[0].id}"
     return {"id": identity, "role": "assistant", "parts": parts}
 
 

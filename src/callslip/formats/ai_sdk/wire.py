@@ -19,19 +19,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from callslip import codec
+from callslip.formats import SSE_HEADERS
 
 Chunk = dict[str, Any]
 Part = dict[str, Any]
 UIMessage = dict[str, Any]
 
-HEADERS = {
-    "content-type": "text/event-stream",
-    "cache-control": "no-cache",
-    "connection": "keep-alive",
-    "x-vercel-ai-ui-message-stream": "v1",
-    "x-accel-buffering": "no",
-}
+HEADERS = {**SSE_HEADERS, "connection": "keep-alive", "x-vercel-ai-ui-message-stream": "v1"}
 DONE = b"data: [DONE]\n\n"
 
 START_STEP: Chunk = {"type": "start-step"}
@@ -48,11 +42,6 @@ FINISH_REASONS = {
     "error": "error",
     "eof": "error",
 }
-
-
-def frame(chunk: Chunk) -> bytes:
-    """A chunk as one server-sent event."""
-    return b"data: " + codec.encode(chunk) + b"\n\n"
 
 
 def start(message: str) -> Chunk:

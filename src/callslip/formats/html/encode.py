@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from callslip import codec
-from callslip.board import Board
 from callslip.entries import (
     Entry,
-    Info,
     Message,
     Meta,
     ModeChange,
@@ -20,6 +18,7 @@ from callslip.entries import (
     Thought,
     ToolCall,
 )
+from callslip.formats import Source, snapshot_of
 from callslip.formats.html import says
 from callslip.formats.html.blocks import attached, listed
 from callslip.formats.html.calls import STATES, call_card, request_card, state_css, state_words
@@ -30,14 +29,11 @@ PLAN = {"completed": ("✓", "done"), "in_progress": ("●", "now"), "pending": 
 FOOT = "Made with Callslip. Times are UTC. This page runs no script and loads nothing."
 
 
-def document(source: Board | Snapshot | Iterable[Entry]) -> bytes:
+def document(source: Source) -> bytes:
     """The page of a session, from its state, a snapshot of it, or its rendered entries."""
-    if isinstance(source, Board):
-        source = source.snapshot()
-    if not isinstance(source, Snapshot):
-        source = Snapshot("", 0, Info(), list(source))
-    title = source.info.title or source.session or "Session"
-    body = element("body", _header(source, title), element("main", *_entries(source.entries)), _footer())
+    snapshot = snapshot_of(source)
+    title = snapshot.info.title or snapshot.session or "Session"
+    body = element("body", _header(snapshot, title), element("main", *_entries(snapshot.entries)), _footer())
     page = element("html", _head(title), body, lang="en")
     return f"<!DOCTYPE html>\n{page}\n".encode()
 

@@ -12,13 +12,12 @@ from typing import TypeAlias
 import msgspec
 
 from callslip import codec
-from callslip.board import Board
-from callslip.entries import Entry, Info, Snapshot, ToolCall
+from callslip.entries import Entry, ToolCall
+from callslip.formats import Source, snapshot_of
 from callslip.formats.providers.results import arguments_of, result_of
 from callslip.lifecycle import ENDS
 from callslip.words import WORDS
 
-Source = Board | Snapshot | Iterable[Entry]
 Attributes: TypeAlias = dict[str, str | int]
 
 MILLISECOND = 10**6
@@ -46,12 +45,10 @@ def spans_of(source: Source, *, content: bool = False) -> list[Span]:
 
     Which turn is still open only a state or a snapshot knows; entries by themselves are taken for all there will be.
     """
-    if isinstance(source, Board):
-        source = source.snapshot()
-    session, info = (source.session, source.info) if isinstance(source, Snapshot) else ("", Info())
-    entries: Iterable[Entry] = source.entries if isinstance(source, Snapshot) else source
+    snapshot = snapshot_of(source)
+    session, info = snapshot.session, snapshot.info
     made: list[Span] = []
-    for turn, group in _turns(entries).items():
+    for turn, group in _turns(snapshot.entries).items():
         calls = [entry for entry in group if isinstance(entry, ToolCall)]
         if turn and turn != info.turn and all(_is_over(call) for call in calls):
             made.append(_turn_span(session, turn, group))

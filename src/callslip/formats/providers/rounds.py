@@ -7,18 +7,15 @@ round; where that was not recorded, calls belong together that stand side by sid
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any, cast
 
 import msgspec
 
-from callslip.board import Board
-from callslip.entries import Entry, Message, Snapshot, ToolCall
+from callslip.entries import Message, ToolCall
+from callslip.formats import Source, snapshot_of
 
 EMPTY = "(empty message)"
 SHORT = 200
-
-Source = Board | Snapshot | Iterable[Entry]
 
 
 class Prompt(msgspec.Struct, frozen=True):
@@ -37,7 +34,7 @@ class Round(msgspec.Struct, frozen=True):
 def rounds(source: Source) -> list[Prompt | Round]:
     """A session's exchange, from its state, a snapshot of it, or its rendered entries."""
     telling = _Telling()
-    for entry in _entries(source):
+    for entry in snapshot_of(source).entries:
         if isinstance(entry, ToolCall):
             telling.call(entry)
         elif isinstance(entry, Message) and entry.role == "user":
@@ -45,12 +42,6 @@ def rounds(source: Source) -> list[Prompt | Round]:
         elif isinstance(entry, Message) and entry.content.strip():
             telling.texts.append(entry.content.strip())
     return telling.end()
-
-
-def _entries(source: Source) -> list[Entry]:
-    if isinstance(source, Board):
-        source = source.snapshot()
-    return list(source.entries if isinstance(source, Snapshot) else source)
 
 
 class _Telling:

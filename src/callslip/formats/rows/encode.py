@@ -26,9 +26,9 @@ from typing import Any, cast
 
 from msgspec import UNSET, UnsetType
 
-from callslip.board import Board
-from callslip.entries import Entry, PermissionRequest, Snapshot, Thought, ToolCall
+from callslip.entries import Entry, PermissionRequest, Thought, ToolCall
 from callslip.entries import Message as Spoken
+from callslip.formats import Source, snapshot_of
 from callslip.formats.outcome import is_open
 from callslip.formats.rows.calls import Told, invocation, note_of
 from callslip.formats.rows.messages import (
@@ -44,9 +44,9 @@ from callslip.formats.rows.messages import (
     plain,
 )
 from callslip.formats.rows.wire import shown_time
+from callslip.formats.turn import message_id
 from callslip.reading import blocks
 
-Source = Board | Snapshot | Iterable[Entry]
 Shown = Spoken | Thought | ToolCall
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -57,17 +57,10 @@ def history(source: Source) -> list[dict[str, Any]]:
 
     Entries alone do not tell whether a turn goes on: where nothing in it is open, it then counts as over.
     """
-    if isinstance(source, Board):
-        source = source.snapshot()
-    going = source.info.turn if isinstance(source, Snapshot) else ""
-    entries = source.entries if isinstance(source, Snapshot) else source
-    messages = [message for block in blocks(entries) for message in _messages(block, going)]
+    snapshot = snapshot_of(source)
+    going = snapshot.info.turn
+    messages = [message for block in blocks(snapshot.entries) for message in _messages(block, going)]
     return plain(messages[::-1])
-
-
-def turn_message_id(turn: str) -> str:
-    """The id of the assistant message of a turn."""
-    return f"turn-{turn}"
 
 
 def is_shown(entry: Entry) -> bool:
@@ -116,7 +109,7 @@ class Steps:
 
 def _done(entries: list[Shown], asked: dict[str, PermissionRequest], going: str) -> Message:
     first = entries[0]
-    identity = turn_message_id(first.turn) if first.turn else f"msg-{first.id}"
+    identity = message_id(first.turn) if first.turn else f"msg-{first.id}"
     parts: list[Part] = []
     steps = Steps()
     for entry in entries:

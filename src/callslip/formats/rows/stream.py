@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import cast
 
 from callslip import codec
-from callslip.entries import Append, Entry, Patch, PermissionRequest, Put, Thought, ToolCall
+from callslip.entries import Append, Patch, PermissionRequest, Put, Thought, ToolCall
 from callslip.entries import Message as Spoken
 from callslip.events import Event
 from callslip.fold import State
@@ -19,16 +19,12 @@ from callslip.formats.outcome import is_open
 from callslip.formats.rows import chunks
 from callslip.formats.rows.calls import PARTIAL, Told, invocation, note_of
 from callslip.formats.rows.chunks import Chunk
-from callslip.formats.rows.encode import Shown, Steps, call_notes, is_shown, turn_message_id
+from callslip.formats.rows.encode import Shown, Steps, call_notes, is_shown
 from callslip.formats.rows.messages import Invocation, MessageNote
-from callslip.formats.turn import Turn
+from callslip.formats.turn import Turn, Unsayable, message_id
 
 # What a change of a call must touch to change what is shown of it.
 SHOWN = frozenset({"status", "toolName", "kind", "rawInput", "approval"})
-
-
-class _Unsayable(Exception):
-    """The client has no chunk for this."""
 
 
 class DataStreamEncoder:
@@ -38,7 +34,6 @@ class DataStreamEncoder:
         self._turn = Turn(state, turn)
         self.finished = False
         self._forget()
-        self._lost = self._turn.state.seq > 0  # whatever happened so far has to be replayed first
 
     def _forget(self) -> None:
         """Nothing was sent yet. What was is kept of texts being written and of calls that may still change."""
@@ -48,7 +43,6 @@ class DataStreamEncoder:
         self._open: set[int] = set()
         self._asked: dict[str, PermissionRequest] = {}
         self._noted: dict[int, Told] = {}
-        self._lost = False
 
     @property
     def turn(self) -> str:
@@ -58,30 +52,20 @@ class DataStreamEncoder:
     def opening(self) -> list[Chunk]:
         """The turn as it stands, from its start."""
         self._forget()
-        self.finished = False
+        self.finished = self._turn.lost = False
         entries = self._turn.entries()
-        for entry in entries:
-            self._see(entry)
+        self._asked = {entry.request_id: entry for entry in entries if isinstance(entry, PermissionRequest)}
         shown = [cast(Shown, entry) for entry in entries if is_shown(entry)]
         said = [chunk for entry in shown for chunk in self._begin(entry, replay=True)]
         return said + self._notes(shown) + self._ending()
 
     def feed(self, event: Event) -> list[Chunk] | Restart:
         """What an event changes in the message; nothing for most events of other turns."""
-        patches = self._turn.apply(event)
-        if self._lost:
-            return self._restart("the turn was not replayed")
-        for patch in patches:
-            if isinstance(patch, Put):
-                self._see(self._turn.state.entries[patch.entry.id])
         try:
-            said = [chunk for patch in patches for chunk in self._tell(patch)]
-            if said and self.finished:
-                raise _Unsayable("the turn went on after its end")
-        except _Unsayable as reason:
-            self._lost = True
-            return self._restart(str(reason))
-        return said + self._ending()
+            return self._turn.tell(event, self._tell, self.finished) + self._ending()
+        except Unsayable as reason:
+            # To a client that has no message yet any other chunk would make one.
+            return Restart(str(reason), (chunks.RESTART,) if self._steps.number >= 0 else ())
 
     def close(self, reason: str) -> list[Chunk]:
         """The stream ends before its turn does: the client is in error, and keeps what it has."""
@@ -89,10 +73,6 @@ class DataStreamEncoder:
             return []
         self.finished = True
         return [chunks.error(reason)]
-
-    def _restart(self, reason: str) -> Restart:
-        """To a client that has no message yet any other chunk would make one."""
-        return Restart(reason, (chunks.RESTART,) if self._steps.number >= 0 else ())
 
     def _ending(self) -> list[Chunk]:
         """The last chunks, once the turn has ended and so have its calls."""
@@ -102,13 +82,8 @@ class DataStreamEncoder:
         last = [chunks.finish(self._turn.reason)]
         if self._steps.number < 0:
             return last
-        note = MessageNote(turn_message_id(self.turn), True)
+        note = MessageNote(message_id(self.turn), True)
         return [*chunks.noted([note]), chunks.step_end(self._steps.called), *last]
-
-    def _see(self, entry: Entry) -> None:
-        """Remember what was asked in this turn."""
-        if isinstance(entry, PermissionRequest) and self._turn.owns(entry):
-            self._asked[entry.request_id] = entry
 
     # Patches
 
@@ -126,7 +101,7 @@ class DataStreamEncoder:
 
     def _put(self, patch: Put) -> list[Chunk]:
         if patch.entry.id in self._texts:
-            raise _Unsayable("a text was repaired")
+            raise Unsayable("a text was repaired")
         entry = self._turn.state.entries[patch.entry.id]
         if not self._turn.owns(entry) or not is_shown(entry):
             return []
@@ -141,7 +116,7 @@ class DataStreamEncoder:
         said: list[Chunk] = []
         if self._steps.begins_with(entry):
             said = [chunks.step_end(called)] if self._steps.number else []
-            said.append(chunks.step_start(turn_message_id(self.turn)))
+            said.append(chunks.step_start(message_id(self.turn)))
         if isinstance(entry, ToolCall):
             return said + self._change(entry, None, invocation(entry, self._steps.number))
         if entry.streaming:
@@ -170,13 +145,20 @@ class DataStreamEncoder:
 
     def _note(self, entry: ToolCall) -> list[Chunk]:
         """What is new of one call. The client only ever adds, so none that it has may change."""
-        before, now = self._noted.get(entry.id), note_of(entry, self._asked.get(entry.approval))
+        before, now = self._noted.get(entry.id), note_of(entry, self._request(entry))
         if before == now:
             return []
         if before is not None or now is None:
-            raise _Unsayable("a request for approval was closed")
+            raise Unsayable("a request for approval was closed")
         self._noted[entry.id] = now
         return chunks.noted([now.note])
+
+    def _request(self, call: ToolCall) -> PermissionRequest | None:
+        """What was asked in this turn about a call: it stays the last when it is answered."""
+        pending = self._turn.state.requests.get(call.approval)
+        if pending is not None and self._turn.owns(pending):
+            self._asked[call.approval] = pending
+        return self._asked.get(call.approval)
 
 
 def _changes(before: Invocation | None, now: Invocation, step: int) -> list[Chunk]:
@@ -186,7 +168,7 @@ def _changes(before: Invocation | None, now: Invocation, step: int) -> list[Chun
     started = [] if before else [chunks.call_start(now)]
     if now.state == PARTIAL:
         if before:
-            raise _Unsayable("a call was changed before its arguments came")
+            raise Unsayable("a call was changed before its arguments came")
         return started
     if before and before.state == "result":
         return [chunks.correction(now)]

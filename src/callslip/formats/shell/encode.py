@@ -7,15 +7,12 @@ after every event. What no event can say of a card makes a `Restart`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
-from callslip import codec
-from callslip.board import Board
-from callslip.entries import Append, Entry, Message, Patch, Put, Snapshot, Thought, ToolCall
+from callslip.entries import Append, Entry, Message, Patch, Put, Thought, ToolCall
 from callslip.events import Event
 from callslip.fold import State
-from callslip.formats import Restart, Streaming
+from callslip.formats import SSE_HEADERS, Restart, Source, Streaming, snapshot_of, sse_frame
 from callslip.formats.outcome import is_open
 from callslip.formats.shell.parts import (
     BETWEEN,
@@ -28,14 +25,13 @@ from callslip.formats.shell.parts import (
     text_part,
     tool_part,
 )
-from callslip.formats.turn import Turn
+from callslip.formats.turn import Turn, Unsayable, message_id
+from callslip.reading import blocks
 
 Chunk = dict[str, Any]
 Stored = dict[str, Any]
-Source = Board | Snapshot | Iterable[Entry]
 
 RESTART: Chunk = {"type": "restart"}
-HEADERS = {"content-type": "text/event-stream", "cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
 # Stored messages
@@ -43,28 +39,23 @@ HEADERS = {"content-type": "text/event-stream", "cache-control": "no-cache", "x-
 
 def history(source: Source) -> list[Stored]:
     """A session's messages, oldest first, from its state, a snapshot of it, or its rendered entries."""
-    if isinstance(source, Board):
-        source = source.snapshot()
-    entries = source.entries if isinstance(source, Snapshot) else source
-    messages: dict[str, Stored] = {}
-    loose = ""
-    for entry in entries:
+    return [message for block in blocks(snapshot_of(source).entries) for message in _messages(block)]
+
+
+def _messages(block: list[Entry]) -> list[Stored]:
+    """The messages of a block in the order in which they began: what a person said, and the one of the agent."""
+    made: list[Stored] = []
+    answer: Stored = {}
+    for entry in block:
         if isinstance(entry, Message) and entry.role == "user":
-            loose, messages[f"msg-{entry.id}"] = "", _prompt(entry)
-        elif entry.turn or not is_shown(entry):
-            loose = "" if entry.turn else loose
-        else:
-            loose = loose or f"msg-{entry.id}"
-        if is_shown(entry):
-            identity = loose or turn_message_id(entry.turn)
-            made = messages.setdefault(identity, {"id": identity, "role": "assistant", "parts": []})
-            _add(made["parts"], entry)
-    return [_joined(message) for message in messages.values()]
-
-
-def turn_message_id(turn: str) -> str:
-    """The id of the assistant message of a turn."""
-    return f"turn-{turn}"
+            made.append(_prompt(entry))
+        elif is_shown(entry):
+            if not answer:
+                identity = message_id(entry.turn) if entry.turn else f"msg-{entry.id}"
+                answer = {"id": identity, "role": "assistant", "parts": []}
+                made.append(answer)
+            _add(answer["parts"], entry)
+    return [_joined(message) for message in made]
 
 
 def _prompt(entry: Message) -> Stored:
@@ -94,10 +85,6 @@ def _joined(message: Stored) -> Stored:
 # One turn, live
 
 
-class _Unsayable(Exception):
-    """No event says this."""
-
-
 class ShellEncoder:
     """One turn. With a state, `opening` comes first."""
 
@@ -105,7 +92,6 @@ class ShellEncoder:
         self._turn = Turn(state, turn)
         self.finished = False
         self._forget()
-        self._lost = self._turn.state.seq > 0  # whatever happened so far has to be replayed first
 
     def _forget(self) -> None:
         """Nothing was sent yet."""
@@ -113,26 +99,20 @@ class ShellEncoder:
         self._texts: dict[int, Spoken] = {}
         self._cards: dict[int, Part] = {}
         self._open: set[int] = set()
-        self._lost = False
 
     def opening(self) -> list[Chunk]:
         """The turn as it stands, from its start."""
         self._forget()
-        self.finished = False
+        self.finished = self._turn.lost = False
         chunks = [chunk for entry in self._turn.entries() for chunk in self._begin(entry, replay=True)]
         return chunks + self._ending()
 
     def feed(self, event: Event) -> list[Chunk] | Restart:
         """What an event changes in the parts."""
-        patches = self._turn.apply(event)
-        if self._lost:
-            return Restart("the turn was not replayed", (RESTART,))
         try:
-            chunks = [chunk for patch in patches for chunk in self._tell(patch)]
-        except _Unsayable as error:
-            self._lost = True
+            return self._turn.tell(event, self._tell, self.finished) + self._ending()
+        except Unsayable as error:
             return Restart(str(error), (RESTART,))
-        return chunks + self._ending()
 
     def close(self, reason: str) -> list[Chunk]:
         """The stream ends before its turn does: that is not `done`."""
@@ -154,7 +134,7 @@ class ShellEncoder:
     def _tell(self, patch: Patch) -> list[Chunk]:
         if isinstance(patch, Put):
             if patch.entry.id in self._texts:
-                raise _Unsayable("a text was repaired")
+                raise Unsayable("a text was repaired")
             entry = self._turn.state.entries[patch.entry.id]
             return self._begin(entry) if self._turn.owns(entry) else []
         if isinstance(patch, Append):
@@ -197,9 +177,9 @@ class ShellEncoder:
         if before == now:
             return []
         if before["command"] != now["command"]:
-            raise _Unsayable("a command was changed")
+            raise Unsayable("a command was changed")
         if before["toolStatus"] == "running" and now["toolStatus"] == "queued":
-            raise _Unsayable("a command went back to the queue")
+            raise Unsayable("a command went back to the queue")
         return _steps(now, started=before["toolStatus"] == "queued" and has_run(entry))
 
     def _keep(self, entry: ToolCall) -> Part:
@@ -222,9 +202,4 @@ def _event(kind: str, part: Part) -> Chunk:
     return {"type": kind, "command": part["command"], "commandId": part["commandId"]}
 
 
-def frame(chunk: Chunk) -> bytes:
-    """A chunk as one server-sent event."""
-    return b"data: " + codec.encode(chunk) + b"\n\n"
-
-
-STREAM = Streaming(encoder=ShellEncoder, frame=frame, headers=HEADERS)
+STREAM = Streaming(encoder=ShellEncoder, frame=sse_frame, headers=SSE_HEADERS)

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import msgspec
 
-from callslip.board import Board
-from callslip.entries import Message, Snapshot, ToolCall
+from callslip.entries import Message, ToolCall
+from callslip.formats import Source, snapshot_of
 from callslip.formats.outcome import output_of
 from callslip.formats.shell.parse import CLOSE, OPEN
 from callslip.formats.shell.results import format_tool_results
@@ -45,13 +45,11 @@ def round_name(turn: str, iteration: int) -> str:
     return f"{turn}.{iteration}"
 
 
-def model_messages(source: Board | Snapshot | list[Any]) -> list[dict[str, str]]:
+def model_messages(source: Source) -> list[dict[str, str]]:
     """Messages for a model, oldest first: each a role and a text."""
-    snapshot = source.snapshot() if isinstance(source, Board) else source
-    entries: list[Any] = snapshot.entries if isinstance(snapshot, Snapshot) else snapshot
     said: list[dict[str, str]] = []
     current = _Round()
-    for entry in entries:
+    for entry in snapshot_of(source).entries:
         if isinstance(entry, Message) and entry.role == "user":
             said += [*_told(current), _message("user", entry.content)]
             current = _Round()

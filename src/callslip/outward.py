@@ -1,0 +1,93 @@
+"""Rows as the outside sees them, by HTTP and with `--json`: the public part, in the words of the wire."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from callslip.rows import ApprovalRow, CallRow, SessionRow
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Wire(msgspec.Struct, rename="camel", kw_only=True):
+    """Camel case outside, snake case inside."""
+
+
+class SessionOut(Wire):
+    """A session. `low`: how far retention removed its events."""
+
+    session: str
+    title: str
+    seq: int
+    low: int
+    turn: str
+    turns: int
+    calls: int
+    created_at: int
+    updated_at: int
+    owner: str = ""
+    labels: Any = None
+
+
+class CallOut(Wire):
+    """A call, as lists give it. Times are ms since the epoch, 0 for not yet."""
+
+    call: str
+    session: str
+    tool_call_id: str
+    state: str
+    tool_name: str
+    title: str
+    kind: str
+    source: str
+    turn: str
+    scope: str
+    attempt: int
+    approval: str
+    reason: str
+    entry: int
+    created_at: int
+    started_at: int
+    ended_at: int
+
+
+class ApprovalOut(Wire):
+    """A request for approval, and its answer."""
+
+    approval: str
+    session: str
+    call: str
+    state: str
+    description: str
+    options: list[Any]
+    option: str
+    by: str
+    reason: str
+    entry: int
+    created_at: int
+    expires_at: int
+    answered_at: int
+
+
+# What a row calls otherwise.
+_SESSION = {"session": "name", "seq": "head"}
+_CALL = {"call": "id", "tool_call_id": "shown", "tool_name": "tool"}
+_APPROVAL = {"approval": "id"}
+
+
+def session_out(row: SessionRow) -> SessionOut:
+    return _out(SessionOut, row, _SESSION)
+
+
+def call_out(row: CallRow) -> CallOut:
+    return _out(CallOut, row, _CALL)
+
+
+def approval_out(row: ApprovalRow) -> ApprovalOut:
+    return _out(ApprovalOut, row, _APPROVAL)
+
+
+def _out(kind: type[T], row: msgspec.Struct, names: dict[str, str]) -> T:
+    return kind(**{field: getattr(row, names.get(field, field)) for field in kind.__struct_fields__})
