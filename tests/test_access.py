@@ -38,22 +38,35 @@ TO_ALL = {
     "/openapi.json",
 }
 """What anybody may have: files of the package, a word on the server's health, and how to ask for the rest."""
-LISTS = {"/v1/sessions", "/v1/calls", "/v1/approvals"}
+LISTS = {"GET /v1/sessions", "GET /v1/calls", "GET /v1/approvals", "GET /v1/commands"}
 """What leaves out the sessions that are not theirs, and is there for every reader."""
 WHOLE = {"/metrics"}
 """What is about all sessions at once."""
 BODIES: dict[str, Any] = {
-    "/v1/sessions/{session}/events": [{"type": "message.delta", "text": "more", "chunks": "delta"}],
-    "/v1/calls/{call}/cancel": {},
-    "/v1/approvals/{approval}": {"decision": "approve"},
-    "/v1/sessions/{session}/approvals/{approval}": {"decision": "approve"},
+    "POST /v1/sessions/{session}/events": [{"type": "message.delta", "text": "more", "chunks": "delta"}],
+    "POST /v1/calls": {"action": "look"},
+    "POST /v1/calls/claim": {},
+    "POST /v1/calls/{call}/cancel": {},
+    "POST /v1/calls/{call}/result": {"result": "seen", "fence": 1},
+    "POST /v1/calls/{call}/heartbeat": {"fence": 1},
+    "POST /v1/approvals/{approval}": {"decision": "approve"},
+    "POST /v1/sessions/{session}/approvals/{approval}": {"decision": "approve"},
 }
+RUNS = {"POST /v1/calls/{call}/result", "POST /v1/calls/{call}/heartbeat"}
+"""What is done to a command that somebody has claimed."""
+SAYS_WHERE = {"POST /v1/calls", "POST /v1/calls/claim"}
+"""What names the session in its body."""
 CLOSED = [route for route in http.ROUTES if route.verb]
 SECRET = "5ecret"
 
 
 def label(route: http.Route) -> str:
     return f"{route.method} {route.path}"
+
+
+def body_of(route: http.Route, session: str) -> Any:
+    body = BODIES.get(label(route))
+    return {**body, "session": session} if label(route) in SAYS_WHERE else body
 
 
 @pytest.fixture
@@ -70,6 +83,7 @@ class Things(msgspec.Struct):
     approval: str
     hash: str
     alias: str = ""
+    command: str = ""
 
 
 async def filled(ledger: Ledger, session: str, *, alias: str, large: str) -> Things:
@@ -91,9 +105,22 @@ async def filled(ledger: Ledger, session: str, *, alias: str, large: str) -> Thi
             ev.ApprovalRequested(call="new:2", description=f"{SECRET} of {session}"),
         ],
     )
+    command = await ledger.append(
+        session,
+        [
+            *(
+                ev.CallProposed(
+                    call=name, tool_name=f"{SECRET}-{session}", client="default", timeout=60_000, scope="detached"
+                )
+                for name in ("new:3", "new:4")
+            ),
+            ev.CallStarted(call="new:3", attempt=1),
+        ],
+    )
     found = (await ledger.snapshot(session)).entries
     blob = next(entry.blob.hash for entry in found if getattr(entry, "blob", None))  # type: ignore[union-attr]
-    return Things(session, made[2].call, asked[-1].approval, blob, alias)  # type: ignore[attr-defined]
+    ids = made[2].call, asked[-1].approval, blob, alias, command[-1].call  # type: ignore[attr-defined]
+    return Things(session, *ids)
 
 
 def large(text: str) -> str:
@@ -144,12 +171,15 @@ async def useless(ledger: Ledger) -> list[dict[str, str]]:
 
 def within(route: http.Route, session: str, verbs: tuple[str, ...]) -> bool:
     """Whether a token of this scope may ask for the things of the session `mine` by a route."""
-    places = {"": True, "mine": route.path not in WHOLE, "other": route.path in LISTS}
+    places = {"": True, "mine": route.path not in WHOLE, "other": label(route) in LISTS}
     return route.verb in verbs and places[session]
 
 
 def address(route: http.Route, things: Things) -> str:
-    query = {"/v1/stream": f"?session={things.session}", "/v1/sessions/{session}/stream": "?follow=false"}
+    here = f"?session={things.session}"
+    query = {"/v1/stream": here, "/v1/sessions/{session}/stream": "?follow=false", "/pending-queries": here}
+    if label(route) in RUNS:
+        things = _named(things, call=things.command)
     return route.path.format(**msgspec.structs.asdict(things)) + query.get(route.path, "")
 
 
@@ -164,7 +194,7 @@ async def test_a_token_without_the_scope_gets_nothing(ledger: Ledger, route: htt
     """No token, a bad one, or one for other verbs or another session: never 2xx, no secret, nothing changed."""
     things = await filled(ledger, "mine", alias="call_1", large=large("mine"))
     await ledger.append("other", [ev.MessageUser(text="hello")])
-    before, body = await ledger.store.session("mine"), BODIES.get(route.path)
+    before, body = await ledger.store.session("mine"), body_of(route, "mine")
     outside = [
         {"authorization": f"Bearer {await given(ledger, session, verbs)}"}
         for session, verbs in scopes()
@@ -191,8 +221,8 @@ async def test_a_token_with_the_scope_gets_it(ledger: Ledger, route: http.Route)
         for number, (session, verbs) in enumerate(inside):
             things = await filled(ledger, "mine", alias=f"call_{number}", large=large("mine"))
             headers = {"authorization": f"Bearer {await given(ledger, session, verbs)}"}
-            told = await asked(url + address(route, things), route.method, headers, BODIES.get(route.path))
-            assert told.status in (200, 201), (session, verbs, told.text)
+            told = await asked(url + address(route, things), route.method, headers, body_of(route, "mine"))
+            assert told.status in (200, 201, 202), (session, verbs, told.text)
             assert session != "other" or (SECRET not in told.text and "mine" not in told.text)
     assert inside
 
@@ -229,7 +259,7 @@ class World(msgspec.Struct):
     def hidden(self) -> list[str]:
         """What may not stand in anything that Bob gets, unless he said it himself; all of Ann's texts name her."""
         ann = self.ann
-        return ["alma", ann.call, ann.approval, ann.hash]
+        return ["alma", ann.call, ann.approval, ann.hash, ann.command]
 
 
 @pytest.fixture
@@ -245,7 +275,8 @@ async def world(ledger: Ledger, host: str) -> World:
             call.complete(shared)
     common = next(name for name in await _blobs(ledger, "bob-s") if name != made["bob"].hash)
     assert common in await _blobs(ledger, "alma-s") and made["alma"].hash not in await _blobs(ledger, "bob-s")
-    never = Things("nil-s", _other(made["alma"].call), _other(made["alma"].approval), "0" * 64, "call_nil")
+    ann = made["alma"]
+    never = Things("nil-s", _other(ann.call), _other(ann.approval), "0" * 64, "call_nil", _other(ann.command))
     return World(made["alma"], made["bob"], never, common)
 
 
@@ -280,8 +311,16 @@ QUERIES: dict[str, list[str]] = {
         *("?session={session}", "?session={session}&q={call}", "?session={session}&limit=1", "?cursor={call}"),
         *("?q={call}", "?q={session}", "?q={alias}", "?tool=5ecret-{session}", "?status=running&q={session}"),
     ],
-    "/v1/calls/{call}": ["", "?session={session}", "?session=bob-s", "?wait=0.01", "?session={session}&wait=0.01"],
+    "/v1/calls/{call}": [
+        "",
+        *("?session={session}", "?session=bob-s", "?wait=0.01", "?session={session}&wait=0.01"),
+        *("?format=command", "?format=command&wait=0.01"),
+    ],
     "/v1/calls/{call}/cancel": ["", "?session={session}", "?session=bob-s"],
+    "/v1/calls/{call}/result": ["", "?session={session}", "?session=bob-s"],
+    "/v1/calls/{call}/heartbeat": ["", "?session={session}", "?session=bob-s"],
+    "/v1/commands": ["?client={session}", "?client={alias}"],
+    "/pending-queries": ["?session={session}", "?session={session}&client=x"],
     "/v1/approvals": ["?session={session}", "?session={session}&state=", "?session={session}&limit=1"],
     "/v1/approvals/{approval}": [""],
     "/v1/blobs/{hash}": ["", "?nonsense=1"],
@@ -291,7 +330,7 @@ QUERIES: dict[str, list[str]] = {
     ],
 }
 """What Bob says after each path: all of it names something of Ann's, or something that never was."""
-APART = {"/v1/sessions", "/v1/sessions/{session}/events", "/metrics"}
+APART = {"GET /v1/sessions", "POST /v1/sessions/{session}/events", "GET /metrics", *SAYS_WHERE}
 """What has tests of its own below."""
 HEADERS: list[dict[str, str]] = [
     {},
@@ -310,6 +349,7 @@ def ways(route: http.Route, world: World) -> Iterator[tuple[Way, Way]]:
     pairs = [
         (world.ann, world.never),
         *((_named(world.ann, call=one), _named(world.never, call=two)) for one, two in _call_names(world)),
+        (_named(world.ann, call=world.ann.command), _named(world.never, call=world.never.command)),
         (_named(world.ann, approval=world.ann.approval[:-4]), _named(world.never, approval=world.never.approval[:-4])),
         (_named(world.ann, session="bob-s"), _named(world.never, session="bob-s")),
         (_named(world.ann, approval=world.bob.approval), _named(world.never, approval=world.bob.approval)),
@@ -333,38 +373,37 @@ def _alike(told: Answer, names: Things) -> tuple[int, dict[str, str], str]:
     """An answer without the names that were asked for."""
     text = told.text
     for name in msgspec.structs.asdict(names).values():
-        text = text.replace(repr(name), "?")
+        text = text.replace(repr(name), "?").replace(f'"correlation_id":"{name}"', "?")
     return told.status, {name: value for name, value in told.headers.items() if name != "content-length"}, text
 
 
 def test_every_route_is_asked_by_the_other_user() -> None:
     """A new route must be told how Bob asks there for what is Ann's."""
-    assert {route.path for route in CLOSED} == {*QUERIES, *APART}
+    assert {route.path for route in CLOSED} == {*QUERIES, *(name.partition(" ")[2] for name in APART)}
 
 
-@pytest.mark.parametrize("route", [route for route in CLOSED if route.path in QUERIES], ids=label)
+@pytest.mark.parametrize("route", [route for route in CLOSED if label(route) not in APART], ids=label)
 async def test_what_is_anothers_is_like_what_never_was(
     ledger: Ledger, host: str, world: World, route: http.Route
 ) -> None:
     """By every name, parameter, format and cursor the same answer, which says no more than what was asked for."""
     before = await ledger.store.session("alma-s")
-    body = BODIES.get(route.path)
+    body = BODIES.get(label(route))
     for (one, there), (two, nothing) in ways(route, world):
         for headers in HEADERS:
             told = _alike(await asked(host + one, route.method, BOB | headers, body), there)
             assert told == _alike(await asked(host + two, route.method, BOB | headers, body), nothing), (one, headers)
-            assert told[0] in (400, 404) or (route.path in LISTS and told[0] == 200), (one, headers, told)
+            assert told[0] in (400, 404) or (label(route) in LISTS and told[0] == 200), (one, headers, told)
             assert not [name for name in world.hidden() if name in str(told)], (one, headers, told)
     assert await ledger.store.session("alma-s") == before
 
 
-@pytest.mark.parametrize("route", [route for route in CLOSED if route.path in QUERIES], ids=label)
+@pytest.mark.parametrize("route", [route for route in CLOSED if label(route) not in APART], ids=label)
 async def test_what_is_ones_own_is_there(host: str, world: World, route: http.Route) -> None:
     """The same ways lead Bob to what is his, so that it is not the way that is refused; nobody gets it unnamed."""
-    query = {"/v1/sessions/{session}/stream": "?follow=false", "/v1/stream": "?session=bob-s"}.get(route.path, "")
-    place = host + route.path.format(**msgspec.structs.asdict(world.bob)) + query
-    assert (await asked(place, route.method, {}, BODIES.get(route.path))).status == 401
-    told = await asked(place, route.method, BOB, BODIES.get(route.path))
+    place = host + address(route, world.bob)
+    assert (await asked(place, route.method, {}, body_of(route, "bob-s"))).status == 401
+    told = await asked(place, route.method, BOB, body_of(route, "bob-s"))
     assert told.status == 200, told.text
     assert not [name for name in world.hidden() if name in told.text]
 
@@ -407,6 +446,31 @@ async def test_whoever_began_a_session_owns_it(ledger: Ledger, host: str, world:
     assert (await ask(f"{host}/v1/sessions/alma-s/events", "POST", value=said, headers=BOB)).status == 404
     assert (await ask(f"{host}/v1/sessions/alma-s/events", "POST", value=said, headers=ANN)).status == 400
     assert await ledger.store.session("alma-s") == before
+
+
+async def test_commands_are_run_by_who_may(ledger: Ledger, host: str, world: World) -> None:
+    """Bob puts nothing into what is Ann's and gets nothing out of it, by name or without one."""
+    before = await ledger.store.session("alma-s")
+    for path in ("/v1/calls", "/v1/calls/claim"):
+        body = {"action": "look"} if path == "/v1/calls" else {}
+        told = await ask(f"{host}{path}", "POST", value={**body, "session": "alma-s"}, headers=BOB)
+        assert told.status == 404 and "alma" not in told.text.replace("alma-s", "")
+    assert (await ask(f"{host}/v1/calls/claim", "POST", value={"session": "nil-s"}, headers=BOB)).status == 404
+    assert (await ask(f"{host}/v1/calls/claim", "POST", value={}, headers=BOB)).json()["session"] == "bob-s"
+    assert (await ask(f"{host}/v1/calls/claim", "POST", value={}, headers=BOB)).status == 204
+    assert (await ask(f"{host}/pending-queries", headers=BOB)).json() == {"queries": []}
+    assert await ledger.store.session("alma-s") == before
+    assert (await ask(f"{host}/v1/calls/claim", "POST", value={}, headers=ANN)).json()["session"] == "alma-s"
+
+
+async def test_a_session_begun_by_a_command_is_the_submitters(ledger: Ledger, host: str) -> None:
+    """The first to submit a command into a new session owns it; the other is told that there is none."""
+    first = await ask(f"{host}/v1/calls", "POST", value={"action": "look", "session": "new"}, headers=BOB)
+    assert first.status == 202
+    row = await ledger.store.session("new")
+    assert row is not None and row.owner == "bob"
+    told = await ask(f"{host}/v1/calls", "POST", value={"action": "look", "session": "new"}, headers=ANN)
+    assert told.status == 404
 
 
 async def test_an_answer_is_in_the_name_of_who_gave_it(host: str, world: World) -> None:

@@ -154,8 +154,8 @@ async def test_making_it_twice_changes_nothing(ledger: Ledger) -> None:
     await ledger.append(SESSION, [ev.MessageUser(text="a"), said("b"), ev.CallStarted(aliases=ONE)])
     await ledger.project(SESSION)
     before, ran = await stored(ledger), traced(ledger)
-    assert await checkpoint.project(ledger.store, SESSION)
-    assert await checkpoint.project(ledger.store, "nobody")
+    assert await checkpoint.project(ledger.store, SESSION) is not None
+    assert await checkpoint.project(ledger.store, "nobody") is not None
     assert ran == [] and await stored(ledger) == before
 
 
@@ -188,7 +188,7 @@ async def test_one_that_stood_still_meanwhile_does_not_overwrite(
             return await save(progress)
 
         monkeypatch.setattr(ledger.store, "save_progress", slow)
-        assert not await checkpoint.project(ledger.store, SESSION)
+        assert await checkpoint.project(ledger.store, SESSION) is None
         assert await stored(ledger) == await whole(ledger)
         assert await verify(ledger) == []
 
@@ -207,7 +207,7 @@ async def test_of_a_session_that_came_again_nothing_old_is_stored(
         return await save(progress)
 
     monkeypatch.setattr(ledger.store, "save_progress", slow)
-    assert not await checkpoint.project(ledger.store, SESSION)
+    assert await checkpoint.project(ledger.store, SESSION) is None
     assert [entry.content for entry in (await ledger.snapshot(SESSION)).entries] == ["new"]
     assert await verify(ledger) == []
 
@@ -316,7 +316,7 @@ async def test_two_versions_at_work_do_not_mix(ledger: Ledger, monkeypatch: pyte
         await checkpoint.project(ledger.store, SESSION)
     await ledger.append(SESSION, [said("more"), ev.MessageUser(text="c")])
     monkeypatch.setattr(ledger.store, "save_progress", overtaken)
-    assert not await checkpoint.project(ledger.store, SESSION)
+    assert await checkpoint.project(ledger.store, SESSION) is None
     at = await ledger.store.checkpoint(SESSION)
     assert at is not None and (at.seq, at.version) == (2, fold.VERSION + 1)
     assert await stored(ledger) == await whole(ledger)

@@ -799,7 +799,8 @@ async def test_things_that_take_no_parameters_say_so(ledger: Ledger, url: str) -
         ("GET", "/v1/calls/x/cancel", "POST"),
         ("PATCH", "/v1/approvals/x", "GET, HEAD, POST"),
         ("POST", "/metrics", "GET, HEAD"),
-        ("PROPFIND", "/v1/calls", "GET, HEAD"),
+        ("PROPFIND", "/v1/calls", "GET, HEAD, POST"),
+        ("OPTIONS", "/v1/calls/claim", "POST"),
     ],
 )
 async def test_a_wrong_method_is_told_the_right_ones(url: str, method: str, path: str, allowed: str) -> None:

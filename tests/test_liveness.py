@@ -578,15 +578,15 @@ async def test_a_reapers_verdict_vanishes_if_anything_happened(
     call = await call_of(ledger)
     await reaper.reap()
     clocks.pass_time(700)
-    stale = await ledger.store.open_calls()
+    stale = await ledger.store.calls_due(2**62)
     await ledger.append("a", [type(meanwhile)(call=call, **_spoken(meanwhile))])
 
-    async def as_it_was() -> list[CallRow]:
+    async def as_it_was(until: int) -> list[CallRow]:
         return stale
 
-    ledger.store.open_calls = as_it_was  # type: ignore[method-assign]
+    ledger.store.calls_due = as_it_was  # type: ignore[method-assign]
     assert await reaper.reap() == 0
-    del ledger.store.open_calls
+    del ledger.store.calls_due
     assert (await state(ledger, call))[0] != "lost"
 
 
@@ -608,12 +608,12 @@ async def test_the_watch_goes_on_after_a_failure(db: str, monkeypatch: pytest.Mo
         call = await call_of(ledger)
         tried = asyncio.Event()
 
-        async def broken() -> list[CallRow]:
+        async def broken(until: int) -> list[CallRow]:
             tried.set()
             raise StoreError("the disk failed")
 
         with monkeypatch.context() as patch:
-            patch.setattr(ledger.store, "open_calls", broken)
+            patch.setattr(ledger.store, "calls_due", broken)
             await asyncio.wait_for(tried.wait(), 10)
         async with asyncio.timeout(10):
             assert (await ledger.wait(call)).state == "lost"

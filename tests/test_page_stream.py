@@ -290,7 +290,8 @@ async def test_the_name_of_a_session_of_others_is_not_told_when_it_is_deleted(le
 
 async def test_an_open_command_is_in_the_list_however_many_calls_came_since(ledger: Ledger) -> None:
     """Calls that are no commands take no place in the list of commands."""
-    await ledger.append("a", [ev.CallProposed(aliases=(Alias("t", "1"),), tool_name="job", scope="detached")])
+    job = ev.CallProposed(aliases=(Alias("t", "1"),), tool_name="job", scope="detached", client="default")
+    await ledger.append("a", [job])
     for start in range(0, 300, 100):
         calls = [(Alias("u", str(start + number)),) for number in range(100)]
         await ledger.append("a", [ev.CallStarted(aliases=one, tool_name="look") for one in calls])

@@ -125,7 +125,7 @@ DAMAGES: dict[str, tuple[str, str]] = {
     "a call too many": (
         "INSERT INTO calls SELECT 'exec_ffffffffffff', session, entry, state, shown, tool, title, kind, source, turn,"
         ' iteration, "index", scope, idempotent, attempt, worker, approval, opening, ending, input_mark, deadline,'
-        " created_at, started_at, ended_at, \"end\", reason, owner, lease FROM calls WHERE shown = '1'",
+        " created_at, started_at, ended_at, \"end\", reason, owner, lease, client, timeout, change FROM calls WHERE shown = '1'",
         "call",
     ),
     # approvals
@@ -207,7 +207,7 @@ async def test_damage_is_found(ledger: Ledger, file: Path, name: str) -> None:
 FREE = {
     "sessions": {"id", "name", "carry", "created_at", "updated_at", "turn_owner"},
     "keys": {"mark"},
-    "calls": {"owner", "lease"},
+    "calls": {"owner", "lease", "change"},
     "pieces": {"at"},
     "checkpoints": {"version"},
     "blobs": {"size", "media", "created_at"},

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import UNSET
 
@@ -149,18 +149,11 @@ class Call:
                     if isinstance(event, ev.CallEvent) and event.call == self.id and event.verdict == "applied":
                         if isinstance(event, ev.ApprovalGranted):
                             if event.input is not UNSET:
-                                self.input, self.edited = self._restored(event.input, self.input), True
+                                restored = self.session.ledger.redactor.restored
+                                self.input, self.edited = restored(event.input, self.input), True
                             return
                         if isinstance(event, ev.ApprovalAnswer | ev.CallEnd):
                             raise Denied(event.reason or "the call was not approved")
-
-    def _restored(self, edited: Any, before: Any) -> Any:
-        """What the person left as it was, as it was: they were shown it without its secrets."""
-        if isinstance(edited, dict) and isinstance(before, dict):
-            old, new = cast("dict[str, Any]", before), cast("dict[str, Any]", edited)
-            return {name: self._restored(value, old[name]) if name in old else value for name, value in new.items()}
-        shown = codec.encode(self.session.ledger.redactor.value(codec.safe(before)))
-        return before if shown == codec.encode(cast(Any, edited)) else cast(Any, edited)
 
     async def _abandon(self, error: BaseException) -> None:
         row = await self.session.ledger.store.call(self.id)

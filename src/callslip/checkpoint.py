@@ -167,14 +167,14 @@ def _decoded(rows: list[tuple[int, bytes]]) -> list[Event]:
         return [decode_event(body) for _, body in rows]
 
 
-async def project(store: Store, name: str) -> bool:
-    """Move a session's checkpoint to its head. True if there is nothing left to do."""
+async def project(store: Store, name: str) -> int | None:
+    """Move a session's checkpoint to its head. How many entries are still open, None if there is more to do."""
     session = await store.session(name)
     if session is None:
-        return True
+        return 0
     at = await newest(store, name)
     if at is not None and at.seq >= session.head:
-        return True
+        return 0
     try:
         state, before = await _moved_on(store, session, at, whole=False)
     except Headless:  # A text changed its policy on the way.
@@ -197,7 +197,7 @@ async def project(store: Store, name: str) -> bool:
         afresh=at is None,
         number=session.id,
     )
-    return await store.save_progress(progress)
+    return len(state.entries) if await store.save_progress(progress) else None
 
 
 async def _moved_on(store: Store, session: SessionRow, at: Checkpoint | None, *, whole: bool) -> tuple[State, Before]:
@@ -278,7 +278,7 @@ async def prune(store: Store, name: str, before: int) -> int:
     if cut <= session.low:
         return 0
     state = await state_at(store, name, cut)
-    while not await project(store, name):
+    while await project(store, name) is None:
         pass
     base = freeze(state)
     return await store.prune(name, cut, base, list(state.entries))

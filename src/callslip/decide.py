@@ -334,7 +334,7 @@ class Writing:
         if not self.how.strict or row is None or row.input_mark == approval.input_mark:
             return
         asked = self.unit.event(self.session.name, approval.entry)
-        if asked is None or asked.source == OURS:
+        if asked is None or asked.source == OURS or row.client:
             raise Conflict(
                 f"the arguments of call {row.id} changed since approval {approval.id} was asked for", approval
             )
@@ -359,11 +359,19 @@ class Writing:
         row = self.unit.call(event.call)
         if row is None or row.state in ENDS:
             return
+        if row.client:  # A command lives until its deadline, and while it runs by its worker's lease.
+            return self._keep(row, owner="", lease=row.lease if row.state == "running" else 0)
         fresh = row.entry == event.seq
         over = row.scope == "turn" and row.turn != self.session.turn
         lease = self.how.turn_grace if over and not fresh else self.how.ingest_lease
         owner = self.how.owner if fresh else row.owner
         self._keep(row, owner=owner, lease=0 if owner else self.now + int(lease * MS))
+
+    def hold(self, row: CallRow, seconds: float) -> int:
+        """A worker holds a command for so long. Until when, in ms."""
+        lease = self.now + int(seconds * MS)
+        self._keep(row, owner="", lease=lease)
+        return lease
 
     def _keep(self, row: CallRow, *, owner: str, lease: int) -> None:
         if row.owner != owner or row.lease != lease:

@@ -29,12 +29,33 @@ class Ambiguous(Conflict):
     """A prefix or an alias that fits several things; `winner` lists the candidates."""
 
 
+class StaleFence(Conflict):
+    """A worker spoke for a command that is not its own any more. Kept in the log as late; it changes nothing."""
+
+
+class QueueFull(CallslipError):
+    """As many commands wait for this client as may. Nothing was written."""
+
+    def __init__(self, client: str, limit: int) -> None:
+        self.client = client
+        self.limit = limit
+        super().__init__(f"queue_full: {limit} commands wait for client {client!r} already")
+
+
 class Illegal(CallslipError):
     """Our own process asked for a transition that the lifecycle does not have. Nothing was written."""
 
 
 class NotFound(CallslipError, LookupError):
     """No such session, call, approval or blob."""
+
+
+class NoCommand(NotFound):
+    """No command has this id, and waiting for it changes nothing."""
+
+    def __init__(self, correlation_id: str) -> None:
+        self.correlation_id = correlation_id
+        super().__init__(f"no command {correlation_id!r}")
 
 
 class Denied(CallslipError):
@@ -85,3 +106,11 @@ class NotADatabase(StoreError):
 
 class TooNew(StoreError):
     """A newer Callslip wrote this database and says that this version cannot read it."""
+
+
+class Unreachable(CallslipError):
+    """The server does not answer, or what answers is no server of ours."""
+
+
+class NotAdmitted(CallslipError):
+    """The server asks for a token, or does not know the one that it was given."""

@@ -176,13 +176,18 @@ class CallUpdate(CallEvent, frozen=True, kw_only=True):
 
 
 class CallProposed(CallUpdate, frozen=True, tag="call.proposed"):
-    """The model, or a client that submits a command, wants this call. Queued. RULE 3."""
+    """The model, or whoever submits a command, wants this call. Queued. RULE 3.
+
+    With a `client` it is a command: executors of that name take it up, within `timeout` ms of being queued.
+    """
 
     iteration: int = -1
     index: int = -1
     scope: Literal["turn", "detached"] = "turn"
     deadline: int = 0
     idempotent: bool = False
+    client: str = ""
+    timeout: int = 0
 
 
 class CallInputDelta(CallEvent, frozen=True, tag="call.inputDelta"):
@@ -214,16 +219,18 @@ class CallProgress(CallUpdate, frozen=True, tag="call.progress"):
     text: str = ""
     progress: MaybeJson = UNSET
     exit_status: MaybeJson = UNSET
+    attempt: int = 0
 
 
 class CallEnd(CallUpdate, frozen=True):
-    """How a call ended. Terminal: nothing later changes it."""
+    """How a call ended. Terminal: nothing later changes it. `attempt` is the claim on a command that this is of."""
 
     reason: str = ""
     exit_status: MaybeJson = UNSET
     output: MaybeJson = UNSET
     error: MaybeJson = UNSET
     blob: Blob | None = None
+    attempt: int = 0
 
 
 class CallCompleted(CallEnd, frozen=True, tag="call.completed"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from functools import cache
 from types import TracebackType
 from typing import Any, TypeVar
@@ -51,6 +51,7 @@ class Ledger:
         self._tasks: list[asyncio.Task[None]] = []
         self._owned: dict[str, float] = {}
         self._closed = False
+        self._closers: list[Callable[[], Awaitable[None]]] = []
         self._names: set[str] = set()
         store.on_commit(self._count)
 
@@ -122,6 +123,14 @@ class Ledger:
         if large:
             return await self._with_large(lambda unit: decide.write(unit, session, admitted, how), large)
         return await self.store.transact(lambda unit: decide.write(unit, session, admitted, how))
+
+    async def decided(
+        self, drafts: Sequence[Event | Draft], work: Callable[[Unit, list[Draft], How], T], *, source: str
+    ) -> T:
+        """Decide about small drafts together with more than one write takes, all or none."""
+        admitted = [self._intake.admit(draft) for draft in drafts]
+        how = self.how(source=source, strict=True)
+        return await self.store.transact(lambda unit: work(unit, admitted, how))
 
     async def _with_large(self, write: Callable[[Unit], T], large: dict[str, tuple[bytes, str]]) -> T:
         """Write events that name blobs; put again what was swept away since nobody named it yet."""
@@ -284,14 +293,20 @@ class Ledger:
 
     async def project(self, session: str) -> None:
         """Bring a session's checkpoint up to its head."""
-        while not await checkpoint.project(self.store, session):
+        while await checkpoint.project(self.store, session) is None:
             pass
+
+    def on_close(self, closer: Callable[[], Awaitable[None]]) -> None:
+        """What works over this ledger is told before it closes."""
+        self._closers.append(closer)
 
     async def close(self) -> None:
         """End the calls and turns that this process owns, stop, and close the store."""
         if self._closed:
             return
         self._closed = True
+        for closer in self._closers:
+            await closer()
         running = [*self._tasks, *self._projecting.values()]
         for task in running:
             task.cancel()
@@ -322,7 +337,8 @@ class Ledger:
 
     async def _project(self, session: str) -> None:
         with contextlib.suppress(CallslipError):  # It can be derived at any time; the next one will do.
-            await checkpoint.project(self.store, session)
+            opened = await checkpoint.project(self.store, session)
+            self._since[session] = -(opened or 0)  # What is open is written anew each time: C12.
 
     async def _watch(self) -> None:
         while True:

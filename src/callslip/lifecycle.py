@@ -106,6 +106,7 @@ TRANSITIONS: dict[State, dict[type[Event], State]] = {
 
 ENDS: frozenset[str] = frozenset(_ENDING.values())
 OPEN: frozenset[str] = frozenset(TRANSITIONS) - ENDS - {"none"}
+WAITING: frozenset[str] = frozenset({"queued", "awaiting_approval"})
 OPENING: tuple[type[Event], ...] = (CallProposed, CallStarted, ApprovalRequested)
 
 # Agents often report the refusal or the stop again in their own words; that is no second ending.
@@ -145,6 +146,8 @@ def ending_mark(event: CallEnd) -> str:
 def judge(row: CallRow | None, event: CallEvent) -> Verdict:
     """What an event is worth to the call it means."""
     state = row.state if row else "none"
+    if row is not None and is_stale(row, event):
+        return "late"
     if next_state(state, event) is not None:
         return "applied"
     if row is None:
@@ -155,6 +158,24 @@ def judge(row: CallRow | None, event: CallEvent) -> Verdict:
         isinstance(event, _ECHO.get(state, ())) or ending_mark(event) == row.ending
     )
     return "duplicate" if again else "late"
+
+
+def is_stale(row: CallRow, event: CallEvent) -> bool:
+    """S3.6: whether somebody speaks for an open command who does not hold it: the attempt is the fence.
+
+    While nobody has claimed it, an executor that only polls may finish it. One that waits for approval nobody may.
+    """
+    if not row.client or row.state in ENDS or not isinstance(event, CallCompleted | CallFailed | CallProgress):
+        return False
+    if row.state == "awaiting_approval":
+        return True
+    return event.attempt != (row.attempt if row.state == "running" else 0)
+
+
+def given_up(row: CallRow, reason: str) -> CallLost | CallRequeued:
+    """What becomes of a call that nobody keeps alive any more: only a command that may run twice is given back."""
+    again = row.client and row.idempotent and row.state == "running"
+    return CallRequeued(call=row.id, reason=reason) if again else CallLost(call=row.id, reason=reason)
 
 
 def judge_answer(row: CallRow | None, approval: ApprovalRow | None, event: ApprovalAnswer) -> Verdict:

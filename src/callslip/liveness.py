@@ -7,6 +7,7 @@ clock is past the due time and its own monotonic clock has watched as long as th
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 import uuid
@@ -20,7 +21,7 @@ from callslip import events as ev
 from callslip.decide import How, Writing, write
 from callslip.errors import Conflict
 from callslip.events import Draft, Event
-from callslip.lifecycle import next_state
+from callslip.lifecycle import given_up, next_state
 from callslip.rows import ApprovalRow, CallRow, SessionRow
 from callslip.settings import Settings
 from callslip.store.protocol import Store
@@ -28,6 +29,9 @@ from callslip.store.unit import Unit
 
 _numbers = count(1)
 LONG_AGO = 1
+HORIZON = 2.0
+"""Seconds that a reaper looks ahead, beside two of its rounds."""
+TOGETHER = 500
 DAY = 24 * 60 * 60 * 1000
 
 
@@ -119,9 +123,9 @@ class Reaper:
 
     async def reap(self, *, only_dead: bool = False) -> int:
         """One round. How many calls and turns it ended."""
-        dues = await self._dues()
         now = await self._store.clock()
-        ended = 0
+        dues = await self._dues(now + int((HORIZON + 2 * self._settings.reaper_interval) * 1000))
+        over: list[Due] = []
         watched: dict[tuple[str, int], tuple[float, float]] = {}
         for due in dues:
             if due.at:
@@ -129,8 +133,11 @@ class Reaper:
                 watched[key] = self._watched.get(key) or self._first_sight(due.at, now)
                 if only_dead or due.at > now or not self._watched_enough(watched[key]):
                     continue
-            ended += await self._end(due)
+            over.append(due)
         self._watched = watched
+        ended = 0
+        for start in range(0, len(over), TOGETHER):
+            ended += sum(await asyncio.gather(*map(self._end, over[start : start + TOGETHER])))
         return ended
 
     async def forget_owners(self) -> None:
@@ -148,32 +155,28 @@ class Reaper:
         since, needed = sight
         return self._monotonic() - since >= needed
 
-    async def _dues(self) -> list[Due]:
-        rows, working = await self._store.open_calls(), await self._store.sessions_at_work()
-        if not rows and not working:
-            return []
-        leases = {owner.id: owner.until for owner in await self._store.owners()}
+    async def _dues(self, until: int) -> list[Due]:
+        """What may have to be ended by then, a little ahead of its time: what is due is watched before."""
+        rows, working = await self._store.calls_due(until), await self._store.sessions_at_work()
+        leases = {owner.id: owner.until for owner in await self._store.owners()} if rows or working else {}
         dues = [due for row in rows for due in self._dues_of(row, leases)]
         dues += [due for row in working for due in _turn_dues(row, leases)]
-        for approval in await self._store.approvals(state="pending", limit=10_000):
-            if approval.expires_at:
-                refusal = ev.ApprovalRefused(
-                    approval=approval.id, call=approval.call, by="expiry", reason="nobody answered in time"
-                )
-                dues.append(Due(at=approval.expires_at, event=refusal, approval=approval))
+        for approval in await self._store.approvals_due(until):
+            refusal = ev.ApprovalRefused(
+                approval=approval.id, call=approval.call, by="expiry", reason="nobody answered in time"
+            )
+            dues.append(Due(at=approval.expires_at, event=refusal, approval=approval))
         return dues
 
     def _dues_of(self, row: CallRow, leases: dict[str, int]) -> list[Due]:
         if row.owner and is_dead(row.owner):
-            return [Due(at=0, event=_lost(row, "the process that ran this call ended"), call=row)]
+            return [Due(at=0, event=given_up(row, "the process that ran this call ended"), call=row)]
         dues: list[Due] = []
         if row.deadline and row.state != "awaiting_approval":
-            late = "its time ran out while it ran" if row.started_at else "nobody took it up in time"
-            dues.append(Due(at=row.deadline, event=ev.CallExpired(call=row.id, reason=late), call=row))
+            dues.append(Due(at=row.deadline, event=expired(row), call=row))
         lapses = _lapses(row.owner, leases) if row.owner else row.lease
         if lapses:
-            silent = "nothing more was heard of this call" if not row.owner else "its owner went silent"
-            dues.append(Due(at=lapses, event=_lost(row, silent), call=row))
+            dues.append(Due(at=lapses, event=given_up(row, _silence(row)), call=row))
         return dues
 
     async def _end(self, due: Due) -> int:
@@ -206,15 +209,23 @@ def _turn_dues(row: SessionRow, leases: dict[str, int]) -> list[Due]:
     return [Due(at=lapses, event=ev.TurnEnded(turn=row.turn, reason="eof", detail=detail), session=row)]
 
 
-def _lost(row: CallRow, reason: str) -> ev.CallLost:
-    return ev.CallLost(call=row.id, reason=reason)
+def expired(row: CallRow) -> ev.CallExpired:
+    """That its time was over, and whether anybody had begun."""
+    late = "its time ran out while it ran" if row.started_at else "nobody took it up in time"
+    return ev.CallExpired(call=row.id, reason=late)
+
+
+def _silence(row: CallRow) -> str:
+    if row.client:
+        return f"nothing more was heard of {row.worker or 'the worker'} that ran this command"
+    return "its owner went silent" if row.owner else "nothing more was heard of this call"
 
 
 def close_owner(unit: Unit, owner: str, reason: str, how: How) -> int:
     """End every call and turn that this owner kept alive: nobody is left to finish them (C5). How many."""
     calls, turns = unit.owned_calls(owner), unit.owned_turns(owner)
     for row in calls:
-        Writing(unit, row.session, how).run([Draft(_lost(row, reason))])
+        Writing(unit, row.session, how).run([Draft(given_up(row, reason))])
     for row in turns:
         Writing(unit, row.name, how).run([Draft(ev.TurnEnded(turn=row.turn, reason="eof", detail=reason))])
     return len(calls) + len(turns)
@@ -243,3 +254,16 @@ def end_if_unchanged(unit: Unit, seen: CallRow, event: ev.CallEvent, how: How) -
     if next_state(row.state, event) is None:
         return None
     return Writing(unit, row.session, how).run([Draft(event)])[0]
+
+
+def expire_if_due(unit: Unit, call: str, how: How) -> int:
+    """End a command whose time is over. The deadline if that is still to come, 0 if it has ended anyhow."""
+    row = unit.call(call)
+    if row is None or not row.deadline or next_state(row.state, expired(row)) is None:
+        return 0
+    if row.state == "awaiting_approval":  # Its time has not begun.
+        return 0
+    if row.deadline > unit.now:
+        return row.deadline
+    Writing(unit, row.session, how).run([Draft(expired(row))])
+    return 0

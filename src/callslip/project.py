@@ -125,7 +125,9 @@ def _tell(row: CallRow, event: ev.CallEvent) -> None:
         row.index = event.index if event.index >= 0 else row.index
         row.scope = scope_of(row.state, row.scope, event)
         row.idempotent = event.idempotent or row.idempotent
-        row.deadline = event.deadline or row.deadline
+        if row.state == "none":
+            row.client, row.timeout = event.client, event.timeout
+        row.deadline = event.deadline or row.deadline or (event.timeout and event.at + event.timeout)
     elif isinstance(event, ev.CallStarted):
         row.attempt = event.attempt or row.attempt
         row.worker = event.worker or row.worker
@@ -133,6 +135,8 @@ def _tell(row: CallRow, event: ev.CallEvent) -> None:
         row.ending = ending_mark(event)
         row.reason = event.reason
     elif isinstance(event, ev.ApprovalGranted):
+        if row.timeout:
+            row.deadline = event.at + row.timeout  # S3.4: the clock starts after approval.
         if event.input is not UNSET:
             row.input_mark = input_mark(event.input)
     elif isinstance(event, ev.ApprovalAnswer):

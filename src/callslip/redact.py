@@ -23,6 +23,7 @@ from typing import Any, cast
 
 import msgspec
 
+from callslip import codec
 from callslip.errors import Refused
 
 _WORD = "A-Za-z0-9"
@@ -114,6 +115,14 @@ class Redactor:
     def value(self, value: Any) -> Any:
         """A JSON value without the secrets in its texts and keys; the same object when it has none."""
         return self._value(value) if self.patterns else value
+
+    def restored(self, edited: Any, before: Any) -> Any:
+        """What a person left as it was, as it was: they were shown it without its secrets."""
+        if isinstance(edited, dict) and isinstance(before, dict):
+            old, new = cast("dict[str, Any]", before), cast("dict[str, Any]", edited)
+            return {name: self.restored(value, old[name]) if name in old else value for name, value in new.items()}
+        shown = codec.encode(self.value(codec.safe(before)))
+        return before if shown == codec.encode(cast(Any, edited)) else cast(Any, edited)
 
     def feed(self, carry: str, chunk: str, before: str = "") -> tuple[str, str]:
         """What may leave now of the carry and a further chunk, and the new carry.

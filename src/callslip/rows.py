@@ -1,7 +1,7 @@
 """The rows a write decides from and a query reads: sessions, calls, approvals.
 
 They are projections of the log, written in the same transaction as the events they follow from, so that deciding
-about a call never folds a session. `owner` and `lease` are the only fields that the log does not determine.
+about a call never folds a session. The log does not determine `owner`, `lease` and `change`, and nothing else.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ class SessionRow(msgspec.Struct, gc=False):
 
 
 class CallRow(msgspec.Struct, gc=False):
-    """One call, as far as the log tells, and who keeps it alive."""
+    """One call, as far as the log tells, and who keeps it alive. One with a `client` is a command.
+
+    `change` grows with every write of any command, so that another process finds what it has not seen yet.
+    """
 
     id: str
     session: str
@@ -80,6 +83,9 @@ class CallRow(msgspec.Struct, gc=False):
     reason: str = ""
     owner: str = ""
     lease: int = 0
+    client: str = ""
+    timeout: int = 0
+    change: int = 0
 
 
 class ApprovalRow(msgspec.Struct, gc=False):
@@ -142,4 +148,4 @@ class TokenRow(msgspec.Struct, frozen=True):
     expires_at: int = 0
 
 
-OPERATIONAL = ("owner", "lease")
+OPERATIONAL = ("owner", "lease", "change")

@@ -31,6 +31,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     reaper_grace: float = 2.0
     approval_expiry: float = 300.0
 
+    command_timeout: float = 30.0
+    command_lease: float = 30.0
+    # How many commands may wait for one client, and what happens to one more: it is refused, or the oldest expires.
+    queue_limit: int = 100
+    queue_overflow: Literal["refuse", "expire_oldest"] = "refuse"
+    completed_window: float = 60.0
+    failed_window: int = 100
+
     checkpoint_every: int = 512
     feed_length: int = 4096
     read_page: int = 1000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from callslip.http import approvals, blobs, calls, health, ingest, openapi, page, page_stream, sessions
+from callslip.http import approvals, blobs, calls, commands, health, ingest, openapi, page, page_stream, sessions
 from callslip.http.app import build
 from callslip.http.doors import Doors
 from callslip.http.gate import Gate, HostGate, TokenGate
@@ -24,6 +24,7 @@ ROUTES: tuple[Route, ...] = (
     *sessions.ROUTES,
     *ingest.ROUTES,
     *page_stream.ROUTES,
+    *commands.ROUTES,
     *calls.ROUTES,
     *approvals.ROUTES,
     *blobs.ROUTES,

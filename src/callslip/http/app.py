@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
+from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Match
@@ -32,9 +33,19 @@ LEVEL = 5
 COMPRESSIBLE = re.compile(r"text/|application/(\S+\+)?(json|javascript|xml)\b|image/svg\+xml")
 
 
+class _CallId(StringConvertor):
+    """What may stand for a call in a path: all but the word by which the next one is claimed."""
+
+    regex = "(?!claim(?:/|$))[^/]+"
+
+
 def build(server: Server, routes: Sequence[Route]) -> ASGIApp:
     """An app that answers these routes, under whatever prefix it is mounted."""
-    paths = [Path(route.path, _endpoint(server, route), methods=[route.method]) for route in routes]
+    register_url_convertor("call", _CallId())
+    paths = [
+        Path(route.path.replace("{call}", "{call:call}"), _endpoint(server, route), methods=[route.method])
+        for route in routes
+    ]
     server.routes = tuple(routes)
     elsewhere: dict[Any, Any] = {
         404: partial(_nowhere, server),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from typing import Annotated, NoReturn, cast
+from typing import Annotated, Literal, NoReturn, cast
 
 import msgspec
 from msgspec import Meta
@@ -11,7 +10,8 @@ from starlette.responses import Response
 
 from callslip import codec
 from callslip.callview import entry_of
-from callslip.errors import Ambiguous, Conflict, Gone, NotFound, Refused
+from callslip.commands import Command
+from callslip.errors import Ambiguous, Conflict, Gone, NoCommand, NotFound, Refused
 from callslip.events import CallCancelled
 from callslip.http import wire
 from callslip.http.gate import Forbidden, Verb
@@ -59,8 +59,7 @@ class Known:
 
 async def none_such(visit: Visit, said: str) -> NoReturn:
     """Nothing is there for them. Somebody who is nobody is told to say who they are, whether it is there or not."""
-    with contextlib.suppress(Forbidden):
-        await visit.admit(None, "read")
+    await visit.known()
     raise NotFound(said)
 
 
@@ -138,6 +137,9 @@ class CallQuery(msgspec.Struct, kw_only=True):
 
     session: Annotated[str, Meta(description="Look for the id in this session only.")] = ""
     wait: Annotated[float, Meta(ge=0, description="Answer when the call has ended, after so many seconds at most.")] = 0
+    format: Annotated[
+        Literal["entry", "command"], Meta(description="`command`: how a command stands and what came of it, no more.")
+    ] = "entry"
 
 
 async def call(visit: Visit) -> Response:
@@ -145,14 +147,25 @@ async def call(visit: Visit) -> Response:
     query = visit.query(CallQuery)
     if query.wait > visit.server.limits.wait:
         raise Refused("wait", f"must be from 0 to {visit.server.limits.wait:g} seconds")
-    row = await find(visit, visit.request.path_params["call"], query.session, "read")
-    shown = answer(await _shown(visit, await _ended(visit, row, query.wait)))
+    row = await _asked_for(visit, visit.request.path_params["call"], query)
+    row = await _ended(visit, row, query.wait)
+    shown = answer(await (visit.server.commands.shown(row) if query.format == "command" else _shown(visit, row)))
     etag = f'"{codec.digest(bytes(shown.body))[:24]}"'
     headers = {"etag": etag, "cache-control": "private, no-cache"}
     if etag in visit.request.headers.get("if-none-match", ""):
         return Response(None, 304, headers)
     shown.headers.update(headers)
     return shown
+
+
+async def _asked_for(visit: Visit, given: str, query: CallQuery) -> CallRow:
+    """The call; whoever polls for a command is told that asking again is no use if there is none."""
+    try:
+        return await find(visit, given, query.session, "read")
+    except NotFound:
+        if query.format == "command":
+            raise NoCommand(given) from None
+        raise
 
 
 async def _ended(visit: Visit, row: CallRow, wait: float) -> CallRow:
@@ -249,7 +262,7 @@ ROUTES = (
         about="A call by its id, the beginning of it, or an id that a producer gave it; at once or when it has ended.",
         query=CallQuery,
         headers={"if-none-match": "The ETag of what you have: 304 if it is still right."},
-        answers={200: wire.CallShown, 304: None},
+        answers={200: (wire.CallShown, Command), 304: None},
         problems=(400, 401, 403, 404, 409),
     ),
     Route(

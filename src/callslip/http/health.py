@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from starlette.responses import Response
 
 from callslip import __version__
@@ -34,7 +32,7 @@ async def metrics(visit: Visit) -> Response:
     await _admitted(visit)
     store, server = visit.ledger.store, visit.server
     counts = server.metrics
-    calls = Counter(row.state for row in await store.open_calls())
+    calls = await store.open_states()
     pending = await store.approvals(state="pending", limit=ALL)
     requests = [
         ({"route": route, "method": method, "status": str(status)}, count)
@@ -46,7 +44,9 @@ async def metrics(visit: Visit) -> Response:
             Family("events_appended_total", "counter", "Events that this process wrote.", [({}, counts.appended)]),
             Family("readers", "gauge", "Streams that are being read.", [({}, server.hub.readers)]),
             Family("reader_cuts_total", "counter", "Readers cut off for being too slow.", [({}, counts.cuts)]),
-            Family("open_calls", "gauge", "Calls not ended.", [({"state": state}, calls[state]) for state in _OPEN]),
+            Family(
+                "open_calls", "gauge", "Calls not ended.", [({"state": state}, calls.get(state, 0)) for state in _OPEN]
+            ),
             Family("pending_approvals", "gauge", "Requests that wait for an answer.", [({}, len(pending))]),
         )
     )

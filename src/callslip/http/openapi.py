@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from types import NoneType
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import msgspec
 from starlette.responses import Response
@@ -62,10 +62,15 @@ def _schemas(routes: Sequence[Route]) -> tuple[dict[Any, Json], Json]:
     """A reference for every type that a route names, and what the references lead to."""
     named: list[Any] = [Problem]
     for route in routes:
-        named += [kind for kind in (route.body, *route.answers.values()) if _is_type(kind)]
+        named += [one for kind in (route.body, *route.answers.values()) for one in _kinds(kind) if _is_type(one)]
     kinds = list(dict.fromkeys(named))
     made, components = msgspec.json.schema_components(kinds, ref_template=REFERENCE)
     return dict(zip(kinds, made, strict=True)), components
+
+
+def _kinds(kind: Any) -> tuple[Any, ...]:
+    """An answer may be of one of several types."""
+    return cast("tuple[Any, ...]", kind) if isinstance(kind, tuple) else (kind,)
 
 
 def _is_type(kind: Any) -> bool:
@@ -145,7 +150,8 @@ def _always(route: Route) -> set[int]:
 
 
 def _response(status: int, kind: Any, schemas: Mapping[Any, Json]) -> Json:
-    about = (kind.__doc__ or "").strip().partition("\n")[0] if _is_type(kind) else HTTPStatus(status).phrase
+    first = _kinds(kind)[0]
+    about = (first.__doc__ or "").strip().partition("\n")[0] if _is_type(first) else HTTPStatus(status).phrase
     return {"description": about} if kind is None else {"description": about, "content": _content(kind, schemas)}
 
 
@@ -153,7 +159,8 @@ def _content(kind: Any, schemas: Mapping[Any, Json]) -> Json:
     """Media types and what they hold: JSON of a type, or the types of a text that names them."""
     if not _is_type(kind):
         return {media: {"schema": _held(media)} for media in _medias(kind)}
-    made: Json = {"application/json": {"schema": schemas[kind]}}
+    found = [schemas[one] for one in _kinds(kind)]
+    made: Json = {"application/json": {"schema": found[0] if len(found) == 1 else {"anyOf": found}}}
     if kind is wire.Document:
         made.update({entry.media: {"schema": {}} for entry in registry.FORMATS.values() if _apart(entry)})
     return made

@@ -36,6 +36,8 @@ class Problem(msgspec.Struct, omit_defaults=True):
     limit: int | None = None
     low: int | None = None
     current: Any = None
+    correlation_id: str = ""
+    final: bool = False
 
 
 # The first that fits counts, so the special ones stand before the general.
@@ -45,6 +47,8 @@ STATUS: tuple[tuple[type[BaseException], int, str], ...] = (
     (TooLarge, 413, "too-large"),
     (Unsupported, 415, "unsupported"),
     (TooMany, 503, "busy"),
+    (errors.QueueFull, 429, "queue_full"),
+    (errors.StaleFence, 412, "stale-fence"),
     (errors.Ambiguous, 409, "ambiguous"),
     (errors.Conflict, 409, "conflict"),
     (errors.Illegal, 409, "illegal"),
@@ -66,6 +70,7 @@ TITLES = {
     412: "This is no longer yours",
     413: "This is too large",
     415: "This type is not read here",
+    429: "Too much waits already",
     500: "Something is wrong with the server",
     503: "Not now",
     507: "There is no room",
@@ -79,6 +84,10 @@ def problem(error: BaseException) -> Problem:
     made = Problem(type=f"urn:callslip:{kind}", title=TITLES[status], status=status, detail=detail)
     if isinstance(error, errors.Refused):
         made.field, made.limit = error.field, error.limit
+    elif isinstance(error, errors.QueueFull):
+        made.limit = error.limit
+    elif isinstance(error, errors.NoCommand):
+        made.correlation_id, made.final = error.correlation_id, True
     elif isinstance(error, errors.Gone):
         made.low = error.low
     elif isinstance(error, errors.Conflict):

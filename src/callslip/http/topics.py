@@ -37,9 +37,12 @@ async def _inbox(ledger: Ledger) -> Rows:
 
 
 async def _commands(ledger: Ledger) -> Rows:
-    """Those that are open, and those among the newest calls that have ended."""
-    newest = (await ledger.calls(limit=MOST)).items
-    rows = [row for row in [*newest, *await ledger.store.open_calls()] if row.scope == "detached"]
+    """Those that are open, and those that ended of late (S3.5)."""
+    store, settings = ledger.store, ledger.settings
+    since = await store.clock() - int(settings.completed_window * 1000)
+    rows = await store.pending_commands("", MOST)
+    rows += await store.completed_commands("", MOST, since)
+    rows += await store.failed_commands("", min(MOST, settings.failed_window))
     return {row.id: (row.session, sse.encode(wire.call_out(row))) for row in rows}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -10,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from callslip import codec
+from callslip.commands import Commands
 from callslip.errors import NotFound, Refused
 from callslip.http import sse
 from callslip.http.gate import Forbidden, Gate, Principal, Verb
@@ -36,6 +38,7 @@ class Server:
         self.hub = hub
         self.posts = posts
         self.metrics = Metrics(ledger.store)
+        self.commands = Commands(ledger)
         self.routes: tuple[Route, ...] = ()
 
 
@@ -77,6 +80,11 @@ class Visit:
         wanted = verb or self.route.verb
         assert wanted is not None
         return await self.server.gate.admit(self.request, session, wanted)
+
+    async def known(self) -> None:
+        """Somebody who is nobody is told to say who they are, before anything of what they say is looked at."""
+        with contextlib.suppress(Forbidden, NotFound):
+            await self.admit(None, "read")
 
     async def session(self, name: str, verb: Verb | None = None) -> SessionRow:
         """A session that is there and that they may use so; else there is none."""

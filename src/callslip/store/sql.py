@@ -27,10 +27,14 @@ class Connection(Protocol):
 
 @cache
 def statements(file: str) -> dict[str, str]:
-    """The named statements of one file."""
+    """The named statements of one file. A named part stands in them as `{its name}`."""
     text = files("callslip.store").joinpath(file).read_text("utf-8")
-    parts = re.split(r"^-- name: (\w+)$", text, flags=re.MULTILINE)[1:]
-    return {name: body.strip().rstrip(";") for name, body in zip(parts[::2], parts[1::2], strict=True)}
+    found = re.split(r"^-- (name|part): (\w+)$", text, flags=re.MULTILINE)[1:]
+    kinds = {"name": dict[str, str](), "part": dict[str, str]()}
+    for kind, name, body in zip(found[::3], found[1::3], found[2::3], strict=True):
+        kinds[kind][name] = body.strip().rstrip(";")
+    parts = kinds["part"]
+    return {name: re.sub(r"\{(\w+)\}", lambda m: parts[m[1]], body) for name, body in kinds["name"].items()}
 
 
 def migrations(engine: str) -> list[tuple[int, str]]:

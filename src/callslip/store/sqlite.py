@@ -41,6 +41,7 @@ class SqliteStore:
         self.path = sqlite_file.path_of(url)
         self._settings = settings
         self._listeners: list[Callable[[list[Stored]], None]] = []
+        self._command_listeners: list[Callable[[list[CallRow]], None]] = []
         self._turnstile = Turnstile()
         self._open: list[Connection] = []
         self._writer: Writer | None = None
@@ -90,9 +91,16 @@ class SqliteStore:
     def on_commit(self, listener: Callable[[list[Stored]], None]) -> None:
         self._listeners.append(listener)
 
-    def _deliver(self, made: list[Stored]) -> None:
-        for listener in self._listeners:
-            listener(made)
+    def on_commands(self, listener: Callable[[list[CallRow]], None]) -> None:
+        self._command_listeners.append(listener)
+
+    def _deliver(self, made: list[Stored], commands: list[CallRow]) -> None:
+        if made:
+            for listener in self._listeners:
+                listener(made)
+        if commands:
+            for listener in self._command_listeners:
+                listener(commands)
 
     async def changed(self) -> bool:
         """Whether anybody wrote since this was last asked."""
@@ -166,6 +174,57 @@ class SqliteStore:
     async def open_calls(self) -> list[CallRow]:
         return [call_row(row) for row in self._all("all_open_calls")]
 
+    async def open_states(self) -> dict[str, int]:
+        """How many calls are in each open state."""
+        return dict(self._all("open_states"))  # pyright: ignore[reportArgumentType]
+
+    async def calls_due(self, until: int) -> list[CallRow]:
+        """Open calls that live by an owner, and those whose lease or deadline is over by then."""
+        rows = [*self._all("calls_with_owner"), *self._all("calls_leased", until), *self._all("calls_due", until)]
+        return list({row[0]: call_row(row) for row in rows}.values())
+
+    # Commands
+
+    def _calls(self, name: str, *values: Any) -> list[CallRow]:
+        return [call_row(row) for row in self._all(name, *values)]
+
+    async def queued_commands(self, client: str, session: str, after: str, limit: int) -> list[CallRow]:
+        """Commands that a client's executors may take up, the longest queued first."""
+        return self._calls("queued_commands", client, session, after, limit)
+
+    async def commands_before(self, row: CallRow, limit: int) -> int:
+        """How many of its client's queued commands stand before this one; no more than the limit are counted."""
+        found = self._one("commands_before", row.id, row.client, limit)
+        return found[0] if found else 0
+
+    async def pending_commands(self, client: str, limit: int) -> list[CallRow]:
+        return self._calls("pending_commands", client, limit)
+
+    async def completed_commands(self, client: str, limit: int, since: int) -> list[CallRow]:
+        return self._calls("completed_commands", client, limit, since)
+
+    async def failed_commands(self, client: str, limit: int) -> list[CallRow]:
+        return self._calls("failed_commands", client, limit)
+
+    async def commands_changed(self, after: int, limit: int) -> list[CallRow]:
+        return self._calls("commands_changed", after, limit)
+
+    async def last_change(self) -> int:
+        return self._all("last_change")[0][0]
+
+    async def sealed(self, call: str) -> bytes | None:
+        """A command's arguments as they were given, if the log has them otherwise."""
+        row = self._one("sealed", call)
+        return row[0] if row else None
+
+    async def executors(self) -> dict[str, int]:
+        """When each client's executors last asked for work."""
+        return dict(self._all("executors"))  # pyright: ignore[reportArgumentType]
+
+    async def put_executor(self, client: str, asked_at: int) -> None:
+        row = (client, asked_at)
+        await self._alone(lambda c: c.execute(SQL["put_executor"], row).fetchall(), durable=False)
+
     async def alias(self, identity: str, session: str = "") -> list[CallRow]:
         found = [await self.call(row[0]) for row in self._all("alias_everywhere", identity, session)]
         return [row for row in found if row is not None]
@@ -178,6 +237,10 @@ class SqliteStore:
         self, *, session: str = "", state: str = "", prefix: str = "", limit: int = 100
     ) -> list[ApprovalRow]:
         return [approval_row(row) for row in self._all("approvals", session, state, prefix, prefix + LAST, limit)]
+
+    async def approvals_due(self, until: int) -> list[ApprovalRow]:
+        """Requests that nobody has answered and that expire by then."""
+        return [approval_row(row) for row in self._all("approvals_due", until)]
 
     async def owners(self) -> list[OwnerRow]:
         return [OwnerRow(*row) for row in self._all("owners")]

@@ -1,3 +1,9 @@
+-- part: calls
+SELECT c.id, s.name, entry, state, shown, tool, c.title, kind, source, c.turn, iteration, "index", scope, idempotent,
+  attempt, worker, approval, opening, ending, input_mark, deadline, c.created_at, started_at, ended_at, "end", reason, owner,
+  lease, client, timeout, change
+FROM calls c JOIN sessions s ON s.id = c.session
+
 -- name: session
 SELECT name, id, head, low, turn, turns, title, calls, message, carry, created_at, updated_at, owned_by, labels, turn_owner
 FROM sessions WHERE name = ?;
@@ -41,26 +47,99 @@ SELECT seq, mark FROM keys WHERE session = (SELECT id FROM sessions WHERE name =
 INSERT INTO keys (session, key, mark, seq) VALUES (?, ?, ?, ?);
 
 -- name: call
-SELECT c.id, s.name, entry, state, shown, tool, c.title, kind, source, c.turn, iteration, "index", scope, idempotent,
-  attempt, worker, approval, opening, ending, input_mark, deadline, c.created_at, started_at, ended_at, "end", reason, owner, lease
-FROM calls c JOIN sessions s ON s.id = c.session WHERE c.id = ?;
+{calls} WHERE c.id = ?;
 
 -- name: open_calls
-SELECT c.id, s.name, entry, state, shown, tool, c.title, kind, source, c.turn, iteration, "index", scope, idempotent,
-  attempt, worker, approval, opening, ending, input_mark, deadline, c.created_at, started_at, ended_at, "end", reason, owner, lease
-FROM calls c JOIN sessions s ON s.id = c.session
+{calls}
 WHERE s.name = ? AND state IN ('queued', 'awaiting_approval', 'running') ORDER BY entry;
 
 -- name: all_open_calls
-SELECT c.id, s.name, entry, state, shown, tool, c.title, kind, source, c.turn, iteration, "index", scope, idempotent,
-  attempt, worker, approval, opening, ending, input_mark, deadline, c.created_at, started_at, ended_at, "end", reason, owner, lease
-FROM calls c JOIN sessions s ON s.id = c.session
+{calls}
 WHERE state IN ('queued', 'awaiting_approval', 'running') ORDER BY c.session, entry;
 
+-- name: open_states
+SELECT state, count(*) FROM calls WHERE state IN ('queued', 'awaiting_approval', 'running') GROUP BY state;
+
+-- name: owned_calls
+{calls}
+WHERE owner = ? AND owner <> '' AND state IN ('queued', 'awaiting_approval', 'running') ORDER BY c.session, entry;
+
+-- name: calls_with_owner
+{calls}
+WHERE owner <> '' AND state IN ('queued', 'awaiting_approval', 'running');
+
+-- name: calls_leased
+{calls}
+WHERE lease > 0 AND lease <= ? AND state IN ('queued', 'awaiting_approval', 'running');
+
+-- name: calls_due
+{calls}
+WHERE deadline > 0 AND deadline <= ? AND state IN ('queued', 'running');
+
+-- name: waiting_commands
+SELECT count(*) FROM calls WHERE client = ? AND client <> '' AND state IN ('queued', 'awaiting_approval');
+
+-- name: oldest_waiting
+{calls}
+WHERE client = ? AND client <> '' AND state IN ('queued', 'awaiting_approval')
+ORDER BY c.created_at, c.session, entry LIMIT ?;
+
+-- name: queued_commands
+{calls}
+WHERE client = ?1 AND client <> '' AND state IN ('queued', 'awaiting_approval') AND state = 'queued'
+  AND (?2 = '' OR s.name = ?2)
+  AND (?3 = '' OR (c.created_at, c.session, entry) > (SELECT created_at, session, entry FROM calls WHERE id = ?3))
+ORDER BY c.created_at, c.session, entry LIMIT ?4;
+
+-- name: commands_before
+SELECT count(*) FROM (
+  SELECT 1 FROM calls WHERE client = ?2 AND client <> '' AND state IN ('queued', 'awaiting_approval') AND state = 'queued'
+    AND (created_at, session, entry) < (SELECT created_at, session, entry FROM calls WHERE id = ?1)
+  LIMIT ?3);
+
+-- name: pending_commands
+{calls}
+WHERE client <> '' AND (?1 = '' OR client = ?1) AND state IN ('queued', 'awaiting_approval', 'running')
+ORDER BY c.created_at, c.session, entry LIMIT ?2;
+
+-- name: completed_commands
+{calls}
+WHERE client <> '' AND (?1 = '' OR client = ?1) AND state = 'completed' AND ended_at >= ?3
+ORDER BY ended_at DESC, c.session DESC, "end" DESC LIMIT ?2;
+
+-- name: failed_commands
+{calls}
+WHERE client <> '' AND (?1 = '' OR client = ?1) AND state IN ('failed', 'denied', 'cancelled', 'expired', 'lost')
+ORDER BY ended_at DESC, c.session DESC, "end" DESC LIMIT ?2;
+
+-- name: commands_changed
+{calls}
+WHERE client <> '' AND change > ? ORDER BY change LIMIT ?;
+
+-- name: last_change
+SELECT coalesce((SELECT CAST(value AS INTEGER) FROM meta WHERE name = 'change'), 0);
+
+-- name: put_last_change
+INSERT INTO meta (name, value) VALUES ('change', CAST(? AS TEXT)) ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+
+-- name: seal
+INSERT OR REPLACE INTO sealed (call, session, input) VALUES (?, ?, ?);
+
+-- name: sealed
+SELECT input FROM sealed WHERE call = ?;
+
+-- name: unseal
+DELETE FROM sealed WHERE call = ?;
+
+-- name: executors
+SELECT client, asked_at FROM executors;
+
+-- name: put_executor
+INSERT INTO executors (client, asked_at) VALUES (?, ?)
+ON CONFLICT (client) DO UPDATE SET asked_at = max(asked_at, excluded.asked_at);
+
 -- name: calls
-SELECT c.id, s.name, entry, state, shown, tool, c.title, kind, source, c.turn, iteration, "index", scope, idempotent,
-  attempt, worker, approval, opening, ending, input_mark, deadline, c.created_at, started_at, ended_at, "end", reason, owner, lease
-FROM calls c JOIN sessions s ON s.id = c.session
+{calls}
 WHERE (?1 = '' OR instr(?1, ',' || state || ',') > 0) AND c.id >= ?2 AND c.id < ?3
   AND (?6 = '' OR tool = ?6)
   AND (?7 = '' OR c.title GLOB ?7 OR tool GLOB ?7 OR c.id GLOB ?7 OR shown GLOB ?7)
@@ -68,9 +147,7 @@ WHERE (?1 = '' OR instr(?1, ',' || state || ',') > 0) AND c.id >= ?2 AND c.id < 
 ORDER BY c.created_at DESC, c.session DESC, entry DESC LIMIT ?5;
 
 -- name: calls_of_session
-SELECT c.id, s.name, entry, state, shown, tool, c.title, kind, source, c.turn, iteration, "index", scope, idempotent,
-  attempt, worker, approval, opening, ending, input_mark, deadline, c.created_at, started_at, ended_at, "end", reason, owner, lease
-FROM calls c JOIN sessions s ON s.id = c.session
+{calls}
 WHERE (?1 = '' OR instr(?1, ',' || state || ',') > 0) AND c.id >= ?2 AND c.id < ?3
   AND (?6 = '' OR tool = ?6)
   AND (?7 = '' OR c.title GLOB ?7 OR tool GLOB ?7 OR c.id GLOB ?7 OR shown GLOB ?7)
@@ -80,8 +157,8 @@ ORDER BY entry DESC LIMIT ?5;
 -- name: put_call
 INSERT INTO calls (id, session, entry, state, shown, tool, title, kind, source, turn, iteration, "index", scope,
   idempotent, attempt, worker, approval, opening, ending, input_mark, deadline, created_at, started_at, ended_at, "end", reason,
-  owner, lease)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+  owner, lease, client, timeout, change)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET
   session = excluded.session, entry = excluded.entry, state = excluded.state, shown = excluded.shown,
   tool = excluded.tool, title = excluded.title, kind = excluded.kind, source = excluded.source, turn = excluded.turn,
@@ -90,7 +167,8 @@ ON CONFLICT (id) DO UPDATE SET
   approval = excluded.approval, opening = excluded.opening, ending = excluded.ending,
   input_mark = excluded.input_mark, deadline = excluded.deadline, created_at = excluded.created_at,
   started_at = excluded.started_at, ended_at = excluded.ended_at, "end" = excluded."end", reason = excluded.reason,
-  owner = excluded.owner, lease = excluded.lease;
+  owner = excluded.owner, lease = excluded.lease, client = excluded.client, timeout = excluded.timeout,
+  change = excluded.change;
 
 -- name: alias
 SELECT call FROM aliases WHERE session = (SELECT id FROM sessions WHERE name = ?) AND id = ? AND ns = ?;
@@ -116,6 +194,12 @@ SELECT a.id, s.name, call, entry, state, input_mark, attempt, description, optio
 FROM approvals a JOIN sessions s ON s.id = a.session
 WHERE (?1 = '' OR s.name = ?1) AND (?2 = '' OR state = ?2) AND a.id >= ?3 AND a.id < ?4
 ORDER BY a.created_at, a.id LIMIT ?5;
+
+-- name: approvals_due
+SELECT a.id, s.name, call, entry, state, input_mark, attempt, description, options, expires_at, a.created_at, answered_at,
+  option, by, reason
+FROM approvals a JOIN sessions s ON s.id = a.session
+WHERE state = 'pending' AND expires_at > 0 AND expires_at <= ?;
 
 -- name: put_approval
 INSERT INTO approvals (id, session, call, entry, state, input_mark, attempt, description, options, expires_at,

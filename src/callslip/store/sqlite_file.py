@@ -129,6 +129,11 @@ _ADDED: dict[int, str] = {
     CREATE TEMP VIEW tokens AS SELECT '' AS id, '' AS hash, '' AS label, '' AS session, '' AS verbs, 0 AS created_at,
       0 AS expires_at WHERE 0;
     """,
+    3: """
+    CREATE TEMP VIEW calls AS SELECT *, '' AS client, 0 AS timeout, 0 AS change FROM main.calls;
+    CREATE TEMP VIEW sealed AS SELECT '' AS call, 0 AS session, x'' AS input WHERE 0;
+    CREATE TEMP VIEW executors AS SELECT '' AS client, 0 AS asked_at WHERE 0;
+    """,
 }
 
 

@@ -11,7 +11,10 @@ from callslip.store.protocol import Progress
 from callslip.store.sql import Connection
 from callslip.store.sqlite_rows import SQL
 
-TABLES = ("events", "keys", "calls", "aliases", "approvals", "entries", "pieces", "checkpoints", "bases", "blob_uses")
+TABLES = (
+    *("events", "keys", "calls", "aliases", "approvals", "sealed"),
+    *("entries", "pieces", "checkpoints", "bases", "blob_uses"),
+)
 DAY = 24 * 60 * 60 * 1000
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from callslip.events import Event, blob_of, decode_event
+from callslip.lifecycle import ENDS
 from callslip.rows import ApprovalRow, CallRow, Carry, KeyRow, SessionRow, TokenRow
 from callslip.store.sql import Connection, statements
 from callslip.store.unit import Unit
@@ -75,6 +76,7 @@ class Rows:
         self._now = 0
         self._sessions: dict[str, SessionRow] = {}
         self._calls: dict[str, CallRow] = {}
+        self._waiting: dict[str, int] = {}
 
     def begin(self) -> None:
         """Call first thing in a transaction, when nobody else can write any more."""
@@ -88,8 +90,12 @@ class Rows:
         """What the unit wrote is what is stored, once it is committed."""
         self._sessions.update((name, row) for name, row in unit.sessions.items() if row.id)
         self._calls.update(unit.calls)
+        for client, more in unit.waits.items():
+            if client in self._waiting:
+                self._waiting[client] += more
 
     def forget(self) -> None:
+        self._waiting.clear()
         self._sessions.clear()
         self._calls.clear()
 
@@ -140,7 +146,22 @@ class Rows:
         return [call_row(row) for row in self._run(SQL["open_calls"], (session,))]
 
     def owned_calls(self, owner: str) -> list[CallRow]:
-        return [made for row in self._run(SQL["all_open_calls"]) if (made := call_row(row)).owner == owner]
+        return [call_row(row) for row in self._run(SQL["owned_calls"], (owner,))]
+
+    def waiting(self, client: str) -> int:
+        """Counted once, then kept up to what is written here."""
+        known = self._waiting.get(client)
+        if known is None:
+            row = self._one("waiting_commands", client)
+            known = self._waiting[client] = row[0] if row else 0
+        return known
+
+    def oldest_waiting(self, client: str, limit: int) -> list[CallRow]:
+        return [call_row(row) for row in self._run(SQL["oldest_waiting"], (client, limit))]
+
+    def sealed(self, call: str) -> bytes | None:
+        row = self._one("sealed", call)
+        return row[0] if row else None
 
     def owned_turns(self, owner: str) -> list[SessionRow]:
         return [made for row in self._run(SQL["sessions_at_work"]) if (made := session_row(row)).turn_owner == owner]
@@ -169,7 +190,12 @@ def flush(connection: Connection, unit: Unit) -> None:
     numbers = {name: row.id for name, row in unit.sessions.items()}
     put_many(connection, "add_event", [(numbers[m.session], m.event.seq, m.body) for m in unit.events])
     if unit.calls:
+        _number_changes(connection, unit.commands())
         put_many(connection, "put_call", [_numbered(row, numbers[row.session]) for row in unit.calls.values()])
+    for call, (session, data) in unit.seals.items():
+        if unit.calls[call].state in ENDS:  # It was made and ended in one transaction.
+            continue
+        connection.execute(SQL["seal"], (call, numbers[session], data)).fetchall()
     if unit.approvals:
         rows = [_approval_values(row, numbers[row.session]) for row in unit.approvals.values()]
         put_many(connection, "put_approval", rows)
@@ -184,6 +210,18 @@ def flush(connection: Connection, unit: Unit) -> None:
         put_many(connection, "use_blob", uses)
     if unit.owners:
         put_many(connection, "put_owner", [(row.id, row.until) for row in unit.owners.values()])
+
+
+def _number_changes(connection: Connection, commands: list[CallRow]) -> None:
+    """Nobody else writes meanwhile, so that the numbers have no gap; and none comes twice, whatever is deleted."""
+    if not commands:
+        return
+    last = connection.execute(SQL["last_change"]).fetchall()[0][0]
+    for number, row in enumerate(commands, last + 1):
+        row.change = number
+        if row.state in ENDS:
+            connection.execute(SQL["unseal"], (row.id,)).fetchall()
+    connection.execute(SQL["put_last_change"], (last + len(commands),)).fetchall()
 
 
 def _put_sessions(connection: Connection, rows: list[SessionRow]) -> None:

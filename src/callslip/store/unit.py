@@ -11,7 +11,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from callslip.events import Event, encode_event
-from callslip.lifecycle import OPEN
+from callslip.lifecycle import OPEN, WAITING
 from callslip.rows import ApprovalRow, CallRow, KeyRow, OwnerRow, SessionRow
 from callslip.store.protocol import Reads, Stored
 
@@ -21,7 +21,7 @@ class Unit:
 
     __slots__ = (
         *("_stored", "now"),
-        *("aliases", "approvals", "calls", "events", "keys", "owners", "sessions"),
+        *("aliases", "approvals", "calls", "events", "keys", "owners", "seals", "sessions", "waits"),
     )
 
     def __init__(self, stored: Reads) -> None:
@@ -33,6 +33,8 @@ class Unit:
         self.aliases: dict[tuple[str, str, str], str] = {}
         self.keys: dict[tuple[str, str], KeyRow] = {}
         self.owners: dict[str, OwnerRow] = {}
+        self.seals: dict[str, tuple[str, bytes]] = {}
+        self.waits: dict[str, int] = {}
         self.events: list[Stored] = []
 
     def session(self, name: str) -> SessionRow | None:
@@ -50,7 +52,34 @@ class Unit:
         return self.calls.get(call) or self._stored.call(call)
 
     def put_call(self, row: CallRow) -> None:
+        if row.client:
+            before = self.call(row.id)
+            more = (row.state in WAITING) - (before is not None and before.state in WAITING)
+            if more:
+                self.waits[row.client] = self.waits.get(row.client, 0) + more
         self.calls[row.id] = row
+
+    def waiting(self, client: str) -> int:
+        """How many commands wait for this client: to be approved, or to be taken up."""
+        return self._stored.waiting(client) + self.waits.get(client, 0)
+
+    def oldest_waiting(self, client: str) -> CallRow | None:
+        """The command that has waited longest for this client."""
+        stored = self._stored.oldest_waiting(client, len(self.calls) + 1)
+        rows = self._merged(stored, lambda row: row.client == client and row.state in WAITING)
+        return min(rows, key=lambda row: row.created_at, default=None)
+
+    def seal(self, row: CallRow, data: bytes) -> None:
+        """Keep a command's arguments as they were given, until it ends."""
+        self.seals[row.id] = (row.session, data)
+
+    def sealed(self, call: str) -> bytes | None:
+        """The same, if they were kept."""
+        return self.seals[call][1] if call in self.seals else self._stored.sealed(call)
+
+    def commands(self) -> list[CallRow]:
+        """The commands that were written."""
+        return [row for row in self.calls.values() if row.client]
 
     def approval(self, approval: str) -> ApprovalRow | None:
         return self.approvals.get(approval) or self._stored.approval(approval)

@@ -15,6 +15,7 @@ from typing import Any
 import apsw
 
 from callslip.errors import StoreError
+from callslip.rows import CallRow
 from callslip.store.locks import Turnstile
 from callslip.store.protocol import Stored
 from callslip.store.sql import Connection
@@ -44,6 +45,20 @@ class Task:
         self.durable = durable
 
 
+class Made:
+    """What a transaction made durable: events, and commands as they stand by them."""
+
+    __slots__ = ("commands", "events")
+
+    def __init__(self, unit: Unit | None = None) -> None:
+        self.events: list[Stored] = unit.events if unit else []
+        self.commands: list[CallRow] = unit.commands() if unit else []
+
+    def add(self, unit: Unit) -> None:
+        self.events += unit.events
+        self.commands += unit.commands()
+
+
 class Writer:
     """Runs tasks in the order they came. `deliver` gets, on the loop, what each transaction made durable."""
 
@@ -52,7 +67,7 @@ class Writer:
         connection: Connection,
         path: str,
         turnstile: Turnstile,
-        deliver: Callable[[list[Stored]], None],
+        deliver: Callable[[list[Stored], list[CallRow]], None],
         synchronous: str = "FULL",
     ) -> None:
         self._connection = connection
@@ -107,7 +122,7 @@ class Writer:
 
     def _transact(self, batch: list[Task]) -> None:
         results: list[Done] = []
-        made: list[Stored] = []
+        made = Made()
         try:
             with plain_errors(self._path), self._turnstile.turn():
                 made = self._within(batch, results)
@@ -116,11 +131,11 @@ class Writer:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._settle, results, made)
 
-    def _within(self, batch: list[Task], results: list[Done]) -> list[Stored]:
+    def _within(self, batch: list[Task], results: list[Done]) -> Made:
         try:
             if batch[0].alone:
                 results.append((batch[0].future, self._alone(batch[0]), None))
-                return []
+                return Made()
             self._connection.execute("BEGIN IMMEDIATE")
             return self._together(batch, results)
         except BaseException:
@@ -129,7 +144,7 @@ class Writer:
                 self._connection.execute("ROLLBACK")
             raise
 
-    def _together(self, batch: list[Task], results: list[Done]) -> list[Stored]:
+    def _together(self, batch: list[Task], results: list[Done]) -> Made:
         self._rows.begin()
         unit = Unit(self._rows)
         try:
@@ -142,11 +157,11 @@ class Writer:
         self._connection.execute("COMMIT")
         self._rows.remember(unit)
         results += done
-        return unit.events
+        return Made(unit)
 
-    def _one_by_one(self, batch: list[Task], results: list[Done]) -> list[Stored]:
+    def _one_by_one(self, batch: list[Task], results: list[Done]) -> Made:
         """One of them is refused: each is decided on what those before it wrote. Deciding again has no other effect."""
-        made: list[Stored] = []
+        made = Made()
         for task in batch:
             unit = Unit(self._rows)
             try:
@@ -158,7 +173,7 @@ class Writer:
                 continue
             flush(self._connection, unit)
             self._rows.remember(unit)
-            made += unit.events
+            made.add(unit)
         self._connection.execute("COMMIT")
         return made
 
@@ -179,10 +194,10 @@ class Writer:
             else:
                 run(f"PRAGMA synchronous = {self._synchronous}")
 
-    def _settle(self, results: list[Done], made: list[Stored]) -> None:
+    def _settle(self, results: list[Done], made: Made) -> None:
         try:
-            if made:
-                self._deliver(made)
+            if made.events or made.commands:
+                self._deliver(made.events, made.commands)
         finally:  # A listener that fails leaves no writer waiting.
             for future, value, error in results:
                 if future.done():

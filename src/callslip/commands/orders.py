@@ -1,0 +1,147 @@
+"""What is decided about commands inside the store's transaction: whether one more may wait, who gets the next.
+
+The steps themselves are events like all others, decided in `decide.py` by the rules of `lifecycle.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from callslip import events as ev
+from callslip.decide import How, Writing
+from callslip.errors import Conflict, NotFound, QueueFull, StaleFence
+from callslip.events import Draft, Event
+from callslip.lifecycle import ENDS, opening_mark
+from callslip.rows import CallRow
+from callslip.settings import Settings
+from callslip.store.unit import Unit
+
+
+class Order(msgspec.Struct, frozen=True):
+    """A command to be submitted: the last of its drafts proposes it, and what a person is asked about it.
+
+    `whole` are its arguments as they were given, if the draft lacks their secrets.
+    """
+
+    session: str
+    client: str
+    drafts: Sequence[Draft]
+    questions: Sequence[Draft] = ()
+    whole: bytes | None = None
+
+
+def register(unit: Unit, order: Order, how: How, settings: Settings) -> CallRow:
+    """Queue a command, if there is room; one that was submitted before is what it has become."""
+    writing = Writing(unit, order.session, how)
+    draft = _marked(order.drafts[-1], asks=bool(order.questions))
+    if draft.key and unit.key(order.session, draft.key) is not None:
+        return _same(unit, _row(unit, writing.run([*order.drafts[:-1], draft])[-1]), order)
+    known = _by_name(unit, order.session, draft.event)
+    if known is not None:
+        return _same(unit, known, order)
+    _make_room(unit, order.client, how, settings)
+    done = writing.run([*order.drafts[:-1], draft])[-1]
+    writing.run(order.questions)
+    row = _row(unit, done)
+    if order.whole is not None:
+        unit.seal(row, order.whole)
+    return row
+
+
+def _marked(draft: Draft, *, asks: bool) -> Draft:
+    """One that a person is to be asked about is not the same as one that nobody is asked about."""
+    return msgspec.structs.replace(draft, mark="ask " + opening_mark(_proposal(draft.event))) if asks else draft
+
+
+def _proposal(event: Event) -> ev.CallProposed:
+    assert isinstance(event, ev.CallProposed)
+    return event
+
+
+def _by_name(unit: Unit, session: str, event: Event) -> CallRow | None:
+    """The command that bears the same correlation id: also where retention took away the key of its submission."""
+    proposal = _proposal(event)
+    for alias in proposal.aliases:
+        call = unit.alias(session, alias.ns, alias.id)
+        known = unit.call(call) if call else None
+        if known is not None and known.opening != opening_mark(proposal):
+            raise Conflict(f"correlation id {alias.id!r} was used before for something else", known)
+        if known is not None:
+            return known
+    return None
+
+
+def _same(unit: Unit, row: CallRow, order: Order) -> CallRow:
+    """Two that differ in nothing but their secrets are not the same, as long as those are known."""
+    kept = unit.sealed(row.id)
+    if kept is not None and kept != order.whole:
+        raise Conflict(f"command {row.id} was submitted before with other secrets", row)
+    return row
+
+
+def _row(unit: Unit, event: Event) -> CallRow:
+    row = unit.call(event.call) if isinstance(event, ev.CallEvent) else None
+    if row is None:
+        raise Conflict("the command that this repeats is no longer kept")
+    return row
+
+
+def _make_room(unit: Unit, client: str, how: How, settings: Settings) -> None:
+    """S3.7: a full queue refuses, or lets go of what has waited longest."""
+    while unit.waiting(client) >= settings.queue_limit:
+        oldest = unit.oldest_waiting(client) if settings.queue_overflow == "expire_oldest" else None
+        if oldest is None:
+            raise QueueFull(client, settings.queue_limit)
+        reason = "a newer command took its place in a full queue"
+        Writing(unit, oldest.session, how).run([Draft(ev.CallExpired(call=oldest.id, reason=reason))])
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """A command that a worker was given, with all that says what is to be done."""
+
+    row: CallRow
+    proposal: ev.CallProposed | None
+    whole: bytes | None
+    until: int
+
+
+def claim(unit: Unit, candidates: Sequence[str], worker: str, lease: float, how: How) -> Taken | None:
+    """Give a worker the first of these commands that is still to be had. Its attempt is the fence (S3.6)."""
+    for identity in candidates:
+        row = unit.call(identity)
+        if row is None or row.state != "queued" or 0 < row.deadline <= unit.now:
+            continue
+        writing = Writing(unit, row.session, how)
+        writing.run([Draft(ev.CallStarted(call=row.id, attempt=row.attempt + 1, worker=worker))])
+        until = writing.hold(_known(unit, row.id), lease)
+        proposal = unit.event(row.session, row.entry)
+        told = proposal if isinstance(proposal, ev.CallProposed) else None
+        return Taken(_known(unit, row.id), told, unit.sealed(row.id), until)
+    return None
+
+
+def beat(unit: Unit, identity: str, fence: int, lease: float, how: How) -> int:
+    """A worker goes on with its command. Until when it holds it."""
+    row = _known(unit, identity)
+    if row.state in ENDS:
+        raise Conflict(f"command {identity} has ended: {row.state}", row)
+    if row.state != "running" or row.attempt != fence:
+        raise stale(row)
+    return Writing(unit, row.session, how).hold(row, lease)
+
+
+def stale(row: CallRow) -> StaleFence:
+    """Why a worker's word does not count."""
+    if row.state == "awaiting_approval":
+        return StaleFence(f"command {row.id} waits for approval: nobody may run it yet", row)
+    holds = f"is held with fence {row.attempt}" if row.state == "running" else "is in the queue, held by nobody"
+    return StaleFence(f"command {row.id} {holds}", row)
+
+
+def _known(unit: Unit, identity: str) -> CallRow:
+    row = unit.call(identity)
+    if row is None:
+        raise NotFound(f"no command {identity!r}")
+    return row

@@ -1,0 +1,95 @@
+"""Commands as the outside sees them: how one stands (S3.2), and what a worker is given. The names are the seed's."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from callslip import codec
+from callslip.ledger import Ledger
+from callslip.lifecycle import ENDS
+from callslip.rows import CallRow
+from callslip.words import command_word
+
+
+class Command(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """How a command stands. `position` 1 is the next to be taken up; of a long queue only the front is counted."""
+
+    correlation_id: str
+    status: str
+    created_at: str
+    completed_at: str | UnsetType = UNSET
+    result: Any = UNSET
+    error: str | UnsetType = UNSET
+    final: bool
+    action: str = ""
+    client: str = ""
+    session: str = ""
+    position: int | UnsetType = UNSET
+    executor_seen_at: str | UnsetType | None = UNSET
+
+
+class Claim(msgspec.Struct, kw_only=True):
+    """A command in the hands of a worker. The `fence` must come with whatever the worker says of it."""
+
+    call: str
+    correlation_id: str
+    session: str
+    action: str
+    params: Any
+    client: str
+    fence: int
+    attempt: int
+    idempotent: bool
+    created_at: str
+    expires_at: str | None
+    lease_until: int
+
+
+def moment(ms: int) -> str:
+    """A time as RFC 3339 has it, to the millisecond."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+async def shown(ledger: Ledger, row: CallRow) -> Command:
+    """How a command stands, with what came of it."""
+    made = Command(
+        correlation_id=row.shown or row.id,
+        status=command_word(row.state, bool(row.started_at)),
+        created_at=moment(row.created_at),
+        final=row.state in ENDS,
+        action=row.tool,
+        client=row.client,
+        session=row.session,
+    )
+    if row.state in ENDS:
+        made.completed_at = moment(row.ended_at)
+        await _outcome(ledger, row, made)
+    return made
+
+
+async def _outcome(ledger: Ledger, row: CallRow, made: Command) -> None:
+    ending = await ledger.ending(row)
+    if row.state == "completed":
+        made.result = None if ending is None else await _output(ledger, ending)
+    else:
+        made.error = _error(getattr(ending, "error", UNSET)) or row.reason or row.state
+
+
+async def _output(ledger: Ledger, ending: Any) -> Any:
+    """The whole of it: what is too large for the log is kept beside it."""
+    blob = getattr(ending, "blob", None)
+    if blob is None:
+        output = getattr(ending, "output", UNSET)
+        return None if output is UNSET else output
+    data = await ledger.blob(blob.hash)
+    return msgspec.json.decode(data) if blob.media == "application/json" else data.decode("utf-8", "replace")
+
+
+def _error(error: Any) -> str:
+    if error is UNSET or error is None:
+        return ""
+    return error if isinstance(error, str) else codec.encode(error).decode()

@@ -1,0 +1,197 @@
+"""Who waits for work, and which command runs out of time next: what it takes to be woken at the right moment.
+
+Rows come from this process's own writes as they are made, and from other processes' by looking what has a larger
+`change` than all that was seen. If they come out of order, all are read in order. One timer serves all deadlines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Coroutine, Generator
+from typing import Any
+
+from callslip import liveness
+from callslip.commands.line import Lines, Waiter, in_line
+from callslip.commands.tracker import Tracker
+from callslip.errors import CallslipError
+from callslip.intake import NUMBER_LIMIT
+from callslip.ledger import Ledger
+from callslip.rows import CallRow
+
+PAGE = 1000
+PAUSE = 0.005
+"""How long a burst of writes is waited for before others' commands are looked for, in s."""
+
+
+class Watch:
+    """The open commands of one ledger, as this process knows them. Begins with the first that has to do with one."""
+
+    def __init__(self, ledger: Ledger, tracker: Tracker) -> None:
+        self._ledger = ledger
+        self._store = ledger.store
+        self._tracker = tracker
+        self._grace = ledger.settings.reaper_grace
+        self._how = ledger.how(source="callslip", strict=True)
+        self._lines: Lines = {}
+        self._last = -1
+        self._loading = self._again = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._trusted_from = 0.0
+        self._offset = 0.0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._noticing: asyncio.Task[None] | None = None
+        self._closed = False
+        self._store.on_commands(self._written)
+        ledger.on_close(self.close)
+
+    @contextlib.contextmanager
+    def in_line(self, client: str) -> Generator[Waiter]:
+        """Stand in line for work."""
+        with in_line(self._lines, client) as waiter:
+            self._notice()
+            yield waiter
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody will be woken any more."""
+        return self._closed
+
+    def start(self) -> None:
+        """Begin to watch."""
+        if self._last < 0:
+            self._last = 0
+            self._offset = time.time() - time.monotonic()
+            self._catch_up()
+
+    def _written(self, rows: list[CallRow]) -> None:
+        """What this process has just written. If others wrote in between, all of it is read in order."""
+        if self._last < 0:
+            return
+        if self._loading or rows[0].change != self._last + 1:
+            self._catch_up()
+        else:
+            self._apply(rows)
+
+    def _apply(self, rows: list[CallRow]) -> None:
+        for row in rows:
+            if self._tracker.take(row) and row.client in self._lines:
+                self._lines[row.client].wake()
+        self._last = rows[-1].change
+        self._arm()
+        self._notice()
+
+    def _catch_up(self) -> None:
+        self._again = True
+        if not self._loading and not self._closed:
+            self._loading = True
+            self._spawn(self._load())
+
+    async def _load(self) -> None:
+        try:
+            while self._again:
+                self._again = False
+                with contextlib.suppress(CallslipError):
+                    if not self._last:
+                        await self._load_pending()
+                    while rows := await self._store.commands_changed(self._last, PAGE):
+                        self._apply(rows)
+        finally:
+            self._loading = False
+
+    async def _load_pending(self) -> None:
+        """What stood open before: of all that has ended nobody has to be told."""
+        self._last = await self._store.last_change()
+        for row in await self._store.pending_commands("", NUMBER_LIMIT):
+            self._tracker.take(row)
+        if 0 < self._tracker.next_due <= await self._store.clock():  # Nobody here has watched them run out of time.
+            self._trusted_from = time.monotonic() + self._grace
+        self._arm()
+
+    def _notice(self) -> None:
+        """While anything is open or anybody waits for work, look what other processes write."""
+        if self._noticing is None and not self._closed:
+            self._noticing = asyncio.ensure_future(self._look())
+            self._noticing.add_done_callback(self._looked)
+
+    def _looked(self, task: asyncio.Task[None]) -> None:
+        self._noticing = None
+        if not task.cancelled() and task.exception() is None and (self._lines or self._tracker.pending):
+            self._notice()  # It stopped for want of anything to look for, and there is something now.
+
+    async def _look(self) -> None:
+        with self._ledger.feed.watching():
+            while self._lines or self._tracker.pending:
+                await self._ledger.feed.change()
+                await asyncio.sleep(PAUSE)
+                self._catch_up()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # Running out of time: one timer, for whatever is due next.
+
+    def _arm(self) -> None:
+        due = self._tracker.next_due
+        if not due or self._closed:
+            return
+        at = max(time.monotonic() + due / 1000 - time.time(), self._trusted_from)
+        if self._timer is not None:
+            if self._timer_at <= at:
+                return
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._timer_at = at
+        self._timer = loop.call_later(max(0.0, at - time.monotonic()), self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None
+        if not self._closed:
+            self._spawn(self._sweep())
+
+    def _clock_is_steady(self) -> bool:
+        """Whether no more time went by than this process was awake for. If so it waits before it ends anything."""
+        offset = time.time() - time.monotonic()
+        jumped = offset - self._offset > self._grace
+        self._offset = offset
+        if jumped:
+            self._trusted_from = time.monotonic() + self._grace
+        return not jumped
+
+    async def _sweep(self) -> None:
+        """End what is due, if it still is."""
+        try:
+            now = await self._store.clock()
+            if not self._clock_is_steady():
+                return
+            names = self._tracker.due(now)
+            for start in range(0, len(names), liveness.TOGETHER):
+                await asyncio.gather(*map(self._expire, names[start : start + liveness.TOGETHER]))
+        finally:
+            self._arm()
+
+    async def _expire(self, name: str) -> None:
+        try:
+            later = await self._store.transact(lambda unit: liveness.expire_if_due(unit, name, self._how))
+        except CallslipError:
+            later = await self._store.clock() + 1000  # The disk may come back.
+        if later:
+            self._tracker.again(name, later)
+        elif await self._store.call(name) is None:  # Deleted with its session.
+            self._tracker.forget(name)
+
+    async def close(self) -> None:
+        """Stop."""
+        self._closed = True
+        for line in self._lines.values():
+            line.wake_all()
+        if self._timer is not None:
+            self._timer.cancel()
+        running = [*self._tasks, *([self._noticing] if self._noticing else [])]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)

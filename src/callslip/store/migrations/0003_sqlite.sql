@@ -1,0 +1,35 @@
+-- Commands: calls that somebody else runs, of which a client may have many at once.
+
+ALTER TABLE calls ADD COLUMN client TEXT NOT NULL DEFAULT '';
+ALTER TABLE calls ADD COLUMN timeout INTEGER NOT NULL DEFAULT 0;
+
+-- Grows with every write of any command: what another process has not seen yet has a larger one than all it has seen.
+ALTER TABLE calls ADD COLUMN change INTEGER NOT NULL DEFAULT 0;
+
+CREATE INDEX commands_waiting ON calls (client, created_at, session, entry)
+  WHERE client <> '' AND state IN ('queued', 'awaiting_approval');
+CREATE INDEX commands_open ON calls (created_at, session, entry)
+  WHERE client <> '' AND state IN ('queued', 'awaiting_approval', 'running');
+CREATE INDEX commands_completed ON calls (ended_at, session, "end") WHERE client <> '' AND state = 'completed';
+CREATE INDEX commands_failed ON calls (ended_at, session, "end")
+  WHERE client <> '' AND state IN ('failed', 'denied', 'cancelled', 'expired', 'lost');
+CREATE INDEX commands_by_change ON calls (change) WHERE client <> '';
+
+-- What is due is found without looking at all that is open.
+CREATE INDEX calls_owned ON calls (owner) WHERE owner <> '' AND state IN ('queued', 'awaiting_approval', 'running');
+CREATE INDEX calls_leased ON calls (lease) WHERE lease > 0 AND state IN ('queued', 'awaiting_approval', 'running');
+CREATE INDEX calls_due ON calls (deadline) WHERE deadline > 0 AND state IN ('queued', 'running');
+CREATE INDEX approvals_due ON approvals (expires_at) WHERE state = 'pending' AND expires_at > 0;
+
+-- The arguments of an open command as they were given, where the log has them without their secrets: for who runs it.
+CREATE TABLE sealed (
+  call TEXT PRIMARY KEY,
+  session INTEGER NOT NULL,
+  input BLOB NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- When the executors of a client last asked for work.
+CREATE TABLE executors (
+  client TEXT PRIMARY KEY,
+  asked_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
