@@ -103,6 +103,7 @@ def stored(log: Sequence[Event]) -> list[Any]:
 WAYS = {"replayed": replayed, "watched": watched, "stored": stored}
 DETACHED = "a detached call stands as queued for ever (S3.1): how it went is told elsewhere"
 LOST: dict[str, dict[str, str]] = {
+    "commands": dict.fromkeys(WAYS, DETACHED),
     "detached_call": dict.fromkeys(WAYS, DETACHED),
     "detached_call_changes": dict.fromkeys(WAYS, DETACHED),
     "plan_mode_commands": dict.fromkeys(WAYS, "which mode held before the first change stands in no message"),
