@@ -1,4 +1,4 @@
-"""`callslip wrap`: an agent, run for its client as if nobody stood between them, and recorded."""
+"""`callslip wrap`: an agent or an MCP server, run for its client as if nobody stood between them, and recorded."""
 
 from __future__ import annotations
 
@@ -34,8 +34,21 @@ Then watch what the agent's tools do:
 """
 
 
+ALONE_MCP = """\
+callslip wrap --mcp stands between a client and its MCP server, and there is no client here: this is a terminal.
+
+In the configuration of your client, let it run this instead of the server:
+{servers}
+
+Then watch what the server's tools do:
+    callslip ls              the sessions
+    callslip show @last      the newest one
+"""
+
+
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.argument("agent", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- AGENT...")
+@click.option("--mcp", is_flag=True, help="AGENT... is an MCP server.")
 @click.option("--session", type=ID, metavar="NAME", help="The session to write, instead of AGENT-ID.")
 @click.option("--policy", metavar="FILE", help="A TOML file of rules that answer permission requests.")
 @click.option(
@@ -47,7 +60,9 @@ Then watch what the agent's tools do:
 )
 @click.option("--fail-closed", is_flag=True, help="Let nothing pass that is not recorded; stop the agent if need be.")
 @db_option
-def wrap(agent: tuple[str, ...], session: str | None, policy: str | None, approvals: str, fail_closed: bool) -> int:
+def wrap(
+    agent: tuple[str, ...], mcp: bool, session: str | None, policy: str | None, approvals: str, fail_closed: bool
+) -> int:
     """Run an agent for its client, and record what they say.
 
     AGENT... is the command that the client would run: an agent that speaks the Agent Client Protocol on stdin and
@@ -62,6 +77,10 @@ def wrap(agent: tuple[str, ...], session: str | None, policy: str | None, approv
     If recording fails, the agent goes on, Callslip tries again, and stderr says how many messages were missed. Up to
     64 MB wait for the ledger; when it is so far behind, the agent waits 2 seconds for it before anything is left out.
     With --fail-closed each message is recorded before it passes, and a failure ends the agent with status 1.
+
+    With --mcp it is an MCP server that is run for its client. Every tools/call is recorded as a call, with its
+    progress, its result and how it ended; a result that comes after the client gave up is kept as late. All of a run
+    is one session, SERVER-TIME, or NAME. Nobody is asked for permission: --policy and --approvals are for agents.
 
     A policy has rules, of which the first that fits decides; what none fits, the client is asked:
 
@@ -86,10 +105,12 @@ def wrap(agent: tuple[str, ...], session: str | None, policy: str | None, approv
     asked after all.
     """
     command = list(agent)
+    if mcp and (policy is not None or approvals != "client"):
+        raise click.UsageError("--policy and --approvals are for agents: an MCP server asks nobody for permission")
     if sys.stdin.isatty():
-        click.echo(inert_block(_alone(command)), err=True)
+        click.echo(inert_block(_alone_mcp(command) if mcp else _alone(command)), err=True)
         return exits.USAGE
-    return _run(command, session or "", _desk(policy, approvals == "callslip"), fail_closed)
+    return _run(command, session or "", _desk(policy, approvals == "callslip"), fail_closed, mcp)
 
 
 def _alone(command: list[str]) -> str:
@@ -98,16 +119,26 @@ def _alone(command: list[str]) -> str:
     return ALONE.format(agent=shlex.join(command), args=json.dumps(["wrap", "--", *command]))
 
 
-def _run(command: list[str], session: str, desk: Desk | None, fail_closed: bool) -> int:
+def _alone_mcp(command: list[str]) -> str:
+    import json
+
+    from callslip.wrap.names import program_name
+
+    server = {"command": "callslip", "args": ["wrap", "--mcp", "--", *command]}
+    servers = json.dumps({"mcpServers": {program_name(command): server}}, indent=2)
+    return ALONE_MCP.format(servers="\n".join("    " + line for line in servers.splitlines()))
+
+
+def _run(command: list[str], session: str, desk: Desk | None, fail_closed: bool, mcp: bool) -> int:
     from urllib.parse import quote
 
     from callslip.cli.reach import running_server
     from callslip.wrap.launch import Agent, Recording, run
 
     where = place()
-    recording = Recording(where.url, where.prepare, _checked(session), fail_closed)
+    recording = Recording(where.url, where.prepare, _checked(session), fail_closed, "mcp" if mcp else "acp")
     try:
-        started = Agent(command)
+        started = Agent(command, "server" if mcp else "agent")
     except OSError as error:
         _say(f"{command[0]}: {error.strerror}")
         return NO_COMMAND if isinstance(error, FileNotFoundError) else NOT_RUNNABLE

@@ -58,6 +58,12 @@ FORMATS: dict[str, Format] = {
             encoder="callslip.formats.acp.encode:history",
         ),
         Format(
+            name="mcp",
+            about="recorded traffic of the Model Context Protocol, up to version 2026-07-28",
+            decoder="callslip.formats.mcp.decode:McpDecoder",
+            splitter="callslip.formats.mcp.wire:Wire",
+        ),
+        Format(
             name="shell",
             about="a model's text with <shell> tags in it, and what became of the commands",
             decoder="callslip.formats.shell.decode:ShellDecoder",

@@ -24,19 +24,23 @@ HOLDS = "; its client is asked for permission meanwhile"
 
 
 class Recording(NamedTuple):
-    """Where a run is recorded. `prepare` makes the place; `session` is the name that the user chose, or ""."""
+    """Where a run is recorded. `prepare` makes the place; `session` is the name that the user chose, or "".
+
+    `format` is what the agent and its client speak. MCP has no sessions of its own: all of a run is one.
+    """
 
     url: str
     prepare: Callable[[], None]
     session: str = ""
     fail_closed: bool = False
+    format: str = "acp"
 
 
 def run(agent: Agent, recording: Recording, desk: Desk | None, say: Callable[[str], None]) -> int:
     """Pass on and record what an agent says and hears, until it ends. Gives the exit status; `say` tells the person."""
     process, pipe, told = _recorder(agent, recording)
     closed = recording.fail_closed
-    voice = _Voice(say, agent if closed else None, HOLDS if desk is not None and desk.holds else "")
+    voice = _Voice(say, agent, HOLDS if desk is not None and desk.holds else "", closed=closed)
     tape = Tape(pipe, told, voice.hear, patience=None if closed else PATIENCE)
     proxy = Proxy(agent, tape, desk=desk, closed=closed)
     voice.recording = proxy.recording
@@ -51,8 +55,8 @@ def run(agent: Agent, recording: Recording, desk: Desk | None, say: Callable[[st
 class _Voice:
     """Says what the recorder told, to the person, once; and stops the agent where nothing may pass unrecorded."""
 
-    def __init__(self, say: Callable[[str], None], agent: Agent | None, meanwhile: str = "") -> None:
-        self._say, self._agent, self._meanwhile = say, agent, meanwhile
+    def __init__(self, say: Callable[[str], None], agent: Agent, meanwhile: str = "", *, closed: bool) -> None:
+        self._say, self._agent, self._meanwhile, self._closed = say, agent, meanwhile, closed
         self.stopped = self._troubled = False
         self.recording: Callable[[str], None] = lambda _: None
 
@@ -62,12 +66,12 @@ class _Voice:
             if self._troubled:
                 self._say("recording goes on")
             self._troubled = False
-        elif self._agent is None:
+        elif not self._closed:
             self._troubled = True
-            self._say(f"recording fails, the agent goes on: {problem}{self._meanwhile}")
+            self._say(f"recording fails, the {self._agent.role} goes on: {problem}{self._meanwhile}")
         elif not self.stopped:
             self.stopped = True
-            self._say(f"recording fails, so the agent is stopped (--fail-closed): {problem}")
+            self._say(f"recording fails, so the {self._agent.role} is stopped (--fail-closed): {problem}")
             self._agent.stop()
 
 
@@ -116,11 +120,11 @@ def _record(read: int, tell: Callable[[str], None], command: list[str], recordin
         import asyncio
 
         from callslip.wrap.names import Names
-        from callslip.wrap.recorder import WAITING, Recorder
+        from callslip.wrap.recorder import ACP, WAITING, Recorder
 
         names = Names(command, recording.session)
-        hold = 0 if recording.fail_closed else WAITING
-        recorder = Recorder(recording.url, recording.prepare, names, tell, hold=hold)
+        hold = WAITING if recording.format == ACP and not recording.fail_closed else 0
+        recorder = Recorder(recording.url, recording.prepare, names, tell, format=recording.format, hold=hold)
         asyncio.run(recorder.run(read))
     except Exception as error:
         tell(f"-unexpected {type(error).__name__}: {error}")

@@ -2,7 +2,7 @@
 
 So a session that is loaded again later is the same one here. Some agents count their sessions anew each time they are
 started: a session that the agent *makes* gets a free name (`agent-0`, then `agent-0.2`), one that the client *names*
-is the newest of that name.
+is the newest of that name. An MCP server has no such ids: each run is a session, called after its time.
 """
 
 from __future__ import annotations

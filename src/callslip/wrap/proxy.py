@@ -32,10 +32,10 @@ LAST_WORDS = 5.0
 
 
 class Agent:
-    """The agent, and what passes between it and whoever started us."""
+    """The agent, or whatever its `role` is, and what passes between it and whoever started us."""
 
-    def __init__(self, command: list[str]) -> None:
-        self.command = command
+    def __init__(self, command: list[str], role: str = "agent") -> None:
+        self.command, self.role = command, role
         self.process = subprocess.Popen(command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self.process.stdin is not None and self.process.stdout is not None
         self.stdin, self.stdout = os.dup(self.process.stdin.fileno()), os.dup(self.process.stdout.fileno())
@@ -75,7 +75,7 @@ class Proxy:
         if self._desk is not None:
             answering.start()
         status = _outlive(self._agent.process)
-        self._tape.note(ENDED, how(status).encode())
+        self._tape.note(ENDED, how(status, self._agent.role).encode())
         os.close(self._going)
         _default_signals(mask)
         from_agent.join()
@@ -140,15 +140,15 @@ class Proxy:
                 work()
 
 
-def how(status: int) -> str:
+def how(status: int, role: str = "agent") -> str:
     """How an agent ended, as the reason that its open calls ended for."""
     if status >= 0:
-        return f"the agent ended (exit status {status}) before this call did"
+        return f"the {role} ended (exit status {status}) before this call did"
     try:
         name = signal.Signals(-status).name
     except ValueError:
         name = f"signal {-status}"
-    return f"the agent was killed ({name}) before this call ended"
+    return f"the {role} was killed ({name}) before this call ended"
 
 
 def exit_status(status: int) -> int:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from callslip import codec
 from callslip import events as ev
@@ -40,8 +40,11 @@ from callslip.wrap.frames import (
 from callslip.wrap.holding import Holding
 from callslip.wrap.names import Names
 
-FORMAT = "acp"
-DIRECTIONS = {CLIENT: "c2a", AGENT: "a2c", POLICY: "c2a", HELD: "a2c", ANSWER: "c2a"}
+ACP, MCP = "acp", "mcp"
+DIRECTIONS = {
+    ACP: {CLIENT: "c2a", AGENT: "a2c", POLICY: "c2a", HELD: "a2c", ANSWER: "c2a"},
+    MCP: {CLIENT: "c2s", AGENT: "s2c"},
+}
 CUT_OFF = "callslip wrap was killed before this call ended"
 UNREAD = 4 * 2**20
 WAITING = 2**20
@@ -103,12 +106,14 @@ class Recorder:
         names: Names,
         tell: Callable[[str], None],
         *,
+        format: str = ACP,
         hold: int = WAITING,
         settings: Settings | None = None,
     ) -> None:
         self._url, self._prepare, self._names, self._tell, self._hold = url, prepare, names, tell, hold
         self._settings = settings
-        self._talks = Conversations(FORMAT, self._session_of)
+        self._format, self._directions = format, DIRECTIONS[format]
+        self._talks = Conversations(format, self._session_of)
         self._wanted: dict[str, tuple[str, bool]] = {}
         self._begun: dict[bytes, Line] = {}
         self._count = self._lost = self._done = self._unnamed = self._held = 0
@@ -122,7 +127,7 @@ class Recorder:
         frames = Unpacking()
         try:
             async with await self._insist(self._opened) as ledger:
-                self._ledger, self._line = ledger, Connection(ledger, FORMAT)
+                self._ledger, self._line = ledger, Connection(ledger, self._format)
                 self._requests = Holding(ledger, self._tell)
                 while data := await self._inlet.read():
                     for frame in frames.push(data):
@@ -174,7 +179,7 @@ class Recorder:
         reason = ""
         if frame.kind == POLICY:
             said, reason = said["msg"], said["reason"]
-        row = {"t": frame.at, "dir": DIRECTIONS[frame.kind], "msg": said}
+        row = {"t": frame.at, "dir": self._directions[frame.kind], "msg": said}
         for talk, part, drafts in self._read(row):
             self._want(talk, part)
             talk.keep(row, self._meant(frame, talk, said, drafts, reason))
@@ -193,7 +198,7 @@ class Recorder:
         try:
             return self._talks.read(row)
         except Exception:  # A defect of the decoder costs one message its meaning, not the rest their record (C11).
-            return [(self._talks.named(""), None, [Draft(ev.Raw(format=FORMAT, body=row))])]
+            return [(self._talks.named(""), None, [Draft(ev.Raw(format=self._format, body=row))])]
 
     # Naming
 
@@ -236,6 +241,8 @@ class Recorder:
                 self._trouble(f"a message was refused ({error})")
 
     async def _write(self, talk: Conversation, drafts: list[Draft]) -> None:
+        if self._format == MCP and any(isinstance(draft.event, ev.SessionInfo) for draft in drafts):
+            drafts = await self._untitled(talk.session, drafts)
         try:
             made = await self._line.append(talk.session, drafts)
         except (StoreError, Refused):
@@ -245,6 +252,11 @@ class Recorder:
         for event in made:
             self._line.see(event)
             self._requests.see(talk.session, event)
+
+    async def _untitled(self, session: str, drafts: list[Draft]) -> list[Draft]:
+        """A server's own name is the title only of a session that has none."""
+        row = await self._ledger.store.session(session)
+        return [_without_title(draft) for draft in drafts] if row is not None and row.title else drafts
 
     async def _insist(self, work: Callable[[], Awaitable[Any]]) -> Any:
         """Until it is done; GaveUp if the tape has ended and it still cannot be."""
@@ -328,6 +340,12 @@ def _by_policy(draft: Draft, reason: str) -> Draft:
     if not isinstance(draft.event, ev.ApprovalAnswer):
         return draft
     return structs.replace(draft, event=structs.replace(draft.event, by="policy", reason=reason))
+
+
+def _without_title(draft: Draft) -> Draft:
+    if not isinstance(draft.event, ev.SessionInfo):
+        return draft
+    return structs.replace(draft, event=structs.replace(draft.event, title=UNSET))
 
 
 def _because(draft: Draft, why: str) -> Draft:

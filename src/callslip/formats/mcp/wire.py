@@ -1,0 +1,242 @@
+"""JSON-RPC as two peers wrote it: what each message is, who sent it, and what it answers.
+
+A line is a message, a batch of them, or a row `{"t": seconds, "dir": "c2s" | "s2c", "msg": message or batch}`. Ids
+count in each direction by themselves, and 1 is not "1". Without a direction the method tells who sent a request, and
+the shape of an answer which request it suits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET
+
+from callslip import codec
+from callslip import events as ev
+from callslip.errors import Refused
+from callslip.events import Event
+from callslip.formats.plain import fields, identifier, items, leaves
+
+FORMAT = "mcp"
+CLIENT, SERVER = "c2s", "s2c"
+OTHER = {CLIENT: SERVER, SERVER: CLIENT, "": ""}
+DIRECTIONS = {CLIENT: CLIENT, SERVER: SERVER, "c2a": CLIENT, "a2c": SERVER}
+"""Who sent a row, by its word for it. Recordings of other protocols call the server an agent."""
+CALL = "tools/call"
+OWN_META = "io.modelcontextprotocol/"
+EPOCH = 10**9
+LAST = 10**11
+
+# What only a server sends, and what both send. All else is the client's.
+_SERVERS = re.compile(
+    r"(sampling|elicitation)/.*|roots/list"
+    r"|notifications/(progress|message|tasks.*|elicitation.*|subscriptions.*|resources.*|tools.*|prompts.*)"
+)
+_ANYBODYS = {"ping"}
+
+# What a result must have one of, to be one of that request. A pong has nothing in it.
+_HAVE: dict[str, set[str]] = {
+    CALL: {"content", "structuredContent", "toolResult", "task", "resultType"},
+    "sampling/createMessage": {"role", "task"},
+    "elicitation/create": {"action", "task"},
+    "roots/list": {"roots"},
+    "initialize": {"protocolVersion"},
+    "tools/list": {"tools"},
+    "ping": set(),
+}
+_CLIENTS = {"role", "action", "roots"}
+"""What only the client's answers have. They may have content as well."""
+
+_LIKE_JSON = re.compile(r'-?[0-9.]+([eE].*)?|["\[{].*|true|false', re.DOTALL)
+
+Kind = Literal["request", "notification", "answer", "odd"]
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """One message. An answer has the method, params and key of the request that it answers, "" if that is unknown.
+
+    `body` is the message as it came, in its row. `key` is the id of a request as text.
+    """
+
+    body: Any
+    kind: Kind = "odd"
+    direction: str = ""
+    at: int = 0
+    method: str = ""
+    params: dict[str, Any] = {}
+    key: str = ""
+    result: Any = UNSET
+    error: Any = UNSET
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """The messages of one line."""
+
+    messages: list[Message]
+
+
+class Asked(msgspec.Struct):
+    """A request, and the number of the message that it was."""
+
+    message: Message
+    number: int
+    answered: bool = False
+
+
+class Wire:
+    """One connection, read from its beginning."""
+
+    def __init__(self, *, started: int = 0) -> None:
+        self._started = started
+        self._asked: dict[tuple[str, str], Asked] = {}
+        self._number = 0
+
+    def split(self, message: Any) -> list[tuple[str, Heard]]:
+        """A connection carries one conversation."""
+        return [("", self.read(message))]
+
+    def read(self, body: Any) -> Heard:
+        """What a line is. Any JSON value will do."""
+        row = fields(body)
+        direction = row.get("dir")
+        if "msg" not in row or not isinstance(direction, str) or direction not in DIRECTIONS:
+            return Heard([self._message(one, Message(body=one)) for one in items(body) or [body]])
+        at, sender = self._time(row.get("t")), DIRECTIONS[direction]
+        said = _parsed(row["msg"])
+        if not items(said):
+            return Heard([self._message(said, Message(body=body, direction=sender, at=at))])
+        rows = [{**row, "msg": one} for one in items(said)]
+        return Heard([self._message(one["msg"], Message(body=one, direction=sender, at=at)) for one in rows])
+
+    def _message(self, given: Any, told: Message) -> Message:
+        self._number += 1
+        said = fields(given)
+        method = said.get("method")
+        if isinstance(method, str) and method:
+            return self._request(method, said, told)
+        if "id" in said and ("result" in said or "error" in said):
+            return self._answer(said, told)
+        return told
+
+    def _time(self, seconds: Any) -> int:
+        """Milliseconds since the epoch; small numbers count from the start of the recording."""
+        if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 <= seconds < LAST:
+            return 0
+        since = 0 if seconds >= EPOCH else self._started
+        return since + int(seconds * 1000) if since or seconds >= EPOCH else 0
+
+    def _request(self, method: str, said: dict[str, Any], told: Message) -> Message:
+        key = key_of(said.get("id"))
+        made = msgspec.structs.replace(
+            told,
+            kind="request" if key else "notification",
+            direction=told.direction or _sender(method),
+            method=method,
+            params=fields(said.get("params")),
+            key=key,
+        )
+        if key:
+            self._asked[made.direction, key] = Asked(made, self._number)
+        return made
+
+    def _answer(self, said: dict[str, Any], told: Message) -> Message:
+        result, error = said.get("result", UNSET), said.get("error", UNSET)
+        error = UNSET if error is None and result is not UNSET else error
+        key = key_of(said["id"])
+        asked = self._question(told.direction, key, result) or self._misspelt(told.direction, key, result)
+        if asked is None:
+            return msgspec.structs.replace(told, kind="answer", result=result, error=error)
+        self._answered(asked)
+        return msgspec.structs.replace(
+            told,
+            kind="answer",
+            direction=OTHER[asked.message.direction],
+            method=asked.message.method,
+            params=asked.message.params,
+            key=asked.message.key,
+            result=result,
+            error=error,
+        )
+
+    def _answered(self, asked: Asked) -> None:
+        """A call may be answered once more, which comes late; of other requests nothing more is known."""
+        message = asked.message
+        if message.method != CALL:
+            self._asked.pop((message.direction, message.key), None)
+            return
+        asked.message = Message(body=None, direction=message.direction, method=CALL, key=message.key)
+        asked.answered = True
+
+    def _question(self, direction: str, key: str, result: Any) -> Asked | None:
+        """The request that is answered: the newest of those whose answer this may be."""
+        asking = [OTHER[direction]] if direction else [CLIENT, SERVER, ""]
+        found = [self._asked[sender, key] for sender in asking if (sender, key) in self._asked]
+        found = [asked for asked in found if not asked.answered] or found
+        if len(found) > 1:
+            found = [asked for asked in found if _suits(asked.message.method, result)] or found
+        return max(found, key=lambda asked: asked.number, default=None)
+
+    def _misspelt(self, direction: str, key: str, result: Any) -> Asked | None:
+        """Some servers answer "7" to 7, or 7 to "7", and clients put up with it where it can mean nothing else."""
+        other = key[1:-1] if key.startswith('"') else f'"{key}"'
+        asked = self._question(direction, other, result) if key else None
+        return asked if asked is not None and not asked.answered else None
+
+
+def _parsed(inner: Any) -> Any:
+    """A message that was written down as text."""
+    if not isinstance(inner, str):
+        return inner
+    try:
+        return codec.parse(inner)
+    except Refused:
+        return None
+
+
+def _sender(method: str) -> str:
+    if method in _ANYBODYS:
+        return ""
+    return SERVER if _SERVERS.fullmatch(method) else CLIENT
+
+
+def _suits(method: str, result: Any) -> bool:
+    """Whether a result may be one of such a request. An error suits any."""
+    have, said = _HAVE.get(method), fields(result).keys()
+    if result is UNSET or have is None:
+        return True
+    if method == CALL and said & _CLIENTS:
+        return False
+    return bool(have & said) if have else not result
+
+
+def key_of(given: Any) -> str:
+    """An id as text: of a text that may be taken for another kind of id its JSON; "" for none."""
+    if given is None:
+        return ""
+    plain = isinstance(given, str) and given and not _LIKE_JSON.fullmatch(given)
+    return identifier(given if plain else codec.encode(given).decode())
+
+
+def raw(read: Message) -> Event:
+    """The message, whole."""
+    return ev.Raw(format=FORMAT, body=read.body)
+
+
+def kept(more: object, read: Message) -> list[Event]:
+    """The message, whole, beside what was made of it, if there is more to it."""
+    return [raw(read)] if more else []
+
+
+def meta_leaves(said: dict[str, Any]) -> bool:
+    """Whether there is metadata beside the protocol's own, which is the same in every message."""
+    meta = said.get("_meta")
+    own = {name for name in fields(meta) if name.startswith(OWN_META)}
+    return leaves(fields(meta), {"progressToken", *own}) if isinstance(meta, dict) else meta is not None
+
+
+def more_than(said: dict[str, Any], taken: Iterable[str]) -> bool:
+    """Whether a message says more than was taken over."""
+    return leaves(said, {"_meta", *taken}) or meta_leaves(said)
