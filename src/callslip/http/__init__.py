@@ -14,6 +14,7 @@ from callslip.http.limits import Limits
 from callslip.http.live import Hub
 from callslip.http.origins import Hosts
 from callslip.http.visit import Route, Server
+from callslip.mcp import http_app
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -53,7 +54,12 @@ def asgi(
     `owner` and `labels`, or None for lists, which are then filtered by asking for each of their sessions. For the
     metrics, which count all sessions, it is one without a name whose owner is `*`.
     """
-    return Doors(build(server(ledger, HostGate(authorize), limits), ROUTES), allow_origins=allow_origins)
+    return Doors(app(server(ledger, HostGate(authorize), limits)), allow_origins=allow_origins)
+
+
+def app(made: Server) -> ASGIApp:
+    """All of it, behind the server's gate."""
+    return build(made, ROUTES, {"/mcp": http_app(made)})
 
 
 def standalone(
@@ -68,5 +74,5 @@ def standalone(
     """The app that `callslip serve` runs: behind a token, at names that it knows as its own."""
     cookies = "*" not in allow_origins
     gate = TokenGate(ledger.store, token, cookies=cookies)
-    app = build(server(ledger, gate, limits), ROUTES)
-    return Doors(app, hosts=Hosts(host, allow_hosts), allow_origins=allow_origins, cookies=cookies, login=gate)
+    made = app(server(ledger, gate, limits))
+    return Doors(made, hosts=Hosts(host, allow_hosts), allow_origins=allow_origins, cookies=cookies, login=gate)

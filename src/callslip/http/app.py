@@ -6,7 +6,7 @@ import asyncio
 import gzip
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -39,13 +39,14 @@ class _CallId(StringConvertor):
     regex = "(?!claim(?:/|$))[^/]+"
 
 
-def build(server: Server, routes: Sequence[Route]) -> ASGIApp:
-    """An app that answers these routes, under whatever prefix it is mounted."""
+def build(server: Server, routes: Sequence[Route], apps: Mapping[str, ASGIApp] | None = None) -> ASGIApp:
+    """An app that answers these routes, under whatever prefix it is mounted. `apps` are others, each at its path."""
     register_url_convertor("call", _CallId())
     paths = [
         Path(route.path.replace("{call}", "{call:call}"), _endpoint(server, route), methods=[route.method])
         for route in routes
     ]
+    paths += [Path(path, _beside(server, path, app)) for path, app in (apps or {}).items()]
     server.routes = tuple(routes)
     elsewhere: dict[Any, Any] = {
         404: partial(_nowhere, server),
@@ -64,6 +65,16 @@ def _endpoint(server: Server, route: Route):  # pyright: ignore[reportUnknownPar
         return _counted(server, route.path, request.method, made)
 
     return run
+
+
+def _beside(server: Server, path: str, app: ASGIApp) -> ASGIApp:
+    """An app that answers every method, counted like the rest."""
+
+    class Beside:  # A class: starlette takes a function for an endpoint.
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            await _counted(server, path, scope["method"], app)(scope, receive, send)
+
+    return Beside()
 
 
 def _counted(server: Server, path: str, method: str, made: ASGIApp) -> ASGIApp:

@@ -47,7 +47,9 @@ SAFE: dict[str, str] = {
     "cache-control": "no-store",
 }
 METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE"
-EXPOSED = "etag, last-modified, link, location, retry-after, x-callslip-turn, x-vercel-ai-ui-message-stream"
+EXPOSED = (
+    "etag, last-modified, link, location, mcp-session-id, retry-after, x-callslip-turn, x-vercel-ai-ui-message-stream"
+)
 PREFLIGHT_AGE = "600"
 COOKIE_AGE = 30 * 24 * 60 * 60
 SCHEMES = {"http": "http", "https": "https", "ws": "http", "wss": "https"}

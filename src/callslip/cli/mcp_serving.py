@@ -1,0 +1,56 @@
+"""`callslip mcp`: the ledger as an MCP server on stdin and stdout, for the client that starts it."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from functools import partial
+
+import click
+
+from callslip.cli import exits
+from callslip.cli.ids import ID
+from callslip.cli.place import db_option, with_ledger
+from callslip.errors import StoreError
+from callslip.ledger import Ledger
+
+ALONE = """\
+callslip mcp is started by an MCP client, and there is none here: this is a terminal.
+
+In the client's configuration:
+    {"mcpServers": {"callslip": {"command": "callslip", "args": ["mcp"]}}}
+
+Over HTTP the same is at /mcp of `callslip serve`, with the token as bearer.
+"""
+
+
+@click.command()
+@click.option("--session", type=ID, metavar="NAME", help="Where commands go that name no session.")
+@db_option
+def mcp(session: str | None) -> int:
+    """Serve the ledger to an MCP client, on stdin and stdout.
+
+    The client's model can submit commands (interact), see what became of them (observe), and list, read, wait for and
+    cancel calls. Calls are resources, too, and commands are tasks for clients that know tasks. Nothing here approves.
+
+    Ends when the client closes stdin. Commands stay as they are: others may be running them.
+    """
+    if sys.stdin.isatty():
+        click.echo(ALONE, err=True, nl=False)
+        return exits.USAGE
+    try:
+        import mcp as _sdk  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    except ModuleNotFoundError:
+        raise StoreError("MCP needs the package `mcp`: pip install 'callslip[mcp]'") from None
+    from callslip.intake import session_name
+
+    # The SDK reads stdin in a thread that no exception reaches. Nothing lives by this process, so it may just die.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    with_ledger(partial(_serve, session_name(session) if session else ""), create=True)
+    return exits.OK
+
+
+async def _serve(session: str, ledger: Ledger) -> None:
+    from callslip.mcp import serve_stdio
+
+    await serve_stdio(ledger, session)

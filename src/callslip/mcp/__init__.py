@@ -1,0 +1,59 @@
+"""Callslip as an MCP server, over stdio and HTTP, and MCP tasks over a ledger for anybody's server.
+
+The SDK (`pip install callslip[mcp]`) is loaded with the first message, or with a name below that needs it. Here `mcp`
+alone always means the SDK.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from callslip.http.visit import Server
+    from callslip.ledger import Ledger
+    from callslip.mcp.streamable import Streamable
+    from callslip.mcp.tasks import Tasks
+
+__all__ = ["Tasks", "http_app", "serve_stdio"]
+
+
+def http_app(server: Server) -> Streamable:
+    """The app for `/mcp` of an HTTP server, behind the same gate. It starts with its first request."""
+    from callslip.mcp.asking import Desk
+    from callslip.mcp.streamable import Streamable
+
+    def make() -> Any:
+        from callslip.mcp.server import build
+
+        return build(Desk(server))
+
+    until = server.ledger.feed.until_closed
+    return Streamable(make, server.gate, until, max_request_body_size=server.limits.body)
+
+
+async def serve_stdio(ledger: Ledger, session: str = "") -> None:
+    """Serve whoever started this process, until they close its stdin. They may do everything but approve.
+
+    `session` is where commands go that name none.
+    """
+    from mcp.server.stdio import stdio_server
+
+    from callslip import http
+    from callslip.mcp.asking import Alone, Desk
+    from callslip.mcp.server import build
+
+    desk = Desk(http.server(ledger, Alone()), session)
+    made = build(desk)
+    try:
+        async with stdio_server() as (reading, writing):
+            await made.run(reading, writing, made.create_initialization_options())
+    finally:
+        await desk.commands.close()
+
+
+def __getattr__(name: str) -> Any:
+    if name != "Tasks":
+        raise AttributeError(f"module 'callslip.mcp' has no attribute {name!r}")
+    from callslip.mcp.tasks import Tasks
+
+    return Tasks

@@ -1,0 +1,199 @@
+"""Tools to look at the calls of sessions, to wait for one and to stop one. None of them answers an approval."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, get_args
+
+import msgspec
+from mcp_types import CallToolResult
+from msgspec import Meta
+
+from callslip.callview import call_entry
+from callslip.errors import Conflict, Gone, NotFound, Refused
+from callslip.events import CallCancelled
+from callslip.http.calls import STATES, Known, find
+from callslip.http.visit import Visit
+from callslip.lifecycle import ENDS
+from callslip.mcp.answers import Json, plain_json, told
+from callslip.mcp.task_wire import SOURCE
+from callslip.mcp.tool import Asked, Offered, check_wait, standing
+from callslip.outward import call_out
+from callslip.rows import CallRow
+
+State = Literal[
+    "queued", "awaiting_approval", "running", "completed", "failed", "denied", "cancelled", "expired", "lost"
+]
+assert set(get_args(State)) == set(STATES)
+
+Call = Annotated[str, Meta(min_length=1, description="Its id (exec_...), or the id that its agent gave it.")]
+Session = Annotated[str, Meta(description="Look in this session only.")]
+
+
+class ListCalls(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The arguments of `list_calls`."""
+
+    session: Annotated[str, Meta(description="Calls of this session only.")] = ""
+    states: Annotated[list[State], Meta(max_length=9, description="In one of these states only.")] = []
+    tool: Annotated[str, Meta(description="Of the tool with this whole name only.")] = ""
+    limit: Annotated[int, Meta(ge=1, le=100, description="How many at most.")] = 20
+    cursor: Annotated[str, Meta(description="The `cursor` of the page before.")] = ""
+
+
+class ReadCall(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The arguments of `read_call`."""
+
+    call: Call
+    session: Session = ""
+
+
+class WaitForCall(ReadCall):
+    """The arguments of `wait_for_call`."""
+
+    wait: Annotated[float, Meta(ge=0, description="Seconds to wait at most (60 is the most).")] = 30
+
+
+class CancelCall(ReadCall):
+    """The arguments of `cancel_call`."""
+
+    reason: Annotated[str, Meta(max_length=2000, description="Why; whoever waits for the call reads it.")] = ""
+
+
+# The list
+
+
+async def list_calls(asked: Asked, given: ListCalls) -> CallToolResult:
+    await asked.visit.admit(None, "read")
+    if given.session:
+        await asked.visit.session(given.session, "read")
+    rows, cursor = await page(asked.visit, given)
+    return told({"calls": [plain_json(call_out(row)) for row in rows], "cursor": cursor})
+
+
+async def page(visit: Visit, given: ListCalls) -> tuple[list[CallRow], str]:
+    """So many calls of sessions that they may read, newest first, however many others lie between."""
+    known, store = Known(visit), visit.ledger.store
+    at = await store.call(given.cursor) if given.cursor else None
+    if given.cursor and (at is None or not await known(at.session)):
+        raise Refused("cursor", "is none that this list gave, or its call is no longer kept")
+    found: list[CallRow] = []
+    cursor = given.cursor
+    while True:
+        some = await store.calls(
+            session=given.session, states=given.states, tool=given.tool, limit=given.limit + 1, cursor=cursor
+        )
+        found += [row for row in some.items if await known(row.session)]
+        if len(found) > given.limit:
+            return found[: given.limit], found[given.limit - 1].id
+        cursor = some.cursor
+        if not cursor:
+            return found, ""
+
+
+# One call
+
+
+async def shown(visit: Visit, row: CallRow) -> Json:
+    """A call with its entry: arguments, progress, output."""
+    return {**plain_json(call_out(row)), "final": row.state in ENDS, "toolCall": await call_entry(visit.ledger, row)}
+
+
+async def read_call(asked: Asked, given: ReadCall) -> CallToolResult:
+    row = await find(asked.visit, given.call, given.session, "read")
+    return told(await shown(asked.visit, row))
+
+
+async def wait_for_call(asked: Asked, given: WaitForCall) -> CallToolResult:
+    check_wait(asked, given.wait)
+    row = await find(asked.visit, given.call, given.session, "read")
+    if row.state not in ENDS and given.wait:
+        row = await asked.waiting(_ended(asked, row, given.wait), given.wait, lambda: standing(asked.ledger, row))
+    return told(await shown(asked.visit, row))
+
+
+async def _ended(asked: Asked, row: CallRow, wait: float) -> CallRow:
+    try:
+        return await asked.ledger.wait(row.id, wait)
+    except TimeoutError:
+        return await asked.ledger.store.call(row.id) or row
+    except Gone:
+        raise NotFound(f"call {row.id} was deleted with its session") from None
+
+
+async def cancel_call(asked: Asked, given: CancelCall) -> CallToolResult:
+    """A call that was cancelled already stays so; one that has ended otherwise is a conflict."""
+    row = await find(asked.visit, given.call, given.session, "write")
+    who = await asked.visit.admit(await asked.visit.session(row.session, "write"), "write")
+    if row.state not in ENDS:
+        reason = f"cancelled by {who.name} over MCP" + (f": {given.reason}" if given.reason else "")
+        await asked.ledger.append(row.session, [CallCancelled(call=row.id, reason=reason)], source=SOURCE)
+        row = await asked.ledger.find_call(row.id)
+    if row.state != "cancelled":
+        raise Conflict(f"call {row.id} has ended: it is {row.state}", row)
+    return told({**plain_json(call_out(row)), "final": True})
+
+
+CALL: Json = {
+    "type": "object",
+    "properties": {
+        "call": {"type": "string", "description": "Its execution id."},
+        "session": {"type": "string"},
+        "state": {"type": "string", "enum": list(STATES)},
+        "toolName": {"type": "string"},
+        "reason": {"type": "string", "description": "Why it ended so, if it did not complete."},
+        "final": {"type": "boolean", "description": "Nothing will change any more."},
+        "toolCall": {"type": "object", "description": "rawInput, output, progress, error and more, as far as known."},
+    },
+    "required": ["call", "session", "state"],
+}
+
+TOOLS = (
+    Offered(
+        name="list_calls",
+        title="List tool calls",
+        about=(
+            "List recorded tool calls, newest first: {calls, cursor}. Each has its id in `call`, its `session`, its "
+            "`state` (queued, awaiting_approval, running, completed, failed, denied, cancelled, expired, lost), "
+            "`toolName` and times in ms. Pass `cursor` on for more; it is empty at the end. Use read_call for "
+            "arguments and output."
+        ),
+        arguments=ListCalls,
+        run=list_calls,
+        answers={
+            "type": "object",
+            "properties": {"calls": {"type": "array", "items": CALL}, "cursor": {"type": "string"}},
+            "required": ["calls", "cursor"],
+        },
+    ),
+    Offered(
+        name="read_call",
+        title="Read a tool call",
+        about=(
+            "Read one recorded tool call as it stands: its state, and in `toolCall` its arguments (rawInput), progress "
+            "and output. `final` says whether anything can still change."
+        ),
+        arguments=ReadCall,
+        run=read_call,
+        answers=CALL,
+    ),
+    Offered(
+        name="wait_for_call",
+        title="Wait for a tool call",
+        about=(
+            "Wait until a tool call has ended and read it, or read it as it stands after `wait` seconds. Giving up "
+            "waiting does not stop the call. A call in awaiting_approval waits for a person, who answers elsewhere."
+        ),
+        arguments=WaitForCall,
+        run=wait_for_call,
+        answers=CALL,
+    ),
+    Offered(
+        name="cancel_call",
+        title="Cancel a tool call",
+        about="Stop a call that has not ended. Cancelling twice is cancelling once; what has ended otherwise stays so.",
+        arguments=CancelCall,
+        run=cancel_call,
+        answers=CALL,
+        reads=False,
+        destroys=True,
+    ),
+)

@@ -1,0 +1,89 @@
+"""Calls and sessions as MCP resources: JSON to be attached to a conversation, `callslip://calls/{id}` and its like."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote, unquote
+
+from mcp_types import (
+    ListResourcesResult,
+    ListResourceTemplatesResult,
+    PaginatedRequestParams,
+    ReadResourceRequestParams,
+    ReadResourceResult,
+    Resource,
+    ResourceTemplate,
+    TextResourceContents,
+)
+
+from callslip import codec
+from callslip.errors import NotFound
+from callslip.http.calls import find
+from callslip.http.visit import Visit
+from callslip.mcp.answers import Json, plain_json
+from callslip.mcp.call_tools import ListCalls, page, shown
+from callslip.outward import call_out, session_out
+from callslip.rows import CallRow
+
+JSON = "application/json"
+RECENT = 50
+URI = re.compile(r"callslip://(calls|sessions)/([^/?#]+)")
+TEMPLATES = (
+    ResourceTemplate(
+        name="call",
+        title="A tool call",
+        uri_template="callslip://calls/{id}",
+        description="A recorded tool call by its id (exec_...): state, arguments, progress, output.",
+        mime_type=JSON,
+    ),
+    ResourceTemplate(
+        name="session",
+        title="A session",
+        uri_template="callslip://sessions/{name}",
+        description="A recorded session by its name, with its newest tool calls.",
+        mime_type=JSON,
+    ),
+)
+
+
+async def listed(visit: Visit, params: PaginatedRequestParams | None) -> ListResourcesResult:
+    """The calls that they may read, newest first."""
+    await visit.admit(None, "read")
+    rows, cursor = await page(visit, ListCalls(limit=RECENT, cursor=(params.cursor if params else None) or ""))
+    return ListResourcesResult(resources=[_resource(row) for row in rows], next_cursor=cursor or None)
+
+
+def _resource(row: CallRow) -> Resource:
+    return Resource(
+        name=row.id,
+        title=row.title or row.tool or row.id,
+        uri=f"callslip://calls/{row.id}",
+        description=f"{row.tool or 'a call'} in session {row.session}: {row.state}",
+        mime_type=JSON,
+    )
+
+
+async def templates() -> ListResourceTemplatesResult:
+    return ListResourceTemplatesResult(resource_templates=list(TEMPLATES))
+
+
+async def read(visit: Visit, params: ReadResourceRequestParams) -> ReadResourceResult:
+    """One of them as it stands."""
+    known = URI.fullmatch(params.uri)
+    if known is None:
+        raise NotFound(f"no resource {params.uri!r}")
+    name = unquote(known[2])
+    made = await (_call(visit, name) if known[1] == "calls" else _session(visit, name))
+    text = codec.encode(made).decode()
+    return ReadResourceResult(contents=[TextResourceContents(uri=params.uri, mime_type=JSON, text=text)])
+
+
+async def _call(visit: Visit, given: str) -> Json:
+    return await shown(visit, await find(visit, given, "", "read"))
+
+
+async def _session(visit: Visit, name: str) -> Json:
+    row = await visit.session(name, "read")
+    rows, cursor = await page(visit, ListCalls(session=name, limit=RECENT))
+    calls = [{**plain_json(call_out(one)), "uri": f"callslip://calls/{quote(one.id, safe='')}"} for one in rows]
+    return {**plain_json(session_out(row)), "newest": calls, "cursor": cursor}
