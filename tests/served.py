@@ -51,11 +51,11 @@ def with_ledger(path: Path, work: Callable[[Ledger], Awaitable[Any]]) -> Any:
 class Process:
     """A command under way, with every line of what it says as it says it."""
 
-    def __init__(self, *arguments: str, env: dict[str, str] | None = None) -> None:
+    def __init__(self, *arguments: str, env: dict[str, str] | None = None, program: str = "") -> None:
         self.out: list[str] = []
         self.err: list[str] = []
         self._popen = subprocess.Popen(
-            command(*arguments),
+            [sys.executable, program, *arguments] if program else command(*arguments),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -106,9 +106,9 @@ def _read(pipe: Any, lines: list[str]) -> None:
 
 
 @contextlib.contextmanager
-def process(*arguments: str, env: dict[str, str] | None = None) -> Generator[Process]:
-    """A command that is gone when the block ends."""
-    made = Process(*arguments, env=env)
+def process(*arguments: str, env: dict[str, str] | None = None, program: str = "") -> Generator[Process]:
+    """A command, or another program, that is gone when the block ends."""
+    made = Process(*arguments, env=env, program=program)
     try:
         yield made
     finally:

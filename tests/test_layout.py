@@ -20,7 +20,7 @@ LONGEST = 400
 # Lowest first. A module imports from its own layer and from those above it in this list, never from one below.
 # `callslip` is the package itself, which hands out the public names.
 LAYERS: dict[str, set[str]] = {
-    "values": {"ids", "errors", "settings", "codec", "events", "rows", "words", "schemas", "patterns", "outward"},
+    "values": {"ids", "errors", "settings", "codec", "events", "rows", "words", "schemas", "patterns", "outward", "place", "remote"},
     "rules": {"lifecycle", "text", "entries"},
     "projection": {"board", "fold", "fold_calls", "project", "redact", "witness"},
     "ledger": {
@@ -43,7 +43,7 @@ LAYERS: dict[str, set[str]] = {
         "verify",
     },
     "ways in and out": {"formats", "agent", "approvals", "commands"},
-    "edges": {"wrap", "http", "mcp", "cli", "web", "otel", "demo", "callslip", "__main__"},
+    "edges": {"wrap", "http", "mcp", "cli", "web", "otel", "demo", "worker", "callslip", "__main__"},
 }
 RANK = {name: rank for rank, names in enumerate(LAYERS.values()) for name in names}
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from callslip.call import Call
+    from callslip.commands import Commands
     from callslip.door import Blocking as blocking
     from callslip.errors import CallslipError
     from callslip.formats.rows import format_messages_to_vercel
@@ -18,14 +19,17 @@ if TYPE_CHECKING:
     from callslip.ledger import open_ledger as open
     from callslip.session import Session
     from callslip.settings import Settings
+    from callslip.worker import Worker
 
 __version__ = "0.1.0"
 __all__ = [
     "Call",
     "CallslipError",
+    "Commands",
     "Ledger",
     "Session",
     "Settings",
+    "Worker",
     "asgi",
     "blocking",
     "chat",
@@ -42,6 +46,8 @@ _WHERE = {
     "Session": ("callslip.session", "Session"),
     "Call": ("callslip.call", "Call"),
     "Settings": ("callslip.settings", "Settings"),
+    "Commands": ("callslip.commands", "Commands"),
+    "Worker": ("callslip.worker", "Worker"),
     "format_messages_to_vercel": ("callslip.formats.rows", "format_messages_to_vercel"),
     "CallslipError": ("callslip.errors", "CallslipError"),
 }

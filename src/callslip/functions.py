@@ -8,11 +8,18 @@ import functools
 import inspect
 import types
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Literal, Protocol, TypeAlias, Union, cast, get_args, get_origin
 
 from callslip import codec, schemas
-from callslip.call import Call
+
+
+class Tells(Protocol):
+    """Whatever takes the pieces that a generator gives before its end."""
+
+    async def progress(self, text: str = "") -> None:
+        """Tell more while it runs."""
+        ...
 
 
 def bound_to(
@@ -98,8 +105,15 @@ def _annotated(annotation: Any) -> dict[str, Any]:
     return {"type": word, **last}
 
 
-async def result_of(function: Callable[..., Any], given: inspect.BoundArguments, call: Call) -> Any:
-    """Run a function of any kind; a sync one in a thread, so that the loop goes on."""
+Apart: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Runs something beside the loop, and gives its result."""
+
+
+async def result_of(
+    function: Callable[..., Any], given: inspect.BoundArguments, call: Tells, apart: Apart | None = None
+) -> Any:
+    """Run a function of any kind; a sync one in a thread, so that the loop goes on: in `apart`, if that is given."""
+    in_thread = functools.partial(_in_thread, apart or asyncio.to_thread)
     run = functools.partial(function, *given.args, **given.kwargs)
     last: Any = None
     if inspect.isasyncgenfunction(function):
@@ -109,24 +123,24 @@ async def result_of(function: Callable[..., Any], given: inspect.BoundArguments,
         return last
     if inspect.isgeneratorfunction(function):
         generator = run()
-        while (item := await _in_thread(functools.partial(next, generator, _DONE))) is not _DONE:
+        while (item := await in_thread(functools.partial(next, generator, _DONE))) is not _DONE:
             last = item
             await call.progress(_line(item))
         return last
     if inspect.iscoroutinefunction(function):
         return await run()
-    result = await _in_thread(run)
+    result = await in_thread(run)
     return await result if inspect.isawaitable(result) else result
 
 
-async def _in_thread(run: Callable[[], Any]) -> Any:
+async def _in_thread(apart: Apart, run: Callable[[], Any]) -> Any:
     def told() -> Any:
         try:
             return run()
         except StopIteration as error:  # No future can hold it: whoever waits would wait for ever.
             raise RuntimeError(f"the function raised StopIteration: {error}") from error
 
-    return await asyncio.to_thread(told)
+    return await apart(told)
 
 
 _DONE = object()

@@ -98,6 +98,18 @@ def _approvals(facts: Facts) -> str:
     )
 
 
+def _commands(facts: Facts) -> str:
+    told = [
+        f"{client}  " + ", ".join(f"{count} {state}" for state, count in states.items())
+        for client, states in facts["commands"].items()
+    ]
+    return "\n".join(told) or "none is pending"
+
+
+def _executors(facts: Facts) -> str:
+    return "\n".join(f"{name}  asked {ago(at)}" for name, at in facts["executors"].items()) or "none has ever asked"
+
+
 def _settings(facts: Facts) -> str:
     return ", ".join(f"{name} {value}" for name, value in facts["settings"].items())
 
@@ -136,6 +148,8 @@ _LINES: tuple[tuple[str, Callable[[Facts], str]], ...] = (
     ("blobs", _blobs),
     ("open", _open),
     ("approvals", _approvals),
+    ("commands", _commands),
+    ("executors", _executors),
     ("settings", _settings),
 )
 

@@ -6,16 +6,17 @@ import os
 import platform
 import shutil
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 import apsw
 import msgspec
 
 from callslip import __version__
+from callslip.cli.examine_commands import Finding, Queues, about_commands
 from callslip.cli.phrases import ago, size, span
-from callslip.cli.place import Place
 from callslip.errors import CallslipError, TooNew
 from callslip.liveness import is_dead, is_here
+from callslip.place import Place
 from callslip.rows import ApprovalRow, CallRow, OwnerRow
 from callslip.settings import Settings
 from callslip.store import sqlite_file
@@ -31,15 +32,6 @@ Facts = dict[str, Any]
 BIG_WAL = 64 * 2**20
 LITTLE_ROOM = 200 * 2**20
 NEIGHBOURS = ("-wal", "-shm", "-queue", "-work")
-
-
-class Finding(NamedTuple):
-    """Something odd. A `problem` needs somebody; a `note` may be as it should."""
-
-    level: str
-    what: str
-    cause: str
-    advice: str
 
 
 Examined = tuple[Facts, list[Finding]]
@@ -182,11 +174,16 @@ async def _calls(place: Place, facts: Facts, findings: list[Finding]) -> None:
         asked = await store.approvals(state="pending", limit=10_000)
         facts["open"] = [_open(row, owners, now) for row in rows]
         facts["approvals"] = [_asked(row) for row in asked]
+        failed = await store.failed_commands("", Settings().failed_window)
+        queues = Queues([row for row in rows if row.client], failed, await store.executors(), now)
     finally:
         await store.close()
+    facts["commands"] = queues.counts()
+    facts["executors"] = queues.executors
     for row in rows:
         findings += _about_call(row, owners, now, read_only=facts["access"] == "read only")
     findings += [_about_request(row, now) for row in asked]
+    findings += about_commands(queues, Settings())
 
 
 def _open(row: CallRow, owners: dict[str, OwnerRow], now: int) -> Facts:
@@ -230,7 +227,8 @@ def _about_call(row: CallRow, owners: dict[str, OwnerRow], now: int, *, read_onl
         return []
     what = f"call {row.id} is {row.state}, but {_owner(row, owners, now)}"
     cause = "its process ended without closing the ledger" if row.owner else "nothing more was heard of it"
-    advice = "any command that opens the ledger ends it as lost within seconds (`callslip ls`)"
+    ends = "gives it to another worker" if row.client and row.idempotent else "ends it as lost"
+    advice = f"any command that opens the ledger {ends} within seconds (`callslip ls`)"
     if read_only:
         advice = "it stays so until somebody who may write opens the ledger"
     return [Finding("note", what, cause, advice)]

@@ -15,14 +15,6 @@ OK, FAILED, USAGE, NOT_FOUND, DENIED, ENDED, UNREACHABLE = range(7)
 TIMED_OUT, INTERRUPTED, PIPE_CLOSED, TERMINATED = 124, 130, 141, 143
 
 
-class Unreachable(errors.CallslipError):
-    """The server does not answer, or what answers is no server of ours."""
-
-
-class NotAdmitted(errors.CallslipError):
-    """The server asks for a token, or does not know the one that it was given."""
-
-
 MEANING: dict[int, str] = {
     OK: "it went well; the call completed",
     FAILED: "the call failed, problems were found, or the ledger could not do it",
@@ -53,8 +45,8 @@ _STATUS: tuple[tuple[type[BaseException], int], ...] = (
     (errors.Gone, NOT_FOUND),
     (errors.Denied, DENIED),
     (errors.Refused, USAGE),
-    (NotAdmitted, USAGE),
-    (Unreachable, UNREACHABLE),
+    (errors.NotAdmitted, USAGE),
+    (errors.Unreachable, UNREACHABLE),
     (TimeoutError, TIMED_OUT),
     (click.Abort, INTERRUPTED),
     (KeyboardInterrupt, INTERRUPTED),

@@ -1,4 +1,4 @@
-"""`callslip ls`: sessions, or calls, the newest first."""
+"""`callslip ls`: sessions, or calls, the newest first; or the lists of commands."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 from callslip.cli import output
 from callslip.cli.ids import ID
 from callslip.cli.place import db_option, json_option, place, wants_json, with_ledger
+from callslip.cli.reach import SERVER, server_options
 from callslip.cli.rows import call_json, session_json
 from callslip.lifecycle import OPEN, TRANSITIONS
 
@@ -30,14 +31,26 @@ STATES = [state for state in TRANSITIONS if state != "none"]
     type=click.Choice(["open", *STATES]),
     help="Only calls in this state; may be given several times. Without a session: calls of all sessions.",
 )
+@click.option("--commands", is_flag=True, help="Commands instead: pending, completed in the last minute, failed.")
+@click.option("--client", type=ID, metavar="NAME", help="With --commands: only those for this client.")
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many.")
+@server_options
 @db_option
 @json_option
-def ls(session: str | None, states: Sequence[str], limit: int) -> None:
+def ls(session: str | None, states: Sequence[str], commands: bool, client: str | None, limit: int) -> None:
     """List sessions, or the calls of one.
 
-    The newest come first. With --json each line is one JSON object.
+    The newest come first. With --json each line is one JSON object; of commands it is one with three lists, pending,
+    completed and failed. Only commands can be asked of a server.
     """
+    if commands:
+        if session or states:
+            raise click.UsageError("--commands are of all sessions and states")
+        from callslip.cli.submitting import list_commands
+
+        return list_commands(client or "", limit)
+    if client or SERVER in click.get_current_context().meta:
+        raise click.UsageError("--client and --server are for --commands")
     wanted = [state for given in states for state in (sorted(OPEN) if given == "open" else (given,))]
     if session or wanted:
         with_ledger(lambda ledger: _calls(ledger, session or "", wanted, limit))

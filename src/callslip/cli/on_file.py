@@ -14,6 +14,7 @@ from callslip.callview import call_entry
 from callslip.cli import ids, pieces
 from callslip.cli.reach import Json, News, Session
 from callslip.cli.rows import approval_json, call_json
+from callslip.commands import Commands
 from callslip.errors import Conflict, Gone, SlowReader
 from callslip.events import CallCancelled
 from callslip.fold import State
@@ -33,8 +34,9 @@ def opened(url: str, flags: str) -> Generator[OnFile]:
     """The ledger of a file, open as long as the block lasts."""
     with asyncio.Runner() as runner:
         ledger = runner.run(open_ledger(url))
-        with _at_last(lambda: runner.run(ledger.close())):
-            yield OnFile(runner, ledger, flags)
+        reach = OnFile(runner, ledger, flags)
+        with _at_last(lambda: runner.run(reach.close())):
+            yield reach
 
 
 @contextlib.contextmanager
@@ -61,9 +63,15 @@ class OnFile:
         self.flags = flags
         self._runner = runner
         self._ledger = ledger
+        self._commands = Commands(ledger)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(work)
+
+    async def close(self) -> None:
+        """Close the ledger."""
+        await self._commands.close()
+        await self._ledger.close()
 
     def _each(self, items: AsyncGenerator[T]) -> Generator[T]:
         """What an async generator gives, one by one."""
@@ -127,6 +135,21 @@ class OnFile:
             await self._ledger.append(row.session, [CallCancelled(call=row.id, reason=told)], source=SOURCE)
             row = await self._ledger.find_call(row.id)
         return await self._shown(row)
+
+    def submit(self, order: Json) -> Json:
+        made = self._run(self._commands.register(**order))
+        return {"status": "queued", "correlation_id": made.correlation_id}
+
+    def command(self, call: str) -> Json:
+        return msgspec.to_builtins(self._run(self._commands.get(call)))
+
+    def commands(self, client: str, limit: int) -> Json:
+        return msgspec.to_builtins(self._run(self._listed(client, limit)))
+
+    async def _listed(self, client: str, limit: int) -> Json:
+        commands = self._commands
+        lists = {"pending": commands.pending, "completed": commands.completed, "failed": commands.failed}
+        return {name: await found(client, limit) for name, found in lists.items()}
 
     def wait(self, call: str, timeout: float | None) -> Json:
         return self._run(self._waited(call, timeout))

@@ -12,10 +12,10 @@ from urllib.parse import quote
 import msgspec
 
 from callslip.cli import output, pieces
-from callslip.cli.exits import STATES, Unreachable
+from callslip.cli.exits import STATES
 from callslip.cli.reach import Json, News, Session, only
 from callslip.cli.remote import Remote
-from callslip.errors import CallslipError, Conflict, Gone, NotFound, Refused
+from callslip.errors import CallslipError, Conflict, Gone, NotFound, Refused, Unreachable
 from callslip.formats import registry
 
 MOST = 1000
@@ -118,6 +118,15 @@ class OnServer:
             if "state" not in ended:
                 raise
             return ended
+
+    def submit(self, order: Json) -> Json:
+        return self._remote.post("/v1/calls", order)
+
+    def command(self, call: str) -> Json:
+        return self._remote.get(_path("calls", call), {"format": "command"})
+
+    def commands(self, client: str, limit: int) -> Json:
+        return self._remote.get("/v1/commands", {"client": client, "limit": min(limit, MOST)})
 
     def wait(self, call: str, timeout: float | None) -> Json:
         end = None if timeout is None else time.monotonic() + timeout

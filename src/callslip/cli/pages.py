@@ -75,16 +75,21 @@ def _call_facts(row: CallRow, entry: Json) -> Iterable[Fact]:
     if row.title:
         yield "title", row.title
     if row.shown != row.id:
-        yield "agent's id", row.shown
+        yield "own id" if row.client else "agent's id", row.shown
     place = [row.session, f"turn {row.turn}" if row.turn else "", f"entry {row.entry}"]
     yield "session", "  ".join(part for part in place if part)
     if row.source:
         yield "source", row.source
+    if row.client:
+        told = f"given out {row.attempt} times" if row.attempt > 1 else ""
+        yield "client", "  ".join(part for part in (row.client, "idempotent" if row.idempotent else "", told) if part)
     if row.worker:
         yield "worker", row.worker
     yield "begun", f"{phrases.day(row.created_at)} {phrases.clock(row.created_at)}  ({phrases.ago(row.created_at)})"
     if row.started_at:
         yield "started", phrases.clock(row.started_at)
+    if row.client and row.deadline and not row.ended_at:
+        yield "expires", f"{phrases.clock(row.deadline)}  ({phrases.ago(row.deadline)})"
     if row.ended_at:
         took = phrases.took(row.started_at or row.created_at, row.ended_at)
         yield "ended", phrases.clock(row.ended_at) + (f"  (after {took})" if took else "")

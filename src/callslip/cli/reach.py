@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 import click
 import msgspec
 
-from callslip.cli.exits import NotAdmitted, Unreachable
-from callslip.cli.place import DB, Place, data_folder, place
-from callslip.errors import Ambiguous, NotFound
+from callslip.cli.place import DB, place
+from callslip.errors import Ambiguous, NotAdmitted, NotFound, Unreachable
+from callslip.place import Place, data_folder
 
 if TYPE_CHECKING:
-    from callslip.cli.remote import Address
+    from callslip.remote import Address
 
 F = TypeVar("F", bound=Callable[..., Any])
 Json = dict[str, Any]
@@ -75,6 +75,18 @@ class Reach(Protocol):
         """Stop a call, unless it has ended; the call as it stands then."""
         ...
 
+    def submit(self, order: Json) -> Json:
+        """Queue a command, given and answered as `POST /v1/calls` has it (S3.1)."""
+        ...
+
+    def command(self, call: str) -> Json:
+        """How a command stands (S3.2)."""
+        ...
+
+    def commands(self, client: str, limit: int) -> Json:
+        """The lists of commands: pending, completed, failed (S3.5)."""
+        ...
+
     def wait(self, call: str, timeout: float | None) -> Json:
         """The call, with its entry as `toolCall`, once it has ended; TimeoutError if it takes longer."""
         ...
@@ -113,8 +125,11 @@ def server_options(command: F) -> F:
 
 
 @contextlib.contextmanager
-def reached(*, answers: bool = False) -> Generator[Reach]:
-    """What this command line means. With `answers` a person's own token is asked for where a server runs."""
+def reached(*, answers: bool = False, create: bool = False) -> Generator[Reach]:
+    """What this command line means. With `answers` a person's own token is asked for where a server runs.
+
+    With `create` a ledger that is not there yet is made.
+    """
     address = _address()
     if address is not None:
         with _on_server(address, _token(address, answers, f"--server {address.url}")) as reach:
@@ -123,10 +138,10 @@ def reached(*, answers: bool = False) -> Generator[Reach]:
     meant = place()
     running = running_server(meant) if answers else None
     if running is None:
-        with _on_file(meant) as reach:
+        with _on_file(meant, create) as reach:
             yield reach
         return
-    from callslip.cli.remote import read_address
+    from callslip.remote import read_address
 
     address = read_address(running.url, server_file(meant))
     token = _token(address, True, f"a server runs for this ledger at {running.url} (process {running.pid})")
@@ -135,7 +150,7 @@ def reached(*, answers: bool = False) -> Generator[Reach]:
 
 
 def _address() -> Address | None:
-    from callslip.cli.remote import read_address
+    from callslip.remote import read_address
 
     known = click.get_current_context().meta
     if known.get(SERVER):
@@ -147,8 +162,8 @@ def _address() -> Address | None:
 
 
 @contextlib.contextmanager
-def _on_file(meant: Place) -> Generator[Reach]:
-    meant.require()
+def _on_file(meant: Place, create: bool) -> Generator[Reach]:
+    meant.prepare() if create and meant.path else meant.require()
     from callslip.cli.on_file import opened
 
     flags = f" --db {shlex.quote(meant.path)}" if meant.said_by == "--db" else ""

@@ -9,21 +9,17 @@ from __future__ import annotations
 import contextlib
 import http.client
 import ssl
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any, NamedTuple
-from urllib.parse import parse_qs, quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
-import click
 import msgspec
 
-from callslip import errors
-from callslip.cli.exits import NotAdmitted, Unreachable
+from callslip.remote import PATIENCE, Address, error_of, lost, stranger
 
 Json = dict[str, Any]
 Query = Mapping[str, Any]
 
-PATIENCE = 30.0
-"""Seconds without a byte after which a connection counts as lost. A stream says something every 15."""
 PIECE = 65536
 
 
@@ -33,41 +29,6 @@ class Frame(NamedTuple):
     event: str
     id: str
     data: bytes
-
-
-class Address(NamedTuple):
-    """Where a server is, and the token that its address brought along."""
-
-    scheme: str
-    host: str
-    port: int
-    path: str
-    token: str
-
-    @property
-    def url(self) -> str:
-        """The address without the token, as one may say it aloud."""
-        named = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{named}:{self.port}{self.path}"
-
-    @property
-    def local(self) -> bool:
-        """Whether it is on this machine."""
-        return self.host in ("localhost", "::1") or self.host.startswith("127.")
-
-
-def read_address(given: str, said_by: str) -> Address:
-    """The address of a server as a person gives it, also with `?token=` as `serve` prints it."""
-    try:
-        parts = urlsplit(given)
-        port = parts.port
-    except ValueError:
-        parts, port = urlsplit(""), None
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
-        raise click.UsageError(f"{said_by}: not the address of a server; write it as http://127.0.0.1:7890")
-    tokens = parse_qs(parts.query).get("token", [""])
-    default = 443 if parts.scheme == "https" else 80
-    return Address(parts.scheme, parts.hostname, port or default, parts.path.rstrip("/"), tokens[0])
 
 
 class Remote:
@@ -99,7 +60,7 @@ class Remote:
         headers = {"accept": "text/event-stream"} | ({"last-event-id": last} if last else {})
         with self._asked("GET", path, query, headers) as answer:
             if not answer.headers.get("content-type", "").startswith("text/event-stream"):
-                raise _stranger(self.url)
+                raise stranger(self.url)
             yield Frame("", last, b"")  # It is there.
             yield from _frames(_pieces(self.url, answer), last)
 
@@ -123,7 +84,7 @@ class Remote:
                 answer = connection.getresponse()
                 problem = None if answer.status < 300 else answer.read()
             if problem is not None:
-                raise _error(self.url, answer, problem)
+                raise error_of(self.url, answer.status, problem)
             yield answer
         finally:
             connection.close()
@@ -141,8 +102,7 @@ def _lost_is_unreachable(url: str) -> Generator[None]:
     try:
         yield
     except (OSError, http.client.HTTPException) as error:
-        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise Unreachable(f"no server can be reached at {url}: {why}") from error
+        raise lost(url, error) from error
 
 
 def _pieces(url: str, answer: http.client.HTTPResponse) -> Iterator[bytes]:
@@ -159,11 +119,7 @@ def _json(url: str, answer: http.client.HTTPResponse) -> Any:
     try:
         return msgspec.json.decode(body)
     except msgspec.DecodeError:
-        raise _stranger(url) from None
-
-
-def _stranger(url: str) -> Unreachable:
-    return Unreachable(f"what answers at {url} is no callslip server")
+        raise stranger(url) from None
 
 
 def _frames(pieces: Iterator[bytes], last: str) -> Iterator[Frame]:
@@ -192,59 +148,3 @@ def _lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
         for line in rest:
             yield b"".join(begun).removesuffix(b"\r")
             begun = [line]
-
-
-# Problems
-
-
-class _Problem(msgspec.Struct):
-    type: str = ""
-    detail: str = ""
-    title: str = ""
-    field: str = ""
-    limit: int | None = None
-    low: int = 0
-    current: Any = None
-
-
-def _refused(said: _Problem) -> errors.CallslipError:
-    """The server's words begin with the field and end with the limit, as ours do."""
-    told = said.detail.removeprefix(f"{said.field}: ").removesuffix(f" (limit {said.limit})")
-    return errors.Refused(said.field or "request", told, said.limit)
-
-
-_KINDS: dict[str, Callable[[_Problem], errors.CallslipError]] = {
-    "unknown": lambda said: NotAdmitted(f"{said.detail}; give a token with --token or CALLSLIP_TOKEN"),
-    "forbidden": lambda said: errors.CallslipError(said.detail),
-    "ambiguous": lambda said: errors.Ambiguous(said.detail, said.current),
-    "conflict": lambda said: errors.Conflict(said.detail, said.current),
-    "illegal": lambda said: errors.Illegal(said.detail),
-    "not-found": lambda said: errors.NotFound(said.detail),
-    "gone": lambda said: _Gone(said.detail, said.low),
-    "refused": _refused,
-    "read-only": lambda said: errors.ReadOnly(said.detail),
-    "full": lambda said: errors.StoreFull(said.detail),
-    "busy": lambda said: Unreachable(said.detail),
-}
-
-
-class _Gone(errors.Gone):
-    """In the server's words: it knows the cursor."""
-
-    def __init__(self, told: str, low: int) -> None:
-        super().__init__(0, low)
-        self.args = (told,)
-
-
-def _error(url: str, answer: http.client.HTTPResponse, body: bytes) -> errors.CallslipError:
-    """The exception that a problem document stands for."""
-    try:
-        said = msgspec.json.decode(body, type=_Problem)
-    except (msgspec.DecodeError, msgspec.ValidationError):
-        return _stranger(url)
-    prefix, _, kind = said.type.rpartition(":")
-    if prefix != "urn:callslip":
-        return _stranger(url)
-    if kind in _KINDS:
-        return _KINDS[kind](said)
-    return errors.StoreError(said.detail or f"the server failed ({answer.status})")

@@ -17,9 +17,10 @@ import click
 import msgspec
 
 from callslip.cli import exits, output
-from callslip.cli.place import Place, data_folder, db_option, json_option, place, wants_json
+from callslip.cli.place import db_option, json_option, place, wants_json
 from callslip.cli.reach import Running, running_server, server_file
 from callslip.errors import Refused, StoreError
+from callslip.place import Place, data_folder
 
 if TYPE_CHECKING:
     import uvicorn

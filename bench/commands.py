@@ -1,0 +1,160 @@
+"""Commands: the round trip through a server, the index of those that are pending, and what polling costs who writes.
+
+The limit of the round trip is the same exchange over HTTP with a dict behind it; the peers are task queues in their own
+usual setup. `python bench/commands.py` runs it by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import apsw
+import exchange
+import pending
+import polling
+import queues
+from measure import say
+
+ROUNDS, TRIPS = 5, 200
+WARM = 30
+EVERY = 2.0
+"""How often whoever is not woken asks, as the seed of all this did."""
+
+
+def middle(times: list[float]) -> float:
+    return sorted(times)[len(times) // 2]
+
+
+def told(times: list[float]) -> str:
+    ordered = sorted(times)
+    return f"{middle(ordered) * 1e3:.2f} / {ordered[int(len(ordered) * 0.99)] * 1e3:.2f} ms"
+
+
+# Round trips
+
+
+class Trips:
+    """The quietest of several rounds of one way to go, and the processor that the server used for one, at the least."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+        self.processor = math.inf
+
+    def round(self, place: exchange.Place, one: Any, trips: int) -> None:
+        with contextlib.closing(place.client()) as client:
+            exchange.timed(client, exchange.trip, WARM)
+            before = place.processor()
+            times = exchange.timed(client, one, trips)
+            self.processor = min(self.processor, (place.processor() - before) / trips)
+        if not self.times or self.middle > middle(times):
+            self.times = times
+
+    @property
+    def middle(self) -> float:
+        return middle(self.times)
+
+
+def _by_turns(places: list[exchange.Place], one: Any) -> list[Trips]:
+    """By turns, and each round with a connection of its own: one that idles meanwhile would be closed."""
+    made = [Trips() for _ in places]
+    for _ in range(ROUNDS):
+        for place, trips in zip(places, made, strict=True):
+            trips.round(place, one, TRIPS)
+    return made
+
+
+def _commit(path: Path) -> float:
+    """Seconds of one commit by bare SQLite that is on the disk, in the quietest of as many rounds."""
+    with contextlib.closing(apsw.Connection(str(path))) as connection:
+        for statement in ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", "CREATE TABLE e (b BLOB)"):
+            connection.execute(statement)
+        times: list[float] = []
+        for _ in range(ROUNDS * TRIPS):
+            start = time.perf_counter()
+            connection.execute("INSERT INTO e VALUES (?)", (b"x" * 300,))
+            times.append(time.perf_counter() - start)
+    return middle(_quietest(times))
+
+
+def _bench_trips(folder: Path) -> float:
+    """The seconds of ours, at the median."""
+    print(f"commands: submitted, claimed, completed, the waiter woken; p50 / p99 of {TRIPS}, durable at FULL")
+    with contextlib.ExitStack() as stack:
+        places: list[exchange.Place] = []
+        for name, command in (("plain", exchange.PLAIN), ("ours", exchange.callslip(folder, "trips"))):
+            places.append(stack.enter_context(exchange.served(command, folder / f"{name}.log")))
+            stack.enter_context(exchange.executing(places[-1]))
+        plain, ours = _by_turns(places, exchange.trip)
+        plain_in_two, in_two = _by_turns(places, exchange.trip_in_two)
+        asking = Trips()
+        asking.round(places[1], exchange.trip_by_asking, 2)
+    commit = _commit(folder / "bare.db")
+    say("the same requests with a dict behind them (the limit)", told(plain.times))
+    say("ours, awaited by the request that submits", told(ours.times))
+    say("  to the limit", f"{ours.middle / plain.middle:.2f}x", "<= 3x")
+    floor = plain.middle + 3 * commit
+    say("  to the limit and three bare commits", f"{ours.middle / floor:.2f}x  ({commit * 1e3:.2f} ms each)")
+    used = f"({ours.processor * 1e3:.2f} / {plain.processor * 1e3:.2f} ms)"
+    say("  processor of the server, to the limit", f"{ours.processor / plain.processor:.2f}x  {used}")
+    say("ours, submitted and then awaited", told(in_two.times))
+    say("  to the limit", f"{in_two.middle / plain_in_two.middle:.2f}x  ({told(plain_in_two.times)})", "<= 3x")
+    say(
+        f"asking every {EVERY:g} s, to ours", f"{asking.middle / ours.middle:,.0f}x  ({asking.middle:.2f} s)", ">= 100x"
+    )
+    return ours.middle
+
+
+def _quietest(times: list[float]) -> list[float]:
+    """Of as many rounds as ours had, the quietest, too."""
+    return min((times[start : start + TRIPS] for start in range(0, len(times), TRIPS)), key=middle)
+
+
+def _bench_others(folder: Path, ours: float) -> None:
+    if why := queues.missing():
+        print(f"  {why}")
+        return
+    for what, options in (("Redis as it comes", queues.AS_IT_COMES), ("Redis durable, too", queues.DURABLE)):
+        place = folder / what.replace(" ", "-")
+        place.mkdir()
+        for name in queues.NAMES:
+            try:
+                made = queues.trips(name, ROUNDS * TRIPS, place, options)
+            except (OSError, RuntimeError, ValueError) as error:
+                print(f"  {name} is left out: {error}")
+                continue
+            for variant, times in ((variant, _quietest(all_times)) for variant, all_times in made.items()):
+                say(f"{variant}, {what}, to ours", f"{middle(times) / ours:.1f}x  ({told(times)})", "> 1x")
+
+
+# The rest
+
+
+def _bench_pending() -> None:
+    print(f"commands: {pending.MANY:,} pending in one process")
+    for line in pending.figures():
+        say(*line)
+
+
+def _bench_polling(folder: Path) -> None:
+    print(f"commands: {polling.PACE:,} questions a second about pending ones, and what is written meanwhile at FULL")
+    for line in polling.figures(folder):
+        say(*line)
+
+
+def bench_commands() -> None:
+    with tempfile.TemporaryDirectory(dir=os.environ.get("CALLSLIP_BENCH_DIR")) as made:
+        folder = Path(made)
+        ours = _bench_trips(folder)
+        _bench_others(folder, ours)
+        _bench_pending()
+        _bench_polling(folder)
+
+
+if __name__ == "__main__":
+    bench_commands()
