@@ -111,6 +111,24 @@ class Ledger:
             if len(self._names) >= MANY:
                 self._names.clear()
             self._names.add(session_name(session))
+        return await self.decided(
+            drafts,
+            lambda unit, admitted, how: decide.write(unit, session, admitted, how),
+            source=source,
+            owner=owner,
+            strict=strict,
+        )
+
+    async def decided(
+        self,
+        drafts: Sequence[Event | Draft],
+        work: Callable[[Unit, list[Draft], How], T],
+        *,
+        source: str,
+        owner: str = "",
+        strict: bool = True,
+    ) -> T:
+        """What a decision over some drafts, once they are admitted, came to. It is made in one transaction."""
         admit = self._intake.admit
         admitted = [admit(draft) for draft in drafts]
         large: dict[str, tuple[bytes, str]] = {}
@@ -121,15 +139,7 @@ class Ledger:
         if owner and self._owned.get(owner, 0.0) < time.monotonic():
             await self._renew(owner)
         if large:
-            return await self._with_large(lambda unit: decide.write(unit, session, admitted, how), large)
-        return await self.store.transact(lambda unit: decide.write(unit, session, admitted, how))
-
-    async def decided(
-        self, drafts: Sequence[Event | Draft], work: Callable[[Unit, list[Draft], How], T], *, source: str
-    ) -> T:
-        """Decide about small drafts together with more than one write takes, all or none."""
-        admitted = [self._intake.admit(draft) for draft in drafts]
-        how = self.how(source=source, strict=True)
+            return await self._with_large(lambda unit: work(unit, admitted, how), large)
         return await self.store.transact(lambda unit: work(unit, admitted, how))
 
     async def _with_large(self, write: Callable[[Unit], T], large: dict[str, tuple[bytes, str]]) -> T:

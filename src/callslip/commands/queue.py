@@ -93,12 +93,13 @@ class Commands:
             raise Refused("approve", f"is {approve!r}, not 'ask'")
         if correlation_id:
             key = key or f"command {_own(correlation_id)}"
+        params = None if params is None else codec.check(params, "params")
         proposal = ev.CallProposed(
             call="new:1",
             aliases=(Alias(NAMESPACE, correlation_id),) if correlation_id else (),
             tool_name=action,
             title=title or UNSET,
-            input=UNSET if params is None else codec.check(params, "params"),
+            input=UNSET if params is None else params,
             scope="detached",
             client=client,
             timeout=self._milliseconds(timeout, self._settings.command_timeout, "timeout"),

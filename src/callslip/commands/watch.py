@@ -36,7 +36,7 @@ class Watch:
         self._how = ledger.how(source="callslip", strict=True)
         self._lines: Lines = {}
         self._last = -1
-        self._loading = self._again = False
+        self._loaded = self._loading = self._again = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._trusted_from = 0.0
@@ -76,12 +76,15 @@ class Watch:
             self._apply(rows)
 
     def _apply(self, rows: list[CallRow]) -> None:
-        for row in rows:
-            if self._tracker.take(row) and row.client in self._lines:
-                self._lines[row.client].wake()
+        self._take(rows)
         self._last = rows[-1].change
         self._arm()
         self._notice()
+
+    def _take(self, rows: list[CallRow]) -> None:
+        for row in rows:
+            if self._tracker.take(row) and row.client in self._lines:
+                self._lines[row.client].wake()
 
     def _catch_up(self) -> None:
         self._again = True
@@ -94,7 +97,7 @@ class Watch:
             while self._again:
                 self._again = False
                 with contextlib.suppress(CallslipError):
-                    if not self._last:
+                    if not self._loaded:
                         await self._load_pending()
                     while rows := await self._store.commands_changed(self._last, PAGE):
                         self._apply(rows)
@@ -104,11 +107,12 @@ class Watch:
     async def _load_pending(self) -> None:
         """What stood open before: of all that has ended nobody has to be told."""
         self._last = await self._store.last_change()
-        for row in await self._store.pending_commands("", NUMBER_LIMIT):
-            self._tracker.take(row)
+        self._take(await self._store.pending_commands("", NUMBER_LIMIT))
+        self._loaded = True
         if 0 < self._tracker.next_due <= await self._store.clock():  # Nobody here has watched them run out of time.
             self._trusted_from = time.monotonic() + self._grace
         self._arm()
+        self._notice()
 
     def _notice(self) -> None:
         """While anything is open or anybody waits for work, look what other processes write."""
@@ -179,10 +183,13 @@ class Watch:
             later = await self._store.transact(lambda unit: liveness.expire_if_due(unit, name, self._how))
         except CallslipError:
             later = await self._store.clock() + 1000  # The disk may come back.
+        row = None if later else await self._store.call(name)
         if later:
             self._tracker.again(name, later)
-        elif await self._store.call(name) is None:  # Deleted with its session.
+        elif row is None:  # Deleted with its session.
             self._tracker.forget(name)
+        else:  # Retention may take its row away before it is read among the others.
+            self._take([row])
 
     async def close(self) -> None:
         """Stop."""

@@ -262,9 +262,11 @@ async def heartbeat(visit: Visit) -> Response:
 
 async def _command(visit: Visit) -> CallRow:
     """The command that is meant, of a session whose commands they may run."""
-    given = visit.request.path_params["call"]
+    given, session = visit.request.path_params["call"], visit.query(CancelQuery).session
     try:
-        row = await find(visit, given, visit.query(CancelQuery).session, "execute")
+        row = await visit.ledger.store.call(given)
+        if row is None or session not in ("", row.session):
+            row = await find(visit, given, session, "execute")
         await visit.admit(await visit.ledger.store.session(row.session))
     except NotFound:
         raise NoCommand(given) from None

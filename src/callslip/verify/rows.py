@@ -69,7 +69,7 @@ class Rows:
         self._before = set(self.tables.calls)
 
     async def _call_of(self, entry: ToolCall) -> CallRow:
-        """An entry does not tell a call's opening, deadline, or whether it may run twice: there the row is believed."""
+        """An entry does not tell a call's opening, deadline, who runs it or how often: there the row is believed."""
         kept = await self._store.call(entry.call_id) or CallRow("", "", 0)
         return CallRow(
             id=entry.call_id,
@@ -94,6 +94,8 @@ class Rows:
             deadline=kept.deadline,
             created_at=entry.at,
             started_at=entry.started_at,
+            client=kept.client,
+            timeout=kept.timeout,
         )
 
     async def _approval_of(self, entry: PermissionRequest) -> ApprovalRow:

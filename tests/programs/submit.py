@@ -1,0 +1,26 @@
+"""From another process: submits a command for each line that comes in, and tells its correlation id.
+
+submit.py URL CLIENT
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import callslip
+from callslip.commands import Commands
+
+
+async def main(url: str, client: str) -> None:
+    async with await callslip.open(url) as ledger:
+        commands = Commands(ledger)
+        print("ready", flush=True)
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            made = await commands.register(line.strip(), client=client)
+            print(made.correlation_id, flush=True)
+        await commands.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
