@@ -26,7 +26,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 import callslip
 from callslip import approvals
 from callslip import events as ev
-from callslip.commands import Claim, Command, Commands, queue, watch
+from callslip.commands import Claim, Command, Commands, claims, watch
 from callslip.errors import Conflict, NotFound, QueueFull, StaleFence, StoreError
 from callslip.ledger import Ledger
 from callslip.lifecycle import ENDS, ends
@@ -124,7 +124,7 @@ class Machine(RuleBasedStateMachine):
         self.clock = Clock()
         self.loop = Loop(self.clock)
         self.folder = tempfile.mkdtemp()
-        modules = (sqlite, sqlite_rows, sqlite_keep, watch, queue)
+        modules = (sqlite, sqlite_rows, sqlite_keep, watch, claims)
         self.patches = [mock.patch.object(module, "time", self.clock) for module in modules]
         for patch in self.patches:
             patch.start()

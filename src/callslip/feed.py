@@ -113,6 +113,7 @@ class Feed:
         self._over = asyncio.Event()
         self._watching = 0
         self._anything: set[asyncio.Future[None]] = set()
+        self._elsewhere: set[asyncio.Future[None]] = set()
         store.on_commit(self.publish)
 
     def publish(self, made: list[Stored]) -> None:
@@ -209,18 +210,25 @@ class Feed:
 
     async def change(self) -> None:
         """Return when anything was written anywhere. Only who is `watching` hears of other processes."""
+        await self._until_in(self._anything)
+
+    async def noticed(self) -> None:
+        """Return when something may have been written by others; what this process writes tells the store itself."""
+        await self._until_in(self._elsewhere)
+
+    async def _until_in(self, waiting: set[asyncio.Future[None]]) -> None:
         if self._closed:
             raise StoreError(CLOSED)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._anything.add(future)
+        waiting.add(future)
         try:
             await future
         finally:
-            self._anything.discard(future)
+            waiting.discard(future)
 
     def _changed(self, error: BaseException | None = None) -> None:
-        waiting, self._anything = self._anything, set()
-        _settle(waiting, error)
+        _settle(list(self._anything), error)
+        self._anything.clear()
 
     def _stop_noticing(self) -> None:
         noticing, self._noticing = self._noticing, None
@@ -234,6 +242,7 @@ class Feed:
                 if await self._store.changed() or self._behind:
                     self._behind = False
                     self._changed()
+                    _settle(list(self._elsewhere))
                     for channel in list(self._channels.values()):
                         self._fill_soon(channel)
 
@@ -293,3 +302,4 @@ class Feed:
         for channel in list(self._channels.values()):
             channel.close(StoreError(CLOSED))
         self._changed(StoreError(CLOSED))
+        _settle(list(self._elsewhere), StoreError(CLOSED))

@@ -10,17 +10,24 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Generator
+from itertools import islice
+
+from callslip.commands.orders import Taken
 
 Lines = dict[str, "Line"]
 
 
 class Place:
-    """A place in a line. `token` is the number of the last who stood there when it was woken; 0 before."""
+    """A place in a line, and what whoever stands there offers to take.
 
-    __slots__ = ("future", "number", "token")
+    `token` is the number of the last who stood there when it was woken; 0 before.
+    """
+
+    __slots__ = ("future", "number", "offer", "token")
 
     def __init__(self, number: int) -> None:
-        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.offer: object = None
+        self.future: asyncio.Future[Taken | None] = asyncio.get_running_loop().create_future()
         self.number = number
         self.token = 0
 
@@ -45,6 +52,17 @@ class Line:
         with contextlib.suppress(ValueError):
             self._places.remove(place)
         self.pass_on(place.token)
+
+    def standing(self, most: int) -> list[Place]:
+        """The first of them."""
+        return list(islice(self._places, most))
+
+    def reserve(self, place: Place) -> bool:
+        """Take somebody out of the line, to give them something. Whether they still stood there."""
+        if place.future.done() or place not in self._places:
+            return False
+        self._places.remove(place)
+        return True
 
     def wake(self) -> None:
         """There is work for one."""
@@ -71,19 +89,28 @@ class Waiter:
         self._line = line
         self._place = line.join()
         self._token = 0
+        self._offer: object = None
 
-    def stand(self) -> None:
+    def stand(self, offer: object = None) -> None:
         """Before every look: from here on no wake-up is missed."""
         if self._place.future.done():
             self._token, self._place = self._place.token, self._line.join()
+        self._offer = offer
 
-    async def woken(self, seconds: float) -> None:
-        """Having found nothing, wait for a wake-up, or so long."""
+    async def woken(self, seconds: float) -> Taken | None:
+        """Having found nothing, wait for a wake-up, or so long. Perhaps something was handed over with it."""
         self._line.pass_on(self._token)
         self._token = 0
+        self._place.offer = self._offer
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._place.future
+        return self.handed()
+
+    def handed(self) -> Taken | None:
+        """What was handed over, if anything."""
+        future = self._place.future
+        return future.result() if future.done() and not future.cancelled() else None
 
     def served(self) -> None:
         """Work was found: that is what the wake-up was for."""

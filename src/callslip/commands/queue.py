@@ -6,34 +6,29 @@ runs out of time next. One timer serves them all.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
-import msgspec
 from msgspec import UNSET
 
 from callslip import codec, ids, liveness
 from callslip import events as ev
 from callslip.call import OPTIONS, certainly
-from callslip.callview import entry_of
 from callslip.commands import orders
+from callslip.commands.claims import Admits, Claims, Offer
+from callslip.commands.line import Place
 from callslip.commands.shown import Claim, Command, moment, shown
 from callslip.commands.tracker import Tracker
 from callslip.commands.watch import Watch
-from callslip.decide import How
-from callslip.errors import CallslipError, Conflict, Gone, NoCommand, NotFound, Refused, StaleFence
-from callslip.events import Alias, Draft
+from callslip.decide import How, write
+from callslip.errors import Conflict, NoCommand, NotFound, Refused, StaleFence
+from callslip.events import Alias, Draft, Event
 from callslip.intake import NUMBER_LIMIT, identity, session_name
 from callslip.ledger import Ledger
 from callslip.lifecycle import ENDS
-from callslip.project import input_mark
 from callslip.rows import CallRow
 from callslip.store.unit import Unit
 
-T = TypeVar("T")
 CLIENT = "default"
 SESSION = "commands"
 SOURCE = "command"
@@ -41,16 +36,8 @@ NAMESPACE = "command"
 """Where correlation ids that the submitter chose are looked up."""
 NAME_LIMIT = 200
 LONGEST = 365 * 24 * 60 * 60
-PAGE = 16
 FRONT = 1000
 """How far back in a queue a command is told its position."""
-PATIENCE = 2.0
-"""Whoever waits for work looks for itself this often, should nobody wake it."""
-ASKED_EVERY = 5_000
-"""How often it is written down that executors ask for work, in ms."""
-
-Admits = Callable[[str], Awaitable[bool]]
-"""Whether whoever asks may run commands of a session."""
 
 
 class Commands:
@@ -63,7 +50,7 @@ class Commands:
         self._settings = ledger.settings
         self._how = ledger.how(source=SOURCE, strict=True)
         self._watch = Watch(ledger, self.tracker)
-        self._asked: dict[str, int] = {}
+        self._claims = Claims(ledger, self._watch, self._how)
 
     # Submitting
 
@@ -80,12 +67,14 @@ class Commands:
         correlation_id: str = "",
         title: str = "",
         key: str = "",
+        wait: float = 0.0,
         before: Sequence[Draft] = (),
     ) -> Command:
         """Queue a command for a client's executors (S3.1). Refused if too many wait for them already.
 
         With `approve="ask"` a person is asked first, and its time begins when they say yes. One that is `idempotent`
         is given to another worker if the first one dies. The same correlation id, or `key`, again is the same command.
+        With `wait` the answer comes when it has ended, or after so many seconds.
         """
         identity(action, "action", NAME_LIMIT)
         identity(client, "client", NAME_LIMIT)
@@ -106,7 +95,10 @@ class Commands:
             idempotent=idempotent,
         )
         order = orders.Order(session_name(session), client, (*before, Draft(proposal, key=key)))
-        return await shown(self.ledger, await self._submit(order, params, ask=bool(approve)))
+        row = await self._submit(order, params, ask=bool(approve))
+        if wait > 0 and row.state not in ENDS:
+            row = await self._ended(row, wait)
+        return await shown(self.ledger, row)
 
     def _milliseconds(self, given: float | None, default: float, field: str) -> int:
         seconds = default if given is None else given
@@ -115,16 +107,37 @@ class Commands:
         return min(max(1, int(seconds * 1000)), NUMBER_LIMIT)
 
     async def _submit(self, order: orders.Order, params: Any, *, ask: bool) -> CallRow:
+        """Queue it; if somebody waits for just this, it is theirs at once."""
         self._watch.start()
         asked = [Draft(await self._request())] if ask else []
+        ready = None if ask else await self._claims.ready(order.client, order.session)
+        if ready is None:
+            return (await self._registered(order, asked, params, None))[0]
+        return await certainly(self._handed_over(order, params, *ready))
 
-        def work(unit: Unit, admitted: list[Draft], how: How) -> CallRow:
+    async def _handed_over(self, order: orders.Order, params: Any, place: Place, offer: Offer) -> CallRow:
+        """Queue it and give it to whoever offers to take it, unless another one waits before it."""
+        taken: orders.Taken | None = None
+        try:
+            row, taken = await self._registered(order, [], params, offer)
+        finally:
+            await self._claims.hand(place, taken)
+        return row
+
+    async def _registered(
+        self, order: orders.Order, asked: list[Draft], params: Any, offer: Offer | None
+    ) -> tuple[CallRow, orders.Taken | None]:
+        def work(unit: Unit, admitted: list[Draft], how: How) -> tuple[CallRow, orders.Taken | None]:
             drafts, questions = admitted[: len(order.drafts)], admitted[len(order.drafts) :]
             given = drafts[-1].event
             assert isinstance(given, ev.CallProposed)
             whole = None if given.input is UNSET or codec.same(given.input, params) else codec.encode(params)
             made = orders.Order(order.session, order.client, drafts, questions, whole)
-            return orders.register(unit, made, how, self._settings)
+            row = orders.register(unit, made, how, self._settings)
+            if offer is None or row.state != "queued" or unit.waiting(row.client) > 1:
+                return row, None
+            taken = orders.claim(unit, [row.id], offer.worker, offer.lease, self._how)
+            return row if taken is None else taken.row, taken
 
         return await self.ledger.decided([*order.drafts, *asked], work, source=SOURCE)
 
@@ -145,17 +158,14 @@ class Commands:
         """How a command stands; with `wait`, when it has ended, or after so many seconds."""
         row = await self.find(given, session)
         if wait > 0 and row.state not in ENDS:
-            self._watch.start()
             row = await self._ended(row, wait)
         return await self.shown(row)
 
     async def _ended(self, row: CallRow, wait: float) -> CallRow:
-        try:
-            return await self.ledger.wait(row.id, wait)
-        except TimeoutError:
-            return await self._store.call(row.id) or row
-        except Gone:
-            raise NoCommand(row.shown or row.id) from None
+        ended = await self._watch.ended(row, wait)
+        if ended is None:
+            raise NoCommand(row.shown or row.id)
+        return ended
 
     async def shown(self, row: CallRow) -> Command:
         """How a command stands; of one that is queued also how near its turn is, and whether anybody asks (S3.11)."""
@@ -164,7 +174,7 @@ class Commands:
             before = await self._store.commands_before(row, FRONT)
             if before < FRONT:
                 made.position = before + 1
-            seen = max(self._asked.get(row.client, 0), (await self._store.executors()).get(row.client, 0))
+            seen = await self._claims.seen(row.client)
             made.executor_seen_at = moment(seen) if seen else None
         return made
 
@@ -193,24 +203,18 @@ class Commands:
         self, client: str = CLIENT, *, session: str = "", limit: int = 100, admits: Admits | None = None
     ) -> list[Claim]:
         """What a client's executors may run, the longest queued first. Nothing is taken out of the queue (S3.6)."""
-        await self._note(client)
+        await self._claims.note(client)
         found: list[Claim] = []
         after = ""
         while len(found) < limit:
             rows = await self._store.queued_commands(client, session, after, min(limit, 100))
             for row in rows:
                 if len(found) < limit and (admits is None or await admits(row.session)):
-                    found.append(await self._peeked(row))
+                    found.append(await self._claims.peek(row))
             if not rows:
                 break
             after = rows[-1].id
         return found
-
-    async def _peeked(self, row: CallRow) -> Claim:
-        events = await self._store.events(row.session, row.entry - 1, 1)
-        proposal = ev.decode_event(events[0][1]) if events and events[0][0] == row.entry else None
-        told = proposal if isinstance(proposal, ev.CallProposed) else None
-        return await self._claimed(orders.Taken(row, told, await self._store.sealed(row.id), 0))
 
     async def claim(
         self,
@@ -228,83 +232,10 @@ class Commands:
         if worker:
             identity(worker, "worker", NAME_LIMIT)
         held = self._milliseconds(lease, self._settings.command_lease, "lease") / 1000
-        until = time.monotonic() + wait
-        await self._note(client)
-        with self._watch.in_line(client) as waiter:
-            while not self._watch.closed:
-                waiter.stand()
-                taken = await self._take(client, worker, held, session, admits)
-                if taken is not None:
-                    waiter.served()
-                    return taken
-                remaining = until - time.monotonic()
-                if not remaining > 0:
-                    return None
-                await waiter.woken(min(remaining, PATIENCE))
-                await self._note(client)
-        return None
-
-    async def _take(self, client: str, worker: str, lease: float, session: str, admits: Admits | None) -> Claim | None:
-        after = ""
-        while True:
-            rows = await self._store.queued_commands(client, session, after, PAGE)
-            if not rows:
-                return None
-            open_to = [row.id for row in rows if admits is None or await admits(row.session)]
-            taken = await self._surely(
-                self._store.transact(lambda unit, names=open_to: orders.claim(unit, names, worker, lease, self._how))
-            )
-            if taken is not None:
-                return await self._claimed(taken)
-            after = rows[-1].id
-
-    async def _surely(self, taking: Awaitable[orders.Taken | None]) -> orders.Taken | None:
-        """What was taken. If whoever asked has gone meanwhile it goes back: nobody has begun with it."""
-        task = asyncio.ensure_future(taking)
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            taken = await certainly(_finished(task))
-            if taken is not None:
-                await certainly(self._give_back(taken.row))
-            raise
-
-    async def _give_back(self, row: CallRow) -> None:
-        again = ev.CallRequeued(call=row.id, reason="whoever claimed this command went away before it was handed over")
-        with contextlib.suppress(CallslipError):
-            await self._store.transact(lambda unit: liveness.end_if_unchanged(unit, row, again, self._how))
-
-    async def _claimed(self, taken: orders.Taken) -> Claim:
-        row = taken.row
-        return Claim(
-            call=row.id,
-            correlation_id=row.shown or row.id,
-            session=row.session,
-            action=row.tool,
-            params=await self._params(taken),
-            client=row.client,
-            fence=row.attempt,
-            attempt=row.attempt,
-            idempotent=row.idempotent,
-            created_at=moment(row.created_at),
-            expires_at=moment(row.deadline) if row.deadline else None,
-            lease_until=taken.until,
-        )
-
-    async def _params(self, taken: orders.Taken) -> Any:
-        """The arguments as they were given, or as whoever approved them changed them."""
-        proposed = taken.proposal.input if taken.proposal is not None else UNSET
-        edited = taken.proposal is None or input_mark(proposed) != taken.row.input_mark
-        if edited:
-            entry = await entry_of(self.ledger, taken.row)
-            proposed = entry.raw_input if entry is not None else None
-        if taken.whole is None:
-            return None if proposed is UNSET else proposed
-        whole = msgspec.json.decode(taken.whole)
-        return self.ledger.redactor.restored(proposed, whole) if edited else whole
+        return await self._claims.claim(Offer(client, worker, held, session, admits), wait)
 
     async def heartbeat(
-        self, given: str, fence: int, *, lease: float | None = None, text: str = "", progress: Any = UNSET
+        self, given: str | CallRow, fence: int, *, lease: float | None = None, text: str = "", progress: Any = UNSET
     ) -> int:
         """A worker goes on, and may tell how far it is. Until when it holds the command, in ms since the epoch."""
         held = self._milliseconds(lease, self._settings.command_lease, "lease") / 1000
@@ -313,12 +244,12 @@ class Commands:
             await self._say(row, ev.CallProgress(call=row.id, text=text, progress=progress, attempt=fence))
         return await self._store.transact(lambda unit: orders.beat(unit, row.id, fence, held, self._how))
 
-    async def complete(self, given: str, result: Any = None, *, fence: int = 0) -> Command:
+    async def complete(self, given: str | CallRow, result: Any = None, *, fence: int = 0) -> Command:
         """What came of a command. Said twice it counts once; from who does not hold it, it is kept as late (S3.6)."""
         row = await self._command(given)
         return await self._say(row, ev.CallCompleted(call=row.id, output=codec.safe(result), attempt=fence))
 
-    async def fail(self, given: str, error: Any, *, fence: int = 0) -> Command:
+    async def fail(self, given: str | CallRow, error: Any, *, fence: int = 0) -> Command:
         """That a command went wrong."""
         row = await self._command(given)
         reason = error if isinstance(error, str) else ""
@@ -335,15 +266,19 @@ class Commands:
         row = await self._command(given)
         return await self._say(row, ev.CallCancelled(call=row.id, reason=reason))
 
-    async def _command(self, given: str) -> CallRow:
-        row = await self.find(given)
+    async def _command(self, given: str | CallRow) -> CallRow:
+        row = given if isinstance(given, CallRow) else await self.find(given)
         if not row.client:
             raise Refused("call", f"{row.id} is no command: whoever made it runs it")
         return row
 
     async def _say(self, row: CallRow, event: ev.CallEvent) -> Command:
-        done = (await self.ledger.append(row.session, [event], source=SOURCE))[-1]
-        now = await self._store.call(row.id) or row
+        def work(unit: Unit, drafts: list[Draft], how: How) -> tuple[Event, CallRow]:
+            return write(unit, row.session, drafts, how)[-1], unit.call(row.id) or row
+
+        done, now = await self.ledger.decided([event], work, source=SOURCE, strict=False)
+        if done.verdict == "applied" and now.end == done.seq:
+            return await shown(self.ledger, now, done)
         if done.verdict in ("applied", "duplicate"):
             return await self.shown(now)
         if now.state not in ENDS:
@@ -352,22 +287,9 @@ class Commands:
         fenced = isinstance(event, ev.CallCompleted | ev.CallFailed | ev.CallProgress)
         raise StaleFence(ended, now) if fenced and event.attempt != now.attempt else Conflict(ended, now)
 
-    # S3.11: whether anybody asks for work.
-
-    async def _note(self, client: str) -> None:
-        now = await self._store.clock()
-        if now - self._asked.get(client, 0) >= ASKED_EVERY:
-            self._asked[client] = now
-            with contextlib.suppress(CallslipError):
-                await self._store.put_executor(client, now)
-
     async def close(self) -> None:
         """Wait for nobody and nothing any more. The commands stay as they are."""
         await self._watch.close()
-
-
-async def _finished(task: asyncio.Future[T]) -> T:
-    return await task
 
 
 def _own(correlation_id: str) -> str:

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from callslip import codec
+from callslip.events import Event
 from callslip.ledger import Ledger
 from callslip.lifecycle import ENDS
 from callslip.rows import CallRow
@@ -54,8 +55,8 @@ def moment(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-async def shown(ledger: Ledger, row: CallRow) -> Command:
-    """How a command stands, with what came of it."""
+async def shown(ledger: Ledger, row: CallRow, ending: Event | None = None) -> Command:
+    """How a command stands, with what came of it. `ending` is the event that ended it, if that is at hand."""
     made = Command(
         correlation_id=row.shown or row.id,
         status=command_word(row.state, bool(row.started_at)),
@@ -67,12 +68,11 @@ async def shown(ledger: Ledger, row: CallRow) -> Command:
     )
     if row.state in ENDS:
         made.completed_at = moment(row.ended_at)
-        await _outcome(ledger, row, made)
+        await _outcome(ledger, row, made, ending or await ledger.ending(row))
     return made
 
 
-async def _outcome(ledger: Ledger, row: CallRow, made: Command) -> None:
-    ending = await ledger.ending(row)
+async def _outcome(ledger: Ledger, row: CallRow, made: Command, ending: Event | None) -> None:
     if row.state == "completed":
         made.result = None if ending is None else await _output(ledger, ending)
     else:

@@ -13,16 +13,18 @@ from collections.abc import Coroutine, Generator
 from typing import Any
 
 from callslip import liveness
-from callslip.commands.line import Lines, Waiter, in_line
+from callslip.commands.line import Lines, Place, Waiter, in_line
 from callslip.commands.tracker import Tracker
-from callslip.errors import CallslipError
+from callslip.errors import CallslipError, StoreError
+from callslip.feed import CLOSED
 from callslip.intake import NUMBER_LIMIT
 from callslip.ledger import Ledger
+from callslip.lifecycle import ENDS
 from callslip.rows import CallRow
 
 PAGE = 1000
-PAUSE = 0.005
-"""How long a burst of writes is waited for before others' commands are looked for, in s."""
+MOMENT = 1.0
+"""How long whoever waits for an end relies on being told, in s."""
 
 
 class Watch:
@@ -35,6 +37,7 @@ class Watch:
         self._grace = ledger.settings.reaper_grace
         self._how = ledger.how(source="callslip", strict=True)
         self._lines: Lines = {}
+        self._ends: dict[str, set[asyncio.Future[CallRow]]] = {}
         self._last = -1
         self._loaded = self._loading = self._again = False
         self._timer: asyncio.TimerHandle | None = None
@@ -53,6 +56,46 @@ class Watch:
         with in_line(self._lines, client) as waiter:
             self._notice()
             yield waiter
+
+    def standing(self, client: str, most: int) -> list[Place]:
+        """The first of those who stand in line for a client's work."""
+        return self._lines[client].standing(most) if client in self._lines else []
+
+    def reserve(self, client: str, place: Place) -> bool:
+        """Take one of them out of the line; whether they still stood there."""
+        return client in self._lines and self._lines[client].reserve(place)
+
+    async def ended(self, row: CallRow, wait: float) -> CallRow | None:
+        """A command when it has ended, or as it stands after so long; nothing if it is not there any more."""
+        self.start()
+        until = time.monotonic() + wait
+        future: asyncio.Future[CallRow] = asyncio.get_running_loop().create_future()
+        waiting = self._ends.setdefault(row.id, set())
+        waiting.add(future)
+        try:
+            if self._loading or self._tracker.get(row.id) is None:  # It may have ended before anybody listened.
+                return await self._looked_for(row, future, until)
+            return await self._told(future, until) or await self._looked_for(row, future, until)
+        finally:
+            waiting.discard(future)
+            if not waiting:
+                self._ends.pop(row.id, None)
+
+    async def _told(self, future: asyncio.Future[CallRow], until: float) -> CallRow | None:
+        """What comes, for a moment: rows that are deleted come no more."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, min(until - time.monotonic(), MOMENT))):
+                return await asyncio.shield(future)
+        return future.result() if future.done() else None
+
+    async def _looked_for(self, row: CallRow, future: asyncio.Future[CallRow], until: float) -> CallRow | None:
+        while True:
+            now = await self._store.call(row.id)
+            if now is None or now.state in ENDS or time.monotonic() >= until:
+                return now
+            told = await self._told(future, until)
+            if told is not None:
+                return told
 
     @property
     def closed(self) -> bool:
@@ -85,6 +128,10 @@ class Watch:
         for row in rows:
             if self._tracker.take(row) and row.client in self._lines:
                 self._lines[row.client].wake()
+            if row.id in self._ends and row.state in ENDS:
+                for future in self._ends.pop(row.id):
+                    if not future.done():
+                        future.set_result(row)
 
     def _catch_up(self) -> None:
         self._again = True
@@ -128,8 +175,7 @@ class Watch:
     async def _look(self) -> None:
         with self._ledger.feed.watching():
             while self._lines or self._tracker.pending:
-                await self._ledger.feed.change()
-                await asyncio.sleep(PAUSE)
+                await self._ledger.feed.noticed()
                 self._catch_up()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -196,6 +242,9 @@ class Watch:
         self._closed = True
         for line in self._lines.values():
             line.wake_all()
+        for future in [future for waiting in self._ends.values() for future in waiting]:
+            if not future.done():
+                future.set_exception(StoreError(CLOSED))
         if self._timer is not None:
             self._timer.cancel()
         running = [*self._tasks, *([self._noticing] if self._noticing else [])]

@@ -74,25 +74,24 @@ async def submit(visit: Visit) -> Response:
     row = await visit.ledger.store.session(name)
     who = await visit.admit(row or SessionRow(name=name))
     wait = waited(visit, visit.query(SubmitQuery).wait)
-    made = await _registered(visit, who, asked, () if row is not None else (owned_by(who),))
+    made = await _registered(visit, who, asked, wait, () if row is not None else (owned_by(who),))
     if not wait:
         return answer(Queued("queued", made.correlation_id), 202)
-    if not made.final:
-        made = await visit.server.commands.get(made.correlation_id, wait=wait, session=name)
     return answer(made, 200 if made.final else 202)
 
 
-async def _registered(visit: Visit, who: Principal, asked: Submit, before: Sequence[Draft]) -> Command:
+async def _registered(visit: Visit, who: Principal, asked: Submit, wait: float, before: Sequence[Draft]) -> Command:
     key = visit.request.headers.get("idempotency-key", "")
     told: dict[str, Any] = {name: getattr(asked, name) for name in asked.__struct_fields__}
     try:
-        return await visit.server.commands.register(**told, key=f"http {key}" if key else "", before=before)
+        key = f"http {key}" if key else ""
+        return await visit.server.commands.register(**told, key=key, wait=wait, before=before)
     except Conflict:
         row = await visit.ledger.store.session(asked.session)
         if not before or row is None or row.owner == who.name:
             raise
         await visit.admit(row)  # Somebody else has begun this session meanwhile.
-        return await _registered(visit, who, asked, ())
+        return await _registered(visit, who, asked, wait, ())
 
 
 def waited(visit: Visit, wait: float) -> float:
@@ -233,8 +232,8 @@ async def result(visit: Visit) -> Response:
         raise Refused("result", "say either `result` or `error`")
     commands = visit.server.commands
     if asked.error is not UNSET:
-        return answer(await commands.fail(row.id, asked.error, fence=asked.fence))
-    return answer(await commands.complete(row.id, asked.result, fence=asked.fence))
+        return answer(await commands.fail(row, asked.error, fence=asked.fence))
+    return answer(await commands.complete(row, asked.result, fence=asked.fence))
 
 
 class Heartbeat(Body):
@@ -257,7 +256,7 @@ async def heartbeat(visit: Visit) -> Response:
     row = await _command(visit)
     asked = await visit.body(Heartbeat)
     told: dict[str, Any] = {"lease": asked.lease, "text": asked.text, "progress": asked.progress}
-    return answer(Held(await visit.server.commands.heartbeat(row.id, asked.fence, **told)))
+    return answer(Held(await visit.server.commands.heartbeat(row, asked.fence, **told)))
 
 
 async def _command(visit: Visit) -> CallRow:

@@ -221,6 +221,11 @@ class SqliteStore:
         """When each client's executors last asked for work."""
         return dict(self._all("executors"))  # pyright: ignore[reportArgumentType]
 
+    async def executor_seen(self, client: str) -> int:
+        """When this client's executors last asked, 0 for never."""
+        row = self._one("executor", client)
+        return row[0] if row else 0
+
     async def put_executor(self, client: str, asked_at: int) -> None:
         row = (client, asked_at)
         await self._alone(lambda c: c.execute(SQL["put_executor"], row).fetchall(), durable=False)

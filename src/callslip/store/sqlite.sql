@@ -134,6 +134,9 @@ DELETE FROM sealed WHERE call = ?;
 -- name: executors
 SELECT client, asked_at FROM executors;
 
+-- name: executor
+SELECT asked_at FROM executors WHERE client = ?;
+
 -- name: put_executor
 INSERT INTO executors (client, asked_at) VALUES (?, ?)
 ON CONFLICT (client) DO UPDATE SET asked_at = max(asked_at, excluded.asked_at);
@@ -155,20 +158,18 @@ WHERE (?1 = '' OR instr(?1, ',' || state || ',') > 0) AND c.id >= ?2 AND c.id < 
 ORDER BY entry DESC LIMIT ?5;
 
 -- name: put_call
+-- What makes a call the call it is never changes, and the indexes over it are left alone.
 INSERT INTO calls (id, session, entry, state, shown, tool, title, kind, source, turn, iteration, "index", scope,
   idempotent, attempt, worker, approval, opening, ending, input_mark, deadline, created_at, started_at, ended_at, "end", reason,
   owner, lease, client, timeout, change)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET
-  session = excluded.session, entry = excluded.entry, state = excluded.state, shown = excluded.shown,
-  tool = excluded.tool, title = excluded.title, kind = excluded.kind, source = excluded.source, turn = excluded.turn,
+  state = excluded.state, tool = excluded.tool, title = excluded.title, kind = excluded.kind,
   iteration = excluded.iteration, "index" = excluded."index", scope = excluded.scope,
   idempotent = excluded.idempotent, attempt = excluded.attempt, worker = excluded.worker,
-  approval = excluded.approval, opening = excluded.opening, ending = excluded.ending,
-  input_mark = excluded.input_mark, deadline = excluded.deadline, created_at = excluded.created_at,
-  started_at = excluded.started_at, ended_at = excluded.ended_at, "end" = excluded."end", reason = excluded.reason,
-  owner = excluded.owner, lease = excluded.lease, client = excluded.client, timeout = excluded.timeout,
-  change = excluded.change;
+  approval = excluded.approval, ending = excluded.ending, input_mark = excluded.input_mark,
+  deadline = excluded.deadline, started_at = excluded.started_at, ended_at = excluded.ended_at, "end" = excluded."end",
+  reason = excluded.reason, owner = excluded.owner, lease = excluded.lease, change = excluded.change;
 
 -- name: alias
 SELECT call FROM aliases WHERE session = (SELECT id FROM sessions WHERE name = ?) AND id = ? AND ns = ?;
