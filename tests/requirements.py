@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-PARTS = ("commands", "page", "postgres")
+PARTS = ("page", "postgres")
 
 
 class Later(NamedTuple):
@@ -26,7 +26,7 @@ class Requirement(NamedTuple):
 
 
 R = Requirement
-TRACKER, PAGE, POSTGRES = (Later(part) for part in PARTS)
+PAGE, POSTGRES = (Later(part) for part in PARTS)
 
 CALLS = (
     R(
@@ -457,26 +457,158 @@ ENTRIES = (
 )
 
 COMMANDS = (
-    R("S3.1", "Whoever submits a command learns its correlation id without waiting for the outcome.", TRACKER),
-    R("S3.2", "A poll tells where a command stands and whether that is final, also for ids nobody knows.", TRACKER),
-    R("S3.3", "A poll that waits returns the moment the command ends; one that does not wait works too.", TRACKER),
+    R(
+        "S3.1",
+        "Whoever submits a command learns its correlation id without waiting for the outcome.",
+        (
+            "tests/test_commands.py::test_submitting_answers_at_once",
+            "tests/test_commands.py::test_the_same_correlation_id_is_the_same_command",
+            "tests/test_commands.py::test_the_same_correlation_id_for_something_else_is_a_conflict",
+            "tests/test_http_commands.py::test_a_command_from_submitting_to_its_result",
+            "tests/test_http_commands.py::test_the_same_request_twice_is_one_command",
+            "tests/test_cli_commands.py::test_submit_prints_the_id_and_nothing_else",
+        ),
+    ),
+    R(
+        "S3.2",
+        "A poll tells where a command stands and whether that is final, also for ids nobody knows.",
+        (
+            "tests/test_commands.py::test_a_poll_tells_how_a_command_ended",
+            "tests/test_commands.py::test_a_poll_tells_that_it_is_not_over",
+            "tests/test_commands.py::test_an_id_that_nobody_knows_is_not_found_at_once",
+            "tests/test_commands.py::test_a_result_is_answered_whole",
+            "tests/test_http_commands.py::test_an_unknown_command_is_not_found_for_good",
+            "tests/test_http_commands.py::test_the_default_is_the_calls_entry",
+            "tests/test_mcp.py::test_an_unknown_command_is_not_found_and_that_is_final",
+        ),
+    ),
+    R(
+        "S3.3",
+        "A poll that waits returns the moment the command ends; one that does not wait works too.",
+        (
+            "tests/test_commands.py::test_whoever_waits_is_woken_by_every_end",
+            "tests/test_commands.py::test_whoever_waits_longer_than_they_want_is_told_how_it_stands",
+            "tests/test_commands.py::test_an_end_in_another_process_wakes_whoever_waits",
+            "tests/test_commands.py::test_whoever_waits_for_a_command_of_a_deleted_session_is_told",
+            "tests/test_http_commands.py::test_a_poll_that_waits_is_woken_by_any_end",
+            "tests/test_http_commands.py::test_two_processes_and_a_waiter",
+            "tests/test_http_commands.py::test_whoever_submits_may_wait_in_the_same_request",
+            "tests/test_command_laws.py::TestMachine::runTest",
+        ),
+    ),
     R(
         "S3.4",
         "A queued command runs out after its time, counted from its approval, and never once it is done.",
-        TRACKER,
+        (
+            "tests/test_commands.py::test_a_command_that_nobody_takes_up_expires",
+            "tests/test_commands.py::test_a_command_that_runs_too_long_times_out",
+            "tests/test_commands.py::test_a_command_expires_after_thirty_seconds_by_default",
+            "tests/test_commands.py::test_the_clock_starts_after_approval",
+            "tests/test_commands.py::test_a_completed_command_outlives_its_timer",
+            "tests/test_commands.py::test_a_clock_that_jumps_expires_nothing_that_lives",
+            "tests/test_command_laws.py::test_each_command_ends_once_whoever_is_killed",
+        ),
     ),
     R(
         "S3.5",
         "The lists of commands are short windows, while any id can be looked up as long as the log is kept.",
-        TRACKER,
+        (
+            "tests/test_commands.py::test_the_lists_are_windows",
+            "tests/test_commands.py::test_the_last_hundred_failures_are_listed",
+            "tests/test_commands.py::test_every_end_but_completion_is_a_failure_in_the_list",
+            "tests/test_commands.py::test_open_commands_outlive_retention",
+            "tests/test_http_commands.py::test_the_lists_are_windows",
+            "tests/test_cli_commands.py::test_the_lists_of_commands",
+        ),
     ),
-    R("S3.6", "An executor polls or claims; a claim that went stale cannot overwrite the outcome.", TRACKER),
-    R("S3.7", "A client's full queue turns new commands away, or lets the oldest go if so configured.", TRACKER),
-    R("S3.8", "Tracking commands is small and quick and never holds up the recording of events.", TRACKER),
-    R("S3.9", "Agents submit and observe commands over MCP, as two tools and as tasks.", TRACKER),
-    R("S3.10", "The whole life of a command can be driven from Python.", TRACKER),
-    R("S3.11", "A command that waits says how long its queue is and when an executor was last there.", TRACKER),
-    R("S3.12", "A browser extension can be an executor once its origin is allowed.", TRACKER),
+    R(
+        "S3.6",
+        "An executor polls or claims; a claim that went stale cannot overwrite the outcome.",
+        (
+            "tests/test_commands.py::test_polling_takes_nothing_out_of_the_queue",
+            "tests/test_commands.py::test_an_executor_that_polls_finishes_what_nobody_has_claimed",
+            "tests/test_commands.py::test_an_executor_that_polls_cannot_finish_what_is_claimed",
+            "tests/test_commands.py::test_what_waits_for_approval_cannot_be_run",
+            "tests/test_commands.py::test_commands_are_claimed_first_in_first_out",
+            "tests/test_commands.py::test_a_heartbeat_renews_the_lease",
+            "tests/test_commands.py::test_a_lease_that_lapses_gives_back_only_what_may_run_twice",
+            "tests/test_commands.py::test_a_late_result_is_refused_kept_and_never_shown",
+            "tests/test_http_commands.py::test_a_stale_fence_is_refused_and_recorded",
+            "tests/test_http_commands.py::test_what_an_executor_polls_for_stays_in_the_queue",
+            "tests/test_http_commands.py::test_nobody_is_given_work_who_has_gone",
+            "tests/test_worker.py::test_a_worker_that_dies_gives_back_only_what_may_run_twice",
+            "tests/test_worker.py::test_two_workers_never_run_the_same_command",
+            "tests/test_command_laws.py::TestMachine::runTest",
+            "tests/test_command_laws.py::test_each_command_ends_once_whoever_is_killed",
+        ),
+    ),
+    R(
+        "S3.7",
+        "A client's full queue turns new commands away, or lets the oldest go if so configured.",
+        (
+            "tests/test_commands.py::test_a_full_queue_refuses_the_new_command",
+            "tests/test_commands.py::test_a_queue_holds_a_hundred_by_default",
+            "tests/test_commands.py::test_a_full_queue_may_let_go_of_its_oldest",
+            "tests/test_http_commands.py::test_a_full_queue_refuses",
+            "tests/test_mcp.py::test_a_full_queue_tells_the_model",
+            "tests/test_cli_commands.py::test_a_full_queue_refuses_one_more",
+        ),
+    ),
+    R(
+        "S3.8",
+        "Tracking commands is small and quick and never holds up the recording of events.",
+        (
+            "tests/test_commands.py::test_polling_does_not_hold_up_recording",
+            "tests/test_commands.py::test_those_who_wait_in_vain_do_nothing",
+            "tests/test_tracker.py::test_nothing_due_costs_nothing",
+            "tests/test_tracker.py::test_a_command_costs_as_much_as_any_other",
+            "tests/test_tracker.py::test_an_idle_tracker_is_small_and_a_command_costs_about_200_bytes",
+            "tests/test_tracker.py::test_places_of_what_has_ended_do_not_pile_up",
+            "tests/test_tracker.py::test_the_tracker_tells_what_a_plain_list_would",
+        ),
+    ),
+    R(
+        "S3.9",
+        "Agents submit and observe commands over MCP, as two tools and as tasks.",
+        (
+            "tests/test_mcp.py::test_a_command_is_submitted_polled_for_and_its_result_read",
+            "tests/test_mcp.py::test_all_commands_are_listed_and_the_failed_ones_looked_at",
+            "tests/test_mcp.py::test_no_tool_approves",
+            "tests/test_mcp_tasks.py::test_a_command_is_a_task_for_a_client_that_knows_tasks",
+            "tests/test_mcp_tasks.py::test_tasks_are_answered_after_a_kill",
+            "tests/test_mcp_conformance.py::test_the_core_suite_passes",
+            "tests/test_mcp_conformance.py::test_the_tasks_suite_passes",
+        ),
+    ),
+    R(
+        "S3.10",
+        "The whole life of a command can be driven from Python.",
+        (
+            "tests/test_commands.py::test_a_poll_tells_how_a_command_ended",
+            "tests/test_commands.py::test_pending_commands_are_listed_oldest_first",
+            "tests/test_worker.py::test_a_function_of_any_kind_runs_a_command",
+        ),
+    ),
+    R(
+        "S3.11",
+        "A command that waits says how long its queue is and when an executor was last there.",
+        (
+            "tests/test_commands.py::test_a_pending_answer_says_the_position_and_who_asked",
+            "tests/test_commands.py::test_polling_executors_are_seen_by_other_processes",
+            "tests/test_cli_commands.py::test_doctor_names_the_likely_cause",
+            "tests/test_cli_commands.py::test_doctor_tells_of_a_queue_that_nobody_serves",
+            "tests/test_cli_commands.py::test_doctor_says_nothing_of_commands_that_go_their_way",
+        ),
+    ),
+    R(
+        "S3.12",
+        "A browser extension can be an executor once its origin is allowed.",
+        (
+            "tests/test_http_commands.py::test_an_extension_can_be_an_executor",
+            "tests/test_doors.py::test_a_named_page_may_ask_and_read",
+            "tests/test_doors.py::test_a_named_page_may_ask_beforehand",
+        ),
+    ),
 )
 
 HISTORY = (
