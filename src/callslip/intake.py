@@ -143,7 +143,7 @@ class Intake:
                 if value != _OURS[field]:
                     changes[field] = _OURS[field]
                 continue
-            if value is UNSET or value is None or type(value) is bool:
+            if value is UNSET or value is None or type(value) is bool or (type(value) is str and not value):
                 continue
             if counts:
                 _number(value, field)

@@ -130,9 +130,10 @@ def _allowed(request: Request) -> dict[str, str]:
 
 async def _squeezed(visit: Visit, made: Response) -> Response:
     """The answer by gzip, if whoever asks takes that and it is worth it."""
+    if isinstance(made, sse.Stream):
+        return made
     body = bytes(getattr(made, "body", b""))
-    varies = made.status_code == 304 or COMPRESSIBLE.match(made.headers.get("content-type", ""))
-    if isinstance(made, sse.Stream) or not varies:
+    if made.status_code != 304 and not COMPRESSIBLE.match(made.headers.get("content-type", "")):
         return made
     made.headers.add_vary_header("Accept-Encoding")
     plain = len(body) <= SMALL or made.status_code in (206, 304) or "content-encoding" in made.headers

@@ -46,6 +46,7 @@ SAFE: dict[str, str] = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
+_SAFE = [(name.encode(), value.encode()) for name, value in SAFE.items()]
 METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE"
 EXPOSED = (
     "etag, last-modified, link, location, mcp-session-id, retry-after, x-callslip-turn, x-vercel-ai-ui-message-stream"
@@ -145,13 +146,14 @@ class Doors:
 
         async def dressed(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                if named:
-                    self._name(headers, named)
-                if self._origins:
-                    headers.add_vary_header("Origin")
-                for name, value in SAFE.items():
-                    headers.setdefault(name, value)
+                if named or self._origins:
+                    headers = MutableHeaders(scope=message)
+                    if named:
+                        self._name(headers, named)
+                    if self._origins:
+                        headers.add_vary_header("Origin")
+                said = {name.lower() for name, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *(one for one in _SAFE if one[0] not in said)]
             await send(message)
 
         return dressed

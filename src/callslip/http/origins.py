@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import NamedTuple
 
@@ -37,6 +38,7 @@ def read_origin(text: str) -> Origin | None:
     return Origin(scheme, _canonical(host), int(port) if port else PORTS.get(scheme, 0))
 
 
+@lru_cache(256)
 def read_host(text: str, scheme: str) -> Origin | None:
     """The origin that a Host header makes ours; None if it is none."""
     found = _HOST.fullmatch(text.lower())
