@@ -1,7 +1,8 @@
 """Commands over real sockets: a server, an executor and a submitter, each a process of its own.
 
 The client is as cheap as it can be, so that what is measured is the server: one connection, kept, and no parsing beyond
-what it needs. `python exchange.py URL TOKEN` is the executor: it claims, and answers with what it was asked for.
+what it needs. `python exchange.py URL TOKEN` is the executor: it claims, and answers with what it was asked for. With
+`worker` after it, the executor is a `callslip.Worker`, as people have it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent
+EVERY = 2.0
+"""How often whoever is not woken asks, in s, as the seed of all this did."""
 PLAIN = [sys.executable, str(HERE / "peers" / "plain_http.py")]
 
 
@@ -109,8 +112,8 @@ def callslip(folder: Path, name: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def executing(place: Place) -> Generator[None]:
-    with subprocess.Popen([sys.executable, __file__, place.url, place.token]) as process:
+def executing(place: Place, *how: str) -> Generator[None]:
+    with subprocess.Popen([sys.executable, __file__, place.url, place.token, *how]) as process:
         try:
             yield
         finally:
@@ -127,6 +130,18 @@ def execute(url: str, token: str) -> None:
         answer = {"result": {"found": claim["params"]["what"]}, "fence": claim["fence"]}
         status, told = client.ask(f"POST /v1/calls/{claim['correlation_id']}/result", answer)
         assert status == 200, told
+
+
+def execute_as_people_do(url: str, token: str) -> None:
+    import callslip
+
+    worker = callslip.Worker(url, token=token)
+
+    @worker.action()
+    async def look(what: int) -> dict[str, int]:
+        return {"found": what}
+
+    worker.run()
 
 
 # Trips
@@ -150,13 +165,13 @@ def trip_in_two(client: Client, number: int) -> None:
     assert status == 200 and told["result"] == {"found": number}, told
 
 
-def trip_by_asking(client: Client, number: int, every: float = 2.0) -> None:
+def trip_by_asking(client: Client, number: int) -> None:
     """Submitted, and asked for now and then until it is there."""
     status, queued = client.ask("POST /v1/calls", _command(number))
     assert status == 202, queued
     told: dict[str, Any] = {}
     while not told.get("final"):
-        time.sleep(every)
+        time.sleep(EVERY)
         _, told = client.ask(f"GET /v1/calls/{queued['correlation_id']}?format=command")
     assert told["result"] == {"found": number}, told
 
@@ -172,4 +187,4 @@ def timed(client: Client, one: Any, trips: int) -> list[float]:
 
 if __name__ == "__main__":
     with contextlib.suppress(KeyboardInterrupt):
-        execute(*sys.argv[1:3])
+        (execute_as_people_do if sys.argv[3:] == ["worker"] else execute)(*sys.argv[1:3])

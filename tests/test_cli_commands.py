@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import signal
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from callslip.commands import Command, Commands
 from callslip.ledger import Ledger, open_ledger
 from callslip.rows import CallRow
 from callslip.settings import Settings
-from tests.served import Process, Serving, process, with_ledger
+from tests.served import Process, Serving, Terminal, process, with_ledger
 
 FILE_AND_HTTP = pytest.mark.parametrize("way", ["file", "http"])
 
@@ -97,6 +98,9 @@ def test_params_are_given_whole(path: Path, value: Any) -> None:
         (["go", "--params", "[" * 5000], 2, "--params"),
         (["go", "--timeout", "0"], 2, "--timeout"),
         (["go", "--timeout", "1e12"], 2, "timeout"),
+        (["go", "--timeout", "inf"], 2, "'--timeout': inf is no number of seconds"),
+        (["go", "--timeout", "nan"], 2, "'--timeout': nan is no number of seconds"),
+        (["go", "--wait", "nan"], 2, "'--wait': nan is no number of seconds"),
         (["go", "--id", "exec_0123456789ab"], 2, "correlation_id"),
         (["go", "--id", ""], 2, "not empty"),
         (["go\x1b[2J"], 2, "action"),
@@ -121,6 +125,15 @@ def test_an_id_of_ones_own_is_submitted_once(path: Path, where: list[str]) -> No
     other = cli("submit", "go", *where, "--id", "mine", "--params", "[2]")
     assert other.exit_code == 1 and "another body" in other.stderr
     assert len(commands_in(path, lambda commands: commands.pending())) == 1
+
+
+@FILE_AND_HTTP
+def test_an_id_is_ones_own_within_a_session(path: Path, where: list[str]) -> None:
+    """Whoever waits for what they submitted means that, whatever bears the same id elsewhere."""
+    assert cli("submit", "go", *where, "--id", "mine", "--session", "other", "--timeout", "60").exit_code == 0
+    done = cli("submit", "go", *where, "--id", "mine", "--timeout", "0.1", "--wait")
+    assert done.exit_code == 5 and "command mine expired" in done.stderr
+    assert [row.session for row in commands_in(path, lambda commands: commands.pending())] == ["other"]
 
 
 @FILE_AND_HTTP
@@ -178,6 +191,16 @@ def test_the_exit_status_of_waiting_tells_how_a_command_ended(path: Path, where:
 
 
 @FILE_AND_HTTP
+def test_who_stops_waiting_stops_nothing_else(path: Path, where: list[str]) -> None:
+    """Ctrl-C is status 130; the command goes on, and its id was said before."""
+    with process("submit", "go", *where, "--id", "mine", "--timeout", "60", "--wait") as waiting:
+        waiting.until("submitted as mine")
+        assert waiting.signal(signal.SIGINT) == 130
+    assert not waiting.out and not any("Traceback" in line for line in waiting.err)
+    assert commands_in(path, lambda commands: commands.get("mine")).status == "pending"
+
+
+@FILE_AND_HTTP
 def test_a_command_is_known_by_its_correlation_id(path: Path, where: list[str]) -> None:
     """`wait`, `cancel` and `show` take it as any other id of a call."""
     cli("submit", "go", *where, "--id", "mine", "--idempotent")
@@ -208,6 +231,23 @@ def test_the_lists_of_commands(path: Path, where: list[str]) -> None:
     table = cli("ls", "--commands", *where).stdout
     assert [line.split()[0] for line in table.splitlines()] == ["COMMAND", "waits", "other", "done", "broken"]
     assert "[1,2]" in table and "\x1b" not in table and "\u202e" not in table
+    assert "there may be more than these 1" in cli("ls", "--commands", "--limit", "1", *where).stderr
+    assert not cli("ls", "--commands", *where).stderr
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"), [(80, ["exec_", "pending", "just now"]), (40, ["exec…", "pend…", "just…"])]
+)
+def test_a_narrow_terminal_shows_every_column(path: Path, width: int, shown: list[str]) -> None:
+    """What is long gives way: the id can be copied, and the status be read, as long as there is room for them."""
+    cli("submit", "go " + "on" * 40, "--db", str(path), "--client", "tab" * 20)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", str(width))
+        terminal = Terminal("ls", "--commands", "--db", str(path))
+        assert terminal.close() == 0
+    head, line = terminal.shown.splitlines()
+    assert len(head) <= width and len(line) <= width
+    assert all(text in line for text in shown), line
 
 
 def test_lists_of_commands_and_of_calls_are_not_mixed(path: Path) -> None:
@@ -237,9 +277,10 @@ def expired(**more: Any) -> CallRow:
         ([row()], [], {}, "nobody has ever asked for work of client tab"),
         ([row()], [], {"tab": NOW - 300_000}, "nobody has asked for work of client tab for 5 min"),
         ([row()], [], {"page": NOW - 1000}, "nobody has ever asked for work of client tab; executors ask under an"),
-        ([row()], [], {"tab": NOW - 1000}, "its executors asked 1 s ago, and did not take it up"),
+        ([row()], [], {"tab": NOW - 1000}, "its executors asked 1 s ago, and took none up"),
         ([row(), row("running", lease=NOW + 20_000)], [], {"tab": NOW - 90_000}, "its executors are at work on c1"),
-        ([row(deadline=NOW - 20_000)], [], {}, "its time is over, and no process has looked since"),
+        ([row(deadline=NOW - 20_000)], [], {}, "their time is over, and no process has looked since"),
+        ([row(deadline=NOW - 20_000), row()], [], {}, "nobody has ever asked for work of client tab"),
         ([row()] * 100, [], {"tab": NOW}, "more is submitted than its executors run"),
         ([row("awaiting_approval")], [], {}, "somebody must approve it first"),
         ([row("running", lease=NOW + 2000, worker="w1")], [], {}, "the worker was not heard of lately"),
@@ -304,6 +345,14 @@ def test_doctor_tells_of_a_queue_that_nobody_serves(path: Path) -> None:
 
     commands_in(path, run)
     assert "nothing odd" in cli("doctor", *db).stdout
+
+
+def test_doctor_tells_each_queue_in_a_line_of_its_own(path: Path) -> None:
+    """A break between two lines is one, also in a pipe."""
+    for client in ("one", "two"):
+        assert cli("submit", "go", "--db", str(path), "--client", client).exit_code == 0
+    lines = [line.split() for line in cli("doctor", "--db", str(path)).stdout.split("\n")]
+    assert ["commands", "one", "1", "queued"] in lines and ["two", "1", "queued"] in lines
 
 
 def test_a_ledger_is_opened_by_the_same_name(path: Path) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import re
 import subprocess
+import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import apsw
 import msgspec
@@ -18,18 +22,20 @@ from msgspec import UNSET
 import callslip
 from callslip import approvals
 from callslip import events as ev
-from callslip.commands import Claim, Command, Commands
+from callslip.commands import Claim, Command, Commands, Tracker
 from callslip.errors import Ambiguous, Conflict, NotFound, QueueFull, ReadOnly, Refused, StaleFence, StoreError
 from callslip.lifecycle import ends
 from callslip.liveness import Reaper
 from callslip.settings import Settings
 from callslip.store import sqlite_file
 from callslip.store.sql import migrations
+from callslip.store.sqlite_rows import SQL
 from callslip.verify import verify
 from tests.sound import events, faults, opened, program, sound_ledger
 
 pytestmark = pytest.mark.anyio
 
+T = TypeVar("T")
 SECRET = "sk-ant-api03-" + "aB3" * 30
 QUICK = 1.0
 """Well below what whoever waits for work would take to look for itself."""
@@ -567,6 +573,33 @@ async def test_every_end_but_completion_is_a_failure_in_the_list(commands: Comma
     assert [one.correlation_id for one in await commands.pending("other")] == ["open"]
 
 
+@pytest.mark.parametrize("limit", [0, -1, 2**63, 10**30])
+async def test_a_list_of_no_length_is_refused(commands: Commands, limit: int) -> None:
+    """S3.5: and not taken for one without a limit."""
+    for listed in (commands.pending, commands.completed, commands.failed, commands.queued):
+        with pytest.raises(Refused, match="limit"):
+            await listed(limit=limit)
+
+
+async def test_the_lists_have_as_many_as_whoever_asks_may_see(commands: Commands) -> None:
+    """S3.5: however many of others lie in between."""
+
+    async def admits(session: str) -> bool:
+        return session == "mine"
+
+    for number in range(20):
+        await commands.register("a", session="theirs", correlation_id=f"t{number}")
+        await commands.register("a", session="theirs", correlation_id=f"u{number}")
+    await commands.register("a", session="mine", correlation_id="done")
+    await commands.register("a", session="mine", correlation_id="open")
+    await commands.complete("done")
+    for number in range(20):
+        await commands.complete(f"t{number}")
+    for listed, name in ((commands.pending, "open"), (commands.completed, "done")):
+        assert [one.correlation_id for one in await listed(limit=2, admits=admits)] == [name]
+        assert {one.session for one in await listed(limit=2)} == {"theirs"}
+
+
 async def test_pending_commands_are_listed_oldest_first(commands: Commands) -> None:
     """S3.5: waiting for approval, queued and running alike."""
     for number in range(4):
@@ -785,6 +818,224 @@ async def test_only_the_sessions_that_a_worker_may_run_are_given_to_it(commands:
     assert (await claimed(commands, session="secret")).session == "secret"
 
 
+# A command that is handed to somebody who waits
+
+
+@asynccontextmanager
+async def held_up(commands: Commands) -> AsyncGenerator[None]:
+    """Inside, what is written waits for a moment before it is decided."""
+    gate = threading.Event()
+    holding = asyncio.ensure_future(commands.ledger.store.transact(lambda unit: gate.wait(10)))
+    try:
+        yield
+        await asyncio.sleep(0.02)
+    finally:
+        gate.set()
+        await holding
+
+
+async def waiting_for_work(commands: Commands, client: str = "default", **how: Any) -> asyncio.Task[Claim | None]:
+    """Somebody who has looked, found nothing, and waits."""
+    task = asyncio.create_task(commands.claim(client, **{"wait": 30} | how))
+    await asyncio.sleep(0.05)
+    return task
+
+
+async def soon(work: Awaitable[T]) -> T:
+    async with asyncio.timeout(QUICK):
+        return await work
+
+
+async def test_a_command_for_somebody_who_waits_is_queued_and_taken_up_at_once(commands: Commands) -> None:
+    """S3.6: both steps come in one commit, and in the log in their order."""
+    batches: list[list[type[ev.Event]]] = []
+    commands.ledger.store.on_commit(lambda made: batches.append([type(one.event) for one in made]))
+    waiting = await waiting_for_work(commands, worker="w1")
+    made = await commands.register("a", {"key": SECRET}, correlation_id="c")
+    claim = await soon(waiting)
+    assert batches == [[ev.CallProposed, ev.CallStarted]]
+    assert claim is not None and (claim.correlation_id, claim.fence, claim.params) == ("c", 1, {"key": SECRET})
+    assert (made.status, (await commands.find("c")).worker) == ("pending", "w1")
+    assert (await commands.complete("c", 1, fence=claim.fence)).status == "complete"
+
+
+@pytest.mark.parametrize("how", ["cancelled", "timed out"])
+async def test_a_worker_that_goes_away_during_the_hand_over_leaves_the_command_to_others(
+    commands: Commands, how: str
+) -> None:
+    """S3.6: nobody holds it, and it is the next to be had."""
+    waiting = await waiting_for_work(commands, wait=0.1 if how == "timed out" else 30)
+    async with held_up(commands):
+        registering = asyncio.create_task(commands.register("a", correlation_id="c"))
+        await asyncio.sleep(0.02)
+        if how == "cancelled":
+            waiting.cancel()
+        (gone,) = await asyncio.gather(waiting, return_exceptions=True)
+    await soon(registering)
+    assert gone is None or isinstance(gone, asyncio.CancelledError)
+    assert [type(event) for event in await log_of(commands, "c")] == [ev.CallProposed, ev.CallStarted, ev.CallRequeued]
+    assert (await claimed(commands)).correlation_id == "c"
+
+
+async def test_what_a_worker_gives_back_goes_to_the_next_who_waits(commands: Commands) -> None:
+    """S3.6: without anybody having to look for it."""
+    leaving, staying = await waiting_for_work(commands), await waiting_for_work(commands)
+    async with held_up(commands):
+        registering = asyncio.create_task(commands.register("a", correlation_id="c"))
+        await asyncio.sleep(0.02)
+        leaving.cancel()
+    await soon(registering)
+    claim = await soon(staying)
+    assert claim is not None and (claim.correlation_id, claim.attempt) == ("c", 2)
+    await asyncio.gather(leaving, return_exceptions=True)
+
+
+async def test_a_command_whose_submitter_goes_away_reaches_who_was_to_have_it(commands: Commands) -> None:
+    """S3.6: once it is on its way it is submitted."""
+    waiting = await waiting_for_work(commands)
+    async with held_up(commands):
+        registering = asyncio.create_task(commands.register("a", correlation_id="c"))
+        await asyncio.sleep(0.02)
+        registering.cancel()
+    claim = await soon(waiting)
+    assert claim is not None and (claim.correlation_id, claim.attempt) == ("c", 1)
+    with pytest.raises(asyncio.CancelledError):
+        await registering
+
+
+@pytest.mark.parametrize("why", ["conflict", "full", "too large"])
+async def test_whoever_waits_goes_on_waiting_if_a_submission_is_refused(db: str, why: str) -> None:
+    """S3.6, S3.7: and has the next command."""
+    async with at_work(db, queue_limit=1, max_event=10_000) as commands:
+        await commands.register("a", correlation_id="known", session="other")
+        if why == "conflict":
+            await commands.cancel("known")
+        waiting = await waiting_for_work(commands, session="mine")
+        wrong: dict[str, Any] = {"session": "mine"}
+        if why == "conflict":
+            await commands.register("a", correlation_id="mine", session="mine")
+            assert await soon(waiting) is not None
+            waiting = await waiting_for_work(commands, session="mine")
+            wrong |= {"correlation_id": "mine", "params": 1}
+        with pytest.raises((Conflict, QueueFull, Refused)):
+            await commands.register("a", "x" * 10_000 if why == "too large" else wrong.pop("params", None), **wrong)
+        if why != "conflict":
+            await commands.cancel("known")
+        made = await commands.register("a", session="mine")
+        claim = await soon(waiting)
+        assert claim is not None and claim.correlation_id == made.correlation_id
+
+
+async def test_of_several_commands_at_once_each_worker_that_waits_gets_one(commands: Commands) -> None:
+    """S3.6: also within one transaction, in the order in which they came; and none of them two."""
+    waiting = [await waiting_for_work(commands) for _ in range(3)]
+    names = [f"c{number}" for number in range(3)]
+    async with held_up(commands):
+        registering = asyncio.gather(*(commands.register("a", correlation_id=name) for name in names))
+        await asyncio.sleep(0.02)
+    await soon(registering)
+    given = await soon(asyncio.gather(*waiting))
+    assert [(claim.correlation_id, claim.fence) for claim in given if claim] == [(name, 1) for name in names]
+    assert await commands.claim() is None
+
+
+async def test_more_commands_at_once_than_workers_wait_for_are_queued(commands: Commands) -> None:
+    """S3.6: each worker has one, what is left over is had in its turn, and nothing was begun in vain."""
+    waiting = [await waiting_for_work(commands) for _ in range(2)]
+    async with held_up(commands):
+        registering = asyncio.gather(*(commands.register("a") for _ in range(6)))
+        await asyncio.sleep(0.02)
+    made = {one.correlation_id for one in await soon(registering)}
+    given = [*await soon(asyncio.gather(*waiting)), *[await commands.claim() for _ in range(4)]]
+    assert {claim.correlation_id for claim in given if claim} == made and await commands.claim() is None
+    assert {claim.fence for claim in given if claim} == {1}
+
+
+async def test_a_new_command_does_not_overtake_one_that_waits(commands: Commands) -> None:
+    """S3.6: also where somebody stands ready who has only not seen yet what waits."""
+    waiting = await waiting_for_work(commands)
+    async with held_up(commands):
+        first = asyncio.ensure_future(commands.register("a", correlation_id="first", approve="ask"))
+        second = asyncio.ensure_future(commands.register("a", correlation_id="second"))
+        await asyncio.sleep(0.02)
+    await soon(asyncio.gather(first, second))
+    claim = await soon(waiting)
+    assert claim is not None and claim.correlation_id == "second", "what nobody has approved holds nobody up"
+
+
+async def test_the_same_submission_again_is_handed_over_once(commands: Commands) -> None:
+    """S3.1, S3.6: the second of two who wait goes on waiting."""
+    waiting = [await waiting_for_work(commands) for _ in range(2)]
+    for _ in range(2):
+        assert (await commands.register("a", correlation_id="c")).correlation_id == "c"
+    done, pending = await asyncio.wait(waiting, timeout=0.2)
+    assert [task.result() and task.result().fence for task in done] == [1] and len(pending) == 1
+    await commands.register("a", correlation_id="other")
+    claim = await soon(next(iter(pending)))
+    assert claim is not None and claim.correlation_id == "other"
+
+
+async def test_only_who_may_run_it_is_handed_a_command(commands: Commands) -> None:
+    """S3.6: in the line they stand before those who may."""
+
+    async def admits(session: str) -> bool:
+        return session == "open"
+
+    picky, elsewhere = await waiting_for_work(commands, admits=admits), await waiting_for_work(commands, session="x")
+    any_of_them = await waiting_for_work(commands)
+    secret = await commands.register("a", session="secret")
+    claim = await soon(any_of_them)
+    assert claim is not None and claim.correlation_id == secret.correlation_id
+    opened = await commands.register("a", session="open")
+    claim = await soon(picky)
+    assert claim is not None and claim.correlation_id == opened.correlation_id
+    elsewhere.cancel()
+    await asyncio.gather(elsewhere, return_exceptions=True)
+
+
+async def test_what_goes_wrong_with_who_waits_is_not_the_submitters_concern(commands: Commands) -> None:
+    """S3.1: they are told themselves, and the command is there for others."""
+
+    async def admits(session: str) -> bool:
+        raise LookupError("the list of people is not there")
+
+    waiting = await waiting_for_work(commands, admits=admits)
+    made = await commands.register("a")
+    with pytest.raises(LookupError):
+        await soon(waiting)
+    assert (await claimed(commands)).correlation_id == made.correlation_id
+
+
+async def test_a_worker_that_is_cancelled_twice_gives_back_what_it_took(commands: Commands) -> None:
+    """S3.6: whoever stops it may lose patience."""
+    assert await commands.claim() is None
+    await commands.register("a", correlation_id="c")
+    async with held_up(commands):
+        taking = asyncio.create_task(commands.claim())
+        for _ in range(3):
+            await asyncio.sleep(0.01)
+            taking.cancel()
+    (gone,) = await asyncio.gather(taking, return_exceptions=True)
+    assert isinstance(gone, asyncio.CancelledError) and (await claimed(commands)).correlation_id == "c"
+
+
+async def test_a_ledger_that_closes_during_a_hand_over_leaves_nobody_waiting(db: str) -> None:
+    """S3.3: what was on its way is written, or is told to be not."""
+    ledger = await opened(db)
+    commands = Commands(ledger)
+    waiting = await waiting_for_work(commands)
+    async with held_up(commands):
+        registering = asyncio.create_task(commands.register("a", correlation_id="c"))
+        await asyncio.sleep(0.02)
+        closing = asyncio.create_task(ledger.close())
+    await soon(closing)
+    made, claim = await soon(asyncio.gather(registering, waiting))
+    assert claim is not None and claim.correlation_id == made.correlation_id == "c"
+
+
+# S3.6: holding one
+
+
 async def test_a_heartbeat_renews_the_lease(commands: Commands) -> None:
     """S3.6: as long as it comes the command is held; it may tell how far the work is."""
     await commands.register("a", correlation_id="c", timeout=30)
@@ -983,6 +1234,63 @@ async def test_polling_does_not_hold_up_recording(commands: Commands) -> None:
         assert len(written) == 1
     await commands.complete("c")
     await asyncio.gather(*waiting)
+
+
+async def test_what_was_closed_is_not_kept_by_its_ledger(commands: Commands) -> None:
+    """S3.8: however many come and go over one ledger."""
+    closed: list[weakref.ref[Tracker]] = []
+    for _ in range(5):
+        other = Commands(commands.ledger)
+        await other.register("a")
+        await other.close()
+        closed.append(weakref.ref(other.tracker))
+    del other
+    gc.collect()
+    assert [one() for one in closed[:-1]] == [None] * 4  # Of the last one the interpreter may still hold a traceback.
+
+
+async def test_executors_that_asked_long_ago_are_forgotten(commands: Commands, clock: Clock) -> None:
+    """S3.11: the names of clients do not pile up for ever."""
+    await commands.claim("old")
+    clock.ahead = 40 * 24 * 3600
+    await commands.claim("new")
+    assert list(await commands.ledger.store.executors()) == ["new"]
+
+
+@pytest.mark.parametrize("client", ["", "x" * 201, "\ud800", None])
+async def test_whoever_asks_for_no_client_is_not_remembered(commands: Commands, client: Any) -> None:
+    """S3.11, C11: polling as well as claiming."""
+    for ask in (commands.queued, commands.claim):
+        with pytest.raises(Refused, match="client"):
+            await ask(client)
+    assert await commands.ledger.store.executors() == {}
+
+
+LOOKS = (
+    *("queued_commands", "commands_before", "waiting_commands", "oldest_waiting", "commands_changed", "last_change"),
+    *("pending_commands", "completed_commands", "failed_commands", "failed_commands_of", "alias_everywhere", "call"),
+    *("calls_due", "calls_leased", "calls_with_owner", "approvals_due", "owned_calls", "open_calls", "all_open_calls"),
+)
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_no_look_at_commands_reads_all_that_ever_were(name: str) -> None:
+    """S3.8: each has an index of just what it looks for."""
+    connection = apsw.Connection(":memory:")
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+    for _, sql in migrations("sqlite"):
+        connection.execute(sql)
+    plan = connection.execute(f"EXPLAIN QUERY PLAN {SQL[name]}", (None,) * _bindings(SQL[name])).fetchall()
+    connection.close()
+    small = ("commands_", "calls_o", "CONSTANT ROW", "(subquery")
+    for step in (row[3] for row in plan):
+        assert "SCAN" not in step or any(part in step for part in small), plan
+        assert "calls_by_session" not in step, plan
+
+
+def _bindings(sql: str) -> int:
+    numbered = [int(number) for number in re.findall(r"\?(\d+)", sql)]
+    return max(numbered) if numbered else sql.count("?")
 
 
 async def test_a_process_without_open_commands_remembers_none(commands: Commands) -> None:
@@ -1197,6 +1505,34 @@ async def test_a_file_from_before_that_may_only_be_read_has_no_commands(
             await commands.register("a")
         await commands.close()
     assert (tmp_path / "ledger.db").read_bytes() == before
+
+
+@pytest.mark.parametrize("how", ["end", "delete"])
+async def test_an_older_process_that_ends_a_command_is_heard(db: str, how: str) -> None:
+    """S1.7: it knows neither what tells the others nor where the secrets are, and writes the same file."""
+    async with await opened(db, reaper_interval=3600) as ledger:
+        commands = Commands(ledger)
+        await commands.register("a", {"key": SECRET}, correlation_id="c")
+        call = (await commands.find("c")).id
+        assert await ledger.store.sealed(call) is not None
+        waiting = asyncio.create_task(commands.get("c", wait=30))
+        await asyncio.sleep(0.05)
+        older = apsw.Connection(db.removeprefix("sqlite:///"))
+        older.execute(
+            "UPDATE calls SET state = 'cancelled', ended_at = 1, reason = 'by an older one' WHERE id = ?"
+            if how == "end"
+            else "DELETE FROM calls WHERE id = ?",
+            (call,),
+        )
+        older.close()
+        if how == "end":
+            assert (await soon(waiting)).error == "by an older one" and not commands.tracker.pending
+        else:
+            with pytest.raises(NotFound):
+                await asyncio.wait_for(waiting, 5)
+        assert await ledger.store.sealed(call) is None
+        await commands.register("b", correlation_id="d")
+        assert (await commands.find("d")).change == (3 if how == "end" else 2)
 
 
 async def test_two_processes_that_reap_end_a_command_once(db: str) -> None:

@@ -15,8 +15,11 @@ import callslip
 from callslip import events as ev
 from callslip import http
 from callslip.events import encode_event
+from callslip.http.gate import TokenGate
 from callslip.http.limits import Limits
+from callslip.http.token_file import digest
 from callslip.ledger import Ledger
+from callslip.rows import TokenRow
 from callslip.settings import Settings
 from tests import served as processes
 from tests.serving import Answer, ask, running, served
@@ -177,6 +180,19 @@ async def test_nobody_is_given_work_who_has_gone(ledger: Ledger, url: str) -> No
     assert claim["correlation_id"] == command and (await ledger.find_call(command)).worker == "here"
 
 
+async def test_a_claimed_command_is_given_back_by_who_holds_it(ledger: Ledger, url: str) -> None:
+    """S3.6: it goes to the next who asks, with another fence; nobody else can give it back."""
+    command = await submitted(url)
+    await post(url, "/v1/calls/claim", {"worker": "first"})
+    assert (await post(url, f"/v1/calls/{command}/release", {"fence": 2})).status == 412
+    assert (await post(url, f"/v1/calls/{command}/release", {"fence": 1, "reason": "I stop"})).status == 204
+    assert (await post(url, f"/v1/calls/{command}/release", {"fence": 1})).status == 412
+    claim = (await post(url, "/v1/calls/claim", {"worker": "second"})).json()
+    assert (claim["correlation_id"], claim["fence"]) == (command, 2)
+    await post(url, f"/v1/calls/{command}/result", {"result": 1, "fence": 2})
+    assert (await post(url, f"/v1/calls/{command}/release", {"fence": 2})).status == 409
+
+
 async def test_a_full_queue_refuses(url: str) -> None:
     """S3.7: `queue_full` with the limit; each client has a queue of its own."""
     for _ in range(3):
@@ -210,6 +226,51 @@ async def test_the_lists_are_windows(url: str) -> None:
         "failed": [ids[1]],
     }
     assert (await ask(f"{url}/v1/commands?client=nobody")).json() == {"pending": [], "completed": [], "failed": []}
+
+
+async def token_for(ledger: Ledger, verb: str, session: str = "") -> dict[str, str]:
+    """The header of somebody who may do this and no more."""
+    token = f"{verb}-only-{session}-and-long-enough"
+    await ledger.store.put_token(TokenRow(f"tok_{verb}", digest(token), verb, session, (verb,), 0))
+    return {"authorization": f"Bearer {token}"}
+
+
+async def test_the_lists_leave_room_for_what_whoever_asks_may_see(ledger: Ledger) -> None:
+    """S3.5: commands of others neither show nor take a place."""
+    async with served(ledger, gate=TokenGate(ledger.store, TOKEN)) as url:
+        everybody = {"authorization": f"Bearer {TOKEN}"}
+        await ledger.append("mine", [ev.SessionInfo(title="t")])
+        reader = await token_for(ledger, "read", session="mine")
+        for session in ("theirs", "theirs", "mine"):
+            assert (await post(url, "/v1/calls", LOOK | {"session": session}, **everybody)).status == 202
+        told = (await ask(f"{url}/v1/commands?limit=1", headers=reader)).json()
+        assert [one["session"] for one in told["pending"]] == ["mine"]
+
+
+async def test_a_worker_whose_token_is_revoked_while_it_waits_is_given_nothing(ledger: Ledger) -> None:
+    """Whoever submits does not hear of it; the worker is told that it is nobody."""
+    async with served(ledger, gate=TokenGate(ledger.store, TOKEN), limits=Limits(wait=20)) as url:
+        everybody = {"authorization": f"Bearer {TOKEN}"}
+        worker = await token_for(ledger, "execute")
+        assert (await post(url, "/v1/calls", LOOK, **everybody)).status == 202
+        assert (await post(url, "/v1/calls/claim", {}, **worker)).status == 200
+        waiting = asyncio.create_task(post(url, "/v1/calls/claim", {"wait": 15}, **worker))
+        await asyncio.sleep(0.1)
+        for row in await ledger.store.tokens():
+            await ledger.store.drop_token(row.id)
+        assert (await post(url, "/v1/calls", LOOK, **everybody)).status == 202
+        assert (await waiting).status == 401
+        assert (await post(url, "/v1/calls/claim", {}, **everybody)).status == 200
+
+
+async def test_whoever_polls_for_a_command_that_is_deleted_is_told_for_good(ledger: Ledger, url: str) -> None:
+    """S3.2: as one that never was."""
+    command = await submitted(url)
+    waiting = asyncio.create_task(ask(f"{url}/v1/calls/{command}?format=command&wait=5"))
+    await asyncio.sleep(0.1)
+    await ledger.delete("commands")
+    answer = await waiting
+    assert answer.status == 404 and answer.json()["correlation_id"] == command and answer.json()["final"] is True
 
 
 async def test_secrets_reach_only_who_runs_the_command(ledger: Ledger, url: str) -> None:
@@ -254,6 +315,7 @@ async def test_secrets_reach_only_who_runs_the_command(ledger: Ledger, url: str)
         ("/v1/calls/{command}/result", {}),
         ("/v1/calls/{command}/result", {"result": 1, "error": 2}),
         ("/v1/calls/{command}/result", {"result": 1, "fence": -1}),
+        ("/v1/calls/{command}/release", {}),
         ("/v1/calls/{command}/heartbeat", {}),
         ("/v1/calls/{command}/heartbeat", {"fence": 0}),
         ("/v1/calls/{command}/heartbeat", {"fence": 1, "lease": -5}),

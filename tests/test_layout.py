@@ -20,7 +20,20 @@ LONGEST = 400
 # Lowest first. A module imports from its own layer and from those above it in this list, never from one below.
 # `callslip` is the package itself, which hands out the public names.
 LAYERS: dict[str, set[str]] = {
-    "values": {"ids", "errors", "settings", "codec", "events", "rows", "words", "schemas", "patterns", "outward", "place", "remote"},
+    "values": {
+        "ids",
+        "errors",
+        "settings",
+        "codec",
+        "events",
+        "rows",
+        "words",
+        "schemas",
+        "patterns",
+        "outward",
+        "place",
+        "remote",
+    },
     "rules": {"lifecycle", "text", "entries"},
     "projection": {"board", "fold", "fold_calls", "project", "redact", "witness"},
     "ledger": {

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
 import callslip
@@ -186,6 +187,34 @@ async def test_a_jump_of_the_clock_ends_nothing(ledger: Ledger, reaper: Reaper, 
     clocks.monotonic += 1
     assert await reaper.reap() == 1
     assert await state(ledger, call) == ("lost", "nothing more was heard of this call")
+
+
+async def test_whoever_slept_with_the_machine_has_as_much_time_as_before(db: str, clocks: Clocks) -> None:
+    """C5: with a reaper that looks only a little ahead, and whether the clock stands beyond the time or before it."""
+    async with sound_ledger(db, reaper_interval=NEVER) as ledger:
+        settings = msgspec.structs.replace(ledger.settings, reaper_interval=1.0)
+        how = ledger.how(source="callslip", strict=True)
+        reaper = Reaper(ledger.store, how, settings, monotonic=lambda: clocks.monotonic)
+        call = await call_of(ledger)
+        asked = await call_of(ledger, ev.ApprovalRequested(tool_name="t", expires_at=int(clocks.wall * 1000) + 300_000))
+        assert await reaper.reap() == 0
+        for slept in (250, 3600):
+            clocks.wall += slept
+            for _ in range(100):
+                assert await reaper.reap() == 0
+                clocks.pass_time(1)
+        fresh = await call_of(ledger)
+        for _ in range(98):
+            assert await reaper.reap() == 0
+            clocks.pass_time(1)
+        clocks.pass_time(3)
+        assert await reaper.reap() == 1 and (await state(ledger, asked))[0] == "denied"
+        clocks.pass_time(299)
+        assert await reaper.reap() == 1 and (await state(ledger, call))[0] == "lost"
+        clocks.pass_time(200)
+        assert await reaper.reap() == 0
+        clocks.pass_time(3)
+        assert await reaper.reap() == 1 and (await state(ledger, fresh))[0] == "lost"
 
 
 async def test_a_clock_set_back_ends_nothing(ledger: Ledger, reaper: Reaper, clocks: Clocks) -> None:

@@ -398,6 +398,19 @@ async def _sees_only_its_own(client: Client, hidden: str) -> None:
     assert [one.name for one in (await client.list_resources()).resources] == [own]
 
 
+async def test_commands_of_others_leave_room_for_ones_own_in_the_lists(tmp_path: Path) -> None:
+    """S3.5: what one may not see does not fill the window that one looks through."""
+    async with await open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}", Settings(queue_limit=2000)) as ledger:
+        commands = Commands(ledger)
+        own = await token_for(ledger, "read", session="own")
+        await asyncio.gather(*(commands.register("go", session="others") for _ in range(1001)))
+        mine = (await commands.register("go", session="own")).correlation_id
+        async with served(ledger, TokenGate(ledger.store, MAIN)) as url, over_http(url, token=own) as client:
+            listed = await call(client, "observe", what="pending_commands")
+        assert [one["correlation_id"] for one in listed["pending"]] == [mine]
+        await commands.close()
+
+
 async def test_nobody_gets_in_without_a_token_and_nobody_into_anothers_session(tmp_path: Path) -> None:
     """The door asks for every request; an MCP session belongs to the token that opened it."""
     async with opened(tmp_path / "ledger.db") as (ledger, _):
@@ -415,6 +428,34 @@ async def test_nobody_gets_in_without_a_token_and_nobody_into_anothers_session(t
             for token, status in ((MAIN, 200), (other, 404), ("wrong", 401)):
                 headers = {**theirs, "authorization": f"Bearer {token}"}
                 assert (await ask(url, "POST", headers=headers, value=listing)).status == status
+
+
+async def test_nobody_keeps_others_out_by_opening_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of too many of one's own, the one that was not used for longest gives way; its client begins anew."""
+    monkeypatch.setattr("callslip.mcp.streamable.EACH", 2)
+    monkeypatch.setattr("callslip.mcp.streamable.SESSIONS", 5)
+    async with opened(tmp_path / "ledger.db") as (ledger, _):
+        other = await token_for(ledger, "read")
+        async with served(ledger, TokenGate(ledger.store, MAIN)) as url:
+
+            async def talk(token: str, value: Any, session: str = "") -> tuple[int, str]:
+                headers = {"accept": "application/json, text/event-stream", "authorization": f"Bearer {token}"}
+                more = {"mcp-session-id": session} if session else {}
+                answered = await ask(url, "POST", headers={**headers, **more}, value=value)
+                return answered.status, answered.headers.get("mcp-session-id", "")
+
+            async def lives(session: str) -> bool:
+                listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
+                return (await talk(other, listing, session))[0] == 200
+
+            begin = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+            body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": begin}
+            first, second = [(await talk(other, body))[1] for _ in range(2)]
+            assert await lives(second) and await lives(first)
+            third = (await talk(other, body))[1]
+            assert [await lives(session) for session in (first, second, third)] == [True, False, True]
+            assert [(await talk(other, body))[0] for _ in range(10)] == [200] * 10
+            assert [(await talk(MAIN, body))[0] for _ in range(3)] == [200] * 3
 
 
 async def test_an_address_can_name_the_session_for_commands(tmp_path: Path) -> None:
@@ -490,3 +531,16 @@ def test_the_command_says_what_it_is_for_without_loading_the_sdk() -> None:
     assert helped.returncode == 0 and "interact" in helped.stdout
     ended = run("mcp", "--db", ":memory:")  # Its stdin is closed from the beginning.
     assert (ended.returncode, ended.stdout) == (0, "")
+
+
+def test_a_client_that_is_gone_ends_the_command_quietly(tmp_path: Path) -> None:
+    """There is nobody to answer any more, and nothing to complain of."""
+    command = [sys.executable, "-m", "callslip", "mcp", "--db", str(tmp_path / "ledger.db")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as server:
+        assert server.stdin and server.stdout and server.stderr
+        server.stdout.close()
+        server.stdin.write(b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n' * 2)
+        server.stdin.close()
+        said = server.stderr.read()
+        assert (server.wait(20), said) == (0, b"")

@@ -21,6 +21,7 @@ from mcp.shared.exceptions import MCPError
 
 from callslip import events as ev
 from callslip.commands import Commands
+from callslip.errors import StoreError
 from callslip.http.gate import TokenGate
 from callslip.ledger import Ledger, open_ledger
 from callslip.mcp import Tasks
@@ -177,6 +178,56 @@ async def test_a_task_asks_again_and_again_and_ignores_what_it_did_not_ask(ledge
         assert ended["result"]["content"][0]["text"] == "small and red"
         await about_task(client.session, "update", task, input_responses={"size": accepted("large")})
         assert await about_task(client.session, "get", task) == ended
+
+
+async def test_a_client_that_hangs_up_while_its_task_begins_leaves_none_that_never_ends(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C5: the call is in the log by then, so there must be somebody who ends it."""
+    made, written, told, append = Studio(ledger), asyncio.Event(), asyncio.Event(), ledger.append
+
+    async def slow(*given: Any, **how: Any) -> Any:
+        done = await append(*given, **how)
+        written.set()
+        await told.wait()
+        return done
+
+    async with Client(made.server, extensions=[TasksOfClient()]) as client:
+        monkeypatch.setattr(ledger, "append", slow)
+        beginning = asyncio.ensure_future(begun_task(client, "render", scene="sea"))
+        await asyncio.wait_for(written.wait(), 20)
+        beginning.cancel()
+        await client.list_tools()  # That it hung up has been heard by now.
+        told.set()
+        await asyncio.gather(beginning, return_exceptions=True)
+        made.go.set()
+        (row,) = (await ledger.calls()).items
+        assert (await ledger.wait(row.id, 10)).state == "completed"
+    await made.tasks.close()
+
+
+async def test_an_answer_that_cannot_be_written_down_still_reaches_the_tool(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C5: nobody would ask for it again, so the task would wait for ever."""
+    async with studio(ledger) as (_, client):
+        task = await begun_task(client, "choose")
+        await task_until(client.session, task, "input_required")
+        append, failing = ledger.append, iter([True])
+
+        async def once(*given: Any, **how: Any) -> Any:
+            if next(failing, False):
+                raise StoreError("the disk is full")
+            return await append(*given, **how)
+
+        monkeypatch.setattr(ledger, "append", once)
+        with pytest.raises(MCPError):
+            await about_task(client.session, "update", task, input_responses={"colour": accepted("red")})
+        async with asyncio.timeout(20):
+            while "size" not in (await about_task(client.session, "get", task)).get("inputRequests", {}):
+                await asyncio.sleep(0.01)
+        await about_task(client.session, "update", task, input_responses={"size": accepted("small")})
+        assert (await ended_task(client.session, task))["result"]["content"][0]["text"] == "small and red"
 
 
 async def test_a_task_can_be_seen_answered_and_cancelled_from_another_process(db: str, ledger: Ledger) -> None:
@@ -348,6 +399,20 @@ async def test_how_commands_end_as_tasks(ledger: Ledger) -> None:
         still = await about_task(client.session, "get", tasks["asks"])
         assert (still["status"], still["inputRequests"]) == ("input_required", {})
         assert (await ledger.find_call(tasks["asks"])).state == "awaiting_approval"
+    await commands.close()
+
+
+async def test_what_an_executor_says_is_no_question_to_the_client(ledger: Ledger) -> None:
+    """A command's progress is its executor's: a client would ask its user, and nobody would hear the answer."""
+    commands = Commands(ledger)
+    async with served(ledger) as url, over_http(url, extensions=[TasksOfClient()]) as client:
+        task = await begun_task(client, "interact", action="go")
+        claim = await commands.claim()
+        assert claim is not None
+        asks = {"inputRequests": {"password": {"method": "elicitation/create", "params": {"message": "It, please"}}}}
+        await commands.heartbeat(claim.call, claim.fence, progress=asks)
+        told = await about_task(client.session, "get", task)
+        assert told["status"] == "working" and "inputRequests" not in told
     await commands.close()
 
 

@@ -125,7 +125,8 @@ DAMAGES: dict[str, tuple[str, str]] = {
     "a call too many": (
         "INSERT INTO calls SELECT 'exec_ffffffffffff', session, entry, state, shown, tool, title, kind, source, turn,"
         ' iteration, "index", scope, idempotent, attempt, worker, approval, opening, ending, input_mark, deadline,'
-        " created_at, started_at, ended_at, \"end\", reason, owner, lease, client, timeout, change FROM calls WHERE shown = '1'",
+        ' created_at, started_at, ended_at, "end", reason, owner, lease, client, timeout, change'
+        " FROM calls WHERE shown = '1'",
         "call",
     ),
     # approvals

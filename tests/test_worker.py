@@ -15,7 +15,7 @@ import pytest
 
 import callslip
 from callslip.commands import Claim, Command, Commands
-from callslip.errors import NotAdmitted, Refused, Unreachable
+from callslip.errors import CallslipError, NotAdmitted, Refused, Unreachable
 from callslip.events import CallRequeued
 from callslip.ledger import Ledger, open_ledger
 from callslip.remote import read_address
@@ -25,7 +25,7 @@ from callslip.worker.actions import Action
 from callslip.worker.desks import OnServer
 from callslip.worker.link import Link
 from tests import serving
-from tests.served import Process, Serving, free_port, process
+from tests.served import Process, Serving, free_port, process, run, with_ledger
 from tests.sound import PROGRAMS
 
 PATIENCE = 30.0
@@ -158,6 +158,10 @@ async def test_a_function_of_any_kind_runs_a_command(ledger: Ledger, way: str) -
         def leaves() -> None:
             raise SystemExit(3)
 
+        @worker.action()
+        def interrupts() -> None:
+            raise KeyboardInterrupt
+
         wanted: list[tuple[str, Any, Any, str]] = [
             ("add", {"a": 2}, 3, ""),
             ("in_a_thread", {"x": 1}, [False, {"x": 1}], ""),
@@ -166,6 +170,7 @@ async def test_a_function_of_any_kind_runs_a_command(ledger: Ledger, way: str) -
             ("claimed", {"x": 1}, ["claimed", {"x": 1}, 1], ""),
             ("breaks", None, None, "KeyError: 'no such tab'"),
             ("leaves", None, None, "RuntimeError: the function called exit(3)"),
+            ("interrupts", None, None, "RuntimeError: the function raised KeyboardInterrupt"),
             ("add", {"a": 1, "c": 2}, None, "TypeError: the arguments have no place in the function: c"),
             ("add", [1], None, "TypeError: the arguments are not an object"),
             ("remove", None, None, "no action 'remove'; this worker knows add, breaks, claimed,"),
@@ -177,7 +182,7 @@ async def test_a_function_of_any_kind_runs_a_command(ledger: Ledger, way: str) -
                     assert made.status == "error" and error in str(made.error) and "Traceback" not in str(made.error)
                 else:
                     assert (made.status, made.result) == ("complete", result)
-        (row,) = (await ledger.calls(session="commands", limit=8)).items[-1:]
+        (row,) = (await ledger.calls(session="commands", limit=9)).items[-1:]
         assert row.tool == "pieces" and row.worker == worker.name
         snapshot = await ledger.snapshot("commands")
         told = [entry for entry in snapshot.entries if getattr(entry, "call_id", "") == row.id]
@@ -213,6 +218,26 @@ async def test_a_result_that_cannot_be_kept_ends_its_command_as_an_error(db: str
                 assert made.status == "error" and "could not be kept" in str(made.error)
             assert (await ended(commands, await commands.register("strange"))).status == "complete"
             assert "half a character" in str((await ended(commands, await commands.register("breaks"))).error)
+
+
+@pytest.mark.anyio
+async def test_progress_that_cannot_be_kept_costs_no_lease(db: str, capfd: Any) -> None:
+    """The lease is renewed without it, and the command goes on."""
+    settings = Settings(synchronous="NORMAL", max_event=2**16)
+    async with await open_ledger(db, settings) as ledger, commands_of(ledger) as commands:
+        worker = Worker(ledger, lease=60)
+
+        @worker.action()
+        async def tells(it: Claim) -> AsyncGenerator[str]:
+            yield "x" * 2**17
+            async with asyncio.timeout(PATIENCE / 2):  # The next heartbeat would come later.
+                while (row := await ledger.store.call(it.call)) is None or row.lease <= it.lease_until:
+                    await asyncio.sleep(0.01)
+            yield "kept up"
+
+        async with at_work(worker):
+            assert (await ended(commands, await commands.register("tells", timeout=60))).result == "kept up"
+    assert capfd.readouterr().err.count("was refused") == 1
 
 
 def test_a_worker_says_what_is_wrong_with_it(db: str) -> None:
@@ -325,18 +350,19 @@ async def test_a_worker_that_dies_gives_back_only_what_may_run_twice(scene: Scen
 async def test_two_workers_never_run_the_same_command(scene: Scene, scale: int) -> None:
     """S3.6: every command is run, by one of them, once."""
     workers = [scene.worker(concurrency=3), scene.worker(concurrency=3)]
-    scene.go.touch()
     names = [f"c{number}" for number in range(30 * scale)]
     async with scene.commands() as commands:
         for start in range(0, len(names), 30):
             made = [await commands.register(**scene.held(name)) for name in names[start : start + 30]]
+            for worker in workers:
+                await until(worker, "began", 3)  # As many as one takes at once: the other has the next.
+            scene.go.touch()
             for one in made:
                 assert (await ended(commands, one)).status == "complete"
     for worker in workers:
         assert worker.signal(signal.SIGTERM) == 0
     began = [line.split()[1] for worker in workers for line in worker.out if line.startswith("began")]
     assert sorted(began) == sorted(names)
-    assert all(any(line.startswith("began") for line in worker.out) for worker in workers)
 
 
 @pytest.mark.anyio
@@ -480,7 +506,125 @@ def test_a_worker_without_a_right_to_work_ends(tmp_path: Path, monkeypatch: pyte
         server.kill()
 
 
+def test_a_worker_needs_no_more_than_the_right_to_execute(tmp_path: Path) -> None:
+    """A token for executors claims, beats and tells results; one without that right ends the worker."""
+    path = tmp_path / "ledger.db"
+    server = Serving(path)
+    try:
+        create = ["admin", "token", "create", "--db", str(path), "--can"]
+        execute, others = (run(*create, verbs).stdout.strip() for verbs in ("execute", "read,write,approve"))
+        refused = Worker(server.url, token=others)
+        refused.action("add")(print)
+        with pytest.raises(CallslipError, match="may not execute"):
+            refused.run()
+        with process(server.url, "1", "1", execute, program=str(PROGRAMS / "worker.py")) as worker:
+            worker.until("ready")
+
+            async def count(ledger: Ledger) -> Any:
+                async with commands_of(ledger) as commands:
+                    return (await ended(commands, await commands.register("count", {"to": 3}))).result
+
+            assert with_ledger(path, count) == "2\n"
+            assert worker.signal(signal.SIGTERM) == 0 and len(worker.err) == 0
+    finally:
+        server.kill()
+
+
+@pytest.mark.anyio
+async def test_a_worker_may_be_there_before_its_session(ledger: Ledger) -> None:
+    """Nobody has submitted anything for it yet; then somebody does."""
+    async with serving.served(ledger) as url, commands_of(ledger) as commands:
+        worker = Worker(url, token="anything", session="later")
+        worker.action("double")(lambda number: 2 * number)
+        async with at_work(worker):
+            await asyncio.sleep(0.3)  # It has been told by now that there is no such session.
+            made = await commands.register("double", {"number": 21}, session="later")
+            assert (await ended(commands, made)).result == 42
+
+
+@pytest.mark.anyio
+async def test_a_heartbeat_that_nobody_answers_costs_nothing(ledger: Ledger) -> None:
+    """It is sent again over another connection, while the lease lasts."""
+    again = asyncio.Event()
+    async with serving.served(ledger) as url, commands_of(ledger) as commands, swallowing(url, again) as gap:
+        worker = Worker(gap, lease=3)
+
+        @worker.action()
+        async def wait() -> str:
+            await again.wait()
+            return "heard"
+
+        async with at_work(worker):
+            assert (await ended(commands, await commands.register("wait", timeout=60))).result == "heard"
+
+
+@contextlib.asynccontextmanager
+async def swallowing(url: str, again: asyncio.Event) -> AsyncGenerator[str]:
+    """The way to a server, on which the first heartbeat is lost without a word; `again` is set by the next."""
+    there, beats, open_ways = read_address(url, "test"), list[bytes](), set[asyncio.Task[Any]]()
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while piece := await reader.read(65536):
+            if b"/heartbeat HTTP" in piece:
+                beats.append(piece)
+                if len(beats) == 1:
+                    continue
+                again.set()
+            writer.write(piece)
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        onward, back = await asyncio.open_connection(there.host, there.port)
+        ways = {asyncio.ensure_future(pass_on(reader, back)), asyncio.ensure_future(pass_on(onward, writer))}
+        open_ways.update(ways)
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        for end in (writer, back):
+            end.close()
+        for way in ways:
+            way.cancel()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        await server.wait_closed()
+        await asyncio.gather(*open_ways, return_exceptions=True)
+
+
 # The connection
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("answers", [True, False])
+async def test_an_answer_on_its_way_is_heard_by_who_asks_no_more(answers: bool) -> None:
+    """A command that was given just then is known of. A server that had not answered yet ends the connection."""
+    asked: list[asyncio.StreamWriter] = []
+    begun = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n1")
+        asked.append(writer)
+        begun.set()
+        if len(asked) == 1:
+            await reader.read()
+        writer.write(OK if answers or len(asked) > 1 else b"")
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    link = Link(read_address(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "test"), "")
+    asking = asyncio.create_task(link.post("/x", 1, late=True))
+    async with asyncio.timeout(PATIENCE):
+        await begun.wait()
+        asking.cancel()
+        if answers:
+            assert await asking == b"{}"
+        else:
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+        assert await link.post("/x", 1) == b"{}"
+    await link.close()
+    server.close()
+    await server.wait_closed()
 
 
 @contextlib.asynccontextmanager

@@ -306,16 +306,17 @@ class Ledger:
         while await checkpoint.project(self.store, session) is None:
             pass
 
-    def on_close(self, closer: Callable[[], Awaitable[None]]) -> None:
-        """What works over this ledger is told before it closes."""
+    def on_close(self, closer: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+        """What works over this ledger is told before it closes, unless what this gives was called."""
         self._closers.append(closer)
+        return lambda: self._closers.remove(closer)
 
     async def close(self) -> None:
         """End the calls and turns that this process owns, stop, and close the store."""
         if self._closed:
             return
         self._closed = True
-        for closer in self._closers:
+        for closer in list(self._closers):
             await closer()
         running = [*self._tasks, *self._projecting.values()]
         for task in running:

@@ -31,6 +31,7 @@ _numbers = count(1)
 LONG_AGO = 1
 HORIZON = 2.0
 """Seconds that a reaper looks ahead, beside two of its rounds."""
+FAR_AWAY = 2**62
 TOGETHER = 500
 DAY = 24 * 60 * 60 * 1000
 
@@ -120,17 +121,19 @@ class Reaper:
         self._settings = settings
         self._monotonic = monotonic
         self._watched: dict[tuple[str, int], tuple[float, float]] = {}
+        self._offset: float | None = None
 
     async def reap(self, *, only_dead: bool = False) -> int:
         """One round. How many calls and turns it ended."""
         now = await self._store.clock()
-        dues = await self._dues(now + int((HORIZON + 2 * self._settings.reaper_interval) * 1000))
+        jump = self._jump(now)
+        until = FAR_AWAY if jump else now + int((HORIZON + 2 * self._settings.reaper_interval) * 1000)
         over: list[Due] = []
-        watched: dict[tuple[str, int], tuple[float, float]] = {}
-        for due in dues:
+        watched = {key: sight for key, sight in self._watched.items() if key[1] > until}
+        for due in await self._dues(until):
             if due.at:
                 key = due.key
-                watched[key] = self._watched.get(key) or self._first_sight(due.at, now)
+                watched[key] = self._watched.get(key) or self._first_sight(due.at, now - jump)
                 if only_dead or due.at > now or not self._watched_enough(watched[key]):
                     continue
             over.append(due)
@@ -146,6 +149,16 @@ class Reaper:
         for row in await self._store.owners():
             if is_dead(row.id) or row.until < now - DAY:
                 await self._store.drop_owner(row.id)
+
+    def _jump(self, now: int) -> int:
+        """By how much the store's clock was set forward since the last round, or the machine slept, in ms.
+
+        Whatever was open then has as much time left as it had before: nobody could renew it meanwhile.
+        """
+        offset = now - self._monotonic() * 1000
+        jump = offset - self._offset if self._offset is not None else 0
+        self._offset = offset
+        return int(jump) if jump > self._settings.reaper_grace * 1000 else 0
 
     def _first_sight(self, at: int, now: int) -> tuple[float, float]:
         remaining = (at - now) / 1000

@@ -100,7 +100,7 @@ class _QueueFull(errors.QueueFull):
 
 
 _KINDS: dict[str, Callable[[_Problem], errors.CallslipError]] = {
-    "unknown": lambda said: errors.NotAdmitted(f"{said.detail}; give a token with --token or CALLSLIP_TOKEN"),
+    "unknown": lambda said: errors.NotAdmitted(f"{said.detail}; give one with --token, token= or CALLSLIP_TOKEN"),
     "forbidden": lambda said: errors.CallslipError(said.detail),
     "ambiguous": lambda said: errors.Ambiguous(said.detail, said.current),
     "conflict": lambda said: errors.Conflict(said.detail, said.current),

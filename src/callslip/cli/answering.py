@@ -9,6 +9,7 @@ import click
 
 from callslip.cli import exits, output
 from callslip.cli.ids import ID
+from callslip.cli.phrases import Seconds
 from callslip.cli.place import db_option, json_option, wants_json
 from callslip.cli.reach import Json, Reach, reached, server_options
 from callslip.errors import Conflict
@@ -101,7 +102,7 @@ def _in_words(error: Conflict) -> Conflict:
 
 @click.command()
 @click.argument("identity", metavar="ID", type=ID)
-@click.option("--timeout", metavar="SECONDS", type=click.FloatRange(0), help="Give up after this time.")
+@click.option("--timeout", metavar="SECONDS", type=Seconds(0), help="Give up after this time.")
 @click.option("--session", type=ID, help="Look for the call in this session only.")
 @server_options
 @db_option

@@ -17,6 +17,8 @@ from callslip.cli.place import db_option, json_option, place, wants_json
 from callslip.cli.reach import running_server
 
 Facts = dict[str, Any]
+Lines = str | list[str]
+"""What is told of a fact: one line, or several, each of which is made inert by itself."""
 
 
 @click.command()
@@ -52,9 +54,10 @@ def _print(facts: Facts) -> None:
     grid.add_column(no_wrap=True, style="dim")
     grid.add_column(overflow="fold")
     for name, tell in _LINES:
-        line = tell(facts) if name in facts or name in _ALWAYS else ""
-        if line:
-            grid.add_row(name, Text(inert(line)))
+        told = tell(facts) if name in facts or name in _ALWAYS else ""
+        if told:
+            lines = [told] if isinstance(told, str) else told
+            grid.add_row(name, Text("\n".join(map(inert, lines))))
     output.emit(output.console(), grid)
 
 
@@ -86,28 +89,25 @@ def _calls(facts: Facts) -> str:
     return f"{sum(states.values()):,}" + (f" ({parts})" if parts else "")
 
 
-def _open(facts: Facts) -> str:
-    lines = [f"{row['call']}  {row['state']}  {row['tool']}  {row['owner']}" for row in facts["open"]]
-    return "\n".join(lines) or "none"
+def _open(facts: Facts) -> Lines:
+    return [f"{row['call']}  {row['state']}  {row['tool']}  {row['owner']}" for row in facts["open"]] or "none"
 
 
-def _approvals(facts: Facts) -> str:
+def _approvals(facts: Facts) -> Lines:
     rows = facts["approvals"]
-    return (
-        "\n".join(f"{row['approval']}  asked {ago(row['createdAt'])}  {row['description']}" for row in rows) or "none"
-    )
+    return [f"{row['approval']}  asked {ago(row['createdAt'])}  {row['description']}" for row in rows] or "none"
 
 
-def _commands(facts: Facts) -> str:
+def _commands(facts: Facts) -> Lines:
     told = [
         f"{client}  " + ", ".join(f"{count} {state}" for state, count in states.items())
         for client, states in facts["commands"].items()
     ]
-    return "\n".join(told) or "none is pending"
+    return told or "none is pending"
 
 
-def _executors(facts: Facts) -> str:
-    return "\n".join(f"{name}  asked {ago(at)}" for name, at in facts["executors"].items()) or "none has ever asked"
+def _executors(facts: Facts) -> Lines:
+    return [f"{name}  asked {ago(at)}" for name, at in facts["executors"].items()] or "none has ever asked"
 
 
 def _settings(facts: Facts) -> str:
@@ -135,7 +135,7 @@ def _access(facts: Facts) -> str:
     return facts["access"]
 
 
-_LINES: tuple[tuple[str, Callable[[Facts], str]], ...] = (
+_LINES: tuple[tuple[str, Callable[[Facts], Lines]], ...] = (
     ("ledger", _ledger),
     ("versions", _versions),
     ("server", _server),

@@ -92,23 +92,34 @@ def _about_queue(queues: Queues, client: str, settings: Settings) -> Iterator[Fi
 
 
 def _about_waiting(queues: Queues, client: str, queued: list[CallRow]) -> Iterator[Finding]:
-    since = min(row.created_at for row in queued)
-    waits = f"the oldest for {span((queues.now - since) / 1000)}"
-    what = f"{counted(len(queued), 'command')} in the queue of client {client}, {waits}: {_names(queued)}"
-    nobody, running = queues.nobody(client, queues.now - THERE), queues.of(client, "running")
     over = [row for row in queued if 0 < row.deadline < queues.now - SOON]
+    waiting = [row for row in queued if not 0 < row.deadline < queues.now - SOON]
     if over:
-        cause = "its time is over, and no process has looked since"
-        yield Finding("note", what, cause, "it expires when a server, a worker or any command opens the ledger")
-    elif nobody and not running:
-        yield Finding("problem", what, nobody, f'start its executor: callslip.Worker(..., client="{client}")')
+        cause = "their time is over, and no process has looked since"
+        advice = "they expire once a server, a worker or `callslip wait` has the ledger open"
+        yield Finding("note", _in_queue(queues, client, over), cause, advice)
+    if not waiting:
+        return
+    what = _in_queue(queues, client, waiting)
+    nobody, running = queues.nobody(client, queues.now - THERE), queues.of(client, "running")
+    if nobody and not running:
+        yield Finding("problem", what, nobody, _start(client))
     elif running:
         cause = f"its executors are at work on {_names(running)}"
         yield Finding("note", what, cause, "wait, or run more of them")
-    elif queues.now - since > SOON:
+    elif queues.now - min(row.created_at for row in waiting) > SOON:
         asked = ago(queues.executors[client], queues.now / 1000)
-        cause = f"its executors asked {asked}, and did not take it up: they only poll, or may not run its session"
+        cause = f"its executors asked {asked}, and took none up: they only poll, or may not run its session"
         yield Finding("note", what, cause, "see what its executors say; a token must have the verb execute")
+
+
+def _in_queue(queues: Queues, client: str, rows: list[CallRow]) -> str:
+    waits = f"the oldest for {span((queues.now - min(row.created_at for row in rows)) / 1000)}"
+    return f"{counted(len(rows), 'command')} in the queue of client {client}, {waits}: {_names(rows)}"
+
+
+def _start(client: str) -> str:
+    return f'start an executor for it: callslip.Worker(..., client="{client}")'
 
 
 def _about_running(queues: Queues, client: str) -> Iterator[Finding]:
@@ -146,7 +157,7 @@ def _why_expired(queues: Queues, row: CallRow) -> tuple[str, str]:
         return f"it was taken up, and its executor was not done within its {had}", "give it more time: --timeout"
     nobody = queues.nobody(row.client, row.created_at)
     if nobody:
-        return nobody, f'start its executor: callslip.Worker(..., client="{row.client}")'
+        return nobody, _start(row.client)
     cause = f"its executors ask, but not within its {had}: they ask too seldom, were busy, or may not run its session"
     return cause, "give it more time: --timeout; or let them ask more often"
 

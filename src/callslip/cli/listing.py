@@ -68,7 +68,7 @@ async def _sessions(ledger: Ledger, limit: int) -> None:
         _session_table(page.items, opened, asks)
     else:
         output.say(f"no sessions in {place().path}")
-    _more(bool(page.cursor), limit)
+    output.say_more(bool(page.cursor), limit)
 
 
 def _session_table(rows: list[SessionRow], opened: Counter[str], asks: Counter[str]) -> None:
@@ -97,7 +97,7 @@ async def _calls(ledger: Ledger, given: str, states: list[str], limit: int) -> N
         _call_table(rows, with_session=not session)
     else:
         output.say("no " + ("such " if states else "") + "calls" + (f" in session {session}" if session else ""))
-    _more(bool(page.cursor), limit)
+    output.say_more(bool(page.cursor), limit)
 
 
 def _call_table(rows: list[CallRow], *, with_session: bool) -> None:
@@ -112,8 +112,3 @@ def _call_table(rows: list[CallRow], *, with_session: bool) -> None:
         duration = took(row.started_at, row.ended_at)
         cells.append([row.id, styled_state(row.state), duration, ago(row.created_at), *own, row.tool, foreign])
     output.columns(head, cells, right=("TOOK",))
-
-
-def _more(cut: bool, limit: int) -> None:
-    if cut:
-        output.say(f"there may be more than these {limit}: --limit shows them")

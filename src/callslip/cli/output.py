@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 WIDE = 100_000
-WIDEST = 32
+WIDEST, NARROW, NARROWEST = 32, 8, 4
 LONGEST = 1000
 
 
@@ -47,6 +47,12 @@ def say(text: str) -> None:
     click.echo(inert(text), err=True)
 
 
+def say_more(cut: bool, limit: int) -> None:
+    """That a list may have been cut short."""
+    if cut:
+        say(f"there may be more than these {limit}: --limit shows them")
+
+
 def console(*, stderr: bool = False) -> Console:
     """Where styled text goes. In a pipe nothing is styled, wrapped or cut."""
     from rich import console as rich_console
@@ -71,14 +77,23 @@ def columns(head: Sequence[str], rows: Sequence[Sequence[str | Text]], *, right:
     out = console()
     widths = [max(cell_len(name), *(row[number].cell_len for row in made)) for number, name in enumerate(head)]
     if out.is_terminal:
-        widths = [min(width, WIDEST) for width in widths[:-1]] + widths[-1:]
-        widths[-1] = max(8, min(widths[-1], out.width - sum(width + 2 for width in widths[:-1])))
+        widths = _fitted(widths, out.width)
     for name, width in zip(head, widths, strict=True):
         side = "right" if name in right else "left"
         table.add_column(name, justify=side, width=width, no_wrap=True, overflow="ellipsis")
     for row in made:
         table.add_row(*row)
     emit(out, table)
+
+
+def _fitted(widths: list[int], room: int) -> list[int]:
+    """The last column gives way first, then the widest, at last the first: it is what a person copies."""
+    fitted = [min(width, WIDEST) for width in widths[:-1]]
+    fitted.append(max(NARROW, min(widths[-1], room - sum(width + 2 for width in fitted))))
+    while sum(fitted) + 2 * (len(fitted) - 1) > room and max(fitted) > NARROWEST:
+        others = fitted[1:]
+        fitted[others.index(max(others)) + 1 if max(others) > NARROW else fitted.index(max(fitted))] -= 1
+    return fitted
 
 
 def emit(out: Console, shown: RenderableType) -> None:

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections import Counter
 from datetime import datetime
+from typing import Any
+
+import click
 
 from callslip.errors import Refused
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds. For ever, and `nan`, have no place in a request."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is no number of seconds", param, ctx)
+        return number
+
 
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}

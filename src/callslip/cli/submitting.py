@@ -11,9 +11,11 @@ import click
 
 from callslip.cli import exits, output
 from callslip.cli.ids import ID
+from callslip.cli.phrases import Seconds, ago
 from callslip.cli.place import db_option, json_option, wants_json
 from callslip.cli.reach import Json, Reach, reached, server_options
 
+SESSION = "commands"
 FOREVER = -1.0
 LISTS = ("pending", "completed", "failed")
 
@@ -38,9 +40,7 @@ def _params(ctx: click.Context, parameter: click.Parameter, given: str | None) -
 @click.option("--params", metavar="JSON|@FILE|-", callback=_params, help="What the action is given; - reads stdin.")
 @click.option("--client", type=ID, metavar="NAME", help="Whose executors are to run it; `default` unless given.")
 @click.option("--session", type=ID, metavar="NAME", help="The session it belongs to; `commands` unless given.")
-@click.option(
-    "--timeout", metavar="SECONDS", type=click.FloatRange(0, min_open=True), help="When it expires; 30 unless given."
-)
+@click.option("--timeout", metavar="SECONDS", type=Seconds(0, min_open=True), help="When it expires; 30 unless given.")
 @click.option("--idempotent", is_flag=True, help="It may run twice: if its worker dies, another one is given it.")
 @click.option("--ask", is_flag=True, help="Somebody must approve it first; its time begins then.")
 @click.option(
@@ -49,7 +49,7 @@ def _params(ctx: click.Context, parameter: click.Parameter, given: str | None) -
 @click.option(
     "--wait",
     metavar="[SECONDS]",
-    type=click.FloatRange(-1),
+    type=Seconds(-1),
     is_flag=False,
     flag_value=FOREVER,
     help="Wait until it has ended, for so long at most, and print what came out.",
@@ -70,7 +70,7 @@ def submit(action: str, params: Any, ask: bool, wait: float | None, **given: Any
         if wait is None:
             return _queued(made, order)
         output.say(f"submitted as {made['correlation_id']}")
-        return _waited(reach, made["correlation_id"], order.get("session", ""), wait)
+        return _waited(reach, made["correlation_id"], order.get("session", SESSION), wait)
 
 
 def _queued(made: Json, order: Json) -> int:
@@ -119,11 +119,10 @@ def list_commands(client: str, limit: int) -> None:
         _table([row for name in LISTS for row in found[name]])
     else:
         output.say("no commands wait, and none has ended lately")
+    output.say_more(any(len(found[name]) >= limit for name in LISTS), limit)
 
 
 def _table(rows: list[Json]) -> None:
-    from callslip.cli.phrases import ago
-
     cells: list[list[str]] = []
     for row in rows:
         about = _text(row["result"]) if row["status"] == "complete" else row.get("error", "")

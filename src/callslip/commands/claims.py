@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
@@ -29,12 +29,13 @@ from callslip.ledger import Ledger
 from callslip.project import input_mark
 from callslip.rows import CallRow
 
-T = TypeVar("T")
 PAGE = 16
 PATIENCE = 2.0
 """Whoever waits for work looks for itself this often, should nobody wake it."""
 ASKED_EVERY = 5_000
 """How often it is written down that executors ask for work, in ms."""
+ASKERS = 1000
+"""For how many clients this is remembered here; the store knows it anyhow."""
 OFFERS = 8
 """How many of those who wait are asked whether they take a command."""
 
@@ -56,6 +57,14 @@ class Offer(msgspec.Struct, frozen=True):
         return self.session in ("", session) and (self.admits is None or await self.admits(session))
 
 
+async def _would_take(offer: Offer, session: str) -> bool:
+    """The same, for whoever submits: what goes wrong in asking is told to those who wait, when they look themselves."""
+    try:
+        return await offer.takes(session)
+    except Exception:
+        return False
+
+
 class Claims:
     """Who gets which command."""
 
@@ -74,6 +83,8 @@ class Claims:
         """Somebody asks for work."""
         now = await self._store.clock()
         if now - self._asked.get(client, 0) >= ASKED_EVERY:
+            if len(self._asked) >= ASKERS:
+                self._asked.clear()
             self._asked[client] = now
             with contextlib.suppress(CallslipError):
                 await self._store.put_executor(client, now)
@@ -134,10 +145,14 @@ class Claims:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            taken = await certainly(_finished(task))
-            if taken is not None:
-                await certainly(self.give_back(taken.row))
+            await certainly(self._undone(task))
             raise
+
+    async def _undone(self, taking: asyncio.Future[orders.Taken | None]) -> None:
+        with contextlib.suppress(CallslipError):  # Then nothing was taken.
+            taken = await taking
+            if taken is not None:
+                await self.give_back(taken.row)
 
     async def give_back(self, row: CallRow) -> None:
         """Nobody has begun with a command that was claimed: it is queued again."""
@@ -151,7 +166,7 @@ class Claims:
         """Somebody who waits for just such a command. Nobody else wakes them until they are `handed` something."""
         for place in self._watch.standing(client, OFFERS):
             offer = place.offer
-            if isinstance(offer, Offer) and await offer.takes(session) and self._watch.reserve(client, place):
+            if isinstance(offer, Offer) and await _would_take(offer, session) and self._watch.reserve(client, place):
                 return place, offer
         return None
 
@@ -200,7 +215,3 @@ class Claims:
             return None if proposed is UNSET else proposed
         whole = msgspec.json.decode(taken.whole)
         return self._ledger.redactor.restored(proposed, whole) if edited else whole
-
-
-async def _finished(task: asyncio.Future[T]) -> T:
-    return await task

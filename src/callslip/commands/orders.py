@@ -124,12 +124,24 @@ def claim(unit: Unit, candidates: Sequence[str], worker: str, lease: float, how:
 
 def beat(unit: Unit, identity: str, fence: int, lease: float, how: How) -> int:
     """A worker goes on with its command. Until when it holds it."""
+    row = _held(unit, identity, fence)
+    return Writing(unit, row.session, how).hold(row, lease)
+
+
+def release(unit: Unit, identity: str, fence: int, reason: str, how: How) -> None:
+    """A worker gives its command back: it is queued again, for whoever asks next."""
+    row = _held(unit, identity, fence)
+    Writing(unit, row.session, how).run([Draft(ev.CallRequeued(call=row.id, reason=reason))])
+
+
+def _held(unit: Unit, identity: str, fence: int) -> CallRow:
+    """A command that this claim of it holds."""
     row = _known(unit, identity)
     if row.state in ENDS:
         raise Conflict(f"command {identity} has ended: {row.state}", row)
     if row.state != "running" or row.attempt != fence:
         raise stale(row)
-    return Writing(unit, row.session, how).hold(row, lease)
+    return row
 
 
 def stale(row: CallRow) -> StaleFence:

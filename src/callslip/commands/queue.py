@@ -6,7 +6,7 @@ runs out of time next. One timer serves them all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from msgspec import UNSET
@@ -180,22 +180,32 @@ class Commands:
 
     # S3.5: lists are windows.
 
-    async def pending(self, client: str = "", limit: int = 100) -> list[Command]:
+    async def pending(self, client: str = "", limit: int = 100, admits: Admits | None = None) -> list[Command]:
         """Commands that have not ended, the oldest first."""
-        return await self._all(await self._store.pending_commands(client, limit))
+        return await self._window(lambda most: self._store.pending_commands(client, most), limit, admits)
 
-    async def completed(self, client: str = "", limit: int = 100) -> list[Command]:
+    async def completed(self, client: str = "", limit: int = 100, admits: Admits | None = None) -> list[Command]:
         """Those that were completed in the last minute, the newest first."""
         since = await self._store.clock() - int(self._settings.completed_window * 1000)
-        return await self._all(await self._store.completed_commands(client, limit, since))
+        return await self._window(lambda most: self._store.completed_commands(client, most, since), limit, admits)
 
-    async def failed(self, client: str = "", limit: int | None = None) -> list[Command]:
+    async def failed(self, client: str = "", limit: int | None = None, admits: Admits | None = None) -> list[Command]:
         """The last hundred that ended otherwise, the newest first."""
-        most = self._settings.failed_window
-        return await self._all(await self._store.failed_commands(client, min(limit or most, most)))
+        window = self._settings.failed_window
+        wanted = window if limit is None else limit
+        return await self._window(lambda most: self._store.failed_commands(client, min(most, window)), wanted, admits)
 
-    async def _all(self, rows: list[CallRow]) -> list[Command]:
-        return [await shown(self.ledger, row) for row in rows]
+    async def _window(
+        self, look: Callable[[int], Awaitable[list[CallRow]]], limit: int, admits: Admits | None
+    ) -> list[Command]:
+        """So many as whoever asks may see, however many of others lie in between."""
+        most = _most(limit)
+        while True:
+            rows = await look(most)
+            theirs = [row for row in rows if admits is None or await admits(row.session)][:limit]
+            if len(theirs) == limit or len(rows) < most:
+                return [await shown(self.ledger, row) for row in theirs]
+            most = min(4 * most, NUMBER_LIMIT)
 
     # Running
 
@@ -203,6 +213,8 @@ class Commands:
         self, client: str = CLIENT, *, session: str = "", limit: int = 100, admits: Admits | None = None
     ) -> list[Claim]:
         """What a client's executors may run, the longest queued first. Nothing is taken out of the queue (S3.6)."""
+        identity(client, "client", NAME_LIMIT)
+        _most(limit)
         await self._claims.note(client)
         found: list[Claim] = []
         after = ""
@@ -243,6 +255,11 @@ class Commands:
         if text or progress is not UNSET:
             await self._say(row, ev.CallProgress(call=row.id, text=text, progress=progress, attempt=fence))
         return await self._store.transact(lambda unit: orders.beat(unit, row.id, fence, held, self._how))
+
+    async def release(self, given: str | CallRow, fence: int, reason: str = "") -> None:
+        """A worker gives a command back. For one that it has not begun with, or one that may run twice."""
+        row, told = await self._command(given), reason or "whoever claimed this command gave it back"
+        await self._store.transact(lambda unit: orders.release(unit, row.id, fence, told, self._how))
 
     async def complete(self, given: str | CallRow, result: Any = None, *, fence: int = 0) -> Command:
         """What came of a command. Said twice it counts once; from who does not hold it, it is kept as late (S3.6)."""
@@ -290,6 +307,12 @@ class Commands:
     async def close(self) -> None:
         """Wait for nobody and nothing any more. The commands stay as they are."""
         await self._watch.close()
+
+
+def _most(limit: int) -> int:
+    if not 0 < limit <= NUMBER_LIMIT:
+        raise Refused("limit", f"{limit} is not from 1 to {NUMBER_LIMIT}", NUMBER_LIMIT)
+    return limit
 
 
 def _own(correlation_id: str) -> str:

@@ -47,8 +47,7 @@ class Watch:
         self._tasks: set[asyncio.Task[None]] = set()
         self._noticing: asyncio.Task[None] | None = None
         self._closed = False
-        self._store.on_commands(self._written)
-        ledger.on_close(self.close)
+        self._leave = [self._store.on_commands(self._written), ledger.on_close(self.close)]
 
     @contextlib.contextmanager
     def in_line(self, client: str) -> Generator[Waiter]:
@@ -240,6 +239,8 @@ class Watch:
     async def close(self) -> None:
         """Stop."""
         self._closed = True
+        while self._leave:
+            self._leave.pop()()
         for line in self._lines.values():
             line.wake_all()
         for future in [future for waiting in self._ends.values() for future in waiting]:

@@ -148,7 +148,6 @@ async def call(visit: Visit) -> Response:
     if query.wait > visit.server.limits.wait:
         raise Refused("wait", f"must be from 0 to {visit.server.limits.wait:g} seconds")
     row = await _asked_for(visit, visit.request.path_params["call"], query)
-    row = await _ended(visit, row, query.wait)
     shown = answer(await (visit.server.commands.shown(row) if query.format == "command" else _shown(visit, row)))
     etag = f'"{codec.digest(bytes(shown.body))[:24]}"'
     headers = {"etag": etag, "cache-control": "private, no-cache"}
@@ -159,9 +158,9 @@ async def call(visit: Visit) -> Response:
 
 
 async def _asked_for(visit: Visit, given: str, query: CallQuery) -> CallRow:
-    """The call; whoever polls for a command is told that asking again is no use if there is none."""
+    """The call; whoever polls for a command is told that asking again is no use if there is none any more."""
     try:
-        return await find(visit, given, query.session, "read")
+        return await _ended(visit, await find(visit, given, query.session, "read"), query.wait)
     except NotFound:
         if query.format == "command":
             raise NoCommand(given) from None

@@ -6,6 +6,7 @@ given only those of sessions that they may run commands of.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, cast
 
@@ -28,6 +29,7 @@ from callslip.rows import CallRow, SessionRow
 
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Seconds = Annotated[float, Meta(gt=0)]
+MOMENT = 1.0
 
 
 class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -124,8 +126,8 @@ async def lists(visit: Visit) -> Response:
     await visit.admit()
     query = visit.query(ListsQuery)
     limit, known, commands = limit_of(visit, query.limit), Known(visit), visit.server.commands
-    found = [await of(query.client, limit) for of in (commands.pending, commands.completed, commands.failed)]
-    return answer(Lists(*[[one for one in each if await known(one.session)] for each in found]))
+    all_three = (commands.pending, commands.completed, commands.failed)
+    return answer(Lists(*[await of(query.client, limit, known) for of in all_three]))
 
 
 # Running them
@@ -180,6 +182,9 @@ async def claim(visit: Visit) -> Response:
         admits=_May(visit),
     )
     taken = await either(taking, _gone(visit))
+    if taken is not None and await visit.request.is_disconnected():  # Both at once: nobody would be told.
+        await visit.server.commands.release(taken.call, taken.fence, "whoever claimed this command had gone")
+        taken = None
     return answer(taken) if taken is not None else Response(None, 204)
 
 
@@ -197,13 +202,17 @@ async def _executor(visit: Visit, session: str) -> None:
 
 
 class _May:
-    """Whether they may run commands of a session. Each is asked once."""
+    """Whether they may run commands of a session. An answer holds for a moment: who waits may lose their token."""
 
     def __init__(self, visit: Visit) -> None:
         self._visit = visit
         self._answers: dict[str, bool] = {}
+        self._until = 0.0
 
     async def __call__(self, session: str) -> bool:
+        if time.monotonic() > self._until:
+            self._answers.clear()
+            self._until = time.monotonic() + MOMENT
         if session not in self._answers:
             self._answers[session] = await self._may(session)
         return self._answers[session]
@@ -257,6 +266,21 @@ async def heartbeat(visit: Visit) -> Response:
     asked = await visit.body(Heartbeat)
     told: dict[str, Any] = {"lease": asked.lease, "text": asked.text, "progress": asked.progress}
     return answer(Held(await visit.server.commands.heartbeat(row, asked.fence, **told)))
+
+
+class Release(Body):
+    """That a worker does not run its command after all: it has not begun with it, or it may run twice."""
+
+    fence: Annotated[int, Meta(ge=1)]
+    reason: Annotated[str, Meta(max_length=2000)] = ""
+
+
+async def release(visit: Visit) -> Response:
+    """Put a claimed command back into its queue."""
+    row = await _command(visit)
+    asked = await visit.body(Release)
+    await visit.server.commands.release(row, asked.fence, asked.reason)
+    return Response(None, 204)
 
 
 async def _command(visit: Visit) -> CallRow:
@@ -338,6 +362,17 @@ ROUTES = (
         query=CancelQuery,
         body=Heartbeat,
         answers={200: Held},
+        problems=_RUNS,
+    ),
+    Route(
+        method="POST",
+        path="/v1/calls/{call}/release",
+        endpoint=release,
+        verb="execute",
+        about="Give a claimed command back to its queue.",
+        query=CancelQuery,
+        body=Release,
+        answers={204: None},
         problems=_RUNS,
     ),
 )

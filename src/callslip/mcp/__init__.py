@@ -32,7 +32,7 @@ def http_app(server: Server) -> Streamable:
 
 
 async def serve_stdio(ledger: Ledger, session: str = "") -> None:
-    """Serve whoever started this process, until they close its stdin. They may do everything but approve.
+    """Serve whoever started this process, until they close its stdin or stdout. They may do everything but approve.
 
     `session` is where commands go that name none.
     """
@@ -47,6 +47,8 @@ async def serve_stdio(ledger: Ledger, session: str = "") -> None:
     try:
         async with stdio_server() as (reading, writing):
             await made.run(reading, writing, made.create_initialization_options())
+    except* BrokenPipeError:  # Nobody is left to be answered.
+        pass
     finally:
         await desk.commands.close()
 

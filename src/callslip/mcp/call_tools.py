@@ -25,6 +25,7 @@ State = Literal[
 ]
 assert set(get_args(State)) == set(STATES)
 
+MOST = 100
 Call = Annotated[str, Meta(min_length=1, description="Its id (exec_...), or the id that its agent gave it.")]
 Session = Annotated[str, Meta(description="Look in this session only.")]
 
@@ -35,7 +36,7 @@ class ListCalls(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     session: Annotated[str, Meta(description="Calls of this session only.")] = ""
     states: Annotated[list[State], Meta(max_length=9, description="In one of these states only.")] = []
     tool: Annotated[str, Meta(description="Of the tool with this whole name only.")] = ""
-    limit: Annotated[int, Meta(ge=1, le=100, description="How many at most.")] = 20
+    limit: Annotated[int, Meta(ge=1, le=MOST, description="How many at most.")] = 20
     cursor: Annotated[str, Meta(description="The `cursor` of the page before.")] = ""
 
 
@@ -78,8 +79,9 @@ async def page(visit: Visit, given: ListCalls) -> tuple[list[CallRow], str]:
     found: list[CallRow] = []
     cursor = given.cursor
     while True:
+        # As many as may be asked for: of those that lie between, few are theirs.
         some = await store.calls(
-            session=given.session, states=given.states, tool=given.tool, limit=given.limit + 1, cursor=cursor
+            session=given.session, states=given.states, tool=given.tool, limit=MOST + 1, cursor=cursor
         )
         found += [row for row in some.items if await known(row.session)]
         if len(found) > given.limit:

@@ -122,20 +122,13 @@ async def observe(asked: Asked, given: Observe) -> CallToolResult:
     if given.what == "command_result":
         return await _result(asked, given)
     await asked.visit.admit(None, "read")
+    commands, known = asked.commands, Known(asked.visit)
+    failed = await commands.failed(given.client, LISTED, known)
     if given.what == "failed_commands":
-        return told({"commands": await _theirs(asked, await asked.commands.failed(given.client))})
-    lists = {
-        "pending": await asked.commands.pending(given.client, LISTED * 10),
-        "completed": await asked.commands.completed(given.client, LISTED * 10),
-        "failed": await asked.commands.failed(given.client),
-    }
-    return told({name: await _theirs(asked, found) for name, found in lists.items()})
-
-
-async def _theirs(asked: Asked, found: list[Command]) -> list[Command]:
-    """Those of sessions that they may read."""
-    known = Known(asked.visit)
-    return [command for command in found if await known(command.session)][:LISTED]
+        return told({"commands": failed})
+    pending = await commands.pending(given.client, LISTED, known)
+    completed = await commands.completed(given.client, LISTED, known)
+    return told({"pending": pending, "completed": completed, "failed": failed})
 
 
 async def _result(asked: Asked, given: Observe) -> CallToolResult:

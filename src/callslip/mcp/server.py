@@ -25,7 +25,7 @@ from mcp_types import (
 from pydantic import ValidationError
 
 from callslip import __version__
-from callslip.errors import CallslipError
+from callslip.errors import CallslipError, StoreError
 from callslip.mcp import call_tools, command_tools, resources
 from callslip.mcp.answers import refusal
 from callslip.mcp.asking import Desk
@@ -82,7 +82,12 @@ async def _or_error(work: Awaitable[T], data: Any = None) -> T:
     try:
         return await work
     except CallslipError as error:
-        raise MCPError(INVALID_PARAMS, str(error), data) from None
+        raise _said(error, data) from None
+
+
+def _said(error: CallslipError, data: Any = None) -> MCPError:
+    """Whose fault it is stands in the code."""
+    return MCPError(INTERNAL_ERROR if isinstance(error, StoreError) else INVALID_PARAMS, str(error), data)
 
 
 async def explained(ctx: Context, call_next: Any) -> Any:
@@ -90,7 +95,7 @@ async def explained(ctx: Context, call_next: Any) -> Any:
     try:
         return await call_next(ctx)
     except CallslipError as error:
-        raise MCPError(INVALID_PARAMS, str(error)) from None
+        raise _said(error) from None
     except (MCPError, ValidationError):
         raise
     except Exception:

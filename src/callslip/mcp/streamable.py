@@ -13,15 +13,17 @@ from callslip.errors import CallslipError, StoreError
 from callslip.http import problems
 from callslip.http.gate import COOKIE, VERBS, Forbidden, Gate, TokenGate, bearer
 from callslip.http.token_file import digest
+from callslip.mcp.opened import Opened
 
 if TYPE_CHECKING:
     from mcp.server import Server
-    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
     from starlette.types import Receive, Scope, Send
 
 MISSING = "MCP needs the package `mcp`: install callslip[mcp]"
 BODY = 16 * 2**20
 SESSIONS = 1000
+EACH = 200
+"""How many MCP sessions there may be, and how many of them one may have who opens them."""
 
 
 class Streamable:
@@ -45,19 +47,19 @@ class Streamable:
         self._until = until
         self._settings: dict[str, Any] = {"max_request_body_size": BODY, "max_sessions": SESSIONS, **settings}
         self._stop = asyncio.Event()
-        self._manager: asyncio.Future[StreamableHTTPSessionManager] | None = None
+        self._manager: asyncio.Future[Opened] | None = None
         self._hosting: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
         try:
             user = await self._user(request)
-            manager = await self._started()
+            opened = await self._started()
         except CallslipError as error:
             return await problems.response(error)(scope, receive, send)
         except ModuleNotFoundError:
             return await problems.told(404, "not-found", MISSING)(scope, receive, send)
-        await manager.handle_request({**scope, "user": user}, receive, send)
+        await opened(user.username, {**scope, "user": user}, receive, send)
 
     async def _user(self, request: Request) -> Any:
         """Whom the SDK takes a session to belong to: the name and the very token."""
@@ -81,7 +83,7 @@ class Streamable:
 
     # The SDK's sessions live in a task of their own: the lifespan of an app that is mounted does not run.
 
-    async def _started(self) -> StreamableHTTPSessionManager:
+    async def _started(self) -> Opened:
         if self._stop.is_set():
             raise StoreError("the server is about to stop")
         if self._manager is None:
@@ -89,7 +91,7 @@ class Streamable:
             self._hosting = asyncio.create_task(self._host(self._manager))
         return await asyncio.shield(self._manager)
 
-    async def _host(self, ready: asyncio.Future[StreamableHTTPSessionManager]) -> None:
+    async def _host(self, ready: asyncio.Future[Opened]) -> None:
         try:
             from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
@@ -101,7 +103,7 @@ class Streamable:
                 raise
             return
         async with manager.run():
-            ready.set_result(manager)
+            ready.set_result(Opened(manager.handle_request, EACH))
             await either(self._stop.wait(), self._ended())
             self._stop.set()
 

@@ -116,9 +116,11 @@ class Run:
             return
         self._answers.update(fresh)
         self.asked = {name: asked for name, asked in self.asked.items() if name not in fresh}
-        await self._say({ASKED: self.asked} if self.asked else None)
-        if not self.asked:
-            self._told.set()
+        try:
+            await self._say({ASKED: self.asked} if self.asked else None)
+        finally:  # Nobody answers it twice, so the tool is told even where the log cannot be.
+            if not self.asked:
+                self._told.set()
 
     async def _say(self, progress: Json | None) -> int:
         return await self._append(ev.CallProgress(call=self._row.id, progress=progress))

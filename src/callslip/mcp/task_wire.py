@@ -85,7 +85,7 @@ async def detailed(ledger: Ledger, row: CallRow, task: str, poll: int, result: R
     """A task as it stands: with what it asks, its result, or the JSON-RPC error that it came to."""
     word = WORDS[row.state].mcp
     if row.state not in ENDS:
-        asked = await asked_of(ledger, row)
+        asked = {} if row.client else await asked_of(ledger, row)  # A command's progress is its executor's.
         made = _task(row, task, poll, WORDS["awaiting_approval"].mcp if asked else word)
         return {**made, ASKED: asked} if made["status"] == WORDS["awaiting_approval"].mcp else made
     if word == "cancelled":

@@ -15,6 +15,9 @@ what it wanted to know.
 
 What a task is asked is in the log as the call's progress, so that any process of the ledger can tell it. What it is
 answered goes to the tool alone, unless another process runs it: then it goes through the log, and secrets in it do not.
+Nor do those in a result: a task's result is told as the log has it, with secrets redacted.
+
+Who knows a task's id may ask for it, unless `admit` says otherwise. `await tasks.close()` stops what still runs.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from callslip import codec
 from callslip import events as ev
+from callslip.call import certainly
 from callslip.errors import CallslipError, NotFound
 from callslip.ledger import Ledger
 from callslip.lifecycle import ENDS
@@ -185,7 +189,8 @@ class Tasks(Extension):
             return await call_next(ctx)  # The tool tells why not, in words for the model.
         if row is not None:
             return created(row, row.id, self._poll)
-        return await self._begin(offer, params, lambda: call_next(ctx))
+        # A client that hangs up meanwhile must not leave a call behind that nobody runs.
+        return await certainly(self._begin(offer, params, lambda: call_next(ctx)))
 
     async def _begin(
         self, offer: Offer, params: CallToolRequestParams, call: Callable[[], Awaitable[HandlerResult]]

@@ -35,6 +35,7 @@ class Asked:
         self.commands = desk.commands
         self.visit: Visit = desk.visit(ctx.request)
         self._session = ctx.session
+        self._progress = "progress_token" in (ctx.meta or {})
 
     async def waiting(self, work: Coroutine[Any, Any, T], seconds: float, how: Callable[[], Awaitable[str]]) -> T:
         """The result of some waiting, with a word of progress now and then for clients that asked for it.
@@ -43,7 +44,7 @@ class Asked:
         """
         task = asyncio.ensure_future(work)
         try:
-            for passed in range(math.ceil(seconds / TICK)):
+            for passed in range(math.ceil(seconds / TICK) if self._progress else 0):
                 await self._session.report_progress(passed * TICK, seconds, await how())
                 if (await asyncio.wait([task], timeout=TICK))[0]:
                     break

@@ -30,6 +30,7 @@ from callslip.store.writer import Writer
 
 T = TypeVar("T")
 PIECE = 2**20
+MONTH = 30 * 24 * 60 * 60 * 1000
 LAST = "\U0010ffff" * 200  # No name that begins with a prefix comes after the prefix and this.
 
 
@@ -91,8 +92,10 @@ class SqliteStore:
     def on_commit(self, listener: Callable[[list[Stored]], None]) -> None:
         self._listeners.append(listener)
 
-    def on_commands(self, listener: Callable[[list[CallRow]], None]) -> None:
+    def on_commands(self, listener: Callable[[list[CallRow]], None]) -> Callable[[], None]:
+        """Tell of every command that is written here, until what this gives is called."""
         self._command_listeners.append(listener)
+        return lambda: self._command_listeners.remove(listener)
 
     def _deliver(self, made: list[Stored], commands: list[CallRow]) -> None:
         if made:
@@ -204,7 +207,7 @@ class SqliteStore:
         return self._calls("completed_commands", client, limit, since)
 
     async def failed_commands(self, client: str, limit: int) -> list[CallRow]:
-        return self._calls("failed_commands", client, limit)
+        return self._calls("failed_commands_of", client, limit) if client else self._calls("failed_commands", limit)
 
     async def commands_changed(self, after: int, limit: int) -> list[CallRow]:
         return self._calls("commands_changed", after, limit)
@@ -227,8 +230,11 @@ class SqliteStore:
         return row[0] if row else 0
 
     async def put_executor(self, client: str, asked_at: int) -> None:
-        row = (client, asked_at)
-        await self._alone(lambda c: c.execute(SQL["put_executor"], row).fetchall(), durable=False)
+        def put(connection: Connection) -> None:
+            connection.execute(SQL["put_executor"], (client, asked_at)).fetchall()
+            connection.execute(SQL["forget_executors"], (asked_at - MONTH,)).fetchall()
+
+        await self._alone(put, durable=False)
 
     async def alias(self, identity: str, session: str = "") -> list[CallRow]:
         found = [await self.call(row[0]) for row in self._all("alias_everywhere", identity, session)]

@@ -51,11 +51,11 @@ INSERT INTO keys (session, key, mark, seq) VALUES (?, ?, ?, ?);
 
 -- name: open_calls
 {calls}
-WHERE s.name = ? AND state IN ('queued', 'awaiting_approval', 'running') ORDER BY entry;
+WHERE s.name = ? AND state IN ('queued', 'awaiting_approval', 'running') ORDER BY +entry;
 
 -- name: all_open_calls
 {calls}
-WHERE state IN ('queued', 'awaiting_approval', 'running') ORDER BY c.session, entry;
+WHERE state IN ('queued', 'awaiting_approval', 'running') ORDER BY c.session, +entry;
 
 -- name: open_states
 SELECT state, count(*) FROM calls WHERE state IN ('queued', 'awaiting_approval', 'running') GROUP BY state;
@@ -109,8 +109,13 @@ ORDER BY ended_at DESC, c.session DESC, "end" DESC LIMIT ?2;
 
 -- name: failed_commands
 {calls}
-WHERE client <> '' AND (?1 = '' OR client = ?1) AND state IN ('failed', 'denied', 'cancelled', 'expired', 'lost')
-ORDER BY ended_at DESC, c.session DESC, "end" DESC LIMIT ?2;
+WHERE client <> '' AND state IN ('failed', 'denied', 'cancelled', 'expired', 'lost')
+ORDER BY ended_at DESC, c.session DESC, "end" DESC LIMIT ?;
+
+-- name: failed_commands_of
+{calls}
+WHERE client = ? AND client <> '' AND state IN ('failed', 'denied', 'cancelled', 'expired', 'lost')
+ORDER BY ended_at DESC, c.session DESC, "end" DESC LIMIT ?;
 
 -- name: commands_changed
 {calls}
@@ -128,9 +133,6 @@ INSERT OR REPLACE INTO sealed (call, session, input) VALUES (?, ?, ?);
 -- name: sealed
 SELECT input FROM sealed WHERE call = ?;
 
--- name: unseal
-DELETE FROM sealed WHERE call = ?;
-
 -- name: executors
 SELECT client, asked_at FROM executors;
 
@@ -140,6 +142,9 @@ SELECT asked_at FROM executors WHERE client = ?;
 -- name: put_executor
 INSERT INTO executors (client, asked_at) VALUES (?, ?)
 ON CONFLICT (client) DO UPDATE SET asked_at = max(asked_at, excluded.asked_at);
+
+-- name: forget_executors
+DELETE FROM executors WHERE asked_at < ?;
 
 -- name: calls
 {calls}

@@ -12,7 +12,7 @@ from callslip.store.sql import Connection
 from callslip.store.sqlite_rows import SQL
 
 TABLES = (
-    *("events", "keys", "calls", "aliases", "approvals", "sealed"),
+    *("events", "keys", "calls", "aliases", "approvals"),
     *("entries", "pieces", "checkpoints", "bases", "blob_uses"),
 )
 DAY = 24 * 60 * 60 * 1000

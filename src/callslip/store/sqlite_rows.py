@@ -219,8 +219,6 @@ def _number_changes(connection: Connection, commands: list[CallRow]) -> None:
     last = connection.execute(SQL["last_change"]).fetchall()[0][0]
     for number, row in enumerate(commands, last + 1):
         row.change = number
-        if row.state in ENDS:
-            connection.execute(SQL["unseal"], (row.id,)).fetchall()
     connection.execute(SQL["put_last_change"], (last + len(commands),)).fetchall()
 
 

@@ -95,6 +95,9 @@ class Threads:
             result, error = None, None
             try:
                 result = context.run(work)
+            except KeyboardInterrupt as raised:  # Nobody's Ctrl-C comes to a thread: it is no reason to end the loop.
+                error = RuntimeError("the function raised KeyboardInterrupt")
+                error.__cause__ = raised
             except BaseException as raised:
                 error = raised
             with contextlib.suppress(RuntimeError):  # The loop is closed.

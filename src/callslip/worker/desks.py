@@ -10,16 +10,16 @@ from urllib.parse import quote
 
 import msgspec
 
-from callslip import codec, liveness
+from callslip import codec
 from callslip.commands import Claim, Commands
-from callslip.events import CallRequeued
 from callslip.ledger import Ledger, open_ledger
 from callslip.place import data_folder, default_place, read_place
-from callslip.remote import Address, read_address
+from callslip.remote import PATIENCE, Address, read_address
 from callslip.worker.link import Link, decoded
 
-AT_ONCE = 0.001
-"""A lease that is over when it is given."""
+GIVEN_BACK = "the worker that ran this command was stopped"
+PROMPT = 1.0
+"""A server has at least so long to answer a heartbeat, in s, before it is asked again over another connection."""
 
 
 class Desk(Protocol):
@@ -77,12 +77,7 @@ class OnLedger:
     async def give_back(self, claim: Claim, *, begun: bool) -> bool:
         if begun and not claim.idempotent:
             return False
-        ledger = self._commands.ledger
-        row = await ledger.store.call(claim.call)
-        if row is not None and (row.state, row.attempt) == ("running", claim.fence):
-            event = CallRequeued(call=row.id, reason="the worker that ran this command was stopped")
-            how = ledger.how(source="command", strict=True)
-            await ledger.store.transact(lambda unit: liveness.end_if_unchanged(unit, row, event, how))
+        await self._commands.release(claim.call, claim.fence, GIVEN_BACK)
         return True
 
 
@@ -98,12 +93,13 @@ class OnServer:
 
     async def claim(self, client: str, *, worker: str, wait: float, lease: float, session: str) -> Claim | None:
         asked = {"client": client, "worker": worker, "wait": wait, "lease": lease, "session": session}
-        body = await self._link.post("/v1/calls/claim", asked, within=wait)
+        body = await self._link.post("/v1/calls/claim", asked, within=wait, late=True)
         return decoded(self._link.url, body, Claim) if body else None
 
     async def heartbeat(self, claim: Claim, lease: float, text: str) -> None:
+        """An answer that does not come must leave time to ask again while the lease lasts."""
         told = {"text": codec.text(text)} if text else {}
-        await self._say(claim, "heartbeat", {"lease": lease, **told})
+        await self._say(claim, "heartbeat", {"lease": lease, **told}, min(PATIENCE, max(PROMPT, lease / 3)))
 
     async def complete(self, claim: Claim, result: Any) -> None:
         await self._say(claim, "result", {"result": codec.safe(result)})
@@ -112,14 +108,16 @@ class OnServer:
         await self._say(claim, "result", {"error": codec.text(error)})
 
     async def give_back(self, claim: Claim, *, begun: bool) -> bool:
-        """The server has no word for it; but one whose lease is over is given to others, if it may run twice."""
-        if claim.idempotent:
-            await self.heartbeat(claim, AT_ONCE, "")
-        return claim.idempotent
+        if begun and not claim.idempotent:
+            return False
+        await self._say(claim, "release", {"reason": GIVEN_BACK})
+        return True
 
-    async def _say(self, claim: Claim, what: str, said: dict[str, Any]) -> None:
-        body = await self._link.post(f"/v1/calls/{quote(claim.call, safe='')}/{what}", {"fence": claim.fence, **said})
-        decoded(self._link.url, body, msgspec.Raw)
+    async def _say(self, claim: Claim, what: str, said: dict[str, Any], patience: float = PATIENCE) -> None:
+        path = f"/v1/calls/{quote(claim.call, safe='')}/{what}"
+        body = await self._link.post(path, {"fence": claim.fence, **said}, patience=patience)
+        if body:
+            decoded(self._link.url, body, msgspec.Raw)
 
 
 @contextlib.asynccontextmanager

@@ -125,16 +125,23 @@ class Errand:
                 return
             self._more.clear()
             text, self._text = "".join(self._text), []
-            try:
-                await self._again(lambda text=text: self._desk.heartbeat(self.claim, self._lease, text))
-            except (Conflict, NotFound):
+            if not await self._is_ours(text):
                 return
-            except Refused as error:
-                self._say(f"progress of command {self.claim.correlation_id} was refused: {error}")
             self._held = sum(map(len, self._text))
             self._sent.set()
             if self._over:
                 self._more.set()
+
+    async def _is_ours(self, text: str) -> bool:
+        """Whether the lease was renewed. What cannot be told of the command is left out: it runs all the same."""
+        try:
+            await self._again(lambda: self._desk.heartbeat(self.claim, self._lease, text))
+        except (Conflict, NotFound):
+            return False
+        except Refused as error:
+            self._say(f"progress of command {self.claim.correlation_id} was refused: {error}")
+            return not text or await self._is_ours("")
+        return True
 
     async def _again(self, ask: Callable[[], Awaitable[None]]) -> None:
         """Ask until there is an answer, or so late that none is to be expected."""

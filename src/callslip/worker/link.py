@@ -14,6 +14,8 @@ import msgspec
 from callslip.remote import PATIENCE, Address, error_of, lost, stranger
 
 PIECE = 65536
+LATE = 2.0
+"""How long an answer may still be on its way to somebody who has said that they ask no more, in s."""
 
 
 class Link:
@@ -25,12 +27,17 @@ class Link:
         self._token = token
         self._idle: list[_Connection] = []
 
-    async def post(self, path: str, value: Any, *, within: float = 0.0) -> bytes:
-        """The body of the answer; `within` is how long the server may wait before it answers."""
+    async def post(
+        self, path: str, value: Any, *, within: float = 0.0, patience: float = PATIENCE, late: bool = False
+    ) -> bytes:
+        """The body of the answer; `within` is how long the server may wait before it answers.
+
+        With `late`, whoever is cancelled is given an answer all the same, if it was on its way.
+        """
         data = self._request(path, msgspec.json.encode(value))
         try:
-            async with asyncio.timeout(PATIENCE + within):
-                answer = await self._exchanged(data)
+            async with asyncio.timeout(patience + within):
+                answer = await self._exchanged(data, late)
         except (OSError, EOFError) as error:
             raise lost(self.url, error) from error
         except httptools.HttpParserError as error:
@@ -46,12 +53,12 @@ class Link:
         lines += [f"content-length: {len(body)}", "", ""]
         return "\r\n".join(lines).encode("latin-1", "replace") + body
 
-    async def _exchanged(self, data: bytes) -> _Answer:
+    async def _exchanged(self, data: bytes, late: bool) -> _Answer:
         while True:
             known = self._open()
             connection = known or await self._connected()
             try:
-                answer = await connection.ask(data)
+                answer = await connection.ask(data, late)
             except (OSError, EOFError):
                 connection.close()
                 if known and not connection.heard:  # The server had closed it while nobody looked.
@@ -60,7 +67,7 @@ class Link:
             except BaseException:
                 connection.close()
                 raise
-            if answer.stays:
+            if answer.stays and not connection.ended:
                 self._idle.append(connection)
             else:
                 connection.close()
@@ -120,25 +127,43 @@ class _Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        self._asks_no_more = False
         self.heard = False
 
     @property
     def ended(self) -> bool:
-        return self._reader.at_eof() or self._writer.is_closing()
+        return self._asks_no_more or self._reader.at_eof() or self._writer.is_closing()
 
-    async def ask(self, data: bytes) -> _Answer:
+    async def ask(self, data: bytes, late: bool) -> _Answer:
         self.heard = False
         self._writer.write(data)
         with contextlib.suppress(ConnectionError):  # It may have answered before it took all of it.
             await self._writer.drain()
         answer = _Answer()
+        try:
+            await self._read(answer)
+        except asyncio.CancelledError:
+            if not late or not await self._late(answer):
+                raise
+        return answer
+
+    async def _read(self, answer: _Answer) -> None:
         while not answer.complete:
             piece = await self._reader.read(PIECE)
             if not piece:
                 raise EOFError("the connection was closed")
             self.heard = True
             answer.feed(piece)
-        return answer
+
+    async def _late(self, answer: _Answer) -> bool:
+        """Ask no more. The server closes the connection, and what it had answered before comes first."""
+        self._asks_no_more = True
+        if self._writer.can_write_eof():  # TLS has no such thing.
+            with contextlib.suppress(OSError, EOFError, httptools.HttpParserError):
+                self._writer.write_eof()
+                async with asyncio.timeout(LATE):
+                    await self._read(answer)
+        return answer.complete
 
     def close(self) -> None:
         self._writer.transport.abort()

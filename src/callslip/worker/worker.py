@@ -21,11 +21,14 @@ from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 from callslip.commands import Claim
-from callslip.errors import CallslipError, Refused
+from callslip.errors import CallslipError, NotFound, Refused
 from callslip.ledger import Ledger
 from callslip.worker.actions import Action
 from callslip.worker.desks import Desk, opened
 from callslip.worker.errand import LATEST, SOONEST, Away, Errand, is_passing
+
+UNBEGUN = 1.0
+"""How often a worker looks whether the session that it works for has begun, in s."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 LEASE = 30.0
@@ -131,9 +134,13 @@ class Worker:
         pause = SOONEST
         while await self._free():
             try:
-                claim = await self._claimed(
-                    desk, 0.0 if away.away else desk.patience
-                )  # Whether it is back is known at once.
+                wait = 0.0 if away.away else desk.patience  # Whether it is back is known at once.
+                claim = await self._claimed(desk, wait)
+            except NotFound:
+                if not self._session:
+                    raise
+                await self._until_stopped(UNBEGUN)
+                continue
             except CallslipError as error:
                 if not is_passing(error):
                     raise

@@ -13,7 +13,12 @@ CREATE INDEX commands_open ON calls (created_at, session, entry)
 CREATE INDEX commands_completed ON calls (ended_at, session, "end") WHERE client <> '' AND state = 'completed';
 CREATE INDEX commands_failed ON calls (ended_at, session, "end")
   WHERE client <> '' AND state IN ('failed', 'denied', 'cancelled', 'expired', 'lost');
+CREATE INDEX commands_failed_by_client ON calls (client, ended_at, session, "end")
+  WHERE client <> '' AND state IN ('failed', 'denied', 'cancelled', 'expired', 'lost');
 CREATE INDEX commands_by_change ON calls (change) WHERE client <> '';
+
+-- Whoever polls names a command by an id of their own, and not its session.
+CREATE INDEX aliases_by_id ON aliases (id);
 
 -- What is due is found without looking at all that is open.
 CREATE INDEX calls_owned ON calls (owner) WHERE owner <> '' AND state IN ('queued', 'awaiting_approval', 'running');
@@ -27,6 +32,21 @@ CREATE TABLE sealed (
   session INTEGER NOT NULL,
   input BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
+
+-- Whoever ends or deletes a command, a process of an older version too, takes these with it,
+CREATE TRIGGER unsealed_by_end AFTER UPDATE OF state ON calls
+WHEN NEW.client <> '' AND NEW.state NOT IN ('queued', 'awaiting_approval', 'running') BEGIN
+  DELETE FROM sealed WHERE call = NEW.id;
+END;
+CREATE TRIGGER unsealed_by_deletion AFTER DELETE ON calls WHEN OLD.client <> '' BEGIN
+  DELETE FROM sealed WHERE call = OLD.id;
+END;
+
+-- and an older one, which numbers nothing, is heard of all the same.
+CREATE TRIGGER commands_changed AFTER UPDATE OF state ON calls WHEN NEW.client <> '' AND NEW.change = OLD.change BEGIN
+  UPDATE meta SET value = CAST(CAST(value AS INTEGER) + 1 AS TEXT) WHERE name = 'change';
+  UPDATE calls SET change = (SELECT CAST(value AS INTEGER) FROM meta WHERE name = 'change') WHERE id = NEW.id;
+END;
 
 -- When the executors of a client last asked for work.
 CREATE TABLE executors (
