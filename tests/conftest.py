@@ -1,13 +1,18 @@
-"""What every test file may rely on: Hypothesis profiles, asyncio alone as event loop, Node, and a home of its own."""
+"""What every test file may rely on: Hypothesis profiles, asyncio alone, Node, a browser, and a home of its own."""
 
 from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from tests.browser import Server
 
 ROOT = Path(__file__).resolve().parent.parent
 LONG = os.environ.get("CALLSLIP_LONG", "") not in ("", "0")
@@ -66,3 +71,21 @@ def node() -> str:
     packages = os.environ["CALLSLIP_NODE_MODULES"]
     assert Path(packages).is_dir(), f"{packages} is missing; run `make test`"
     return found
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[None]:
+    """What `tests.browser.in_browser` asks for, so that the browser is closed after the last test."""
+    from tests.browser import close_chromium
+
+    yield
+    close_chromium()
+
+
+@pytest.fixture(scope="session")
+def site(browser: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """`callslip serve`, a real process for all tests of the page: each has sessions of its own there."""
+    from tests.browser import serving
+
+    with serving(tmp_path_factory.mktemp("site")) as server:
+        yield server

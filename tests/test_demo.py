@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import pty
 import re
@@ -12,6 +13,9 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
+import webbrowser
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,11 +26,13 @@ from rich.console import Console
 from callslip import events as ev
 from callslip.cli import exits
 from callslip.cli.view import View
-from callslip.demo import stage
+from callslip.demo import browser, stage
+from callslip.demo.acting import furnish
 from callslip.demo.runner import run as run_command
 from callslip.demo.screen import Screen, settled
-from callslip.demo.script import Script, furnish
+from callslip.demo.script import Script
 from callslip.entries import Append, Message, Put, Set
+from callslip.errors import Refused
 from callslip.ledger import Ledger, open_ledger
 from callslip.lifecycle import ENDS
 from tests import scenarios
@@ -40,7 +46,7 @@ def command(*arguments: str) -> list[str]:
 
 def demo(*arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
     given: dict[str, Any] = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL, "timeout": 60}
-    return subprocess.run(command("demo", *arguments), **(given | more))
+    return subprocess.run(command("demo", "--terminal", *arguments), **(given | more))
 
 
 def look(db: str, read: Callable[[Ledger], Any]) -> Any:
@@ -119,7 +125,7 @@ def test_a_demo_whose_reader_goes_away_leaves_nothing_open(tmp_path: Path) -> No
     """`callslip demo | head -1`"""
     db = str(tmp_path / "kept.db")
     with subprocess.Popen(
-        command("demo", "--fast", "--db", db), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command("demo", "--terminal", "--fast", "--db", db), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         assert process.stdout and process.stderr
         process.stdout.close()
@@ -137,7 +143,11 @@ def test_ended_early_it_leaves_no_call_open(tmp_path: Path, moment: str, number:
     """Ctrl-C or a kill, while a command runs or a question is open: every call ends with a reason. (C5)"""
     db = str(tmp_path / "kept.db")
     arguments = ["--db", db] if moment == "running" else ["--db", db, "--fast"]
-    program = [sys.executable, "-c", PATIENT, *arguments] if moment != "running" else command("demo", *arguments)
+    program = (
+        [sys.executable, "-c", PATIENT, *arguments]
+        if moment != "running"
+        else command("demo", "--terminal", *arguments)
+    )
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(
         program, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
@@ -156,10 +166,11 @@ def test_ended_early_it_leaves_no_call_open(tmp_path: Path, moment: str, number:
 # The demo with an answer that never comes.
 PATIENT = """
 import asyncio, sys
-from callslip.demo import stage
+from callslip.demo import browser, stage
+from callslip.demo.acting import furnish
 stage._by_script = lambda *_: asyncio.sleep(1000)
 from callslip.cli import main
-main(["demo", *sys.argv[1:]])
+main(["demo", "--terminal", *sys.argv[1:]])
 """
 
 
@@ -203,7 +214,7 @@ class Terminal:
         self.pid, self._end = pty.fork()
         if self.pid == 0:
             os.environ.update({"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "50", "USER": "ada"})
-            os.execv(sys.executable, command("demo", *arguments))
+            os.execv(sys.executable, command("demo", "--terminal", *arguments))
 
     def until(self, text: str) -> None:
         end = time.monotonic() + LONG
@@ -379,7 +390,7 @@ async def test_whoever_approves_may_change_the_command(db: str, tmp_path: Path) 
             while not (waiting := await ledger.approvals()):
                 await asyncio.sleep(0.02)
             await approvals.approve(ledger, waiting[0].id, by="ada", input={"command": "echo changed"})
-            assert (await running).text == "changed\n"
+            assert (await running).output == "changed\n"
 
 
 @pytest.mark.anyio
@@ -387,8 +398,184 @@ async def test_the_script_closes_its_turn_when_something_breaks(db: str, tmp_pat
     """A tool that cannot even start fails its call, and the turn ends as an error. (C5)"""
     async with await open_ledger(db) as ledger:
         furnish(tmp_path)
-        with pytest.raises(OSError):
+        with pytest.raises(Refused):
             await Script(ledger.session("s"), tmp_path / "nowhere", 0.0).play()
         assert all(row.state in ENDS for row in (await ledger.calls()).items)
         log = [event async for event in ledger.events("s")]
         assert isinstance(log[-1], ev.TurnEnded) and log[-1].reason == "error"
+
+
+# On a page
+
+
+class Page:
+    """The demo as a server in a process of its own, and what a browser would ask of it."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        given = ["demo", "--json", "--fast", "--no-browser", *arguments]
+        if "--port" not in given:
+            given += ["--port", "0"]
+        environment = {**os.environ, "TMPDIR": str(folder)}
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        self.process = subprocess.Popen(command(*given), env=environment, **pipes)
+        assert self.process.stdout
+        self.told = json.loads(self.process.stdout.readline())
+        self.session: str = self.told["session"]
+
+    def ask(self, path: str, body: Any = None, token: str | None = None) -> Any:
+        headers = {"authorization": f"Bearer {self.told['token'] if token is None else token}"}
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.told["url"] + path, data, headers)
+        with urllib.request.urlopen(request, timeout=LONG) as answer:
+            return json.load(answer)
+
+    def entries(self, kind: str) -> list[Any]:
+        told = self.ask(f"/v1/sessions/{self.session}?format=entries&limit=1000")["entries"]
+        return [entry for entry in told if entry["type"] == kind]
+
+    def states(self) -> dict[str, str]:
+        return {call["title"]: call["status"] for call in self.entries("tool_call")}
+
+    def answer(self, decision: str) -> None:
+        waiting = until(lambda: self.ask("/v1/approvals?state=pending")["approvals"], "a question")
+        self.ask(f"/v1/approvals/{waiting[0]['approval']}", {"decision": decision})
+
+    def say(self, text: str) -> list[Any]:
+        """What the demo answers: calls and messages after the prompt, once the turn is over."""
+        turn = self.ask(f"/v1/sessions/{self.session}/prompt", {"text": text})["turn"]
+        if text.startswith("$"):
+            self.answer("approve")
+        self.rest(turn)
+        kept = self.ask(f"/v1/sessions/{self.session}?format=entries&limit=1000")["entries"]
+        return [entry for entry in kept if entry["turn"] == turn and entry["type"] in ("tool_call", "message")][1:]
+
+    def rest(self, turn: str = "t1") -> None:
+        def over() -> bool:
+            info = self.ask(f"/v1/sessions/{self.session}?limit=1")["info"]
+            return info.get("lastTurn") == turn and not info.get("turn")
+
+        until(over, f"the end of turn {turn}")
+
+    def end(self, number: int = signal.SIGINT) -> str:
+        self.process.send_signal(number)
+        said = self.process.communicate(timeout=LONG)[1]
+        assert "Traceback" not in said, said
+        return said
+
+
+def test_the_page_shows_every_kind_of_call(tmp_path: Path) -> None:
+    """The tour: equal calls, parallel ones, a failure, a blob, a diff, one that expires, one lost, one that asks."""
+    page = Page(tmp_path)
+    page.answer("approve")
+    page.rest()
+    calls = page.entries("tool_call")
+    states = page.states()
+    assert states["cat notes/summary.txt"] == "failed"
+    assert states["echo waiting for the archive; sleep 60"] == "expired"
+    assert states["copy the archive"] == "lost"
+    assert states["rm -rv drafts"] == "completed"
+    equal = [call for call in calls if call["title"] == "ls -1 notes"]
+    assert len({call["callId"] for call in equal}) == 2 and {call["status"] for call in equal} == {"completed"}
+    assert any(call.get("truncated") and call["blob"]["size"] > 100_000 for call in calls)
+    assert any(call.get("content", [{}])[0].get("type") == "diff" for call in calls)
+    assert any("\x1b[32m" in str(call.get("output")) for call in calls)
+    assert page.entries("thought") and page.entries("plan")[-1]["entries"][-1]["status"] == "completed"
+    assert page.ask(f"/v1/sessions/{page.session}?limit=1")["info"]["availableCommands"]
+    page.end()
+
+
+def test_the_demo_answers_prompts(tmp_path: Path) -> None:
+    """The sample questions, any command once it is approved, and an honest word for the rest. (S4.10)"""
+    page = Page(tmp_path)
+    page.answer("deny")
+    page.rest()
+    assert page.states()["rm -rv drafts"] == "denied"
+    first, call, last = page.say("What's the weather in Paris?")
+    assert first["content"] == "I'll check the weather."
+    assert (call["toolName"], call["rawInput"], call["output"]["celsius"]) == ("get_weather", {"city": "Paris"}, 20)
+    assert "The weather in Paris is 20 °C" in last["content"]
+    _, one, other, last = page.say("What time is it in Tokyo and what's the weather there?")
+    assert {one["toolName"], other["toolName"]} == {"get_time", "get_weather"}
+    assert "In Tokyo it is" in last["content"] and "weather in Tokyo" in last["content"]
+    call, last = page.say("$ pwd; exit 3")
+    assert call["status"] == "failed" and call["exitStatus"] == 3 and str(tmp_path) in call["error"]
+    assert "exit status 3" in last["content"]
+    (last,) = page.say("Write a poem")
+    assert "No model is configured" in last["content"] and "callslip demo --model" in last["content"]
+    page.end()
+
+
+def test_the_page_leaves_nothing_behind(tmp_path: Path, home: Path) -> None:
+    """Ctrl-C while a question is open: both folders are gone, no process is left, your own ledger was not touched."""
+    page = Page(tmp_path)
+    until(lambda: page.ask("/v1/approvals?state=pending")["approvals"], "a question")
+    worker = page.ask("/demo/workers", {"session": page.session})["call"]
+    assert worker.startswith("exec_")
+    page.end()
+    assert page.process.returncode == exits.INTERRUPTED
+    assert not list(tmp_path.iterdir()) and not survivors(tmp_path) and not list(home.iterdir())
+
+
+def test_the_page_can_be_kept(tmp_path: Path) -> None:
+    """`--keep FILE`: what was shown is there afterwards, and every call has ended. (C5)"""
+    kept = tmp_path / "kept.db"
+    page = Page(tmp_path, "--keep", str(kept))
+    until(lambda: page.ask("/v1/approvals?state=pending")["approvals"], "a question")
+    said = page.end(signal.SIGTERM)
+    assert page.process.returncode == exits.TERMINATED and str(kept) in said
+    rows = calls(str(kept))
+    assert len(rows) == 11 and all(row.state in ENDS and row.title for row in rows)
+
+
+def test_two_demos_at_once(tmp_path: Path) -> None:
+    """The usual port is taken by whoever comes first; a port that was asked for is that or nothing."""
+    one = Page(tmp_path)
+    port = one.told["url"].rpartition(":")[2]
+    other = subprocess.run(command("demo", "--port", port), capture_output=True, text=True, timeout=LONG)
+    assert other.returncode == exits.FAILED and f"port {port}" in other.stderr
+    one.end()
+
+
+def test_only_who_has_the_token_kills_workers(tmp_path: Path) -> None:
+    """The demo's own routes stand behind the same gate as all others."""
+    page = Page(tmp_path)
+    assert page.ask("/demo")["session"] == page.session
+    for path in ("/demo/workers", "/demo/workers/exec_000000000000/kill"):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            page.ask(path, {"session": page.session}, token="somebody-elses-token")
+        assert refused.value.code == 401
+    with pytest.raises(urllib.error.HTTPError) as unknown:
+        page.ask("/demo/workers/exec_000000000000/kill", {})
+    assert unknown.value.code == 404
+    broken = page.ask("/demo")["breakIt"]
+    call = page.ask("/demo/workers", {"session": broken})["call"]
+    assert page.ask(f"/demo/workers/{call}/kill", {})["pid"]
+    assert page.ask(f"/v1/calls/{call}?wait=10")["state"] == "lost"
+    page.end()
+
+
+@pytest.mark.parametrize(
+    ("environment", "there"),
+    [({}, False), ({"DISPLAY": ":0"}, True), ({"DISPLAY": ":0", "SSH_CONNECTION": "1"}, False)],
+)
+def test_a_browser_is_opened_only_where_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], there: bool
+) -> None:
+    """Not without a display, and not at the far end of an SSH line."""
+    for name in (*browser.FAR_AWAY, *browser.SCREENS):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(webbrowser, "get", lambda: webbrowser.GenericBrowser("true"))
+    assert browser.is_there() == there
+
+
+def test_the_way_to_the_page_is_a_file_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The token is not on the browser's command line, where others could read it."""
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    browser.open_page("http://127.0.0.1:1/s/demo?token=secret&x", tmp_path)
+    until(lambda: opened, "a browser")
+    assert "secret" not in opened[0] and "token=secret&amp;x" in (tmp_path / "open.html").read_text()
+    assert (tmp_path / "open.html").stat().st_mode & 0o077 == 0

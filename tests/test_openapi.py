@@ -29,7 +29,8 @@ LARGE = "large " * 20_000
 HASH = hashlib.blake2b(LARGE.encode(), digest_size=32).hexdigest()
 # What path parameters may be: something that is there, and something that is not. Under NEW any name will do.
 THERE = {"session": "demo", "call": "call_1", "approval": "appr_00000000000a", "hash": HASH}
-NEW = ("/v1/sessions/{session}/events", "/s/{session}")
+THERE |= {"file": "app.js", "module": "preact.mjs"}
+NEW = ("/v1/sessions/{session}/events", "/s/{session}", "/c/{call}")
 
 
 def described() -> dict[str, Any]:

@@ -187,6 +187,25 @@ async def test_the_client_stops_when_it_is_refused(ledger: Ledger, client: Clien
     assert "no session" in held["error"]
 
 
+async def test_one_session_that_is_gone_does_not_end_the_others(ledger: Ledger, client: Client) -> None:
+    """One was never there and one is deleted under the open line: the third goes on, and so do the topics."""
+    await ledger.append("kept", [said("one")])
+    await ledger.append("left", [said("one")])
+    async with served(ledger) as url:
+        gone, rows = ["none", "left"], {"sessions": ["kept"]}
+        job = {"url": url, "sessions": [*gone, "kept"], "topics": ["sessions"], "gone": gone, "rows": rows}
+        job["until"] = {"kept": 2}
+        asked = asyncio.ensure_future(asyncio.to_thread(client.ask, [job]))
+        async with asyncio.timeout(20):
+            while not (await ask(f"{url}/metrics")).body.count(b"callslip_readers 1"):
+                await asyncio.sleep(0.02)
+        await ledger.delete("left")
+        await ledger.append("kept", [said("two")])
+        (held,) = await asked
+    assert list(held["sessions"]) == ["kept"] and held["sessions"]["kept"]["seq"] == 2
+    assert held["gone"] == gone and "refused" not in held["statuses"]
+
+
 async def test_the_client_comes_back_to_a_server_that_comes_back(ledger: Ledger, client: Client) -> None:
     """A server that ends and begins again under an open page is found again, and what was missed is caught up."""
     await ledger.append("s", [said("one")])

@@ -1,9 +1,9 @@
 // Follows a server with callslip.js itself, as a page does, and answers what it holds.
 //
 // JSON lines in, JSON lines out, in order. A job: {"url", "sessions", "topics"?, "token"?, "limit"?, "until": {session: seq},
-// "rows"?: {topic: [id]}, "cut"?: n}. With `cut` the line is broken after every n changes. The answer, once every
-// session has come that far and every topic has these rows and no others: {sessions: {name: {seq, info, entries}},
-// topics, cuts, statuses, error}; after a minute, what it has by then.
+// "rows"?: {topic: [id]}, "gone"?: [session], "cut"?: n}. With `cut` the line is broken after every n changes. The answer,
+// once every session has come that far, these were told to be gone and every topic has these rows and no others:
+// {sessions: {name: {seq, info, entries}}, topics, cuts, statuses, gone, error}; after a minute, what it has by then.
 
 import { pathToFileURL } from "node:url";
 import { answerEach } from "./lines.mjs";
@@ -15,7 +15,9 @@ function follow(job) {
     let left = job.cut ?? Infinity;
     let cuts = 0;
     const statuses = [];
+    const gone = [];
     const there = (client) =>
+      (job.gone ?? []).every((name) => gone.includes(name)) &&
       Object.entries(job.until ?? {}).every(([name, seq]) => (client.sessions.get(name)?.seq ?? 0) >= seq) &&
       Object.entries(job.rows ?? {}).every(([topic, ids]) => {
         const rows = [...(client.topics.get(topic)?.keys() ?? [null])];
@@ -29,7 +31,7 @@ function follow(job) {
         [...client.sessions].map(([name, { seq, info, entries }]) => [name, { seq, info, entries: [...entries.values()] }]),
       );
       const topics = Object.fromEntries([...client.topics].map(([name, rows]) => [name, [...rows.values()]]));
-      resolve({ sessions, topics, cuts, statuses, error: client.error && client.status === "refused" ? client.error.message : null });
+      resolve({ sessions, topics, cuts, statuses, gone, error: client.error && client.status === "refused" ? client.error.message : null });
     };
     const client = new Callslip({
       ...job,
@@ -38,7 +40,8 @@ function follow(job) {
         if (status === "refused") answer(client);
         if (status === "waiting" && job.cut) client.wake?.();
       },
-      onChange() {
+      onChange(event, told) {
+        if (event === "gone") gone.push(told.session);
         if (there(client)) return answer(client);
         left -= 1;
         if (left > 0) return;

@@ -1,19 +1,21 @@
-"""`callslip demo`: the script on one side, the screen on the other, and between them nothing but the ledger."""
+"""`callslip demo`: a page with an agent at work on it, or the same on a terminal."""
 
 from __future__ import annotations
 
 import shlex
 import tempfile
 from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from callslip.cli import exits, output
 from callslip.cli.inert import inert
 from callslip.cli.phrases import tally
-from callslip.cli.place import DB, Place, place
+from callslip.cli.place import DB, Place, json_option, place
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,34 +24,91 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--db", metavar="URL|PATH", help="Record into this ledger instead of one in a temporary folder.")
+@click.option("--terminal", is_flag=True, help="On this terminal, or in a pipe as plain lines, instead of on a page.")
+@click.option("--keep", "--db", "keep", metavar="FILE", help="Keep the ledger in this file.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Of the page. Else 7890 if that is free, else any.")
+@click.option(
+    "--browser/--no-browser", default=None, help="Open the page in a browser. Else where there seems to be one."
+)
+@click.option(
+    "--model", metavar="MAKER:NAME", envvar="CALLSLIP_MODEL", show_envvar=True, help="Let a model answer what you ask."
+)
 @click.option("--fast", is_flag=True, help="Without pauses.")
 @click.option(
     "--answer",
     type=click.Choice(["ask", "yes", "no"]),
     default="ask",
     show_default=True,
-    help="What to say to the call that needs approval; without a terminal, ask means yes.",
+    help="With --terminal: what to say to the call that needs approval. Without a terminal, ask means yes.",
 )
+@json_option
 @click.pass_context
-def demo(ctx: click.Context, db: str | None, fast: bool, answer: str) -> int:
+def demo(ctx: click.Context, terminal: bool, keep: str | None, fast: bool, answer: str, **page: Any) -> int:
     """Watch a small scripted agent at work.
 
-    There is no model, but the commands are real: they run in a folder of their own that is removed afterwards. What you
-    see is drawn from the ledger's patches, and at the end compared with a fresh read of the log.
+    There is no model, but the commands are real: they run in a folder of their own that is removed afterwards. Prints
+    the address of a page that shows the agent live, answers a few prompts, and lets you break things. With --terminal
+    what you see is drawn from the ledger's patches, and at the end compared with a fresh read of the log.
     """
-    if db:
-        ctx.meta[DB] = db
-    if not ctx.meta.get(DB):
-        ctx.meta[DB] = str(Path(tempfile.mkdtemp(prefix="callslip-demo-")) / "ledger.db")
+    if keep:
+        ctx.meta[DB] = keep
+    pace = 0.0 if fast else 1.0
+    return _on_terminal(ctx, answer, fast=fast) if terminal else _on_page(ctx, pace=pace, **page)
+
+
+def _meant() -> Place:
     meant = place()
     meant.prepare()
     if not meant.path:
-        raise click.UsageError("the demo shows what is kept; name a file with --db")
+        raise click.UsageError("the demo shows what is kept; name a file with --keep")
+    return meant
+
+
+# On a page
+
+
+def _on_page(ctx: click.Context, *, port: int | None, browser: bool | None, model: str | None, pace: float) -> int:
+    import secrets
+
+    from callslip.agent.models import find_model
+    from callslip.demo import browser as browsers
+    from callslip.demo import page
+
+    kept = bool(ctx.meta.get(DB))
+    with _folders() as (own, scratch):
+        if not kept:
+            ctx.meta[DB] = str(own / "ledger.db")
+        meant = _meant()
+        browse = browsers.is_there() if browser is None else browser
+        found = find_model(model) if model else None
+        token = secrets.token_urlsafe(24)
+        status = page.run(meant, token, scratch, own, port=port, browse=browse, model=found, pace=pace)
+    if kept:
+        output.say(f"look again: callslip serve --db {shlex.quote(meant.path)}")
+    return status
+
+
+@contextmanager
+def _folders() -> Generator[tuple[Path, Path]]:
+    """What is ours, and where commands run: they see nothing of the other, and both are removed in the end."""
+    with (
+        tempfile.TemporaryDirectory(prefix="callslip-demo-", ignore_cleanup_errors=True) as own,
+        tempfile.TemporaryDirectory(prefix="callslip-work-", ignore_cleanup_errors=True) as scratch,
+    ):
+        yield Path(own), Path(scratch)
+
+
+# On a terminal
+
+
+def _on_terminal(ctx: click.Context, answer: str, *, fast: bool) -> int:
     import asyncio
 
     from callslip.demo.stage import perform
 
+    if not ctx.meta.get(DB):
+        ctx.meta[DB] = str(Path(tempfile.mkdtemp(prefix="callslip-demo-")) / "ledger.db")
+    meant = _meant()
     console = output.console()
     try:
         shown = asyncio.run(perform(meant.url, console, fast=fast, answer=answer))

@@ -2,53 +2,39 @@
 
 from __future__ import annotations
 
-import asyncio
-import codecs
-import os
-import signal
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
+from callslip.agent.command import SCHEMA
+from callslip.agent.shell import ShellResult, run_shell
 from callslip.call import Call
 from callslip.session import Session
 
-PIECE = 4096
 TIMEOUT = 10.0
 
 
-class Result(NamedTuple):
-    """What a command printed, both streams as they came, and its exit status."""
-
-    text: str
-    status: int
-
-
-async def run(session: Session, command: str, folder: Path, *, approve: str = "") -> Result:
+async def run(
+    session: Session, command: str, folder: Path, *, approve: str = "", timeout: float = TIMEOUT, stream: bool = True
+) -> ShellResult:
     """Run a command in a folder. Cancelled, it takes everything it started with it."""
-    made = session.call("shell", {"command": command}, title=command, kind="execute", approve=approve, timeout=TIMEOUT)
+    made = session.call(
+        "shell",
+        {"command": command},
+        title=command,
+        kind="execute",
+        approve=approve,
+        schema=SCHEMA if approve else None,
+    )
     async with made as call:
-        process = await asyncio.create_subprocess_exec(
-            "/bin/sh",
-            "-c",
-            _command(call, command),
-            cwd=folder,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            text = await _stream(process, call)
-            status = await process.wait()
-        finally:
-            await _end(process)
-        await call.progress(exit_status=status)
-        if status:
-            call.fail(text or f"exit status {status}")
-        else:
-            call.complete(text)
-        return Result(text, status)
+
+        async def progress(_: str, text: str) -> None:
+            await call.progress(text)
+
+        asked = _command(call, command)
+        shown = progress if stream else None
+        result = await call.run(run_shell(asked, cwd=folder, timeout=timeout, progress=shown))
+        _decide(call, result, timeout)
+        return result
 
 
 def _command(call: Call, command: str) -> str:
@@ -58,20 +44,13 @@ def _command(call: Call, command: str) -> str:
     return edited if call.edited and isinstance(edited, str) else command
 
 
-async def _stream(process: asyncio.subprocess.Process, call: Call) -> str:
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    parts: list[str] = []
-    assert process.stdout is not None
-    while data := await process.stdout.read(PIECE):
-        if piece := decoder.decode(data):
-            parts.append(piece)
-            await call.progress(piece)
-    return "".join(parts) + decoder.decode(b"", final=True)
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """A command that was cut short is ended with its whole group, and waited for."""
-    if process.returncode is None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
+def _decide(call: Call, result: ShellResult, timeout: float) -> None:
+    """What it printed stands in the order in which it came, whichever stream it took."""
+    if result.timed_out:
+        call.expire(f"the command did not end within {timeout:g} s and was stopped", output=result.output)
+    elif result.exit_status == 0:
+        call.complete(result.output, exit_status=0)
+    else:
+        ended = result.exit_status if result.exit_status is not None else {"signal": result.signal}
+        said = f"exit status {ended}" if isinstance(ended, int) else f"ended by {result.signal}"
+        call.fail(result.output or result.problem or said, exit_status=ended)

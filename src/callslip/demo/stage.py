@@ -15,8 +15,9 @@ from rich.console import Console
 from callslip.cli import keys
 from callslip.cli.beside import answered, beside, ended_politely, first, yes_or_no
 from callslip.cli.view import Json, View
+from callslip.demo.acting import furnish
 from callslip.demo.screen import Screen
-from callslip.demo.script import Script, furnish
+from callslip.demo.script import Script
 from callslip.ledger import Ledger, open_ledger
 from callslip.rows import CallRow
 from callslip.settings import Settings

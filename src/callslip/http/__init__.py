@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from callslip.http import approvals, blobs, calls, commands, health, ingest, openapi, page, page_stream, sessions
+from callslip.http import (
+    approvals,
+    blobs,
+    calls,
+    commands,
+    health,
+    ingest,
+    openapi,
+    page,
+    page_stream,
+    prompts,
+    sessions,
+)
 from callslip.http.app import build
 from callslip.http.doors import Doors
 from callslip.http.gate import Gate, HostGate, TokenGate
@@ -13,6 +25,7 @@ from callslip.http.ingest import Posts
 from callslip.http.limits import Limits
 from callslip.http.live import Hub
 from callslip.http.origins import Hosts
+from callslip.http.prompts import Answers, Prompts
 from callslip.http.visit import Route, Server
 from callslip.mcp import http_app
 
@@ -23,6 +36,7 @@ if TYPE_CHECKING:
 
 ROUTES: tuple[Route, ...] = (
     *sessions.ROUTES,
+    *prompts.ROUTES,
     *ingest.ROUTES,
     *page_stream.ROUTES,
     *commands.ROUTES,
@@ -35,10 +49,10 @@ ROUTES: tuple[Route, ...] = (
 )
 
 
-def server(ledger: Ledger, gate: Gate, limits: Limits | None = None) -> Server:
+def server(ledger: Ledger, gate: Gate, limits: Limits | None = None, answers: Answers | None = None) -> Server:
     """What the requests of one server share. Nothing runs before the first of them."""
     limits = limits or Limits()
-    return Server(ledger, gate, limits, Hub(ledger, limits), Posts(ledger))
+    return Server(ledger, gate, limits, Hub(ledger, limits), Posts(ledger), Prompts(ledger, answers))
 
 
 def asgi(
@@ -47,14 +61,16 @@ def asgi(
     authorize: Callable[..., Any],
     allow_origins: Sequence[str] = (),
     limits: Limits | None = None,
+    answers: Answers | None = None,
 ) -> ASGIApp:
     """An app to be mounted under any prefix of a host that knows its own users.
 
     `authorize(request, session, verb)` gives whoever asks, or nothing. `session` is the session meant, with `name`,
     `owner` and `labels`, or None for lists, which are then filtered by asking for each of their sessions. For the
-    metrics, which count all sessions, it is one without a name whose owner is `*`.
+    metrics, which count all sessions, it is one without a name whose owner is `*`. `answers(ledger, session, text)`
+    answers what people type into the page; see `callslip.http.prompts`.
     """
-    return Doors(app(server(ledger, HostGate(authorize), limits)), allow_origins=allow_origins)
+    return Doors(app(server(ledger, HostGate(authorize), limits, answers)), allow_origins=allow_origins)
 
 
 def app(made: Server) -> ASGIApp:
@@ -70,9 +86,13 @@ def standalone(
     allow_hosts: Sequence[str] = (),
     allow_origins: Sequence[str] = (),
     limits: Limits | None = None,
+    answers: Answers | None = None,
 ) -> ASGIApp:
-    """The app that `callslip serve` runs: behind a token, at names that it knows as its own."""
+    """The app that `callslip serve` runs: behind a token, at names that it knows as its own.
+
+    `answers(ledger, session, text)` answers what people type into the page; see `callslip.http.prompts`.
+    """
     cookies = "*" not in allow_origins
     gate = TokenGate(ledger.store, token, cookies=cookies)
-    made = app(server(ledger, gate, limits))
+    made = app(server(ledger, gate, limits, answers))
     return Doors(made, hosts=Hosts(host, allow_hosts), allow_origins=allow_origins, cookies=cookies, login=gate)

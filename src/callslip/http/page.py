@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from html import escape
 from importlib.resources import files
 
@@ -13,47 +13,93 @@ from callslip.errors import NotFound
 from callslip.http.visit import Endpoint, Route, Visit
 
 KINDS = {
-    "callslip.js": "text/javascript; charset=utf-8",
-    "callslip.d.ts": "text/plain; charset=utf-8",
-    "page.js": "text/javascript; charset=utf-8",
-    "page.css": "text/css; charset=utf-8",
-    "index.html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".mjs": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".txt": "text/plain; charset=utf-8",
+    ".ts": "text/plain; charset=utf-8",
 }
+"""What is given out, by how its name ends."""
+PARTS = "text/javascript, text/css, text/html, text/plain"
+FOLDERS = ("", "vendor/")
 
 
-@lru_cache(64)
+def _ending(name: str) -> str:
+    return name[name.rfind(".") :] if "." in name else ""
+
+
+@cache
+def _names() -> frozenset[str]:
+    """The files that there are. What is asked for is looked up here and never made into a path."""
+    web = files("callslip.web")
+    found = [(folder, part.name) for folder in FOLDERS for part in web.joinpath(folder).iterdir() if part.is_file()]
+    return frozenset(folder + name for folder, name in found if _ending(name) in KINDS)
+
+
+@lru_cache(256)
 def _file(name: str, root: str) -> tuple[bytes, str]:
     """A file and its ETag. The page names its parts by the prefix that it was mounted under."""
-    found = files("callslip.web").joinpath(name)
-    if not found.is_file():
+    if name not in _names():
         raise NotFound(f"no file {name!r}")
-    data = found.read_bytes()
+    data = files("callslip.web").joinpath(name).read_bytes()
     if name == "index.html":
         data = data.replace(b"{root}", escape(root).encode())
     return data, f'"{codec.digest(data)[:16]}"'
 
 
+def _give(visit: Visit, name: str) -> Response:
+    """A file, or the word that the browser has it. It asks each time, as names stay when files change."""
+    root = visit.request.scope.get("root_path", "").rstrip("/")
+    data, etag = _file(name, root if name == "index.html" else "")
+    headers = {"etag": etag, "cache-control": "no-cache"}
+    if etag in visit.request.headers.get("if-none-match", ""):
+        return Response(None, 304, headers)
+    return Response(data, 200, headers, KINDS[_ending(name)])
+
+
 def _given(name: str) -> Endpoint:
     async def give(visit: Visit) -> Response:
-        root = visit.request.scope.get("root_path", "").rstrip("/")
-        data, etag = _file(name, root if name == "index.html" else "")
-        headers = {"etag": etag, "cache-control": "no-cache"}
-        if etag in visit.request.headers.get("if-none-match", ""):
-            return Response(None, 304, headers)
-        return Response(data, 200, headers, KINDS[name])
+        return _give(visit, name)
 
     return give
 
 
-def _route(path: str, name: str, about: str) -> Route:
-    media = KINDS[name].partition(";")[0]
+async def part(visit: Visit) -> Response:
+    """A part of the page, by its name."""
+    return _give(visit, visit.request.path_params["file"])
+
+
+async def vendored(visit: Visit) -> Response:
+    """A part of the page that others wrote, by its name."""
+    return _give(visit, f"vendor/{visit.request.path_params['module']}")
+
+
+def _route(path: str, endpoint: Endpoint, about: str, media: str, problems: tuple[int, ...] = ()) -> Route:
     return Route(
-        method="GET", path=path, endpoint=_given(name), about=about, verb=None, answers={200: media, 304: None}
+        method="GET",
+        path=path,
+        endpoint=endpoint,
+        about=about,
+        verb=None,
+        answers={200: media, 304: None},
+        problems=problems,
     )
 
 
+PAGES = {
+    "/": "The page: the sessions.",
+    "/s/{session}": "The page of a session.",
+    "/c/{call}": "The page of a call: its session, with the call's card open.",
+    "/inbox": "The page of what waits for an answer.",
+    "/commands": "The page of the commands.",
+}
 ROUTES = (
-    _route("/", "index.html", "The page."),
-    _route("/s/{session}", "index.html", "The page of a session."),
-    *(_route(f"/{name}", name, f"A part of the page: {name}.") for name in KINDS if name != "index.html"),
+    *(_route(path, _given("index.html"), about, "text/html") for path, about in PAGES.items()),
+    _route(
+        "/callslip.js", _given("callslip.js"), "Follows sessions and topics, for pages of others.", "text/javascript"
+    ),
+    _route("/callslip.d.ts", _given("callslip.d.ts"), "The types of callslip.js.", "text/plain"),
+    _route("/web/{file}", part, "A part of the page.", PARTS, (404,)),
+    _route("/web/vendor/{module}", vendored, "A part of the page that others wrote.", PARTS, (404,)),
 )

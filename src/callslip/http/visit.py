@@ -25,6 +25,7 @@ from callslip.rows import SessionRow
 if TYPE_CHECKING:
     from callslip.http.ingest import Posts
     from callslip.http.live import Hub
+    from callslip.http.prompts import Prompts
 
 T = TypeVar("T")
 
@@ -32,12 +33,13 @@ T = TypeVar("T")
 class Server:
     """What all requests share."""
 
-    def __init__(self, ledger: Ledger, gate: Gate, limits: Limits, hub: Hub, posts: Posts) -> None:
+    def __init__(self, ledger: Ledger, gate: Gate, limits: Limits, hub: Hub, posts: Posts, prompts: Prompts) -> None:
         self.ledger = ledger
         self.gate = gate
         self.limits = limits
         self.hub = hub
         self.posts = posts
+        self.prompts = prompts
         self.metrics = Metrics(ledger.store)
         self.commands = Commands(ledger)
         self.routes: tuple[Route, ...] = ()

@@ -108,21 +108,31 @@ export interface Options {
   limit?: number;
   /** After how many ms without a sign of life the line is left and the server asked again; its heart beats every 15 s. */
   patience?: number;
-  onChange?: (event: "snapshot" | "patches" | "topic" | "row", told: any, client: Callslip) => void;
+  /** "gone": a session is not there (any more); the others are followed on. */
+  onChange?: (event: "snapshot" | "patches" | "topic" | "row" | "gone", told: any, client: Callslip) => void;
   onStatus?: (status: Status, client: Callslip) => void;
   fetch?: typeof fetch;
 }
 
 export class Callslip {
   constructor(options?: Options);
+  /** The sessions that are followed. */
+  readonly names: string[];
+  onChange: NonNullable<Options["onChange"]>;
+  onStatus: NonNullable<Options["onStatus"]>;
   readonly sessions: Map<string, Session>;
   readonly topics: Map<TopicName, Map<string, Record<string, unknown>>>;
   readonly cursor: string;
   readonly status: Status;
-  readonly error?: Error;
+  /** Why there is no line; `status` is the server's answer, if it gave one. */
+  readonly error?: Error & { status?: number };
   /** Follow until `close`, or until the server refuses. */
   open(): Promise<void>;
   close(): void;
+  /** Follow these sessions from now on, instead of those before. */
+  follow(sessions: string[]): void;
+  /** Ask the server at once if it has been silent, as after a sleep. */
+  nudge(): void;
 }
 
 export interface Frame {

@@ -67,6 +67,8 @@ export class Callslip {
     this.onStatus = onStatus ?? (() => {});
     this.ask = ask ?? ((...given) => fetch(...given));
     this.wait = 0;
+    this.heard = 0;
+    this.moved = false;
   }
 
   /** Follow until `close` is called, or until the server says that there is nothing to follow. */
@@ -74,17 +76,44 @@ export class Callslip {
     this.closed = false;
     while (!this.closed) {
       this.controller = new AbortController();
+      const moved = this.moved;
+      this.moved = false;
       try {
-        if ((await this.once()) === "refused") return;
+        if ((await this.once(moved)) === "refused") return;
       } catch (error) {
         if (this.closed) break;
-        this.error = error;
+        if (!this.moved) this.error = error;
       } finally {
         clearTimeout(this.silence);
       }
-      if (!this.closed) await this.pause();
+      if (!this.closed && !this.moved) await this.pause();
     }
     this.say("closed");
+  }
+
+  /** Follow these sessions from now on. What is known of those that stay is kept, and the line goes on from there. */
+  follow(sessions) {
+    for (const name of this.names) if (!sessions.includes(name)) this.forget(name);
+    this.names = sessions;
+    this.again();
+  }
+
+  /** Ask the server at once if there is no line, or if the line is silent for longer than a heart beats: after a sleep. */
+  nudge() {
+    if (this.status === "waiting" || Date.now() - this.heard > 20_000) this.again();
+  }
+
+  again() {
+    this.moved = true;
+    this.wait = 0;
+    this.controller?.abort();
+    this.wake?.();
+  }
+
+  forget(name) {
+    this.sessions.delete(name);
+    const of = (place) => decodeURIComponent(place.replace(/:\d+:\d+$/, ""));
+    this.cursor = this.cursor.split(" ").filter((place) => place && of(place) !== name).join(" ");
   }
 
   close() {
@@ -93,27 +122,54 @@ export class Callslip {
     this.wake?.();
   }
 
-  async once() {
-    this.say(this.cursor ? "resuming" : "connecting");
+  async once(moved) {
+    if (!moved || this.status !== "live") this.say(this.cursor ? "resuming" : "connecting");
     const query = new URLSearchParams();
     for (const name of this.names) query.append("session", name);
     for (const name of this.topicNames) query.append("topic", name);
     if (this.limit) query.set("limit", this.limit);
-    const headers = { accept: "text/event-stream" };
-    if (this.token) headers.authorization = `Bearer ${this.token}`;
+    const headers = { accept: "text/event-stream", ...this.headers() };
     if (this.cursor) headers["last-event-id"] = this.cursor;
     const signal = this.controller.signal;
     this.listen();
     const answer = await this.ask(`${this.url}/v1/stream?${query}`, { headers, signal, cache: "no-store" });
     if (answer.status === 410 || (answer.status === 400 && this.cursor)) this.cursor = ""; // a snapshot, then
+    else if (answer.status === 404 && (await this.leave(answer))) return "left";
     else if (answer.status >= 400 && answer.status < 500) return this.refuse(answer);
     if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
     this.say("live");
     for await (const frame of frames(answer.body)) this.take(frame);
   }
 
+  /** One session that is gone is no reason to lose the others: which of them is it? False if that leaves nothing. */
+  async leave(answer) {
+    const gone = [];
+    for (const name of this.names) if (await this.isGone(name)) gone.push(name);
+    if (!gone.length || (gone.length === this.names.length && !this.topicNames.length)) return false;
+    await answer.body?.cancel();
+    this.names = this.names.filter((name) => !gone.includes(name));
+    this.moved = true;
+    for (const session of gone) {
+      this.forget(session);
+      this.onChange("gone", { session }, this);
+    }
+    return true;
+  }
+
+  async isGone(name) {
+    const place = `${this.url}/v1/sessions/${encodeURIComponent(name)}?limit=1`;
+    const answer = await this.ask(place, { headers: this.headers(), signal: this.controller.signal, cache: "no-store" });
+    await answer.body?.cancel();
+    return answer.status === 404;
+  }
+
+  headers() {
+    return this.token ? { authorization: `Bearer ${this.token}` } : {};
+  }
+
   async refuse(answer) {
-    this.error = new Error((await answer.json().catch(() => ({}))).detail ?? `the server answered ${answer.status}`);
+    const said = (await answer.json().catch(() => ({}))).detail ?? `the server answered ${answer.status}`;
+    this.error = Object.assign(new Error(said), { status: answer.status });
     this.closed = true;
     this.say("refused");
     return "refused";
@@ -121,6 +177,7 @@ export class Callslip {
 
   /** A line that gives no sign of life for so long is dead; after a sleep nobody else would say so. */
   listen() {
+    this.heard = Date.now();
     clearTimeout(this.silence);
     this.silence = setTimeout(() => this.controller.abort(), this.patience);
   }

@@ -1,0 +1,164 @@
+"""Prompts from the page: what a person types goes to whoever the server was given to answer.
+
+The turn begins with the request, so that it is in the log before anybody answers; the answer is given apart from it, as
+a chat's is. A turn that is under way is not cut short by another prompt: it is waited for, or stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+from uuid import uuid4
+
+import msgspec
+from msgspec import Meta
+from starlette.responses import Response
+
+from callslip import events as ev
+from callslip.errors import Conflict, NotFound, Refused
+from callslip.events import Draft
+from callslip.http import ingest
+from callslip.http.answering import Answering, Chat
+from callslip.http.calls import NoQuery
+from callslip.http.gate import Principal
+from callslip.http.visit import Route, Visit, answer
+from callslip.ledger import Ledger
+from callslip.rows import SessionRow
+
+SOURCE = "prompt"
+LONGEST = 100_000
+NOBODY = (
+    "nobody answers prompts on this server: it records and shows what agents do, and yours is prompted where it runs"
+)
+BUSY = "a turn is under way in this session: wait for its end, or stop it"
+
+Answers = Callable[[Ledger, str, str], Any]
+"""`answers(ledger, session, text)` answers a prompt, which stands in the session's open turn already.
+
+A coroutine function, or an async generator: what it gives is said, and it may work in the session meanwhile. The turn
+ends when it does, if it has not ended that itself; it is cancelled when somebody else ends the turn.
+"""
+
+
+class Prompts:
+    """Whoever answers the prompts of one server, if anybody does."""
+
+    def __init__(self, ledger: Ledger, answers: Answers | None = None) -> None:
+        def answered(chat: Chat) -> Any:
+            assert answers is not None
+            return answers(ledger, chat.session.name, chat.prompt)
+
+        self.answering = Answering(ledger, answered) if answers is not None else None
+
+    def present(self) -> Answering:
+        if self.answering is None:
+            raise NotFound(NOBODY)
+        return self.answering
+
+
+class Prompt(msgspec.Struct, forbid_unknown_fields=True):
+    """What a person says."""
+
+    text: Annotated[str, Meta(min_length=1, max_length=LONGEST)]
+
+
+class Taken(msgspec.Struct):
+    """The turn that answers a prompt; what is said in it comes by the session's stream."""
+
+    turn: str
+
+
+class Answered(msgspec.Struct):
+    """Whether somebody answers prompts, and if not, why."""
+
+    answers: bool
+    why: str
+
+
+class Stopped(msgspec.Struct):
+    """Whether there was a turn to stop."""
+
+    stopped: bool
+
+
+async def answers(visit: Visit) -> Response:
+    """Whether a prompt box makes sense here."""
+    await visit.session(visit.request.path_params["session"])
+    visit.query(NoQuery)
+    given = visit.server.prompts.answering is not None
+    return answer(Answered(given, "" if given else NOBODY))
+
+
+async def prompt(visit: Visit) -> Response:
+    """Begin a turn with what was said, and let it be answered."""
+    row = await visit.session(visit.request.path_params["session"])
+    who = await visit.admit(row)
+    visit.query(NoQuery)
+    text = (await visit.body(Prompt)).text
+    if not text.strip():
+        raise Refused("text", "says nothing")
+    answering = visit.server.prompts.present()
+    started = await _begin(visit, who, row, text)
+    chat = Chat(visit.ledger.session(row.name), started.turn, text, {}, [], {}, who.given or who.name)
+    answering.begin(chat, started.seq)
+    return answer(Taken(started.turn), 202)
+
+
+async def _begin(visit: Visit, who: Principal, row: SessionRow, text: str) -> ev.TurnStarted:
+    """A new turn, if none is open. Of two who begin it at once the second is told so: its key was used."""
+    if row.turn:
+        raise Conflict(BUSY)
+    turn = Draft(ev.TurnStarted(), key=f"prompt:{row.turns + 1}", mark=uuid4().hex)
+    owner = visit.ledger.owner  # It is answered in this process: if that dies, the turn ends.
+    drafts = [turn, ev.MessageUser(text=text)]
+    try:
+        made = await ingest.write(visit, who, row.name, drafts, source=SOURCE, owner=owner)
+    except Conflict:
+        raise Conflict(BUSY) from None
+    return next(event for event in made if isinstance(event, ev.TurnStarted))
+
+
+async def stop(visit: Visit) -> Response:
+    """End the turn that is under way. Nothing to stop is no error."""
+    row = await visit.session(visit.request.path_params["session"])
+    who = await visit.admit(row)
+    visit.query(NoQuery)
+    visit.server.prompts.present()
+    if row.turn:
+        ending = ev.TurnEnded(turn=row.turn, reason="cancelled", detail=f"stopped by {who.name}")
+        await visit.ledger.append(row.name, [ending], source=SOURCE)
+    return answer(Stopped(bool(row.turn)))
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/v1/sessions/{session}/prompt",
+        endpoint=answers,
+        about="Whether somebody answers prompts.",
+        query=NoQuery,
+        answers={200: Answered},
+        problems=(400, 401, 403, 404),
+    ),
+    Route(
+        method="POST",
+        path="/v1/sessions/{session}/prompt",
+        endpoint=prompt,
+        verb="write",
+        about="Say something to whoever answers prompts; 404 if nobody does, 409 while a turn is under way.",
+        query=NoQuery,
+        body=Prompt,
+        answers={202: Taken},
+        problems=(400, 401, 403, 404, 409, 413, 415, 503, 507),
+    ),
+    Route(
+        method="POST",
+        path="/v1/sessions/{session}/prompt/stop",
+        endpoint=stop,
+        verb="write",
+        about="Stop the turn that is under way.",
+        query=NoQuery,
+        answers={200: Stopped},
+        problems=(400, 401, 403, 404, 409, 503, 507),
+    ),
+)

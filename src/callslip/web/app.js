@@ -1,0 +1,88 @@
+// The page: a header, and below it what the address names.
+
+import { inert } from "./ansi.js";
+import Header from "./header.js";
+import Help, { onKey } from "./help.js";
+import { html, lazily, render, useEffect, useRef } from "./parts.js";
+import { Refused, Trouble } from "./pill.js";
+import { info, link, loaded, missing, name, picked, route, status, told, watch } from "./state.js";
+
+/** @type {Record<import("./route.js").View, any>} */
+const VIEWS = {
+  sessions: lazily(() => import("./sessions.js")),
+  session: lazily(() => import("./session.js")),
+  call: lazily(() => import("./call.js")),
+  inbox: lazily(() => import("./inbox.js")),
+  commands: lazily(() => import("./board.js")),
+  nowhere: Nowhere,
+};
+
+/** What only the demo's session has. */
+const BreakIt = lazily(() => import("./breakit.js"));
+
+/** @type {Record<import("./route.js").View, () => string>} */
+const TITLES = {
+  sessions: () => "Sessions",
+  session: () => inert(info.value.title || name.value),
+  call: () => "Call",
+  inbox: () => "Inbox",
+  commands: () => "Commands",
+  nowhere: () => "Not found",
+};
+
+function Nowhere() {
+  return html`<section class="notice">
+    <h1>Nothing is at this address</h1>
+    <p>There are <a ...${link("/")}>sessions</a>, an <a ...${link("/inbox")}>inbox</a> and <a ...${link("/commands")}>commands</a>.</p>
+  </section>`;
+}
+
+function Missing() {
+  return html`<section class="notice" role="status">
+    <h1>${loaded.value ? "This session was deleted" : "There is no such session"}</h1>
+    <p>No session is called <code class="foreign" dir="auto">${inert(name.value)}</code>${loaded.value ? " any more; below is what was seen of it." : ", or it is not yours to see."}
+      ${" "}If one begins under this name, it is shown here.</p>
+    <p><a class="button" ...${link("/")}>All sessions</a></p>
+  </section>`;
+}
+
+function Main() {
+  const { view, session = "", call = "" } = route.value;
+  const View = VIEWS[view];
+  if (status.value === "refused" && !told.value.size && !loaded.value) return html`<${Refused} />`;
+  return html`
+    ${view === "session" && missing.value && html`<${Missing} />`}
+    ${view === "session" && info.value.labels?.breakIt && html`<div class="column"><${BreakIt} /></div>`}
+    ${!(view === "session" && missing.value && !loaded.value) && html`<${View} key=${`${view} ${session} ${call}`} />`}`;
+}
+
+/** Whoever comes to another view begins at its content, also with a screen reader; whoever is writing is left alone. */
+function useArrival(/** @type {string} */ place) {
+  const before = useRef(place);
+  useEffect(() => {
+    if (before.current === place) return;
+    before.current = place;
+    if (!picked.value && document.activeElement?.id !== "search") document.getElementById("main")?.focus({ preventScroll: true });
+  }, [place]);
+}
+
+function App() {
+  const { view, session = "" } = route.value;
+  const title = TITLES[view]();
+  useEffect(() => watch(session), [session]);
+  useArrival(`${view} ${session}`);
+  useEffect(() => {
+    document.title = `${title} · Callslip`;
+  }, [title]);
+  useEffect(() => {
+    addEventListener("keydown", onKey);
+    return () => removeEventListener("keydown", onKey);
+  }, []);
+  return html`<${Header} />
+    <${Trouble} />
+    <main id="main" class=${`view-${view}`} tabindex="-1"><${Main} /></main>
+    <${Help} />`;
+}
+
+watch(route.value.session ?? "");
+render(html`<${App} />`, document.getElementById("app"));

@@ -1,0 +1,250 @@
+// Break it: the same events reach a naive client and Callslip's own view, and buttons make the events go wrong. Shown on
+// the session of the demo only, which says so by its labels.
+
+import { Callslip } from "./callslip.js";
+import { FAULTS, refreshed } from "./faults.js";
+import { Naive } from "./naive.js";
+import { classes, html, signal, useEffect, useRef } from "./parts.js";
+import { address, cancel, get, info, post, root } from "./state.js";
+import { stateOf } from "./states.js";
+
+/**
+ * @typedef {import("./naive.js").Card} Card
+ * @typedef {{id: number, type: string, status: string, title?: string, output?: unknown, outputText?: string, reason?: string, late?: number}} Call
+ */
+
+const MOST = 6; // so many rows of each side are shown
+const KEPT = "callslip-break-it";
+const pause = (/** @type {number} */ ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+/** What outlives a refresh: which session this is about, whether the panel is open, and how much a refresh cost. */
+const recall = () => JSON.parse(sessionStorage.getItem(KEPT) ?? "{}");
+const remember = (/** @type {object} */ more) => sessionStorage.setItem(KEPT, JSON.stringify({ ...recall(), ...more }));
+
+const cards = signal(/** @type {Card[]} */ ([]));
+const calls = signal(/** @type {Call[]} */ ([]));
+const busy = signal("");
+const told = signal("");
+const down = signal(false);
+const equal = signal(/** @type {boolean | null} */ (null));
+
+/** @type {{session: string, naive: Naive, ours: Callslip} | null} */
+let stage = null;
+
+let line = new AbortController();
+
+/** The one way of both clients to the server. While it is cut nobody gets through. @type {typeof fetch} */
+const ask = (input, init = {}) => {
+  if (down.value) return Promise.reject(new TypeError("the line is cut"));
+  const signals = [line.signal, init?.signal].filter((signal) => signal instanceof AbortSignal);
+  return fetch(input, { ...init, signal: AbortSignal.any(signals) });
+};
+
+/** Both clients, each by its own line to the same session. @param {string} session */
+function enter(session) {
+  leave();
+  cards.value = [];
+  calls.value = [];
+  equal.value = null;
+  const naive = new Naive({ url: root, session, ask, onChange: (now) => (cards.value = now) });
+  const ours = new Callslip({ url: root, sessions: [session], fetch: ask, onChange: () => (calls.value = callsOf(session)) });
+  stage = { session, naive, ours };
+  naive.open();
+  ours.open();
+}
+
+function leave() {
+  stage?.naive.close();
+  stage?.ours.close();
+  stage = null;
+}
+
+/** @param {string} session @returns {Call[]} */
+function callsOf(session) {
+  const entries = [...(stage?.ours.sessions.get(session)?.entries.values() ?? [])];
+  return /** @type {any[]} */ (entries).filter((entry) => entry.type === "tool_call");
+}
+
+/** Whether Callslip's side is what a reload would give, told by asking for that. @param {string} session */
+async function sameAsStored(session) {
+  const stored = await get(`/v1/sessions/${encodeURIComponent(session)}?format=entries&limit=1000`);
+  return plain(stored.entries.filter((/** @type {Call} */ entry) => entry.type === "tool_call")) === plain(callsOf(session));
+}
+
+/** A value as text in which the order of fields does not matter. @param {any} value @returns {string} */
+function plain(value) {
+  const sorted = (/** @type {string} */ _, /** @type {any} */ part) =>
+    part && typeof part === "object" && !Array.isArray(part) ? Object.fromEntries(Object.entries(part).sort()) : part;
+  return JSON.stringify(value, sorted);
+}
+
+// What the buttons do
+
+/** @param {boolean} now */
+function cut(now) {
+  down.value = now;
+  if (now) line.abort();
+  else line = new AbortController();
+}
+
+/** @param {import("./faults.js").Fault} fault */
+async function run(fault) {
+  const session = stage?.session ?? "";
+  busy.value = fault.id;
+  told.value = "";
+  try {
+    told.value = await fault.run({
+      tell: (...events) => post(`/v1/sessions/${encodeURIComponent(session)}/events`, events),
+      start: () => post("/demo/workers", { session }),
+      kill: (call) => post(`/demo/workers/${call}/kill`, {}),
+      cancel,
+      cut,
+      pause,
+    });
+    await pause(300);
+    equal.value = await sameAsStored(session);
+  } catch (error) {
+    told.value = `That did not work: ${error instanceof Error ? error.message : error}`;
+  } finally {
+    if (down.value) cut(false);
+    busy.value = "";
+  }
+}
+
+function refresh() {
+  remember({ gone: cards.value.length });
+  location.reload();
+}
+
+/** A new session, in which nothing has gone wrong yet. @param {string} first */
+async function startOver(first) {
+  const session = `${first}-${Date.now().toString(36)}`;
+  await post(`/v1/sessions/${encodeURIComponent(session)}/events`, [{ type: "session.info", title: "Break it" }]);
+  remember({ session });
+  told.value = "";
+  enter(session);
+}
+
+// What is shown
+
+/** What is wrong with a card, by the call that came of the same event. @param {Card} card @param {Map<number, Call>} known */
+function wrong(card, known) {
+  const call = known.get(card.seq);
+  if (!call) return "there is no such call";
+  if (call.status !== card.status) return `really ${stateOf(call.status).word}`;
+  return call.title === card.text ? "" : `really ${call.title}`;
+}
+
+const lastLine = (/** @type {unknown} */ output) => (typeof output === "string" ? (output.trimEnd().split("\n").at(-1) ?? "") : "");
+
+/** @param {{status: string, text: string, output: string, notes: {text: string, bad?: boolean}[]}} props */
+const Row = ({ status, text, output, notes }) => html`
+  <li class=${classes("broken-row", `is-${status}`)}>
+    <span class="state"><span aria-hidden="true">${stateOf(status).glyph}</span> ${stateOf(status).word}</span>
+    <div>
+      <code class="foreign" dir="auto">${text}</code>
+      ${output && html`<samp class="foreign" dir="auto">${output}</samp>`}
+      ${notes.map((note) => html`<span class=${note.bad ? "note bad" : "note"}>${note.bad ? "✗ " : ""}${note.text}</span>`)}
+    </div>
+  </li>`;
+
+/** @param {{count: number, rows: unknown, none: string}} props */
+const Rows = ({ count, rows, none }) => html`
+  ${count > MOST && html`<p class="about">${count - MOST} earlier not shown</p>`}
+  ${count ? html`<ol>${rows}</ol>` : html`<p class="broken-none">${none}</p>`}`;
+
+function NaiveSide() {
+  const known = new Map(calls.value.map((call) => [call.id, call]));
+  const judged = cards.value.map((card) => ({ card, why: busy.value ? "" : wrong(card, known) }));
+  const bad = judged.filter((one) => one.why).length;
+  const seen = new Set(cards.value.map((card) => card.seq));
+  const missing = busy.value ? 0 : calls.value.filter((call) => !seen.has(call.id)).length;
+  const faults = [bad && `${bad} wrong`, missing && `${missing} missing`].filter(Boolean).join(", ");
+  const rows = judged.slice(-MOST).map(({ card, why }) => html`
+    <${Row} key=${card.seq} status=${card.status} text=${card.text} output=${lastLine(card.output)}
+      notes=${why ? [{ text: why, bad: true }] : []} />`);
+  return html`
+    <section class="broken-side" aria-label="A naive client">
+      <h3>A naive client <span class=${faults ? "tally bad" : "tally"}>${faults ? `✗ ${faults}` : ""}</span></h3>
+      <p class="about">Finds a call by its text, believes the last word.</p>
+      <${Rows} count=${cards.value.length} rows=${rows} none="It has heard of no call since this page was loaded." />
+    </section>`;
+}
+
+function OurSide() {
+  const rows = calls.value.slice(-MOST).map((call) => html`
+    <${Row} key=${call.id} status=${call.status} text=${call.title ?? ""} output=${lastLine(call.output ?? call.outputText)}
+      notes=${[call.reason && { text: call.reason }, call.late && { text: "something came late" }].filter(Boolean)} />`);
+  const count = calls.value.length;
+  return html`
+    <section class="broken-side" aria-label="Callslip">
+      <h3>Callslip <span class=${classes("tally", equal.value === false ? "bad" : "good")}>${equal.value === null ? "" : equal.value ? "✓ the same as after a reload" : "✗ not as after a reload"}</span></h3>
+      <p class="about">Every call has an id, one life, and its log.</p>
+      <${Rows} count=${count} rows=${rows} none="No calls yet: press a button." />
+    </section>`;
+}
+
+/** One thing at a time; a button that waits keeps the keyboard's focus. */
+const idle = () => !busy.value;
+
+/** @param {{first: string}} props */
+function Buttons({ first }) {
+  const waits = String(Boolean(busy.value));
+  return html`
+    <div class="broken-buttons" role="group" aria-label="What goes wrong">
+      ${FAULTS.map((fault) => html`
+        <button type="button" class=${classes("button", busy.value === fault.id && "running")} key=${fault.id} title=${fault.hint}
+          aria-disabled=${waits} onClick=${() => idle() && run(fault)}>${fault.name}</button>`)}
+      <button type="button" class="button" title="load this page again" aria-disabled=${waits} onClick=${() => idle() && refresh()}>Refresh</button>
+      <button type="button" class="button plain" aria-disabled=${waits} onClick=${() => idle() && startOver(first)}>Start over</button>
+    </div>`;
+}
+
+/** @param {{first: string}} props */
+function Panel({ first }) {
+  useEffect(() => {
+    const { session = "", gone } = recall();
+    enter(session.startsWith(first) ? session : first);
+    if (gone !== undefined) told.value = refreshed(gone);
+    remember({ gone: undefined });
+    return leave;
+  }, [first]);
+  const where = address(`/s/${encodeURIComponent(stage?.session ?? first)}`);
+  const line = down.value ? "The line is cut." : busy.value ? "Watch both sides …" : told.value;
+  return html`
+    <div class="broken">
+      <p class="about">The same events go to two clients. Make them go wrong, and compare. All of it is real, and in <a href=${where}>a session of its own</a>.</p>
+      <${Buttons} first=${first} />
+      <p class=${classes("broken-told", down.value && "bad")} role="status">${line || "Nothing has gone wrong yet."}</p>
+      <div class="broken-sides"><${NaiveSide} /><${OurSide} /></div>
+    </div>`;
+}
+
+const unfolded = signal(Boolean(recall().open));
+
+/** @param {boolean} open */
+function fold(open) {
+  unfolded.value = open;
+  remember({ open });
+}
+
+/** @param {{first: string}} props */
+function Folded({ first }) {
+  const box = useRef(/** @type {HTMLDetailsElement | null} */ (null));
+  useEffect(() => {
+    if (recall().gone !== undefined) box.current?.scrollIntoView({ block: "nearest" });
+  }, []);
+  return html`
+    <details class="break-it" ref=${box} open=${unfolded.value} onToggle=${(/** @type {any} */ event) => fold(event.target.open)}>
+      <summary><h2>Break it</h2> <span>Duplicate, reorder, delay, kill, cut: and see which side still tells the truth</span></summary>
+      ${unfolded.value && html`<${Panel} first=${first} />`}
+    </details>`;
+}
+
+/** The panel, on the session of the demo; nothing elsewhere. */
+export function BreakIt() {
+  const first = info.value.labels?.breakIt;
+  return first ? html`<${Folded} first=${first} />` : null;
+}
+
+export default BreakIt;

@@ -1,0 +1,218 @@
+// A request for approval: what is asked, the answers in the agent's own words, and how it was answered in the end.
+// The first answer counts, wherever it was given: from then on the card is a record.
+
+import { inert } from "./ansi.js";
+import { Arguments, EditForm } from "./edit.js";
+import { classes, html, useEffect, useRef, useState } from "./parts.js";
+import { answered as elsewhere, decide, link } from "./state.js";
+import { stateOf } from "./states.js";
+import { ago, exactly, timeOf, until } from "./time.js";
+
+/** @typedef {{optionId?: string, name?: string, kind?: string}} Option */
+/** @typedef {{id: number, at?: number, requestId: string, callId: string, state?: string, toolName?: string | null,
+ *   description?: string, options?: Option[], rawInput?: unknown, schema?: any, expiresAt?: number,
+ *   responseOption?: string | null, responseTime?: number, by?: string, reason?: string}} Request */
+
+/** How a request came to its end: a glyph, a word, and the state whose colour it has. */
+const ENDS = /** @type {Record<string, {glyph: string, word: string, is: string}>} */ ({
+  granted: { glyph: "✓", word: "approved", is: "completed" },
+  refused: { glyph: "⊘", word: "denied", is: "denied" },
+  withdrawn: { glyph: "■", word: "withdrawn", is: "cancelled" },
+  moot: { glyph: "■", word: "not needed any more, the call had ended", is: "cancelled" },
+  superseded: { glyph: "↻", word: "asked anew further on", is: "cancelled" },
+});
+const SOON = 15_000;
+
+/** @param {Request} entry */
+export const isPending = (entry) => (entry.state ?? "pending") === "pending";
+
+/**
+ * A request as its row, which lists give, tells it.
+ * @param {any} row @returns {Request}
+ */
+export const ofRow = (row) => ({
+  id: row.entry,
+  at: row.createdAt,
+  requestId: row.approval,
+  callId: row.call,
+  description: row.description,
+  options: row.options,
+  expiresAt: row.expiresAt,
+  ...answerOf(row),
+});
+
+/** What an answered row adds to its request. @param {any} row */
+export const answerOf = (row) => ({
+  state: row.state,
+  responseOption: row.option,
+  responseTime: row.answeredAt,
+  by: row.by,
+  reason: row.reason,
+});
+
+/**
+ * How long there is left to answer.
+ * @param {{at: number | undefined}} props
+ */
+function Countdown({ at }) {
+  if (!at) return null;
+  const left = until(at);
+  const soon = at - Date.now() < SOON;
+  return html`<span class=${classes("countdown", soon && "soon")} role="timer" title=${`No answer means no, at ${timeOf(at)}`}>
+    ${left ? html`<span aria-hidden="true">◷</span> ${left} <span class="wide">left</span>` : "time is up"}
+  </span>`;
+}
+
+/**
+ * Who answered what, and when.
+ * @param {{entry: Request}} props
+ */
+function Verdict({ entry }) {
+  const end = ENDS[entry.state ?? ""] ?? { glyph: "·", word: entry.state ?? "", is: "cancelled" };
+  const option = entry.options?.find((one) => one?.optionId && one.optionId === entry.responseOption);
+  const time = entry.responseTime;
+  return html`<p class="verdict">
+      <span class=${`state is-${end.is}`}><span aria-hidden="true">${end.glyph}</span> ${end.word}</span>
+      ${entry.by ? html` by <b class="foreign" dir="auto">${inert(entry.by)}</b>` : ""}
+      ${time ? html` <time class="dim" datetime=${exactly(time)} title=${exactly(time)}>at ${timeOf(time)}, ${ago(time)}</time>` : ""}
+      ${option?.name ? html`<span class="dim">: </span><q class="foreign" dir="auto">${inert(String(option.name))}</q>` : ""}
+      ${entry.reason ? html`<span class="dim">. Reason: </span><q class="foreign" dir="auto">${inert(entry.reason)}</q>` : ""}
+    </p>`;
+}
+
+const isKind = (/** @type {Option} */ option, /** @type {string} */ begin) => String(option.kind ?? "").startsWith(begin);
+
+/** Options by what they mean; those of a kind that nobody knows stand with the ones that allow, marked. */
+function sorted(/** @type {Option[]} */ options) {
+  const known = options.filter((option) => option && typeof option === "object");
+  const denies = known.filter((option) => isKind(option, "reject"));
+  const allows = known.filter((option) => isKind(option, "allow"));
+  return { allows, denies, others: known.filter((option) => !denies.includes(option) && !allows.includes(option)) };
+}
+
+/** What the key `a` means: the least that allows. @param {Option[]} allows */
+const least = (allows) => allows.find((option) => option.kind === "allow_once") ?? allows[0];
+
+/**
+ * The buttons, and the reason for a no.
+ * @param {{id: string, options: Option[], busy: boolean, onAnswer: (answer: any) => void, onEdit: () => void}} props
+ */
+function Ways({ id, options, busy, onAnswer, onEdit }) {
+  const [reason, setReason] = useState("");
+  const { allows, denies, others } = sorted(options);
+  if (!allows.length && !others.length) allows.push({ name: "Approve" });
+  if (!denies.length) denies.push({ name: "Deny" });
+  const deny = (/** @type {Option} */ option) => onAnswer({ decision: "deny", ...named(option), reason });
+  const first = least(allows);
+  const button = (/** @type {Option} */ option, /** @type {string} */ way, /** @type {string} */ glyph, /** @type {() => void} */ act) =>
+    html`<button type="button" class=${classes("button", way, option === first && "first")} disabled=${busy} onClick=${act}
+      data-way=${option === first || option === denies[0] ? way : undefined}>
+      <span aria-hidden="true">${glyph}</span> <span class="foreign" dir="auto">${inert(String(option.name ?? option.optionId ?? ""))}</span>
+    </button>`;
+  return html`<form class="answer" onSubmit=${(/** @type {Event} */ event) => (event.preventDefault(), deny(denies[0]))}>
+    <div class="ways" role="group" aria-label="Allow">
+      ${allows.map((one) => button(one, "allow", "✓", () => onAnswer({ decision: "approve", ...named(one) })))}
+      ${others.map((one) => button(one, "other", "?", () => onAnswer({ decision: "approve", ...named(one) })))}
+      <button type="button" class="button" data-way="edit" disabled=${busy} onClick=${onEdit}><span aria-hidden="true">✎</span> Edit, then approve</button>
+    </div>
+    <div class="ways" role="group" aria-label="Deny">
+      ${denies.map((one) => button(one, "deny", "⊘", () => deny(one)))}
+      <label class="unseen" for=${`${id}-reason`}>Reason to deny, which the model reads</label>
+      <input id=${`${id}-reason`} class="field reason" maxlength="2000" autocomplete="off" placeholder="Why not? The model reads this"
+        disabled=${busy} value=${reason} dir="auto" onInput=${(/** @type {any} */ event) => setReason(event.target.value)} />
+    </div>
+  </form>`;
+}
+
+const named = (/** @type {Option} */ option) => (option.optionId ? { option: option.optionId } : {});
+
+/** The key presses the button that a hand would press: all that a key can do is on the card, and only there. */
+const KEYS = /** @type {Record<string, ((card: HTMLElement) => void) | undefined>} */ ({
+  a: (card) => press(card, "allow"),
+  e: (card) => press(card, "edit"),
+  d: (card) => /** @type {HTMLElement | null} */ (card.querySelector(".reason"))?.focus(),
+});
+const press = (/** @type {HTMLElement} */ card, /** @type {string} */ way) =>
+  /** @type {HTMLElement | null} */ (card.querySelector(`[data-way="${way}"]`))?.click();
+
+/**
+ * `session` names where it was asked, for lists of many sessions. A card that is not `open` shows no arguments and takes
+ * no answer: what was not looked at is not approved. `known` says that the arguments are there to be shown. One that is not
+ * `live` is shown as it was, and cannot be answered in the past.
+ * @param {{entry: Request, live?: boolean, session?: string, open?: boolean, known?: boolean, failed?: string, onOpen?: () => void}} props
+ */
+export default function PermissionCard({ entry: given, live = true, session = "", open = true, known = true, failed = "", onOpen }) {
+  const [answered, setAnswered] = useState(/** @type {any} */ (null));
+  const [busy, setBusy] = useState(false);
+  const [wrong, setWrong] = useState("");
+  const [editing, setEditing] = useState(false);
+  const card = /** @type {{current: HTMLElement | null}} */ (useRef(null));
+  const held = useRef(false);
+  const row = elsewhere.value.get(given.requestId);
+  const end = answered ?? (live && row && answerOf(row));
+  const entry = end && isPending(given) ? { ...given, ...end } : given;
+  const pending = isPending(entry);
+  const id = `request-${entry.requestId}`;
+  useEffect(() => {
+    if (!pending && held.current) card.current?.focus(); // The button that had the focus is gone.
+  }, [pending]);
+
+  async function answer(/** @type {any} */ said) {
+    setBusy(true);
+    setWrong("");
+    held.current = true;
+    try {
+      setAnswered(answerOf(await decide(entry.requestId, said)));
+    } catch (error) {
+      const winner = /** @type {any} */ (error).told?.current;
+      if (winner?.state && winner.state !== "pending") setAnswered(answerOf(winner));
+      setWrong(winner?.state ? "Somebody else was first: your answer did not count." : String(/** @type {any} */ (error).message));
+    } finally {
+      setBusy(false);
+    }
+  }
+
+  function onKey(/** @type {KeyboardEvent} */ event) {
+    if (event.key === "Escape" && event.target !== card.current) card.current?.focus();
+    if (event.target !== card.current || event.ctrlKey || event.metaKey || event.altKey) return;
+    const pressed = KEYS[event.key];
+    if (event.key === "Enter" && onOpen) onOpen();
+    else if (pressed && !open) onOpen?.();
+    else if (pressed && pending && live && known && !event.repeat) pressed(/** @type {HTMLElement} */ (card.current));
+    else return;
+    event.preventDefault();
+  }
+
+  const title = inert(entry.description || entry.toolName || "A call");
+  return html`<article class=${classes("request", pending ? "is-awaiting_approval" : "answered", !open && "closed")} ref=${card}
+    tabindex="0" data-card=${onOpen ? "" : undefined} aria-labelledby=${`${id}-title`} aria-keyshortcuts=${pending && live ? "a d e" : undefined} onKeyDown=${onKey}>
+    <header>
+      <h2 id=${`${id}-title`}>
+        ${pending ? html`<span class="state"><span aria-hidden="true">${stateOf("awaiting_approval").glyph}</span><span class="unseen">May this run: </span></span>` : ""}
+        ${onOpen
+          ? html`<button type="button" class="opener" aria-expanded=${open ? "true" : "false"} onClick=${onOpen}><span class="foreign" dir="auto">${title}</span></button>`
+          : html`<span class="foreign" dir="auto">${title}</span>`}
+      </h2>
+      ${pending && live ? html`<${Countdown} at=${entry.expiresAt} />` : ""}
+      <p class="about dim">
+        ${entry.toolName ? html`<code class="foreign">${inert(entry.toolName)}</code>` : ""}
+        ${session ? html`<a class="foreign" dir="auto" ...${link(`/s/${encodeURIComponent(session)}#entry-${entry.id}`)}>${inert(session)}</a>` : ""}
+        <time datetime=${exactly(entry.at)} title=${exactly(entry.at)}>asked ${ago(entry.at)}</time>
+      </p>
+    </header>
+    ${open && failed ? html`<p class="wrong" role="alert">The arguments could not be had: ${failed}</p>` : ""}
+    ${open && !known && !failed ? html`<p class="dim">Asking for the arguments…</p>` : ""}
+    ${open && known && (pending || onOpen) && !(pending && live && editing) ? html`<${Arguments} input=${entry.rawInput} />` : ""}
+    ${open && known && pending && live && editing
+      ? html`<${EditForm} id=${id} input=${entry.rawInput} schema=${entry.schema} busy=${busy} wrong=${wrong}
+          onSend=${(/** @type {unknown} */ input) => answer({ decision: "edit", input })} onBack=${() => (setEditing(false), setWrong(""), card.current?.focus())} />`
+      : ""}
+    ${open && known && pending && live && !editing
+      ? html`<${Ways} id=${id} options=${entry.options ?? []} busy=${busy} onAnswer=${answer} onEdit=${() => (setEditing(true), setWrong(""))} />`
+      : ""}
+    ${!(pending && live && editing) ? html`<p class="wrong" role="alert">${wrong}</p>` : ""}
+    ${pending && !live ? html`<p class="dim">It had no answer yet at this point.</p>` : ""}
+    <div role="status">${pending ? "" : html`<${Verdict} entry=${entry} />`}</div>
+    ${!pending && !onOpen ? html`<details class="hints"><summary>What was asked</summary><${Arguments} input=${entry.rawInput} /></details>` : ""}
+  </article>`;
+}

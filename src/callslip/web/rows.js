@@ -1,0 +1,73 @@
+// The rows of a timeline: which there are, and what a person did to them. A row that scrolls out of sight is not drawn, so
+// nothing of it may live in its component only.
+
+import { computed, effect, signal } from "./parts.js";
+import { entryOf, hasOlder, loaded, name, older, order, past, seq, shown } from "./state.js";
+
+/** @typedef {import("./parts.js").Signal<any>} Choice */
+
+/** What a person chose, by name, for as long as the session is shown. @type {Map<string, Choice>} */
+const choices = new Map();
+
+effect(() => {
+  if (name.value !== undefined) choices.clear();
+});
+
+/**
+ * Something that a person may choose in a row, such as whether it is open; `undefined` until then.
+ * @param {number} id @param {string} what @returns {Choice}
+ */
+export function kept(id, what) {
+  const key = `${id} ${what}`;
+  const known = choices.get(key) ?? signal(/** @type {any} */ (undefined));
+  choices.set(key, known);
+  return known;
+}
+
+/** How it stands with older entries: "" | "asking" | what went wrong. */
+export const asking = signal("");
+
+/** Ask for the page before the oldest entry that is here. */
+export async function loadOlder() {
+  if (asking.value === "asking" || !hasOlder.value || past.value || !loaded.value) return;
+  asking.value = "asking";
+  try {
+    await older();
+    asking.value = "";
+  } catch (error) {
+    asking.value = String(/** @type {Error} */ (error).message);
+  }
+}
+
+// What there is to show
+
+/** @type {import("./parts.js").ReadonlySignal<Map<number, any>>} */
+const pastById = computed(() => new Map((past.value?.entries ?? []).map((/** @type {any} */ entry) => [entry.id, entry])));
+
+/** The ids of all entries that are here, in order. @type {import("./parts.js").ReadonlySignal<number[]>} */
+export const ids = computed(() => (past.value ? past.value.entries.map((/** @type {any} */ entry) => entry.id) : order.value));
+
+/** An entry as it is shown, live or of the past; a component that asks is drawn again when it changes. @param {number} id @returns {any} */
+export const entryAt = (id) => (past.value ? pastById.value.get(id) : entryOf(id)?.value);
+
+/** An entry as it stands, for who only looks once. @param {number} id @returns {any} */
+export const peekAt = (id) => (past.peek() ? pastById.peek().get(id) : entryOf(id)?.peek());
+
+/** All that is shown, told anew a few times per second at most: enough for counts, filters and drawings of the whole. */
+export const slowly = signal(/** @type {any[]} */ ([]));
+
+/** @type {ReturnType<typeof setTimeout> | undefined} */
+let sampling;
+
+effect(() => {
+  // Every patch moves `seq`: to listen to that alone is cheaper than to ten thousand entries.
+  const length = ids.value.length;
+  if (seq.value && !past.value && Math.abs(length - slowly.peek().length) <= 1) sampling ??= setTimeout(sample, 300);
+  else sample();
+});
+
+function sample() {
+  clearTimeout(sampling);
+  sampling = undefined;
+  slowly.value = shown.peek();
+}
