@@ -27,6 +27,9 @@ BEGINS = "exec_"
 CANDIDATES = 10
 """How many calls are named when an id fits several."""
 
+AT_ONCE = 100
+"""So many calls are looked at together, at the least: they may all be somebody else's."""
+
 Part = Annotated[str, Meta(max_length=200, pattern=r"^[^\x00]*$")]
 
 
@@ -119,7 +122,7 @@ async def _page(
     cursor = query.cursor
     while True:
         page = await visit.ledger.store.calls(
-            session=query.session, states=states, tool=query.tool, q=query.q, limit=limit + 1, cursor=cursor
+            session=query.session, states=states, tool=query.tool, q=query.q, limit=max(limit + 1, AT_ONCE), cursor=cursor
         )
         found += [row for row in page.items if await known(row.session)]
         if len(found) > limit:
