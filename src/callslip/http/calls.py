@@ -122,7 +122,12 @@ async def _page(
     cursor = query.cursor
     while True:
         page = await visit.ledger.store.calls(
-            session=query.session, states=states, tool=query.tool, q=query.q, limit=max(limit + 1, AT_ONCE), cursor=cursor
+            session=query.session,
+            states=states,
+            tool=query.tool,
+            q=query.q,
+            limit=max(limit + 1, AT_ONCE),
+            cursor=cursor,
         )
         found += [row for row in page.items if await known(row.session)]
         if len(found) > limit:
