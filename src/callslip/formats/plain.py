@@ -9,7 +9,7 @@ from callslip import codec
 from callslip.errors import Refused
 from callslip.intake import identity
 
-LAST = 10**11
+EPOCH, LAST = 10**9, 10**11
 
 
 def fields(value: Any) -> dict[str, Any]:
@@ -91,3 +91,24 @@ def mark(*parts: str) -> str:
 
 def _bytes(value: str) -> bytes:
     return value.encode("utf-8", "surrogatepass")
+
+
+# Rows of a recording: {t, dir, msg}
+
+
+def recorded_at(seconds: Any, started: int) -> int:
+    """Milliseconds since the epoch; small numbers count from the start of the recording, if that is known."""
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 <= seconds < LAST:
+        return 0
+    since = 0 if seconds >= EPOCH else started
+    return since + int(seconds * 1000) if since or seconds >= EPOCH else 0
+
+
+def parsed(message: Any) -> Any:
+    """A message, also if it was written down as text."""
+    if not isinstance(message, str):
+        return message
+    try:
+        return codec.parse(message)
+    except Refused:
+        return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal, NoReturn, cast
 
 import msgspec
@@ -26,6 +27,9 @@ SOURCE = "http"
 BEGINS = "exec_"
 CANDIDATES = 10
 """How many calls are named when an id fits several."""
+
+AT_ONCE = 100
+"""So many calls are looked at together, at the least: they may all be somebody else's."""
 
 Part = Annotated[str, Meta(max_length=200, pattern=r"^[^\x00]*$")]
 
@@ -89,9 +93,7 @@ async def calls(visit: Visit) -> Response:
     query = visit.query(CallsQuery)
     if query.session:
         await visit.session(query.session)
-    known = Known(visit)
-    await _check_cursor(visit, known, query.cursor)
-    found, cursor = await _page(visit, known, query, states_of(query.status), limit_of(visit, query.limit))
+    found, cursor = await page_of(visit, query, states_of(query.status), limit_of(visit, query.limit))
     return answer(wire.Calls(calls=[wire.call_out(row) for row in found], cursor=cursor))
 
 
@@ -111,15 +113,19 @@ async def _check_cursor(visit: Visit, known: Known, cursor: str) -> None:
         raise Refused("cursor", "is none that this list gave, or retention removed its call")
 
 
-async def _page(
-    visit: Visit, known: Known, query: CallsQuery, states: list[str], limit: int
-) -> tuple[list[CallRow], str]:
+async def page_of(visit: Visit, query: CallsQuery, states: Sequence[str], limit: int) -> tuple[list[CallRow], str]:
     """So many calls that they may see, however many lie in between. A cursor says that there is one more of these."""
+    known, cursor = Known(visit), query.cursor
+    await _check_cursor(visit, known, cursor)
     found: list[CallRow] = []
-    cursor = query.cursor
     while True:
         page = await visit.ledger.store.calls(
-            session=query.session, states=states, tool=query.tool, q=query.q, limit=limit + 1, cursor=cursor
+            session=query.session,
+            states=states,
+            tool=query.tool,
+            q=query.q,
+            limit=max(limit + 1, AT_ONCE),
+            cursor=cursor,
         )
         found += [row for row in page.items if await known(row.session)]
         if len(found) > limit:
@@ -160,14 +166,14 @@ async def call(visit: Visit) -> Response:
 async def _asked_for(visit: Visit, given: str, query: CallQuery) -> CallRow:
     """The call; whoever polls for a command is told that asking again is no use if there is none any more."""
     try:
-        return await _ended(visit, await find(visit, given, query.session, "read"), query.wait)
+        return await ended(visit, await find(visit, given, query.session, "read"), query.wait)
     except NotFound:
         if query.format == "command":
             raise NoCommand(given) from None
         raise
 
 
-async def _ended(visit: Visit, row: CallRow, wait: float) -> CallRow:
+async def ended(visit: Visit, row: CallRow, wait: float) -> CallRow:
     """The call when it has ended, or as it stands after that time."""
     if not wait or row.state in ENDS:
         return row
@@ -225,13 +231,18 @@ async def cancel(visit: Visit) -> Response:
     row = await find(visit, visit.request.path_params["call"], visit.query(CancelQuery).session, "write")
     who = await visit.admit(await visit.session(row.session))
     asked = await visit.body(_MAYBE) or wire.Cancel()
+    return answer(await _shown(visit, await stopped(visit, row, f"cancelled by {who.name}", asked.reason, SOURCE)))
+
+
+async def stopped(visit: Visit, row: CallRow, by: str, reason: str, source: str) -> CallRow:
+    """A call that is cancelled, whoever did it; one that has ended otherwise is a conflict."""
     if row.state not in ENDS:
-        reason = f"cancelled by {who.name}" + (f": {asked.reason}" if asked.reason else "")
-        await visit.ledger.append(row.session, [CallCancelled(call=row.id, reason=reason)], source=SOURCE)
+        why = f"{by}: {reason}" if reason else by
+        await visit.ledger.append(row.session, [CallCancelled(call=row.id, reason=why)], source=source)
         row = await visit.ledger.find_call(row.id)
     if row.state != "cancelled":
         raise Conflict(f"call {row.id} has ended: it is {row.state}", row)
-    return answer(await _shown(visit, row))
+    return row
 
 
 class NoQuery(msgspec.Struct, kw_only=True):

@@ -9,9 +9,7 @@ from mcp_types import CallToolResult
 from msgspec import Meta
 
 from callslip.callview import call_entry
-from callslip.errors import Conflict, Gone, NotFound, Refused
-from callslip.events import CallCancelled
-from callslip.http.calls import STATES, Known, find
+from callslip.http.calls import STATES, CallsQuery, ended, find, page_of, stopped
 from callslip.http.visit import Visit
 from callslip.lifecycle import ENDS
 from callslip.mcp.answers import Json, plain_json, told
@@ -72,23 +70,8 @@ async def list_calls(asked: Asked, given: ListCalls) -> CallToolResult:
 
 async def page(visit: Visit, given: ListCalls) -> tuple[list[CallRow], str]:
     """So many calls of sessions that they may read, newest first, however many others lie between."""
-    known, store = Known(visit), visit.ledger.store
-    at = await store.call(given.cursor) if given.cursor else None
-    if given.cursor and (at is None or not await known(at.session)):
-        raise Refused("cursor", "is none that this list gave, or its call is no longer kept")
-    found: list[CallRow] = []
-    cursor = given.cursor
-    while True:
-        # As many as may be asked for: of those that lie between, few are theirs.
-        some = await store.calls(
-            session=given.session, states=given.states, tool=given.tool, limit=MOST + 1, cursor=cursor
-        )
-        found += [row for row in some.items if await known(row.session)]
-        if len(found) > given.limit:
-            return found[: given.limit], found[given.limit - 1].id
-        cursor = some.cursor
-        if not cursor:
-            return found, ""
+    query = CallsQuery(session=given.session, tool=given.tool, cursor=given.cursor)
+    return await page_of(visit, query, given.states, given.limit)
 
 
 # One call
@@ -108,29 +91,16 @@ async def wait_for_call(asked: Asked, given: WaitForCall) -> CallToolResult:
     check_wait(asked, given.wait)
     row = await find(asked.visit, given.call, given.session, "read")
     if row.state not in ENDS and given.wait:
-        row = await asked.waiting(_ended(asked, row, given.wait), given.wait, lambda: standing(asked.ledger, row))
+        ending = ended(asked.visit, row, given.wait)
+        row = await asked.waiting(ending, given.wait, lambda: standing(asked.ledger, row))
     return told(await shown(asked.visit, row))
-
-
-async def _ended(asked: Asked, row: CallRow, wait: float) -> CallRow:
-    try:
-        return await asked.ledger.wait(row.id, wait)
-    except TimeoutError:
-        return await asked.ledger.store.call(row.id) or row
-    except Gone:
-        raise NotFound(f"call {row.id} was deleted with its session") from None
 
 
 async def cancel_call(asked: Asked, given: CancelCall) -> CallToolResult:
     """A call that was cancelled already stays so; one that has ended otherwise is a conflict."""
     row = await find(asked.visit, given.call, given.session, "write")
     who = await asked.visit.admit(await asked.visit.session(row.session, "write"), "write")
-    if row.state not in ENDS:
-        reason = f"cancelled by {who.name} over MCP" + (f": {given.reason}" if given.reason else "")
-        await asked.ledger.append(row.session, [CallCancelled(call=row.id, reason=reason)], source=SOURCE)
-        row = await asked.ledger.find_call(row.id)
-    if row.state != "cancelled":
-        raise Conflict(f"call {row.id} has ended: it is {row.state}", row)
+    row = await stopped(asked.visit, row, f"cancelled by {who.name} over MCP", given.reason, SOURCE)
     return told({**plain_json(call_out(row)), "final": True})
 
 

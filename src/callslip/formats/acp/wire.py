@@ -17,15 +17,12 @@ from msgspec import UNSET
 
 from callslip import codec
 from callslip import events as ev
-from callslip.errors import Refused
 from callslip.events import Event
-from callslip.formats.plain import fields, identifier
+from callslip.formats.plain import fields, identifier, parsed, recorded_at
 
 FORMAT = "acp"
 CLIENT, AGENT = "c2a", "a2c"
 OTHER = {CLIENT: AGENT, AGENT: CLIENT, "": ""}
-EPOCH = 10**9
-LAST = 10**11
 
 # Who sends what, by the longest beginning that fits. `mcp/message` and `$/cancel_request` both of them send.
 _SENDERS = {
@@ -94,8 +91,8 @@ class Wire:
         if "msg" not in row or direction not in (CLIENT, AGENT):
             return self._message(row, Message(body=body))
         inner = row["msg"]
-        told = Message(body=body, direction=cast(str, direction), at=self._time(row.get("t")))
-        return self._message(fields(_parsed(inner)), told)
+        told = Message(body=body, direction=cast(str, direction), at=recorded_at(row.get("t"), self._started))
+        return self._message(fields(parsed(inner)), told)
 
     def _message(self, said: dict[str, Any], told: Message) -> Message:
         if said.get("_eof") is True:
@@ -107,13 +104,6 @@ class Wire:
         if "id" in said and ("result" in said or "error" in said):
             return self._answer(said, told)
         return told
-
-    def _time(self, seconds: Any) -> int:
-        """Milliseconds since the epoch; small numbers count from the start of the recording."""
-        if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 <= seconds < LAST:
-            return 0
-        since = 0 if seconds >= EPOCH else self._started
-        return since + int(seconds * 1000) if since or seconds >= EPOCH else 0
 
     def _request(self, method: str, said: dict[str, Any], told: Message) -> Message:
         params = fields(said.get("params"))
@@ -181,16 +171,6 @@ class Wire:
         if not session:
             return ""
         return self._sessions.setdefault(session, session if self._sessions else "")
-
-
-def _parsed(inner: Any) -> Any:
-    """A message that was written down as text."""
-    if not isinstance(inner, str):
-        return inner
-    try:
-        return codec.parse(inner)
-    except Refused:
-        return None
 
 
 def _key(given: Any) -> str:

@@ -16,9 +16,8 @@ from msgspec import UNSET
 
 from callslip import codec
 from callslip import events as ev
-from callslip.errors import Refused
 from callslip.events import Event
-from callslip.formats.plain import fields, identifier, items, leaves
+from callslip.formats.plain import fields, identifier, items, leaves, parsed, recorded_at
 
 FORMAT = "mcp"
 CLIENT, SERVER = "c2s", "s2c"
@@ -27,8 +26,6 @@ DIRECTIONS = {CLIENT: CLIENT, SERVER: SERVER, "c2a": CLIENT, "a2c": SERVER}
 """Who sent a row, by its word for it. Recordings of other protocols call the server an agent."""
 CALL = "tools/call"
 OWN_META = "io.modelcontextprotocol/"
-EPOCH = 10**9
-LAST = 10**11
 
 # What only a server sends, and what both send. All else is the client's.
 _SERVERS = re.compile(
@@ -104,8 +101,8 @@ class Wire:
         direction = row.get("dir")
         if "msg" not in row or not isinstance(direction, str) or direction not in DIRECTIONS:
             return Heard([self._message(one, Message(body=one)) for one in items(body) or [body]])
-        at, sender = self._time(row.get("t")), DIRECTIONS[direction]
-        said = _parsed(row["msg"])
+        at, sender = recorded_at(row.get("t"), self._started), DIRECTIONS[direction]
+        said = parsed(row["msg"])
         if not items(said):
             return Heard([self._message(said, Message(body=body, direction=sender, at=at))])
         rows = [{**row, "msg": one} for one in items(said)]
@@ -120,13 +117,6 @@ class Wire:
         if "id" in said and ("result" in said or "error" in said):
             return self._answer(said, told)
         return told
-
-    def _time(self, seconds: Any) -> int:
-        """Milliseconds since the epoch; small numbers count from the start of the recording."""
-        if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 <= seconds < LAST:
-            return 0
-        since = 0 if seconds >= EPOCH else self._started
-        return since + int(seconds * 1000) if since or seconds >= EPOCH else 0
 
     def _request(self, method: str, said: dict[str, Any], told: Message) -> Message:
         key = key_of(said.get("id"))
@@ -184,16 +174,6 @@ class Wire:
         other = key[1:-1] if key.startswith('"') else f'"{key}"'
         asked = self._question(direction, other, result) if key else None
         return asked if asked is not None and not asked.answered else None
-
-
-def _parsed(inner: Any) -> Any:
-    """A message that was written down as text."""
-    if not isinstance(inner, str):
-        return inner
-    try:
-        return codec.parse(inner)
-    except Refused:
-        return None
 
 
 def _sender(method: str) -> str:
