@@ -109,8 +109,7 @@ class Feed:
         self._noticing: asyncio.Task[None] | None = None
         self._fills: set[asyncio.Task[None]] = set()
         self._behind = False
-        self._closed = False
-        self._over = asyncio.Event()
+        self._closed = asyncio.Event()
         self._watching = 0
         self._anything: set[asyncio.Future[None]] = set()
         self._elsewhere: set[asyncio.Future[None]] = set()
@@ -180,7 +179,7 @@ class Feed:
 
     @contextlib.asynccontextmanager
     async def _follow(self, session: str) -> AsyncGenerator[Channel]:
-        if self._closed:
+        if self._closed.is_set():
             raise StoreError(CLOSED)
         channel = self._channels.get(session)
         if channel is None:
@@ -217,7 +216,7 @@ class Feed:
         await self._until_in(self._elsewhere)
 
     async def _until_in(self, waiting: set[asyncio.Future[None]]) -> None:
-        if self._closed:
+        if self._closed.is_set():
             raise StoreError(CLOSED)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting.add(future)
@@ -290,12 +289,11 @@ class Feed:
 
     async def until_closed(self) -> None:
         """Return when the ledger is closed, or about to be."""
-        await self._over.wait()
+        await self._closed.wait()
 
     async def close(self) -> None:
         """Tell everybody who still follows."""
-        self._closed = True
-        self._over.set()
+        self._closed.set()
         self._stop_noticing()
         for task in list(self._fills):
             task.cancel()

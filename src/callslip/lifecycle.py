@@ -165,11 +165,42 @@ def is_stale(row: CallRow, event: CallEvent) -> bool:
 
     While nobody has claimed it, an executor that only polls may finish it. One that waits for approval nobody may.
     """
-    if not row.client or row.state in ENDS or not isinstance(event, CallCompleted | CallFailed | CallProgress):
+    if row.state in ENDS or not _for_a_command(row, event):
         return False
     if row.state == "awaiting_approval":
         return True
-    return event.attempt != (row.attempt if row.state == "running" else 0)
+    return _attempt(event) != (row.attempt if row.state == "running" else 0)
+
+
+def came_stale(row: CallRow, event: CallEvent) -> bool:
+    """The same for one that has ended: its last attempt held it."""
+    return _for_a_command(row, event) and _attempt(event) != row.attempt
+
+
+def _for_a_command(row: CallRow, event: CallEvent) -> bool:
+    """Whether it is the word of whoever runs a command, which needs the fence."""
+    return bool(row.client) and isinstance(event, CallCompleted | CallFailed | CallProgress)
+
+
+def _attempt(event: CallEvent) -> int:
+    return event.attempt if isinstance(event, CallEnd | CallProgress) else 0
+
+
+def holds(row: CallRow, attempt: int) -> bool:
+    """Whether a command is in the hands of the worker that claimed it with this attempt."""
+    return row.state == "running" and row.attempt == attempt
+
+
+def runs_out_at(row: CallRow) -> int:
+    """When a call runs out of time, in ms; 0 if it does not, or as long as somebody is asked whether it may run."""
+    return 0 if row.state == "awaiting_approval" else row.deadline
+
+
+def deadline_of(row: CallRow, event: CallEvent) -> int:
+    """S3.4: a command's time is counted from its proposal, and anew from its approval; a deadline may also be told."""
+    if isinstance(event, CallProposed):
+        return event.deadline or row.deadline or (event.timeout and event.at + event.timeout)
+    return event.at + row.timeout if isinstance(event, ApprovalGranted) and row.timeout else row.deadline
 
 
 def given_up(row: CallRow, reason: str) -> CallLost | CallRequeued:

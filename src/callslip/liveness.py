@@ -21,7 +21,7 @@ from callslip import events as ev
 from callslip.decide import How, Writing, write
 from callslip.errors import Conflict
 from callslip.events import Draft, Event
-from callslip.lifecycle import given_up, next_state
+from callslip.lifecycle import given_up, next_state, runs_out_at
 from callslip.rows import ApprovalRow, CallRow, SessionRow
 from callslip.settings import Settings
 from callslip.store.protocol import Store
@@ -185,7 +185,7 @@ class Reaper:
         if row.owner and is_dead(row.owner):
             return [Due(at=0, event=given_up(row, "the process that ran this call ended"), call=row)]
         dues: list[Due] = []
-        if row.deadline and row.state != "awaiting_approval":
+        if runs_out_at(row):
             dues.append(Due(at=row.deadline, event=expired(row), call=row))
         lapses = _lapses(row.owner, leases) if row.owner else row.lease
         if lapses:
@@ -272,9 +272,7 @@ def end_if_unchanged(unit: Unit, seen: CallRow, event: ev.CallEvent, how: How) -
 def expire_if_due(unit: Unit, call: str, how: How) -> int:
     """End a command whose time is over. The deadline if that is still to come, 0 if it has ended anyhow."""
     row = unit.call(call)
-    if row is None or not row.deadline or next_state(row.state, expired(row)) is None:
-        return 0
-    if row.state == "awaiting_approval":  # Its time has not begun.
+    if row is None or not runs_out_at(row) or next_state(row.state, expired(row)) is None:
         return 0
     if row.deadline > unit.now:
         return row.deadline

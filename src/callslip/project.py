@@ -13,7 +13,17 @@ from msgspec import UNSET
 from callslip import codec
 from callslip import events as ev
 from callslip.events import Event
-from callslip.lifecycle import ANSWERED, ENDS, clean_name, ending_mark, next_state, opening_mark, scope_of, shown_id
+from callslip.lifecycle import (
+    ANSWERED,
+    ENDS,
+    clean_name,
+    deadline_of,
+    ending_mark,
+    next_state,
+    opening_mark,
+    scope_of,
+    shown_id,
+)
 from callslip.rows import ApprovalRow, CallRow, SessionRow
 
 
@@ -111,6 +121,7 @@ def _new_call(session: SessionRow, event: ev.CallEvent) -> CallRow:
 
 
 def _tell(row: CallRow, event: ev.CallEvent) -> None:
+    row.deadline = deadline_of(row, event)
     if isinstance(event, ev.CallUpdate):
         if isinstance(event.tool_name, str):
             row.tool = clean_name(event.tool_name)
@@ -127,7 +138,6 @@ def _tell(row: CallRow, event: ev.CallEvent) -> None:
         row.idempotent = event.idempotent or row.idempotent
         if row.state == "none":
             row.client, row.timeout = event.client, event.timeout
-        row.deadline = event.deadline or row.deadline or (event.timeout and event.at + event.timeout)
     elif isinstance(event, ev.CallStarted):
         row.attempt = event.attempt or row.attempt
         row.worker = event.worker or row.worker
@@ -135,8 +145,6 @@ def _tell(row: CallRow, event: ev.CallEvent) -> None:
         row.ending = ending_mark(event)
         row.reason = event.reason
     elif isinstance(event, ev.ApprovalGranted):
-        if row.timeout:
-            row.deadline = event.at + row.timeout  # S3.4: the clock starts after approval.
         if event.input is not UNSET:
             row.input_mark = input_mark(event.input)
     elif isinstance(event, ev.ApprovalAnswer):

@@ -13,7 +13,7 @@ from callslip import events as ev
 from callslip.decide import How, Writing
 from callslip.errors import Conflict, NotFound, QueueFull, StaleFence
 from callslip.events import Draft, Event
-from callslip.lifecycle import ENDS, opening_mark
+from callslip.lifecycle import ENDS, holds, opening_mark
 from callslip.rows import CallRow
 from callslip.settings import Settings
 from callslip.store.unit import Unit
@@ -139,7 +139,7 @@ def _held(unit: Unit, identity: str, fence: int) -> CallRow:
     row = _known(unit, identity)
     if row.state in ENDS:
         raise Conflict(f"command {identity} has ended: {row.state}", row)
-    if row.state != "running" or row.attempt != fence:
+    if not holds(row, fence):
         raise stale(row)
     return row
 

@@ -25,7 +25,7 @@ from callslip.errors import Conflict, NoCommand, NotFound, Refused, StaleFence
 from callslip.events import Alias, Draft, Event
 from callslip.intake import NUMBER_LIMIT, identity, session_name
 from callslip.ledger import Ledger
-from callslip.lifecycle import ENDS
+from callslip.lifecycle import ENDS, came_stale
 from callslip.rows import CallRow
 from callslip.store.unit import Unit
 
@@ -301,8 +301,7 @@ class Commands:
         if now.state not in ENDS:
             raise orders.stale(now)
         ended = f"command {row.id} has ended: {now.state}"
-        fenced = isinstance(event, ev.CallCompleted | ev.CallFailed | ev.CallProgress)
-        raise StaleFence(ended, now) if fenced and event.attempt != now.attempt else Conflict(ended, now)
+        raise StaleFence(ended, now) if came_stale(now, event) else Conflict(ended, now)
 
     async def close(self) -> None:
         """Wait for nobody and nothing any more. The commands stay as they are."""

@@ -11,7 +11,7 @@ from sys import intern
 
 import msgspec
 
-from callslip.lifecycle import OPEN
+from callslip.lifecycle import OPEN, runs_out_at
 from callslip.rows import CallRow
 
 BUCKET = 10
@@ -48,7 +48,7 @@ class Tracker:
             if known is not None:
                 self.forget(row.id)
             return False
-        deadline = row.deadline if row.state != "awaiting_approval" else 0
+        deadline = runs_out_at(row)
         if known is None:
             self.pending[row.id] = Pending(intern(row.client), intern(row.state), deadline)
         queued = row.state == "queued" and (known is None or known.state != "queued")

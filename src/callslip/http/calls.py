@@ -16,7 +16,7 @@ from callslip.errors import Ambiguous, Conflict, Gone, NoCommand, NotFound, Refu
 from callslip.events import CallCancelled
 from callslip.http import wire
 from callslip.http.gate import Forbidden, Verb
-from callslip.http.sessions import limit_of
+from callslip.http.sessions import limit_of, waited
 from callslip.http.visit import Route, Visit, answer
 from callslip.lifecycle import ENDS, OPEN
 from callslip.rows import CallRow
@@ -151,8 +151,7 @@ class CallQuery(msgspec.Struct, kw_only=True):
 async def call(visit: Visit) -> Response:
     """A call and its entry, at once or when it has ended."""
     query = visit.query(CallQuery)
-    if query.wait > visit.server.limits.wait:
-        raise Refused("wait", f"must be from 0 to {visit.server.limits.wait:g} seconds")
+    waited(visit, query.wait)
     row = await _asked_for(visit, visit.request.path_params["call"], query)
     shown = answer(await (visit.server.commands.shown(row) if query.format == "command" else _shown(visit, row)))
     etag = f'"{codec.digest(bytes(shown.body))[:24]}"'

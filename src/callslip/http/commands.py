@@ -22,7 +22,7 @@ from callslip.events import Draft
 from callslip.http.calls import CancelQuery, Known, NoQuery, find
 from callslip.http.gate import Forbidden, Principal
 from callslip.http.ingest import owned_by
-from callslip.http.sessions import limit_of
+from callslip.http.sessions import limit_of, waited
 from callslip.http.visit import Route, Visit, answer
 from callslip.intake import session_name
 from callslip.rows import CallRow, SessionRow
@@ -94,13 +94,6 @@ async def _registered(visit: Visit, who: Principal, asked: Submit, wait: float, 
             raise
         await visit.admit(row)  # Somebody else has begun this session meanwhile.
         return await _registered(visit, who, asked, wait, ())
-
-
-def waited(visit: Visit, wait: float) -> float:
-    """For how long a request may wait."""
-    if wait > visit.server.limits.wait:
-        raise Refused("wait", f"must be from 0 to {visit.server.limits.wait:g} seconds")
-    return wait
 
 
 # The lists

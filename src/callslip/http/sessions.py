@@ -60,6 +60,13 @@ def limit_of(visit: Visit, given: int | None) -> int:
     return limits.page if given is None else given
 
 
+def waited(visit: Visit, wait: float) -> float:
+    """For how long a request may wait."""
+    if not 0 <= wait <= visit.server.limits.wait:
+        raise Refused("wait", f"must be from 0 to {visit.server.limits.wait:g} seconds")
+    return wait
+
+
 # One session
 
 
@@ -103,8 +110,7 @@ def _check(visit: Visit, row: SessionRow, query: ReadQuery) -> None:
         raise Refused("at", f"{query.at} is not a seq of this session, which goes to {row.head}")
     if query.at is not None and query.at < row.low:
         raise Gone(query.at, row.low)
-    if query.wait < 0 or query.wait > visit.server.limits.wait:
-        raise Refused("wait", f"must be from 0 to {visit.server.limits.wait:g} seconds")
+    waited(visit, query.wait)
     limit_of(visit, query.limit)
 
 

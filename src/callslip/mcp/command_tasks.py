@@ -12,13 +12,13 @@ from callslip.http.calls import find
 from callslip.mcp.answers import told
 from callslip.mcp.asking import Desk
 from callslip.mcp.command_tools import sorted_out, submit
-from callslip.mcp.tasks import Context, Elsewhere, Verb
+from callslip.mcp.tasks import Context, Verb
 from callslip.mcp.tool import Asked, plain_arguments
 from callslip.rows import CallRow
 from callslip.words import WORDS
 
 
-class CommandTasks(Elsewhere):
+class CommandTasks:
     """The tasks of executors. A task's id is the command's execution id."""
 
     def __init__(self, desk: Desk) -> None:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 from mcp.server import Server
@@ -72,24 +72,24 @@ class Offer(msgspec.Struct, frozen=True):
     ttl: float | None = None
 
 
-class Elsewhere:
+class Elsewhere(Protocol):
     """Tools whose tasks somebody else runs: begun by a function, told by another."""
 
     async def begin(self, params: CallToolRequestParams, ctx: Context) -> CallRow | None:
         """The call that is the task, durable; nothing if this is no tool of theirs."""
-        return None
+        ...
 
     async def find(self, task: str, ctx: Context) -> CallRow | None:
         """A task of theirs by its id."""
-        return None
+        ...
 
     async def result(self, row: CallRow) -> dict[str, Any]:
         """What the tool answered, as the result of a tool call."""
-        raise NotImplementedError
+        ...
 
     async def cancel(self, row: CallRow, reason: str) -> None:
         """Stop it."""
-        raise NotImplementedError
+        ...
 
 
 class Tasks(Extension):
@@ -112,7 +112,7 @@ class Tasks(Extension):
         self._ttl = ttl
         self._poll = max(1, int(poll * 1000))
         self._admit = admit
-        self._elsewhere = elsewhere or Elsewhere()
+        self._elsewhere = elsewhere
         self._offers: dict[str, Offer] = {}
         self._tools: list[ToolBinding] = []
         self._runs: dict[str, Run] = {}
@@ -184,7 +184,7 @@ class Tasks(Extension):
         if offer.asks_first and not params.input_responses:
             return await call_next(ctx)
         try:
-            row = await self._elsewhere.begin(params, ctx)
+            row = await self._elsewhere.begin(params, ctx) if self._elsewhere else None
         except (CallslipError, msgspec.ValidationError):
             return await call_next(ctx)  # The tool tells why not, in words for the model.
         if row is not None:
@@ -228,7 +228,7 @@ class Tasks(Extension):
 
     async def _get(self, ctx: Context, params: GetTask) -> dict[str, Any]:
         row = await self._find(ctx, params.task_id, "read")
-        result = self._elsewhere.result if row.client else None
+        result = self._elsewhere.result if self._elsewhere and row.client else None
         return await detailed(self._ledger, row, params.task_id, self._poll, result)
 
     async def _update(self, ctx: Context, params: UpdateTask) -> dict[str, Any]:
@@ -251,7 +251,7 @@ class Tasks(Extension):
         reason = "cancelled by the MCP client"
         if row.state in ENDS:
             return {}
-        if row.client:
+        if self._elsewhere and row.client:
             await self._elsewhere.cancel(row, reason)
         else:
             await self._ledger.append(row.session, [ev.CallCancelled(call=row.id, reason=reason)], source=SOURCE)
@@ -261,7 +261,9 @@ class Tasks(Extension):
         """The task, if there is one for whoever asks."""
         require_client_extension(ctx, EXTENSION)
         check_name(ctx, task)
-        row = await self._known(task) or await self._elsewhere.find(task, ctx)
+        row = await self._known(task)
+        if row is None and self._elsewhere:
+            row = await self._elsewhere.find(task, ctx)
         try:
             if row is None:
                 raise NotFound(task)
