@@ -18,6 +18,7 @@ from schemathesis.specs.openapi import checks
 import callslip
 from callslip import events as ev
 from callslip import http
+from callslip.formats import registry
 from callslip.http.gate import TokenGate
 from callslip.http.limits import Limits
 from callslip.http.openapi import document
@@ -119,6 +120,15 @@ def test_the_server_does_what_the_document_says(case: schemathesis.Case, url: st
     if case.operation.path.endswith("/stream"):  # One that is followed has no end.
         case.query = {**(case.query or {}), "follow": "false"}
     case.call_and_validate(base_url=url, excluded_checks=excluded(case), timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("format", ["events", "entries", *registry.writable()])
+def test_a_session_is_what_the_document_says_in_every_format(format: str, url: str) -> None:
+    """Also in the formats that are documents of their own."""
+    case = SCHEMA["/v1/sessions/{session}"]["GET"].Case(
+        path_parameters={"session": "demo"}, query={"format": format}, headers={"Authorization": f"Bearer {TOKEN}"}
+    )
+    assert case.call_and_validate(base_url=url, timeout=PATIENCE).status_code == 200
 
 
 @pytest.mark.anyio

@@ -178,7 +178,7 @@ async def test_a_page_costs_what_it_gives(db: str) -> None:
             for number in range(turns):
                 await turn(ledger, number)
             await ledger.project(SESSION)
-            await turn(ledger, turns)
+            await ledger.append(SESSION, [ev.TurnStarted(), ev.MessageUser(text="The last")])
         async with await callslip.open(url, SETTINGS) as ledger:
             read.append(await costs(ledger))
     assert read[0] == read[1]

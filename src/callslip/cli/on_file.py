@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Generator
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,10 +15,11 @@ from callslip.cli import ids, pieces
 from callslip.cli.reach import Json, News, Session
 from callslip.cli.rows import approval_json, call_json
 from callslip.commands import Commands
+from callslip.door import Blocking
 from callslip.errors import Conflict, Gone, SlowReader
 from callslip.events import CallCancelled
 from callslip.fold import State
-from callslip.ledger import Ledger, open_ledger
+from callslip.ledger import Ledger
 from callslip.lifecycle import ENDS
 from callslip.reading import resumed_at
 from callslip.rows import ApprovalRow
@@ -31,27 +32,13 @@ encode = msgspec.json.encode
 
 @contextlib.contextmanager
 def opened(url: str, flags: str) -> Generator[OnFile]:
-    """The ledger of a file, open as long as the block lasts."""
-    with asyncio.Runner() as runner:
-        ledger = runner.run(open_ledger(url))
-        reach = OnFile(runner, ledger, flags)
-        with _at_last(lambda: runner.run(reach.close())):
+    """The ledger of a file, open as long as the block lasts. Its loop runs apart: Ctrl-C never meets it."""
+    with Blocking(url) as door:
+        reach = OnFile(door, flags)
+        try:
             yield reach
-
-
-@contextlib.contextmanager
-def _at_last(work: Callable[[], object]) -> Generator[None]:
-    """Do this at the end. After an interrupt it may find things half done: that is not what the person is told."""
-    try:
-        yield
-    except (KeyboardInterrupt, GeneratorExit):
-        with contextlib.suppress(Exception):
-            work()
-        raise
-    except BaseException:
-        work()
-        raise
-    work()
+        finally:
+            reach.close()
 
 
 class OnFile:
@@ -59,19 +46,15 @@ class OnFile:
 
     names_answerer = True
 
-    def __init__(self, runner: asyncio.Runner, ledger: Ledger, flags: str) -> None:
+    def __init__(self, door: Blocking, flags: str) -> None:
         self.flags = flags
-        self._runner = runner
-        self._ledger = ledger
-        self._commands = Commands(ledger)
+        self._run = door.run
+        self._ledger = door.ledger
+        self._commands = Commands(door.ledger)
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._runner.run(work)
-
-    async def close(self) -> None:
-        """Close the ledger."""
-        await self._commands.close()
-        await self._ledger.close()
+    def close(self) -> None:
+        """Stop what watches the commands."""
+        self._run(self._commands.close())
 
     def _each(self, items: AsyncGenerator[T]) -> Generator[T]:
         """What an async generator gives, one by one."""
@@ -82,15 +65,17 @@ class OnFile:
             return [item] if (item := await anext(items, None)) is not None else []
 
         async def close() -> None:
-            for task in stepping:  # Ctrl-C between two lines of the runner leaves a step where it is.
+            for task in stepping:  # After Ctrl-C it may still be on its way.
                 if task is not None and not task.done():
                     task.cancel()
                     await asyncio.wait([task])
             await items.aclose()
 
-        with _at_last(lambda: self._run(close())):
+        try:
             while got := self._run(step()):
                 yield got[0]
+        finally:
+            self._run(close())
 
     # Finding
 

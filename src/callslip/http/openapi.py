@@ -161,7 +161,7 @@ def _content(kind: Any, schemas: Mapping[Any, Json]) -> Json:
         return {media: {"schema": _held(media)} for media in _medias(kind)}
     found = [schemas[one] for one in _kinds(kind)]
     made: Json = {"application/json": {"schema": found[0] if len(found) == 1 else {"anyOf": found}}}
-    if kind is wire.Document:
+    if wire.Document in _kinds(kind):
         made.update({entry.media: {"schema": {}} for entry in registry.FORMATS.values() if _apart(entry)})
     return made
 

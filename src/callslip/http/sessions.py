@@ -312,7 +312,7 @@ ROUTES = (
         about="A session in a format, whole, by pages, or as it stood after an event.",
         query=ReadQuery,
         headers={"if-none-match": "The ETag of what you have: 304 if it is still right, after `wait` seconds."},
-        answers={200: wire.Document, 304: None},
+        answers={200: (wire.Document, wire.Spans), 304: None},
         problems=(400, 401, 403, 404, 410),
     ),
     Route(

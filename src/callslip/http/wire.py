@@ -30,6 +30,12 @@ class Document(Wire):
     cursor: str | msgspec.UnsetType = msgspec.UNSET
 
 
+class Spans(Wire):
+    """A session in the format `otel`, as OpenTelemetry has it in JSON."""
+
+    resource_spans: list[Any]
+
+
 class CallShown(CallOut):
     """A call, with its entry as it stands in its session: arguments, output, progress."""
 
