@@ -40,10 +40,12 @@ test: .venv/ready $(PEERS)
 	@$(PYTEST) -n auto $(ARGS)
 
 ## make check    lint, formatting, types, import directions, and that the docs tell the truth
-check: .venv/ready
+check: .venv/ready $(JS_READY)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/basedpyright
+	@PATH="$(CURDIR)/.cache/node:$$PATH" node .cache/npm/node_modules/typescript/bin/tsc \
+		--project tests/js/tsconfig.json --incremental --tsBuildInfoFile .cache/npm/web.tsbuildinfo
 	@$(PYTEST) tests/test_layout.py tests/test_docs.py
 
 ## make bench    the measurements

@@ -1,19 +1,25 @@
-"""Writes the documents that follow from the code: docs/cli.md from the commands, docs/lifecycle.md from the tables.
+"""Writes the documents that follow from the code: docs/cli.md from the commands, docs/lifecycle.md from the tables,
+docs/events.md and docs/entries.md from the structs.
 
 `make docs` runs it. With --check it writes nothing and fails if a document is stale.
 """
 
 from __future__ import annotations
 
+import inspect
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin
 
 import click
 import msgspec
 
 from callslip.cli import exits, main
-from callslip.events import EVENT_TYPES, Event
+from callslip.entries import AnyEntry, Append, Entry, Info, Put, Set
+from callslip.events import EVENT_TYPES, ApprovalAnswer, CallEnd, CallEvent, CallUpdate, Event
 from callslip.lifecycle import ENDS, OPEN, TRANSITIONS
 from callslip.words import WORDS, Words
 
@@ -39,7 +45,7 @@ end what dead processes left open, if they may write; `doctor` changes nothing a
 
 def cli() -> str:
     """The reference of the command line."""
-    settings = {**main.context_settings, "terminal_width": WIDTH, "max_content_width": WIDTH}
+    settings: dict[str, Any] = {**main.context_settings, "terminal_width": WIDTH, "max_content_width": WIDTH}
     root = click.Context(main, info_name="callslip", **settings)
     return "\n\n".join(["# The command line", NOTICE, OUTPUT.strip(), _statuses(), *_helps(root)]) + "\n"
 
@@ -141,7 +147,138 @@ def _name(event: type[Event]) -> str:
     return str(event.__struct_config__.tag)
 
 
-PAGES: dict[str, Callable[[], str]] = {"cli.md": cli, "lifecycle.md": lifecycle}
+# The events
+
+KINDS = """
+Everything that happens is one of these events in a session's log, in the order of `seq`. This is what
+`POST /v1/sessions/{session}/events` and `callslip import --format events` take, and what `format=events` gives back: a
+JSON object with its `type` and the fields below. A field that has its default is left out; fields in bold must be
+given. Where null is allowed it means "clear this"; absent means "as before". What an event does to the call it names is
+in [the lifecycle](lifecycle.md), with the meaning of `verdict`; which entries come of it is in
+[the entry rules](entry-rules.md), by the number of the RULE.
+
+    {"type": "call.completed", "call": "exec_0d5b1c0a9f3e", "output": {"celsius": 20}, "seq": 5, "at": 1794765322451}
+
+A producer leaves `seq` and `verdict` to the ledger, and may name a call by its own id: `"aliases": [["me", "call_1"]]`.
+"""
+SHARED = {
+    Event: "every event",
+    CallEvent: "every event about a call",
+    CallUpdate: "what may tell more of a call",
+    CallEnd: "the ends of a call",
+    ApprovalAnswer: "the answers to a request",
+}
+GROUPS = {
+    "session": "Sessions",
+    "turn": "Turns",
+    "message": "Texts and plans",
+    "call": "Calls",
+    "approval": "Approvals",
+}
+GROUP_OF = {"thought": "message", "plan": "message", "raw": "raw"}
+
+
+def events() -> str:
+    """What the log can hold."""
+    sections = ["# Events", NOTICE, KINDS.strip(), "## Fields in common", _shared()]
+    groups: dict[str, list[type[Event]]] = {}
+    for name, event in EVENT_TYPES.items():
+        first = name.partition(".")[0]
+        groups.setdefault(GROUP_OF.get(first, first), []).append(event)
+    for group, members in groups.items():
+        rows = [f"| `{_name(event)}` | {_said(event)} | {_fields(event)} | {_also(event)} |" for event in members]
+        head = ["| event | what it says | fields of its own | and those of |", "|---|---|---|---|"]
+        sections += [f"## {GROUPS.get(group, 'Anything else')}", "\n".join([*head, *rows])]
+    return "\n\n".join(sections) + "\n"
+
+
+def _shared() -> str:
+    rows = [f"| {named} | {_said(shared)} | {_fields(shared)} | {_also(shared)} |" for shared, named in SHARED.items()]
+    return "\n".join(["| whose | what they are | fields | and those of |", "|---|---|---|---|", *rows])
+
+
+def _also(event: type[Event]) -> str:
+    """The nearest family that the event belongs to; every event has the envelope."""
+    return next((SHARED[above] for above in event.__mro__[1:] if above in SHARED and above is not Event), "")
+
+
+def _said(struct: type[msgspec.Struct]) -> str:
+    return " ".join(re.sub(r" \([CS][0-9.]+\)", "", inspect.getdoc(struct) or "").split())
+
+
+def _fields(struct: type[msgspec.Struct]) -> str:
+    """The fields of a struct that it does not share with its family."""
+    families = [above for above in struct.__mro__[1:] if above in SHARED or above is Entry]
+    inherited = {field.name for above in families for field in msgspec.structs.fields(above)}
+    own = [field for field in msgspec.structs.fields(struct) if field.name not in inherited]
+    return "; ".join(f"{_field(field)}: {_kind(field.type)}" for field in own)
+
+
+def _field(field: msgspec.structs.FieldInfo) -> str:
+    return f"**`{field.encode_name}`**" if field.required else f"`{field.encode_name}`"
+
+
+WORD = {
+    str: "text",
+    int: "number",
+    bool: "true or false",
+    list: "list",
+    tuple: "list",
+    dict: "object",
+    type(None): "null",
+    Any: "JSON",
+}
+
+
+def _kind(hint: Any) -> str:
+    """The type of a field in words."""
+    origin = get_origin(hint)
+    if origin is Literal:
+        return "one of " + ", ".join(get_args(hint))
+    if hint is AnyEntry:
+        return "entry"
+    if isinstance(hint, UnionType):
+        return " or ".join(_kind(part) for part in get_args(hint) if part is not msgspec.UnsetType)
+    return WORD.get(origin or hint) or str(hint.__name__).lower()
+
+
+# The entries
+
+SEEN = """
+Entries are what a reader sees of a session: `GET /v1/sessions/{session}` gives them, and so does
+`callslip export SESSION`. They are made of the [events](events.md) by [twelve rules](entry-rules.md). A field that has
+its default is left out; fields in bold are always there. Times are ms since the epoch, 0 for "not yet".
+"""
+LARGE = """
+Output that is too large for its event is kept whole beside the log: the entry has a preview, `truncated`, and the size
+and hash in `blob`, by which `GET /v1/blobs/{hash}` gives it all.
+"""
+CHANGES = """
+Live, a reader gets a snapshot and then patches, of which there are three. Whoever applies them in order has the entries
+that a reload gives, byte for byte; no rule is needed for it, and the page has none.
+"""
+
+
+def entries() -> str:
+    """What a reader is given, and how it changes."""
+    head = ["| type | what it is | fields |", "|---|---|---|"]
+    kinds = [f"| `{entry.__struct_config__.tag}` | {_said(entry)} | {_fields(entry)} |" for entry in AnyEntry.__args__]
+    every = f"| every entry | {_said(Entry)} | {_fields(Entry)} |"
+    patches = [
+        f"| `{patch.__struct_config__.tag}` | {_said(patch)} | {_fields(patch)} |" for patch in (Put, Set, Append)
+    ]
+    sections = ["# Entries and patches", NOTICE, SEEN.strip(), "\n".join([*head, every, *kinds]), LARGE.strip()]
+    sections += ["## The session itself", f"{_said(Info)} {_fields(Info)}."]
+    sections += ["## Patches", CHANGES.strip(), "\n".join(["| `op` | what it says | fields |", head[1], *patches])]
+    return "\n\n".join(sections) + "\n"
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "cli.md": cli,
+    "entries.md": entries,
+    "events.md": events,
+    "lifecycle.md": lifecycle,
+}
 
 
 def stale() -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-PARTS = ("page", "postgres")
+PARTS = ("postgres",)
 
 
 class Later(NamedTuple):
@@ -26,7 +26,6 @@ class Requirement(NamedTuple):
 
 
 R = Requirement
-PAGE, POSTGRES = (Later(part) for part in PARTS)
 
 CALLS = (
     R(
@@ -55,6 +54,7 @@ CALLS = (
         (
             "tests/test_python_api.py::test_the_same_call_twice_is_two_calls",
             "tests/test_lifecycle.py::test_without_a_foreign_id_each_opening_is_a_call_of_its_own",
+            "tests/test_page_live.py::test_equal_commands_are_told_apart_by_id",
         ),
     ),
     R(
@@ -80,6 +80,7 @@ CALLS = (
             "tests/test_wrap.py::test_an_agent_that_is_killed_within_a_call_ends_the_call",
             "tests/test_wrap_approvals.py::test_when_wrap_is_killed_nothing_stays_pending",
             "tests/test_wrap_approvals.py::test_a_client_that_hangs_up_leaves_nothing_pending",
+            "tests/test_page_demo.py::test_the_tour_shows_all_it_promises",
         ),
     ),
     R(
@@ -124,6 +125,8 @@ CALLS = (
             "tests/test_live.py::test_a_page_that_is_cut_off_again_and_again_shows_the_session",
             "tests/test_page_stream.py::test_the_page_holds_what_the_ledger_holds",
             "tests/test_reading.py::test_a_state_resumed_anywhere_folds_on_alike",
+            "tests/test_page_live.py::test_a_reload_at_any_moment_shows_the_same",
+            "tests/test_page_past.py::test_the_scrubber_shows_what_export_tells_of_that_moment",
         ),
     ),
     R(
@@ -143,6 +146,7 @@ CALLS = (
             "tests/test_acp.py::test_no_message_makes_the_decoder_raise",
             "tests/test_inputs.py::test_nothing_that_comes_makes_a_session_unreadable",
             "tests/test_import.py::test_one_refused_part_spoils_no_other_part_of_its_message",
+            "tests/test_page.py::test_hostile_text_stays_text",
         ),
     ),
     R(
@@ -154,6 +158,7 @@ CALLS = (
             "tests/test_reading.py::test_a_page_costs_what_it_gives",
             "tests/test_live.py::test_a_reader_that_is_far_behind_gets_a_snapshot",
             "tests/test_ui.py::test_a_stream_grows_with_what_is_said",
+            "tests/test_page_past.py::test_ten_thousand_rows_open_at_once_and_scroll",
         ),
     ),
     R(
@@ -208,6 +213,7 @@ SHELL = (
             "tests/test_agent.py::test_a_command_is_queued_before_the_model_has_finished_speaking",
             "tests/test_shell_out.py::test_stream_and_history_agree_at_every_event",
             "tests/test_shell_out.py::test_events_of_a_card_come_in_order_and_done_comes_once",
+            "tests/test_page_live.py::test_equal_commands_are_told_apart_by_id",
         ),
     ),
     R(
@@ -326,7 +332,14 @@ ACT_OBSERVE = (
             "tests/test_store.py::test_the_first_version_still_reads_and_writes_the_file",
         ),
     ),
-    R("S1.8", "The order in which to upgrade servers and readers, and how to check it, is written down.", PAGE),
+    R(
+        "S1.8",
+        "The order in which to upgrade servers and readers, and how to check it, is written down.",
+        (
+            "tests/test_docs.py::test_whatever_a_guide_shows_is_run_somewhere",
+            "tests/test_docs.py::test_examples_print_what_the_docs_say",
+        ),
+    ),
 )
 
 ENTRIES = (
@@ -341,6 +354,7 @@ ENTRIES = (
         (
             "tests/test_rules.py::test_every_event_that_changes_entries_has_its_rule_in_the_fold",
             "tests/test_laws.py::test_every_prefix_is_the_same_live_in_bulk_from_storage_and_in_the_browser",
+            "tests/test_page_live.py::test_a_reload_at_any_moment_shows_the_same",
         ),
     ),
     R(
@@ -390,6 +404,7 @@ ENTRIES = (
             "tests/test_python_api.py::test_the_second_answer_learns_of_the_first",
             "tests/test_approvals.py::test_arguments_that_change_at_the_same_moment_are_never_the_ones_that_run",
             "tests/test_http.py::test_an_answer_counts_once",
+            "tests/test_page_live.py::test_an_answer_given_in_one_tab_freezes_the_other",
         ),
     ),
     R(
@@ -443,9 +458,14 @@ ENTRIES = (
             "tests/test_acp.py::test_an_answer_is_shown_on_its_request_and_leaves_nothing_pending",
             "tests/test_wrap.py::test_a_policy_answers_in_the_clients_place",
             "tests/test_wrap_approvals.py::test_an_answer_from_another_terminal_is_the_agents",
+            "tests/test_page_answers.py::test_requests_are_answered_in_the_agents_words",
         ),
     ),
-    R("S2.14", "The prompt box completes the commands that the agent offers.", PAGE),
+    R(
+        "S2.14",
+        "The prompt box completes the commands that the agent offers.",
+        ("tests/test_page_demo.py::test_prompts_are_answered",),
+    ),
     R(
         "S2.15",
         "The entry rules are documented, and rules in the code and rules in the document are the same twelve.",
@@ -519,6 +539,7 @@ COMMANDS = (
             "tests/test_commands.py::test_open_commands_outlive_retention",
             "tests/test_http_commands.py::test_the_lists_are_windows",
             "tests/test_cli_commands.py::test_the_lists_of_commands",
+            "tests/test_page_answers.py::test_commands_move_over_the_board",
         ),
     ),
     R(
@@ -666,6 +687,7 @@ HISTORY = (
             "tests/test_http.py::test_an_answer_that_makes_no_sense_leaves_it_pending",
             "tests/test_http.py::test_an_approval_of_another_session_is_not_there",
             "tests/test_http.py::test_of_many_answers_at_once_one_wins",
+            "tests/test_page_answers.py::test_other_arguments_are_approved_only_if_they_fit",
         ),
     ),
     R(
@@ -677,6 +699,8 @@ HISTORY = (
             "tests/test_ui.py::test_stream_and_history_agree_after_every_event",
             "tests/test_vercel_v4.py::test_stream_and_history_agree_after_every_event",
             "tests/test_ag_ui_out.py::test_stream_and_history_agree_after_every_event",
+            "tests/test_page_live.py::test_a_reload_at_any_moment_shows_the_same",
+            "tests/test_page_live.py::test_two_tabs_keep_in_step",
         ),
     ),
     R(
@@ -697,8 +721,12 @@ HISTORY = (
     ),
     R(
         "S4.10",
-        "The demo answers its sample questions, and a real browser checks live view, refresh and approval.",
-        PAGE,
+        "The demo answers its sample questions; a real browser sees each call run, end, and stay so after a reload.",
+        (
+            "tests/test_demo.py::test_the_demo_answers_prompts",
+            "tests/test_page_demo.py::test_prompts_are_answered",
+            "tests/test_page_live.py::test_a_reload_at_any_moment_shows_the_same",
+        ),
     ),
 )
 

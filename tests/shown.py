@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import random
+import struct
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -35,6 +38,19 @@ DIFF = {
     "oldText": "fn main() {\n    go();\n}\n",
     "newText": "fn main() {\n    go(1);\n}\n",
 }
+
+
+def _sky() -> str:
+    """A small picture, as PNG in base64: from blue above to white below."""
+    rows = b"".join(b"\0" + bytes((100 + line * 4, 160 + line * 2, 250)) * 120 for line in range(36))
+    parts = ((b"IHDR", struct.pack(">IIBBBBB", 120, 36, 8, 2, 0, 0, 0)), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
+    png = b"\x89PNG\r\n\x1a\n"
+    for kind, data in parts:
+        png += struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    return base64.b64encode(png).decode()
+
+
+SKY = {"type": "content", "content": {"type": "image", "mimeType": "image/png", "data": _sky()}}
 
 HOSTILE = (
     '<img src=x onerror="alert(1)"><script>alert(2)</script>"\'><svg onload=alert(3)>',
@@ -86,6 +102,7 @@ def every_state() -> list[Told]:
         event("call.completed", "diff", content=[DIFF], locations=[{"path": "src/main.rs", "line": 2}]),
         *ran("colours", "ls --color", text=COLOURS, title="ls --color"),
         event("call.completed", "json", toolName="get_weather", input={"city": "Paris"}, output=WEATHER),
+        event("call.completed", "image", toolName="draw", title="Draw the sky", content=[SKY]),
         event("message.delta", text=MARKDOWN, chunks="delta"),
     ]
     return tell
@@ -173,6 +190,32 @@ def hostile() -> list[Told]:
             event("message.delta", text=text, chunks="delta"),
         ]
     return tell
+
+
+WORD = "w" * 300
+LEFTWARD = "שלום עולם (abc) 123. مرحبا"
+
+
+def long_texts() -> list[Told]:
+    """More than fits: a megabyte, five thousand lines, words that cannot be broken, text from right to left."""
+    lines = "\n".join(f"\x1b[3{number % 8}mline {number}\x1b[0m" for number in range(5000))
+    old, new = ("\n".join(f"{side} {number}" for number in range(5000)) for side in ("old", "new"))
+    return [
+        event("turn.started"),
+        event("session.info", title=WORD),
+        event("message.user", text="a line\n" * 150_000),
+        event("message.user", text=f"{WORD} {LEFTWARD}"),
+        event("thought.delta", text=WORD * 9, chunks="delta"),
+        *ran("bytes", WORD, text="b" * 1_000_000, title=LEFTWARD),
+        *ran("lines", LEFTWARD, text=lines, title=WORD),
+        *ran("object", "get", output={WORD: LEFTWARD, "list": list(range(5000)), "text": WORD * 9}),
+        event("call.proposed", "grows", toolName=WORD, input={"path": WORD, "text": "c" * 1_000_000}),
+        event("call.started", "grows"),
+        event("call.progress", "grows", text=lines),
+        event("call.completed", "diff", content=[{"type": "diff", "path": WORD, "oldText": old, "newText": new}]),
+        event("call.failed", "fails", error=WORD * 9, reason=LEFTWARD),
+        event("plan.updated", entries=[{"content": WORD, "priority": "high", "status": "in_progress"}]),
+    ]
 
 
 def live_run(seed: int, rounds: int) -> Iterator[list[Told]]:

@@ -429,6 +429,13 @@ class Page:
         with urllib.request.urlopen(request, timeout=LONG) as answer:
             return json.load(answer)
 
+    def refuses(self, path: str, body: Any, token: str | None = None) -> int:
+        """The status by which it does."""
+        with pytest.raises(urllib.error.HTTPError) as told:
+            self.ask(path, body, token)
+        with told.value:
+            return told.value.code
+
     def entries(self, kind: str) -> list[Any]:
         told = self.ask(f"/v1/sessions/{self.session}?format=entries&limit=1000")["entries"]
         return [entry for entry in told if entry["type"] == kind]
@@ -541,12 +548,8 @@ def test_only_who_has_the_token_kills_workers(tmp_path: Path) -> None:
     page = Page(tmp_path)
     assert page.ask("/demo")["session"] == page.session
     for path in ("/demo/workers", "/demo/workers/exec_000000000000/kill"):
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            page.ask(path, {"session": page.session}, token="somebody-elses-token")
-        assert refused.value.code == 401
-    with pytest.raises(urllib.error.HTTPError) as unknown:
-        page.ask("/demo/workers/exec_000000000000/kill", {})
-    assert unknown.value.code == 404
+        assert page.refuses(path, {"session": page.session}, token="somebody-elses-token") == 401
+    assert page.refuses("/demo/workers/exec_000000000000/kill", {}) == 404
     broken = page.ask("/demo")["breakIt"]
     call = page.ask("/demo/workers", {"session": broken})["call"]
     assert page.ask(f"/demo/workers/{call}/kill", {})["pid"]

@@ -2,123 +2,54 @@
 
 from __future__ import annotations
 
-import os
-import re
+import ast
+import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
-from itertools import zip_longest
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-DOCS = sorted(
-    path for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")] if path.exists()
+from callslip.lifecycle import TRANSITIONS
+from tests.documents import (
+    DOCS,
+    LINK,
+    ROOT,
+    agrees,
+    blocks,
+    commands,
+    headings,
+    is_there,
+    leads_somewhere,
+    named_paths,
+    prose,
+    run,
+    unknown_command,
 )
-DOC_IDS = [str(path.relative_to(ROOT)) for path in DOCS]
-TOP = ("src", "tests", "docs", "bench", "examples", ".ci")
 
-FENCE = re.compile(r"^(?P<mark>`{3,})(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=mark)[ \t]*$", re.MULTILINE | re.DOTALL)
-SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
-LINK = re.compile(r"\]\((?!\w+:|#)([^)\s#]+)(?:#[^)\s]*)?\)")
-VARYING = re.compile(r"exec_[0-9a-f]{12}")
+IDS = [str(path.relative_to(ROOT)) for path in DOCS]
+GUIDES = [ROOT / "README.md", ROOT / "docs" / "upgrading.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
+LONGEST_GUIDE = 150
 
 
-class Block(NamedTuple):
-    """A fenced block: its info string, its text, and the text block that directly follows it, if one does."""
-
-    info: str
-    body: str
-    line: int
-    output: str | None
-
-
-def blocks(text: str) -> list[Block]:
-    """All fenced blocks, in order."""
-    fences = list(FENCE.finditer(text))
-    found: list[Block] = []
-    for fence, after in zip_longest(fences, fences[1:]):
-        adjoining = after and not text[fence.end() : after.start()].strip()
-        output = after["body"] if adjoining and after["info"].strip() == "text" else None
-        found.append(Block(fence["info"].strip(), fence["body"], text.count("\n", 0, fence.start()) + 1, output))
-    return found
-
-
-def prose(text: str) -> str:
-    """The text without its fenced blocks."""
-    return FENCE.sub("", text)
-
-
-def named_paths(text: str) -> set[str]:
-    """Paths of this repository that stand in backticks: `src/...`, `tests/...::test`, `docs/*.md`, `bench/x.py:12`."""
-    spans = (span.split("::")[0].split(":")[0] for span in SPAN.findall(prose(text)))
-    return {span for span in spans if " " not in span and "<" not in span and span.split("/")[0] in TOP and "/" in span}
-
-
-def commands(text: str) -> Iterator[list[str]]:
-    """The words after `callslip` wherever a document shows it being run, in backticks or in a shell block."""
-    shell = [block.body for block in blocks(text) if block.info.split(" ")[0] in ("", "sh", "bash", "console", "shell")]
-    lines = "\n".join(shell).replace("\\\n", " ").splitlines()
-    for line in [*lines, *SPAN.findall(prose(text))]:
-        for part in re.split(r"\|\||&&|[|;&]|\$\(", line.partition(" # ")[0]):
-            words = part.replace("'", "").replace('"', "").strip().removeprefix("$ ").split()
-            while words and (re.match(r"[A-Z_]+=", words[0]) or words[0] in ("uvx", "uv", "run", "exec", "time")):
-                words = words[1:]
-            if len(words) > 1 and words[0] == "callslip":
-                yield words[1:]
-
-
-def unknown_command(group: click.Group, words: list[str]) -> str | None:
-    """The first word that the group, or a group below it, does not know as a command."""
-    context = click.Context(group)
-    valued = {
-        name
-        for parameter in group.params
-        if isinstance(parameter, click.Option) and not parameter.is_flag and not parameter.count
-        for name in parameter.opts
-    }
-    rest = iter(words)
-    for word in rest:
-        if word in valued:
-            next(rest, None)
-        elif re.fullmatch(r"[a-z][a-z-]*", word):
-            command = group.get_command(context, word)
-            if command is None:
-                return word
-            return unknown_command(command, list(rest)) if isinstance(command, click.Group) else None
-        elif not word.startswith("-"):
-            return None  # a placeholder such as COMMAND or ...
-    return None
-
-
-def examples() -> list[tuple[str, Block]]:
-    """Every block that is marked to run: its info string is `python example`."""
-    found = [(path, block) for path in DOCS for block in blocks(path.read_text("utf-8"))]
-    return [
-        (f"{path.relative_to(ROOT)}:{block.line}", block) for path, block in found if block.info == "python example"
-    ]
-
-
-@pytest.mark.parametrize("path", DOCS, ids=DOC_IDS)
+@pytest.mark.parametrize("path", DOCS, ids=IDS)
 def test_paths_named_in_the_docs_exist(path: Path) -> None:
-    """A path in backticks is there; a pattern matches something."""
-    named = named_paths(path.read_text("utf-8"))
-    missing = [name for name in sorted(named) if not any(ROOT.glob(name.rstrip("/")))]
-    assert not missing
+    """A path in backticks is there, with the test that it names; a pattern matches something."""
+    assert not [name for name in sorted(named_paths(path.read_text("utf-8"))) if not is_there(name)]
 
 
-@pytest.mark.parametrize("path", DOCS, ids=DOC_IDS)
+@pytest.mark.parametrize("path", DOCS, ids=IDS)
 def test_links_between_the_docs_lead_somewhere(path: Path) -> None:
-    """A relative link ends at a file."""
+    """A relative link, or a picture, is a file, and has the heading that the link names."""
     links = LINK.findall(prose(path.read_text("utf-8")))
-    assert not [link for link in links if not (path.parent / link).exists()]
+    assert not [link for link in links if not leads_somewhere(path, *link)]
 
 
-@pytest.mark.parametrize("path", DOCS, ids=DOC_IDS)
+@pytest.mark.parametrize("path", DOCS, ids=IDS)
 def test_commands_shown_in_the_docs_exist(path: Path) -> None:
     """Each `callslip <command>` is a command of the program."""
     shown = list(commands(path.read_text("utf-8")))
@@ -129,19 +60,64 @@ def test_commands_shown_in_the_docs_exist(path: Path) -> None:
         assert not [shlex.join(words) for words in shown if unknown_command(main, words)]
 
 
+@pytest.mark.parametrize("path", DOCS, ids=IDS)
+def test_blocks_are_well_formed(path: Path) -> None:
+    """Python, TOML and JSON in the docs can be read as such, fragments included."""
+    for block in blocks(path.read_text("utf-8")):
+        if block.language == "python":
+            compile(block.body, f"{path.name}:{block.line}", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST)
+        elif block.language == "toml":
+            tomllib.loads(block.body)
+        elif block.language == "json":
+            json.loads(block.body)
+
+
+@pytest.mark.parametrize("path", GUIDES, ids=[path.name for path in GUIDES])
+def test_whatever_a_guide_shows_is_run_somewhere(path: Path) -> None:
+    """Code and commands are examples, files of examples, or fragments of what a named test runs."""
+    text = path.read_text("utf-8")
+    code = [block for block in blocks(text) if block.language in ("python", "js", "ts", "tsx", "console", "toml", "sh")]
+    assert not [block.info for block in code if block.role not in ("example", "file", "fragment")]
+    assert not [block.info for block in code if block.role in ("file", "fragment") and not block.name]
+    assert path.parent.name != "guides" or len(text.splitlines()) <= LONGEST_GUIDE
+
+
 def test_examples_print_what_the_docs_say(tmp_path: Path) -> None:
-    """A `python example` block runs in an empty folder; a `text` block right after it is its output, ids apart."""
-    for place, block in examples():
-        folder = tmp_path / re.sub(r"\W", "_", place)
+    """The examples of each document run in a folder of their own, in order, and print what it says, ids apart."""
+
+    def try_out(path: Path) -> list[str]:
+        name = str(path.relative_to(ROOT))
+        folder = tmp_path / name.replace("/", "_")
         folder.mkdir()
-        script = folder / "example.py"
-        script.write_text(block.body, "utf-8")
-        environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "100"}
-        command = [sys.executable, "-W", "error", str(script)]
-        run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
-        assert run.returncode == 0, f"{place}\n{run.stderr}"
-        if block.output is not None:
-            assert VARYING.sub("exec_", run.stdout) == VARYING.sub("exec_", block.output), place
+        return [f"{name}, {wrong}" for wrong in run(path.read_text("utf-8"), folder)]
+
+    with ThreadPoolExecutor(4) as pool:
+        wrong = [one for found in pool.map(try_out, DOCS) for one in found]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_generated_documents_are_up_to_date() -> None:
+    """Commands, events, entries and the lifecycle stand there as in the code; `make docs` makes it so."""
+    check = subprocess.run([sys.executable, "docs/generate.py", "--check"], cwd=ROOT, capture_output=True, text=True)
+    assert check.returncode == 0, check.stderr
+    lifecycle = (ROOT / "docs" / "lifecycle.md").read_text("utf-8")
+    assert all(f" --> {state} : " in lifecycle for state in TRANSITIONS if state != "none")
+
+
+def test_upgrading_is_written_down_in_its_order() -> None:
+    """S1.8: server first, then readers, then verify; what is shown of it is run with the other examples."""
+    text = (ROOT / "docs" / "upgrading.md").read_text("utf-8")
+    places = [text.index(f"\n## {head}") for head in ("1. The server", "2. The readers", "3. Verify")]
+    assert places == sorted(places)
+    shown = [block.body for block in blocks(text) if block.info == "console example"]
+    assert "callslip doctor" in shown[-1] and "callslip verify" in shown[-1]
+
+
+def test_every_document_is_in_the_index() -> None:
+    """docs/README.md leads to all others."""
+    index = ROOT / "docs" / "README.md"
+    linked = {(index.parent / link).resolve() for link, _ in LINK.findall(index.read_text("utf-8"))}
+    assert set(DOCS) - linked == {index}
 
 
 SAMPLE = """See `src/callslip/fold.py`, `tests/test_docs.py::test_x`, `a/b` and `callslip --db sqlite:///x.db show s`.
@@ -151,6 +127,10 @@ $ callslip ls | callslip import --format acp -
 $ CALLSLIP_DB=x callslip admin token # callslip nonsense
 ```
 
+```text file a.txt
+said 5 ms ago
+```
+
 ```python example
 print("exec_0123456789ab")
 ```
@@ -158,14 +138,40 @@ print("exec_0123456789ab")
 ```text
 exec_ba9876543210
 ```
+
+```python fragment tests/test_walk.py::steps
+await something
+```
+
+```console example
+$ cat a.txt; cat a.txt
+said 7 s ago
+...
+$ cat a.txt
+said nothing
+```
 """
 
 
 def test_the_reader_of_the_docs_finds_what_is_in_them() -> None:
     """Paths, commands and examples are all picked out of a small document."""
-    assert named_paths(SAMPLE) == {"src/callslip/fold.py", "tests/test_docs.py"}
+    assert named_paths(SAMPLE) == {"src/callslip/fold.py", "tests/test_docs.py::test_x", "tests/test_walk.py::steps"}
+    assert [is_there(name) for name in sorted(named_paths(SAMPLE))] == [True, False, True]
     assert [words[0] for words in commands(SAMPLE)] == ["ls", "import", "admin", "--db"]
-    assert [(block.info, block.output) for block in blocks(SAMPLE)][1] == ("python example", "exec_ba9876543210\n")
+    assert LINK.findall('[a](b.md#c) [d](#e) [f](https://g) <img src="h.png">') == [
+        ("b.md", "c"),
+        ("", "e"),
+        ("h.png", ""),
+    ]
+    assert headings("## Around it: `callslip wrap --mcp`\n```\n# no\n```\n") == {"around-it-callslip-wrap---mcp"}
+    assert [(block.info, block.output) for block in blocks(SAMPLE)][2] == ("python example", "exec_ba9876543210\n")
+
+
+def test_what_an_example_prints_is_held_against_the_document(tmp_path: Path) -> None:
+    """Of a document's steps the one that prints something else is told, and no other."""
+    (wrong,) = run(SAMPLE, tmp_path)
+    assert wrong.startswith("line 24: cat a.txt\nstatus 0, printed:\nsaid 5 ms ago")
+    assert agrees("a\nb\nc\n", "a\n...\nc\n") and not agrees("a\nb\nc\n", "a\n...\nd\n") and not agrees("a", "")
 
 
 def test_an_unknown_command_is_told_from_a_known_one() -> None:

@@ -1,9 +1,14 @@
-"""`html` out: one page that shows every entry, and in which nothing that somebody else wrote is anything but text."""
+"""`html` out: one file that shows every entry, and in which nothing that somebody else wrote is anything but text.
+
+How it looks with its scripts is told by `tests/test_page_share.py`.
+"""
 
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
+import json
 import re
 from html.parser import HTMLParser
 from typing import Any
@@ -31,7 +36,8 @@ from callslip.events import Event
 from callslip.formats import registry
 from callslip.formats.html.calls import ANSWERS, STATES
 from callslip.formats.html.encode import document
-from callslip.formats.html.style import DARK, GROUNDS, INKS, LIGHT, POLICY, STYLE
+from callslip.formats.html.page import NEEDS_A_SERVER
+from callslip.formats.html.style import DARK, GROUNDS, INKS, LIGHT, STYLE
 from callslip.lifecycle import ENDS, OPEN
 from tests import scenarios, streams
 from tests.strategies import scripts, written
@@ -42,11 +48,11 @@ NOON = scenarios.NOON
 VOID = {"meta"}
 ELEMENTS = {
     *("html", "head", "meta", "title", "style", "body", "header", "main", "footer", "article", "h1", "h2", "p", "div"),
-    *("span", "b", "small", "bdi", "code", "pre", "time", "ul", "ol", "li", "details", "summary"),
+    *("span", "b", "small", "bdi", "code", "pre", "time", "ul", "ol", "li", "details", "summary", "script"),
 }
 ATTRIBUTES = {
     *("lang", "charset", "http-equiv", "content", "name", "class", "id", "dir", "datetime", "open", "tabindex"),
-    "aria-hidden",
+    *("aria-hidden", "type", "media"),
 }
 ACTIVE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 COLOURS = re.compile("\x1b\\[[0-9;:]*m")
@@ -82,8 +88,8 @@ class Page(HTMLParser):
         if self._open and self._open[-1][1].get("class") == "control":
             return
         for tag, attrs in self._open:
-            place = str(attrs.get("id")) if tag == "article" else tag
-            if tag in ("article", "title", "style", "h1", "body", "header"):
+            place = str(attrs.get("id") or tag)
+            if tag in ("article", "title", "style", "script", "h1", "header"):
                 self.texts[place] = self.texts.get(place, "") + data
 
     def handle_comment(self, data: str) -> None:
@@ -304,14 +310,16 @@ HOSTILE = [
 def test_hostile_text_is_only_text_wherever_it_stands(said: str) -> None:
     """Every field of every kind of entry, and the session's name and title."""
     entries = _hostile(said)
-    made = document(Snapshot(said, 1, Info(title=said), list(entries)))
-    page = Page(made)
+    snapshot = Snapshot(said, 1, Info(title=said), list(entries))
+    page = Page(document(snapshot))
     assert not ACTIVE.search(page.source)
     harmless = Page(document(Snapshot("x", 1, Info(title="y"), list(_hostile("plain")))))
     assert {name for name in page.elements if name != "span"} == {name for name in harmless.elements if name != "span"}
     names = ("id", "datetime", "http-equiv", "content", "name")
     assert all(page.attributes[name] == harmless.attributes[name] for name in names)
-    assert page.texts["style"] == STYLE
+    fixed = ("style", "page", "script", "modules", "licences")
+    assert all(page.texts[name] == harmless.texts[name] for name in fixed)
+    assert json.loads(page.texts["session"]) == json.loads(codec.encode(snapshot)) and "<" not in page.texts["session"]
     for entry in entries:
         for text in _said(entry):
             assert bare(text) in page.texts[f"e{entry.id}"]
@@ -355,16 +363,44 @@ def test_foreign_text_cannot_turn_the_line_around_it() -> None:
     assert '<pre dir="auto">\u05e9</pre>' in page.source
 
 
-def test_the_page_needs_nothing_and_allows_nothing() -> None:
-    """No script, no address to load, and a policy that allows its one style and nothing else."""
+def test_the_file_allows_its_own_script_and_styles_and_nothing_else() -> None:
+    """Each by what it is; modules only from addresses that a script made; nothing can be asked for, anywhere."""
     page = Page(document(streams.folded(scenarios.events("hostile_strings"))))
-    assert POLICY in page.attributes["content"]
-    assert "default-src 'none'" in POLICY and "unsafe" not in POLICY
-    digest = base64.b64encode(hashlib.sha256(page.texts["style"].encode()).digest()).decode()
-    assert f"style-src 'sha256-{digest}'" in POLICY
-    assert not re.search(r"url\(|@import|@font-face|expression", STYLE)
-    policy = page.source.index("Content-Security-Policy")
-    assert policy < page.source.index("<title>") < page.source.index("<style>")
+    policy = next(said for said in page.attributes["content"] if said and "default-src" in said)
+    told = dict(part.split(" ", 1) for part in policy.split("; "))
+    assert told["default-src"] == told["connect-src"] == "'none'" and told["img-src"] == "data:"
+    assert told["script-src"] == f"{_hash(page.texts['script'])} blob:"
+    assert told["style-src"] == f"{_hash(page.texts['style'])} {_hash(page.texts['page'])}"
+    assert page.texts["style"] == STYLE
+    assert not re.search(r"url\(|@import|@font-face|expression", STYLE + page.texts["page"])
+    policy_at = page.source.index("Content-Security-Policy")
+    assert policy_at < page.source.index("<title>") < page.source.index("<style>") < page.source.index("<script>")
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+# The page is in it
+
+
+def test_every_module_stands_behind_those_that_it_imports() -> None:
+    """So that each can be given the addresses of others; only what needs a server is left out."""
+    page = Page(document([]))
+    known: set[str] = set()
+    for name, pieces in json.loads(gzip.decompress(base64.b64decode(page.texts["modules"]))):
+        assert set(pieces[1::2]) <= known, name
+        code = re.sub(r"/\*\*.*?\*/", "", "".join(pieces[::2]), flags=re.DOTALL)
+        assert set(re.findall(r'"\./([^"]+)"', code)) <= NEEDS_A_SERVER, name
+        known.add(name)
+    assert {"vendor/preact.mjs", "session.js", "request.js", "waterfall.js", "filters.js"} <= known
+    assert name == "shared.js" and "prompt.js" not in known
+    assert "Copyright (c) 2015-present Jason Miller" in page.texts["licences"]
+
+
+def test_what_every_file_has_is_small() -> None:
+    """Whatever a session weighs, its file weighs little more."""
+    assert len(document([])) < 300_000
 
 
 # It can be read

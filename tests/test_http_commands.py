@@ -22,7 +22,7 @@ from callslip.ledger import Ledger
 from callslip.rows import TokenRow
 from callslip.settings import Settings
 from tests import served as processes
-from tests.serving import Answer, ask, running, served
+from tests.serving import Answer, ask, asking, running, served
 
 pytestmark = pytest.mark.anyio
 
@@ -84,6 +84,21 @@ async def test_a_command_from_submitting_to_its_result(ledger: Ledger, url: str)
     assert done.status == 200 and done.json() == await poll(url, command)
     assert done.json()["status"] == "complete" and done.json()["final"] and done.json()["result"] == {"title": "x"}
     assert done.json()["completed_at"] >= pending["created_at"]
+
+
+async def test_a_command_says_for_which_client_it_is(ledger: Ledger, url: str) -> None:
+    """In the list, by its id, and to a page that follows the commands; a call that is none says nothing of it."""
+    command = await submitted(url, client="browser", session="a")
+    async with ledger.session("a").call("look") as call:
+        call.complete("seen")
+    listed = (await ask(f"{url}/v1/calls?session=a")).json()["calls"]
+    assert [row.get("client", "nobody") for row in listed] == ["nobody", "browser"]
+    shown = (await ask(f"{url}/v1/calls/{command}")).json()
+    assert shown["client"] == "browser" and shown["toolCall"]["callId"] == command
+    assert "client" not in (await ask(f"{url}/v1/calls/{listed[0]['call']}")).json()
+    async with asking(f"{url}/v1/stream?topic=commands") as reply:
+        told = await anext(frame async for frame in reply.frames() if frame.get("event") == "topic")
+    assert [row["client"] for row in json.loads(told["data"])["rows"]] == ["browser"]
 
 
 async def test_the_default_is_the_calls_entry(url: str) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+from playwright.sync_api import Locator
 
 from tests.browser import LOOKS, Server, Tab, in_browser, serving
-from tests.shown import HOSTILE, STATES, event, every_state, hostile, story
+from tests.shown import HOSTILE, STATES, event, every_state, hostile, long_texts, story
 
 LIGHT_ENOUGH = 200_000
 WIDE = 1280
@@ -78,8 +80,8 @@ def test_every_state_is_told_in_words_and_passes_axe(gallery: Server, theme: str
 
 
 def waterfall(tab: Tab, shown: str = "git push") -> None:
-    tab.page.get_by_role("button", name="waterfall").dispatch_event("click")
-    tab.page.locator(".wf-head").first.wait_for(state="attached")
+    tab.page.get_by_role("button", name="waterfall").click()
+    tab.page.locator(".wf-head").wait_for()
     tab.until(lambda: shown in tab.text(), "the waterfall")
 
 
@@ -127,6 +129,36 @@ def test_every_view_passes_axe(gallery: Server, theme: str, width: int) -> None:
         tab.fine()
         tab.page.close()
     assert found == []
+
+
+@in_browser
+def test_long_texts_stay_in_their_place(site: Server) -> None:
+    """A megabyte in a message or an output, words without blanks, text from right to left: narrow and not too high."""
+    seq = site.tell("long", *long_texts())
+    tab = site.window("light", 380).tab("/s/long")
+    tab.reaches(seq)
+
+    def opened(entry: dict[str, Any]) -> Locator:
+        tab.page.evaluate("async (to) => (await import('/web/state.js')).go(to)", f"/s/long#entry-{entry['id']}")
+        tab.page.locator(f"#entry-{entry['id']}").wait_for()
+        return tab.page.locator(f"#entry-{entry['id']}")
+
+    for entry in (entries := site.entries("long")):
+        row = opened(entry)
+        for choice in row.get_by_label("How much of").all():
+            choice.select_option("full")
+        assert tab.overflows() == [], entry["type"]
+    high, elements = tab.page.evaluate(
+        "[document.documentElement.scrollHeight, document.querySelectorAll('main *').length]"
+    )
+    assert high < 25_000 and elements < 20_000
+    more = opened(entries[0]).get_by_role("button", name="more characters")
+    more.evaluate("(button) => button.scrollIntoView({ block: 'center' })")
+    more.click()
+    tab.page.locator(".whole").wait_for()
+    assert tab.page.evaluate("document.documentElement.scrollHeight") < 25_000
+    assert tab.overflows() == []
+    tab.fine()
 
 
 @in_browser

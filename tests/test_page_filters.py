@@ -155,21 +155,6 @@ def test_text_is_found_as_it_is_read(page: Client) -> None:
     assert filtered(page, "\\n")[1] == []
 
 
-@pytest.mark.parametrize(
-    ("typed", "text", "marked"),
-    [
-        ("par", "Paris, PARIS", ["Par", "PAR"]),
-        ("ab bc", "abc", ["abc"]),
-        ("-par", "Paris", []),
-        ("tool:par", "Paris", []),
-        ("a.c", "abc a.c", ["a.c"]),
-        ("x", "İx😀X", ["x", "X"]),
-    ],
-)
-def test_what_was_found_is_marked_where_it_stands(page: Client, typed: str, text: str, marked: list[str]) -> None:
-    assert ask(page, {"do": "marks", "typed": typed, "text": text}) == [marked]
-
-
 def test_facets_count_what_the_other_terms_leave(page: Client) -> None:
     """The facet's own term does not count: one sees what another choice would give."""
     job = {"do": "facets", "entries": entries()}

@@ -8,9 +8,31 @@ from pathlib import Path
 
 from tests.browser import Server, in_browser, serving
 from tests.served import free_port, run
-from tests.shown import OPTIONS, event, live_run
+from tests.shown import OPTIONS, event, every_state, live_run
 
 NOW = "2030-01-01T12:00:00Z"
+
+FRAMES = """async () => {
+    const got = [];
+    for (let frame = 0; frame < 8; frame++) {
+        await new Promise(requestAnimationFrame);
+        got.push([scrollY, document.documentElement.scrollHeight, document.querySelectorAll(".row").length].join());
+    }
+    return got;
+}"""
+
+
+@in_browser
+def test_a_timeline_comes_to_rest(site: Server) -> None:
+    """Nothing happens, so nothing moves: in a window of any size the same place, height and rows in every frame."""
+    seq = site.tell("rest", *every_state())
+    tab = site.window().tab("/s/rest")
+    tab.reaches(seq)
+    for width in (1280, 380):
+        for height in (900, 860, 929):
+            tab.page.set_viewport_size({"width": width, "height": height})
+            tab.until(lambda: len(set(tab.page.evaluate(FRAMES))) == 1, f"a timeline at rest, {width} by {height}")
+    tab.fine()
 
 
 @in_browser

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+import re
+
+from playwright.sync_api import Route
 
 from tests.browser import Server, Tab, in_browser
 from tests.served import run
-from tests.shown import live_run, many
+from tests.shown import event, live_run, many
 
 ROWS = 10_000
 
@@ -27,6 +30,52 @@ def script_seconds(tab: Tab, path: str) -> float:
     after = so_far()
     devtools.detach()
     return after - before if after >= before else after
+
+
+READ = """() => {
+    const row = [...document.querySelectorAll(".row")].find((row) => row.getBoundingClientRect().top > 150);
+    return [Number(row.dataset.id), row.getBoundingClientRect().top];
+}"""
+PLACE = "(id) => document.getElementById(`entry-${id}`)?.getBoundingClientRect().top ?? -1"
+
+
+def keeps_its_place(tab: Tab) -> None:
+    """Whoever reads near the oldest entry that is loaded reads on at the same line when older ones come above it."""
+    oldest = tab.state("order")[0]
+    held: list[Route] = []
+    older = re.compile(r"format=entries&limit=\d+&cursor=")
+    tab.page.route(older, lambda route: held.append(route))
+    tab.page.evaluate("scrollTo(0, 700)")
+    tab.until(lambda: held, "that older entries are asked for")
+    before = tab.page.evaluate("scrollY")
+    tab.page.mouse.wheel(0, 120)
+    tab.until(lambda: tab.page.evaluate("scrollY") > before + 100, "that it has scrolled")
+    entry, top = tab.page.evaluate(READ)
+    held[0].continue_()
+    tab.page.unroute(older)
+    tab.until(lambda: tab.state("order")[0] < oldest, "older entries")
+    tab.until(lambda: abs(tab.page.evaluate(PLACE, entry) - top) < 2, "the same line in the same place")
+    assert tab.page.evaluate("scrollY") > 5_000
+
+
+@in_browser
+def test_an_older_answer_does_not_hide_a_newer_one(site: Server) -> None:
+    """The server's answers may overtake each other: what is shown is the moment that was asked for last."""
+    seq = site.tell("late", *(event("message.user", text=f"Message {number}") for number in range(6)))
+    tab = site.window().tab("/s/late")
+    tab.reaches(seq)
+    held: list[Route] = []
+    tab.page.route("**/*at=2", lambda route: held.append(route))
+    tab.page.evaluate("async () => { globalThis.late = (await import('/web/state.js')).showPast(2); }")
+    tab.until(lambda: held, "the first question")
+    tab.page.evaluate("async () => (await import('/web/state.js')).showPast(4)")
+    assert tab.state("past")["seq"] == 4
+    held[0].continue_()
+    tab.page.evaluate("() => late")
+    assert tab.state("past")["seq"] == 4
+    tab.page.evaluate("async () => (await import('/web/state.js')).now()")
+    tab.until(lambda: len(tab.rows()) == 6, "the present")
+    tab.fine()
 
 
 @in_browser
@@ -61,6 +110,7 @@ def test_ten_thousand_rows_open_at_once_and_scroll(site: Server) -> None:
     assert seconds < 1.0
     tab.until(lambda: "The end of it." in tab.text(), "the newest")
     assert tab.page.locator(".row").count() < 100
+    keeps_its_place(tab)
     tab.until(lambda: tab.page.evaluate("scrollTo(0, 0)") or "Message 0\n" in tab.text(), "the oldest")
     assert tab.page.locator(".row").count() < 100
     middle = "scrollTo(0, document.documentElement.scrollHeight / 2)"

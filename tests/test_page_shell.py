@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import urllib.request
+from pathlib import Path
+
 import pytest
 
-from tests.browser import LOOKS, Server, in_browser
+from tests.browser import LOOKS, Server, in_browser, serving
 from tests.shown import event
 
 
@@ -21,15 +24,62 @@ def test_the_printed_url_lets_a_browser_in(site: Server) -> None:
     stranger.fine()
 
 
+NOTHING = (
+    ("/s/none", "There is no such session"),
+    ("/c/exec_000000000000", "This call was not found"),
+    ("/nonsense", "Nothing is at this address"),
+)
+
+
+@in_browser
+def test_an_address_that_is_none_leads_on(site: Server) -> None:
+    """Whoever comes to `/s/a/b` is told by the page, not in JSON, and gets from there to where something is."""
+    tab = site.window().tab("/s/a/b")
+    said = tab.page.get_by_text("names no view of this page")
+    said.get_by_text("/s/a/b").wait_for()
+    tab.page.get_by_role("main").get_by_role("link", name="Commands").click()
+    tab.page.wait_for_url("**/commands")
+    assert said.count() == 0
+    tab.forgive("404")
+    tab.fine()
+
+
+@in_browser
+def test_all_tabs_of_a_browser_share_one_stream(tmp_path: Path) -> None:
+    """However many tabs follow however many sessions: the server has one reader for each browser."""
+    with serving(tmp_path) as server:
+        for name in ("one", "two"):
+            server.tell(name, event("message.user", text=f"Session {name}"))
+
+        def readers() -> int:
+            headers = {"authorization": f"Bearer {server.token}"}
+            asked = urllib.request.Request(f"{server.url}/metrics", headers=headers)
+            with urllib.request.urlopen(asked) as answer:
+                told = answer.read().decode()
+            return next(int(line.split()[1]) for line in told.splitlines() if line.startswith("callslip_readers "))
+
+        window = server.window()
+        tabs = [window.tab("/s/one"), window.tab("/s/two"), window.tab("/inbox"), window.tab("/s/two")]
+        for tab, name in zip(tabs, ("one", "two", "", "two"), strict=True):
+            tab.until(lambda tab=tab: tab.state("status") == "live", "a line")
+            if name:
+                tab.reaches(server.tell(name, event("message.user", text="More")))
+        tabs[0].until(lambda: readers() == 1, "one reader")
+        tabs.append(server.window().tab("/s/one"))
+        tabs[-1].reaches(server.seq("one"))
+        tabs[-1].until(lambda: readers() == 2, "two readers")
+        for tab in tabs:
+            tab.fine()
+
+
 @pytest.mark.parametrize(("theme", "width"), LOOKS)
 @in_browser
 def test_pages_with_nothing_to_show_say_so_and_pass_axe(site: Server, theme: str, width: int) -> None:
     """No such session, call or address: words that say what to do, no finding of axe, no sideways scrolling."""
     window = site.window(theme, width)
-    for path, said in (("/s/none", "no such session"), ("/c/exec_000000000000", "not found"), ("/x", "nothing is at")):
-        tab = window.tab("/" if path == "/x" else path)
-        tab.page.evaluate("async (path) => (await import('/web/state.js')).go(path)", path)
-        tab.until(lambda tab=tab, said=said: said in tab.text().lower() and tab.page.locator("h1").count(), said)
+    for path, said in NOTHING:
+        tab = window.tab(path)
+        tab.page.get_by_role("heading", level=1, name=said).wait_for()
         assert tab.axe() == [] and tab.overflows() == []
         tab.forgive("404")
         tab.fine()
@@ -57,6 +107,8 @@ def test_keys_lead_everywhere_and_are_told(site: Server) -> None:
     tab.until(lambda: tab.state("status") == "live", "that it is live")
     tab.page.keyboard.press("?")
     tab.page.get_by_role("dialog", name="Keys").wait_for()
+    told = tab.page.get_by_role("dialog").inner_text().split("\n")
+    assert {"/", "j", "k", "o", "a", "d", "e", "?", "Esc"} <= set(told)
     assert tab.axe() == []
     tab.page.keyboard.press("Escape")
     tab.page.get_by_role("dialog", name="Keys").wait_for(state="hidden")

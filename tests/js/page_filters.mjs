@@ -1,7 +1,7 @@
 // The pure parts of the page's tools: filters, facets, and bars on a line of time, from the files that the page loads.
 //
-// JSON lines in, JSON lines out, in order; the folder of the page's files is the argument. A job is {"do": ..., ...} and the
-// answer what it made: see the functions below.
+// JSON lines in, JSON lines out, in order; the folder of the page's files is the argument. A job is {"do": ..., ...}
+// and the answer what it made: see the functions below.
 
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
@@ -18,16 +18,20 @@ const { span } = await file("time.js");
 const shown = (number) => (number === Infinity ? "open" : number);
 
 const DO = {
-  terms: ({ typed }) => parseFilter(typed).terms.map(({ field, values, negated, start, end }) => ({ field, values, negated, word: typed.slice(start, end) })),
+  terms: ({ typed }) =>
+    parseFilter(typed).terms.map(({ field, values, negated, start, end }) =>
+      ({ field, values, negated, word: typed.slice(start, end) })),
   /** Ids that a filter leaves: alone (as a predicate), and with a call's requests kept beside it. */
   filter: ({ entries, typed, now }) => {
     const filter = parseFilter(typed, () => now);
-    return { alone: entries.filter((entry) => filter(entry)).map(({ id }) => id), together: entries.filter(filter).map(({ id }) => id), left: filterEntries(entries, filter).map(({ id }) => id) };
+    const ids = (left) => left.map(({ id }) => id);
+    const alone = entries.filter((entry) => filter(entry));
+    return { alone: ids(alone), together: ids(entries.filter(filter)), left: ids(filterEntries(entries, filter)) };
   },
-  marks: ({ typed, text }) => parseFilter(typed).marks(text).map(([start, end]) => text.slice(start, end)),
   facets: ({ entries, typed }) => {
     const facets = facetsOf(unitsOf(entries), parseFilter(typed).terms);
-    return Object.fromEntries(facets.map(({ field, choices }) => [field, choices.map(({ value, count, on }) => [value, count, on])]));
+    const told = (choices) => choices.map(({ value, count, on }) => [value, count, on]);
+    return Object.fromEntries(facets.map(({ field, choices }) => [field, told(choices)]));
   },
   toggle: ({ typed, field, value }) => toggled(typed, parseFilter(typed).terms, field, value),
   bars: ({ entries, now }) =>
@@ -40,16 +44,21 @@ const DO = {
     const axis = axisOf(barsOf(entries), bandsOf(entries), now, fold);
     const places = times.map((time) => placeOf(axis, time));
     return {
-      length: axis.length, gaps: axis.gaps, folded: axis.pieces.filter((piece) => piece.folded).map(({ from, to }) => [from, to]),
-      places, back: places.map((place) => Math.round(timeAt(axis, place))), bands: bandsOf(entries).map((band) => ({ ...band, to: shown(band.to) })),
-      ticks: ticksOf(axis, 0, axis.length, 8).map(({ x }) => x), whole: windowOf(axis, null), half: zoomed(axis, null, 0.5),
+      length: axis.length, gaps: axis.gaps, places,
+      folded: axis.pieces.filter((piece) => piece.folded).map(({ from, to }) => [from, to]),
+      back: places.map((place) => Math.round(timeAt(axis, place))),
+      bands: bandsOf(entries).map((band) => ({ ...band, to: shown(band.to) })),
+      ticks: ticksOf(axis, 0, axis.length, 8).map(({ x }) => x),
+      whole: windowOf(axis, null), half: zoomed(axis, null, 0.5),
     };
   },
   /** How long, in ms, the slow parts take with so many calls. */
   pace: ({ calls }) => {
     const entries = Array.from({ length: calls }, (_, index) => ({
-      type: "tool_call", id: index + 1, at: 1000 * index, startedAt: 1000 * index + 10, endedAt: 1000 * index + 700, turn: `t${index >> 4}`,
-      callId: `exec_${index}`, toolCallId: `${index}`, status: "completed", toolName: `tool${index % 20}`, title: "a title", outputText: "out\n".repeat(50),
+      type: "tool_call", id: index + 1, turn: `t${index >> 4}`,
+      at: 1000 * index, startedAt: 1000 * index + 10, endedAt: 1000 * index + 700,
+      callId: `exec_${index}`, toolCallId: `${index}`, status: "completed", toolName: `tool${index % 20}`,
+      title: "a title", outputText: "out\n".repeat(50),
     }));
     const begun = performance.now();
     filterEntries(entries, "tool:tool3,tool4 >5ms out -nothing");

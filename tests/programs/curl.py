@@ -1,4 +1,4 @@
-"""As much of curl as the walk in the docs uses, for machines that have none: -s, -H, -d, -o and -w '%{http_code}'."""
+"""As much of curl as the walk in the docs uses, for machines that have none: -s, -H, -d, -o and -w."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def main() -> int:
     if "-o" not in named:
         sys.stdout.write(said)
     if "-w" in named:
-        sys.stdout.write(named["-w"].replace("%{http_code}", str(answer.status)).replace("\\n", "\n"))
+        kind = answer.getheader("content-type", "")
+        told = named["-w"].replace("%{http_code}", str(answer.status)).replace("%{content_type}", kind)
+        sys.stdout.write(told.replace("\\n", "\n"))
     return 0
 
 

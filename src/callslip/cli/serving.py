@@ -62,9 +62,9 @@ def serve(host: str, port: int, token: str, origins: tuple[str, ...], hosts: tup
     meant.prepare()
     secret = main_token(data_folder(), token)
     host = host.removeprefix("[").removesuffix("]")
-    with _listening(host, port) as listening:
-        where = Where(meant, _url(host, listening.getsockname()[1]), secret, browse)
-        return _run(where, listening, {"host": host, "allow_hosts": hosts, "allow_origins": origins})
+    with listening(host, port) as bound:
+        where = Where(meant, _url(host, bound.getsockname()[1]), secret, browse)
+        return _run(where, bound, {"host": host, "allow_hosts": hosts, "allow_origins": origins})
 
 
 class Where:
@@ -106,7 +106,7 @@ def _url(host: str, port: int) -> str:
 
 
 @contextlib.contextmanager
-def _listening(host: str, port: int) -> Generator[socket.socket]:
+def listening(host: str, port: int) -> Generator[socket.socket]:
     """A socket of our own: what is wrong with it is said in our words."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -160,14 +160,15 @@ def _open(page: str) -> None:
 # Running
 
 
-def _run(where: Where, listening: socket.socket, settings: dict[str, Any]) -> int:
+def _run(where: Where, bound: socket.socket, settings: dict[str, Any]) -> int:
     import asyncio
 
-    with asyncio.Runner(loop_factory=_fast_loop()) as runner:
-        return runner.run(_serve(where, listening, settings))
+    with asyncio.Runner(loop_factory=fast_loop()) as runner:
+        return runner.run(_serve(where, bound, settings))
 
 
-def _fast_loop() -> Any:
+def fast_loop() -> Any:
+    """What makes the event loop: uvloop where it is installed, else Python's own."""
     try:
         import uvloop
     except ImportError:
@@ -175,19 +176,20 @@ def _fast_loop() -> Any:
     return uvloop.new_event_loop
 
 
-async def _serve(where: Where, listening: socket.socket, settings: dict[str, Any]) -> int:
+async def _serve(where: Where, bound: socket.socket, settings: dict[str, Any]) -> int:
     from callslip import http
     from callslip.http.doors import quiet_access_log
     from callslip.ledger import open_ledger
 
     quiet_access_log()
     async with await open_ledger(where.place.url) as ledger:
-        server = _server(http.standalone(ledger, where.token, **settings), ledger, where)
-        await server.serve(sockets=[listening])
-    return next((STATUS[number] for number in server.asked), exits.OK)
+        made = server(http.standalone(ledger, where.token, **settings), ledger, where)
+        await made.serve(sockets=[bound])
+    return next((STATUS[number] for number in made.asked), exits.OK)
 
 
-def _server(app: Any, ledger: Ledger, where: Where) -> Any:
+def server(app: Any, ledger: Ledger, where: Where) -> Any:
+    """A server of the app that tells where it is once it listens; its `asked` are the signals that ended it."""
     import asyncio
 
     import uvicorn

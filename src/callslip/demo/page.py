@@ -21,14 +21,10 @@ from callslip.demo.replies import COMMANDS, Replies
 from callslip.demo.routes import Demo, routes
 from callslip.demo.tour import PROMPT
 from callslip.demo.workers import Workers
-from callslip.http import ROUTES, server
+from callslip.http import standalone
 from callslip.http.answering import Answering, Chat
-from callslip.http.app import build
-from callslip.http.doors import Doors, quiet_access_log
-from callslip.http.gate import TokenGate
-from callslip.http.origins import Hosts
+from callslip.http.doors import quiet_access_log
 from callslip.ledger import Ledger, open_ledger
-from callslip.mcp import http_app
 from callslip.settings import Settings
 
 if TYPE_CHECKING:
@@ -82,7 +78,7 @@ def run(
     session = f"demo-{os.urandom(2).hex()}"
     with _listening(port) as listening:
         where = Where(meant, f"http://{HOST}:{listening.getsockname()[1]}", token, own, browse, session)
-        with asyncio.Runner(loop_factory=serving._fast_loop()) as runner:  # pyright: ignore[reportPrivateUsage]
+        with asyncio.Runner(loop_factory=serving.fast_loop()) as runner:
             return runner.run(_serve(where, listening, folder, model, pace))
 
 
@@ -97,7 +93,7 @@ def _listening(port: int | None) -> contextlib.AbstractContextManager[socket.soc
                 taken = serving.PORT
             except OSError:
                 taken = 0
-    return serving._listening(HOST, taken)  # pyright: ignore[reportPrivateUsage]
+    return serving.listening(HOST, taken)
 
 
 async def _serve(where: Where, listening: socket.socket, folder: Path, model: Model | None, pace: float) -> int:
@@ -106,7 +102,7 @@ async def _serve(where: Where, listening: socket.socket, folder: Path, model: Mo
     async with await open_ledger(where.place.url, SETTINGS) as ledger:
         replies = Replies(folder, workers, model, pace)
         app = await _begin(ledger, where, workers, replies)
-        made = serving._server(app, ledger, where)  # pyright: ignore[reportPrivateUsage]
+        made = serving.server(app, ledger, where)
         async with _playing(_play(ledger, where.session, replies, app.seen, PATIENCE * pace)):
             try:
                 await made.serve(sockets=[listening])
@@ -120,15 +116,11 @@ async def _serve(where: Where, listening: socket.socket, folder: Path, model: Mo
 async def _begin(ledger: Ledger, where: Where, workers: Workers, replies: Replies) -> Watched:
     """The two sessions, so that there is something to look at; then the app in front of them."""
     told = Demo(where.session, f"break-it-{where.session[-4:]}")
-    labels = {"breakIt": told.break_it}
     await ledger.session(told.break_it).append(ev.SessionInfo(title="Break it"))
     await ledger.session(told.session).append(
-        ev.SessionInfo(title="The demo", labels=labels), ev.SessionCommands(commands=COMMANDS)
+        ev.SessionInfo(title="The demo", options={"breakIt": told.break_it}), ev.SessionCommands(commands=COMMANDS)
     )
-    gate = TokenGate(ledger.store, where.token)
-    made = server(ledger, gate, answers=replies)
-    inner = build(made, (*ROUTES, *routes(told, workers)), {"/mcp": http_app(made)})
-    return Watched(Doors(inner, hosts=Hosts(HOST, ()), login=gate))
+    return Watched(standalone(ledger, where.token, answers=replies, routes=routes(told, workers)))
 
 
 class Watched:

@@ -73,9 +73,9 @@ def asgi(
     return Doors(app(server(ledger, HostGate(authorize), limits, answers)), allow_origins=allow_origins)
 
 
-def app(made: Server) -> ASGIApp:
-    """All of it, behind the server's gate."""
-    return build(made, ROUTES, {"/mcp": http_app(made)})
+def app(made: Server, routes: Sequence[Route] = ()) -> ASGIApp:
+    """All of it, behind the server's gate, with further routes where somebody has them."""
+    return build(made, (*ROUTES, *routes), {"/mcp": http_app(made)}, page.nowhere)
 
 
 def standalone(
@@ -87,12 +87,14 @@ def standalone(
     allow_origins: Sequence[str] = (),
     limits: Limits | None = None,
     answers: Answers | None = None,
+    routes: Sequence[Route] = (),
 ) -> ASGIApp:
     """The app that `callslip serve` runs: behind a token, at names that it knows as its own.
 
-    `answers(ledger, session, text)` answers what people type into the page; see `callslip.http.prompts`.
+    `answers(ledger, session, text)` answers what people type into the page; see `callslip.http.prompts`. `routes` are
+    further ones, behind the same gate.
     """
     cookies = "*" not in allow_origins
     gate = TokenGate(ledger.store, token, cookies=cookies)
-    made = app(server(ledger, gate, limits, answers))
+    made = app(server(ledger, gate, limits, answers), routes)
     return Doors(made, hosts=Hosts(host, allow_hosts), allow_origins=allow_origins, cookies=cookies, login=gate)

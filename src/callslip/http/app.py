@@ -6,7 +6,7 @@ import asyncio
 import gzip
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from starlette.routing import Route as Path
 
 from callslip.errors import CallslipError
 from callslip.http import problems, sse
+from callslip.http.accepting import takes_gzip, takes_page
 from callslip.http.visit import Endpoint, Route, Server, Visit
 
 if TYPE_CHECKING:
@@ -39,8 +40,19 @@ class _CallId(StringConvertor):
     regex = "(?!claim(?:/|$))[^/]+"
 
 
-def build(server: Server, routes: Sequence[Route], apps: Mapping[str, ASGIApp] | None = None) -> ASGIApp:
-    """An app that answers these routes, under whatever prefix it is mounted. `apps` are others, each at its path."""
+Nowhere = Callable[[Request], Response | None]
+
+
+def build(
+    server: Server,
+    routes: Sequence[Route],
+    apps: Mapping[str, ASGIApp] | None = None,
+    nowhere: Nowhere | None = None,
+) -> ASGIApp:
+    """An app that answers these routes, under whatever prefix it is mounted. `apps` are others, each at its path.
+
+    `nowhere` may have an answer of its own for people who come to an address that is none.
+    """
     register_url_convertor("call", _CallId())
     paths = [
         Path(route.path.replace("{call}", "{call:call}"), _endpoint(server, route), methods=[route.method])
@@ -49,7 +61,7 @@ def build(server: Server, routes: Sequence[Route], apps: Mapping[str, ASGIApp] |
     paths += [Path(path, _beside(server, path, app)) for path, app in (apps or {}).items()]
     server.routes = tuple(routes)
     elsewhere: dict[Any, Any] = {
-        404: partial(_nowhere, server),
+        404: partial(_nowhere, server, nowhere),
         405: partial(_not_so, server),
         Exception: partial(_broken, server),
     }
@@ -59,7 +71,7 @@ def build(server: Server, routes: Sequence[Route], apps: Mapping[str, ASGIApp] |
 def _endpoint(server: Server, route: Route):  # pyright: ignore[reportUnknownParameterType]
     async def run(request: Request) -> ASGIApp:
         visit = Visit(server, request, route)
-        made = await _squeezed(visit, await _answered(visit, route.endpoint))
+        made = await _squeezed(request, await _answered(visit, route.endpoint))
         if isinstance(made, sse.Stream):
             made._work = server.metrics.watched(made._work)  # pyright: ignore[reportPrivateUsage]
         return _counted(server, route.path, request.method, made)
@@ -103,8 +115,11 @@ async def _answered(visit: Visit, endpoint: Endpoint) -> Response:
         return problems.response(error)
 
 
-async def _nowhere(server: Server, request: Request, error: Exception) -> Response:
+async def _nowhere(server: Server, nowhere: Nowhere | None, request: Request, error: Exception) -> Response:
     server.metrics.answered("", "", 404)  # Whatever path and method they made up is no label.
+    shown = nowhere(request) if nowhere is not None and takes_page(request) else None
+    if shown is not None:
+        return await _squeezed(request, shown)
     return problems.told(404, "not-found", f"nothing is at {request.scope['path']}")
 
 
@@ -128,7 +143,7 @@ def _allowed(request: Request) -> dict[str, str]:
 # Compression. Streams and pieces are sent as they are.
 
 
-async def _squeezed(visit: Visit, made: Response) -> Response:
+async def _squeezed(request: Request, made: Response) -> Response:
     """The answer by gzip, if whoever asks takes that and it is worth it."""
     if isinstance(made, sse.Stream):
         return made
@@ -137,7 +152,7 @@ async def _squeezed(visit: Visit, made: Response) -> Response:
         return made
     made.headers.add_vary_header("Accept-Encoding")
     plain = len(body) <= SMALL or made.status_code in (206, 304) or "content-encoding" in made.headers
-    if plain or not takes_gzip(visit.request.headers.get("accept-encoding", "")):
+    if plain or not takes_gzip(request):
         return made
     pack = partial(gzip.compress, body, LEVEL, mtime=0)
     made.body = await asyncio.to_thread(pack) if len(body) >= LARGE else pack()
@@ -147,12 +162,3 @@ async def _squeezed(visit: Visit, made: Response) -> Response:
     if etag.startswith('"'):
         made.headers["etag"] = f"W/{etag}"  # The same thing in other bytes.
     return made
-
-
-def takes_gzip(accepted: str) -> bool:
-    """What an Accept-Encoding header says of gzip: by its name, or else by the star."""
-    weights: dict[str, bool] = {}
-    for part in accepted.lower().split(","):
-        name, _, weight = part.partition(";")
-        weights[name.strip()] = not re.fullmatch(r"\s*q\s*=\s*0(\.0*)?\s*", weight)
-    return weights.get("gzip", weights.get("x-gzip", weights.get("*", False)))

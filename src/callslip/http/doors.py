@@ -25,6 +25,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from callslip.http import problems
+from callslip.http.accepting import READING, takes_page
 from callslip.http.gate import COOKIE, Forbidden, Unknown, by_cookie
 from callslip.http.origins import Hosts, Origin, Origins, read_host, read_origin
 
@@ -54,7 +55,8 @@ EXPOSED = (
 PREFLIGHT_AGE = "600"
 COOKIE_AGE = 30 * 24 * 60 * 60
 SCHEMES = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
-READING = ("GET", "HEAD")
+WRONG = "#unknown-token"
+"""What the page's address ends in when a person gave a token that is none."""
 ELSEWHERE = ("cross-site", "same-site")
 _HEADER_NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+(?: *, *[A-Za-z0-9!#$%&'*+.^_`|~-]+)*")
 _LONGEST = 2000
@@ -137,7 +139,7 @@ class Doors:
             return None
         if method == "POST" and asked.scope["path"] in (f"{_root(asked.scope)}/logout", "/logout"):
             return Response(status_code=204, headers={"set-cookie": _cookie(asked.scope, "", 0)})
-        return await _logged_in(asked.scope, self._login) if method in READING else None
+        return await _logged_in(asked, self._login) if method in READING else None
 
     # How it is answered
 
@@ -198,16 +200,23 @@ def _preflight(headers: Headers) -> Response:
     return Response(status_code=204, headers=given)
 
 
-async def _logged_in(scope: Scope, login: Login) -> Response | None:
-    """A token in the address is exchanged for a cookie, and the address goes on without it."""
+async def _logged_in(asked: HTTPConnection, login: Login) -> Response | None:
+    """A token in the address is exchanged for a cookie, and the address goes on without it.
+
+    With one that is not known a person is led on all the same: the page says what to do.
+    """
+    scope = asked.scope
     query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
     tokens = [value for name, value in query if name == "token"]
     if not tokens:
         return None
-    if len(tokens) > 1 or not await login.knows(tokens[0]):
-        return problems.response(Unknown("this token is not known, or not any more"))
     where = _place(scope, [pair for pair in query if pair[0] != "token"])
-    return Response(status_code=303, headers={"location": where, "set-cookie": _cookie(scope, tokens[0], COOKIE_AGE)})
+    if len(tokens) == 1 and await login.knows(tokens[0]):
+        cookie = _cookie(scope, tokens[0], COOKIE_AGE)
+        return Response(status_code=303, headers={"location": where, "set-cookie": cookie})
+    if takes_page(asked):
+        return Response(status_code=303, headers={"location": where + WRONG})
+    return problems.response(Unknown("this token is not known, or not any more"))
 
 
 def _root(scope: Scope) -> str:

@@ -28,6 +28,8 @@ NAMES: dict[str, str] = {
     "call": "A call: its id, the beginning of it, or an id that a producer gave it.",
     "approval": "The id of a request for approval.",
     "hash": "The hash that an entry's `blob` names.",
+    "file": "The name of a file of the page.",
+    "module": "The name of a file of the page that others wrote.",
 }
 SECURITY: Json = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "The server's token, or one made for a part of it."},

@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import cache, lru_cache
 from html import escape
 from importlib.resources import files
+from urllib.parse import quote
 
+from starlette.requests import Request
 from starlette.responses import Response
 
 from callslip import codec
@@ -23,6 +25,8 @@ KINDS = {
 """What is given out, by how its name ends."""
 PARTS = "text/javascript, text/css, text/html, text/plain"
 FOLDERS = ("", "vendor/")
+PLAIN = "/!$&'()*+,;=:@"
+"""What a browser leaves as it is in a path, beside letters and digits."""
 
 
 def _ending(name: str) -> str:
@@ -44,14 +48,17 @@ def _file(name: str, root: str) -> tuple[bytes, str]:
         raise NotFound(f"no file {name!r}")
     data = files("callslip.web").joinpath(name).read_bytes()
     if name == "index.html":
-        data = data.replace(b"{root}", escape(root).encode())
+        data = data.replace(b"{root}", escape(quote(root, safe=PLAIN)).encode())
     return data, f'"{codec.digest(data)[:16]}"'
+
+
+def _root(request: Request) -> str:
+    return request.scope.get("root_path", "").rstrip("/")
 
 
 def _give(visit: Visit, name: str) -> Response:
     """A file, or the word that the browser has it. It asks each time, as names stay when files change."""
-    root = visit.request.scope.get("root_path", "").rstrip("/")
-    data, etag = _file(name, root if name == "index.html" else "")
+    data, etag = _file(name, _root(visit.request) if name == "index.html" else "")
     headers = {"etag": etag, "cache-control": "no-cache"}
     if etag in visit.request.headers.get("if-none-match", ""):
         return Response(None, 304, headers)
@@ -94,6 +101,22 @@ PAGES = {
     "/inbox": "The page of what waits for an answer.",
     "/commands": "The page of the commands.",
 }
+
+
+def nowhere(request: Request) -> Response | None:
+    """The page, for a person at an address that is none: it says so. Where programs ask, nobody is shown a page."""
+    path, root = request.scope["path"], _root(request)
+    within = path.removeprefix(root) if f"{path}/".startswith(f"{root}/") else path
+    programs = {_first(route.path) for route in request.app.routes} - {_first(path) for path in PAGES}
+    if _first(within) in programs:
+        return None
+    return Response(_file("index.html", root)[0], 404, None, KINDS[".html"])
+
+
+def _first(path: str) -> str:
+    return path.split("/")[1] if path.startswith("/") else ""
+
+
 ROUTES = (
     *(_route(path, _given("index.html"), about, "text/html") for path, about in PAGES.items()),
     _route(

@@ -8,28 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Annotated, Any
-from uuid import uuid4
 
 import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
+from callslip import decide
 from callslip import events as ev
+from callslip.decide import How
 from callslip.errors import Conflict, NotFound, Refused
-from callslip.events import Draft
-from callslip.http import ingest
+from callslip.events import Draft, Event
 from callslip.http.answering import Answering, Chat
 from callslip.http.calls import NoQuery
-from callslip.http.gate import Principal
+from callslip.http.gate import Forbidden
 from callslip.http.visit import Route, Visit, answer
 from callslip.ledger import Ledger
 from callslip.rows import SessionRow
+from callslip.store.unit import Unit
 
 SOURCE = "prompt"
 LONGEST = 100_000
 NOBODY = (
     "nobody answers prompts on this server: it records and shows what agents do, and yours is prompted where it runs"
 )
+READER = "you may read this session, and not write in it"
 BUSY = "a turn is under way in this session: wait for its end, or stop it"
 
 Answers = Callable[[Ledger, str, str], Any]
@@ -83,10 +85,19 @@ class Stopped(msgspec.Struct):
 
 async def answers(visit: Visit) -> Response:
     """Whether a prompt box makes sense here."""
-    await visit.session(visit.request.path_params["session"])
+    row = await visit.session(visit.request.path_params["session"])
     visit.query(NoQuery)
-    given = visit.server.prompts.answering is not None
-    return answer(Answered(given, "" if given else NOBODY))
+    why = NOBODY if visit.server.prompts.answering is None else await _forbidden(visit, row)
+    return answer(Answered(not why, why))
+
+
+async def _forbidden(visit: Visit, row: SessionRow) -> str:
+    """Why whoever may read this may not say anything here, "" if they may."""
+    try:
+        await visit.admit(row, "write")
+    except (Forbidden, NotFound):
+        return READER
+    return ""
 
 
 async def prompt(visit: Visit) -> Response:
@@ -98,24 +109,32 @@ async def prompt(visit: Visit) -> Response:
     if not text.strip():
         raise Refused("text", "says nothing")
     answering = visit.server.prompts.present()
-    started = await _begin(visit, who, row, text)
+    started = await _begin(visit.ledger, row.name, text)
     chat = Chat(visit.ledger.session(row.name), started.turn, text, {}, [], {}, who.given or who.name)
     answering.begin(chat, started.seq)
     return answer(Taken(started.turn), 202)
 
 
-async def _begin(visit: Visit, who: Principal, row: SessionRow, text: str) -> ev.TurnStarted:
-    """A new turn, if none is open. Of two who begin it at once the second is told so: its key was used."""
-    if row.turn:
-        raise Conflict(BUSY)
-    turn = Draft(ev.TurnStarted(), key=f"prompt:{row.turns + 1}", mark=uuid4().hex)
-    owner = visit.ledger.owner  # It is answered in this process: if that dies, the turn ends.
-    drafts = [turn, ev.MessageUser(text=text)]
-    try:
-        made = await ingest.write(visit, who, row.name, drafts, source=SOURCE, owner=owner)
-    except Conflict:
-        raise Conflict(BUSY) from None
+async def _begin(ledger: Ledger, session: str, text: str) -> ev.TurnStarted:
+    """A new turn, if none is open. That is looked at where it is written, so that nobody can come between."""
+
+    def begin(unit: Unit, drafts: list[Draft], how: How) -> list[Event]:
+        if _open_turn(unit, session):
+            raise Conflict(BUSY)
+        return decide.write(unit, session, drafts, how)
+
+    owner = ledger.owner  # It is answered in this process: if that dies, the turn ends.
+    given = [ev.TurnStarted(), ev.MessageUser(text=text)]
+    made = await ledger.decided(given, begin, source=SOURCE, owner=owner, strict=False)
     return next(event for event in made if isinstance(event, ev.TurnStarted))
+
+
+def _open_turn(unit: Unit, session: str) -> str:
+    """The turn that is under way, "" for none. A session that was deleted meanwhile is not begun anew."""
+    row = unit.session(session)
+    if row is None:
+        raise NotFound(f"no session {session!r}")
+    return row.turn
 
 
 async def stop(visit: Visit) -> Response:
@@ -124,10 +143,15 @@ async def stop(visit: Visit) -> Response:
     who = await visit.admit(row)
     visit.query(NoQuery)
     visit.server.prompts.present()
-    if row.turn:
-        ending = ev.TurnEnded(turn=row.turn, reason="cancelled", detail=f"stopped by {who.name}")
-        await visit.ledger.append(row.name, [ending], source=SOURCE)
-    return answer(Stopped(bool(row.turn)))
+
+    def end(unit: Unit, drafts: list[Draft], how: How) -> bool:
+        under_way = bool(_open_turn(unit, row.name))
+        if under_way:
+            decide.write(unit, row.name, drafts, how)
+        return under_way
+
+    ending = ev.TurnEnded(reason="cancelled", detail=f"stopped by {who.name}")
+    return answer(Stopped(await visit.ledger.decided([ending], end, source=SOURCE, strict=False)))
 
 
 ROUTES = (

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import aclosing
 from functools import partial
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import msgspec
 from msgspec import Meta
@@ -94,6 +95,8 @@ async def session(visit: Visit) -> Response:
     headers = {"etag": etag, "cache-control": "private, no-cache"}
     entry = None if query.format in NATIVE else registry.find(query.format)
     if entry is not None and entry.document:
+        if entry.media.startswith("text/html"):  # A file to be kept, and no page of this server's.
+            headers["content-disposition"] = f"attachment; filename*=UTF-8''{quote(row.name, safe='')}.html"
         return Response(await _document(visit, row, query), 200, headers, entry.media)
     return answer(await _read(visit, row, query), headers=headers)
 

@@ -36,7 +36,7 @@ class Spans(Wire):
     resource_spans: list[Any]
 
 
-class CallShown(CallOut):
+class CallShown(CallOut, kw_only=True):
     """A call, with its entry as it stands in its session: arguments, output, progress."""
 
     tool_call: ToolCall | None

@@ -1,9 +1,17 @@
-// Text from elsewhere. `inert` makes it harmless to look at; `paint` reads what a terminal would have shown of it: colours
-// and rewritten lines. Titles, links, cursor games and whatever else a program may send to a terminal are left out.
+// Text from elsewhere. `inert` makes it harmless to look at; `paint` reads what a terminal would have shown of it:
+// colours and rewritten lines. Titles, links, cursor games and whatever else a program may send to a terminal are left
+// out.
 
-// The same characters as everywhere in Callslip: controls, marks of direction, blanks without width, fillers that look like
-// nothing, tags, halves of pairs; and joiners beside plain letters, where they only hide something.
-const HIDDEN = /(?![\n\t])[\u0000-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb\u{e0000}-\u{e0fff}\ud800-\udfff]|(?<![^\x00-\x7f])[\u200c\u200d]|[\u200c\u200d](?![^\x00-\x7f])/gu;
+// The same characters as everywhere in Callslip: controls, marks of direction, blanks without width, fillers that look
+// like nothing, tags, halves of pairs; and joiners beside plain letters, where they only hide something.
+const HIDDEN = new RegExp(
+  [
+    String.raw`(?![\n\t])[\u0000-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b`,
+    String.raw`\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb\u{e0000}-\u{e0fff}\ud800-\udfff]`,
+    String.raw`|(?<![^\x00-\x7f])[\u200c\u200d]|[\u200c\u200d](?![^\x00-\x7f])`,
+  ].join(""),
+  "gu",
+);
 
 /** @param {string} found */
 function escaped(found) {
@@ -20,7 +28,10 @@ function escaped(found) {
 export const inert = (text) => text.replaceAll("\r\n", "\n").replace(HIDDEN, escaped);
 
 /** @typedef {[number, number, number]} Colour */
-/** @typedef {{fg?: Colour, bg?: Colour, bold?: boolean, dim?: boolean, italic?: boolean, under?: boolean, strike?: boolean, swap?: boolean}} Style */
+/**
+ * @typedef {{fg?: Colour, bg?: Colour, bold?: boolean, dim?: boolean, italic?: boolean, under?: boolean,
+ *   strike?: boolean, swap?: boolean}} Style
+ */
 /** @typedef {{text: string, style: Style | null}} Run */
 
 /** The paper of a terminal, in both themes: programs choose their colours for a dark one. */
@@ -29,8 +40,10 @@ const INK = /** @type {Colour} */ ([225, 229, 236]);
 
 /** @type {Colour[]} The sixteen, all readable on that paper. */
 const SIXTEEN = [
-  [128, 136, 150], [255, 120, 110], [110, 205, 130], [230, 190, 90], [115, 170, 255], [220, 145, 235], [90, 205, 215], [215, 220, 228],
-  [150, 158, 172], [255, 150, 140], [145, 230, 160], [250, 215, 120], [150, 195, 255], [238, 175, 250], [130, 230, 238], [255, 255, 255],
+  [128, 136, 150], [255, 120, 110], [110, 205, 130], [230, 190, 90],
+  [115, 170, 255], [220, 145, 235], [90, 205, 215], [215, 220, 228],
+  [150, 158, 172], [255, 150, 140], [145, 230, 160], [250, 215, 120],
+  [150, 195, 255], [238, 175, 250], [130, 230, 238], [255, 255, 255],
 ];
 const LEVELS = [0, 95, 135, 175, 215, 255];
 
@@ -53,7 +66,10 @@ export function contrast(one, other) {
   return (light + 0.05) / (dark + 0.05);
 }
 
-/** The colour asked for, lighter or darker until it can be read on its ground. @param {Colour} fg @param {Colour} bg @returns {Colour} */
+/**
+ * The colour asked for, lighter or darker until it can be read on its ground.
+ * @param {Colour} fg @param {Colour} bg @returns {Colour}
+ */
 function readable(fg, bg) {
   const goal = luminance(bg) < 0.18 ? 255 : 0;
   let colour = fg;
@@ -82,8 +98,12 @@ export function looks(style) {
 
 /** @type {Record<number, (style: Style) => Style>} */
 const SETS = {
-  1: (style) => ({ ...style, bold: true }), 2: (style) => ({ ...style, dim: true }), 3: (style) => ({ ...style, italic: true }),
-  4: (style) => ({ ...style, under: true }), 7: (style) => ({ ...style, swap: true }), 9: (style) => ({ ...style, strike: true }),
+  1: (style) => ({ ...style, bold: true }),
+  2: (style) => ({ ...style, dim: true }),
+  3: (style) => ({ ...style, italic: true }),
+  4: (style) => ({ ...style, under: true }),
+  7: (style) => ({ ...style, swap: true }),
+  9: (style) => ({ ...style, strike: true }),
   22: ({ bold, dim, ...style }) => style, 23: ({ italic, ...style }) => style, 24: ({ under, ...style }) => style,
   27: ({ swap, ...style }) => style, 29: ({ strike, ...style }) => style,
   39: ({ fg, ...style }) => style, 49: ({ bg, ...style }) => style,
@@ -100,7 +120,8 @@ function restyled(before, said) {
     else if (code === 38 || code === 48) {
       const true_ = codes[at + 1] === 2;
       const parts = codes.slice(at + 2, at + (true_ ? 5 : 3)).map((part) => Math.min(255, part || 0));
-      const colour = true_ ? /** @type {Colour} */ ([parts[0] ?? 0, parts[1] ?? 0, parts[2] ?? 0]) : indexed(parts[0] ?? 0);
+      const [red = 0, green = 0, blue = 0] = parts;
+      const colour = true_ ? /** @type {Colour} */ ([red, green, blue]) : indexed(red);
       style = { ...style, [code === 38 ? "fg" : "bg"]: colour };
       at += true_ ? 4 : 2;
     } else if (SETS[code]) style = SETS[code](style);
@@ -113,9 +134,20 @@ function restyled(before, said) {
 }
 
 // A sequence ends where its kind says, or at the end of the line: one that is never ended must not swallow the rest.
-const SEQUENCE = /(?:\x1b\[|\x9b)([0-9;:?<=>!]*)[ -/]*([@-~]?)|(?:\x1b[\]P_^X]|[\x9d\x90\x9f\x9e\x98])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?|\x1b[ -/]*[0-~]?|\r+(?!\n)/g;
+const SEQUENCE = new RegExp(
+  [
+    String.raw`(?:\x1b\[|\x9b)([0-9;:?<=>!]*)[ -/]*([@-~]?)`,
+    String.raw`(?:\x1b[\]P_^X]|[\x9d\x90\x9f\x9e\x98])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?`,
+    String.raw`\x1b[ -/]*[0-~]?`,
+    String.raw`\r+(?!\n)`,
+  ].join("|"),
+  "g",
+);
 
-/** What is left of `old` when `fresh` is written over it from the start of the line. @param {Run[]} old @param {Run[]} fresh */
+/**
+ * What is left of `old` when `fresh` is written over it from the start of the line.
+ * @param {Run[]} old @param {Run[]} fresh
+ */
 function over(old, fresh) {
   let skip = fresh.reduce((sum, run) => sum + run.text.length, 0);
   const rest = [];

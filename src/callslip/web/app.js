@@ -33,15 +33,22 @@ const TITLES = {
 function Nowhere() {
   return html`<section class="notice">
     <h1>Nothing is at this address</h1>
-    <p>There are <a ...${link("/")}>sessions</a>, an <a ...${link("/inbox")}>inbox</a> and <a ...${link("/commands")}>commands</a>.</p>
+    <p>The address <code class="foreign" dir="auto">${inert(location.pathname)}</code> names no view of this page. What
+      there is:</p>
+    <p class="ways">
+      <a class="button" ...${link("/")}>Sessions</a>
+      <a class="button" ...${link("/inbox")}>Inbox</a>
+      <a class="button" ...${link("/commands")}>Commands</a>
+    </p>
   </section>`;
 }
 
 function Missing() {
   return html`<section class="notice" role="status">
     <h1>${loaded.value ? "This session was deleted" : "There is no such session"}</h1>
-    <p>No session is called <code class="foreign" dir="auto">${inert(name.value)}</code>${loaded.value ? " any more; below is what was seen of it." : ", or it is not yours to see."}
-      ${" "}If one begins under this name, it is shown here.</p>
+    <p>No session is called <code class="foreign" dir="auto">${inert(name.value)}</code>${loaded.value
+        ? " any more; below is what was seen of it. "
+        : ", or it is not yours to see. "}If one begins under this name, it is shown here.</p>
     <p><a class="button" ...${link("/")}>All sessions</a></p>
   </section>`;
 }
@@ -49,11 +56,12 @@ function Missing() {
 function Main() {
   const { view, session = "", call = "" } = route.value;
   const View = VIEWS[view];
+  const nothing = view === "session" && missing.value;
   if (status.value === "refused" && !told.value.size && !loaded.value) return html`<${Refused} />`;
   return html`
-    ${view === "session" && missing.value && html`<${Missing} />`}
-    ${view === "session" && info.value.labels?.breakIt && html`<div class="column"><${BreakIt} /></div>`}
-    ${!(view === "session" && missing.value && !loaded.value) && html`<${View} key=${`${view} ${session} ${call}`} />`}`;
+    ${nothing && html`<${Missing} />`}
+    ${view === "session" && info.value.options?.breakIt && html`<div class="column"><${BreakIt} /></div>`}
+    ${(!nothing || loaded.value) && html`<${View} key=${`${view} ${session} ${call}`} />`}`;
 }
 
 /** Whoever comes to another view begins at its content, also with a screen reader; whoever is writing is left alone. */
@@ -62,7 +70,8 @@ function useArrival(/** @type {string} */ place) {
   useEffect(() => {
     if (before.current === place) return;
     before.current = place;
-    if (!picked.value && document.activeElement?.id !== "search") document.getElementById("main")?.focus({ preventScroll: true });
+    if (picked.value || document.activeElement?.id === "search") return;
+    document.getElementById("main")?.focus({ preventScroll: true });
   }, [place]);
 }
 

@@ -1,5 +1,5 @@
-// Calls as bars on a line of time: when each waited for approval, was queued and ran; and the line itself, on which time
-// in which nothing was going on may be folded. Pure: only times that the entries give.
+// Calls as bars on a line of time: when each waited for approval, was queued and ran; and the line itself, on which
+// time in which nothing was going on may be folded. Pure: only times that the entries give.
 
 /** @typedef {import("./terms.js").Any} Any */
 /** @typedef {"queued" | "waiting" | "running"} Phase */
@@ -25,7 +25,8 @@ export function barsOf(entries, all = entries) {
   for (const entry of all) {
     if (entry.type === "permission_request") asked.set(entry.callId, [...(asked.get(entry.callId) ?? []), entry]);
   }
-  const bars = entries.filter((entry) => entry.type === "tool_call").map((call) => barOf(call, asked.get(call.callId) ?? []));
+  const calls = entries.filter((entry) => entry.type === "tool_call");
+  const bars = calls.map((call) => barOf(call, asked.get(call.callId) ?? []));
   return bars.sort((one, other) => one.from - other.from || one.id - other.id);
 }
 
@@ -76,7 +77,8 @@ export function bandsOf(entries) {
   const bands = new Map();
   for (const { turn, at, endedAt, responseTime, type, scope } of entries) {
     if (!turn || !at) continue;
-    const last = Math.max(at, responseTime ?? 0, type === "tool_call" && scope !== "detached" ? (endedAt ?? Infinity) : 0);
+    const end = type === "tool_call" && scope !== "detached" ? (endedAt ?? Infinity) : 0;
+    const last = Math.max(at, responseTime ?? 0, end);
     const band = bands.get(turn);
     if (!band) bands.set(turn, { turn, from: at, to: last });
     else [band.from, band.to] = [Math.min(band.from, at), Math.max(band.to, last)];
@@ -84,7 +86,10 @@ export function bandsOf(entries) {
   return [...bands.values()];
 }
 
-/** Times in which something was going on, joined where they overlap, in order. @param {{from: number, to: number}[]} spans @param {number} now */
+/**
+ * Times in which something was going on, joined where they overlap, in order.
+ * @param {{from: number, to: number}[]} spans @param {number} now
+ */
 function busy(spans, now) {
   const out = /** @type {{from: number, to: number}[]} */ ([]);
   for (const { from, to } of [...spans].sort((one, other) => one.from - other.from)) {
@@ -131,7 +136,10 @@ export function axisOf(bars, bands, now, fold) {
 
 /** @typedef {ReturnType<typeof axisOf>} Axis */
 
-/** The first piece that ends at a place or after it. @param {Piece[]} pieces @param {(piece: Piece) => number} end @param {number} place */
+/**
+ * The first piece that ends at a place or after it.
+ * @param {Piece[]} pieces @param {(piece: Piece) => number} end @param {number} place
+ */
 function pieceAt(pieces, end, place) {
   let low = 0;
   let high = pieces.length - 1;
@@ -159,16 +167,18 @@ export function timeAt(axis, x) {
   return piece.from + Math.min(1, Math.max(0, share)) * (piece.to - piece.from);
 }
 
-const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 15_000, 30_000, 60_000, 120_000, 300_000, 600_000,
-  900_000, 1_800_000, 3_600_000, 7_200_000, 14_400_000, 28_800_000, 86_400_000];
+const DAY = 86_400_000;
+const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 15_000, 30_000, 60_000, 120_000, 300_000,
+  600_000, 900_000, 1_800_000, 3_600_000, 7_200_000, 14_400_000, 28_800_000, DAY];
 
 /**
- * Where to write times: at most `most` of them between two places, none within a fold, counted from the line's beginning.
+ * Where to write times: at most `most` of them between two places, none within a fold, counted from the line's
+ * beginning.
  * @param {Axis} axis @param {number} from @param {number} to @param {number} most
  */
 export function ticksOf(axis, from, to, most) {
   const origin = axis.pieces[0]?.from ?? 0;
-  const step = STEPS.find((one) => (to - from) / one <= most) ?? Math.ceil((to - from) / most / 86_400_000) * 86_400_000;
+  const step = STEPS.find((one) => (to - from) / one <= most) ?? Math.ceil((to - from) / most / DAY) * DAY;
   const ticks = [];
   let last = -Infinity;
   for (const piece of axis.pieces) {
@@ -189,7 +199,8 @@ export function ticksOf(axis, from, to, most) {
 export function tellBar(bar, now, span) {
   const told = bar.segments.map(({ phase, from, to }) => {
     const goesOn = to === Infinity;
-    return `${PHASES[phase][goesOn ? "does" : "did"]}${goesOn ? " for" : ""} ${span(Math.max(0, (goesOn ? now : to) - from))}`;
+    const took = span(Math.max(0, (goesOn ? now : to) - from));
+    return goesOn ? `${PHASES[phase].does} for ${took}` : `${PHASES[phase].did} ${took}`;
   });
   return told.join(", ");
 }

@@ -6,29 +6,37 @@ import { cancel, commands, get, link, told } from "./state.js";
 import { stateOf } from "./states.js";
 import { ago, elapsed, exactly, timeOf } from "./time.js";
 
-/** @typedef {{call: string, session: string, toolCallId: string, state: string, toolName: string, title: string,
- *   reason: string, attempt: number, createdAt: number, startedAt: number, endedAt: number}} Row */
-/** @typedef {{status: string, client?: string, position?: number, executor_seen_at?: string | null, result?: unknown,
- *   error?: string}} Command */
+/**
+ * @typedef {{call: string, session: string, toolCallId: string, state: string, toolName: string, title: string,
+ *   reason: string, attempt: number, createdAt: number, startedAt: number, endedAt: number, client?: string}} Row
+ * @typedef {{status: string, position?: number, executor_seen_at?: string | null, result?: unknown,
+ *   error?: string}} Command
+ */
 
 /** The lanes; a row stands in the first that takes it. */
 const LANES = /** @type {{id: string, word: string, none: string, takes: (row: Row) => boolean}[]} */ ([
   { id: "pending", word: "Pending", none: "Nothing waits, nothing runs.", takes: (row) => stateOf(row.state).open },
-  { id: "complete", word: "Complete", none: "Nothing was completed of late.", takes: (row) => row.state === "completed" },
+  { id: "complete", word: "Complete", none: "Nothing completed lately.", takes: (row) => row.state === "completed" },
   { id: "failed", word: "Failed", none: "Nothing failed.", takes: () => true },
 ]);
 /** Of so many that wait the place in the queue is asked for without being opened. */
 const AT_ONCE = 8;
 
+const oldestFirst = (/** @type {Row} */ one, /** @type {Row} */ two) => one.createdAt - two.createdAt;
+const lastEndedFirst = (/** @type {Row} */ one, /** @type {Row} */ two) => two.endedAt - one.endedAt;
+
 /** @param {Row[]} rows */
 function lanes(rows) {
   const found = new Map(LANES.map((lane) => [lane.id, /** @type {Row[]} */ ([])]));
   for (const row of rows) found.get(LANES.find((lane) => lane.takes(row))?.id ?? "failed")?.push(row);
-  for (const [id, list] of found) list.sort((one, two) => (id === "pending" ? one.createdAt - two.createdAt : two.endedAt - one.endedAt));
+  for (const [id, list] of found) list.sort(id === "pending" ? oldestFirst : lastEndedFirst);
   return found;
 }
 
-/** Details of a command, asked for again whenever `version` changes. @param {Row} row @param {boolean} wanted @param {string} version */
+/**
+ * Details of a command, asked for again whenever `version` changes.
+ * @param {Row} row @param {boolean} wanted @param {string} version
+ */
 function useCommand(row, wanted, version) {
   const [got, setGot] = useState(/** @type {{command?: Command, failed?: string}} */ ({}));
   useEffect(() => {
@@ -47,20 +55,24 @@ function useCommand(row, wanted, version) {
 
 /** Where it stands in the queue, and whether anybody comes for it. @param {{command: Command}} props */
 function Waiting({ command }) {
-  const { position, executor_seen_at: seen, client } = command;
+  const { position, executor_seen_at: seen } = command;
   const at = seen ? Date.parse(seen) : 0;
   return html`<p class="dim">
-    ${position ? (position === 1 ? "Next in the queue" : `Number ${position} in the queue`) : ""}${client ? html` of <b class="foreign">${inert(client)}</b>` : ""}.
-    ${seen === undefined ? "" : at ? html` An executor asked for work <time title=${exactly(at)}>${ago(at)}</time>.` : html` <span class="missing">No executor has asked for work yet.</span>`}
+    ${position ? (position === 1 ? "Next in the queue." : `Number ${position} in the queue.`) : ""}
+    ${at ? html` An executor asked for work <time title=${exactly(at)}>${ago(at)}</time>.` : ""}
+    ${seen === null ? html` <span class="missing">No executor has asked for work yet.</span>` : ""}
   </p>`;
 }
 
 /** @param {{label: string, value: unknown, wrong?: boolean}} props */
-const Outcome = ({ label, value, wrong = false }) =>
-  html`<div>
+function Outcome({ label, value, wrong = false }) {
+  const text = typeof value === "string" ? value : (JSON.stringify(value, null, 2) ?? "");
+  return html`<div>
     <p class="dim">${label}</p>
-    <pre class=${classes("arg-value foreign", wrong && "is-failed")} dir="auto" tabindex="0" role="group" aria-label=${label}>${inert(typeof value === "string" ? value : (JSON.stringify(value, null, 2) ?? ""))}</pre>
+    <pre class=${classes("arg-value foreign", wrong && "is-failed")} dir="auto" tabindex="0" role="group"
+      aria-label=${label}>${inert(text)}</pre>
   </div>`;
+}
 
 /** @param {{row: Row}} props */
 function Cancel({ row }) {
@@ -77,9 +89,14 @@ function Cancel({ row }) {
       setBusy(false);
     }
   }
-  return html`<button type="button" class="button small" disabled=${busy} onClick=${stop} aria-label=${`Cancel ${inert(row.title || row.toolName)}`}>■ Cancel</button>
+  return html`<button type="button" class="button small" disabled=${busy} onClick=${stop}
+      aria-label=${`Cancel ${inert(row.title || row.toolName)}`}>■ Cancel</button>
     ${wrong ? html`<p class="wrong" role="alert">${wrong}</p>` : ""}`;
 }
+
+/** @param {Row} row */
+const age = ({ createdAt, endedAt }) =>
+  endedAt ? `took ${elapsed(createdAt, endedAt)}, ${ago(endedAt)}` : elapsed(createdAt);
 
 /** @param {{row: Row, eager: boolean, moved: string}} props */
 function CommandCard({ row, eager, moved }) {
@@ -89,19 +106,26 @@ function CommandCard({ row, eager, moved }) {
   const { command, failed } = useCommand(row, open || eager, version);
   const place = `/c/${encodeURIComponent(row.call)}`;
   const name = inert(row.title || row.toolName || row.call);
-  return html`<li><article data-card tabindex="-1" class=${classes("command", `is-${row.state}`, open && "open")} aria-label=${`${name}, ${state.word}`}>
+  return html`<li><article data-card tabindex="-1" class=${classes("command", `is-${row.state}`, open && "open")}
+    aria-label=${`${name}, ${state.word}`}>
     <p class="line">
       <span class="state"><span aria-hidden="true">${state.glyph}</span> ${state.word}</span>
-      <span class="dim age" title=${exactly(row.createdAt)}>${row.endedAt ? html`took ${elapsed(row.createdAt, row.endedAt)}, ${ago(row.endedAt)}` : elapsed(row.createdAt)}</span>
+      <span class="dim age" title=${exactly(row.createdAt)}>${age(row)}</span>
     </p>
     <h3><a class="foreign" dir="auto" ...${link(place)}>${name}</a></h3>
-    <p class="dim about"><code>${inert(row.toolCallId || row.call)}</code> <span class="foreign" dir="auto">${inert(row.session)}</span>${row.attempt > 1 ? html` <span>attempt ${row.attempt}</span>` : ""}</p>
+    <p class="dim about">
+      ${row.client ? html`<span>for <b class="foreign" dir="auto">${inert(row.client)}</b></span>` : ""}
+      <span class="foreign" dir="auto">${inert(row.session)}</span>
+      <code>${inert(row.toolCallId || row.call)}</code>
+      ${row.attempt > 1 ? html`<span>attempt ${row.attempt}</span>` : ""}
+    </p>
     ${row.reason ? html`<p class="why foreign" dir="auto">${inert(row.reason)}</p>` : ""}
     ${command && row.state === "queued" ? html`<${Waiting} command=${command} />` : ""}
     ${open && failed ? html`<p class="wrong" role="alert">${failed}</p>` : ""}
     ${open && command ? html`<${Details} row=${row} command=${command} />` : ""}
     <div class="ways">
-      <button type="button" class="button small plain" aria-expanded=${open ? "true" : "false"} onClick=${() => setOpen(!open)}>${open ? "Less" : "More"}<span class="unseen"> about ${name}</span></button>
+      <button type="button" class="button small plain" aria-expanded=${open ? "true" : "false"}
+        onClick=${() => setOpen(!open)}>${open ? "Less" : "More"}<span class="unseen"> about ${name}</span></button>
       ${state.open ? html`<${Cancel} row=${row} />` : ""}
     </div>
   </article></li>`;
@@ -109,13 +133,17 @@ function CommandCard({ row, eager, moved }) {
 
 /** @param {{row: Row, command: Command}} props */
 function Details({ row, command }) {
-  const times = /** @type {[string, number][]} */ ([["submitted", row.createdAt], ["taken up", row.startedAt], ["ended", row.endedAt]]);
+  const times = Object.entries({ submitted: row.createdAt, "taken up": row.startedAt, ended: row.endedAt });
+  const time = (/** @type {string} */ word, /** @type {number} */ at) =>
+    html`<li key=${word}>${word} <time title=${exactly(at)}>${timeOf(at)}</time></li>`;
   return html`<ul class="times dim">
-      ${times.filter(([, at]) => at).map(([word, at]) => html`<li key=${word}>${word} <time title=${exactly(at)}>${timeOf(at)}</time></li>`)}
+      ${times.filter(([, at]) => at).map(([word, at]) => time(word, at))}
       <li>told as <code>${command.status}</code></li>
     </ul>
     ${command.result !== undefined ? html`<${Outcome} label="Result" value=${command.result} />` : ""}
-    ${command.error && command.error !== row.reason ? html`<${Outcome} label="Error" value=${command.error} wrong />` : ""}`;
+    ${command.error && command.error !== row.reason
+      ? html`<${Outcome} label="Error" value=${command.error} wrong />`
+      : ""}`;
 }
 
 function Nothing() {
@@ -127,24 +155,29 @@ function Nothing() {
   </div>`;
 }
 
+/** @param {{id: string, word: string, none: string, rows: Row[], moved: string}} props */
+function Lane({ id, word, none, rows, moved }) {
+  const eager = (/** @type {Row} */ row, /** @type {number} */ number) => row.state === "queued" && number < AT_ONCE;
+  return html`<section class=${`lane ${id}`} aria-labelledby=${`lane-${id}`}>
+    <h2 id=${`lane-${id}`}>${word} <span class="count">${rows.length}</span></h2>
+    ${rows.length ? "" : html`<p class="dim">${none}</p>`}
+    <ol class="cards">
+      ${rows.map((row, at) => html`
+        <${CommandCard} key=${row.call} row=${row} moved=${moved} eager=${eager(row, at)} />`)}
+    </ol>
+  </section>`;
+}
+
 export default function CommandBoard() {
   const rows = /** @type {Row[]} */ ([...commands.value.values()]);
   const found = lanes(rows);
   const moved = found.get("pending")?.filter((row) => row.state === "queued").map((row) => row.call).join() ?? "";
-  if (!rows.length) return html`<section class="board" aria-labelledby="board-title"><h1 id="board-title">Commands</h1><${Nothing} /></section>`;
   return html`<section class="board" aria-labelledby="board-title">
     <h1 id="board-title">Commands</h1>
-    <div class="lanes">
-      ${LANES.map(({ id, word, none }) => {
-        const list = found.get(id) ?? [];
-        return html`<section key=${id} class=${`lane ${id}`} aria-labelledby=${`lane-${id}`}>
-          <h2 id=${`lane-${id}`}>${word} <span class="count">${list.length}</span></h2>
-          ${list.length ? "" : html`<p class="dim">${none}</p>`}
-          <ol class="cards">
-            ${list.map((row, number) => html`<${CommandCard} key=${row.call} row=${row} moved=${moved} eager=${row.state === "queued" && number < AT_ONCE} />`)}
-          </ol>
-        </section>`;
-      })}
-    </div>
+    ${rows.length
+      ? html`<div class="lanes">
+          ${LANES.map((lane) => html`<${Lane} key=${lane.id} ...${lane} rows=${found.get(lane.id)} moved=${moved} />`)}
+        </div>`
+      : html`<${Nothing} />`}
   </section>`;
 }

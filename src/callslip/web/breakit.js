@@ -1,5 +1,5 @@
-// Break it: the same events reach a naive client and Callslip's own view, and buttons make the events go wrong. Shown on
-// the session of the demo only, which says so by its labels.
+// Break it: the same events reach a naive client and Callslip's own view, and buttons make the events go wrong. Shown
+// on the session of the demo only, which says so by its options.
 
 import { Callslip } from "./callslip.js";
 import { FAULTS, refreshed } from "./faults.js";
@@ -10,10 +10,12 @@ import { stateOf } from "./states.js";
 
 /**
  * @typedef {import("./naive.js").Card} Card
- * @typedef {{id: number, type: string, status: string, title?: string, output?: unknown, outputText?: string, reason?: string, late?: number}} Call
+ * @typedef {{id: number, type: string, status: string, title?: string, output?: unknown, outputText?: string,
+ *   reason?: string, late?: number}} Call
  */
 
 const MOST = 6; // so many rows of each side are shown
+const PATIENCE = 10_000; // ms that the clients have to come back after the line was cut
 const KEPT = "callslip-break-it";
 const pause = (/** @type {number} */ ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
@@ -47,7 +49,8 @@ function enter(session) {
   calls.value = [];
   equal.value = null;
   const naive = new Naive({ url: root, session, ask, onChange: (now) => (cards.value = now) });
-  const ours = new Callslip({ url: root, sessions: [session], fetch: ask, onChange: () => (calls.value = callsOf(session)) });
+  const onChange = () => (calls.value = callsOf(session));
+  const ours = new Callslip({ url: root, sessions: [session], fetch: ask, onChange });
   stage = { session, naive, ours };
   naive.open();
   ours.open();
@@ -65,10 +68,20 @@ function callsOf(session) {
   return /** @type {any[]} */ (entries).filter((entry) => entry.type === "tool_call");
 }
 
+const place = (/** @type {string} */ session) => `/v1/sessions/${encodeURIComponent(session)}`;
+
+/** Until both clients have heard all there is, so that what is shown does not hang on how fast they are. */
+async function inStep(/** @type {string} */ session) {
+  const { seq } = await get(`${place(session)}?limit=1`);
+  const heard = () => Math.min(stage?.naive.heard ?? seq, stage?.ours.sessions.get(session)?.seq ?? -1);
+  const until = Date.now() + PATIENCE;
+  while (!down.value && heard() < seq && Date.now() < until) await pause(50);
+}
+
 /** Whether Callslip's side is what a reload would give, told by asking for that. @param {string} session */
 async function sameAsStored(session) {
-  const stored = await get(`/v1/sessions/${encodeURIComponent(session)}?format=entries&limit=1000`);
-  return plain(stored.entries.filter((/** @type {Call} */ entry) => entry.type === "tool_call")) === plain(callsOf(session));
+  const { entries } = await get(`${place(session)}?format=entries&limit=1000`);
+  return plain(entries.filter((/** @type {Call} */ entry) => entry.type === "tool_call")) === plain(callsOf(session));
 }
 
 /** A value as text in which the order of fields does not matter. @param {any} value @returns {string} */
@@ -93,15 +106,17 @@ async function run(fault) {
   busy.value = fault.id;
   told.value = "";
   try {
+    await inStep(session);
     told.value = await fault.run({
-      tell: (...events) => post(`/v1/sessions/${encodeURIComponent(session)}/events`, events),
+      tell: (...events) => post(`${place(session)}/events`, events).then(() => inStep(session)),
       start: () => post("/demo/workers", { session }),
       kill: (call) => post(`/demo/workers/${call}/kill`, {}),
+      ended: (call) => get(`/v1/calls/${call}?wait=10`),
       cancel,
       cut,
       pause,
     });
-    await pause(300);
+    await inStep(session);
     equal.value = await sameAsStored(session);
   } catch (error) {
     told.value = `That did not work: ${error instanceof Error ? error.message : error}`;
@@ -119,7 +134,7 @@ function refresh() {
 /** A new session, in which nothing has gone wrong yet. @param {string} first */
 async function startOver(first) {
   const session = `${first}-${Date.now().toString(36)}`;
-  await post(`/v1/sessions/${encodeURIComponent(session)}/events`, [{ type: "session.info", title: "Break it" }]);
+  await post(`${place(session)}/events`, [{ type: "session.info", title: "Break it" }]);
   remember({ session });
   told.value = "";
   enter(session);
@@ -127,7 +142,10 @@ async function startOver(first) {
 
 // What is shown
 
-/** What is wrong with a card, by the call that came of the same event. @param {Card} card @param {Map<number, Call>} known */
+/**
+ * What is wrong with a card, by the call that came of the same event.
+ * @param {Card} card @param {Map<number, Call>} known
+ */
 function wrong(card, known) {
   const call = known.get(card.seq);
   if (!call) return "there is no such call";
@@ -135,7 +153,8 @@ function wrong(card, known) {
   return call.title === card.text ? "" : `really ${call.title}`;
 }
 
-const lastLine = (/** @type {unknown} */ output) => (typeof output === "string" ? (output.trimEnd().split("\n").at(-1) ?? "") : "");
+const lastLine = (/** @type {unknown} */ output) =>
+  typeof output === "string" ? (output.trimEnd().split("\n").at(-1) ?? "") : "";
 
 /** @param {{status: string, text: string, output: string, notes: {text: string, bad?: boolean}[]}} props */
 const Row = ({ status, text, output, notes }) => html`
@@ -144,7 +163,8 @@ const Row = ({ status, text, output, notes }) => html`
     <div>
       <code class="foreign" dir="auto">${text}</code>
       ${output && html`<samp class="foreign" dir="auto">${output}</samp>`}
-      ${notes.map((note) => html`<span class=${note.bad ? "note bad" : "note"}>${note.bad ? "✗ " : ""}${note.text}</span>`)}
+      ${notes.map(({ text: note, bad }) => html`
+        <span class=${classes("note", bad && "bad")}>${bad ? "✗ " : ""}${note}</span>`)}
     </div>
   </li>`;
 
@@ -171,14 +191,19 @@ function NaiveSide() {
     </section>`;
 }
 
+/** What is said of our side, once that was looked at. */
+const SAME = new Map([[null, ""], [true, "✓ the same as after a reload"], [false, "✗ not as after a reload"]]);
+
 function OurSide() {
   const rows = calls.value.slice(-MOST).map((call) => html`
-    <${Row} key=${call.id} status=${call.status} text=${call.title ?? ""} output=${lastLine(call.output ?? call.outputText)}
-      notes=${[call.reason && { text: call.reason }, call.late && { text: "something came late" }].filter(Boolean)} />`);
+    <${Row} key=${call.id} status=${call.status} text=${call.title ?? ""}
+      output=${lastLine(call.output ?? call.outputText)}
+      notes=${[call.reason, call.late && "something came late"].filter(Boolean).map((text) => ({ text }))} />`);
   const count = calls.value.length;
+  const look = equal.value === false ? "tally bad" : "tally good";
   return html`
     <section class="broken-side" aria-label="Callslip">
-      <h3>Callslip <span class=${classes("tally", equal.value === false ? "bad" : "good")}>${equal.value === null ? "" : equal.value ? "✓ the same as after a reload" : "✗ not as after a reload"}</span></h3>
+      <h3>Callslip <span class=${look}>${SAME.get(equal.value)}</span></h3>
       <p class="about">Every call has an id, one life, and its log.</p>
       <${Rows} count=${count} rows=${rows} none="No calls yet: press a button." />
     </section>`;
@@ -189,14 +214,14 @@ const idle = () => !busy.value;
 
 /** @param {{first: string}} props */
 function Buttons({ first }) {
-  const waits = String(Boolean(busy.value));
+  const button = (name = "", hint = "", /** @type {() => void} */ act, look = "") => html`
+    <button type="button" class=${classes("button", look)} key=${name} title=${hint}
+      aria-disabled=${String(!idle())} onClick=${() => idle() && act()}>${name}</button>`;
   return html`
     <div class="broken-buttons" role="group" aria-label="What goes wrong">
-      ${FAULTS.map((fault) => html`
-        <button type="button" class=${classes("button", busy.value === fault.id && "running")} key=${fault.id} title=${fault.hint}
-          aria-disabled=${waits} onClick=${() => idle() && run(fault)}>${fault.name}</button>`)}
-      <button type="button" class="button" title="load this page again" aria-disabled=${waits} onClick=${() => idle() && refresh()}>Refresh</button>
-      <button type="button" class="button plain" aria-disabled=${waits} onClick=${() => idle() && startOver(first)}>Start over</button>
+      ${FAULTS.map((one) => button(one.name, one.hint, () => run(one), busy.value === one.id ? "running" : ""))}
+      ${button("Refresh", "load this page again", refresh)}
+      ${button("Start over", "with a session in which nothing has gone wrong", () => startOver(first), "plain")}
     </div>`;
 }
 
@@ -213,7 +238,8 @@ function Panel({ first }) {
   const line = down.value ? "The line is cut." : busy.value ? "Watch both sides …" : told.value;
   return html`
     <div class="broken">
-      <p class="about">The same events go to two clients. Make them go wrong, and compare. All of it is real, and in <a href=${where}>a session of its own</a>.</p>
+      <p class="about">The same events go to two clients. Make them go wrong, and compare. All of it is real, and
+        in <a href=${where}>a session of its own</a>.</p>
       <${Buttons} first=${first} />
       <p class=${classes("broken-told", down.value && "bad")} role="status">${line || "Nothing has gone wrong yet."}</p>
       <div class="broken-sides"><${NaiveSide} /><${OurSide} /></div>
@@ -235,15 +261,17 @@ function Folded({ first }) {
     if (recall().gone !== undefined) box.current?.scrollIntoView({ block: "nearest" });
   }, []);
   return html`
-    <details class="break-it" ref=${box} open=${unfolded.value} onToggle=${(/** @type {any} */ event) => fold(event.target.open)}>
-      <summary><h2>Break it</h2> <span>Duplicate, reorder, delay, kill, cut: and see which side still tells the truth</span></summary>
+    <details class="break-it" ref=${box} open=${unfolded.value}
+      onToggle=${(/** @type {any} */ event) => fold(event.target.open)}>
+      <summary><h2>Break it</h2>
+        <span>Duplicate, reorder, delay, kill, cut: and see which side still tells the truth</span></summary>
       ${unfolded.value && html`<${Panel} first=${first} />`}
     </details>`;
 }
 
 /** The panel, on the session of the demo; nothing elsewhere. */
 export function BreakIt() {
-  const first = info.value.labels?.breakIt;
+  const first = info.value.options?.breakIt;
   return first ? html`<${Folded} first=${first} />` : null;
 }
 

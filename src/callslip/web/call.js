@@ -18,7 +18,8 @@ export default function Call() {
   return html`<section class="notice" role="alert">
     <h1>This call was not found</h1>
     <p class="foreign" dir="auto">${problem}</p>
-    <p class="dim">An id may be written in short, as long as it fits one call only. Its session may have been deleted.</p>
+    <p class="dim">An id may be written in short, as long as it fits one call only. Its session may have been
+      deleted.</p>
     <p><a class="button" ...${link("/")}>All sessions</a></p>
   </section>`;
 }

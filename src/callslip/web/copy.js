@@ -23,8 +23,10 @@ export function Copy({ text, label, plain, children }) {
     await copy(typeof text === "string" ? text : text()).then(() => say("copied"), () => say("not copied"));
     setTimeout(() => say(""), 1500);
   };
-  return html`<button type="button" class=${classes("button small", plain && "plain")} title=${label} aria-label=${children ? undefined : label} onClick=${press}>
-    ${children ?? label}${said && html`<span class="did-copy" aria-hidden="true"> ${said}</span>`}</button><span class="unseen" role="status">${said}</span>`;
+  return html`<button type="button" class=${classes("button small", plain && "plain")} title=${label}
+    aria-label=${children ? undefined : label} onClick=${press}>
+    ${children ?? label}${said && html`<span class="did-copy" aria-hidden="true"> ${said}</span>`}</button>
+    <span class="unseen" role="status">${said}</span>`;
 }
 
 /** The beginning of an id, enough to tell it from its neighbours. @param {string} id */
@@ -36,6 +38,9 @@ export const quoted = (text) => (/^[\w./:@%+=-]+$/.test(text) ? text : `'${text.
 /** @param {string} call */
 export const linkTo = (call) => location.origin + address(`/c/${encodeURIComponent(call)}`);
 /** @param {string} call */
-export const curlLine = (call) => `curl -s -H "Authorization: Bearer $CALLSLIP_TOKEN" ${quoted(`${location.origin}${address(`/v1/calls/${encodeURIComponent(call)}`)}`)}`;
+export const curlLine = (call) => {
+  const url = `${location.origin}${address(`/v1/calls/${encodeURIComponent(call)}`)}`;
+  return `curl -s -H "Authorization: Bearer $CALLSLIP_TOKEN" ${quoted(url)}`;
+};
 /** @param {string} call */
 export const cliLine = (call) => `callslip show ${quoted(call)}`;

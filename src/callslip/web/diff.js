@@ -12,7 +12,10 @@ const MOST = 4_000_000;
 /** @param {string} text */
 const linesOf = (text) => (text === "" ? [] : text.replace(/\n$/, "").split("\n"));
 
-/** Which lines of both stay, by the longest common subsequence. @param {string[]} old @param {string[]} fresh @returns {Line[]} */
+/**
+ * Which lines of both stay, by the longest common subsequence.
+ * @param {string[]} old @param {string[]} fresh @returns {Line[]}
+ */
 function middle(old, fresh) {
   const all = [...old.map((text) => made("del", text)), ...fresh.map((text) => made("add", text))];
   if (old.length * fresh.length > MOST) return all;
@@ -21,7 +24,8 @@ function middle(old, fresh) {
   for (let i = old.length - 1; i >= 0; i--) {
     for (let j = fresh.length - 1; j >= 0; j--) {
       const here = i * width + j;
-      lengths[here] = old[i] === fresh[j] ? lengths[here + width + 1] + 1 : Math.max(lengths[here + width], lengths[here + 1]);
+      const longer = Math.max(lengths[here + width], lengths[here + 1]);
+      lengths[here] = old[i] === fresh[j] ? lengths[here + width + 1] + 1 : longer;
     }
   }
   /** @type {Line[]} */
@@ -29,7 +33,9 @@ function middle(old, fresh) {
   let [i, j] = [0, 0];
   while (i < old.length || j < fresh.length) {
     if (i < old.length && j < fresh.length && old[i] === fresh[j]) lines.push(made("same", old[i++])), j++;
-    else if (j >= fresh.length || (i < old.length && lengths[(i + 1) * width + j] >= lengths[i * width + j + 1])) lines.push(made("del", old[i++]));
+    else if (j >= fresh.length || (i < old.length && lengths[(i + 1) * width + j] >= lengths[i * width + j + 1])) {
+      lines.push(made("del", old[i++]));
+    }
     else lines.push(made("add", fresh[j++]));
   }
   return lines;
@@ -47,7 +53,8 @@ export function compare(before, after) {
   let head = 0;
   while (head < old.length && head < fresh.length && old[head] === fresh[head]) head++;
   let tail = 0;
-  while (tail < old.length - head && tail < fresh.length - head && old[old.length - 1 - tail] === fresh[fresh.length - 1 - tail]) tail++;
+  const most = Math.min(old.length, fresh.length) - head;
+  while (tail < most && old[old.length - 1 - tail] === fresh[fresh.length - 1 - tail]) tail++;
   const lines = [
     ...old.slice(0, head).map((text) => made("same", text)),
     ...middle(old.slice(head, old.length - tail), fresh.slice(head, fresh.length - tail)),
@@ -91,7 +98,8 @@ const HUNK = /^@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@/;
 const SIGNS = /** @type {Record<string, Line["kind"]>} */ ({ "+": "add", "-": "del", " ": "same" });
 
 /** Whether a text reads as a unified diff. @param {string} text */
-export const isDiff = (text) => /^(diff --git |--- \S.*\r?\n\+\+\+ \S|@@ -\d+(,\d+)? \+\d+)/m.test(text.slice(0, 20_000));
+export const isDiff = (text) =>
+  /^(diff --git |--- \S.*\r?\n\+\+\+ \S|@@ -\d+(,\d+)? \+\d+)/m.test(text.slice(0, 20_000));
 
 /** The lines of a unified diff. @param {string} text @returns {Line[]} */
 export function parseDiff(text) {
@@ -130,9 +138,11 @@ export function Diff({ lines, most = 2000 }) {
     ${lines.slice(0, most).map((line) => html`<div class=${`diff-${line.kind}`} role="row">
       <span class="diff-number" role="cell">${line.old ?? ""}</span>
       <span class="diff-number" role="cell">${line.new ?? ""}</span>
-      <span class="diff-mark" role="cell" aria-label=${WORDS[/** @type {"add"} */ (line.kind)]}>${MARKS[line.kind]}</span>
+      <span class="diff-mark" role="cell"
+        aria-label=${WORDS[/** @type {"add"} */ (line.kind)]}>${MARKS[line.kind]}</span>
       <span class="diff-text" role="cell" dir="auto">${inert(line.text)}</span>
     </div>`)}
-    ${lines.length > most && html`<p class="note">${lines.length - most} more lines are not shown here.</p>`}
+    ${lines.length > most && html`<div role="row"><span class="diff-more" role="cell">
+      ${(lines.length - most).toLocaleString("en")} more lines are not shown here.</span></div>`}
   </div>`;
 }

@@ -77,7 +77,8 @@ function Hints({ schema }) {
   return html`<details class="hints" open>
     <summary>What the tool takes</summary>
     <ul>
-      ${known.map(([name, one]) => html`<${Hint} key=${name} name=${name} schema=${one} required=${required.includes(name)} />`)}
+      ${known.map(([name, one]) => html`
+        <${Hint} key=${name} name=${name} schema=${one} required=${required.includes(name)} />`)}
     </ul>
   </details>`;
 }
@@ -121,9 +122,10 @@ export function EditForm({ id, input, schema, busy, wrong, onSend, onBack }) {
       event.stopPropagation();
     }}>
     <label for=${`${id}-input`}>Arguments, as JSON</label>
-    <textarea id=${`${id}-input`} ref=${area} class="editor" rows=${Math.min(16, text.split("\n").length + 1)} value=${text}
-      spellcheck=${false} autocomplete="off" autocapitalize="off" dir="ltr" disabled=${busy} aria-invalid=${said ? "true" : "false"}
-      aria-describedby=${`${id}-wrong`} onInput=${(/** @type {any} */ event) => (setText(event.target.value), setUnread(""))}></textarea>
+    <textarea id=${`${id}-input`} ref=${area} class="editor" rows=${Math.min(16, text.split("\n").length + 1)}
+      value=${text} spellcheck=${false} autocomplete="off" autocapitalize="off" dir="ltr" disabled=${busy}
+      aria-invalid=${said ? "true" : "false"} aria-describedby=${`${id}-wrong`}
+      onInput=${(/** @type {any} */ event) => (setText(event.target.value), setUnread(""))}></textarea>
     <p id=${`${id}-wrong`} class="wrong" role="alert">${said}</p>
     <${Hints} schema=${schema} />
     <div class="ways">

@@ -37,11 +37,13 @@ export function facetsOf(units, terms) {
 
 /** @param {Map<string, number>} counts @param {string} field @param {Term[]} terms */
 function choicesOf(counts, field, terms) {
-  const chosen = new Set(terms.filter((term) => term.field === field && !term.negated).flatMap((term) => term.values.map((value) => value.toLowerCase())));
+  const own = terms.filter((term) => term.field === field && !term.negated);
+  const chosen = new Set(own.flatMap((term) => term.values.map((value) => value.toLowerCase())));
   return [...counts]
     .map(([value, count]) => ({ value, count, on: chosen.has(value.toLowerCase()) }))
     .filter(({ value, on, count }) => on || (count > 0 && (value || counts.size > 1)))
-    .sort((one, other) => Number(other.on) - Number(one.on) || other.count - one.count || (one.value < other.value ? -1 : 1));
+    .sort((one, other) =>
+      Number(other.on) - Number(one.on) || other.count - one.count || (one.value < other.value ? -1 : 1));
 }
 
 /** A value as it must be typed. @param {string} value */
@@ -80,7 +82,8 @@ function FacetRow({ facet, onToggle }) {
   return html`<div class="facet" role="group" aria-label=${`Filter by ${label.toLowerCase()}`} onKeyDown=${walk}>
     <span class="facet-label" aria-hidden="true">${label}</span>
     <div class="facet-choices">
-      ${shown.map((choice) => html`<${ChoiceButton} key=${choice.value} field=${field} choice=${choice} onToggle=${onToggle} />`)}
+      ${shown.map((choice) => html`<${ChoiceButton} key=${choice.value} field=${field} choice=${choice}
+        onToggle=${onToggle} />`)}
       ${choices.length > FEW && html`<button type="button" class="facet-more" aria-expanded=${String(whole)}
         onClick=${() => setWhole(!whole)}>${whole ? "fewer" : `${choices.length - FEW} more`}</button>`}
     </div>
@@ -92,7 +95,8 @@ function ChoiceButton({ field, choice, onToggle }) {
   const { value, count, on } = choice;
   const state = field === "status" ? stateOf(value) : null;
   const name = state ? state.word : inert(value) || "none";
-  return html`<button type="button" class=${classes("facet-choice", state && `is-${value}`, !count && "none")} aria-pressed=${String(on)}
+  return html`<button type="button" class=${classes("facet-choice", state && `is-${value}`, !count && "none")}
+    aria-pressed=${String(on)}
     aria-label=${`${name}, ${count} ${count === 1 ? "call" : "calls"}`} onClick=${() => onToggle(field, value)}>
     ${state && html`<span class="facet-glyph" aria-hidden="true">${state.glyph}</span>`}
     <span class="facet-name" dir="auto">${name}</span> <span class="facet-count">${count}</span></button>`;
@@ -100,5 +104,6 @@ function ChoiceButton({ field, choice, onToggle }) {
 
 /** @param {{facets: Facet[], onToggle: (field: string, value: string) => void}} props */
 export default function Facets({ facets, onToggle }) {
-  return html`<div class="facets">${facets.map((facet) => html`<${FacetRow} key=${facet.field} facet=${facet} onToggle=${onToggle} />`)}</div>`;
+  return html`<div class="facets">
+    ${facets.map((facet) => html`<${FacetRow} key=${facet.field} facet=${facet} onToggle=${onToggle} />`)}</div>`;
 }

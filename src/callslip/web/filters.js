@@ -11,31 +11,18 @@ export { filterEntries, parseFilter };
 /** @typedef {import("./terms.js").Any} Any */
 /** @typedef {import("./terms.js").Term} Term */
 
-/**
- * Text with what was looked for marked in it. `filter` is what parseFilter gave.
- * @param {{text: string, filter?: import("./terms.js").Filter}} props
- */
-export function Marked({ text, filter }) {
-  const marks = filter ? filter.marks(text) : [];
-  if (!marks.length) return text;
-  const parts = [];
-  let at = 0;
-  for (const [start, end] of marks) {
-    parts.push(text.slice(at, start), html`<mark>${text.slice(start, end)}</mark>`);
-    at = end;
-  }
-  return [...parts, text.slice(at)];
-}
-
 const EXAMPLES = ["tool:", "status:", "kind:", "type:", "turn:", "id:", ">5s", "<200ms", '"some text"'];
 
-const join = (/** @type {string} */ one, /** @type {string} */ other) => (one && other ? `${one} ${other}` : one || other);
+/** @param {string[]} words */
+const join = (...words) => words.filter(Boolean).join(" ");
 
 /** @param {Term} term */
 function wordsOf(term) {
-  const said = term.field === "status" ? term.values.map((value) => (value === "open" ? "open" : stateOf(value).word)) : term.values;
-  const value = said.map((one) => inert(one) || "none").join(" or ");
-  return `${term.negated ? "not " : ""}${/^(text|time)$/u.test(term.field) ? "" : `${term.field}: `}${term.field === "text" ? `“${value}”` : value}`;
+  const { field, values, negated } = term;
+  const word = (/** @type {string} */ value) => (field === "status" && value !== "open" ? stateOf(value).word : value);
+  const said = values.map((value) => inert(word(value)) || "none").join(" or ");
+  const named = field === "text" ? `“${said}”` : field === "time" ? said : `${field}: ${said}`;
+  return negated ? `not ${named}` : named;
 }
 
 /** @param {{terms: Term[], onRemove: (term: Term) => void}} props */
@@ -44,12 +31,13 @@ function Chips({ terms, onRemove }) {
   return html`<ul class="chips" aria-label="What is filtered by">
     ${terms.map((term) => html`<li key=${term.start} class=${classes("chip", term.negated && "chip-not")}>
       <span class="chip-word" dir="auto">${wordsOf(term)}</span>
-      <button type="button" class="chip-off" aria-label=${`Remove ${wordsOf(term)}`} onClick=${() => onRemove(term)}>✕</button></li>`)}
+      <button type="button" class="chip-off" aria-label=${`Remove ${wordsOf(term)}`}
+        onClick=${() => onRemove(term)}>✕</button></li>`)}
   </ul>`;
 }
 
 /**
- * What is typed and not yet a chip. `value` is all of it; if somebody else changes the end of that, nothing is left here.
+ * What is typed and not yet a chip. `value` is all of it; if somebody else changes its end, nothing is left here.
  * @param {string} value @param {string} draft
  */
 function partsOf(value, draft) {
@@ -60,7 +48,8 @@ function partsOf(value, draft) {
 
 /**
  * @param {{entries: Any[], value: string, onChange: (value: string) => void, now?: () => number}} props
- * `entries` are all of them, not only those that the filter leaves. The key `/` comes here (help.js): it is a search of the view.
+ * `entries` are all of them, not only those that the filter leaves. The key `/` comes here (help.js): it is a search
+ * of the view.
  */
 export function FilterBar({ entries, value, onChange, now = Date.now }) {
   const input = useRef(/** @type {HTMLInputElement | null} */ (null));
@@ -98,6 +87,8 @@ export function FilterBar({ entries, value, onChange, now = Date.now }) {
       say(done.slice(0, last.start).trimEnd(), last.word); // The last chip can be written anew.
     },
   };
+  const intoBox = (/** @type {MouseEvent} */ event) =>
+    event.target === event.currentTarget && input.current?.focus();
   const toggle = (/** @type {string} */ field, /** @type {string} */ choice) => {
     setDraft("");
     onChange(toggled(value, filter.terms, field, choice));
@@ -105,22 +96,26 @@ export function FilterBar({ entries, value, onChange, now = Date.now }) {
 
   return html`<div class="filter" role="search" aria-label="Filter this session">
     <div class="filter-row">
-      <div class="filter-box" onClick=${(/** @type {MouseEvent} */ event) => event.target === event.currentTarget && input.current?.focus()}>
+      <div class="filter-box" onClick=${intoBox}>
         <span class="filter-sign" aria-hidden="true">⌕</span>
         <div class="filter-words"><${Chips} terms=${chips} onRemove=${remove} />
-          <input ref=${input} class="filter-input" type="text" value=${rest} aria-label="Filter" aria-describedby="filter-hint" dir="auto"
-            autocomplete="off" autocapitalize="off" spellcheck=${false} enterkeyhint="search" aria-keyshortcuts="/"
+          <input ref=${input} class="filter-input" type="text" value=${rest} aria-label="Filter" dir="auto"
+            aria-describedby="filter-hint" aria-keyshortcuts="/"
+            autocomplete="off" autocapitalize="off" spellcheck=${false} enterkeyhint="search"
             placeholder=${chips.length ? "" : "tool:bash status:failed >5s text"}
             onInput=${(/** @type {any} */ event) => say(done, event.currentTarget.value)}
             onKeyDown=${(/** @type {KeyboardEvent} */ event) => !event.isComposing && keys[event.key]?.(event)} /></div>
-        ${value ? html`<button type="button" class="filter-clear" aria-label="Clear the filter" onClick=${clear}>✕</button>`
+        ${value
+          ? html`<button type="button" class="filter-clear" aria-label="Clear the filter" onClick=${clear}>✕</button>`
           : html`<kbd class="filter-key" aria-hidden="true">/</kbd>`}
       </div>
-      <button type="button" class="filter-wide" aria-expanded=${String(wide)} onClick=${() => setWide(!wide)}>Facets <span aria-hidden="true">${wide ? "▴" : "▾"}</span></button>
+      <button type="button" class="filter-wide" aria-expanded=${String(wide)} onClick=${() => setWide(!wide)}>
+        Facets <span aria-hidden="true">${wide ? "▴" : "▾"}</span></button>
     </div>
     <p class="filter-hint" id="filter-hint" hidden=${!wide}>Terms: ${EXAMPLES.map((one) => html`<code>${one}</code> `)}
       ${"A minus before a term excludes; Enter makes it a chip."}</p>
-    <p class="filter-left" role="status">${value && `${left} of ${entries.length} ${entries.length === 1 ? "entry" : "entries"}`}</p>
+    <p class="filter-left" role="status">
+      ${value && `${left} of ${entries.length} ${entries.length === 1 ? "entry" : "entries"}`}</p>
     ${wide && html`<${Facets} facets=${facets} onToggle=${toggle} />`}
   </div>`;
 }

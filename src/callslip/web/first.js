@@ -3,10 +3,15 @@
 import { html, useState } from "./parts.js";
 
 const WAYS = [
-  { title: "See one", about: "A small agent that runs real commands in a scratch folder. No account, no model.", text: "callslip demo" },
+  {
+    title: "See one",
+    about: "A small agent that runs real commands in a scratch folder. No account, no model.",
+    text: "callslip demo",
+  },
   {
     title: "Watch your agent",
-    about: "Put this before the command by which your editor or client runs an agent that speaks ACP. Every byte passes unchanged.",
+    about: `Put this before the command by which your editor or client runs an agent that speaks ACP. Every byte passes
+      unchanged.`,
     text: "callslip wrap -- your-agent",
   },
   {
@@ -33,6 +38,7 @@ export function Empty() {
   return html`<section class="column first-steps" aria-labelledby="empty-title">
     <h1 id="empty-title">There is no session yet</h1>
     <p class="dim">The first one appears here by itself as soon as something is written into this server's ledger.</p>
-    <ol class="begins">${WAYS.map(({ title, about, text }) => html`<li class="way"><h2>${title}</h2><p class="dim">${about}</p><${Copied} text=${text} /></li>`)}</ol>
+    <ol class="begins">${WAYS.map(({ title, about, text }) => html`
+      <li class="way"><h2>${title}</h2><p class="dim">${about}</p><${Copied} text=${text} /></li>`)}</ol>
   </section>`;
 }

@@ -19,8 +19,10 @@ function Nav() {
   return html`<nav class="places" aria-label="Views">
     ${PLACES.map(({ path, word, views }) => {
       const here = views.includes(route.value.view);
-      return html`<a class=${classes("place", here && "here")} aria-current=${here ? "page" : undefined} ...${link(path)}>
-        ${word}${word === "Inbox" && waits > 0 && html`<span class="count">${waits}<span class="unseen"> waiting</span></span>`}
+      const count = word === "Inbox" && waits > 0;
+      return html`<a class=${classes("place", here && "here")} aria-current=${here ? "page" : undefined}
+        ...${link(path)}>
+        ${word}${count && html`<span class="count">${waits}<span class="unseen"> waiting</span></span>`}
       </a>`;
     })}
   </nav>`;
@@ -32,8 +34,8 @@ function Search() {
     if (route.value.view !== "sessions") go("/");
   };
   return html`<form class="search" role="search" onSubmit=${find}>
-    <input id="search" class="field" type="search" placeholder="Search sessions and calls" aria-label="Search sessions and calls"
-      autocomplete="off" spellcheck=${false} value=${query.value}
+    <input id="search" class="field" type="search" autocomplete="off" spellcheck=${false} value=${query.value}
+      placeholder="Search sessions and calls" aria-label="Search sessions and calls"
       onInput=${(/** @type {any} */ event) => (query.value = event.target.value)} />
     <kbd aria-hidden="true">/</kbd>
   </form>`;
@@ -71,7 +73,8 @@ export default function Header() {
     <div class="corner">
       <${Pill} />
       <${Theme} />
-      <button class="button plain" aria-label="Keyboard help" title="Keyboard help (?)" onClick=${() => (helping.value = true)}>?</button>
+      <button class="button plain" aria-label="Keyboard help" title="Keyboard help (?)"
+        onClick=${() => (helping.value = true)}>?</button>
     </div>
   </header>`;
 }

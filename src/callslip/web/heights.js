@@ -76,7 +76,10 @@ export class Heights {
     return Math.max(0, low);
   }
 
-  /** The rows between two heights, as [first, one after the last]. @param {number} from @param {number} to @returns {[number, number]} */
+  /**
+   * The rows between two heights, as [first, one after the last].
+   * @param {number} from @param {number} to @returns {[number, number]}
+   */
   between(from, to) {
     if (!this.ids.length) return [0, 0];
     return [this.at(from), Math.min(this.ids.length, this.at(to) + 1)];

@@ -6,17 +6,29 @@ import { go } from "./state.js";
 /** Whether the dialog is open. */
 export const helping = signal(false);
 
+/** Where, which keys, and what they do. @type {[string, [string, string][]][]} */
 const KEYS = [
-  [["/"], "search or filter"],
-  [["g", "s"], "sessions"],
-  [["g", "i"], "inbox"],
-  [["g", "c"], "commands"],
-  [["j"], "next card"],
-  [["k"], "previous card"],
-  [["o"], "open or close the card"],
-  [["?"], "this help"],
-  [["Esc"], "close, or leave a field"],
+  ["Everywhere", [
+    ["/", "search or filter"],
+    ["g s", "sessions"],
+    ["g i", "inbox"],
+    ["g c", "commands"],
+    ["j", "next card"],
+    ["k", "previous card"],
+    ["o", "open or close the card"],
+    ["?", "this help"],
+    ["Esc", "close, or leave a field"],
+  ]],
+  ["On a request that is open", [
+    ["a", "approve it, once"],
+    ["d", "deny it: say why, then Enter"],
+    ["e", "edit, then approve"],
+  ]],
 ];
+
+/** @param {{keys: string, does: string}} props */
+const Key = ({ keys, does }) =>
+  html`<div><dt>${keys.split(" ").map((key) => html`<kbd>${key}</kbd> `)}</dt><dd>${does}</dd></div>`;
 
 export default function Help() {
   const dialog = useRef(/** @type {HTMLDialogElement | null} */ (null));
@@ -30,7 +42,10 @@ export default function Help() {
     onClick=${(/** @type {Event} */ event) => event.target === dialog.current && close()}>
     <div class="inside">
       <h2 id="help-title">Keys</h2>
-      <dl>${KEYS.map(([keys, does]) => html`<div><dt>${/** @type {string[]} */ (keys).map((key) => html`<kbd>${key}</kbd> `)}</dt><dd>${does}</dd></div>`)}</dl>
+      ${KEYS.map(([where, keys]) => html`<section key=${where}>
+        <h3>${where}</h3>
+        <dl>${keys.map(([key, does]) => html`<${Key} keys=${key} does=${does} />`)}</dl>
+      </section>`)}
       <button class="button" onClick=${close}>Close</button>
     </div>
   </dialog>`;
@@ -40,7 +55,8 @@ export default function Help() {
 
 /** @param {EventTarget | null} target */
 function writes(target) {
-  return target instanceof HTMLElement && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName));
+  if (!(target instanceof HTMLElement)) return false;
+  return target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName);
 }
 
 const CARD = "#main [data-card], #main [role=article]";

@@ -1,15 +1,20 @@
-// What waits for a person's answer, in all sessions. Nothing is decided by a key unless its card has the focus and shows
-// what is decided; the page's own keys walk from card to card. While somebody points at the list it keeps its order, so that no card moves under a hand.
+// What waits for a person's answer, in all sessions. Nothing is decided by a key unless its card has the focus and
+// shows what is decided; the page's own keys walk from card to card. While somebody points at the list it keeps its
+// order, so that no card moves under a hand.
 
 import { html, useEffect, useRef, useState } from "./parts.js";
 import PermissionCard, { answerOf, ofRow } from "./request.js";
 import { answered, get, inbox, told } from "./state.js";
 
-/** @typedef {{approval: string, session: string, entry: number, createdAt: number, expiresAt: number, state: string}} Row */
+/**
+ * @typedef {{approval: string, session: string, entry: number, createdAt: number, expiresAt: number,
+ *   state: string}} Row
+ */
 
 const MOMENT = 6000;
+const NEVER = Number.MAX_SAFE_INTEGER;
 const ORDERS = /** @type {Record<string, (one: Row, two: Row) => number>} */ ({
-  soonest: (one, two) => (one.expiresAt || Infinity) - (two.expiresAt || Infinity) || one.createdAt - two.createdAt || 0,
+  soonest: (one, two) => (one.expiresAt || NEVER) - (two.expiresAt || NEVER) || one.createdAt - two.createdAt,
   newest: (one, two) => two.createdAt - one.createdAt,
 });
 
@@ -71,12 +76,15 @@ function Item({ row, opened }) {
   }, [open]);
   const shown = { ...ofRow(row), ...entry, ...(row.state === "pending" ? {} : answerOf(row)) };
   return html`<li data-approval=${row.approval}>
-    <${PermissionCard} entry=${shown} session=${row.session} open=${open} known=${Boolean(entry)} failed=${failed} onOpen=${() => setOpen(!open)} />
+    <${PermissionCard} entry=${shown} session=${row.session} open=${open} known=${Boolean(entry)} failed=${failed}
+      onOpen=${() => setOpen(!open)} />
   </li>`;
 }
 
-/** Focus that a card took with it goes to the list, not to the next card: a key must not mean another call than before.
- * @param {{current: HTMLElement | null}} list @param {string[]} ids */
+/**
+ * Focus that a card took with it goes to the list, not to the next card: a key must not mean another call than before.
+ * @param {{current: HTMLElement | null}} list @param {string[]} ids
+ */
 function useFocusKept(list, ids) {
   const last = useRef("");
   useEffect(() => {
@@ -94,9 +102,23 @@ function Nothing() {
   return html`<div class="empty">
     <p class="large" aria-hidden="true">✓</p>
     <p><b>Nothing waits for you.</b></p>
-    <p class="dim">When an agent asks before it acts, in any session, the question appears here. Nothing runs before it is answered.</p>
+    <p class="dim">When an agent asks before it acts, in any session, the question appears here. Nothing runs before it
+      is answered.</p>
   </div>`;
 }
+
+const waiting = (/** @type {number} */ count) => (count === 1 ? "1 request waits" : `${count} requests wait`);
+
+const Keys = () =>
+  html`<p class="dim keys"><kbd>j</kbd> <kbd>k</kbd> move, <kbd>Enter</kbd> opens, then <kbd>a</kbd> approves,
+    ${" "}<kbd>d</kbd> denies, <kbd>e</kbd> edits</p>`;
+
+/** @param {{value: string, onChange: (value: string) => void}} props */
+const Order = ({ value, onChange }) =>
+  html`<label class="order dim">Order
+    <select class="field" value=${value} onChange=${(/** @type {any} */ event) => onChange(event.target.value)}>
+      <option value="soonest">soonest to expire</option><option value="newest">newest</option>
+    </select></label>`;
 
 export default function Inbox() {
   const [wanted, setWanted] = useState("soonest");
@@ -110,19 +132,14 @@ export default function Inbox() {
   return html`<section class="inbox column" aria-labelledby="inbox-title">
     <div class="bar">
       <h1 id="inbox-title">Inbox</h1>
-      <p class="dim" role="status">${rows.size === 1 ? "1 request waits" : rows.size ? `${rows.size} requests wait` : ""}</p>
-      ${all.size > 1
-        ? html`<label class="order dim">Order
-            <select class="field" value=${wanted} onChange=${(/** @type {any} */ event) => setWanted(event.target.value)}>
-              <option value="soonest">soonest to expire</option><option value="newest">newest</option>
-            </select></label>`
-        : ""}
+      <p class="dim" role="status">${rows.size ? waiting(rows.size) : ""}</p>
+      ${all.size > 1 ? html`<${Order} value=${wanted} onChange=${setWanted} />` : ""}
     </div>
-    ${all.size
-      ? html`<p class="dim keys"><kbd>j</kbd> <kbd>k</kbd> move, <kbd>Enter</kbd> opens, then <kbd>a</kbd> approves, <kbd>d</kbd> denies, <kbd>e</kbd> edits</p>`
-      : html`<${Nothing} />`}
-    <ol class="cards" ref=${list} tabindex="-1" aria-label="Requests" onPointerEnter=${() => setPointed(true)} onPointerLeave=${() => setPointed(false)}
-      onFocusIn=${(/** @type {FocusEvent} */ event) => (setFocused(true), onFocus(event))} onFocusOut=${() => setFocused(false)}>
+    ${all.size ? html`<${Keys} />` : html`<${Nothing} />`}
+    <ol class="cards" ref=${list} tabindex="-1" aria-label="Requests"
+      onPointerEnter=${() => setPointed(true)} onPointerLeave=${() => setPointed(false)}
+      onFocusIn=${(/** @type {FocusEvent} */ event) => (setFocused(true), onFocus(event))}
+      onFocusOut=${() => setFocused(false)}>
       ${ids.map((id) => html`<${Item} key=${id} row=${all.get(id)} opened=${all.size === 1} />`)}
     </ol>
   </section>`;

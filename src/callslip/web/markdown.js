@@ -1,255 +1,12 @@
-// Markdown that cannot do harm: text becomes a tree of a few known elements, and what is not understood stays text.
-// Links lead to http, https and mail only; pictures are shown as links. The work grows with the text and no faster.
+// Markdown that cannot do harm: the few elements that prose.js knows, and everything else as text. Pictures are shown
+// as links.
 
 import { inert } from "./ansi.js";
 import { html } from "./parts.js";
+import { parse } from "./prose.js";
 
-/** @typedef {string | {kind: "code" | "strong" | "em" | "del" | "link" | "break", inside?: Inline[], text?: string, href?: string}} Inline */
-/**
- * @typedef {{kind: "p" | "h" | "quote" | "code" | "list" | "table" | "rule", level?: number, rank?: number, ordered?: boolean, start?: number,
- *   language?: string, text?: string, inside?: Inline[], blocks?: Block[], items?: Block[][], rows?: Inline[][][]}} Block
- */
-
-const LONGEST = 200_000;
-const LONGEST_LINE = 20_000;
-const DEEPEST = 6;
-
-// Inline
-
-const MARKS = /** @type {[string, "strong" | "em" | "del"][]} */ ([["**", "strong"], ["__", "strong"], ["~~", "del"], ["*", "em"], ["_", "em"]]);
-const LINK = /!?\[([^\[\]\n]{0,500})\]\(\s*<?([^\s<>()]{1,2000}(?:\([^\s<>()]{0,500}\)[^\s<>()]{0,500})?)>?(?:\s+["'][^"'\n]{0,300}["'])?\s*\)/y;
-const BARE = /https?:\/\/[^\s<>"'`|*\[\]]{1,2000}/y;
-const SPECIAL = /[`*_~!\[<\\\n]|https?:\/\//g;
-const SAFE = /^(https?:\/\/[^\s]|mailto:[^\s])/i;
-
-/** An address that may be followed, or undefined. @param {string} address */
-export const safeLink = (address) => (SAFE.test(address) ? address : undefined);
-
-/**
- * Reads one run of text. `closed` remembers which marks have no end further on, so that nobody looks for it again.
- * @param {string} text @param {number} [depth] @returns {Inline[]}
- */
-export function inline(text, depth = 0) {
-  if (text.length > LONGEST_LINE || depth > DEEPEST) return [text];
-  /** @type {Inline[]} */
-  const found = [];
-  const closed = new Set();
-  let plain = "";
-  let at = 0;
-  const take = (/** @type {Inline} */ item, /** @type {number} */ length) => {
-    if (plain) found.push(plain);
-    plain = "";
-    found.push(item);
-    at += length;
-  };
-  while (at < text.length) {
-    SPECIAL.lastIndex = at;
-    const next = SPECIAL.exec(text)?.index ?? text.length;
-    plain += text.slice(at, next);
-    at = next;
-    if (at >= text.length) break;
-    const got = READERS[text[at]]?.(text, at, depth, closed);
-    if (got) take(got[0], got[1]);
-    else plain += text[at++];
-  }
-  if (plain) found.push(plain);
-  return found;
-}
-
-/** @typedef {(text: string, at: number, depth: number, closed: Set<string>) => [Inline, number] | undefined} Reader */
-
-/** @type {Reader} */
-function code(text, at, depth, closed) {
-  const ticks = /`+/y;
-  ticks.lastIndex = at;
-  const fence = ticks.exec(text)?.[0] ?? "`";
-  if (closed.has(fence)) return [fence, fence.length];
-  for (let end = text.indexOf(fence, at + fence.length); end >= 0; end = text.indexOf(fence, end + 1)) {
-    if (text[end + fence.length] === "`" || text[end - 1] === "`") continue;
-    const inside = text.slice(at + fence.length, end);
-    const padded = inside.startsWith(" ") && inside.endsWith(" ") && inside.trim();
-    return [{ kind: "code", text: padded ? inside.slice(1, -1) : inside }, end + fence.length - at];
-  }
-  closed.add(fence);
-  return [fence, fence.length];
-}
-
-/** @type {Reader} */
-function marked(text, at, depth, closed) {
-  for (const [mark, kind] of MARKS) {
-    if (!text.startsWith(mark, at) || closed.has(mark)) continue;
-    const from = at + mark.length;
-    const inWord = mark[0] === "_" && /\w/.test(text[at - 1] ?? "");
-    if (inWord || /\s/.test(text[from] ?? " ")) continue;
-    const end = closing(text, from, mark);
-    if (end < 0) closed.add(mark);
-    else return [{ kind, inside: inline(text.slice(from, end), depth + 1) }, end + mark.length - at];
-  }
-  return undefined;
-}
-
-/** @param {string} text @param {number} from @param {string} mark */
-function closing(text, from, mark) {
-  for (let end = text.indexOf(mark, from + 1); end >= 0; end = text.indexOf(mark, end + 1)) {
-    if (/\s/.test(text[end - 1])) continue;
-    if (mark.length === 1 && (text[end + 1] === mark || text[end - 1] === mark)) continue;
-    if (mark[0] === "_" && /\w/.test(text[end + mark.length] ?? "")) continue;
-    return end;
-  }
-  return -1;
-}
-
-/** @type {Reader} */
-function link(text, at, depth) {
-  LINK.lastIndex = at;
-  const found = LINK.exec(text);
-  const href = found && safeLink(found[2]);
-  if (!found || !href) return undefined;
-  return [{ kind: "link", href, inside: inline(found[1] || found[2], depth + 1) }, found[0].length];
-}
-
-/** @type {Reader} */
-function bare(text, at) {
-  BARE.lastIndex = at;
-  const found = BARE.exec(text)?.[0].replace(/[.,;:!?)\]]+$/, "");
-  return found ? [{ kind: "link", href: found, inside: [found] }, found.length] : undefined;
-}
-
-/** @type {Reader} */
-function angled(text, at) {
-  const found = /^<((?:https?:\/\/|mailto:)[^\s<>]{1,2000})>/.exec(text.slice(at, at + 2020));
-  return found ? [{ kind: "link", href: found[1], inside: [found[1]] }, found[0].length] : undefined;
-}
-
-/** @type {Record<string, Reader>} */
-const READERS = {
-  "`": code, "*": marked, _: marked, "~": marked, "[": link, "!": link, "<": angled, h: bare,
-  "\n": () => [{ kind: "break" }, 1],
-  "\\": (text, at) => (/[!-/:-@[-`{-~]/.test(text[at + 1] ?? "") ? [text[at + 1], 2] : undefined),
-};
-
-// Blocks
-
-const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^`]*)$/;
-const HEADING = /^ {0,3}(#{1,6})\s+(.*)$/;
-const ITEM = /^( {0,12})([-*+]|\d{1,9}[.)])(?:\s+(.*)|)$/;
-const RULE = /^ {0,3}([-*_])\s*(?:\1\s*){2,}$/;
-const DIVIDER = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
-
-/** A heading may end as it began. @param {string} text */
-function unhashed(text) {
-  const trimmed = text.trim();
-  let end = trimmed.length;
-  while (end > 0 && trimmed[end - 1] === "#") end--;
-  return end === trimmed.length || (end > 0 && trimmed[end - 1] !== " ") ? trimmed : trimmed.slice(0, end).trimEnd();
-}
-
-/** @param {string | undefined} line */
-const divides = (line = "") => line.length < 1000 && line.includes("-") && DIVIDER.test(line.trim());
-
-/** @param {string} line */
-const cells = (line) => line.trim().replace(/^\||(?<!\\)\|$/g, "").split(/(?<!\\)\|/).map((cell) => inline(cell.trim().replaceAll("\\|", "|")));
-
-/** The blocks of a text. @param {string} text @returns {Block[]} */
-export function parse(text) {
-  if (text.length > LONGEST) return [{ kind: "p", inside: [text] }];
-  return blocks(text.replaceAll("\r\n", "\n").split("\n"), 0);
-}
-
-/** @param {string[]} lines @param {number} depth @returns {Block[]} */
-function blocks(lines, depth) {
-  /** @type {Block[]} */
-  const made = [];
-  /** @type {string[]} */
-  let paragraph = [];
-  const flush = () => {
-    if (paragraph.length) made.push({ kind: "p", inside: inline(paragraph.join("\n")) });
-    paragraph = [];
-  };
-  for (let at = 0; at < lines.length; ) {
-    const got = lines[at].trim() ? block(lines, at, depth, paragraph.length > 0) : /** @type {[null, number]} */ ([null, at + 1]);
-    if (!got) paragraph.push(lines[at++]);
-    else {
-      flush();
-      if (got[0]) made.push(got[0]);
-      at = got[1];
-    }
-  }
-  flush();
-  return made;
-}
-
-/**
- * The block that begins here and the line after it; undefined for a line of a paragraph.
- * @param {string[]} lines @param {number} at @param {number} depth @param {boolean} within @returns {[Block, number] | undefined}
- */
-function block(lines, at, depth, within) {
-  const line = lines[at];
-  const fence = line.match(FENCE);
-  if (fence) return fenced(lines, at, fence[1], fence[2].trim());
-  const heading = line.match(HEADING);
-  if (heading) return [{ kind: "h", level: heading[1].length, inside: inline(unhashed(heading[2])) }, at + 1];
-  if (RULE.test(line)) return [{ kind: "rule" }, at + 1];
-  if (depth >= DEEPEST) return undefined;
-  if (/^ {0,3}>/.test(line)) return quoted(lines, at, depth);
-  const item = line.match(ITEM);
-  if (item && !(within && !item[3])) return listed(lines, at, depth, /\d/.test(item[2]));
-  if (line.includes("|") && divides(lines[at + 1])) return tabled(lines, at);
-  return undefined;
-}
-
-/** @param {string[]} lines @param {number} at @param {string} fence @param {string} language @returns {[Block, number]} */
-function fenced(lines, at, fence, language) {
-  let end = at + 1;
-  const closes = (/** @type {string} */ line) => line.trim().startsWith(fence) && !line.trim().replaceAll(fence[0], "");
-  while (end < lines.length && !closes(lines[end])) end++;
-  return [{ kind: "code", language, text: lines.slice(at + 1, end).join("\n") }, end + 1];
-}
-
-/** @param {string[]} lines @param {number} at @param {number} depth @returns {[Block, number]} */
-function quoted(lines, at, depth) {
-  let end = at;
-  while (end < lines.length && /^ {0,3}>/.test(lines[end])) end++;
-  return [{ kind: "quote", blocks: blocks(lines.slice(at, end).map((line) => line.replace(/^ {0,3}> ?/, "")), depth + 1) }, end];
-}
-
-/** @param {string[]} lines @param {number} at @param {number} depth @param {boolean} ordered @returns {[Block, number]} */
-function listed(lines, at, depth, ordered) {
-  const first = /** @type {RegExpMatchArray} */ (lines[at].match(ITEM));
-  const indent = first[1].length;
-  /** @type {string[][]} */
-  const items = [];
-  let end = at;
-  for (; end < lines.length; end++) {
-    const line = lines[end];
-    const item = line.match(ITEM);
-    if (item && item[1].length <= indent + 1 && item[1].length >= indent) {
-      if (/\d/.test(item[2]) !== ordered || RULE.test(line)) break;
-      items.push([item[3] ?? ""]);
-    } else if (!line.trim()) {
-      if (!/^\s+\S/.test(lines[end + 1] ?? "") && !sameList(lines[end + 1], indent, ordered)) break;
-      items[items.length - 1].push("");
-    } else if (/^\s/.test(line) && line.search(/\S/) > indent) items[items.length - 1].push(line.slice(Math.min(line.search(/\S/), indent + first[2].length + 1)));
-    else if (lines[end - 1]?.trim() && !item && !line.match(HEADING) && !line.match(FENCE)) items[items.length - 1].push(line);
-    else break;
-  }
-  return [{ kind: "list", ordered, start: ordered ? parseInt(first[2], 10) : undefined, items: items.map((item) => blocks(item, depth + 1)) }, end];
-}
-
-/** @param {string | undefined} line @param {number} indent @param {boolean} ordered */
-function sameList(line, indent, ordered) {
-  const item = line?.match(ITEM);
-  return !!item && item[1].length === indent && /\d/.test(item[2]) === ordered;
-}
-
-/** @param {string[]} lines @param {number} at @returns {[Block, number]} */
-function tabled(lines, at) {
-  let end = at + 2;
-  while (end < lines.length && lines[end].includes("|") && lines[end].trim()) end++;
-  return [{ kind: "table", rows: [lines[at], ...lines.slice(at + 2, end)].map(cells) }, end];
-}
-
-// Drawing
+/** @typedef {import("./prose.js").Inline} Inline */
+/** @typedef {import("./prose.js").Block} Block */
 
 /** @param {Inline[]} items @returns {any[]} */
 function drawInline(items) {
@@ -258,7 +15,9 @@ function drawInline(items) {
     if (item.kind === "break") return html`<br />`;
     if (item.kind === "code") return html`<code>${inert(item.text ?? "")}</code>`;
     const inside = drawInline(item.inside ?? []);
-    if (item.kind === "link") return html`<a href=${item.href} rel="noopener noreferrer nofollow" target="_blank">${inside}</a>`;
+    if (item.kind === "link") {
+      return html`<a href=${item.href} rel="noopener noreferrer nofollow" target="_blank">${inside}</a>`;
+    }
     return html`<${item.kind}>${inside}<//>`;
   });
 }
@@ -266,28 +25,47 @@ function drawInline(items) {
 /** @type {Record<Block["kind"], (block: Block) => any>} */
 const DRAW = {
   p: (block) => html`<p dir="auto">${drawInline(block.inside ?? [])}</p>`,
-  h: (block) => html`<${`h${block.rank ?? Math.min(6, (block.level ?? 1) + 1)}`} dir="auto">${drawInline(block.inside ?? [])}<//>`,
+  h: ({ level = 1, rank = Math.min(6, level + 1), inside = [] }) =>
+    html`<${`h${rank}`} dir="auto">${drawInline(inside)}<//>`,
   quote: (block) => html`<blockquote dir="auto">${(block.blocks ?? []).map(draw)}</blockquote>`,
-  code: (block) => html`<pre class="code" tabindex="0" data-language=${block.language || undefined}><code>${inert(block.text ?? "")}</code></pre>`,
-  list: (block) => html`<${block.ordered ? "ol" : "ul"} start=${block.start}>${(block.items ?? []).map((item) => html`<li dir="auto">${item.map(tight)}</li>`)}<//>`,
-  table: (block) => html`<div class="md-table" tabindex="0"><table><thead><tr>${(block.rows ?? [])[0].map((cell) => html`<th dir="auto">${drawInline(cell)}</th>`)}</tr></thead>
-    <tbody>${(block.rows ?? []).slice(1).map((row) => html`<tr>${row.map((cell) => html`<td dir="auto">${drawInline(cell)}</td>`)}</tr>`)}</tbody></table></div>`,
+  code: (block) => html`<pre class="code" tabindex="0"
+    data-language=${block.language || undefined}><code>${inert(block.text ?? "")}</code></pre>`,
+  list: (block) => html`<${block.ordered ? "ol" : "ul"} start=${block.start}>
+    ${(block.items ?? []).map((item) => html`<li dir="auto">${item.map(tight)}</li>`)}<//>`,
+  table: ({ rows: [head, ...rest] = [] }) => html`<div class="md-table" tabindex="0"><table>
+    <thead><tr>${head.map((cell) => html`<th dir="auto">${drawInline(cell)}</th>`)}</tr></thead>
+    <tbody>${rest.map((row) => html`<tr>
+      ${row.map((cell) => html`<td dir="auto">${drawInline(cell)}</td>`)}</tr>`)}</tbody>
+  </table></div>`,
   rule: () => html`<hr />`,
 };
 
 /** @param {Block} block */
 const draw = (block) => DRAW[block.kind](block);
-/** A paragraph that is the only one of an item needs no element. @param {Block} block @param {number} at @param {Block[]} all */
-const tight = (block, at, all) => (block.kind === "p" && at === 0 && !all.slice(1).some(({ kind }) => kind === "p") ? drawInline(block.inside ?? []) : draw(block));
+
+/**
+ * A paragraph that is the only one of an item needs no element.
+ * @param {Block} block @param {number} at @param {Block[]} all
+ */
+function tight(block, at, all) {
+  const alone = block.kind === "p" && at === 0 && !all.slice(1).some(({ kind }) => kind === "p");
+  return alone ? drawInline(block.inside ?? []) : draw(block);
+}
 
 /** A text's headings stand below those of the page, without a gap: its highest is the second. @param {Block[]} all */
 function ranked(all) {
   const levels = [...new Set(all.filter(({ kind }) => kind === "h").map(({ level }) => level ?? 1))].sort();
-  return all.map((block) => (block.kind === "h" ? { ...block, rank: Math.min(6, levels.indexOf(block.level ?? 1) + 2) } : block));
+  const rank = (/** @type {Block} */ { level = 1 }) => Math.min(6, levels.indexOf(level) + 2);
+  return all.map((block) => (block.kind === "h" ? { ...block, rank: rank(block) } : block));
 }
 
 /** @param {{text: string}} props */
 export const Markdown = ({ text }) => html`<div class="md">${ranked(parse(text)).map(draw)}</div>`;
 
-/** Whether a text is written in it: only then is it worth reading so. Comments in code are no headings. @param {string} text */
-export const isMarkdown = (text) => /^(#{1,6} \S.*\n\s*\n|```|\|.+\|\s*$)|\*\*\S|\]\(https?:/m.test(text.slice(0, 20_000)) && !/^\s*([{[<]|#!)/.test(text);
+/**
+ * Whether a text is written in it: only then is it worth reading so. Comments in code are no headings.
+ * @param {string} text
+ */
+export const isMarkdown = (text) =>
+  /^(#{1,6} \S.*\n\s*\n|```|\|.+\|\s*$)|\*\*\S|\]\(https?:/m.test(text.slice(0, 20_000)) &&
+  !/^\s*([{[<]|#!)/.test(text);

@@ -44,6 +44,8 @@ export class Naive {
     this.controller = new AbortController();
     /** @type {Card[]} */
     this.cards = [];
+    /** How far it has heard; it makes no use of that either. */
+    this.heard = -1;
   }
 
   /** It comes back after a lost line, too, and goes on with what is told from then on. */
@@ -59,9 +61,12 @@ export class Naive {
     const { seq } = await (await this.ask(`${this.place}?limit=1`, { signal })).json();
     const answer = await this.ask(`${this.place}/stream?format=events&after=${seq}`, { signal, cache: "no-store" });
     if (!answer.ok || !answer.body) throw new Error(`the server answered ${answer.status}`);
+    this.heard = seq;
     for await (const frame of frames(answer.body)) {
       if (!frame.data) continue;
-      this.cards = take(this.cards, JSON.parse(frame.data));
+      const event = JSON.parse(frame.data);
+      this.heard = event.seq;
+      this.cards = take(this.cards, event);
       this.onChange(this.cards);
     }
   }

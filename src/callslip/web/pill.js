@@ -40,8 +40,8 @@ export function Trouble() {
   if (lasting === "refused") return told.value.size || loaded.value ? html`<${Refused} />` : null;
   if (lasting !== "waiting") return null;
   return html`<div class="trouble" role="alert">
-    <p><strong>The server does not answer.</strong> What is shown is as it was; the page goes on by itself as soon as the
-    server is back. If it was stopped, start <code>callslip serve</code> again.</p>
+    <p><strong>The server does not answer.</strong> What is shown is as it was; the page goes on by itself as soon as
+      the server is back. If it was stopped, start <code>callslip serve</code> again.</p>
     <button class="button small" onClick=${tryNow}>Try now</button>
   </div>`;
 }
@@ -49,8 +49,8 @@ export function Trouble() {
 const BUT = {
   401: html`<p>Open the link that <code>callslip serve</code> printed when it started: it ends
     in <code>?token=…</code> and lets this browser in. Then come back here.</p>`,
-  403: html`<p>The token that this browser has does not open this. Ask whoever runs the server for one that does, or open
-    the link that <code>callslip serve</code> printed.</p>`,
+  403: html`<p>The token that this browser has does not open this. Ask whoever runs the server for one that does, or
+    open the link that <code>callslip serve</code> printed.</p>`,
 };
 
 /** Whoever has a token and no link: the server takes it out of the address at once, and gives a cookie for it. */
@@ -65,7 +65,7 @@ function Token() {
 /** The server knows us not, or not for this. */
 export function Refused() {
   const known = /** @type {Record<number, any>} */ (BUT)[code.value];
-  return html`<section class="notice bad" role="alert">
+  return html`<section class=${classes("notice", code.value !== 401 && "bad")} role="alert">
     <h1>${code.value === 401 ? "Say who you are" : "The server refused"}</h1>
     ${known ?? html`<p>It said: <span class="foreign" dir="auto">${problem.value}</span></p>`}
     ${code.value === 401 && html`<${Token} />`}

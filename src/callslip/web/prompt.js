@@ -7,15 +7,27 @@ import { get, info, past, post } from "./state.js";
 
 /** @typedef {{name: string, description: string, hint: string}} Offer */
 
+const NOBODY = "Nobody to talk to here";
 const PAST = "This is the session as it was. Go back to now to say something.";
+
+const KEYS_TOLD = html`<kbd>Enter</kbd> sends, <kbd>Shift</kbd> <kbd>Enter</kbd> begins a new line`;
+
+const sentence = (/** @type {string} */ text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 /** What an agent announced, as far as it can be offered. @param {any[]} announced @returns {Offer[]} */
 const offers = (announced) =>
   (announced ?? [])
     .filter((one) => one && typeof one.name === "string" && one.name)
-    .map((one) => ({ name: one.name.replace(/^\//, ""), description: String(one.description ?? ""), hint: String(one.input?.hint ?? "") }));
+    .map(({ name, description, input }) => ({
+      name: name.replace(/^\//, ""),
+      description: String(description ?? ""),
+      hint: String(input?.hint ?? ""),
+    }));
 
-/** The offers that fit what stands before the caret; null if it is no command. @param {Offer[]} all @param {string} before */
+/**
+ * The offers that fit what stands before the caret; null if it is no command.
+ * @param {Offer[]} all @param {string} before
+ */
 function fitting(all, before) {
   const typed = before.match(/^\/(\S*)$/)?.[1].toLowerCase();
   if (typed === undefined) return null;
@@ -47,13 +59,15 @@ function useAnswers(session) {
 function Completions({ id, found, at, onPick }) {
   const list = /** @type {{current: HTMLElement | null}} */ (useRef(null));
   useEffect(() => list.current?.children[at]?.scrollIntoView({ block: "nearest" }), [at]);
+  const item = (/** @type {Offer} */ offer, /** @type {number} */ number) =>
+    html`<li key=${offer.name} id=${`${id}-${number}`} role="option" aria-selected=${number === at ? "true" : "false"}
+      class=${classes(number === at && "chosen")}
+      onMouseDown=${(/** @type {Event} */ event) => (event.preventDefault(), onPick(offer))}>
+      <code class="foreign">/${inert(offer.name)}</code>
+      <span class="foreign" dir="auto">${inert(offer.description)}</span>
+    </li>`;
   return html`<ul id=${id} ref=${list} class="completions" role="listbox" aria-label="Commands of the agent">
-    ${found.map(
-      (offer, number) => html`<li key=${offer.name} id=${`${id}-${number}`} role="option" aria-selected=${number === at ? "true" : "false"}
-        class=${classes(number === at && "chosen")} onMouseDown=${(/** @type {Event} */ event) => (event.preventDefault(), onPick(offer))}>
-        <code class="foreign">/${inert(offer.name)}</code> <span class="foreign" dir="auto">${inert(offer.description)}</span>
-      </li>`,
-    )}
+    ${found.map(item)}
   </ul>`;
 }
 
@@ -131,15 +145,19 @@ export default function PromptBox({ session }) {
     <div class="box">
       <label class="unseen" for=${id}>Say something to the agent</label>
       <textarea id=${id} ref=${area} class="field" rows="1" dir="auto" value=${text} disabled=${off} autocomplete="off"
-        placeholder=${why ? "Nobody to talk to here" : all.length ? "Say something, or / for commands" : "Say something"}
+        placeholder=${why ? NOBODY : all.length ? "Say something, or /" : "Say something"}
         aria-autocomplete="list" aria-haspopup="listbox" aria-controls=${found.length ? `${id}-list` : undefined}
         aria-activedescendant=${found.length ? `${id}-list-${chosen}` : undefined} aria-describedby=${`${id}-told`}
-        onInput=${(/** @type {any} */ event) => typed(event.target)} onKeyDown=${onKey} onBlur=${() => setShut(true)}></textarea>
+        onInput=${(/** @type {any} */ event) => typed(event.target)} onKeyDown=${onKey}
+        onBlur=${() => setShut(true)}></textarea>
       ${info.value.turn && !off
-        ? html`<button type="button" class="button" disabled=${busy} onClick=${stop}><span aria-hidden="true">■</span> Stop</button>`
-        : !why && html`<button type="submit" class="button first" disabled=${off || busy || !text.trim()}>Send</button>`}
+        ? html`<button type="button" class="button" disabled=${busy} onClick=${stop}>
+            <span aria-hidden="true">■</span> Stop</button>`
+        : !why && html`<button class="button first" disabled=${off || busy || !text.trim()}>Send</button>`}
     </div>
-    <p id=${`${id}-told`} class="told dim">${why || (hint ? html`<code>${text.trim()}</code> takes: ${inert(hint)}` : off ? "" : html`<kbd>Enter</kbd> sends, <kbd>Shift</kbd> <kbd>Enter</kbd> begins a new line`)}</p>
+    <p id=${`${id}-told`} class="told dim">
+      ${sentence(why) || (hint ? html`<code>${text.trim()}</code> takes: ${inert(hint)}` : off ? "" : KEYS_TOLD)}
+    </p>
     <p class="wrong" role="alert">${wrong}</p>
     <p class="unseen" role="status">${found.length ? `${found.length} command${found.length === 1 ? "" : "s"}` : ""}</p>
   </form>`;

@@ -22,6 +22,7 @@ const ENDS = /** @type {Record<string, {glyph: string, word: string, is: string}
   superseded: { glyph: "↻", word: "asked anew further on", is: "cancelled" },
 });
 const SOON = 15_000;
+const SECOND = "Somebody else was first: your answer did not count.";
 
 /** @param {Request} entry */
 export const isPending = (entry) => (entry.state ?? "pending") === "pending";
@@ -58,7 +59,8 @@ function Countdown({ at }) {
   if (!at) return null;
   const left = until(at);
   const soon = at - Date.now() < SOON;
-  return html`<span class=${classes("countdown", soon && "soon")} role="timer" title=${`No answer means no, at ${timeOf(at)}`}>
+  const title = `No answer means no, at ${timeOf(at)}`;
+  return html`<span class=${classes("countdown", soon && "soon")} role="timer" title=${title}>
     ${left ? html`<span aria-hidden="true">◷</span> ${left} <span class="wide">left</span>` : "time is up"}
   </span>`;
 }
@@ -74,13 +76,21 @@ function Verdict({ entry }) {
   return html`<p class="verdict">
       <span class=${`state is-${end.is}`}><span aria-hidden="true">${end.glyph}</span> ${end.word}</span>
       ${entry.by ? html` by <b class="foreign" dir="auto">${inert(entry.by)}</b>` : ""}
-      ${time ? html` <time class="dim" datetime=${exactly(time)} title=${exactly(time)}>at ${timeOf(time)}, ${ago(time)}</time>` : ""}
-      ${option?.name ? html`<span class="dim">: </span><q class="foreign" dir="auto">${inert(String(option.name))}</q>` : ""}
-      ${entry.reason ? html`<span class="dim">. Reason: </span><q class="foreign" dir="auto">${inert(entry.reason)}</q>` : ""}
+      ${time ? html` <${Time} at=${time} />` : ""}
+      ${option?.name ? html`<span class="dim">: </span><${Quote} text=${String(option.name)} />` : ""}
+      ${entry.reason ? html`<span class="dim">. Reason: </span><${Quote} text=${entry.reason} />` : ""}
     </p>`;
 }
 
-const isKind = (/** @type {Option} */ option, /** @type {string} */ begin) => String(option.kind ?? "").startsWith(begin);
+/** @param {{at: number}} props */
+const Time = ({ at }) =>
+  html`<time class="dim" datetime=${exactly(at)} title=${exactly(at)}>at ${timeOf(at)}, ${ago(at)}</time>`;
+
+/** @param {{text: string}} props */
+const Quote = ({ text }) => html`<q class="foreign" dir="auto">${inert(text)}</q>`;
+
+/** @param {Option} option @param {string} begin */
+const isKind = (option, begin) => String(option.kind ?? "").startsWith(begin);
 
 /** Options by what they mean; those of a kind that nobody knows stand with the ones that allow, marked. */
 function sorted(/** @type {Option[]} */ options) {
@@ -103,23 +113,29 @@ function Ways({ id, options, busy, onAnswer, onEdit }) {
   if (!allows.length && !others.length) allows.push({ name: "Approve" });
   if (!denies.length) denies.push({ name: "Deny" });
   const deny = (/** @type {Option} */ option) => onAnswer({ decision: "deny", ...named(option), reason });
+  const allow = (/** @type {Option} */ option) => onAnswer({ decision: "approve", ...named(option) });
   const first = least(allows);
-  const button = (/** @type {Option} */ option, /** @type {string} */ way, /** @type {string} */ glyph, /** @type {() => void} */ act) =>
-    html`<button type="button" class=${classes("button", way, option === first && "first")} disabled=${busy} onClick=${act}
-      data-way=${option === first || option === denies[0] ? way : undefined}>
-      <span aria-hidden="true">${glyph}</span> <span class="foreign" dir="auto">${inert(String(option.name ?? option.optionId ?? ""))}</span>
+  const button = (/** @type {Option} */ option, way = "", glyph = "", /** @type {(option: Option) => void} */ act) =>
+    html`<button type="button" class=${classes("button", way, option === first && "first")} disabled=${busy}
+      data-way=${option === first || option === denies[0] ? way : undefined} onClick=${() => act(option)}>
+      <span aria-hidden="true">${glyph}</span>
+      <span class="foreign" dir="auto">${inert(String(option.name ?? option.optionId ?? ""))}</span>
     </button>`;
-  return html`<form class="answer" onSubmit=${(/** @type {Event} */ event) => (event.preventDefault(), deny(denies[0]))}>
+  const submit = (/** @type {Event} */ event) => (event.preventDefault(), deny(denies[0]));
+  return html`<form class="answer" onSubmit=${submit}>
     <div class="ways" role="group" aria-label="Allow">
-      ${allows.map((one) => button(one, "allow", "✓", () => onAnswer({ decision: "approve", ...named(one) })))}
-      ${others.map((one) => button(one, "other", "?", () => onAnswer({ decision: "approve", ...named(one) })))}
-      <button type="button" class="button" data-way="edit" disabled=${busy} onClick=${onEdit}><span aria-hidden="true">✎</span> Edit, then approve</button>
+      ${allows.map((one) => button(one, "allow", "✓", allow))}
+      ${others.map((one) => button(one, "other", "?", allow))}
+      <button type="button" class="button" data-way="edit" disabled=${busy} onClick=${onEdit}>
+        <span aria-hidden="true">✎</span> Edit, then approve
+      </button>
     </div>
     <div class="ways" role="group" aria-label="Deny">
-      ${denies.map((one) => button(one, "deny", "⊘", () => deny(one)))}
+      ${denies.map((one) => button(one, "deny", "⊘", deny))}
       <label class="unseen" for=${`${id}-reason`}>Reason to deny, which the model reads</label>
-      <input id=${`${id}-reason`} class="field reason" maxlength="2000" autocomplete="off" placeholder="Why not? The model reads this"
-        disabled=${busy} value=${reason} dir="auto" onInput=${(/** @type {any} */ event) => setReason(event.target.value)} />
+      <input id=${`${id}-reason`} class="field reason" maxlength="2000" autocomplete="off" dir="auto"
+        placeholder="Why not? The model reads this" disabled=${busy} value=${reason}
+        onInput=${(/** @type {any} */ event) => setReason(event.target.value)} />
     </div>
   </form>`;
 }
@@ -136,12 +152,48 @@ const press = (/** @type {HTMLElement} */ card, /** @type {string} */ way) =>
   /** @type {HTMLElement | null} */ (card.querySelector(`[data-way="${way}"]`))?.click();
 
 /**
- * `session` names where it was asked, for lists of many sessions. A card that is not `open` shows no arguments and takes
- * no answer: what was not looked at is not approved. `known` says that the arguments are there to be shown. One that is not
- * `live` is shown as it was, and cannot be answered in the past.
- * @param {{entry: Request, live?: boolean, session?: string, open?: boolean, known?: boolean, failed?: string, onOpen?: () => void}} props
+ * What stands above a request: what is asked, how long there is, by which tool, where and when.
+ * @param {{id: string, entry: Request, session: string, live: boolean, open: boolean, onOpen?: () => void}} props
  */
-export default function PermissionCard({ entry: given, live = true, session = "", open = true, known = true, failed = "", onOpen }) {
+function Head({ id, entry, session, live, open, onOpen }) {
+  const pending = isPending(entry);
+  const title = html`<span class="foreign" dir="auto">${inert(entry.description || entry.toolName || "A call")}</span>`;
+  return html`<header>
+    <h2 id=${`${id}-title`}>
+      ${pending
+        ? html`<span class="state"><span aria-hidden="true">${stateOf("awaiting_approval").glyph}</span>
+            <span class="unseen">May this run: </span></span>`
+        : ""}
+      ${onOpen
+        ? html`<button type="button" class="opener" aria-expanded=${open ? "true" : "false"}
+            onClick=${onOpen}>${title}</button>`
+        : title}
+    </h2>
+    ${pending && live ? html`<${Countdown} at=${entry.expiresAt} />` : ""}
+    <p class="about dim">
+      ${entry.toolName ? html`<code class="foreign">${inert(entry.toolName)}</code>` : ""}
+      ${session
+        ? html`<a class="foreign" dir="auto" ...${link(`/s/${encodeURIComponent(session)}#entry-${entry.id}`)}>
+            ${inert(session)}</a>`
+        : ""}
+      <time datetime=${exactly(entry.at)} title=${exactly(entry.at)}>asked ${ago(entry.at)}</time>
+    </p>
+  </header>`;
+}
+
+/** @param {{input: unknown}} props */
+const Asked = ({ input }) =>
+  html`<details class="hints"><summary>What was asked</summary><${Arguments} input=${input} /></details>`;
+
+/**
+ * `session` names where it was asked, for lists of many sessions. A card that is not `open` shows no arguments and
+ * takes no answer: what was not looked at is not approved. `known` says that the arguments are there to be shown. One
+ * that is not `live` is shown as it was, and cannot be answered in the past.
+ * @param {{entry: Request, live?: boolean, session?: string, open?: boolean, known?: boolean, failed?: string,
+ *   onOpen?: () => void}} props
+ */
+export default function PermissionCard(props) {
+  const { entry: given, live = true, session = "", open = true, known = true, failed = "", onOpen } = props;
   const [answered, setAnswered] = useState(/** @type {any} */ (null));
   const [busy, setBusy] = useState(false);
   const [wrong, setWrong] = useState("");
@@ -154,7 +206,8 @@ export default function PermissionCard({ entry: given, live = true, session = ""
   const pending = isPending(entry);
   const id = `request-${entry.requestId}`;
   useEffect(() => {
-    if (!pending && held.current) card.current?.focus(); // The button that had the focus is gone.
+    const lost = document.activeElement === document.body; // The button that had the focus is gone.
+    if (!pending && held.current && lost) card.current?.focus();
   }, [pending]);
 
   async function answer(/** @type {any} */ said) {
@@ -166,7 +219,7 @@ export default function PermissionCard({ entry: given, live = true, session = ""
     } catch (error) {
       const winner = /** @type {any} */ (error).told?.current;
       if (winner?.state && winner.state !== "pending") setAnswered(answerOf(winner));
-      setWrong(winner?.state ? "Somebody else was first: your answer did not count." : String(/** @type {any} */ (error).message));
+      setWrong(winner?.state ? SECOND : /** @type {Error} */ (error).message);
     } finally {
       setBusy(false);
     }
@@ -183,36 +236,27 @@ export default function PermissionCard({ entry: given, live = true, session = ""
     event.preventDefault();
   }
 
-  const title = inert(entry.description || entry.toolName || "A call");
-  return html`<article class=${classes("request", pending ? "is-awaiting_approval" : "answered", !open && "closed")} ref=${card}
-    tabindex="0" data-card=${onOpen ? "" : undefined} aria-labelledby=${`${id}-title`} aria-keyshortcuts=${pending && live ? "a d e" : undefined} onKeyDown=${onKey}>
-    <header>
-      <h2 id=${`${id}-title`}>
-        ${pending ? html`<span class="state"><span aria-hidden="true">${stateOf("awaiting_approval").glyph}</span><span class="unseen">May this run: </span></span>` : ""}
-        ${onOpen
-          ? html`<button type="button" class="opener" aria-expanded=${open ? "true" : "false"} onClick=${onOpen}><span class="foreign" dir="auto">${title}</span></button>`
-          : html`<span class="foreign" dir="auto">${title}</span>`}
-      </h2>
-      ${pending && live ? html`<${Countdown} at=${entry.expiresAt} />` : ""}
-      <p class="about dim">
-        ${entry.toolName ? html`<code class="foreign">${inert(entry.toolName)}</code>` : ""}
-        ${session ? html`<a class="foreign" dir="auto" ...${link(`/s/${encodeURIComponent(session)}#entry-${entry.id}`)}>${inert(session)}</a>` : ""}
-        <time datetime=${exactly(entry.at)} title=${exactly(entry.at)}>asked ${ago(entry.at)}</time>
-      </p>
-    </header>
+  const edit = () => (setEditing(true), setWrong(""));
+  const back = () => (setEditing(false), setWrong(""), card.current?.focus());
+  const answerable = open && known && pending && live;
+  const changing = answerable && editing;
+  return html`<article class=${classes("request", pending ? "is-awaiting_approval" : "answered", !open && "closed")}
+    ref=${card} tabindex="0" data-card=${onOpen ? "" : undefined} aria-labelledby=${`${id}-title`}
+    aria-keyshortcuts=${pending && live ? "a d e" : undefined} onKeyDown=${onKey}>
+    <${Head} id=${id} entry=${entry} session=${session} live=${live} open=${open} onOpen=${onOpen} />
     ${open && failed ? html`<p class="wrong" role="alert">The arguments could not be had: ${failed}</p>` : ""}
     ${open && !known && !failed ? html`<p class="dim">Asking for the arguments…</p>` : ""}
-    ${open && known && (pending || onOpen) && !(pending && live && editing) ? html`<${Arguments} input=${entry.rawInput} />` : ""}
-    ${open && known && pending && live && editing
+    ${open && known && (pending || onOpen) && !changing ? html`<${Arguments} input=${entry.rawInput} />` : ""}
+    ${changing
       ? html`<${EditForm} id=${id} input=${entry.rawInput} schema=${entry.schema} busy=${busy} wrong=${wrong}
-          onSend=${(/** @type {unknown} */ input) => answer({ decision: "edit", input })} onBack=${() => (setEditing(false), setWrong(""), card.current?.focus())} />`
+          onSend=${(/** @type {unknown} */ input) => answer({ decision: "edit", input })} onBack=${back} />`
       : ""}
-    ${open && known && pending && live && !editing
-      ? html`<${Ways} id=${id} options=${entry.options ?? []} busy=${busy} onAnswer=${answer} onEdit=${() => (setEditing(true), setWrong(""))} />`
+    ${answerable && !editing
+      ? html`<${Ways} id=${id} options=${entry.options ?? []} busy=${busy} onAnswer=${answer} onEdit=${edit} />`
       : ""}
-    ${!(pending && live && editing) ? html`<p class="wrong" role="alert">${wrong}</p>` : ""}
+    ${changing ? "" : html`<p class="wrong" role="alert">${wrong}</p>`}
     ${pending && !live ? html`<p class="dim">It had no answer yet at this point.</p>` : ""}
     <div role="status">${pending ? "" : html`<${Verdict} entry=${entry} />`}</div>
-    ${!pending && !onOpen ? html`<details class="hints"><summary>What was asked</summary><${Arguments} input=${entry.rawInput} /></details>` : ""}
+    ${!pending && !onOpen ? html`<${Asked} input=${entry.rawInput} />` : ""}
   </article>`;
 }

@@ -1,5 +1,5 @@
-// The rows of a timeline: which there are, and what a person did to them. A row that scrolls out of sight is not drawn, so
-// nothing of it may live in its component only.
+// The rows of a timeline: which there are, and what a person did to them. A row that scrolls out of sight is not
+// drawn, so nothing of it may live in its component only.
 
 import { computed, effect, signal } from "./parts.js";
 import { entryOf, hasOlder, loaded, name, older, order, past, seq, shown } from "./state.js";
@@ -42,18 +42,23 @@ export async function loadOlder() {
 // What there is to show
 
 /** @type {import("./parts.js").ReadonlySignal<Map<number, any>>} */
-const pastById = computed(() => new Map((past.value?.entries ?? []).map((/** @type {any} */ entry) => [entry.id, entry])));
+const pastById = computed(() => new Map((past.value?.entries ?? []).map((entry) => [entry.id, entry])));
 
 /** The ids of all entries that are here, in order. @type {import("./parts.js").ReadonlySignal<number[]>} */
-export const ids = computed(() => (past.value ? past.value.entries.map((/** @type {any} */ entry) => entry.id) : order.value));
+export const ids = computed(() => (past.value ? past.value.entries.map((entry) => entry.id) : order.value));
 
-/** An entry as it is shown, live or of the past; a component that asks is drawn again when it changes. @param {number} id @returns {any} */
+/**
+ * An entry as it is shown, live or of the past; a component that asks is drawn again when it changes.
+ * @param {number} id @returns {any}
+ */
 export const entryAt = (id) => (past.value ? pastById.value.get(id) : entryOf(id)?.value);
 
 /** An entry as it stands, for who only looks once. @param {number} id @returns {any} */
 export const peekAt = (id) => (past.peek() ? pastById.peek().get(id) : entryOf(id)?.peek());
 
-/** All that is shown, told anew a few times per second at most: enough for counts, filters and drawings of the whole. */
+/**
+ * All that is shown, told anew a few times per second at most: enough for counts, filters and drawings of the whole.
+ */
 export const slowly = signal(/** @type {any[]} */ ([]));
 
 /** @type {ReturnType<typeof setTimeout> | undefined} */

@@ -1,8 +1,8 @@
 // The session as it was after any past event: a slider over its events. What was then is asked of the server, which
 // folds the log to that event; the page works out nothing.
 
-import { Fragment, batch, computed, effect, html, signal } from "./parts.js";
-import { entryOf, get, name, now, order, past, seq } from "./state.js";
+import { Fragment, computed, effect, html, signal } from "./parts.js";
+import { entryOf, name, now, order, past, seq, showPast } from "./state.js";
 import { ago, exactly, timeOf } from "./time.js";
 
 const PAUSE = 90;
@@ -12,8 +12,6 @@ const MOST_MARKS = 80;
 /** Where the person wants to be, ahead of the server's answer; null is live. */
 const wish = signal(/** @type {number | null} */ (null));
 const trouble = signal("");
-/** The event after which the past is shown: when it was, and its type. */
-export const moment = signal({ seq: 0, at: 0, type: "" });
 /** The first event of which there is a log: retention may have removed older ones. */
 const first = signal(1);
 
@@ -49,7 +47,10 @@ function leave() {
 let soon;
 let asking = false;
 
-/** Go to an event: the last is live. While somebody drags, only where the thumb rests is asked for. @param {number} to */
+/**
+ * Go to an event: the last is live. While somebody drags, only where the thumb rests is asked for.
+ * @param {number} to
+ */
 export function seek(to) {
   clearTimeout(soon);
   trouble.value = "";
@@ -65,29 +66,17 @@ export function back() {
   now();
 }
 
-/** One question at a time; an answer to one that is no longer asked is left alone. */
+/** One question at a time: what was wished for meanwhile is asked for next. */
 async function ask() {
   if (asking) return;
   asking = true;
   try {
-    while (wish.value !== null && wish.value !== past.value?.seq) await askOnce(name.value, wish.value);
+    for (let told = -1; wish.value !== null && wish.value !== told; ) await showPast((told = wish.value));
   } catch (error) {
-    refused(/** @type {any} */ (error));
+    if (wish.value !== null) refused(/** @type {any} */ (error));
   } finally {
     asking = false;
   }
-}
-
-/** @param {string} session @param {number} at */
-async function askOnce(session, at) {
-  const path = `/v1/sessions/${encodeURIComponent(session)}`;
-  const [told, log] = await Promise.all([get(`${path}?format=entries&at=${at}`), get(`${path}?format=events&cursor=${at - 1}&limit=1`)]);
-  if (name.value !== session || wish.value !== at) return;
-  const { at: time = 0, type = "" } = log.events[0] ?? {};
-  batch(() => {
-    past.value = { seq: told.seq, entries: told.entries, info: told.info };
-    moment.value = { seq: told.seq, at: time, type };
-  });
 }
 
 /** @param {Error & {told?: {low?: number}}} error */
@@ -106,7 +95,8 @@ const at = computed(() => wish.value ?? past.value?.seq ?? seq.value);
 
 /** The start of a turn before or after where one is. @param {number} step */
 function turnFrom(step) {
-  const found = step < 0 ? turns.value.filter((one) => one < at.value).at(-1) : turns.value.find((one) => one > at.value);
+  const before = () => turns.value.filter((one) => one < at.value).at(-1);
+  const found = step < 0 ? before() : turns.value.find((one) => one > at.value);
   seek(found ?? (step < 0 ? first.value : seq.value));
 }
 
@@ -125,11 +115,14 @@ function key(event) {
   KEYS[event.key]();
 }
 
+/** @param {{currentTarget: HTMLInputElement}} event */
+const dragged = ({ currentTarget }) => seek(Number(currentTarget.value));
+
 /** The moment in words. */
 const said = computed(() => {
   if (at.value >= seq.value) return `live, event ${seq.value}`;
-  const there = past.value && moment.value.seq === at.value;
-  return `event ${at.value} of ${seq.value}${there ? `, ${moment.value.type}, ${timeOf(moment.value.at)}` : ""}`;
+  const there = past.value?.seq === at.value ? past.value : null;
+  return `event ${at.value} of ${seq.value}${there ? `, ${there.type}, ${timeOf(there.at)}` : ""}`;
 });
 
 /** The turns that are far enough apart to be told from each other. @param {number} width */
@@ -140,22 +133,24 @@ function marksOf(width) {
 
 function Marks() {
   const width = Math.max(1, seq.value - first.value);
+  const left = (/** @type {number} */ one) => ({ left: `${(100 * (one - first.value)) / width}%` });
   return html`<div class="scrub-marks" aria-hidden="true">
-    ${marksOf(width).map((one) => html`<span key=${one} class="scrub-mark" style=${{ left: `${(100 * (one - first.value)) / width}%` }}></span>`)}
+    ${marksOf(width).map((one) => html`<span key=${one} class="scrub-mark" style=${left(one)}></span>`)}
   </div>`;
 }
 
 /** @param {{label: string, sign: string, off: boolean, onClick: () => void}} props */
 const Step = ({ label, sign, off, onClick }) =>
-  html`<button type="button" class="button small plain scrub-step" aria-label=${label} title=${label} disabled=${off} onClick=${onClick}>${sign}</button>`;
+  html`<button type="button" class="button small plain scrub-step" aria-label=${label} title=${label} disabled=${off}
+    onClick=${onClick}>${sign}</button>`;
 
 function Banner() {
   const then = past.value;
   if (!then) return html`<div role="status" class="unseen"></div>`;
-  const time = moment.value.seq === then.seq ? moment.value.at : 0;
+  const time = exactly(then.at);
+  const when = time && html`${", at "}<time dateTime=${time} title=${time}>${timeOf(then.at)}</time> (${ago(then.at)})`;
   return html`<div class="scrub-past" role="status">
-    <p><strong>You see the past.</strong> This is the session after event ${then.seq} of ${seq.value}${time ? html`${", at "}<time
-      dateTime=${exactly(time)} title=${exactly(time)}>${timeOf(time)}</time> (${ago(time)})` : ""}.</p>
+    <p><strong>You see the past.</strong> This is the session after event ${then.seq} of ${seq.value}${when}.</p>
     <button type="button" class="button small first" onClick=${back}>Back to live</button>
   </div>`;
 }
@@ -172,8 +167,8 @@ export function Scrubber() {
       </div>
       <div class="scrub-line">
         <${Marks} />
-        <input class="scrub-range" type="range" min=${first.value} max=${seq.value} step="1" value=${at.value} aria-label="Event"
-          aria-valuetext=${said.value} onKeyDown=${key} onInput=${(/** @type {any} */ event) => seek(Number(event.currentTarget.value))} />
+        <input class="scrub-range" type="range" min=${first.value} max=${seq.value} step="1" value=${at.value}
+          aria-label="Event" aria-valuetext=${said.value} onKeyDown=${key} onInput=${dragged} />
       </div>
       <div class="scrub-steps">
         <${Step} label="One event on" sign="›" off=${live} onClick=${() => seek(at.value + 1)} />

@@ -36,8 +36,8 @@ const componentOf = (module, called) => module?.[called] ?? module?.default;
 // Facts
 
 const REASONS = /** @type {Record<string, string>} */ ({
-  end_turn: "finished", cancelled: "was cancelled", error: "ended with an error", eof: "broke off", max_tokens: "reached its limit of tokens",
-  max_turn_requests: "reached its limit of requests", refusal: "was refused",
+  end_turn: "finished", cancelled: "was cancelled", error: "ended with an error", eof: "broke off",
+  max_tokens: "reached its limit of tokens", max_turn_requests: "reached its limit of requests", refusal: "was refused",
 });
 
 /** How it stands with the session's turns. */
@@ -55,39 +55,53 @@ const facts = () => (past.value ? past.value.info : info.value);
 const counted = (noun, count) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
 
 function CallsFact() {
-  const calls = slowly.value.filter((entry) => entry?.type === "tool_call");
+  const calls = slowly.value.filter((entry) => entry.type === "tool_call");
   const failed = calls.filter((entry) => ["failed", "lost", "expired"].includes(entry.status)).length;
-  return html`<span>${counted("call", calls.length)}${failed > 0 && html`, <span class="bad">${failed} without success</span>`}</span>`;
+  const bad = failed > 0 && html`, <span class="bad">${failed} without success</span>`;
+  return html`<span>${counted("call", calls.length)}${bad}</span>`;
 }
 
 function Usage() {
   const usage = facts().usage;
   if (!usage || typeof usage.used !== "number") return null;
-  return html`<span>${usage.used.toLocaleString("en")}${usage.size ? ` of ${usage.size.toLocaleString("en")}` : ""} tokens</span>`;
+  const size = usage.size ? ` of ${usage.size.toLocaleString("en")}` : "";
+  return html`<span>${usage.used.toLocaleString("en")}${size} tokens</span>`;
 }
 
 function Labels() {
   const labels = facts().labels;
   if (!labels || typeof labels !== "object") return null;
-  const told = Array.isArray(labels) ? labels.map(String) : Object.entries(labels).map(([key, value]) => `${key}: ${typeof value === "string" ? value : JSON.stringify(value)}`);
-  return told.length ? html`<ul class="labels" aria-label="Labels">${told.map((label) => html`<li dir="auto">${inert(label)}</li>`)}</ul>` : null;
+  const named = () => Object.entries(labels).map(([key, value]) => `${key}: ${plain(value)}`);
+  const told = Array.isArray(labels) ? labels.map(String) : named();
+  if (!told.length) return null;
+  const each = told.map((label) => html`<li dir="auto">${inert(label)}</li>`);
+  return html`<ul class="labels" aria-label="Labels">${each}</ul>`;
 }
+
+/** @param {unknown} value */
+const plain = (value) => (typeof value === "string" ? value : JSON.stringify(value));
 
 function Title() {
   const title = facts().title;
-  return html`<h1 class="session-title" dir="auto">${inert(title || name.value)}</h1>
+  const called = inert(title || name.value);
+  return html`<h1 class="session-title" dir="auto" title=${called}>${called}</h1>
     ${title && title !== name.value && html`<code class="session-name" dir="auto">${inert(name.value)}</code>`}`;
 }
 
 /** @param {{view: string, onView: (view: string) => void}} props */
-const Views = ({ view, onView }) => html`<div class="views" role="group" aria-label="View">${["timeline", "waterfall"].map((each) => html`
-  <button type="button" class=${classes("button small", each === view && "chosen")} aria-pressed=${each === view} onClick=${() => onView(each)}>${each}</button>`)}</div>`;
+const Views = ({ view, onView }) => html`<div class="views" role="group" aria-label="View">
+  ${["timeline", "waterfall"].map((each) => html`<button type="button" aria-pressed=${each === view}
+    class=${classes("button small", each === view && "chosen")}
+    onClick=${() => onView(each)}>${each}</button>`)}</div>`;
+
+const Share = () => html`<a class="button small" title="One file that shows this session anywhere"
+  href=${address(`/v1/sessions/${encodeURIComponent(name.value)}?format=html`)}
+  download=${`${name.value}.html`}>share</a>`;
 
 /** @param {{view: string, onView: (view: string) => void}} props */
 const Head = ({ view, onView }) => html`<header class="session-head">
   <div class="session-names"><${Title} /></div>
-  <div class="session-tools"><${Views} view=${view} onView=${onView} />
-    <a class="button small" href=${address(`/v1/sessions/${encodeURIComponent(name.value)}?format=html`)} download=${`${name.value}.html`} title="One file that shows this session anywhere">share</a></div>
+  <div class="session-tools"><${Views} view=${view} onView=${onView} /><${Share} /></div>
   <p class="session-facts"><${TurnFact} /><${CallsFact} />
     ${facts().currentModeId && html`<span>mode <b dir="auto">${inert(facts().currentModeId)}</b></span>`}
     ${facts().currentModelId && html`<span>model <b dir="auto">${inert(facts().currentModelId)}</b></span>`}
@@ -104,13 +118,15 @@ function Notice() {
 
 /** The newest plan, for as long as something of it is left to do. */
 function PlanPanel() {
-  const plan = slowly.value.findLast((entry) => entry?.type === "plan");
+  const plan = slowly.value.findLast((entry) => entry.type === "plan");
   const steps = Array.isArray(plan?.entries) ? plan.entries : [];
   const choice = kept(0, "plan");
   if (!steps.length) return null;
   const open = choice.value ?? steps.some((/** @type {any} */ step) => step?.status !== "completed");
   return html`<section class="plan-panel" aria-label="Plan">
-    <button type="button" class="fold-head" aria-expanded=${open} onClick=${() => (choice.value = !open)}><span class="turn" aria-hidden="true">${open ? "▾" : "▸"}</span> <b>Plan</b> <span class="dim">${progressOf(steps)}</span></button>
+    <button type="button" class="fold-head" aria-expanded=${open} onClick=${() => (choice.value = !open)}>
+      <span class="turn" aria-hidden="true">${open ? "▾" : "▸"}</span> <b>Plan</b>${" "}
+      <span class="dim">${progressOf(steps)}</span></button>
     ${open && html`<${Steps} steps=${steps} />`}
   </section>`;
 }
@@ -139,7 +155,9 @@ export default function SessionView() {
     <${Head} view=${view} onView=${setView} />
     <${Bars} typed=${typed} onTyped=${setTyped} />
     <${PlanPanel} />
-    ${view === "waterfall" ? html`<${Falls} accept=${accept} onPick=${() => setView("timeline")} />` : html`<${Timeline} accept=${accept} />`}
+    ${view === "waterfall"
+      ? html`<${Falls} accept=${accept} onPick=${() => setView("timeline")} />`
+      : html`<${Timeline} accept=${accept} />`}
     <${Below} session=${session} />
   </div>`;
 }
@@ -149,7 +167,8 @@ function Bars({ typed, onTyped }) {
   const FilterBar = componentOf(filters(), "FilterBar");
   const Scrubber = componentOf(scrubber(), "Scrubber");
   if (!loaded.value) return null;
-  return html`${FilterBar && html`<${FilterBar} entries=${slowly.value} value=${typed} onChange=${onTyped} />`}${Scrubber && html`<${Scrubber} />`}`;
+  return html`${FilterBar && html`<${FilterBar} entries=${slowly.value} value=${typed} onChange=${onTyped} />`}
+    ${Scrubber && html`<${Scrubber} />`}`;
 }
 
 /** @param {{accept: ((entry: any) => boolean) | null, onPick: () => void}} props */
@@ -157,10 +176,10 @@ function Falls({ accept, onPick }) {
   const Waterfall = componentOf(waterfall(), "Waterfall");
   if (waterfall() === null) return html`<p class="nothing">The waterfall could not be loaded.</p>`;
   if (!Waterfall) return null;
-  const entries = slowly.value.filter((entry) => entry && (!accept || accept(entry)));
-  const pick = (/** @type {any} */ entry) => {
+  const entries = accept ? slowly.value.filter(accept) : slowly.value;
+  const pick = (/** @type {number} */ id) => {
     onPick();
-    go(`${location.pathname.slice(address("").length)}#entry-${entry?.id ?? entry}`, { replace: true });
+    go(`${location.pathname.slice(address("").length)}#entry-${id}`, { replace: true });
   };
   return html`<${Waterfall} entries=${entries} onPick=${pick} />`;
 }

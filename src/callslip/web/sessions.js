@@ -3,7 +3,7 @@
 import { inert } from "./ansi.js";
 import { Empty } from "./first.js";
 import { query } from "./header.js";
-import { classes, html, signal, useEffect, useMemo, useSignalEffect, useState } from "./parts.js";
+import { html, signal, useEffect, useMemo, useSignalEffect, useState } from "./parts.js";
 import { get, inbox, link, sessions, told } from "./state.js";
 import { stateOf } from "./states.js";
 import { ago, exactly } from "./time.js";
@@ -61,14 +61,16 @@ function Item({ row, asks, runs }) {
       <span class="what">
         <span class="name foreign" dir="auto">${inert(row.title || row.session)}</span>
         ${row.title && html`<code class="id foreign" dir="auto">${inert(row.session)}</code>`}
-        ${labelsOf(row).map(([key, value]) => html`<span class="label foreign" dir="auto">${inert(`${key}: ${value}`)}</span>`)}
+        ${labelsOf(row).map(([key, value]) => html`
+          <span class="label foreign" dir="auto">${inert(`${key}: ${value}`)}</span>`)}
       </span>
       <span class="how">
         ${asks > 0 && html`<span class="state is-awaiting_approval">? ${asks} to approve</span>`}
         ${runs > 0 && html`<span class="state is-running">● ${runs} open</span>`}
         ${row.turn && !runs && html`<span class="state is-running">● at work</span>`}
         <span class="calls">${row.calls ? many(row.calls, "call") : "no calls"}</span>
-        <time class="when" datetime=${exactly(row.updatedAt)} title=${exactly(row.updatedAt)}>${ago(row.updatedAt)}</time>
+        <time class="when" datetime=${exactly(row.updatedAt)}
+          title=${exactly(row.updatedAt)}>${ago(row.updatedAt)}</time>
       </span>
     </a>
   </li>`;
@@ -92,18 +94,29 @@ function useCalls(words) {
   return found;
 }
 
+/** @param {{row: Row}} props */
+function Call({ row }) {
+  const { glyph, word } = stateOf(row.state);
+  return html`<li>
+    <a class="session" data-card ...${link(`/s/${encodeURIComponent(row.session)}#entry-${row.entry}`)}>
+      <span class="what">
+        <span class=${`state is-${row.state}`}><span aria-hidden="true">${glyph}</span> ${word}</span>
+        <span class="name foreign" dir="auto">${inert(row.title || row.toolName || "call")}</span>
+        <code class="id">${row.call}</code>
+      </span>
+      <span class="how">
+        <span class="foreign" dir="auto">${inert(row.session)}</span>
+        <time class="when">${ago(row.createdAt)}</time>
+      </span>
+    </a>
+  </li>`;
+}
+
 /** @param {{calls: Row[]}} props */
 function Calls({ calls }) {
   return html`<section aria-labelledby="found-calls">
     <h2 id="found-calls" class="section">Calls</h2>
-    <ul class="panel">${calls.map((row) => {
-      const { glyph, word } = stateOf(row.state);
-      return html`<li key=${row.call}><a class="session" data-card ...${link(`/s/${encodeURIComponent(row.session)}#entry-${row.entry}`)}>
-        <span class="what"><span class=${`state is-${row.state}`}><span aria-hidden="true">${glyph}</span> ${word}</span>
-          <span class="name foreign" dir="auto">${inert(row.title || row.toolName || "call")}</span><code class="id">${row.call}</code></span>
-        <span class="how"><span class="foreign" dir="auto">${inert(row.session)}</span><time class="when">${ago(row.createdAt)}</time></span>
-      </a></li>`;
-    })}</ul>
+    <ul class="panel">${calls.map((row) => html`<${Call} key=${row.call} row=${row} />`)}</ul>
   </section>`;
 }
 
@@ -117,12 +130,20 @@ function useOlder() {
   return { ...more, load };
 }
 
+function NoneFits() {
+  return html`<p class="notice">
+    No session and no call has <b class="foreign" dir="auto">${query.value}</b> in its title, name, labels or id.${" "}
+    <button class="button small" onClick=${() => (query.value = "")}>Clear the search</button>
+  </p>`;
+}
+
 export default function SessionList() {
   useSignalEffect(() => void (sessions.value.size && countOpen()));
   const older = useOlder();
   const words = query.value.trim().toLowerCase();
   const rows = useMemo(() => {
-    const all = new Map([...older.rows.map((row) => /** @type {[string, Row]} */ ([row.session, row])), ...sessions.value]);
+    const all = new Map(older.rows.map((row) => [row.session, row]));
+    for (const [session, row] of sessions.value) all.set(session, row);
     return [...all.values()].sort((a, b) => b.updatedAt - a.updatedAt);
   }, [sessions.value, older.rows]);
   const found = words ? rows.filter((row) => fits(row, words.split(/\s+/))) : rows;
@@ -130,14 +151,20 @@ export default function SessionList() {
   const asks = waiting();
   if (!told.value.has("sessions")) return html`<p class="loading" role="status">Asking for the sessions…</p>`;
   if (!rows.length) return html`<${Empty} />`;
+  const item = (/** @type {Row} */ row) => {
+    const waits = asks.get(row.session) ?? 0;
+    const runs = (open.value.get(row.session) ?? 0) - waits;
+    return html`<${Item} key=${row.session} row=${row} asks=${waits} runs=${runs} />`;
+  };
   return html`<div class="column">
-    <div class="head"><h1>Sessions</h1><p class="dim" role="status">${words ? `${found.length} of ${rows.length} fit` : rows.length}</p></div>
-    ${found.length > 0 && html`<ul class=${classes("panel", "sessions")}>
-      ${found.map((row) => html`<${Item} key=${row.session} row=${row} asks=${asks.get(row.session) ?? 0} runs=${(open.value.get(row.session) ?? 0) - (asks.get(row.session) ?? 0)} />`)}
-    </ul>`}
+    <div class="head">
+      <h1>Sessions</h1>
+      <p class="dim" role="status">${words ? `${found.length} of ${rows.length} fit` : rows.length}</p>
+    </div>
+    ${found.length > 0 && html`<ul class="panel sessions">${found.map(item)}</ul>`}
     ${words && calls.length > 0 && html`<${Calls} calls=${calls} />`}
-    ${words && !found.length && !calls.length && html`<p class="notice">No session and no call has <b class="foreign" dir="auto">${query.value}</b> in its title, name, labels or id.
-      ${" "}<button class="button small" onClick=${() => (query.value = "")}>Clear the search</button></p>`}
-    ${rows.length >= TOLD && !older.done && html`<p class="more"><button class="button" onClick=${older.load}>Load older sessions</button></p>`}
+    ${words && !found.length && !calls.length && html`<${NoneFits} />`}
+    ${rows.length >= TOLD && !older.done && html`<p class="more">
+      <button class="button" onClick=${older.load}>Load older sessions</button></p>`}
   </div>`;
 }

@@ -1,5 +1,6 @@
-// What the page knows, as signals. It is what the server says: entries are put, set and appended to by its patches, and
-// nothing here decides what a call is. Components read; the few things that a person can do are the functions at the end.
+// What the page knows, as signals. It is what the server says: entries are put, set and appended to by its patches,
+// and nothing here decides what a call is. Components read; the few things that a person can do are the functions at
+// the end.
 
 import { apply } from "./callslip.js";
 import { batch, computed, signal } from "./parts.js";
@@ -14,7 +15,7 @@ export { address, go, link, picked, root, route } from "./route.js";
  * @typedef {import("./callslip.d.ts").Status} Status
  * @typedef {any} Row One row of a topic, as the API gives it.
  * @typedef {Record<string, any>} Info
- * @typedef {{seq: number, entries: Entry[], info: Info}} Past
+ * @typedef {{seq: number, at: number, type: string, entries: Entry[], info: Info}} Past After an event: what was then.
  */
 
 // What the server tells
@@ -60,7 +61,10 @@ export const hasOlder = signal(false);
 /** @type {Map<number, {value: Entry, peek(): Entry}>} */
 const entries = new Map();
 
-/** The signal of an entry; components that read it are drawn again when it changes, and no others. @param {number} id */
+/**
+ * The signal of an entry; components that read it are drawn again when it changes, and no others.
+ * @param {number} id
+ */
 export const entryOf = (id) => entries.get(id);
 
 /** All entries as they stand. Whoever calls this in a component depends on all of them. */
@@ -68,7 +72,7 @@ export const everything = computed(() =>
   order.value.map((id) => /** @type {{value: Entry}} */ (entries.get(id)).value),
 );
 
-/** While the scrubber shows the past: the seq it shows, and its entries; null when the page is live. */
+/** While a past moment is shown: that, and its entries (`showPast`); null when the page is live. */
 export const past = signal(/** @type {Past | null} */ (null));
 
 /** What is shown: of the past if there is one, else live. */
@@ -161,7 +165,7 @@ export function watch(/** @type {string} */ session) {
     info.value = {};
     seq.value = 0;
     loaded.value = missing.value = hasOlder.value = false;
-    past.value = null;
+    now();
   });
   begin();
 }
@@ -191,7 +195,8 @@ async function asked(path, options) {
   const answer = await fetch(root + path, options);
   const told = answer.status === 204 ? null : await answer.json().catch(() => null);
   if (answer.ok) return told;
-  throw Object.assign(new Error(told?.detail ?? `the server answered ${answer.status}`), { told, status: answer.status });
+  const why = told?.detail ?? `the server answered ${answer.status}`;
+  throw Object.assign(new Error(why), { told, status: answer.status });
 }
 
 /** @param {string} path */
@@ -210,14 +215,28 @@ export const decide = (approval, answer) => post(`/v1/approvals/${encodeURICompo
 /** @param {string} call */
 export const cancel = (call, reason = "") => post(`/v1/calls/${encodeURIComponent(call)}/cancel`, { reason });
 
-const place = () => `/v1/sessions/${encodeURIComponent(name.value)}?format=entries`;
+const place = () => `/v1/sessions/${encodeURIComponent(name.value)}`;
+
+/** How often somebody went to the past or came back: an answer to an older question is left alone. */
+let journeys = 0;
 
 /** The session as it stood after an event; `now()` goes back to live. @param {number} at */
 export async function showPast(at) {
-  const then = await get(`${place()}&at=${at}`);
-  past.value = { seq: then.seq, entries: then.entries, info: then.info };
+  const journey = ++journeys;
+  const [then, log] = await Promise.all([
+    get(`${place()}?format=entries&at=${at}`),
+    get(`${place()}?format=events&cursor=${at - 1}&limit=1`),
+  ]);
+  if (journey !== journeys) return;
+  const { at: time = 0, type = "" } = log.events[0] ?? {};
+  past.value = { seq: then.seq, at: time, type, entries: then.entries, info: then.info };
 }
-export const now = () => (past.value = null);
+
+/** Back to live. */
+export function now() {
+  journeys++;
+  past.value = null;
+}
 
 /** Load the entries before the oldest that is loaded. What changed them while they were on the way is made up for. */
 export async function older() {
@@ -225,7 +244,7 @@ export async function older() {
   if (meanwhile || !hasOlder.value) return;
   meanwhile = [];
   try {
-    const page = await get(`${place()}&limit=${NEWEST}&cursor=${order.value[0]}`);
+    const page = await get(`${place()}?format=entries&limit=${NEWEST}&cursor=${order.value[0]}`);
     if (session !== name.value) return;
     batch(() => {
       order.value = [...page.entries.filter(put).map((/** @type {Entry} */ entry) => entry.id), ...order.value];

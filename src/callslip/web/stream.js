@@ -1,5 +1,5 @@
-// One event stream for all tabs of a browser: a shared worker holds it (stream_worker.js) and tells each tab what is its
-// business. Where there are no shared workers the tab follows the server itself.
+// One event stream for all tabs of a browser: a shared worker holds it (stream_worker.js) and tells each tab what is
+// its business. Where there are no shared workers the tab follows the server itself.
 
 import { Callslip } from "./callslip.js";
 
@@ -115,7 +115,10 @@ function workerOf(url) {
   return shared;
 }
 
-/** The tab holds a lock as long as it lives; the worker, once told its name, gets it when the tab is gone. @param {MessagePort} port */
+/**
+ * The tab holds a lock as long as it lives; the worker, once told its name, gets it when the tab is gone.
+ * @param {MessagePort} port
+ */
 function sayAlive(port) {
   const lock = `callslip-tab-${Math.random().toString(36).slice(2)}`;
   navigator.locks?.request(lock, () => {

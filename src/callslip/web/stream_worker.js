@@ -1,5 +1,5 @@
-// Holds the one event stream of a browser for all its tabs: follows the sessions that any of them shows, tells each what
-// is its business, and tells a new tab at once what is known already.
+// Holds the one event stream of a browser for all its tabs: follows the sessions that any of them shows, tells each
+// what is its business, and tells a new tab at once what is known already.
 
 import { Callslip } from "./callslip.js";
 import { NEWEST, TOPICS } from "./stream.js";

@@ -14,7 +14,9 @@ import { STATES } from "./states.js";
  * @property {string} word The term as it was typed.
  * @property {(unit: Any[]) => boolean} holds Of a call with its requests, or of any other entry alone; not yet negated.
  */
-/** @typedef {((entry: Any, index?: number, among?: Any[]) => boolean) & {terms: Term[], marks: (text: string) => [number, number][]}} Filter */
+/**
+ * @typedef {((entry: Any, index?: number, among?: Any[]) => boolean) & {terms: Term[]}} Filter
+ */
 
 const OPEN = Object.keys(STATES).filter((state) => STATES[state].open);
 const UNITS = /** @type {Record<string, number>} */ ({ ms: 1, s: 1000, m: 60_000, min: 60_000, h: 3_600_000 });
@@ -28,12 +30,14 @@ const small = (value) => String(value ?? "").toLowerCase();
 
 /** @type {Record<string, (entry: Any) => unknown[]>} What the words after a field are compared with. */
 const FIELDS = {
-  tool: (entry) => (entry.type === "tool_call" ? [entry.toolName ?? "", entry.rawToolName ?? entry.toolName ?? ""] : [entry.toolName]),
+  tool: ({ type, toolName, rawToolName }) =>
+    type === "tool_call" ? [toolName ?? "", rawToolName ?? toolName ?? ""] : [toolName],
   status: (entry) => [entry.status, entry.type === "permission_request" ? (entry.state ?? "pending") : undefined],
   kind: (entry) => (entry.type === "tool_call" ? [entry.kind ?? ""] : []),
   type: (entry) => [entry.type, entry.role],
   turn: (entry) => [entry.turn ?? "", entry.turn?.replace(/^t(?=\d+$)/, "")],
-  id: (entry) => [entry.id, entry.callId, entry.callId?.replace(/^exec_/, ""), entry.toolCallId, entry.requestId, entry.messageId],
+  id: ({ id, callId, toolCallId, requestId, messageId }) =>
+    [id, callId, callId?.replace(/^exec_/, ""), toolCallId, requestId, messageId],
 };
 
 /** @type {Record<string, (value: string) => string[]>} Short words for several, or for a longer one. */
@@ -80,14 +84,19 @@ const valuesOf = (rest) => [...rest.matchAll(/"([^"]*)"?|([^,"]+)/gu)].map((foun
 
 /** @param {string} field @param {string[]} values @param {boolean} negated */
 function fieldTerm(field, values, negated) {
-  const tests = values.flatMap((value) => MEANT[field]?.(small(value)) ?? [small(value)]).map((value) => testOf(field, value));
+  const meant = values.flatMap((value) => MEANT[field]?.(small(value)) ?? [small(value)]);
+  const tests = meant.map((value) => testOf(field, value));
   const given = FIELDS[field];
-  /** @param {Any} entry */
-  const one = (entry) => given(entry).some((told) => told !== undefined && told !== null && tests.some((test) => test(small(told))));
+  const fits = (/** @type {unknown} */ told) =>
+    told !== undefined && told !== null && tests.some((test) => test(small(told)));
+  const one = (/** @type {Any} */ entry) => given(entry).some(fits);
   return { field, values, negated, holds: (/** @type {Any[]} */ unit) => unit.some(one) };
 }
 
-/** Equal, where a star stands for anything; of an id its beginning is enough. @param {string} field @param {string} value @returns {(told: string) => boolean} */
+/**
+ * Equal, where a star stands for anything; of an id its beginning is enough.
+ * @param {string} field @param {string} value @returns {(told: string) => boolean}
+ */
 function testOf(field, value) {
   if (field === "id" && !/^\d+$/u.test(value)) return (told) => told.startsWith(value);
   if (!value.includes("*")) return (told) => told === value;
@@ -101,7 +110,8 @@ const escaped = (text) => text.replace(/[\\^$.*+?()[\]{}|/]/gu, "\\$&");
 /** @param {string} text @param {boolean} negated */
 function textTerm(text, negated) {
   const wanted = text.toLowerCase();
-  return { field: "text", values: [text], negated, holds: (/** @type {Any[]} */ unit) => unit.some((entry) => textOf(entry).includes(wanted)) };
+  const holds = (/** @type {Any[]} */ unit) => unit.some((entry) => textOf(entry).includes(wanted));
+  return { field: "text", values: [text], negated, holds };
 }
 
 /** @param {string[]} time @param {() => number} now */
@@ -124,8 +134,8 @@ export function durationOf(entry, now) {
 // What of an entry can be found by text
 
 const SEARCHED = [
-  "content", "title", "toolName", "rawToolName", "callId", "toolCallId", "rawInput", "inputText", "output", "outputText",
-  "error", "reason", "description", "options", "by", "entries", "previousModeId", "newModeId",
+  "content", "title", "toolName", "rawToolName", "callId", "toolCallId", "rawInput", "inputText", "output",
+  "outputText", "error", "reason", "description", "options", "by", "entries", "previousModeId", "newModeId",
 ];
 /** An entry that changes is another object (state.js), so what was read once holds. @type {WeakMap<object, string>} */
 const known = new WeakMap();
@@ -141,7 +151,10 @@ export function textOf(entry) {
   return text;
 }
 
-/** Strings as they are read, not as JSON writes them: a quote or a line break in them is found as such. @param {any} value @returns {string} */
+/**
+ * Strings as they are read, not as JSON writes them: a quote or a line break in them is found as such.
+ * @param {any} value @returns {string}
+ */
 function plain(value) {
   if (typeof value === "string") return value;
   if (value === null || typeof value !== "object") return value === undefined || value === null ? "" : String(value);
@@ -151,13 +164,16 @@ function plain(value) {
 
 // Filters
 
-/** What was typed, with another word (or none) where a term stood. @param {string} typed @param {Term} term @param {string} [word] */
+/**
+ * What was typed, with another word (or none) where a term stood.
+ * @param {string} typed @param {Term} term @param {string} [word]
+ */
 export const replaced = (typed, term, word = "") =>
   [typed.slice(0, term.start).trimEnd(), word, typed.slice(term.end).trimStart()].filter(Boolean).join(" ");
 
 /**
- * A predicate over entries, with its terms and with where in a text something that was looked for stands. Given to
- * `entries.filter` it keeps a call's requests for approval with it (`filterEntries`); of an entry alone it knows only that.
+ * A predicate over entries, with its terms. Given to `entries.filter` it keeps a call's requests for approval with it
+ * (`filterEntries`); of an entry alone it knows only that.
  * @param {string} typed @param {() => number} [now] @returns {Filter}
  */
 export function parseFilter(typed, now = Date.now) {
@@ -169,35 +185,7 @@ export function parseFilter(typed, now = Date.now) {
     if (!left.has(among) || index === 0) left.set(among, keptOf(among, terms));
     return /** @type {Set<Any>} */ (left.get(among)).has(entry);
   };
-  return Object.assign(all, { terms, marks: (/** @type {string} */ text) => marksOf(text, terms) });
-}
-
-const MOST_MARKS = 500;
-
-/** Where the texts of the terms stand: [start, end] in UTF-16 units, in order, without overlap. @param {string} text @param {Term[]} terms */
-export function marksOf(text, terms) {
-  const looked = terms.filter((term) => term.field === "text" && !term.negated).map((term) => escaped(term.values[0]));
-  /** @type {[number, number][]} */
-  const found = [];
-  for (const pattern of looked) {
-    for (const { 0: match, index } of text.matchAll(new RegExp(pattern, "giu"))) {
-      found.push([index, index + match.length]);
-      if (found.length > MOST_MARKS) break;
-    }
-  }
-  return merged(found.sort((one, other) => one[0] - other[0]));
-}
-
-/** @param {[number, number][]} ranges */
-function merged(ranges) {
-  /** @type {[number, number][]} */
-  const out = [];
-  for (const [start, end] of ranges) {
-    const last = out.at(-1);
-    if (last && start <= last[1]) last[1] = Math.max(last[1], end);
-    else out.push([start, end]);
-  }
-  return out;
+  return Object.assign(all, { terms });
 }
 
 /**
@@ -210,7 +198,8 @@ export function unitsOf(entries) {
   for (const entry of entries) if (entry.type === "tool_call") calls.set(entry.callId, [entry]);
   const units = [];
   for (const entry of entries) {
-    const unit = entry.type === "tool_call" || entry.type === "permission_request" ? calls.get(entry.callId) : undefined;
+    const paired = entry.type === "tool_call" || entry.type === "permission_request";
+    const unit = paired ? calls.get(entry.callId) : undefined;
     if (entry.type === "tool_call") units.push(/** @type {Any[]} */ (unit));
     else if (unit) unit.push(entry);
     else units.push([entry]);

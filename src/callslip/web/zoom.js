@@ -1,4 +1,5 @@
-// Which part of a line of time is shown, and the ways to choose another: keys, the wheel with ctrl, a range drawn by hand.
+// Which part of a line of time is shown, and the ways to choose another: keys, the wheel with ctrl, a range drawn by
+// hand.
 
 import { placeOf, timeAt } from "./axis.js";
 import { useEffect, useRef, useState } from "./parts.js";
@@ -9,7 +10,10 @@ import { useEffect, useRef, useState } from "./parts.js";
 const LEAST = 5;
 const MARGIN = 0.01;
 
-/** The places that are shown: those of a range of time, or the whole line with a little room. @param {Axis} axis @param {Range | null} range */
+/**
+ * The places that are shown: those of a range of time, or the whole line with a little room.
+ * @param {Axis} axis @param {Range | null} range
+ */
 export function windowOf(axis, range) {
   if (!range) return { from: -axis.length * MARGIN, to: axis.length * (1 + 3 * MARGIN) };
   const from = placeOf(axis, range.from);
@@ -30,7 +34,10 @@ export function zoomed(axis, range, factor, share = 0.5, shift = 0) {
   return { from: timeAt(axis, from), to: timeAt(axis, from + width) };
 }
 
-/** A range, if anything of it is on the line: of the past there may be less. @param {Axis} axis @param {Range | null} range */
+/**
+ * A range, if anything of it is on the line: of the past there may be less.
+ * @param {Axis} axis @param {Range | null} range
+ */
 function onLine(axis, range) {
   const [first, last] = [axis.pieces[0], axis.pieces.at(-1)];
   return range && first && last && range.from < last.to && range.to > first.from ? range : null;
@@ -38,9 +45,10 @@ function onLine(axis, range) {
 
 /**
  * @param {Axis} axis
- * @param {{current: HTMLElement | null}} plot The element that events come to; what has the class `wf-track` in it is the line.
+ * @param {HTMLElement | null} element
+ * The element that events come to; what has the class `wf-track` in it is the line.
  */
-export function useZoom(axis, plot) {
+export function useZoom(axis, element) {
   const [wanted, setRange] = useState(/** @type {Range | null} */ (null));
   const range = onLine(axis, wanted);
   const [drawn, setDrawn] = useState(/** @type {Range | null} */ (null)); // as shares of the line, while it is drawn
@@ -52,7 +60,6 @@ export function useZoom(axis, plot) {
     setRange(zoomed(latest.current.axis, latest.current.range, factor, share, shift));
 
   useEffect(() => {
-    const element = plot.current;
     if (!element) return;
     const wheel = (/** @type {WheelEvent} */ event) => {
       if (!event.ctrlKey && !event.metaKey) return;
@@ -61,10 +68,9 @@ export function useZoom(axis, plot) {
     };
     element.addEventListener("wheel", wheel, { passive: false });
     return () => element.removeEventListener("wheel", wheel);
-  }, [plot.current]);
+  }, [element]);
 
   const press = (/** @type {PointerEvent} */ event) => {
-    const element = plot.current;
     moved.current = false;
     if (!element || event.button !== 0) return;
     const begin = event.clientX;
@@ -94,7 +100,10 @@ export function useZoom(axis, plot) {
 
 const ENDS = ["pointerup", "pointercancel"];
 
-/** How far along the line something on the screen is, from 0 to 1 within it. @param {HTMLElement} element @param {number} clientX */
+/**
+ * How far along the line something on the screen is, from 0 to 1 within it.
+ * @param {HTMLElement} element @param {number} clientX
+ */
 function shareOf(element, clientX) {
   const box = (element.querySelector(".wf-track") ?? element).getBoundingClientRect();
   return box.width ? (clientX - box.left) / box.width : 0;

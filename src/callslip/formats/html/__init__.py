@@ -1,1 +1,1 @@
-"""`html`: a session as one page that needs nothing else. It runs no script, and what a tool printed is only text."""
+"""`html`: a session as one file that needs nothing else. Nothing in it runs but the page itself; the rest is text."""

@@ -1,4 +1,7 @@
-"""A session as one page: a head that sums it up, and every entry in its order."""
+"""A session as one file: a head that sums it up, every entry in its order, and behind them what draws them anew.
+
+Without scripts the file is what stands here. Its own script shows the same snapshot with the page's own modules.
+"""
 
 from __future__ import annotations
 
@@ -22,29 +25,30 @@ from callslip.formats import Source, snapshot_of
 from callslip.formats.html import says
 from callslip.formats.html.blocks import attached, listed
 from callslip.formats.html.calls import STATES, call_card, request_card, state_css, state_words
-from callslip.formats.html.markup import NOTHING, Html, block, element, empty, fold, joined, lines, name, text
-from callslip.formats.html.style import POLICY, STYLE
+from callslip.formats.html.markup import NOTHING, Html, block, data, element, empty, fold, joined, lines, name, text
+from callslip.formats.html.page import embedded
 
 PLAN = {"completed": ("✓", "done"), "in_progress": ("●", "now"), "pending": ("○", "then")}
-FOOT = "Made with Callslip. Times are UTC. This page runs no script and loads nothing."
+FOOT = "Made with Callslip. Times are UTC. This page loads nothing; its script only draws what stands in it."
 
 
 def document(source: Source) -> bytes:
     """The page of a session, from its state, a snapshot of it, or its rendered entries."""
     snapshot = snapshot_of(source)
     title = snapshot.info.title or snapshot.session or "Session"
-    body = element("body", _header(snapshot, title), element("main", *_entries(snapshot.entries)), _footer())
+    shown = [_header(snapshot, title), element("main", *_entries(snapshot.entries)), _footer()]
+    body = element("body", *shown, data("session", codec.encode(snapshot)), embedded().modules)
     page = element("html", _head(title), body, lang="en")
     return f"<!DOCTYPE html>\n{page}\n".encode()
 
 
 def _head(title: str) -> Html:
-    policy = empty("meta", http_equiv="Content-Security-Policy", content=POLICY)
+    policy = empty("meta", http_equiv="Content-Security-Policy", content=embedded().policy)
     width = empty("meta", name="viewport", content="width=device-width, initial-scale=1")
     privacy = empty("meta", name="referrer", content="no-referrer")
     # Within a title there are no elements: only what is escaped may stand there.
     named = element("title", Html(_bare(title)))
-    return element("head", empty("meta", charset="utf-8"), policy, width, privacy, named, element("style", Html(STYLE)))
+    return element("head", empty("meta", charset="utf-8"), policy, width, privacy, named, embedded().head)
 
 
 def _bare(title: str) -> str:

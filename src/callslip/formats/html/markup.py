@@ -57,6 +57,12 @@ def empty(name: str, /, **attributes: str) -> Html:
     return Html(f"<{name}{told}>")
 
 
+def data(identity: str, json: bytes) -> Html:
+    """JSON for a script. What would mean something to whoever reads the file stands in it as an escape."""
+    inside = _ACTIVE.sub(lambda found: f"\\u{ord(found[0]):04x}", json.decode().replace("<", "\\u003c"))
+    return element("script", Html(inside), id=identity, type="application/json")
+
+
 def joined(parts: Iterable[Html], between: str = "") -> Html:
     """Several pieces, with a text of ours between them; those that are empty are left out."""
     return Html(escape(between).join(part for part in parts if part))

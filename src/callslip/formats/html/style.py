@@ -1,9 +1,9 @@
-"""How the page looks, light and dark. Every colour of text reaches a contrast of 4.5 on every ground it stands on."""
+"""How the file looks where no script runs, light and dark.
+
+Every colour of text reaches a contrast of 4.5 on every ground it stands on.
+"""
 
 from __future__ import annotations
-
-import base64
-import hashlib
 
 GROUNDS = ("page", "card", "code", "person")
 INKS = ("text", "quiet", "waiting", "asking", "running", "good", "bad", "gone")
@@ -46,6 +46,7 @@ DARK = {
 _RULES = """
 *{box-sizing:border-box}
 html{color-scheme:light dark;-webkit-text-size-adjust:100%}
+[data-waits] body>*{display:none}
 body{margin:0;background:var(--page);color:var(--text);
 font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif}
 body>*{max-width:50rem;margin:0 auto;padding:0 1.25rem}
@@ -119,10 +120,3 @@ def _palette(colours: dict[str, str]) -> str:
 
 
 STYLE = f"{_palette(LIGHT)}@media (prefers-color-scheme:dark){{{_palette(DARK)}}}" + _RULES.replace("\n", "")
-
-# The page allows this one style and nothing else.
-POLICY = (
-    "default-src 'none'; style-src 'sha256-"
-    + base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
-    + "'; base-uri 'none'; form-action 'none'"
-)
