@@ -16,17 +16,18 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 LONG = os.environ.get("CALLSLIP_LONG", "") not in ("", "0")
-EXAMPLES = 60
+EXAMPLES = 40
 
+# What changes nothing must not fail: chance has its place in `make chaos`.
 settings.register_profile(
     "short",
     max_examples=EXAMPLES,
     deadline=None,
-    derandomize=False,
+    derandomize=True,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("long", settings.get_profile("short"), max_examples=50 * EXAMPLES)
+settings.register_profile("long", settings.get_profile("short"), max_examples=75 * EXAMPLES, derandomize=False)
 settings.load_profile("long" if LONG else "short")
 
 # Where `make` puts what the JavaScript tests run on; plain `pytest` finds it too.

@@ -43,10 +43,10 @@ class Uvicorn(uvicorn.Server):
         await self.stopping.wait()
 
     async def stop(self, serving: asyncio.Task[None]) -> None:
-        """Break what is still connected: streams notice that, whatever else is cancelled."""
-        for connection in list(self.server_state.connections):
-            connection.transport.abort()
-        await asyncio.sleep(0)
+        """Let nobody in any more, then break what is connected: streams notice that, whatever else is cancelled."""
+        for listener in self.servers:
+            listener.close()
+        await self._break()
         if self.server_state.tasks:
             await asyncio.wait(list(self.server_state.tasks), timeout=1)
         for task in list(self.server_state.tasks):
@@ -55,6 +55,12 @@ class Uvicorn(uvicorn.Server):
         self.stopping.set()
         async with asyncio.timeout(PATIENCE):
             await serving
+
+    async def _break(self) -> None:
+        for _ in range(3):  # Who was let in just now is known to the loop first, to the server later.
+            await asyncio.sleep(0)
+            for connection in list(self.server_state.connections):
+                connection.transport.abort()
 
 
 def _listening(port: int) -> socket.socket:

@@ -169,8 +169,11 @@ def test_a_tool_is_known_by_its_own_name_and_by_its_servers(written: Any) -> Non
     """S2.5: the name may have been told before the request, as may everything else."""
     named = update(_meta={"claudeCode": {"toolName": "mcp__fs__Read"}}, title="Read it")
     bare = request({"toolCallId": "c1"})
-    for name in ("Read", "mcp__fs__*"):
+    for name in ("mcp__fs__Read", "mcp__fs__*"):
         assert chosen(written(rule(tool=name, title="Read it")), named, bare) == "a"
+        assert chosen(written(rule("deny", tool=name, title="Read it")), named, bare) == "r"
+    assert chosen(written(rule("deny", tool="Read")), named, bare) == "r"
+    assert chosen(written(rule(tool="Read")), named, bare) == "", "anybody's server may have a tool of that name"
     assert chosen(written(rule(tool="Read")), bare) == ""
 
 

@@ -7,8 +7,11 @@ nothing. One made by another version of the fold is ignored and made afresh. `re
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
+from callslip import codec
 from callslip import events as ev
 from callslip.board import Stream, TextKey
 from callslip.entries import AnyEntry, Entry, Info, Message, PermissionRequest, Thought, ToolCall
@@ -47,8 +50,8 @@ class Kept(msgspec.Struct, omit_defaults=True):
     proven: list[tuple[str, str, Proof]] = []
 
 
-_kept = msgspec.json.Decoder(Kept)
-read_entry = msgspec.json.Decoder(AnyEntry).decode
+_kept: Callable[[bytes], Kept] = codec.reader(Kept, "a checkpoint")
+read_entry: Callable[[bytes], AnyEntry] = codec.reader(AnyEntry, "an entry")
 encode = msgspec.json.encode
 
 
@@ -87,7 +90,7 @@ def keep(state: State) -> bytes:
 
 def resume(session: str, data: bytes, whole: dict[TextKey, str]) -> State:
     """A state to fold on from. Texts that are not given whole keep only their length: enough to append to them."""
-    kept = _kept.decode(data)
+    kept = _kept(data)
     state = State(session)
     state.seq, state.info = kept.seq, kept.info
     state.proven = {(source, kind): proof for source, kind, proof in kept.proven}
@@ -143,7 +146,7 @@ async def start(store: Store, name: str, at: Checkpoint | None, *, whole: bool) 
     if at is None:
         base = await store.base(name)
         return resume_base(name, base.state) if base else State(name)
-    kept = _kept.decode(at.state)
+    kept = _kept(at.state)
     wanted = {(text.entry, text.field) for text in kept.texts} if whole else _needs_whole(kept)
     texts = {key: await store.pieces(name, *key) for key in wanted}
     return resume(name, at.state, texts)
@@ -163,7 +166,7 @@ Before = dict[TextKey, tuple[int, int, int]]
 def _decoded(rows: list[tuple[int, bytes]]) -> list[Event]:
     try:
         return [parse_event(body) for _, body in rows]
-    except msgspec.ValidationError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return [decode_event(body) for _, body in rows]
 
 
@@ -253,7 +256,7 @@ class Base(msgspec.Struct):
     texts: list[tuple[int, str, str]]
 
 
-_base = msgspec.json.Decoder(Base)
+_base: Callable[[bytes], Base] = codec.reader(Base, "what retention left")
 
 
 def freeze(state: State) -> bytes:
@@ -265,7 +268,7 @@ def freeze(state: State) -> bytes:
 
 def resume_base(session: str, data: bytes) -> State:
     """The state that a base froze."""
-    base = _base.decode(data)
+    base = _base(data)
     return resume(session, bytes(base.kept), {(entry, field): text for entry, field, text in base.texts})
 
 

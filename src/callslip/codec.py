@@ -26,7 +26,7 @@ from uuid import UUID
 
 import msgspec
 
-from callslip.errors import Refused
+from callslip.errors import Damaged, Refused
 
 MAX_EVENT_BYTES = 16 * 2**20
 MAX_DEPTH = 128
@@ -54,6 +54,19 @@ _LONE = re.compile(rb"%b(?!%b)|(?<!%b)%b" % (_HIGH, _LOW, _HIGH, _LOW))
 def same(one: Any, other: Any) -> bool:
     """Whether two values are the same JSON. Python says so of 1, 1.0 and True as well."""
     return one == other and (isinstance(other, str) or encode(one) == encode(other))
+
+
+def reader(kind: Any, what: str) -> Callable[[bytes | str], Any]:
+    """Reads what this program wrote itself: if it cannot, the database is damaged."""
+    decode = msgspec.json.Decoder(kind).decode
+
+    def read(body: bytes | str) -> Any:
+        try:
+            return decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Damaged(f"{what} cannot be read: {error}") from error
+
+    return read
 
 
 def digest(data: bytes) -> str:

@@ -104,6 +104,10 @@ class NotADatabase(StoreError):
     """The file is not a Callslip database, or it is damaged."""
 
 
+class Damaged(StoreError):
+    """Something in the database cannot be read any more. `callslip verify` tells what is wrong with it."""
+
+
 class TooNew(StoreError):
     """A newer Callslip wrote this database and says that this version cannot read it."""
 

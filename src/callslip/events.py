@@ -12,6 +12,9 @@ from typing import Any, Literal, TypeAlias, cast
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from callslip import codec
+from callslip.errors import Damaged
+
 Verdict = Literal["applied", "duplicate", "late", "orphan", "illegal", "witness"]
 Chunks = Literal["auto", "delta", "cumulative", "dedupe"]
 Maybe: TypeAlias = str | UnsetType | None
@@ -350,6 +353,7 @@ def blob_of(event: Event) -> Blob | None:
     return event.blob if isinstance(event, CallEnd | Raw) else None
 
 
+_told = codec.reader(Any, "an event")
 _ENVELOPE = {"seq": int, "at": int, "source": str, "key": str}
 
 
@@ -357,12 +361,12 @@ def decode_event(body: bytes) -> Event:
     """A stored event. One of a kind or shape that only a newer version knows is kept whole, as `raw` (C11)."""
     try:
         return parse_event(body)
-    except msgspec.ValidationError:
-        found: Any = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        found = _told(body)
         told = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
         same = {name: told[name] for name in _ENVELOPE if type(told.get(name)) is _ENVELOPE[name]}
         if "seq" not in same:
-            raise
+            raise Damaged("an event cannot be read: it has no seq") from None
         return Raw(format="events", body=told, **same)
 
 

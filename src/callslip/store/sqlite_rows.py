@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import msgspec
 
+from callslip import codec
 from callslip.events import Event, blob_of, decode_event
 from callslip.lifecycle import ENDS
 from callslip.rows import ApprovalRow, CallRow, Carry, KeyRow, SessionRow, TokenRow
@@ -18,12 +20,13 @@ from callslip.store.unit import Unit
 SQL = statements("sqlite.sql")
 GROUPS = (64, 8, 1)
 REMEMBERED = 8192
-_carry = msgspec.json.Decoder(dict[str, Carry])
+_carry: Callable[[str], dict[str, Carry]] = codec.reader(dict[str, Carry], "a session")
+_options: Callable[[bytes], Any] = codec.reader(Any, "a request for approval")
 
 
 def session_row(row: tuple[Any, ...]) -> SessionRow:
     made = SessionRow(*row)
-    made.carry = _carry.decode(row[9]) if row[9] else {}
+    made.carry = _carry(row[9]) if row[9] else {}
     made.labels = _labels(row[13])
     return made
 
@@ -54,7 +57,7 @@ def _one_of(letter: str) -> str:
 
 def approval_row(row: tuple[Any, ...]) -> ApprovalRow:
     made = ApprovalRow(*row)
-    made.options = msgspec.json.decode(row[8])
+    made.options = _options(row[8])
     return made
 
 

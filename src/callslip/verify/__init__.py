@@ -16,7 +16,7 @@ from msgspec import structs
 
 from callslip import checkpoint
 from callslip import events as ev
-from callslip.errors import NotFound
+from callslip.errors import Damaged, NotFound
 from callslip.events import Blob, Event, blob_of, parse_event
 from callslip.fold import State
 from callslip.ledger import Ledger
@@ -96,8 +96,8 @@ class _Session:
             return
         try:
             self.state = checkpoint.resume_base(self.row.name, base.state)
-        except (msgspec.MsgspecError, LookupError, AssertionError) as error:
-            self.report.add("base", f"cannot be read: {error}")
+        except (Damaged, LookupError, AssertionError) as error:
+            self.report.add("base", str(error))
             return
         info = self.state.info
         self.derived.turn, self.derived.title = info.turn, info.title or ""

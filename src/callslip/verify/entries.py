@@ -8,6 +8,7 @@ import msgspec
 
 from callslip import checkpoint
 from callslip.entries import Entry, ToolCall
+from callslip.errors import Damaged
 from callslip.fold import VERSION, State
 from callslip.rows import SessionRow
 from callslip.store.protocol import Checkpoint, Store, Tally
@@ -60,8 +61,8 @@ class Entries:
         self._count += 1
         try:
             kept = checkpoint.read_entry(rows[0][1])
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            self._report.add("entry", f"{entry.id} cannot be read: {error}")
+        except Damaged as error:
+            self._report.add("entry", f"{entry.id}: {error}")
             return
         _put_aside(kept, self._kept_notes)
         _put_aside(entry, self._notes)

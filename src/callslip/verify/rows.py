@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import msgspec
-
 from callslip.entries import Entry, PermissionRequest, ToolCall
+from callslip.errors import Damaged
 from callslip.events import CallEvent
 from callslip.fold import State
 from callslip.lifecycle import ENDS
@@ -101,7 +100,7 @@ class Rows:
     async def _approval_of(self, entry: PermissionRequest) -> ApprovalRow:
         try:
             kept = await self._store.approval(entry.request_id)
-        except msgspec.MsgspecError:  # Told when it is compared.
+        except Damaged:  # Told when it is compared.
             kept = None
         return ApprovalRow(
             id=entry.request_id,
@@ -152,8 +151,8 @@ class Rows:
     async def _approval(self, row: ApprovalRow) -> None:
         try:
             kept = await self._store.approval(row.id)
-        except msgspec.MsgspecError as error:
-            self._report.add("approval", f"{row.id} cannot be read: {error}")
+        except Damaged as error:
+            self._report.add("approval", f"{row.id}: {error}")
             return
         if kept is None:
             self._report.add("approval", f"{row.id} is not stored")

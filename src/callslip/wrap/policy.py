@@ -14,6 +14,8 @@ A rule fits if each of its filters does; one without filters fits everything. A 
 Patterns must fit the whole text. `*` is any text, but in a path it ends at the next slash, and `**` does not.
 What was not told cannot allow: if a rule that would stop or ask may fit, and only for want of what it looks at is not
 known to, a later rule does not allow; the client is asked. A path counts as it is written and as links lead it.
+A tool of an MCP server is stopped by its own name or by the whole one, and allowed by the whole one alone: `Read` does
+not allow `mcp__fs__Read`, which anybody's server may offer.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ class Asked(msgspec.Struct, frozen=True):
     """What is known of a call that needs permission. Nothing is known by default, and nothing fits it then."""
 
     tools: tuple[str, ...] = ()
+    """The whole name first, then the one without its server's prefix."""
     kind: str = ""
     title: str = ""
     input: Any = None
@@ -71,8 +74,10 @@ class Policy(msgspec.Struct, frozen=True):
     def decide(self, asked: Asked) -> Rule | None:
         """The first rule that fits; none if it would allow what an earlier one might have stopped."""
         doubt = False
+        by_whole_name = msgspec.structs.replace(asked, tools=asked.tools[:1])
         for rule in self.rules:
-            found = _each(test(asked) for test in rule.tests)
+            known = by_whole_name if rule.action == "allow" else asked
+            found = _each(test(known) for test in rule.tests)
             if found:
                 return None if doubt and rule.action == "allow" else rule
             doubt = doubt or (found is None and rule.action != "allow")
