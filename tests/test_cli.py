@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import os
 import pty
@@ -14,7 +13,6 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import click
@@ -1145,19 +1143,3 @@ def test_lengths_of_time_are_read_and_said() -> None:
     assert [ago(at, 1000.0) for at in moments] == ["just now", "10 s ago", "in 1 min", "never"]
     assert [took(*pair) for pair in ((0, 5), (5, 0), (9, 5), (1, 13), (1, 1201))] == ["", "", "", "12 ms", "1.2 s"]
     assert [size(n) for n in (0, 999, 1000, 2_500_000)] == ["0 bytes", "999 bytes", "1.0 KB", "2.5 MB"]
-
-
-# Documents
-
-
-def generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_generated_documents_are_up_to_date() -> None:
-    """docs/cli.md and docs/lifecycle.md say what the code says; `make docs` makes it so."""
-    assert generator().stale() == []

@@ -106,7 +106,7 @@ export interface Options {
   token?: string;
   /** How many of a session's newest entries come at first. */
   limit?: number;
-  /** After how many ms without a sign of life the line is left and the server asked again; its heart beats every 15 s. */
+  /** After how many ms without a sign of life the line is left for a new one; a heart beats every 15 s. */
   patience?: number;
   /** "gone": a session is not there (any more); the others are followed on. */
   onChange?: (event: "snapshot" | "patches" | "topic" | "row" | "gone", told: any, client: Callslip) => void;

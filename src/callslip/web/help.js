@@ -111,7 +111,7 @@ let pressed = 0;
 export function onKey(event) {
   if (event.key === "Escape" && writes(event.target)) /** @type {HTMLElement} */ (event.target).blur();
   if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || writes(event.target)) return;
-  if (helping.value && event.key !== "?") return;
+  if (document.querySelector("dialog[open]") && event.key !== "?") return;
   const first = event.timeStamp - pressed < 1500 ? before : "";
   const does = DOES[first ? `${first} ${event.key}` : event.key] ?? DOES[event.key];
   before = event.key === "g" ? "g" : "";

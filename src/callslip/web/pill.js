@@ -46,6 +46,9 @@ export function Trouble() {
   </div>`;
 }
 
+/** What the server's way in leaves in the address of whoever brought a token that is none. */
+const WRONG = "#unknown-token";
+
 const BUT = {
   401: html`<p>Open the link that <code>callslip serve</code> printed when it started: it ends
     in <code>?token=…</code> and lets this browser in. Then come back here.</p>`,
@@ -67,6 +70,7 @@ export function Refused() {
   const known = /** @type {Record<number, any>} */ (BUT)[code.value];
   return html`<section class=${classes("notice", code.value !== 401 && "bad")} role="alert">
     <h1>${code.value === 401 ? "Say who you are" : "The server refused"}</h1>
+    ${code.value === 401 && location.hash === WRONG && html`<p>That token is not known, or not any more.</p>`}
     ${known ?? html`<p>It said: <span class="foreign" dir="auto">${problem.value}</span></p>`}
     ${code.value === 401 && html`<${Token} />`}
     <p><button class="button" onClick=${tryNow}>Try again</button></p>

@@ -3,7 +3,7 @@
 
 import { Heights } from "./heights.js";
 import { loadOlder, peekAt } from "./rows.js";
-import { hasOlder } from "./state.js";
+import { hasOlder, past } from "./state.js";
 
 const NEAR = 900;
 const END = 48;
@@ -29,7 +29,7 @@ export class Place {
     this.list = list;
     this.redraw = redraw;
     this.heights = new Heights(guess);
-    this.following = true;
+    this.following = !past.peek();
     /** @type {{id: number, top: number} | null} The row that must not move, and where it stands in the window. */
     this.anchor = null;
     /** The last row that was there when the person left the end. */

@@ -3,12 +3,9 @@
 
 import { inert } from "./ansi.js";
 import { classes, html, useEffect, useRef, useState } from "./parts.js";
-import { get, info, past, post } from "./state.js";
+import { get, info, post } from "./state.js";
 
 /** @typedef {{name: string, description: string, hint: string}} Offer */
-
-const NOBODY = "Nobody to talk to here";
-const PAST = "This is the session as it was. Go back to now to say something.";
 
 const KEYS_TOLD = html`<kbd>Enter</kbd> sends, <kbd>Shift</kbd> <kbd>Enter</kbd> begins a new line`;
 
@@ -83,8 +80,6 @@ export default function PromptBox({ session }) {
   const told = useAnswers(session);
   const all = offers(info.value.availableCommands);
   const found = (!shut && fitting(all, before)) || [];
-  const why = past.value ? PAST : told && !told.answers ? told.why : "";
-  const off = !told || Boolean(why);
   const place = `/v1/sessions/${encodeURIComponent(session)}/prompt`;
   const hint = all.find((one) => text.trimEnd() === `/${one.name}`)?.hint ?? "";
   const chosen = Math.min(at, found.length - 1);
@@ -118,7 +113,7 @@ export default function PromptBox({ session }) {
     }
   }
   const send = () => {
-    if (text.trim() && !busy && !off) attempt(() => post(place, { text }), () => (setText(""), setBefore("")));
+    if (text.trim() && !busy) attempt(() => post(place, { text }), () => (setText(""), setBefore("")));
   };
   const stop = () => attempt(() => post(`${place}/stop`, {}), () => {});
 
@@ -139,24 +134,26 @@ export default function PromptBox({ session }) {
     event.stopPropagation();
   }
 
+  if (!told) return null;
+  if (!told.answers) return html`<p class="dim">${sentence(told.why)}.</p>`;
   const id = "prompt";
   return html`<form class="prompt" onSubmit=${(/** @type {Event} */ event) => (event.preventDefault(), send())}>
     ${found.length ? html`<${Completions} id=${`${id}-list`} found=${found} at=${chosen} onPick=${pick} />` : ""}
     <div class="box">
       <label class="unseen" for=${id}>Say something to the agent</label>
-      <textarea id=${id} ref=${area} class="field" rows="1" dir="auto" value=${text} disabled=${off} autocomplete="off"
-        placeholder=${why ? NOBODY : all.length ? "Say something, or /" : "Say something"}
+      <textarea id=${id} ref=${area} class="field" rows="1" dir="auto" value=${text} autocomplete="off"
+        placeholder=${all.length ? "Say something, or /" : "Say something"}
         aria-autocomplete="list" aria-haspopup="listbox" aria-controls=${found.length ? `${id}-list` : undefined}
         aria-activedescendant=${found.length ? `${id}-list-${chosen}` : undefined} aria-describedby=${`${id}-told`}
         onInput=${(/** @type {any} */ event) => typed(event.target)} onKeyDown=${onKey}
         onBlur=${() => setShut(true)}></textarea>
-      ${info.value.turn && !off
+      ${info.value.turn
         ? html`<button type="button" class="button" disabled=${busy} onClick=${stop}>
             <span aria-hidden="true">■</span> Stop</button>`
-        : !why && html`<button class="button first" disabled=${off || busy || !text.trim()}>Send</button>`}
+        : html`<button class="button first" disabled=${busy || !text.trim()}>Send</button>`}
     </div>
     <p id=${`${id}-told`} class="told dim">
-      ${sentence(why) || (hint ? html`<code>${text.trim()}</code> takes: ${inert(hint)}` : off ? "" : KEYS_TOLD)}
+      ${hint ? html`<code>${text.trim()}</code> takes: ${inert(hint)}` : KEYS_TOLD}
     </p>
     <p class="wrong" role="alert">${wrong}</p>
     <p class="unseen" role="status">${found.length ? `${found.length} command${found.length === 1 ? "" : "s"}` : ""}</p>

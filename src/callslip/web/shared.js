@@ -34,12 +34,9 @@ function take({ session, seq: last, info, entries }) {
 /** @param {Snapshot} snapshot */
 export function show(snapshot) {
   const app = Object.assign(document.createElement("div"), { id: "app" });
-  const draw = () => render(html`<${Shared} />`, app);
   document.body.append(app);
-  draw();
-  take({ ...snapshot, entries: [] }); // Whoever comes to the past while nothing is there begins at its beginning.
-  draw();
   take(snapshot);
+  render(html`<${Shared} />`, app);
   for (const one of [...document.body.children]) if (one !== app) one.remove();
   addEventListener("keydown", (event) => KEYS.has(event.key) && onKey(event));
 }
