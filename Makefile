@@ -9,6 +9,8 @@ UV := $(if $(shell command -v uv 2>/dev/null),uv,.tools/bin/uv)
 UV_FILE := $(filter .tools/bin/uv,$(UV))
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
+# Tests wait for other processes now and then, so one more of them than there are processors.
+WORKERS = $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 1)")
 JS := $(wildcard tests/js/package.json tests/js/package-lock.json)
 JS_READY := $(if $(JS),.cache/npm/ready)
 SUITES := $(wildcard tests/conformance/package.json tests/conformance/package-lock.json)
@@ -37,7 +39,7 @@ demo: .venv/ready
 
 ## make test     every test, on all processors (ARGS="-k name" narrows it)
 test: .venv/ready $(PEERS)
-	@$(PYTEST) -n auto $(ARGS)
+	@$(PYTEST) -n $(WORKERS) $(ARGS)
 
 ## make check    lint, formatting, types, import directions, and that the docs tell the truth
 check: .venv/ready $(JS_READY)
@@ -60,7 +62,7 @@ docs: .venv/ready
 
 ## make chaos    property tests and fault tests at full length
 chaos: .venv/ready $(PEERS)
-	@CALLSLIP_LONG=1 $(PYTEST) -n auto -m "chaos or hypothesis" $(ARGS)
+	@CALLSLIP_LONG=1 $(PYTEST) -n $(WORKERS) -m "chaos or hypothesis" $(ARGS)
 
 ## make lock     resolves pyproject.toml into requirements.lock (ARGS=--upgrade for newer versions)
 lock: $(UV_FILE)

@@ -44,8 +44,9 @@ class Uvicorn(uvicorn.Server):
 
     async def stop(self, serving: asyncio.Task[None]) -> None:
         """Let nobody in any more, then break what is connected: streams notice that, whatever else is cancelled."""
-        for listener in self.servers:
-            listener.close()
+        loop = asyncio.get_running_loop()
+        for listening in [listening for server in self.servers for listening in server.sockets]:
+            loop.remove_reader(listening)  # Closed at once, asyncio would leave who was let in just now half open.
         await self._break()
         if self.server_state.tasks:
             await asyncio.wait(list(self.server_state.tasks), timeout=1)

@@ -8,6 +8,7 @@ import re
 import tokenize
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from tests.requirements import PARTS, REQUIREMENTS, Later
@@ -18,6 +19,7 @@ GROUPS = {"C": 13, "S0.": 9, "S1.": 8, "S2.": 15, "S3.": 12, "S4.": 10}
 IDS = [f"{group}{number}" for group, count in GROUPS.items() for number in range(1, count + 1)]
 
 
+@cache
 def names_in(path: Path) -> set[str]:
     """The names pytest would collect from a file: `test_x` and `TestX::test_x`."""
     found: set[str] = set()

@@ -231,7 +231,7 @@ def words(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 branches = st.recursive(st.booleans() | words(st.booleans()), words, max_leaves=6)
 
 
-@settings(max_examples=2000 if LONG else 120)
+@settings(max_examples=2000 if LONG else 60)
 @given(words(branches), st.fixed_dictionaries({"x": words(st.booleans()), "y/z": st.booleans()}), values)
 def test_the_answer_is_that_of_a_whole_validator(schema: dict[str, Any], defs: dict[str, Any], value: Any) -> None:
     """Whatever schema is made of these words, and whatever value."""

@@ -635,7 +635,7 @@ def test_fail_closed_stops_when_the_recorder_dies(path: str) -> None:
 POLICY = """
 [[rule]]
 action = "allow"
-tool = "Do"
+tool = "mcp__*__Do"
 input.command = "git status"
 
 [[rule]]
