@@ -97,7 +97,8 @@ def wrap(
 
     Patterns fit whole texts; * is any text, in a path up to the next slash, ** beyond it. An answer is the agent's own
     option for this once; with always = true, the one that it remembers. Rules believe what the agent says of its call;
-    where it does not say what a rule that denies or asks looks at, you are asked.
+    where it does not say what a rule that denies or asks looks at, you are asked. A tool of an MCP server is allowed
+    by its whole name (mcp__files__read) only.
 
     With --approvals callslip the client is not asked either: a request waits until `callslip approve` or `callslip
     deny` answers it, from any terminal, and the agent gets its own option that says so. Nobody's answer within 5

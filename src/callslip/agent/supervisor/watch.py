@@ -32,6 +32,7 @@ class Watch:
         self._said = b""
         self._host_gone = self._stop = self._command_over = self._interrupted = self._killed = self._given_up = False
         self._kill_at = 0.0
+        self._asked: set[int] = set()
         self._readiness = Readiness()
         self._turns: dict[int, Callable[[], None]] = {}
 
@@ -162,26 +163,28 @@ class Watch:
         """How long nothing need be done."""
         if not self._kill_at:
             return None
+        if not self._asked:
+            return AGAIN
         return max(AGAIN, self._kill_at - time.monotonic())
 
     def _press(self) -> None:
         """Ask everyone to end; when the time to do so is over, end them, again and again until there is nobody."""
         now = time.monotonic()
-        first = not self._kill_at
-        if first:
+        if not self._kill_at:
             self._interrupted = not self._command_over
             self._kill_at = now + self._request.grace
-        if first and self._request.grace > 0:
-            self._signal(signal.SIGTERM)
-            self._signal(signal.SIGCONT)  # Who is stopped could not answer.
-        elif now >= self._kill_at:
-            self._signal(signal.SIGKILL)
+        if now >= self._kill_at:
+            self._signal(self._groups(), signal.SIGKILL)
             self._killed = True
+        elif not self._asked:  # The kernel's lists may lack who is just being handed to another parent.
+            self._asked = self._groups()
+            self._signal(self._asked, signal.SIGTERM)
+            self._signal(self._asked, signal.SIGCONT)  # Who is stopped could not answer.
         self._given_up = now > self._kill_at + PATIENCE
 
-    def _signal(self, number: int) -> None:
+    def _signal(self, groups: set[int], number: int) -> None:
         """To all but the relay, which has to tell how the shell ended and goes by itself, if it was not stopped."""
-        descent.send(self._groups(), number)
+        descent.send(groups, number)
         if not self._command_over:
             descent.send_one(self._relay, signal.SIGCONT)
 
