@@ -65,6 +65,7 @@ def test_the_tour_shows_all_it_promises(tmp_path: Path) -> None:
         assert [call["status"] in ("queued", "running") for call in side_by_side] == [True, True]
         for title, state, told in ENDS:
             assert states(tab, title) == [state] and told in card(tab, title).inner_text(), title
+        assert card(tab, "cat notes/summary.txt").inner_text().count("No such file") == 1
         assert card(tab, "edit notes/tuesday.txt").locator(".diff-add").count() == 2
         assert "✓ approved by" in card(tab, "What was asked").inner_text()
         assert "5 of 5 done" in card(tab, "Plan").inner_text() and "two calls" in card(tab, "Thought").inner_text()

@@ -6,7 +6,7 @@ import { frames } from "./callslip.js";
 import { cliLine, Copy, curlLine, linkTo, short } from "./copy.js";
 import { JsonTree, oneLine } from "./jsontree.js";
 import { firstLine, Fold, Time } from "./message.js";
-import { errorText } from "./outcome.js";
+import { errorText, isPrinted } from "./outcome.js";
 import { Output, Preview } from "./output.js";
 import { classes, html, useEffect, useState } from "./parts.js";
 import { kept, slowly } from "./rows.js";
@@ -238,7 +238,8 @@ function Took({ entry, live }) {
 
 /** Why a call ended as it did, in a closed card. @param {{entry: any}} props */
 function Why({ entry }) {
-  const error = entry.error === undefined || entry.error === null ? "" : errorText(entry.error);
+  const told = entry.error !== undefined && entry.error !== null && !isPrinted(entry);
+  const error = told ? errorText(entry.error) : "";
   return [...new Set([error, entry.reason])].filter(Boolean).map((said) =>
     html`<p class=${classes("gist reason", said === error && "bad")} dir="auto">${firstLine(said, 300)}</p>`);
 }

@@ -71,7 +71,7 @@ export function partsOf(entry) {
   if (printed && !same(printed)) parts.push({ label: shown || result ? "Printed" : "Output", text: printed });
   if (shown) parts.push({ label: "Output", text: shown });
   else if (result) parts.push({ label: "Output", text: result, value });
-  if (entry.error !== undefined && plain(entry.error) !== result) {
+  if (entry.error !== undefined && plain(entry.error) !== result && !isPrinted(entry)) {
     parts.push({ label: "Error", text: errorText(entry.error), value: tree(entry.error) });
   }
   if (shown && result && ![result, unfenced(result)].some((text) => text.trim() === shown.trim())) {
@@ -82,6 +82,9 @@ export function partsOf(entry) {
   }
   return parts;
 }
+
+/** Whether its error is all that a call printed, and need not be said twice. @param {any} entry */
+export const isPrinted = (entry) => !!entry.outputText && errorText(entry.error).trim() === entry.outputText.trim();
 
 /** @param {any} error */
 export const errorText = (error) => (typeof error?.message === "string" ? error.message : plain(error));

@@ -135,7 +135,7 @@ export default function PromptBox({ session }) {
   }
 
   if (!told) return null;
-  if (!told.answers) return html`<p class="dim">${sentence(told.why)}.</p>`;
+  if (!told.answers) return html`<p class="alone dim">${sentence(told.why)}.</p>`;
   const id = "prompt";
   return html`<form class="prompt" onSubmit=${(/** @type {Event} */ event) => (event.preventDefault(), send())}>
     ${found.length ? html`<${Completions} id=${`${id}-list`} found=${found} at=${chosen} onPick=${pick} />` : ""}
