@@ -35,7 +35,7 @@ help:
 
 ## make demo     a small agent at work, to be watched
 demo: .venv/ready
-	@$(BIN)/callslip demo $(ARGS)
+	@$(BIN)/callslip demo $(ARGS) || [ $$? -eq 130 ]
 
 ## make test     every test, on all processors (ARGS="-k name" narrows it)
 test: .venv/ready $(PEERS)

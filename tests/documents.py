@@ -201,9 +201,10 @@ def run(text: str, folder: Path) -> list[str]:
     told = _shell([f"{step.command}\nprintf '\\n-- status %s --\\n' $?" for step in todo], folder)
     pieces = MARK.split(told)
     wrong: list[str] = []
+    known: dict[str, str] = {}
     for step, printed, status in zip_longest(todo, pieces[:-1:2], pieces[1::2]):
         printed = f"{printed or ''}\n".replace(port, PORT)
-        if status != "0" or not (step.expected is None or agrees(printed, step.expected.replace(port, PORT))):
+        if status != "0" or not (step.expected is None or agrees(printed, step.expected.replace(port, PORT), known)):
             wrong.append(f"{step.place}\nstatus {status}, printed:\n{printed}")
     return wrong
 
@@ -235,9 +236,10 @@ def _shell(lines: list[str], folder: Path) -> str:
             os.killpg(started.pid, signal.SIGTERM)  # What it left running: servers.
 
 
-# What differs from run to run, and what it becomes on both sides.
+ID = re.compile(r"\b(exec|appr|tok)_[0-9a-f]{12}")
+
+# What else differs from run to run, and what it becomes on both sides.
 DIFFERS = (
-    (r"\b(exec|appr|tok)_[0-9a-f]{12}", r"\1_ID"),
     (r"\bdemo-[0-9a-f]{4}\b", "demo-ID"),
     (r"\b1[0-9]{12}\b", "MOMENT"),
     (r"20[0-9]{2}-[0-9]{2}-[0-9]{2}(T[0-9:.]+Z)?|20[0-9]{6}-[0-9]{6}", "DAY"),
@@ -255,7 +257,26 @@ def same(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.strip().splitlines())
 
 
-def agrees(printed: str, expected: str) -> bool:
-    """Whether a program printed what a document says, ids and times apart. A line `...` stands for some left out."""
+def agrees(printed: str, expected: str, known: dict[str, str]) -> bool:
+    """Whether a program printed what a document says, ids and times apart. A line `...` stands for some left out.
+
+    Ids are others than the document shows, but equal where those are, and only there: `known` has what was printed for
+    each that it has shown so far.
+    """
+    groups: set[str] = set()
+
+    def printed_for(shown: re.Match[str]) -> str:
+        if shown[0] in known:
+            return known[shown[0]]
+        if shown[0] in groups:
+            return f"(?P={shown[0]})"
+        groups.add(shown[0])
+        return f"(?P<{shown[0]}>{ID.pattern})"
+
     lines = [re.escape(f"{line}\n") if line != "..." else r"(?:.*\n)*?" for line in same(expected).splitlines()]
-    return re.fullmatch("".join(lines), f"{same(printed)}\n" if printed.strip() else "") is not None
+    wanted = ID.sub(printed_for, "".join(lines))
+    found = re.fullmatch(wanted, f"{same(printed)}\n" if printed.strip() else "")
+    told = known | found.groupdict() if found else {}
+    fits = found is not None and len(set(told.values())) == len(told)
+    known.update(told if fits else {})
+    return fits

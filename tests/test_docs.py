@@ -109,8 +109,8 @@ def test_upgrading_is_written_down_in_its_order() -> None:
     text = (ROOT / "docs" / "upgrading.md").read_text("utf-8")
     places = [text.index(f"\n## {head}") for head in ("1. The server", "2. The readers", "3. Verify")]
     assert places == sorted(places)
-    shown = [block.body for block in blocks(text) if block.info == "console example"]
-    assert "callslip doctor" in shown[-1] and "callslip verify" in shown[-1]
+    shown = next(block.body for block in blocks(text[places[-1] :]) if block.info == "console example")
+    assert "callslip doctor" in shown and "callslip verify" in shown
 
 
 def test_every_document_is_in_the_index() -> None:
@@ -171,7 +171,17 @@ def test_what_an_example_prints_is_held_against_the_document(tmp_path: Path) -> 
     """Of a document's steps the one that prints something else is told, and no other."""
     (wrong,) = run(SAMPLE, tmp_path)
     assert wrong.startswith("line 24: cat a.txt\nstatus 0, printed:\nsaid 5 ms ago")
-    assert agrees("a\nb\nc\n", "a\n...\nc\n") and not agrees("a\nb\nc\n", "a\n...\nd\n") and not agrees("a", "")
+    assert agrees("a\nb\nc\n", "a\n...\nc\n", {}) and not agrees("a\nb\nc\n", "a\n...\nd\n", {})
+    assert not agrees("a", "", {})
+
+
+def test_ids_are_equal_where_a_document_shows_them_equal() -> None:
+    """One id in two places of a document is one when it is printed, in the same step or a later one; two are two."""
+    one, two, three = (f"exec_{digit * 12}" for digit in "123")
+    known: dict[str, str] = {}
+    assert agrees(f"{two} {two}", f"{one} {one}", known) and not agrees(f"{two} {three}", f"{one} {one}", {})
+    assert agrees(f"is {two}", f"is {one}", known) and not agrees(f"is {three}", f"is {one}", known)
+    assert agrees(f"{three}", f"{two}", known) and not agrees(f"{two}", f"{three}", known)
 
 
 def test_an_unknown_command_is_told_from_a_known_one() -> None:

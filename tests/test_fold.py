@@ -339,11 +339,12 @@ def test_an_answer_is_written_on_the_request(session: Session, answer: Any, stat
 
 
 def test_an_answer_may_bring_other_arguments(session: Session) -> None:
-    """RULE 6: approved with an edit, the call has the new arguments and the request keeps the old ones."""
+    """RULE 6: approved with an edit, the call has the new arguments and the request tells both."""
     asked(session)
     session.take(ev.ApprovalGranted(call="exec_1", approval="a1", input={"path": "/tmp"}))
     call, request = session.entries
     assert (call.raw_input, request.raw_input) == ({"path": "/tmp"}, {"path": "/"})
+    assert request.response_input == {"path": "/tmp"}
 
 
 def test_a_call_that_ends_otherwise_makes_its_request_moot(session: Session) -> None:

@@ -94,6 +94,7 @@ def test_other_arguments_are_approved_only_if_they_fit(desk: Server) -> None:
     editor.fill('{"amount": 99}')
     card.get_by_role("button", name="Approve with these").click()
     expect(card.locator(".verdict")).to_contain_text("✓ approved")
+    expect(card).to_contain_text("with other arguments: amount 99", use_inner_text=True)
     (call,) = (entry for entry in desk.entries("work") if entry["type"] == "tool_call")
     assert call["rawInput"] == {"amount": 99}
     tab.forgive("422", "400")

@@ -8,7 +8,7 @@ import re
 from collections.abc import Generator
 from pathlib import Path
 
-from playwright.sync_api import Locator
+from playwright.sync_api import Locator, expect
 
 from tests.browser import Row, Server, Tab, in_browser
 from tests.served import process
@@ -194,9 +194,11 @@ def test_break_it_breaks_the_naive_side_only(tmp_path: Path) -> None:
         tab.page.set_viewport_size({"width": 380, "height": 4000})
         assert tab.overflows() == [] and tab.axe() == []
         before = ours.rows()
+        tab.page.set_viewport_size({"width": 1280, "height": 800})
         tab.page.get_by_role("button", name="Refresh").click()
         tab.page.get_by_text("1 card is gone").wait_for()
         tab.until(lambda: ours.rows() == before, "the same calls")
         assert naive.rows() == [] and naive.tally() == "✗ 1 missing"
+        expect(tab.page.get_by_text("1 card is gone")).to_be_in_viewport()
         tab.forgive("the line is cut")
         tab.fine()

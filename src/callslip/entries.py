@@ -89,7 +89,10 @@ class ToolCall(Entry, tag="tool_call", kw_only=True):
 
 
 class PermissionRequest(Entry, tag="permission_request", kw_only=True):
-    """A request for approval, and its answer. `schema` is what edited arguments must fit. RULES 5, 6."""
+    """A request for approval, and its answer. `schema` is what edited arguments must fit. RULES 5, 6.
+
+    `response_input` is there if other arguments were approved than were asked for.
+    """
 
     request_id: str
     call_id: str
@@ -102,6 +105,7 @@ class PermissionRequest(Entry, tag="permission_request", kw_only=True):
     schema: Any = None
     expires_at: int = 0
     response_option: str | None = None
+    response_input: Any = None
     response_time: int = 0
     by: str = ""
     reason: str = ""

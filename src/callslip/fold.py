@@ -20,7 +20,7 @@ from callslip.entries import Append, Message, Meta, ModeChange, Patch, Plan, Tho
 from callslip.events import Event
 from callslip.text import SQUASH, Change, Text, merge, units
 
-VERSION = 2
+VERSION = 3
 """Raised whenever the same events would give other entries: stored checkpoints of another version are derived again."""
 
 Chunk = ev.MessageDelta | ev.ThoughtDelta

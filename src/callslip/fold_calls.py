@@ -214,6 +214,10 @@ def _answer(request: PermissionRequest, how: str, event: Event, out: Out) -> Non
         request.response_time = event.at
         request.by, request.reason = event.by, event.reason
         changed += ["response_option", "response_time", "by", "reason"]
+        edited = getattr(event, "input", UNSET)
+        if edited is not UNSET and not codec.same(request.raw_input, edited):
+            request.response_input = edited
+            changed.append("response_input")
     set_fields(request, changed, out)
 
 

@@ -114,7 +114,8 @@ def find_model(name: str, **options: Any) -> Model:
     try:
         return MODELS[maker](model, **options)
     except ImportError as error:
-        raise Refused("model", f'{maker} needs its SDK: pip install "callslip[agent]"') from error
+        install = 'pip install "callslip[agent]", in a clone ".[agent]"'
+        raise Refused("model", f"{maker} needs its SDK: {install}") from error
     except Exception as error:  # Each SDK has its own way to say that there is no key.
         raise Refused("model", f"{maker}: {error}") from error
 

@@ -41,7 +41,7 @@ def mcp(session: str | None) -> int:
     try:
         import mcp as _sdk  # noqa: F401  # pyright: ignore[reportUnusedImport]
     except ModuleNotFoundError:
-        raise StoreError("MCP needs the package `mcp`: pip install 'callslip[mcp]'") from None
+        raise StoreError('MCP needs the package `mcp`: pip install "callslip[mcp]", in a clone ".[mcp]"') from None
     from callslip.intake import session_name
 
     # The SDK reads stdin in a thread that no exception reaches. Nothing lives by this process, so it may just die.

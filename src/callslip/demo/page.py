@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import shlex
 import socket
 from collections.abc import AsyncGenerator, Coroutine
 from functools import partial
@@ -56,6 +57,7 @@ class Where(serving.Where):
         else:
             output.write_text(f"the demo is at {self.page}\n")
         output.say("commands run in a scratch folder that is removed at the end; Ctrl-C ends the demo")
+        output.say(f"from another terminal: export CALLSLIP_DB={shlex.quote(self.place.path)}")
         if self._opens:
             browser.open_page(self.page, self._folder)
 

@@ -17,7 +17,7 @@ That was it. Your turn:
 - ask `What's the weather in Paris?` or `What time is it in Tokyo and what's the weather there?`
 - write `$` and a command, such as `$ ls -l notes`: it runs in a scratch folder, once you approve it
 - reload the page, at any moment: it looks the same
-- press the buttons of **Break it**, and compare
+- scroll up to **Break it**, press its buttons, and compare
 
 No model is at work here; `/tour` plays this again.
 """

@@ -3,7 +3,7 @@
 import { inert } from "./ansi.js";
 import Header from "./header.js";
 import Help, { onKey } from "./help.js";
-import { html, lazily, render, useEffect, useRef } from "./parts.js";
+import { effect, html, lazily, render, untracked, useEffect, useRef } from "./parts.js";
 import { Refused, Trouble } from "./pill.js";
 import { info, link, loaded, missing, name, picked, route, status, told, watch } from "./state.js";
 
@@ -78,7 +78,6 @@ function useArrival(/** @type {string} */ place) {
 function App() {
   const { view, session = "" } = route.value;
   const title = TITLES[view]();
-  useEffect(() => watch(session), [session]);
   useArrival(`${view} ${session}`);
   useEffect(() => {
     document.title = `${title} · Callslip`;
@@ -93,5 +92,9 @@ function App() {
     <${Help} />`;
 }
 
-watch(route.value.session ?? "");
+// What is followed changes with the address, before anything of the new view is drawn.
+effect(() => {
+  const { session = "" } = route.value;
+  untracked(() => watch(session));
+});
 render(html`<${App} />`, document.getElementById("app"));

@@ -4,8 +4,8 @@
 import { Callslip } from "./callslip.js";
 import { FAULTS, refreshed } from "./faults.js";
 import { Naive } from "./naive.js";
-import { classes, html, signal, useEffect, useRef } from "./parts.js";
-import { address, cancel, get, info, post, root } from "./state.js";
+import { classes, html, signal, useEffect } from "./parts.js";
+import { address, cancel, get, info, loaded, post, root } from "./state.js";
 import { stateOf } from "./states.js";
 
 /**
@@ -134,10 +134,14 @@ function refresh() {
 /** A new session, in which nothing has gone wrong yet. @param {string} first */
 async function startOver(first) {
   const session = `${first}-${Date.now().toString(36)}`;
-  await post(`${place(session)}/events`, [{ type: "session.info", title: "Break it" }]);
-  remember({ session });
-  told.value = "";
-  enter(session);
+  try {
+    await post(`${place(session)}/events`, [{ type: "session.info", title: "Break it" }]);
+    remember({ session });
+    told.value = "";
+    enter(session);
+  } catch (error) {
+    told.value = `That did not work: ${/** @type {Error} */ (error).message}`;
+  }
 }
 
 // What is shown
@@ -246,6 +250,11 @@ function Panel({ first }) {
     </div>`;
 }
 
+/** Whether this page was loaded anew by the button, whose effect is then to be seen. */
+const refreshing = recall().gone !== undefined;
+/** In ms: by then the timeline, which opens at its end, has come to rest. */
+const SETTLED = 100;
+
 const unfolded = signal(Boolean(recall().open));
 
 /** @param {boolean} open */
@@ -256,12 +265,11 @@ function fold(open) {
 
 /** @param {{first: string}} props */
 function Folded({ first }) {
-  const box = useRef(/** @type {HTMLDetailsElement | null} */ (null));
   useEffect(() => {
-    if (recall().gone !== undefined) box.current?.scrollIntoView({ block: "nearest" });
-  }, []);
+    if (refreshing && loaded.value) setTimeout(() => scrollTo(0, 0), SETTLED);
+  }, [loaded.value]);
   return html`
-    <details class="break-it" ref=${box} open=${unfolded.value}
+    <details class="break-it" open=${unfolded.value}
       onToggle=${(/** @type {any} */ event) => fold(event.target.open)}>
       <summary><h2>Break it</h2>
         <span>Duplicate, reorder, delay, kill, cut: and see which side still tells the truth</span></summary>

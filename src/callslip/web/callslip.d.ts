@@ -66,6 +66,8 @@ export interface PermissionRequest extends Common {
   schema?: unknown;
   expiresAt?: number;
   responseOption?: string;
+  /** The arguments that were approved, if they are not those that were asked for. */
+  responseInput?: unknown;
   responseTime?: number;
   by?: string;
   reason?: string;

@@ -125,7 +125,8 @@ function Approval({ entry }) {
     ${asked.by && html` by <b dir="auto">${inert(asked.by)}</b>`}
     ${asked.responseTime ? ` at ${timeOf(asked.responseTime)}` : ""}
     ${option?.name && html`: “<span dir="auto">${inert(option.name)}</span>”`}
-    ${asked.reason && html`. Reason: <span dir="auto">${inert(asked.reason)}</span>`}</p>`;
+    ${asked.reason && html`. Reason: <span dir="auto">${inert(asked.reason)}</span>`}
+    ${asked.responseInput !== undefined && ", with other arguments than were asked for"}</p>`;
 }
 
 /** @param {{entry: any}} props */

@@ -1,25 +1,26 @@
 // What a newcomer sees while the ledger is empty: three ways to a first session, each a line to copy.
 
-import { html, useState } from "./parts.js";
+import { Copy } from "./copy.js";
+import { html } from "./parts.js";
 
 const WAYS = [
   {
     title: "See one",
-    about: "A small agent that runs real commands in a scratch folder. No account, no model.",
+    about: "A small agent that runs real commands in a scratch folder, on a page of its own. No account, no model.",
     text: "callslip demo",
   },
   {
     title: "Watch your agent",
     about: `Put this before the command by which your editor or client runs an agent that speaks ACP. Every byte passes
-      unchanged.`,
+      unchanged. With --db before the --, name the file of this server, if it was given one.`,
     text: "callslip wrap -- your-agent",
   },
   {
     title: "From your own code",
-    about: "Every call has one identity and one log, from the first argument to the last byte of output.",
+    about: "Every call has one identity and one log. Name the file of this server: callslip doctor says which it is.",
     text: `import callslip
 
-async with await callslip.open("ledger.db") as ledger:
+async with await callslip.open("sqlite:////path/to/ledger.db") as ledger:
     session = ledger.session("first")
     async with session.call("add", {"a": 1, "b": 2}) as call:
         call.complete(3)`,
@@ -27,12 +28,8 @@ async with await callslip.open("ledger.db") as ledger:
 ];
 
 /** @param {{text: string}} props */
-function Copied({ text }) {
-  const [done, setDone] = useState(false);
-  const copy = () => navigator.clipboard?.writeText(text).then(() => setDone(true), () => {});
-  return html`<div class="copied"><pre tabindex="0">${text}</pre>
-    <button class="button small" onClick=${copy}>${done ? "Copied" : "Copy"}</button></div>`;
-}
+const Copied = ({ text }) => html`<div class="copied"><pre tabindex="0">${text}</pre>
+  <${Copy} text=${text} label="Copy" /></div>`;
 
 export function Empty() {
   return html`<section class="column first-steps" aria-labelledby="empty-title">

@@ -37,7 +37,7 @@ function Search() {
     <input id="search" class="field" type="search" autocomplete="off" spellcheck=${false} value=${query.value}
       placeholder="Search sessions and calls" aria-label="Search sessions and calls"
       onInput=${(/** @type {any} */ event) => (query.value = event.target.value)} />
-    <kbd aria-hidden="true">/</kbd>
+    ${route.value.view !== "session" && html`<kbd aria-hidden="true">/</kbd>`}
   </form>`;
 }
 

@@ -70,7 +70,11 @@ function Item({ row, opened }) {
     setFailed("");
     const which = `?format=entries&limit=1&cursor=${row.entry + 1}`;
     get(`/v1/sessions/${encodeURIComponent(row.session)}${which}`).then(
-      (page) => setEntry(page.entries.find((/** @type {any} */ one) => one.requestId === row.approval) ?? {}),
+      (page) => {
+        const found = page.entries.find((/** @type {any} */ one) => one.requestId === row.approval);
+        if (found) setEntry(found);
+        else setFailed("the session does not have the request");
+      },
       (error) => setFailed(error.message),
     );
   }, [open]);

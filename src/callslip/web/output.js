@@ -114,15 +114,16 @@ const blobAt = (entry) => address(`/v1/blobs/${encodeURIComponent(entry.blob.has
 /** @param {any} entry */
 async function loadWhole(entry) {
   const choice = kept(entry.id, "whole");
-  choice.value = { asking: true };
+  const { hash } = entry.blob;
+  choice.value = { hash, asking: true };
   try {
     const answer = await fetch(blobAt(entry));
     const why = async () => (await answer.json().catch(() => null))?.detail;
     if (!answer.ok) throw new Error((await why()) ?? `the server answered ${answer.status}`);
     const text = await answer.text();
-    choice.value = { output: entry.blob.media === "application/json" ? (readJson(text) ?? text) : text };
+    choice.value = { hash, output: entry.blob.media === "application/json" ? (readJson(text) ?? text) : text };
   } catch (error) {
-    choice.value = { problem: String(/** @type {Error} */ (error).message) };
+    choice.value = { hash, problem: String(/** @type {Error} */ (error).message) };
   }
 }
 
@@ -143,7 +144,8 @@ function Cut({ entry, whole }) {
 
 /** All that came out of a call. @param {{entry: any}} props */
 export function Output({ entry }) {
-  const whole = kept(entry.id, "whole").value;
+  const got = kept(entry.id, "whole").value;
+  const whole = got?.hash === entry.blob?.hash ? got : undefined; // In the past it had not come out yet.
   const shown = whole?.output !== undefined ? { ...entry, output: whole.output } : entry;
   const parts = partsOf(shown);
   return html`<div class="outputs">

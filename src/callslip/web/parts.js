@@ -1,17 +1,11 @@
 // What every component is made of: preact, htm and signals, from one place.
 
 import { Fragment, createElement, render } from "./vendor/preact.mjs";
-import {
-  useCallback, useEffect, useErrorBoundary, useId, useLayoutEffect, useMemo, useRef, useState,
-} from "./vendor/hooks.mjs";
+import { useEffect, useErrorBoundary, useLayoutEffect, useMemo, useRef, useState } from "./vendor/hooks.mjs";
 import htm from "./vendor/htm.mjs";
 
-export {
-  batch, computed, effect, signal, untracked, useComputed, useSignal, useSignalEffect,
-} from "./vendor/signals.mjs";
-export {
-  Fragment, render, useCallback, useEffect, useErrorBoundary, useId, useLayoutEffect, useMemo, useRef, useState,
-};
+export { batch, computed, effect, signal, untracked, useSignalEffect } from "./vendor/signals.mjs";
+export { Fragment, render, useEffect, useErrorBoundary, useLayoutEffect, useMemo, useRef, useState };
 
 /** @typedef {import("./vendor/preact.mjs").Drawn} Drawn */
 /**

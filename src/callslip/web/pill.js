@@ -41,7 +41,7 @@ export function Trouble() {
   if (lasting !== "waiting") return null;
   return html`<div class="trouble" role="alert">
     <p><strong>The server does not answer.</strong> What is shown is as it was; the page goes on by itself as soon as
-      the server is back. If it was stopped, start <code>callslip serve</code> again.</p>
+      the server is back. If it was stopped, start <code>callslip serve</code>, or the demo, again.</p>
     <button class="button small" onClick=${tryNow}>Try now</button>
   </div>`;
 }

@@ -61,10 +61,23 @@ export class Place {
 
   /** The rows to draw. At first, before anything has its place, the last ones. */
   range() {
+    if (this.following && this.writing()) this.stay();
     const box = this.list.current?.getBoundingClientRect();
     const top = box ? -box.top : 0;
     const at = this.following ? Math.max(top, this.heights.total() - innerHeight) : top;
     return (this.drawn = this.heights.between(at - NEAR, at + innerHeight + NEAR));
+  }
+
+  /** Whether somebody writes in a row: it must neither move nor go. */
+  writing() {
+    const field = document.activeElement;
+    return !!field?.matches("input, textarea") && !!this.list.current?.contains(field);
+  }
+
+  stay() {
+    this.following = false;
+    this.seen = Number(this.rows().at(-1)?.dataset.id ?? 0);
+    this.hold();
   }
 
   rows() {
@@ -86,7 +99,8 @@ export class Place {
 
   scrolled() {
     // Only who moves up leaves the end: a page that grows below somebody has not been scrolled.
-    const following = this.toEnd() < END || (this.following && scrollY >= this.before - 1);
+    const end = this.toEnd() < END || (this.following && scrollY >= this.before - 1);
+    const following = end && !this.writing();
     this.before = scrollY;
     if (this.following && !following) this.seen = this.heights.ids.at(-1) ?? 0;
     const left = following !== this.following;

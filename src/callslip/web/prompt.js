@@ -3,10 +3,11 @@
 
 import { inert } from "./ansi.js";
 import { classes, html, useEffect, useRef, useState } from "./parts.js";
-import { get, info, post } from "./state.js";
+import { get, info, post, status } from "./state.js";
 
 /** @typedef {{name: string, description: string, hint: string}} Offer */
 
+const AT_WORK = "The agent is at work: wait for its end, or stop it.";
 const KEYS_TOLD = html`<kbd>Enter</kbd> sends, <kbd>Shift</kbd> <kbd>Enter</kbd> begins a new line`;
 
 const sentence = (/** @type {string} */ text) => text.charAt(0).toUpperCase() + text.slice(1);
@@ -33,20 +34,20 @@ function fitting(all, before) {
   return [...begins, ...holds];
 }
 
-/** Whether somebody answers here. @param {string} session */
+/** Whether somebody answers here; asked again when the server is back. @param {string} session */
 function useAnswers(session) {
   const [told, setTold] = useState(/** @type {{answers: boolean, why: string} | null} */ (null));
+  const live = status.value === "live";
   useEffect(() => {
     let stale = false;
-    setTold(null);
     get(`/v1/sessions/${encodeURIComponent(session)}/prompt`).then(
       (answer) => stale || setTold(answer),
-      (error) => stale || setTold({ answers: false, why: error.message }),
+      (error) => stale || setTold((known) => (known?.answers ? known : { answers: false, why: error.message })),
     );
     return () => {
       stale = true;
     };
-  }, [session]);
+  }, [session, live]);
   return told;
 }
 
@@ -84,7 +85,10 @@ export default function PromptBox({ session }) {
   const hint = all.find((one) => text.trimEnd() === `/${one.name}`)?.hint ?? "";
   const chosen = Math.min(at, found.length - 1);
 
+  useEffect(() => setWrong(""), [info.value.turn]);
+
   function typed(/** @type {HTMLTextAreaElement} */ field) {
+    setWrong("");
     setText(field.value);
     setBefore(field.value.slice(0, field.selectionStart));
     setShut(false);
@@ -112,8 +116,13 @@ export default function PromptBox({ session }) {
       area.current?.focus();
     }
   }
+  const sent = () => {
+    setText("");
+    setBefore("");
+    scrollTo(0, document.documentElement.scrollHeight); // Where the answer will be.
+  };
   const send = () => {
-    if (text.trim() && !busy) attempt(() => post(place, { text }), () => (setText(""), setBefore("")));
+    if (text.trim() && !busy) attempt(() => post(place, { text }), sent);
   };
   const stop = () => attempt(() => post(`${place}/stop`, {}), () => {});
 
@@ -153,7 +162,7 @@ export default function PromptBox({ session }) {
         : html`<button class="button first" disabled=${busy || !text.trim()}>Send</button>`}
     </div>
     <p id=${`${id}-told`} class="told dim">
-      ${hint ? html`<code>${text.trim()}</code> takes: ${inert(hint)}` : KEYS_TOLD}
+      ${hint ? html`<code>${text.trim()}</code> takes: ${inert(hint)}` : info.value.turn ? AT_WORK : KEYS_TOLD}
     </p>
     <p class="wrong" role="alert">${wrong}</p>
     <p class="unseen" role="status">${found.length ? `${found.length} command${found.length === 1 ? "" : "s"}` : ""}</p>

@@ -11,7 +11,7 @@ import { ago, exactly, timeOf, until } from "./time.js";
 /** @typedef {{optionId?: string, name?: string, kind?: string}} Option */
 /** @typedef {{id: number, at?: number, requestId: string, callId: string, state?: string, toolName?: string | null,
  *   description?: string, options?: Option[], rawInput?: unknown, schema?: any, expiresAt?: number,
- *   responseOption?: string | null, responseTime?: number, by?: string, reason?: string}} Request */
+ *   responseOption?: string | null, responseInput?: unknown, responseTime?: number, by?: string, reason?: string}} Request */
 
 /** How a request came to its end: a glyph, a word, and the state whose colour it has. */
 const ENDS = /** @type {Record<string, {glyph: string, word: string, is: string}>} */ ({
@@ -65,6 +65,9 @@ function Countdown({ at }) {
   </span>`;
 }
 
+/** Whether other arguments were approved than were asked for. @param {Request} entry */
+const isEdited = (entry) => entry.responseInput !== undefined && entry.responseInput !== null;
+
 /**
  * Who answered what, and when.
  * @param {{entry: Request}} props
@@ -79,7 +82,9 @@ function Verdict({ entry }) {
       ${time ? html` <${Time} at=${time} />` : ""}
       ${option?.name ? html`<span class="dim">: </span><${Quote} text=${String(option.name)} />` : ""}
       ${entry.reason ? html`<span class="dim">. Reason: </span><${Quote} text=${entry.reason} />` : ""}
-    </p>`;
+      ${isEdited(entry) ? html`<span class="dim">, with other arguments:</span>` : ""}
+    </p>
+    ${isEdited(entry) ? html`<${Arguments} input=${entry.responseInput} />` : ""}`;
 }
 
 /** @param {{at: number}} props */
@@ -201,7 +206,7 @@ export default function PermissionCard(props) {
   const card = /** @type {{current: HTMLElement | null}} */ (useRef(null));
   const held = useRef(false);
   const row = elsewhere.value.get(given.requestId);
-  const end = answered ?? (live && row && answerOf(row));
+  const end = live && (answered ?? (row && answerOf(row)));
   const entry = end && isPending(given) ? { ...given, ...end } : given;
   const pending = isPending(entry);
   const id = `request-${entry.requestId}`;
@@ -215,7 +220,8 @@ export default function PermissionCard(props) {
     setWrong("");
     held.current = true;
     try {
-      setAnswered(answerOf(await decide(entry.requestId, said)));
+      const row = await decide(entry.requestId, said);
+      setAnswered({ ...answerOf(row), responseInput: said.input });
     } catch (error) {
       const winner = /** @type {any} */ (error).told?.current;
       if (winner?.state && winner.state !== "pending") setAnswered(answerOf(winner));

@@ -61,13 +61,21 @@ export const peekAt = (id) => (past.peek() ? pastById.peek().get(id) : entryOf(i
  */
 export const slowly = signal(/** @type {any[]} */ ([]));
 
+/** So many at once are a page of entries or another session, and are told at once. */
+const MANY = 100;
+
 /** @type {ReturnType<typeof setTimeout> | undefined} */
 let sampling;
 
+/** @type {unknown} */
+let moment = null;
+
 effect(() => {
   // Every patch moves `seq`: to listen to that alone is cheaper than to ten thousand entries.
-  const length = ids.value.length;
-  if (seq.value && !past.value && Math.abs(length - slowly.peek().length) <= 1) sampling ??= setTimeout(sample, 300);
+  const [length, before] = [ids.value.length, slowly.peek().length];
+  const other = moment !== past.value || !before || Math.abs(length - before) > MANY;
+  moment = past.value;
+  if (seq.value && !other) sampling ??= setTimeout(sample, 300);
   else sample();
 });
 

@@ -57,7 +57,7 @@ const counted = (noun, count) => `${count.toLocaleString("en")} ${noun}${count =
 function CallsFact() {
   const calls = slowly.value.filter((entry) => entry.type === "tool_call");
   const failed = calls.filter((entry) => ["failed", "lost", "expired"].includes(entry.status)).length;
-  const bad = failed > 0 && html`, <span class="bad">${failed} without success</span>`;
+  const bad = failed > 0 && html`, <span class="bad">${failed} failed, lost or expired</span>`;
   return html`<span>${counted("call", calls.length)}${bad}</span>`;
 }
 
@@ -187,5 +187,8 @@ function Falls({ accept, onPick }) {
 /** @param {{session: string}} props */
 function Below({ session }) {
   const PromptBox = componentOf(prompt(), "PromptBox");
-  return PromptBox && !past.value ? html`<div class="session-prompt"><${PromptBox} session=${session} /></div>` : null;
+  if (!PromptBox) return null;
+  // It is only hidden in the past, so that what was typed is still there afterwards.
+  return html`<div class="session-prompt" hidden=${!!past.value}><${PromptBox} key=${session} session=${session} />
+  </div>`;
 }

@@ -29,16 +29,21 @@ function fits(row, words) {
 /** How many calls are open, by session. Asked for again when sessions change, once a second at most. */
 const open = signal(/** @type {Map<string, number>} */ (new Map()));
 let asking = false;
+let stale = false;
 
 async function countOpen() {
+  stale = true;
   if (asking) return;
   asking = true;
   try {
-    const { calls } = await get("/v1/calls?status=queued,awaiting_approval,running&limit=1000");
-    const counts = new Map();
-    for (const { session } of calls) counts.set(session, (counts.get(session) ?? 0) + 1);
-    open.value = counts;
-    await new Promise((resolve) => setTimeout(resolve, 1000));
+    while (stale) {
+      stale = false;
+      const { calls } = await get("/v1/calls?status=queued,awaiting_approval,running&limit=1000");
+      const counts = new Map();
+      for (const { session } of calls) counts.set(session, (counts.get(session) ?? 0) + 1);
+      open.value = counts;
+      await new Promise((resolve) => setTimeout(resolve, 1000));
+    }
   } catch {
     // The list does without; the pill says what is wrong.
   } finally {

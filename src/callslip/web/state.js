@@ -243,9 +243,10 @@ export async function older() {
   const session = name.value;
   if (meanwhile || !hasOlder.value) return;
   meanwhile = [];
+  const oldest = order.value[0];
   try {
-    const page = await get(`${place()}?format=entries&limit=${NEWEST}&cursor=${order.value[0]}`);
-    if (session !== name.value) return;
+    const page = await get(`${place()}?format=entries&limit=${NEWEST}&cursor=${oldest}`);
+    if (session !== name.value || oldest !== order.value[0]) return; // A snapshot came: this is not what it lacks.
     batch(() => {
       order.value = [...page.entries.filter(put).map((/** @type {Entry} */ entry) => entry.id), ...order.value];
       hasOlder.value = Boolean(page.cursor);

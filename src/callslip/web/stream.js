@@ -63,7 +63,7 @@ class Shared {
     this.take = this.take.bind(this);
     port.addEventListener("message", this.take);
     this.ask();
-    this.silence = setTimeout(() => this.goAlone(), PATIENCE);
+    this.silence = setTimeout(() => this.silent(), PATIENCE);
     this.unlisten = onAwake((back) => (back ? this.ask() : this.nudge()));
   }
 
@@ -79,6 +79,12 @@ class Shared {
     if (data.alone) this.goAlone();
     else if (data.status) this.wanted.onStatus(data.status, data.why, data.code);
     else this.wanted.onChange(data.event, data.told);
+  }
+
+  /** Who comes after need not wait for it again. */
+  silent() {
+    shared = null;
+    this.goAlone();
   }
 
   goAlone() {
@@ -107,6 +113,7 @@ function workerOf(url) {
     const worker = new SharedWorker(`${url}/web/stream_worker.js`, { type: "module", name: "callslip" });
     worker.port.start();
     sayAlive(worker.port);
+    hearDeath(worker.port);
     addEventListener("pagehide", () => worker.port.postMessage({ leave: true }));
     shared = worker.port;
   } catch {
@@ -124,6 +131,20 @@ function sayAlive(port) {
   navigator.locks?.request(lock, () => {
     port.postMessage({ lock });
     return new Promise(() => {});
+  });
+}
+
+/**
+ * The worker holds a lock as long as it lives. A tab that gets it goes on alone; the next line may have a new worker.
+ * @param {MessagePort} port
+ */
+function hearDeath(port) {
+  port.addEventListener("message", ({ data }) => {
+    if (!data.life) return;
+    navigator.locks.request(data.life, () => {
+      shared = undefined;
+      port.dispatchEvent(new MessageEvent("message", { data: { alone: true } }));
+    });
   });
 }
 

@@ -93,6 +93,12 @@ function tellStatus() {
   for (const port of tabs.keys()) port.postMessage(howItIs());
 }
 
+/** Held as long as the worker lives: a tab that gets it knows that there is none any more. */
+const life = `callslip-worker-${Math.random().toString(36).slice(2)}`;
+const living = new Promise((/** @type {(held: void) => void} */ held) => {
+  navigator.locks?.request(life, () => (held(), new Promise(() => {})));
+});
+
 /** @type {any} */ (globalThis).onconnect = (/** @type {MessageEvent} */ { ports: [port] }) => {
   port.onmessage = ({ data }) => {
     if (data.leave) leave(port);
@@ -100,4 +106,5 @@ function tellStatus() {
     else if (data.lock) navigator.locks.request(data.lock, () => leave(port)); // One that crashed says no farewell.
     else follow(port, data);
   };
+  living.then(() => port.postMessage({ life }));
 };

@@ -7,12 +7,7 @@ import { Place } from "./place.js";
 import { asking, entryAt, ids as allIds, kept, loadOlder, slowly } from "./rows.js";
 import { hasOlder, info, loaded, past, picked } from "./state.js";
 
-/** The request for approval is another's work; without it the request is still told. */
-const Request = lazily(() => import("./request.js").catch(() => ({ default: BareRequest })));
-
-/** @param {{entry: any}} props */
-const BareRequest = ({ entry }) => html`<p class="note-row">
-  <b>Approval</b>${" "}<span dir="auto">${entry.description}</span> · ${entry.state ?? "pending"}</p>`;
+const Request = lazily(() => import("./request.js"));
 
 /** @type {Record<string, any>} */
 const SHOWN = {

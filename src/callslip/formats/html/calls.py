@@ -91,9 +91,9 @@ def _given(entry: ToolCall) -> list[Html]:
     return [where, told]
 
 
-def given(value: Any) -> Html:
+def given(value: Any, called: str = "Input") -> Html:
     """Arguments, closed."""
-    return fold(text("Input"), lines(text(value if isinstance(value, str) else says.json(value))))
+    return fold(text(called), lines(text(value if isinstance(value, str) else says.json(value))))
 
 
 def _place(place: Any) -> Html:
@@ -156,9 +156,10 @@ def request_card(entry: PermissionRequest) -> Html:
     told += [name(says.short(entry.call_id), "code"), says.clock(entry.at)]
     facts = element("p", joined(told, " · "), css="facts")
     given_input = given(entry.raw_input) if entry.raw_input is not None else NOTHING
+    approved = given(entry.response_input, "Approved instead") if entry.response_input is not None else NOTHING
     css = joined([Html("card ask"), Html(state_css(entry.state))], " ")
     return element(
-        "article", top, facts, given_input, _options(entry), *_answer(entry, word), css=css, id=f"e{entry.id}"
+        "article", top, facts, given_input, _options(entry), *_answer(entry, word), approved, css=css, id=f"e{entry.id}"
     )
 
 
