@@ -1,5 +1,5 @@
 """Writes the documents that follow from the code: docs/cli.md from the commands, docs/lifecycle.md from the tables,
-docs/events.md and docs/entries.md from the structs.
+docs/events.md and docs/entries.md from the structs, docs/routes.md from the routes of the server.
 
 `make docs` runs it. With --check it writes nothing and fails if a document is stale.
 """
@@ -20,6 +20,9 @@ import msgspec
 from callslip.cli import exits, main
 from callslip.entries import AnyEntry, Append, Entry, Info, Put, Set
 from callslip.events import EVENT_TYPES, ApprovalAnswer, CallEnd, CallEvent, CallUpdate, Event
+from callslip.http import ROUTES
+from callslip.http.limits import Limits
+from callslip.http.openapi import document
 from callslip.lifecycle import ENDS, OPEN, TRANSITIONS
 from callslip.words import WORDS, Words
 
@@ -273,11 +276,71 @@ def entries() -> str:
     return "\n\n".join(sections) + "\n"
 
 
+# The server
+
+
+ASKED = """
+Every route of the server, as its OpenAPI document has them; a running server gives that document at `/openapi.json`.
+What is told here of limits are the defaults. A walk through them with curl, and what tokens may do, stands in
+[the HTTP API](http.md). Errors are problem documents (RFC 9457). `needs` is the verb that whoever asks must be allowed.
+"""
+
+
+def routes() -> str:
+    """What can be asked of the server: for each route what it is for, what it takes and what it gives."""
+    told = document(ROUTES, Limits())
+    verbs = {(route.path, route.method.lower()): route.verb for route in ROUTES}
+    made = ["# Routes", NOTICE, ASKED.strip()]
+    for path, methods in told["paths"].items():
+        for method, operation in methods.items():
+            made += _route(path, method, operation, verbs[path, method])
+    made += ["## Bodies", "\n".join(_body(name, schema) for name, schema in told["components"]["schemas"].items())]
+    return "\n\n".join(made) + "\n"
+
+
+def _route(path: str, method: str, operation: dict[str, Any], verb: str | None) -> list[str]:
+    needs = f" Needs `{verb}`." if verb else " Open to all."
+    made = [f"## `{method.upper()} {path}`", operation["summary"] + needs]
+    asked = [_parameter(one) for one in operation["parameters"]]
+    if "requestBody" in operation:
+        asked.append(f"- body: {_medias(operation['requestBody'])}")
+    answers = operation["responses"]
+    wrong = [status for status, one in answers.items() if "problem" in str(one.get("content", ""))]
+    given = [f"- {status}: {one['description']}{_given(one)}" for status, one in answers.items() if status not in wrong]
+    return [*made, "\n".join([*asked, *given, f"- problems: {', '.join(wrong)}"])]
+
+
+def _parameter(said: dict[str, Any]) -> str:
+    about = f": {said['description']}" if said.get("description") else ""
+    return f"- `{said['name']}` ({said['in']}{', required' if said['required'] else ''}){about}"
+
+
+def _given(response: dict[str, Any]) -> str:
+    return f" ({_medias(response)})" if "content" in response else ""
+
+
+def _medias(said: dict[str, Any]) -> str:
+    return ", ".join(_media(media, held["schema"]) for media, held in said["content"].items())
+
+
+def _media(media: str, schema: dict[str, Any]) -> str:
+    names = re.findall(r"#/components/schemas/(\w+)", str(schema))
+    return " or ".join(f"`{name}`" for name in names) if names else f"`{media}`"
+
+
+def _body(name: str, schema: dict[str, Any]) -> str:
+    required = schema.get("required", [])
+    fields = [f"**`{field}`**" if field in required else f"`{field}`" for field in schema.get("properties", {})]
+    about = " ".join(str(schema.get("description", "")).split())
+    return f"- `{name}`: {about} {', '.join(fields)}".rstrip()
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "cli.md": cli,
     "entries.md": entries,
     "events.md": events,
     "lifecycle.md": lifecycle,
+    "routes.md": routes,
 }
 
 
