@@ -53,14 +53,14 @@ class Watch:
     def _begin(self) -> None:
         woken = _wake_on_signals()
         out, err, said = os.pipe(), os.pipe(), os.pipe()
-        self._relay = start(self._request, out[1], err[1], said[1])
-        for _, writing in (out, err, said):
-            os.close(writing)
         self._follow(woken, lambda: self._hear_signals(woken))
         self._follow(HOST, self._hear_host)
         self._follow(said[0], lambda: self._hear_relay(said[0]))
-        self._follow(out[0], lambda: self._pass_on(out[0], 1))
+        self._follow(out[0], lambda: self._pass_on(out[0], 1))  # Before anybody speaks: else who came first is lost.
         self._follow(err[0], lambda: self._pass_on(err[0], 2))
+        self._relay = start(self._request, out[1], err[1], said[1])
+        for _, writing in (out, err, said):
+            os.close(writing)
         self._follow_host_process()
 
     def _follow(self, fd: int, turn: Callable[[], None]) -> None:
