@@ -29,8 +29,12 @@ const busy = signal("");
 const told = signal("");
 const down = signal(false);
 const equal = signal(/** @type {boolean | null} */ (null));
+/** The session that both clients look at. */
+const here = signal("");
+/** What `busy` says while a new session is made. */
+const OVER = "over";
 
-/** @type {{session: string, naive: Naive, ours: Callslip} | null} */
+/** @type {{naive: Naive, ours: Callslip} | null} */
 let stage = null;
 
 let line = new AbortController();
@@ -51,7 +55,8 @@ function enter(session) {
   const naive = new Naive({ url: root, session, ask, onChange: (now) => (cards.value = now) });
   const onChange = () => (calls.value = callsOf(session));
   const ours = new Callslip({ url: root, sessions: [session], fetch: ask, onChange });
-  stage = { session, naive, ours };
+  stage = { naive, ours };
+  here.value = session;
   naive.open();
   ours.open();
 }
@@ -102,7 +107,7 @@ function cut(now) {
 
 /** @param {import("./faults.js").Fault} fault */
 async function run(fault) {
-  const session = stage?.session ?? "";
+  const session = here.value;
   busy.value = fault.id;
   told.value = "";
   try {
@@ -134,6 +139,7 @@ function refresh() {
 /** A new session, in which nothing has gone wrong yet. @param {string} first */
 async function startOver(first) {
   const session = `${first}-${Date.now().toString(36)}`;
+  busy.value = OVER;
   try {
     await post(`${place(session)}/events`, [{ type: "session.info", title: "Break it" }]);
     remember({ session });
@@ -141,6 +147,8 @@ async function startOver(first) {
     enter(session);
   } catch (error) {
     told.value = `That did not work: ${/** @type {Error} */ (error).message}`;
+  } finally {
+    busy.value = "";
   }
 }
 
@@ -238,8 +246,9 @@ function Panel({ first }) {
     remember({ gone: undefined });
     return leave;
   }, [first]);
-  const where = address(`/s/${encodeURIComponent(stage?.session ?? first)}`);
-  const line = down.value ? "The line is cut." : busy.value ? "Watch both sides …" : told.value;
+  const where = address(`/s/${encodeURIComponent(here.value || first)}`);
+  const doing = busy.value === OVER ? "A new session …" : busy.value && "Watch both sides …";
+  const line = down.value ? "The line is cut." : doing || told.value;
   return html`
     <div class="broken">
       <p class="about">The same events go to two clients. Make them go wrong, and compare. All of it is real, and
