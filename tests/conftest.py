@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +34,9 @@ settings.load_profile("long" if LONG else "short")
 # Where `make` puts what the JavaScript tests run on; plain `pytest` finds it too.
 os.environ["PATH"] = os.pathsep.join([str(ROOT / ".cache" / "node"), os.environ.get("PATH", os.defpath)])
 os.environ.setdefault("CALLSLIP_NODE_MODULES", str(ROOT / ".cache" / "npm" / "node_modules"))
+
+# A shell lets what it runs in the background ignore this, and the processes of tests would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

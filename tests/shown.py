@@ -7,21 +7,13 @@ import random
 import struct
 import zlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
+
+from callslip.lifecycle import State
 
 Told = dict[str, Any]
 
-STATES = (
-    "queued",
-    "awaiting_approval",
-    "running",
-    "completed",
-    "failed",
-    "denied",
-    "cancelled",
-    "expired",
-    "lost",
-)
+STATES = get_args(State)[1:]
 
 OPTIONS = [
     {"optionId": "yes", "name": "Allow once", "kind": "allow_once"},
@@ -317,7 +309,7 @@ def story(now: int) -> list[Told]:
         (3, plan(0)),
         *shell("ls", "ls", 4, 4.5, 9, output="prices.py\ntest_prices.py\n", exitStatus=0),
         *shell("ls again", "ls", 4, 6, 7, output="prices.py\ntest_prices.py\n", exitStatus=0),
-        *shell("test", "pytest", 10, 11, 24, output=TESTS, exitStatus=1),
+        *shell("test", "pytest", 10, 11, 24, output=TESTS, error="exit status 1", exitStatus=1),
         (26, event("message.delta", text="`total` rounds to **one** digit; prices have two.", chunks="delta")),
         (27, plan(2)),
         (28, event("call.proposed", "edit", **edit)),

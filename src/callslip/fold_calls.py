@@ -5,7 +5,7 @@ States change only as `lifecycle.TRANSITIONS` says.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 from msgspec import UNSET
 
@@ -195,9 +195,8 @@ def answered(board: Board, event: ev.ApprovalAnswer, out: Out) -> None:
     if call is None or (status := next_state(call.status, event)) is None:
         return
     changed: list[str] = []
-    edited = getattr(event, "input", UNSET)
-    if edited is not UNSET and not codec.same(call.raw_input, edited):
-        call.raw_input = edited
+    if _edited(event, call.raw_input):
+        call.raw_input = event.input
         changed.append("raw_input")
     _move(board, call, status, event, changed)
     if status in ENDS and event.reason:
@@ -214,11 +213,15 @@ def _answer(request: PermissionRequest, how: str, event: Event, out: Out) -> Non
         request.response_time = event.at
         request.by, request.reason = event.by, event.reason
         changed += ["response_option", "response_time", "by", "reason"]
-        edited = getattr(event, "input", UNSET)
-        if edited is not UNSET and not codec.same(request.raw_input, edited):
-            request.response_input = edited
+        if _edited(event, request.raw_input):
+            request.response_input = event.input
             changed.append("response_input")
     set_fields(request, changed, out)
+
+
+def _edited(event: ev.ApprovalAnswer, known: Any) -> TypeGuard[ev.ApprovalGranted]:
+    """Whether other arguments were approved than those that are known."""
+    return isinstance(event, ev.ApprovalGranted) and event.input is not UNSET and not codec.same(known, event.input)
 
 
 def late(board: Board, event: Event, out: Out) -> None:

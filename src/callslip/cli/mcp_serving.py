@@ -13,6 +13,7 @@ from callslip.cli.ids import ID
 from callslip.cli.place import db_option, with_ledger
 from callslip.errors import StoreError
 from callslip.ledger import Ledger
+from callslip.mcp import MISSING
 
 ALONE = """\
 callslip mcp is started by an MCP client, and there is none here: this is a terminal.
@@ -41,7 +42,7 @@ def mcp(session: str | None) -> int:
     try:
         import mcp as _sdk  # noqa: F401  # pyright: ignore[reportUnusedImport]
     except ModuleNotFoundError:
-        raise StoreError('MCP needs the package `mcp`: pip install "callslip[mcp]", in a clone ".[mcp]"') from None
+        raise StoreError(MISSING) from None
     from callslip.intake import session_name
 
     # The SDK reads stdin in a thread that no exception reaches. Nothing lives by this process, so it may just die.

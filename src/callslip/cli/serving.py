@@ -145,14 +145,19 @@ def _opener() -> Path:
     return data_folder() / f"open-{os.getpid()}.html"
 
 
-def _open(page: str) -> None:
-    """The token stays out of the command line of the browser, which others can see: a file of our own leads there."""
-    import webbrowser
+def lead_to(page: str, file: Path) -> None:
+    """Keep the token out of the command line of the browser, which others can see: a file of our own leads there."""
     from html import escape
 
-    file = _opener()
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     _write(str(file), f'<meta http-equiv="refresh" content="0; url={escape(page)}">'.encode())
+
+
+def _open(page: str) -> None:
+    import webbrowser
+
+    file = _opener()
+    lead_to(page, file)
     if not webbrowser.open(file.as_uri()):
         output.say("no browser could be opened; open the address yourself")
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from html import escape
 from pathlib import Path
+
+from callslip.cli.serving import lead_to
 
 FAR_AWAY = ("SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY")
 SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
@@ -28,10 +29,9 @@ def is_there() -> bool:
 
 
 def open_page(page: str, folder: Path) -> None:
-    """The token stays out of the browser's command line, which others can see: a file of our own leads there."""
+    """Some browsers take their time to come up."""
     import webbrowser
 
     file = folder / "open.html"
-    file.touch(mode=0o600)
-    file.write_text(f'<meta http-equiv="refresh" content="0; url={escape(page)}">', "utf-8")
-    threading.Thread(target=webbrowser.open, args=(file.as_uri(),), daemon=True).start()  # Some take their time.
+    lead_to(page, file)
+    threading.Thread(target=webbrowser.open, args=(file.as_uri(),), daemon=True).start()

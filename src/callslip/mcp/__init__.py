@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from callslip.mcp.streamable import Streamable
     from callslip.mcp.tasks import Tasks
 
-__all__ = ["Tasks", "http_app", "serve_stdio"]
+__all__ = ["MISSING", "Tasks", "http_app", "serve_stdio"]
+
+MISSING = 'MCP needs the package `mcp`: pip install "callslip[mcp]", in a clone ".[mcp]"'
 
 
 def http_app(server: Server) -> Streamable:

@@ -13,13 +13,13 @@ from callslip.errors import CallslipError, StoreError
 from callslip.http import problems
 from callslip.http.gate import COOKIE, VERBS, Forbidden, Gate, TokenGate, bearer
 from callslip.http.token_file import digest
+from callslip.mcp import MISSING
 from callslip.mcp.opened import Opened
 
 if TYPE_CHECKING:
     from mcp.server import Server
     from starlette.types import Receive, Scope, Send
 
-MISSING = "MCP needs the package `mcp`: install callslip[mcp]"
 BODY = 16 * 2**20
 SESSIONS = 1000
 EACH = 200

@@ -10,7 +10,7 @@ import { errorText, isPrinted } from "./outcome.js";
 import { Output, Preview } from "./output.js";
 import { classes, html, useEffect, useState } from "./parts.js";
 import { kept, slowly } from "./rows.js";
-import { address, cancel, commands, name, seq } from "./state.js";
+import { address, cancel, commands, name, seq, whyNot } from "./state.js";
 import { stateOf } from "./states.js";
 import { elapsed, timeOf } from "./time.js";
 
@@ -140,10 +140,6 @@ const Notes = ({ entry }) => html`
 
 /** How many events are read at most in search of those of one call. */
 const MOST = 20_000;
-
-/** @param {Response} answer */
-const whyNot = async (answer) =>
-  (await answer.json().catch(() => null))?.detail ?? `the server answered ${answer.status}`;
 
 /** The events of a call, from the first to the last that is known of. @param {any} entry */
 async function eventsOf(entry) {

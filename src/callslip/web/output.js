@@ -10,7 +10,7 @@ import { headOf, kindsOf, partsOf, tailOf } from "./outcome.js";
 import { html } from "./parts.js";
 import { kept } from "./rows.js";
 import { Copy } from "./copy.js";
-import { address } from "./state.js";
+import { address, whyNot } from "./state.js";
 
 /** @typedef {import("./outcome.js").Kind} Kind */
 /** @typedef {import("./outcome.js").Part} Part */
@@ -118,8 +118,7 @@ async function loadWhole(entry) {
   choice.value = { hash, asking: true };
   try {
     const answer = await fetch(blobAt(entry));
-    const why = async () => (await answer.json().catch(() => null))?.detail;
-    if (!answer.ok) throw new Error((await why()) ?? `the server answered ${answer.status}`);
+    if (!answer.ok) throw new Error(await whyNot(answer));
     const text = await answer.text();
     choice.value = { hash, output: entry.blob.media === "application/json" ? (readJson(text) ?? text) : text };
   } catch (error) {

@@ -190,13 +190,18 @@ export const tryNow = () => line?.nudge();
 
 // What a person can do. Each gives the server's answer, or throws an Error with the server's own words.
 
+/** @param {any} told @param {Response} answer @returns {string} */
+const reason = (told, answer) => told?.detail ?? `the server answered ${answer.status}`;
+
+/** Why the server said no, in its own words. @param {Response} answer */
+export const whyNot = async (answer) => reason(await answer.json().catch(() => null), answer);
+
 /** @param {string} path @param {RequestInit} [options] @returns {Promise<any>} */
 async function asked(path, options) {
   const answer = await fetch(root + path, options);
   const told = answer.status === 204 ? null : await answer.json().catch(() => null);
   if (answer.ok) return told;
-  const why = told?.detail ?? `the server answered ${answer.status}`;
-  throw Object.assign(new Error(why), { told, status: answer.status });
+  throw Object.assign(new Error(reason(told, answer)), { told, status: answer.status });
 }
 
 /** @param {string} path */
