@@ -21,6 +21,7 @@ from callslip.http.token_file import digest
 from callslip.ledger import Ledger
 from callslip.rows import TokenRow
 from callslip.settings import Settings
+from tests import asgi
 from tests import served as processes
 from tests.serving import Answer, ask, asking, running, served
 
@@ -193,6 +194,32 @@ async def test_nobody_is_given_work_who_has_gone(ledger: Ledger, url: str) -> No
         command = await submitted(url)
         claim = (await post(url, "/v1/calls/claim", {"wait": 5, "worker": "here"})).json()
     assert claim["correlation_id"] == command and (await ledger.find_call(command)).worker == "here"
+
+
+async def test_nobody_is_given_work_who_goes_at_that_moment(ledger: Ledger, url: str) -> None:
+    """The command was claimed already, and the line is found dead just before the answer: it is queued again."""
+    name = await submitted(url)
+    asked = 0
+
+    async def receive() -> dict[str, Any]:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            await asyncio.Event().wait()  # Nothing is heard of it while the claim is made.
+        return {"type": "http.request", "body": b'{"wait": 5}'} if asked == 1 else {"type": "http.disconnect"}
+
+    statuses: list[int] = []
+
+    async def send(message: Any) -> None:
+        statuses.append(message.get("status", 0))
+
+    app = http.asgi(ledger, authorize=lambda *_: "ann")
+    await app(asgi.scope_of("/v1/calls/claim", method="POST"), receive, send)
+    assert (statuses[0], asked) == (204, 3)
+    row = await ledger.find_call(name)
+    assert row.state == "queued"
+    types = [ev.type_of(event) async for event in ledger.events(row.session)]
+    assert types[-2:] == ["call.started", "call.requeued"]
 
 
 async def test_a_claimed_command_is_given_back_by_who_holds_it(ledger: Ledger, url: str) -> None:

@@ -344,13 +344,19 @@ CHUNKS = (MessageDelta, ThoughtDelta)
 STREAMED = (*CHUNKS, CallInputDelta, CallProgress)
 Streamed: TypeAlias = MessageDelta | ThoughtDelta | CallInputDelta | CallProgress
 
+MAY_BE_LARGE = frozenset[type[Event]]((*TERMINAL, Raw))
+"""The events of which a field may be kept as a blob."""
+
 parse_event = msgspec.json.Decoder(AnyEvent).decode
 encode_event = msgspec.json.Encoder().encode
 
 
 def blob_of(event: Event) -> Blob | None:
     """The blob that holds the whole of what this event shows the beginning of."""
-    return event.blob if isinstance(event, CallEnd | Raw) else None
+    if type(event) not in MAY_BE_LARGE:
+        return None
+    assert isinstance(event, CallEnd | Raw)
+    return event.blob
 
 
 _told = codec.reader(Any, "an event")

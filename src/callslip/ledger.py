@@ -18,10 +18,10 @@ from callslip import checkpoint, decide, liveness, reading
 from callslip.decide import How
 from callslip.entries import Patch, Snapshot
 from callslip.errors import Ambiguous, CallslipError, NotFound, SlowReader, StoreError
-from callslip.events import Blob, Draft, Event, TurnEnded, decode_event
+from callslip.events import MAY_BE_LARGE, Blob, Draft, Event, TurnEnded, decode_event
 from callslip.feed import Feed
 from callslip.fold import State
-from callslip.intake import MAY_BE_LARGE, Intake, identity, session_name
+from callslip.intake import Intake, identity, session_name
 from callslip.lifecycle import ENDS
 from callslip.redact import DEFAULT, Pattern, Redactor
 from callslip.rows import ApprovalRow, CallRow, OwnerRow, SessionRow
@@ -119,7 +119,7 @@ class Ledger:
             strict=strict,
         )
 
-    async def decided(
+    def decided(
         self,
         drafts: Sequence[Event | Draft],
         work: Callable[[Unit, list[Draft], How], T],
@@ -127,17 +127,24 @@ class Ledger:
         source: str,
         owner: str = "",
         strict: bool = True,
-    ) -> T:
+    ) -> Awaitable[T]:
         """What a decision over some drafts, once they are admitted, came to. It is made in one transaction."""
         admit = self._intake.admit
         admitted = [admit(draft) for draft in drafts]
+        how = self._hows.get((source, owner, strict)) or self.how(source=source, owner=owner, strict=strict)
+        for draft in admitted:
+            if owner or type(draft.event) in MAY_BE_LARGE:
+                return self._prepared(admitted, work, how)
+        return self.store.transact(lambda unit: work(unit, admitted, how))
+
+    async def _prepared(self, admitted: list[Draft], work: Callable[[Unit, list[Draft], How], T], how: How) -> T:
+        """The same, once what is large is kept and the owner has a lease."""
         large: dict[str, tuple[bytes, str]] = {}
         for number, draft in enumerate(admitted):
-            if isinstance(draft.event, MAY_BE_LARGE):
+            if type(draft.event) in MAY_BE_LARGE:
                 admitted[number] = await self._with_blobs(draft, large)
-        how = self._hows.get((source, owner, strict)) or self.how(source=source, owner=owner, strict=strict)
-        if owner and self._owned.get(owner, 0.0) < time.monotonic():
-            await self._renew(owner)
+        if how.owner and self._owned.get(how.owner, 0.0) < time.monotonic():
+            await self._renew(how.owner)
         if large:
             return await self._with_large(lambda unit: work(unit, admitted, how), large)
         return await self.store.transact(lambda unit: work(unit, admitted, how))
@@ -334,9 +341,10 @@ class Ledger:
         """Move a session's checkpoint on when enough has come, and when a turn ends."""
         counts, every = self._since, self.settings.checkpoint_every
         for stored in made:
-            counts[stored.session] = since = counts.get(stored.session, 0) + 1
-            if since >= every or isinstance(stored.event, TurnEnded):
-                self._project_soon(stored.session)
+            session = stored.session
+            counts[session] = since = counts.get(session, 0) + 1
+            if since >= every or type(stored.event) is TurnEnded:
+                self._project_soon(session)
 
     def _project_soon(self, session: str) -> None:
         if self._closed or session in self._projecting:

@@ -123,7 +123,7 @@ class Visit:
         """The query's parameters. One that is not known, given twice or of the wrong kind is refused."""
         known, several = _parameters(kind)
         given: dict[str, Any] = {}
-        for name, value in self.request.query_params.multi_items():
+        for name, value in self.request.query_params.multi_items() if self.request.scope["query_string"] else ():
             if name not in known:
                 raise Refused(
                     name, "is no parameter here" + (f"; there are {', '.join(sorted(known))}" if known else "")

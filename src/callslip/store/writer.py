@@ -60,7 +60,10 @@ class Made:
 
 
 class Writer:
-    """Runs tasks in the order they came. `deliver` gets, on the loop, what each transaction made durable."""
+    """Runs tasks in the order they came, those that want to be alone after the others.
+
+    `deliver` gets, on the loop, what each transaction made durable.
+    """
 
     def __init__(
         self,
@@ -98,14 +101,15 @@ class Writer:
             await asyncio.to_thread(self._thread.join)
 
     def _run(self) -> None:
-        while True:
+        goes_on = True
+        while goes_on:
             batch, goes_on = self._drain()
-            while batch:
-                share = next((i for i, task in enumerate(batch) if task.alone), len(batch)) or 1
-                self._transact(batch[:share])
-                batch = batch[share:]
-            if not goes_on:
-                return
+            together = [task for task in batch if not task.alone]
+            if together:
+                self._transact(together)
+            for task in batch:
+                if task.alone:
+                    self._transact([task])
 
     def _drain(self) -> tuple[list[Task], bool]:
         task = self._tasks.get()
