@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from playwright.sync_api import expect
@@ -64,6 +65,29 @@ def test_the_past_knows_nothing_of_what_came_later(site: Server) -> None:
     tab.page.evaluate(PAST, before)
     expect(tab.page.locator(".outputs")).to_contain_text("first line")
     expect(tab.page.locator(".outputs")).not_to_contain_text("line 19999")
+    tab.fine()
+
+
+@in_browser
+def test_sessions_older_than_the_newest_are_a_button_away(site: Server) -> None:
+    """Those that the server tells of by itself are a few hundred; if the older do not come, that is said."""
+    for number in range(202):
+        site.tell(f"one-of-many-{number:03}", event("message.user", text="hello"))
+    tab = site.window().tab("/")
+    first = tab.page.get_by_role("link", name="one-of-many-000")
+    more = tab.page.get_by_role("button", name="Load older sessions")
+    more.wait_for()
+    assert first.count() == 0
+    asked = re.compile(r"/v1/sessions\?limit=1000")
+    tab.page.route(asked, lambda route: route.abort())
+    more.click()
+    expect(tab.page.get_by_role("alert")).to_contain_text("They did not come")
+    tab.page.unroute(asked)
+    more.click()
+    first.wait_for()
+    expect(more).to_have_count(0)
+    expect(tab.page.get_by_role("alert")).to_have_count(0)
+    tab.forgive("net::ERR_FAILED")
     tab.fine()
 
 

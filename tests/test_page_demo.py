@@ -8,7 +8,7 @@ import re
 from collections.abc import Generator
 from pathlib import Path
 
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import Locator, Request, expect
 
 from tests.browser import Row, Server, Tab, in_browser
 from tests.served import process
@@ -183,6 +183,21 @@ def broken(tab: Tab, fault: str) -> str:
     return told.inner_text()
 
 
+LOOK = """(hidden) => {
+    Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
+
+def streaming(tab: Tab) -> set[Request]:
+    """The streams that this page itself has open, now and later."""
+    found: set[Request] = set()
+    tab.page.on("request", lambda request: found.add(request) if "/stream?" in request.url else None)
+    tab.page.on("requestfailed", lambda request: found.discard(request))
+    tab.page.on("requestfinished", lambda request: found.discard(request))
+    return found
+
+
 @in_browser
 def test_break_it_breaks_the_naive_side_only(tmp_path: Path) -> None:
     """Each button leaves the naive client wrong and Callslip as the log is; a refresh costs only the naive one."""
@@ -190,6 +205,7 @@ def test_break_it_breaks_the_naive_side_only(tmp_path: Path) -> None:
         window = server.window(height=3000)
         window.context.clock.install()
         tab = window.tab(path)
+        lines = streaming(tab)
         tab.page.get_by_text("Break it", exact=True).click()
         naive, ours = Side(tab, "A naive client"), Side(tab, "Callslip")
         tab.page.get_by_role("button", name="Duplicate").wait_for()
@@ -211,5 +227,11 @@ def test_break_it_breaks_the_naive_side_only(tmp_path: Path) -> None:
         tab.until(lambda: ours.rows() == before, "the same calls")
         assert naive.rows() == [] and naive.tally() == "✗ 1 missing"
         expect(tab.page.get_by_text("1 card is gone")).to_be_in_viewport()
-        tab.forgive("the line is cut")
+        tab.until(lambda: len(lines) == 2, "a line for each client")
+        tab.page.evaluate(LOOK, True)
+        tab.until(lambda: not lines, "that a tab nobody looks at holds no line")
+        tab.page.evaluate(LOOK, False)
+        broken(tab, "Duplicate")
+        assert [naive.rows(), ours.rows()] == list(FAULTS["Duplicate"]) and len(lines) == 2
+        tab.forgive("the line is cut", "net::ERR_ABORTED")
         tab.fine()

@@ -39,9 +39,19 @@ let stage = null;
 
 let line = new AbortController();
 
+/** A browser has six lines for all its tabs: one that nobody looks at, and where nothing goes on, holds none. */
+const away = () => document.hidden && !busy.value;
+const seenAgain = () => new Promise((resolve) => document.addEventListener("visibilitychange", resolve, { once: true }));
+
+function hangUp() {
+  line.abort();
+  line = new AbortController();
+}
+
 /** The one way of both clients to the server. While it is cut nobody gets through. @type {typeof fetch} */
-const ask = (input, init = {}) => {
-  if (down.value) return Promise.reject(new TypeError("the line is cut"));
+const ask = async (input, init = {}) => {
+  if (away()) await seenAgain();
+  if (down.value) throw new TypeError("the line is cut");
   const signals = [line.signal, init?.signal].filter((signal) => signal instanceof AbortSignal);
   return fetch(input, { ...init, signal: AbortSignal.any(signals) });
 };
@@ -128,6 +138,7 @@ async function run(fault) {
   } finally {
     if (down.value) cut(false);
     busy.value = "";
+    if (away()) hangUp();
   }
 }
 
@@ -246,6 +257,11 @@ function Panel({ first }) {
     remember({ gone: undefined });
     return leave;
   }, [first]);
+  useEffect(() => {
+    const look = () => away() && hangUp();
+    document.addEventListener("visibilitychange", look);
+    return () => document.removeEventListener("visibilitychange", look);
+  }, []);
   const where = address(`/s/${encodeURIComponent(here.value || first)}`);
   const doing = busy.value === OVER ? "A new session …" : busy.value && "Watch both sides …";
   const line = down.value ? "The line is cut." : doing || told.value;

@@ -128,11 +128,19 @@ function Calls({ calls }) {
 /** Sessions that are older than those the server tells of by itself. */
 function useOlder() {
   const [more, setMore] = useState({ rows: /** @type {Row[]} */ ([]), cursor: "", done: false });
+  const [told, tell] = useState({ asking: false, problem: "" });
   const load = async () => {
-    const page = await get(`/v1/sessions?limit=1000${more.cursor && `&cursor=${encodeURIComponent(more.cursor)}`}`);
-    setMore({ rows: [...more.rows, ...page.sessions], cursor: page.cursor, done: !page.cursor });
+    if (told.asking) return;
+    tell({ asking: true, problem: "" });
+    try {
+      const page = await get(`/v1/sessions?limit=1000${more.cursor && `&cursor=${encodeURIComponent(more.cursor)}`}`);
+      setMore({ rows: [...more.rows, ...page.sessions], cursor: page.cursor, done: !page.cursor });
+      tell({ asking: false, problem: "" });
+    } catch (error) {
+      tell({ asking: false, problem: String(/** @type {Error} */ (error).message) });
+    }
   };
-  return { ...more, load };
+  return { ...more, ...told, load };
 }
 
 function NoneFits() {
@@ -170,6 +178,8 @@ export default function SessionList() {
     ${words && calls.length > 0 && html`<${Calls} calls=${calls} />`}
     ${words && !found.length && !calls.length && html`<${NoneFits} />`}
     ${rows.length >= TOLD && !older.done && html`<p class="more">
-      <button class="button" onClick=${older.load}>Load older sessions</button></p>`}
+      <button class="button" aria-disabled=${String(older.asking)} onClick=${older.load}>
+        ${older.asking ? "Loading…" : "Load older sessions"}</button>
+      ${older.problem && html` <span role="alert">They did not come: ${older.problem}</span>`}</p>`}
   </div>`;
 }
