@@ -20,13 +20,14 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Playwright, Request, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Playwright, Request, expect, sync_playwright
 
 from tests.chromium.install import ADVICE, find, surroundings
 from tests.served import process
 
 PATIENCE = 40.0
 """How long anything on a page may take before a test gives up; nothing takes so long unless it hangs."""
+expect.set_options(timeout=PATIENCE * 1000)
 
 TOKEN = "opens-every-page-of-the-tests"
 
