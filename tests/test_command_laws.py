@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
+import os
 import random
 import shutil
 import signal
@@ -154,7 +156,7 @@ class Machine(RuleBasedStateMachine):
         """In the first of the two, at every look."""
         how = self.ledger.how(source="callslip", strict=True)
         self.reaper = Reaper(self.ledger.store, how, SETTINGS, monotonic=self.clock.monotonic)
-        self.reaping_since = self.clock.now
+        self.reaping_since = math.inf
 
     def opened(self) -> Commands:
         async def made() -> Commands:
@@ -206,6 +208,7 @@ class Machine(RuleBasedStateMachine):
 
     def look(self) -> None:
         """What stood at the beginning is known to everybody at the end."""
+        self.reaping_since = min(self.reaping_since, self.clock.now)
         self.run(self.reaper.reap())
         before, then = self.rows(), self.clock.time() * 1000
         self.run(self.settled())
@@ -222,10 +225,15 @@ class Machine(RuleBasedStateMachine):
                 assert (row.state in ENDS) == (seen.end is not None)
                 assert (row.end, row.deadline) == (seen.end.seq if seen.end else 0, seen.deadline)
             was = before.get(call)
-            if was is not None and was.state in ("queued", "running") and was.deadline <= then:
+            if was is not None and was.state in ("queued", "running") and self.due(was) <= then:
                 assert seen.end is not None, "its time is over and it has not ended"
         self.look_at_waiters(before)
         self.look_at_looking({call: row for call, row in rows.items() if call in before and before[call] == row})
+
+    def due(self, row: CallRow) -> float:
+        """When it must have ended. Who comes when its time is over already gives it a moment: it may be their clock."""
+        came = (self.reaping_since + self.clock.time() - self.clock.now) * 1000
+        return row.deadline if row.deadline > came else came + SETTINGS.reaper_grace * 1000
 
     def at_rest(self) -> dict[str, CallRow]:
         """The rows, and the log up to them: nothing was written while they were read."""
@@ -515,7 +523,10 @@ class Process:
         self.role = role
         self.process = program("traffic", db, role, seed, stdin=subprocess.PIPE)
         assert self.process.stdout is not None
-        self.first = self.process.stdout.readline()
+        first = b""
+        while not first.endswith(b"\n"):  # By the byte: `communicate` does not give what a buffer holds.
+            first += (byte := os.read(self.process.stdout.fileno(), 1))
+            assert byte, "it did not start"
 
     def kill(self) -> list[list[Any]]:
         self.process.send_signal(signal.SIGKILL)

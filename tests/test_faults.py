@@ -18,12 +18,14 @@ import apsw
 import pytest
 
 import callslip
+from callslip import codec
 from callslip import events as ev
 from callslip.errors import Damaged, NotADatabase, StoreError, StoreFull, TooNew
-from callslip.events import Alias
+from callslip.events import Alias, decode_event
 from callslip.ledger import Ledger
 from callslip.store import sqlite_file
 from callslip.store.sqlite_rows import Rows
+from callslip.verify import verify
 from tests.disk import Disk
 from tests.sound import PROGRAMS, events, faults, opened
 
@@ -375,6 +377,15 @@ async def test_an_event_that_cannot_be_read_is_told_as_damage(tmp_path: Path, bo
             await events(ledger, "a")
         with pytest.raises(Damaged, match="an event cannot be read"):
             await ledger.snapshot("a")
+        told = [str(difference) for difference in await verify(ledger)]
+        assert any("event 2 cannot be read" in one for one in told), told
+
+
+@pytest.mark.parametrize("read", [decode_event, codec.reader(dict, "an event")])
+def test_what_are_no_bytes_any_more_is_told_as_damage(read: Any) -> None:
+    """A page that was overwritten may have a NULL where no column allows one."""
+    with pytest.raises(Damaged, match="an event cannot be read"):
+        read(None)
 
 
 async def test_a_read_that_fails_inside_a_write_fails_the_whole_of_it(db: str, monkeypatch: pytest.MonkeyPatch) -> None:

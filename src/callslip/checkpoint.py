@@ -166,7 +166,7 @@ Before = dict[TextKey, tuple[int, int, int]]
 def _decoded(rows: list[tuple[int, bytes]]) -> list[Event]:
     try:
         return [parse_event(body) for _, body in rows]
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except codec.UNREADABLE:
         return [decode_event(body) for _, body in rows]
 
 

@@ -56,6 +56,10 @@ def same(one: Any, other: Any) -> bool:
     return one == other and (isinstance(other, str) or encode(one) == encode(other))
 
 
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, TypeError)
+"""What reading gives if bytes are not what they were, or are no bytes at all any more."""
+
+
 def reader(kind: Any, what: str) -> Callable[[bytes | str], Any]:
     """Reads what this program wrote itself: if it cannot, the database is damaged."""
     decode = msgspec.json.Decoder(kind).decode
@@ -63,7 +67,7 @@ def reader(kind: Any, what: str) -> Callable[[bytes | str], Any]:
     def read(body: bytes | str) -> Any:
         try:
             return decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             raise Damaged(f"{what} cannot be read: {error}") from error
 
     return read

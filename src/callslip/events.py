@@ -367,7 +367,7 @@ def decode_event(body: bytes) -> Event:
     """A stored event. One of a kind or shape that only a newer version knows is kept whole, as `raw` (C11)."""
     try:
         return parse_event(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except codec.UNREADABLE:
         found = _told(body)
         told = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
         same = {name: told[name] for name in _ENVELOPE if type(told.get(name)) is _ENVELOPE[name]}

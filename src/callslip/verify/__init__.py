@@ -11,10 +11,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-import msgspec
 from msgspec import structs
 
-from callslip import checkpoint
+from callslip import checkpoint, codec
 from callslip import events as ev
 from callslip.errors import Damaged, NotFound
 from callslip.events import Blob, Event, blob_of, parse_event
@@ -135,7 +134,7 @@ class _Session:
     def _event(self, seq: int, body: bytes) -> Event | None:
         try:
             event = parse_event(body)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except codec.UNREADABLE as error:
             self.report.add("log", f"event {seq} cannot be read: {error}")
             return None
         if event.seq != seq:
@@ -189,5 +188,5 @@ class _Session:
 def _key(body: bytes) -> str:
     try:
         return parse_event(body).key
-    except (msgspec.MsgspecError, UnicodeDecodeError):  # Told before.
+    except codec.UNREADABLE:  # Told before.
         return ""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from callslip import checkpoint
+from callslip import checkpoint, codec
 from callslip.entries import Entry, ToolCall
 from callslip.errors import Damaged
 from callslip.fold import VERSION, State
@@ -113,5 +113,5 @@ def _read(data: bytes) -> bytes:
     """A stored state in a form that can be compared; damage reads as itself."""
     try:
         return canonical(msgspec.json.decode(data))
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except codec.UNREADABLE:
         return data
