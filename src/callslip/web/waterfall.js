@@ -120,47 +120,25 @@ function Told({ bar, now, left, all }) {
   </div>`;
 }
 
-/**
- * @param {{entries: Any[], onPick: (id: number) => void}} props `entries` are those to show.
- */
-export function Waterfall({ entries, onPick }) {
-  const [element, attach] = useState(/** @type {HTMLElement | null} */ (null));
-  const [top, setTop] = useState(0);
-  const [fold, setFold] = useState(true);
-  const [active, setActive] = useState(0); // the id of an entry
-  const [pointed, setPointed] = useState(0);
-  const [focused, setFocused] = useState(false);
-  const size = useSight(element);
-  const bars = useMemo(() => barsOf(entries, known.peek()), [entries]);
-  // A filter takes nothing from the line: it is the same for some calls as for all.
-  const bands = useMemo(() => {
+/** Turns, every second of them told apart. A filter takes nothing from the line of time. @param {Any[]} entries */
+function useBands(entries) {
+  return useMemo(() => {
     const all = known.peek().length ? known.peek() : entries;
     return bandsOf(all).map((band, index) => ({ ...band, odd: index % 2 === 1 }));
   }, [entries]);
-  const open = useMemo(() => bars.some(({ to }) => to === Infinity), [bars]);
-  const now = useNow(bars, open);
-  const axis = useMemo(() => axisOf(bars, bands, now, fold), [bars, bands, now, fold]);
-  const { range, setRange, drawn, zoom, reset, press, moved } = useZoom(axis, element);
-  const shown = windowOf(axis, range);
-  const rows = useMemo(
-    () => (range ? bars.filter(({ from, to }) => from <= range.to && to >= range.from) : bars),
-    [bars, range],
-  );
+}
 
+/** What is in sight of the rows, and which of them is chosen. @param {Bar[]} rows @param {HTMLElement | null} element */
+function useChoice(rows, element) {
+  const size = useSight(element);
+  const [top, setTop] = useState(0);
+  const [active, setActive] = useState(0); // the id of an entry
+  const [pointed, setPointed] = useState(0);
   const narrow = size.width < NARROW;
   const height = narrow ? TALL_ROW : ROW;
   const first = Math.max(0, Math.floor(top / height) - SPARE);
   const sight = rows.slice(first, Math.ceil((top + size.height) / height) + SPARE);
-  const at = rows.findIndex(({ id }) => id === active);
-  const width = size.width - (narrow ? 0 : NAMES);
-  const most = Math.max(2, Math.floor(width / 72));
-  const ticks = useMemo(() => ticksOf(axis, Math.max(0, shown.from), shown.to, most), [axis, range, most]);
-  const turns = useMemo(() => {
-    const found = bands.filter(({ from, to }) => placeOf(axis, to) >= shown.from && placeOf(axis, from) <= shown.to);
-    return found.length > MOST_BANDS ? [] : found;
-  }, [axis, bands, range]);
-  const live = open && !past.value;
-
+  const whole = rows.slice(Math.ceil(top / height), Math.max(1, Math.floor((top + size.height) / height)));
   const move = (/** @type {number} */ index) => {
     const next = Math.max(0, Math.min(rows.length - 1, index));
     if (!rows.length) return;
@@ -173,18 +151,105 @@ export function Waterfall({ entries, onPick }) {
     setTop(element.scrollTop);
   };
   useEffect(() => setTop(element?.scrollTop ?? 0), [rows.length, height]);
+  const at = rows.findIndex(({ id }) => id === active);
+  return { size, narrow, height, top, setTop, first, sight, whole, active, setActive, pointed, setPointed, at, move };
+}
+
+/**
+ * What the bars stand on: times, turns, the line of now. Made anew only when that changes.
+ * @param {{axis: Axis, range: Range | null, shown: Range, bands: ReturnType<typeof useBands>, drawn: Range | null,
+ *   width: number, tall: number, nowAt: number | null}} given
+ */
+function useGround({ axis, range, shown, bands, drawn, width, tall, nowAt }) {
+  const most = Math.max(2, Math.floor(width / 72));
+  const ticks = useMemo(() => ticksOf(axis, Math.max(0, shown.from), shown.to, most), [axis, range, most]);
+  const turns = useMemo(() => {
+    const found = bands.filter(({ from, to }) => placeOf(axis, to) >= shown.from && placeOf(axis, from) <= shown.to);
+    return found.length > MOST_BANDS ? [] : found;
+  }, [axis, bands, range]);
   const head = useMemo(
     () => html`<${Head} axis=${axis} shown=${shown} bands=${turns} ticks=${ticks} width=${width} />`,
     [turns, ticks, width],
   );
-  const tall = Math.min(size.height, rows.length * height);
   const ground = useMemo(
     () => html`<${Ground} axis=${axis} shown=${shown} bands=${turns} ticks=${ticks} drawn=${drawn} height=${tall}
-      nowLine=${live ? placeOf(axis, now) : null} />`,
-    [turns, ticks, drawn, tall, live],
+      nowLine=${nowAt} />`,
+    [turns, ticks, drawn, tall, nowAt === null],
   );
+  return { head, ground };
+}
+
+/**
+ * What the keys do; those that are not among them do what they always do.
+ * @param {ReturnType<typeof useChoice>} choice @param {number} count
+ * @param {{zoom: (factor: number, share: number, by?: number) => void, zoomHere: (factor: number) => void,
+ *   reset: () => void, pick: () => void}} can
+ */
+function keysOf({ at, move, size, height }, count, { zoom, zoomHere, reset, pick }) {
+  const page = Math.max(1, Math.floor(size.height / height) - 1);
+  /** @type {Record<string, () => void>} */
+  const keys = {
+    ArrowDown: () => move(at + 1), ArrowUp: () => move(at - 1),
+    PageDown: () => move(at + page), PageUp: () => move(at - page),
+    Home: () => move(0), End: () => move(count - 1),
+    ArrowRight: () => zoom(1, 0.5, 0.2), ArrowLeft: () => zoom(1, 0.5, -0.2),
+    "+": () => zoomHere(0.5), "=": () => zoomHere(0.5), "-": () => zoomHere(2), 0: reset,
+    Enter: pick, " ": pick,
+  };
+  return (/** @type {KeyboardEvent} */ event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || !keys[event.key]) return;
+    event.preventDefault();
+    keys[event.key]();
+  };
+}
+
+/**
+ * One call: its name and its bar.
+ * @param {{bar: Bar, index: number, count: number, choice: ReturnType<typeof useChoice>, focused: boolean, axis: Axis,
+ *   shown: Range, now: number, onPick: () => void}} props
+ */
+function Line({ bar, index, count, choice, focused, axis, shown, now, onPick }) {
+  const { active, pointed, setPointed, height, narrow } = choice;
+  const { id, call } = bar;
+  const look = classes("wf-row", `is-${call.status}`, id === active && "wf-active", id === pointed && "wf-pointed");
+  return html`<div id=${`wf-${id}`} role="option" class=${look} aria-selected=${String(focused && id === active)}
+    style=${{ top: `${index * height}px`, height: `${height}px` }}
+    aria-setsize=${count} aria-posinset=${index + 1} aria-label=${wordsOf(bar, now)} title=${tellBar(bar, now, span)}
+    onPointerEnter=${() => setPointed(id)} onClick=${onPick}>
+    <span class="wf-name"><span class="wf-glyph" aria-hidden="true">${stateOf(call.status).glyph}</span>
+      <span class="wf-tool" dir="auto">${nameOf(call)}</span>${" "}
+      <span class="wf-title" dir="auto">${titleOf(call)}</span></span>
+    <${Track} bar=${bar} axis=${axis} shown=${shown} now=${now} edge=${narrow ? 94 : 97.5} /></div>`;
+}
+
+/**
+ * @param {{entries: Any[], onPick: (id: number) => void}} props `entries` are those to show.
+ */
+export function Waterfall({ entries, onPick }) {
+  const [element, attach] = useState(/** @type {HTMLElement | null} */ (null));
+  const [fold, setFold] = useState(true);
+  const [focused, setFocused] = useState(false);
+  const bars = useMemo(() => barsOf(entries, known.peek()), [entries]);
+  const bands = useBands(entries);
+  const open = useMemo(() => bars.some(({ to }) => to === Infinity), [bars]);
+  const now = useNow(bars, open);
+  const axis = useMemo(() => axisOf(bars, bands, now, fold), [bars, bands, now, fold]);
+  const { range, setRange, drawn, zoom, reset, press, moved } = useZoom(axis, element);
+  const shown = windowOf(axis, range);
+  const rows = useMemo(
+    () => (range ? bars.filter(({ from, to }) => from <= range.to && to >= range.from) : bars),
+    [bars, range],
+  );
+  const choice = useChoice(rows, element);
+  const { size, narrow, height, sight, active, at, move } = choice;
+  const live = open && !past.value;
+  const width = size.width - (narrow ? 0 : NAMES);
+  const tall = Math.min(size.height, rows.length * height);
+  const nowAt = live ? placeOf(axis, now) : null;
+  const { head, ground } = useGround({ axis, range, shown, bands, drawn, width, tall, nowAt });
+
   const fit = () => {
-    const seen = rows.slice(Math.ceil(top / height), Math.max(1, Math.floor((top + size.height) / height)));
+    const seen = choice.whole;
     const last = Math.max(...seen.map(({ from, to }) => (to === Infinity ? now : Math.max(from, to))));
     if (seen.length) setRange({ from: seen[0].from, to: Math.max(last, seen[0].from + 5) });
   };
@@ -194,26 +259,15 @@ export function Waterfall({ entries, onPick }) {
     const share = (middle - shown.from) / (shown.to - shown.from);
     zoom(factor, share >= 0 && share <= 1 ? share : 0.5);
   };
-  const page = Math.max(1, Math.floor(size.height / height) - 1);
-  /** @type {Record<string, () => void>} */
-  const keys = {
-    ArrowDown: () => move(at + 1), ArrowUp: () => move(at - 1),
-    PageDown: () => move(at + page), PageUp: () => move(at - page),
-    Home: () => move(0), End: () => move(rows.length - 1),
-    ArrowRight: () => zoom(1, 0.5, 0.2), ArrowLeft: () => zoom(1, 0.5, -0.2),
-    "+": () => zoomHere(0.5), "=": () => zoomHere(0.5), "-": () => zoomHere(2), 0: reset,
-    Enter: () => at >= 0 && onPick(active), " ": () => at >= 0 && onPick(active),
-  };
-  const key = (/** @type {KeyboardEvent} */ event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || !keys[event.key]) return;
-    event.preventDefault();
-    keys[event.key]();
+  const pick = () => at >= 0 && onPick(active);
+  const clicked = (/** @type {number} */ id) => {
+    if (moved.current) return;
+    choice.setActive(id);
+    onPick(id);
   };
 
   if (!bars.length) return html`<p class="notice wf-none">There is no call to show on a line of time here.</p>`;
-  const classesOf = (/** @type {Bar} */ { id, call }) =>
-    classes("wf-row", `is-${call.status}`, id === active && "wf-active", id === pointed && "wf-pointed");
-  const told = rows.find(({ id }) => id === (pointed || (focused ? active : 0)));
+  const told = rows.find(({ id }) => id === (choice.pointed || (focused ? active : 0)));
   return html`<section class=${classes("wf", narrow && "wf-narrow")} aria-label="Calls on a line of time">
     <${Tools} gaps=${axis.gaps} fold=${fold} onFold=${() => setFold(!fold)} range=${range} zoom=${zoomHere}
       reset=${reset} live=${live}
@@ -224,23 +278,15 @@ export function Waterfall({ entries, onPick }) {
       <div ref=${attach} class=${classes("wf-scroll", drawn && "wf-drawing")} role="listbox" tabindex="0"
         aria-label=${`${rows.length} calls, by when they began`}
         aria-activedescendant=${sight.some(({ id }) => id === active) ? `wf-${active}` : undefined}
-        onScroll=${(/** @type {any} */ event) => setTop(event.currentTarget.scrollTop)}
-        onKeyDown=${key} onPointerDown=${press}
-        onPointerLeave=${() => setPointed(0)} onBlur=${() => setFocused(false)}
-        onFocus=${() => { setFocused(true); if (at < 0) move(Math.round(top / height)); }}>
+        onScroll=${(/** @type {any} */ event) => choice.setTop(event.currentTarget.scrollTop)}
+        onKeyDown=${keysOf(choice, rows.length, { zoom, zoomHere, reset, pick })} onPointerDown=${press}
+        onPointerLeave=${() => choice.setPointed(0)} onBlur=${() => setFocused(false)}
+        onFocus=${() => { setFocused(true); if (at < 0) move(Math.round(choice.top / height)); }}>
         <div class="wf-all" role="presentation" style=${{ height: `${rows.length * height}px` }}>
           ${ground}
-          ${sight.map((bar, index) => html`<div key=${bar.id} id=${`wf-${bar.id}`} role="option"
-            aria-selected=${String(focused && bar.id === active)}
-            class=${classesOf(bar)}
-            style=${{ top: `${(first + index) * height}px`, height: `${height}px` }}
-            aria-setsize=${rows.length} aria-posinset=${first + index + 1}
-            aria-label=${wordsOf(bar, now)} title=${tellBar(bar, now, span)} onPointerEnter=${() => setPointed(bar.id)}
-            onClick=${() => { if (!moved.current) { setActive(bar.id); onPick(bar.id); } }}>
-            <span class="wf-name"><span class="wf-glyph" aria-hidden="true">${stateOf(bar.call.status).glyph}</span>
-              <span class="wf-tool" dir="auto">${nameOf(bar.call)}</span>${" "}
-              <span class="wf-title" dir="auto">${titleOf(bar.call)}</span></span>
-            <${Track} bar=${bar} axis=${axis} shown=${shown} now=${now} edge=${narrow ? 94 : 97.5} /></div>`)}
+          ${sight.map((bar, index) => html`<${Line} key=${bar.id} bar=${bar} index=${choice.first + index}
+            count=${rows.length} choice=${choice} focused=${focused} axis=${axis} shown=${shown} now=${now}
+            onPick=${() => clicked(bar.id)} />`)}
         </div>
       </div>
       <${Told} bar=${told} now=${now} left=${rows.length} all=${bars.length} />
