@@ -128,7 +128,7 @@ function useBands(entries) {
   }, [entries]);
 }
 
-/** What is in sight of the rows, and which of them is chosen. @param {Bar[]} rows @param {HTMLElement | null} element */
+/** What is in sight of the rows, and which is chosen. @param {Bar[]} rows @param {HTMLElement | null} element */
 function useChoice(rows, element) {
   const size = useSight(element);
   const [top, setTop] = useState(0);
