@@ -65,7 +65,7 @@ def read_event(body: Any) -> Event:
     if not isinstance(kind, str) or kind not in ev.EVENT_TYPES:
         raise Refused("type", f"unknown event type {str(kind)[:100]!r}")
     try:
-        return msgspec.convert(body, ev.AnyEvent)
+        return msgspec.convert(body, ev.EVENT_TYPES[kind])
     except msgspec.ValidationError as error:
         raise Refused(*_where(str(error))) from error
 
