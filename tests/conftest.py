@@ -28,7 +28,7 @@ settings.register_profile(
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("long", settings.get_profile("short"), max_examples=75 * EXAMPLES, derandomize=False)
+settings.register_profile("long", settings.get_profile("short"), max_examples=15 * EXAMPLES, derandomize=False)
 settings.load_profile("long" if LONG else "short")
 
 # Where `make` puts what the JavaScript tests run on; plain `pytest` finds it too.
