@@ -19,7 +19,7 @@ from callslip.cli import exits, output, serving
 from callslip.cli.place import Place, wants_json
 from callslip.demo import browser
 from callslip.demo.replies import COMMANDS, Replies
-from callslip.demo.routes import Demo, routes
+from callslip.demo.routes import routes
 from callslip.demo.tour import PROMPT
 from callslip.demo.workers import Workers
 from callslip.http import standalone
@@ -117,12 +117,12 @@ async def _serve(where: Where, listening: socket.socket, folder: Path, model: Mo
 
 async def _begin(ledger: Ledger, where: Where, workers: Workers, replies: Replies) -> Watched:
     """The two sessions, so that there is something to look at; then the app in front of them."""
-    told = Demo(where.session, f"break-it-{where.session[-4:]}")
-    await ledger.session(told.break_it).append(ev.SessionInfo(title="Break it"))
-    await ledger.session(told.session).append(
-        ev.SessionInfo(title="The demo", options={"breakIt": told.break_it}), ev.SessionCommands(commands=COMMANDS)
+    broken = f"break-it-{where.session[-4:]}"
+    await ledger.session(broken).append(ev.SessionInfo(title="Break it"))
+    await ledger.session(where.session).append(
+        ev.SessionInfo(title="The demo", options={"breakIt": broken}), ev.SessionCommands(commands=COMMANDS)
     )
-    return Watched(standalone(ledger, where.token, answers=replies, routes=routes(told, workers)))
+    return Watched(standalone(ledger, where.token, answers=replies, routes=routes(workers)))
 
 
 class Watched:

@@ -1,4 +1,4 @@
-"""What a demo's server does beside the rest: it says what it is, and starts and kills worker processes."""
+"""What a demo's server does beside the rest: it starts and kills worker processes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,6 @@ from starlette.responses import Response
 from callslip.demo.workers import Workers
 from callslip.http.calls import NoQuery
 from callslip.http.visit import Route, Visit, answer
-
-
-class Demo(msgspec.Struct, rename="camel"):
-    """The session of the tour, and the one that visitors break."""
-
-    session: str
-    break_it: str
 
 
 class WorkerFor(msgspec.Struct, forbid_unknown_fields=True):
@@ -36,14 +29,8 @@ class Killed(msgspec.Struct):
     pid: int
 
 
-def routes(told: Demo, workers: Workers) -> tuple[Route, ...]:
+def routes(workers: Workers) -> tuple[Route, ...]:
     """The routes of one demo."""
-
-    async def about(visit: Visit) -> Response:
-        """That this is a demo."""
-        await visit.admit()
-        visit.query(NoQuery)
-        return answer(told)
 
     async def start(visit: Visit) -> Response:
         """A worker process takes up a call."""
@@ -61,7 +48,6 @@ def routes(told: Demo, workers: Workers) -> tuple[Route, ...]:
 
     wrong = (400, 401, 403, 404)
     return (
-        Route(method="GET", path="/demo", endpoint=about, about="That this is a demo.", query=NoQuery, problems=wrong),
         Route(
             method="POST",
             path="/demo/workers",
