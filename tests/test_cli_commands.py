@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -236,7 +237,8 @@ def test_the_lists_of_commands(path: Path, where: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("width", "shown"), [(80, ["exec_", "pending", "just now"]), (40, ["exec…", "pend…", "just…"])]
+    ("width", "shown"),
+    [(80, ["exec_", "pending", r"just now|\d s ago"]), (40, ["exec…", "pend…", r"just…|\d s a?…"])],
 )
 def test_a_narrow_terminal_shows_every_column(path: Path, width: int, shown: list[str]) -> None:
     """What is long gives way: the id can be copied, and the status be read, as long as there is room for them."""
@@ -247,7 +249,7 @@ def test_a_narrow_terminal_shows_every_column(path: Path, width: int, shown: lis
         assert terminal.close() == 0
     head, line = terminal.shown.splitlines()
     assert len(head) <= width and len(line) <= width
-    assert all(text in line for text in shown), line
+    assert all(re.search(text, line) for text in shown), line
 
 
 def test_lists_of_commands_and_of_calls_are_not_mixed(path: Path) -> None:

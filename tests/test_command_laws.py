@@ -208,8 +208,7 @@ class Machine(RuleBasedStateMachine):
 
     def look(self) -> None:
         """What stood at the beginning is known to everybody at the end."""
-        self.reaping_since = min(self.reaping_since, self.clock.now)
-        self.run(self.reaper.reap())
+        self.reap()
         before, then = self.rows(), self.clock.time() * 1000
         self.run(self.settled())
         for _ in range(200):  # On a busy machine a thread may be late, though no time passes here.
@@ -229,6 +228,10 @@ class Machine(RuleBasedStateMachine):
                 assert seen.end is not None, "its time is over and it has not ended"
         self.look_at_waiters(before)
         self.look_at_looking({call: row for call, row in rows.items() if call in before and before[call] == row})
+
+    def reap(self) -> None:
+        self.reaping_since = min(self.reaping_since, self.clock.now)
+        self.run(self.reaper.reap())
 
     def due(self, row: CallRow) -> float:
         """When it must have ended. Who comes when its time is over already gives it a moment: it may be their clock."""
@@ -454,8 +457,11 @@ class Machine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.5, 2, 6, 40]))
     def time_passes(self, seconds: float) -> None:
         """In small steps, as it does. What is due ends, and nothing is held beyond its lease."""
+        steps = max(1, int(seconds / 4))
         for _ in range(4):
-            self.clock.now += seconds / 4
+            for _ in range(steps):
+                self.clock.now += seconds / 4 / steps
+                self.reap()
             self.look()
         late = self.clock.now - SETTINGS.reaper_grace - 1
         if self.reaping_since < late:

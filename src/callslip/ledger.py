@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from functools import cache
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -23,7 +22,7 @@ from callslip.feed import Feed
 from callslip.fold import State
 from callslip.intake import Intake, identity, session_name
 from callslip.lifecycle import ENDS
-from callslip.redact import DEFAULT, Pattern, Redactor
+from callslip.redact import redactor_of
 from callslip.rows import ApprovalRow, CallRow, OwnerRow, SessionRow
 from callslip.session import Session
 from callslip.settings import Settings
@@ -41,7 +40,7 @@ class Ledger:
         self.store = store
         self.settings = settings
         self.owner = liveness.new_owner()
-        self.redactor = _redactor(settings.redact, settings.secret_patterns)
+        self.redactor = redactor_of(settings.redact, settings.secret_patterns)
         self.feed = Feed(store, settings)
         self._intake = Intake(settings, self.redactor)
         self._hows: dict[tuple[str, str, bool], How] = {}
@@ -375,11 +374,6 @@ class Ledger:
         stands = time.monotonic() + lease
         await self.store.transact(lambda unit: [unit.put_owner(OwnerRow(owner, until)) for owner in owners])
         self._owned.update(dict.fromkeys(owners, stands))
-
-
-@cache
-def _redactor(on: bool, patterns: tuple[tuple[str, str, str, int], ...]) -> Redactor:
-    return Redactor(DEFAULT + tuple(Pattern(*pattern) for pattern in patterns) if on else ())
 
 
 def _only(found: list[Any], kind: str, given: str) -> Any:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from functools import cache
 from itertools import groupby
 from operator import is_
 from typing import Any, cast
@@ -192,6 +193,12 @@ class Redactor:
             inside = [self._value(item) for item in items]
             return items if all(map(is_, inside, items)) else inside
         return value
+
+
+@cache
+def redactor_of(on: bool, patterns: tuple[tuple[str, str, str, int], ...]) -> Redactor:
+    """The one that settings ask for: the default patterns and these, or none. Made once."""
+    return Redactor(DEFAULT + tuple(Pattern(*pattern) for pattern in patterns) if on else ())
 
 
 def _starts(patterns: Iterable[Pattern]) -> str:

@@ -47,6 +47,7 @@ def mcp(session: str | None) -> int:
 
     # The SDK reads stdin in a thread that no exception reaches. Nothing lives by this process, so it may just die.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.unraisablehook = _not_flushed
     with_ledger(partial(_serve, session_name(session) if session else ""), create=True)
     return exits.OK
 
@@ -55,3 +56,9 @@ async def _serve(session: str, ledger: Ledger) -> None:
     from callslip.mcp import serve_stdio
 
     await serve_stdio(ledger, session)
+
+
+def _not_flushed(told: sys.UnraisableHookArgs) -> None:
+    """From Python 3.13 on it is told what could not be written to a client that has gone, when all is over."""
+    if not isinstance(told.exc_value, BrokenPipeError):
+        sys.__unraisablehook__(told)

@@ -207,7 +207,9 @@ export default function PermissionCard(props) {
   const held = useRef(false);
   const row = elsewhere.value.get(given.requestId);
   const end = live && (answered ?? (row && answerOf(row)));
-  const entry = end && isPending(given) ? { ...given, ...end } : given;
+  const edited = live ? answered?.responseInput : undefined; // A row that comes meanwhile does not tell of it.
+  const told = edited === undefined ? {} : { responseInput: edited };
+  const entry = { ...given, ...(end && isPending(given) ? end : {}), ...told };
   const pending = isPending(entry);
   const id = `request-${entry.requestId}`;
   useEffect(() => {
