@@ -309,7 +309,7 @@ def story(now: int) -> list[Told]:
         (3, plan(0)),
         *shell("ls", "ls", 4, 4.5, 9, output="prices.py\ntest_prices.py\n", exitStatus=0),
         *shell("ls again", "ls", 4, 6, 7, output="prices.py\ntest_prices.py\n", exitStatus=0),
-        *shell("test", "pytest", 10, 11, 24, output=TESTS, error="exit status 1", exitStatus=1),
+        *shell("test", "pytest", 10, 11, 24, output=TESTS, error="one test of four failed", exitStatus=1),
         (26, event("message.delta", text="`total` rounds to **one** digit; prices have two.", chunks="delta")),
         (27, plan(2)),
         (28, event("call.proposed", "edit", **edit)),
