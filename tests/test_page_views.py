@@ -78,8 +78,9 @@ def test_no_time_is_cut_at_the_edge(site: Server) -> None:
 @in_browser
 def test_a_filter_leaves_what_was_asked_for_and_is_in_the_address(site: Server) -> None:
     """Typed or chosen among facets with counts; a lone row is covered by nothing; a reload shows the same."""
+    told = site.tell("filtered", *story(int(time.time() * 1000)))
     tab = site.window("light", 380, 760).tab("/s/filtered")
-    tab.reaches(site.tell("filtered", *story(int(time.time() * 1000))))
+    tab.reaches(told)
     tab.page.get_by_role("button", name="Facets").click()
     tab.page.get_by_role("button", name="failed, 2 calls").click()
     tab.until(lambda: len(tab.rows()) == 2, "those that failed")

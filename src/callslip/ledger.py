@@ -131,9 +131,8 @@ class Ledger:
         admit = self._intake.admit
         admitted = [admit(draft) for draft in drafts]
         how = self._hows.get((source, owner, strict)) or self.how(source=source, owner=owner, strict=strict)
-        for draft in admitted:
-            if owner or type(draft.event) in MAY_BE_LARGE:
-                return self._prepared(admitted, work, how)
+        if owner or [draft for draft in admitted if type(draft.event) in MAY_BE_LARGE]:
+            return self._prepared(admitted, work, how)
         return self.store.transact(lambda unit: work(unit, admitted, how))
 
     async def _prepared(self, admitted: list[Draft], work: Callable[[Unit, list[Draft], How], T], how: How) -> T:
