@@ -107,26 +107,53 @@ def test_whoever_writes_in_a_card_goes_on_writing(site: Server) -> None:
     tab.fine()
 
 
+class Held:
+    """The next question for older entries waits until it is let go; those after it do not."""
+
+    def __init__(self, tab: Tab) -> None:
+        self.routes: list[Any] = []
+        tab.page.route(
+            "**/v1/sessions/*?format=entries*",
+            lambda route: route.continue_() if self.routes else self.routes.append(route),
+        )
+        tab.page.evaluate(f"() => void ({OLDER})()")
+        tab.until(lambda: self.routes, "the question")
+
+    def let_go(self) -> None:
+        self.routes[0].continue_()
+
+
 @in_browser
 def test_older_entries_that_come_after_a_snapshot_leave_no_hole(site: Server) -> None:
-    """A page of them that was asked for before does not belong to what the snapshot shows."""
+    """They do not belong to what the snapshot shows, and are asked for anew."""
     site.tell("gap", *calls("gap", 3000))
     tab = site.window().tab("/s/gap")
     tab.until(tab.rows, "entries")
     tab.page.evaluate(OLDER)
-    held: list[Any] = []
-    tab.page.route("**/v1/sessions/gap?format=entries*", lambda route: held.append(route))
-    tab.page.evaluate(f"() => void ({OLDER})()")
-    tab.until(lambda: len(held) == 1, "the question")
+    held = Held(tab)
     count = "async () => (await import('/web/state.js')).order.value.length"
     before = tab.page.evaluate(count)
     tab.page.evaluate("() => dispatchEvent(new PageTransitionEvent('pageshow', { persisted: true }))")
     tab.until(lambda: tab.page.evaluate(count) < before, "the snapshot")
-    with tab.page.expect_response("**/v1/sessions/gap?format=entries*"):
-        held[0].continue_()
-    tab.page.unroute("**/v1/sessions/gap?format=entries*")
-    tab.page.evaluate(OLDER)
-    assert tab.page.evaluate(HOLES) == [] and tab.page.evaluate(count) > 1000
+    held.let_go()
+    tab.until(lambda: tab.page.evaluate(count) > 1000, "older entries than those of the snapshot")
+    assert tab.page.evaluate(HOLES) == []
+    tab.fine()
+
+
+@in_browser
+def test_a_link_is_followed_while_another_session_still_waits_for_older_entries(site: Server) -> None:
+    """The question of the session that was left is not the question of this one."""
+    site.tell("left", *calls("left", 1500))
+    site.tell("linked", *calls("linked", 1500))
+    tab = site.window().tab("/s/left")
+    tab.until(tab.rows, "entries")
+    held = Held(tab)
+    first = site.entries("linked")[0]["id"]
+    tab.page.evaluate(GO, f"/s/linked#entry-{first}")
+    tab.page.get_by_text("linked 1499").first.wait_for()
+    held.let_go()
+    expect(tab.page.locator(f"#entry-{first}")).to_contain_text("linked 0")
     tab.fine()
 
 

@@ -9,10 +9,6 @@ import { entryOf, hasOlder, loaded, name, older, order, past, seq, shown } from 
 /** What a person chose, by name, for as long as the session is shown. @type {Map<string, Choice>} */
 const choices = new Map();
 
-effect(() => {
-  if (name.value !== undefined) choices.clear();
-});
-
 /**
  * Something that a person may choose in a row, such as whether it is open; `undefined` until then.
  * @param {number} id @param {string} what @returns {Choice}
@@ -27,16 +23,31 @@ export function kept(id, what) {
 /** How it stands with older entries: "" | "asking" | what went wrong. */
 export const asking = signal("");
 
-/** Ask for the page before the oldest entry that is here. */
-export async function loadOlder() {
-  if (asking.value === "asking" || !hasOlder.value || past.value || !loaded.value) return;
+effect(() => {
+  if (name.value === undefined) return;
+  choices.clear();
+  asking.value = "";
+});
+
+const canAsk = () => hasOlder.value && loaded.value && !past.value;
+
+/** @type {Promise<void> | null} */
+let question = null;
+
+/** Ask for the page before the oldest entry that is here, unless that is being done. */
+export const loadOlder = () => (question ??= ask().finally(() => (question = null)));
+
+async function ask() {
+  if (!canAsk()) return;
+  const session = name.value;
+  let problem = "";
   asking.value = "asking";
   try {
-    await older();
-    asking.value = "";
+    while (canAsk() && !(await older())); // Whoever asked still lacks what is before the new oldest.
   } catch (error) {
-    asking.value = String(/** @type {Error} */ (error).message);
+    problem = String(/** @type {Error} */ (error).message);
   }
+  asking.value = session === name.value ? problem : "";
 }
 
 // What there is to show

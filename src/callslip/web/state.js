@@ -92,6 +92,7 @@ function takeSnapshot(snapshot) {
   batch(() => {
     const ids = snapshot.entries.map((entry) => entry.id);
     const kept = new Set(ids);
+    meanwhile = null;
     for (const id of entries.keys()) if (!kept.has(id)) entries.delete(id);
     snapshot.entries.forEach(put);
     order.value = ids;
@@ -160,6 +161,7 @@ export function watch(/** @type {string} */ session) {
   if (line && session === name.value) return;
   batch(() => {
     name.value = session;
+    meanwhile = null;
     entries.clear();
     order.value = [];
     info.value = {};
@@ -243,20 +245,23 @@ export function now() {
   past.value = null;
 }
 
-/** Load the entries before the oldest that is loaded. What changed them while they were on the way is made up for. */
+/**
+ * Load the entries before the oldest that is loaded. What changed them while they were on the way is made up for,
+ * but not if another snapshot came: what happened before that is not told again. Gives whether they are there now.
+ */
 export async function older() {
-  const session = name.value;
-  if (meanwhile || !hasOlder.value) return;
-  meanwhile = [];
-  const oldest = order.value[0];
+  /** @type {Change[]} */
+  const changes = [];
+  meanwhile = changes;
   try {
-    const page = await get(`${place()}?format=entries&limit=${NEWEST}&cursor=${oldest}`);
-    if (session !== name.value || oldest !== order.value[0]) return; // A snapshot came: this is not what it lacks.
+    const page = await get(`${place()}?format=entries&limit=${NEWEST}&cursor=${order.value[0]}`);
+    if (meanwhile !== changes) return false;
     batch(() => {
       order.value = [...page.entries.filter(put).map((/** @type {Entry} */ entry) => entry.id), ...order.value];
       hasOlder.value = Boolean(page.cursor);
-      for (const change of meanwhile ?? []) if (change.seq > page.seq) change.patches.forEach(takePatch);
+      for (const change of changes) if (change.seq > page.seq) change.patches.forEach(takePatch);
     });
+    return true;
   } finally {
     meanwhile = null;
   }
