@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
-from playwright.sync_api import Locator, Request, expect
+from playwright.sync_api import Locator, Request, Route, expect
 
 from tests.browser import Row, Server, Tab, in_browser
 from tests.served import process
@@ -74,7 +74,7 @@ def test_the_tour_shows_all_it_promises(tmp_path: Path) -> None:
 
 def say(tab: Tab, text: str) -> None:
     tab.page.get_by_label("Say something to the agent").fill(text)
-    tab.page.keyboard.press("Enter")
+    tab.page.get_by_role("button", name="Send").click()
 
 
 @in_browser
@@ -111,6 +111,35 @@ def test_prompts_are_answered(tmp_path: Path) -> None:
         say(tab, "Write a poem")
         card(tab, "No model is configured").get_by_text("callslip demo --model").wait_for()
         assert box.input_value() == ""
+        tab.fine()
+
+
+@in_browser
+def test_nothing_that_is_typed_is_lost_while_an_answer_is_on_its_way(tmp_path: Path) -> None:
+    """Neither what is sent before Stop is answered, nor what is typed before the server has what was sent."""
+    held: list[Callable[[], None]] = []
+
+    def hold(route: Route) -> None:
+        answer = route.fetch()
+        held.append(lambda: route.fulfill(response=answer))
+
+    with demo(tmp_path) as (server, path):
+        tab = server.window(height=8000).tab(path)
+        stop = tab.page.get_by_role("button", name="Stop")
+        tab.page.route("**/prompt/stop", hold)
+        stop.click()
+        say(tab, "/time Paris")
+        card(tab, "In Paris it is").wait_for()
+        assert len(held) == 1
+        held.pop()()
+        tab.page.route("**/prompt", hold)
+        say(tab, "/time Tokyo")
+        card(tab, "In Tokyo it is").wait_for()
+        box = tab.page.get_by_label("Say something to the agent")
+        box.fill("and in Rome?")
+        held.pop()()
+        expect(tab.page.get_by_role("button", name="Send")).to_be_enabled()
+        assert box.input_value() == "and in Rome?"
         tab.fine()
 
 

@@ -75,7 +75,7 @@ export default function PromptBox({ session }) {
   const [before, setBefore] = useState("");
   const [at, setAt] = useState(0);
   const [shut, setShut] = useState(false);
-  const [busy, setBusy] = useState(false);
+  const [busy, setBusy] = useState(/** @type {"" | "send" | "stop"} */ (""));
   const [wrong, setWrong] = useState("");
   const area = /** @type {{current: HTMLTextAreaElement | null}} */ (useRef(null));
   const told = useAnswers(session);
@@ -102,29 +102,31 @@ export default function PromptBox({ session }) {
     area.current?.focus();
   }
 
-  /** What was typed stays until the server has it. */
-  async function attempt(/** @type {() => Promise<unknown>} */ act, /** @type {() => void} */ done) {
-    setBusy(true);
+  /** What was typed stays until the server has it. @param {"send" | "stop"} what @param {() => Promise<unknown>} act */
+  async function attempt(what, act) {
+    setBusy(what);
     setWrong("");
     try {
       await act();
-      done();
     } catch (error) {
       setWrong(/** @type {Error} */ (error).message);
     } finally {
-      setBusy(false);
+      setBusy((now) => (now === what ? "" : now)); // A turn may be over, and the next be sent, before Stop is answered.
       area.current?.focus();
     }
   }
-  const sent = () => {
-    setText("");
-    setBefore("");
+  async function say() {
+    await post(place, { text });
+    if (area.current?.value === text) {
+      setText("");
+      setBefore("");
+    }
     scrollTo(0, document.documentElement.scrollHeight); // Where the answer will be.
-  };
+  }
   const send = () => {
-    if (text.trim() && !busy) attempt(() => post(place, { text }), sent);
+    if (text.trim() && busy !== "send") attempt("send", say);
   };
-  const stop = () => attempt(() => post(`${place}/stop`, {}), () => {});
+  const stop = () => attempt("stop", () => post(`${place}/stop`, {}));
 
   const KEYS = /** @type {Record<string, () => void>} */ ({
     ArrowDown: () => setAt((chosen + 1) % found.length),
@@ -157,9 +159,9 @@ export default function PromptBox({ session }) {
         onInput=${(/** @type {any} */ event) => typed(event.target)} onKeyDown=${onKey}
         onBlur=${() => setShut(true)}></textarea>
       ${info.value.turn
-        ? html`<button type="button" class="button" disabled=${busy} onClick=${stop}>
+        ? html`<button type="button" class="button" disabled=${Boolean(busy)} onClick=${stop}>
             <span aria-hidden="true">■</span> Stop</button>`
-        : html`<button class="button first" disabled=${busy || !text.trim()}>Send</button>`}
+        : html`<button class="button first" disabled=${busy === "send" || !text.trim()}>Send</button>`}
     </div>
     <p id=${`${id}-told`} class="told dim">
       ${hint ? html`<code>${text.trim()}</code> takes: ${inert(hint)}` : info.value.turn ? AT_WORK : KEYS_TOLD}
