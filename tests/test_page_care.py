@@ -144,16 +144,16 @@ def test_older_entries_that_come_after_a_snapshot_leave_no_hole(site: Server) ->
 @in_browser
 def test_a_link_is_followed_while_another_session_still_waits_for_older_entries(site: Server) -> None:
     """The question of the session that was left is not the question of this one."""
-    site.tell("left", *calls("left", 1500))
-    site.tell("linked", *calls("linked", 1500))
-    tab = site.window().tab("/s/left")
+    site.tell("gone-from", *calls("gone-from", 1500))
+    site.tell("gone-to", *calls("gone-to", 1500))
+    tab = site.window().tab("/s/gone-from")
     tab.until(tab.rows, "entries")
     held = Held(tab)
-    first = site.entries("linked")[0]["id"]
-    tab.page.evaluate(GO, f"/s/linked#entry-{first}")
-    tab.page.get_by_text("linked 1499").first.wait_for()
+    first = site.entries("gone-to")[0]["id"]
+    tab.page.evaluate(GO, f"/s/gone-to#entry-{first}")
+    tab.page.get_by_text("gone-to 1499").first.wait_for()
     held.let_go()
-    expect(tab.page.locator(f"#entry-{first}")).to_contain_text("linked 0")
+    expect(tab.page.locator(f"#entry-{first}")).to_contain_text("gone-to 0")
     tab.fine()
 
 
