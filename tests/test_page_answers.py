@@ -101,7 +101,7 @@ def test_other_arguments_are_approved_only_if_they_fit(desk: Server) -> None:
     tab.page.route(answers, lambda route: hold(route) if route.request.method == "POST" else route.continue_())
     card.get_by_role("button", name="Approve with these").click()
     expect(card.locator(".verdict")).to_contain_text("✓ approved")  # By the stream, which was faster than the answer.
-    ((route, told),) = held
+    ((route, told),) = tab.until(lambda: held, "the answer")
     route.fulfill(response=told)
     expect(card).to_contain_text("with other arguments: amount 99", use_inner_text=True)
     (call,) = (entry for entry in desk.entries("work") if entry["type"] == "tool_call")

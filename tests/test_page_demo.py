@@ -10,7 +10,7 @@ from pathlib import Path
 
 from playwright.sync_api import Locator, Request, Route, expect
 
-from tests.browser import Row, Server, Tab, in_browser
+from tests.browser import Server, Tab, in_browser
 from tests.served import process
 
 
@@ -46,23 +46,22 @@ def states(tab: Tab, title: str) -> list[str]:
     return [row.state for row in tab.rows() if title in row.text]
 
 
-def streams(row: Row) -> bool:
-    return row.state == "running" and row.text.count("waiting for the archive") > 1
-
-
 @in_browser
 def test_the_tour_shows_all_it_promises(tmp_path: Path) -> None:
     """Equal and parallel calls, output as it comes, a long one, a failure, a diff, every end, a plan, an approval."""
     with demo(tmp_path) as (server, path):
         tab = server.window(height=8000).tab(path)
-        tab.until(lambda: any(streams(row) for row in tab.rows()), "output of a call that runs")
         tab.page.get_by_role("button", name="Approve", exact=True).click()
         card(tab, "Your turn").wait_for()
         tab.until(lambda: not tab.state("info").get("turn"), "the end of the tour")
         one, two = (row for row in tab.rows() if "ls -1 notes" in row.text)
         assert one.state == two.state == "completed" and "tuesday.txt" in one.text and "tuesday.txt" in two.text
-        side_by_side = server.entries(path.removeprefix("/s/"), at=two.id)[-2:]
+        session = path.removeprefix("/s/")
+        side_by_side = server.entries(session, at=two.id)[-2:]
         assert [call["status"] in ("queued", "running") for call in side_by_side] == [True, True]
+        (stopped,) = (entry for entry in server.entries(session) if "sleep 60" in entry.get("title", ""))
+        (before,) = (entry for entry in server.entries(session, at=stopped["end"] - 1) if entry["id"] == stopped["id"])
+        assert (before["status"], before["outputText"]) == ("running", "waiting for the archive\n")
         for title, state, told in ENDS:
             assert states(tab, title) == [state] and told in card(tab, title).inner_text(), title
         assert card(tab, "cat notes/summary.txt").inner_text().count("No such file") == 1
@@ -130,14 +129,13 @@ def test_nothing_that_is_typed_is_lost_while_an_answer_is_on_its_way(tmp_path: P
         stop.click()
         say(tab, "/time Paris")
         card(tab, "In Paris it is").wait_for()
-        assert len(held) == 1
-        held.pop()()
+        tab.until(lambda: held, "the answer to Stop").pop()()
         tab.page.route("**/prompt", hold)
         say(tab, "/time Tokyo")
         card(tab, "In Tokyo it is").wait_for()
         box = tab.page.get_by_label("Say something to the agent")
         box.fill("and in Rome?")
-        held.pop()()
+        tab.until(lambda: held, "the answer to the prompt").pop()()
         expect(tab.page.get_by_role("button", name="Send")).to_be_enabled()
         assert box.input_value() == "and in Rome?"
         tab.fine()
