@@ -15,7 +15,7 @@ import { stateOf } from "./states.js";
  */
 
 const MOST = 6; // so many rows of each side are shown
-const PATIENCE = 10_000; // ms that the clients have to come back after the line was cut
+const LOOKS = 300; // how often it is looked, every 50 ms, whether the clients are back after the line was cut
 const KEPT = "callslip-break-it";
 const pause = (/** @type {number} */ ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
@@ -89,8 +89,7 @@ const place = (/** @type {string} */ session) => `/v1/sessions/${encodeURICompon
 async function inStep(/** @type {string} */ session) {
   const { seq } = await get(`${place(session)}?limit=1`);
   const heard = () => Math.min(stage?.naive.heard ?? seq, stage?.ours.sessions.get(session)?.seq ?? -1);
-  const until = Date.now() + PATIENCE;
-  while (!down.value && heard() < seq && Date.now() < until) await pause(50);
+  for (let left = LOOKS; left && !down.value && heard() < seq; left--) await pause(50);
 }
 
 /** Whether Callslip's side is what a reload would give, told by asking for that. @param {string} session */
