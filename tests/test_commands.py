@@ -451,7 +451,7 @@ async def test_a_command_that_nobody_takes_up_expires(commands: Commands) -> Non
 
 async def test_a_command_that_runs_too_long_times_out(commands: Commands) -> None:
     """S3.4: its worker's result comes too late, whatever lease it holds."""
-    await commands.register("a", correlation_id="c", timeout=0.2)
+    await commands.register("a", correlation_id="c", timeout=1)
     claim = await claimed(commands, lease=60)
     assert (await commands.get("c", wait=10)).status == "timeout"
     with pytest.raises(Conflict):
@@ -485,10 +485,10 @@ async def test_the_clock_starts_after_approval(commands: Commands) -> None:
 
 async def test_a_completed_command_outlives_its_timer(commands: Commands) -> None:
     """S3.4: the deadline passes and nothing changes; expiring it by hand is refused."""
-    await commands.register("a", correlation_id="c", timeout=0.15)
+    await commands.register("a", correlation_id="c", timeout=1)
     await commands.complete("c", "x")
     before = await commands.get("c")
-    await commands.register("later", correlation_id="later", timeout=0.3)
+    await commands.register("later", correlation_id="later", timeout=1.2)
     assert (await commands.get("later", wait=10)).status == "expired"
     assert await commands.get("c") == before
     with pytest.raises(Conflict):
@@ -1035,11 +1035,11 @@ async def test_a_ledger_that_closes_during_a_hand_over_leaves_nobody_waiting(db:
 async def test_a_heartbeat_renews_the_lease(commands: Commands) -> None:
     """S3.6: as long as it comes the command is held; it may tell how far the work is."""
     await commands.register("a", correlation_id="c", timeout=30)
-    claim = await claimed(commands, lease=0.3)
+    claim = await claimed(commands, lease=2)
     until = claim.lease_until
     for number in range(5):
-        await asyncio.sleep(0.1)
-        renewed = await commands.heartbeat("c", claim.fence, lease=0.3, text=f"step {number}\n", progress=number)
+        await asyncio.sleep(0.5)
+        renewed = await commands.heartbeat("c", claim.fence, lease=2, text=f"step {number}\n", progress=number)
         assert renewed > until
         until = renewed
     assert (await commands.complete("c", "x", fence=claim.fence)).status == "complete"

@@ -264,7 +264,7 @@ def test_a_worker_says_what_is_wrong_with_it(db: str) -> None:
 @pytest.mark.anyio
 async def test_a_sync_function_keeps_its_place_until_it_returns(ledger: Ledger, capfd: Any) -> None:
     """A cancelled one counts for nothing, and nothing else is begun beside it."""
-    worker, go, begun = Worker(ledger, lease=0.3), threading.Event(), threading.Event()
+    worker, go, begun = Worker(ledger, lease=3), threading.Event(), threading.Event()
 
     @worker.action()
     def block() -> str:
@@ -369,7 +369,7 @@ async def test_two_workers_never_run_the_same_command(scene: Scene, scale: int) 
 @FILE_AND_HTTP
 async def test_a_cancelled_command_stops_its_function(scene: Scene) -> None:
     """The worker hears of it with a heartbeat, and goes on to the next command."""
-    worker = scene.worker(lease=0.6)
+    worker = scene.worker(lease=3)
     async with scene.commands() as commands:
         made = await commands.register(**scene.held("held"))
         await until(worker, "began held")
