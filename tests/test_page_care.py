@@ -107,6 +107,24 @@ def test_whoever_writes_in_a_card_goes_on_writing(site: Server) -> None:
     tab.fine()
 
 
+@in_browser
+def test_whoever_came_by_a_link_is_not_taken_along_to_the_end(site: Server) -> None:
+    """Although what they came for is so near the end that the window stands there."""
+    seq = site.tell("near-the-end", *calls("near-the-end", 40), event("message.user", text="What came of it?"))
+    entry = site.entries("near-the-end")[-1]["id"]
+    tab = site.window().tab(f"/s/near-the-end#entry-{entry}")
+    expect(tab.page.locator(f"#entry-{entry}")).to_be_focused()
+    tab.page.wait_for_timeout(200)  # Whatever still moves the window has done so.
+    tab.reaches(seq)
+    tab.reaches(site.tell("near-the-end", *calls("after it", 40)))
+    expect(tab.page.locator(f"#entry-{entry}")).to_be_in_viewport()
+    tab.page.get_by_role("button", name="jump to the end").click()
+    expect(tab.page.get_by_text("after it 39").first).to_be_in_viewport()
+    tab.reaches(site.tell("near-the-end", *calls("at last", 1)))
+    expect(tab.page.get_by_text("at last 0").first).to_be_in_viewport()
+    tab.fine()
+
+
 class Held:
     """The next question for older entries waits until it is let go; those after it do not."""
 

@@ -39,6 +39,8 @@ export class Place {
     this.width = 0;
     /** Where the window stood at the last scroll. */
     this.before = 0;
+    /** Where this has put the window, until that is heard of as a scroll. */
+    this.put = NaN;
     /** Whether the end is so far below that a way there is worth a button. */
     this.far = false;
     this.scrolled = this.scrolled.bind(this);
@@ -98,8 +100,11 @@ export class Place {
   }
 
   scrolled() {
-    // Only who moves up leaves the end: a page that grows below somebody has not been scrolled.
-    const end = this.toEnd() < END || (this.following && scrollY >= this.before - 1);
+    // Only who moves down comes to the end, and only who moves up leaves it: a page that grows or shrinks below
+    // somebody, or that was put there for them, has not been scrolled.
+    const down = scrollY > this.before && !(Math.abs(scrollY - this.put) < 1);
+    const end = this.toEnd() < END ? this.following || down : this.following && scrollY >= this.before - 1;
+    this.put = NaN;
     const following = end && !this.writing();
     this.before = scrollY;
     if (this.following && !following) this.seen = this.heights.ids.at(-1) ?? 0;
@@ -166,7 +171,9 @@ export class Place {
 
   /** @param {number} by */
   scroll(by) {
-    if (Math.abs(by) >= 1) scrollBy({ top: by, behavior: "instant" });
+    if (Math.abs(by) < 1) return;
+    scrollBy({ top: by, behavior: "instant" });
+    this.put = scrollY;
   }
 
   end() {
