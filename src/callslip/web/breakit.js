@@ -48,12 +48,21 @@ function hangUp() {
   line = new AbortController();
 }
 
+/** Aborted with any of them. WebKit forgets the signal of `AbortSignal.any` before its time. */
+function anyOf(/** @type {(AbortSignal | null | undefined)[]} */ ...signals) {
+  const made = new AbortController();
+  for (const signal of signals) {
+    if (signal?.aborted) made.abort();
+    signal?.addEventListener("abort", () => made.abort(), { once: true });
+  }
+  return made.signal;
+}
+
 /** The one way of both clients to the server. While it is cut nobody gets through. @type {typeof fetch} */
 const ask = async (input, init = {}) => {
   if (away()) await seenAgain();
   if (down.value) throw new TypeError("the line is cut");
-  const signals = [line.signal, init?.signal].filter((signal) => signal instanceof AbortSignal);
-  return fetch(input, { ...init, signal: AbortSignal.any(signals) });
+  return fetch(input, { ...init, signal: anyOf(line.signal, init?.signal) });
 };
 
 /** Both clients, each by its own line to the same session. @param {string} session */
