@@ -34,7 +34,7 @@ help:
 	@sed -n 's/^## //p' Makefile
 
 ## make demo     a small agent at work, to be watched
-demo: .venv/ready
+demo: .venv/demo
 	@$(BIN)/callslip demo $(ARGS) || [ $$? -eq 130 ]
 
 ## make test     every test, on all processors (ARGS="-k name" narrows it)
@@ -84,14 +84,25 @@ clean:
 	then $(PYTHON) -m venv .tools && .tools/bin/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION); \
 	else $(PYTHON) -m pip install --quiet --disable-pip-version-check --target .tools uv==$(UV_VERSION); fi
 
+define VENV
+@$(SUPPORTED)
+@echo "installing $(1) into .venv" >&2
+@test -x $(BIN)/python || $(UV) venv --quiet --clear --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" .venv
+endef
+
+# What whoever installs the package gets, in the versions and with the hashes of the lock: a twentieth of what tests need.
+.venv/demo: requirements.lock pyproject.toml | $(UV_FILE)
+	$(call VENV,Callslip and what it is made of)
+	@$(UV) pip install --quiet --constraint requirements.lock --build-constraint requirements.lock \
+		--python $(BIN)/python --editable .
+	@touch $@
+
 # The lock names versions and hashes; the package itself is built by the hatchling that the lock has just installed.
 .venv/ready: requirements.lock pyproject.toml | $(UV_FILE)
-	@$(SUPPORTED)
-	@echo "installing the locked packages into .venv" >&2
-	@test -x $(BIN)/python || $(UV) venv --quiet --clear --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" .venv
+	$(call VENV,the locked packages)
 	@$(UV) pip sync --quiet --require-hashes --python $(BIN)/python requirements.lock
 	@$(UV) pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python --editable .
-	@touch $@
+	@touch .venv/demo $@
 
 # Node is taken from the machine if it is recent and has npm, else from the wheel that the type checker needs anyway.
 .cache/npm/ready: $(JS) .venv/ready
