@@ -141,6 +141,24 @@ def test_nothing_that_is_typed_is_lost_while_an_answer_is_on_its_way(tmp_path: P
         tab.fine()
 
 
+@in_browser
+def test_whoever_says_something_sees_the_answer(tmp_path: Path) -> None:
+    """Also who came by a link and was not taken along so far."""
+    with demo(tmp_path) as (server, path):
+        tab = server.window().tab(path)
+        tab.page.get_by_role("button", name="Stop").click()
+        tab.page.get_by_role("button", name="Send").wait_for()
+        last = server.entries(path.removeprefix("/s/"))[-1]["id"]
+        tab.go(f"{path}#entry-{last}")
+        expect(tab.page.locator(f"#entry-{last}")).to_be_in_viewport()
+        for city in ("Paris", "Tokyo", "Paris"):
+            say(tab, f"/time {city}")
+            expect(card(tab, f"In {city} it is")).to_be_in_viewport()
+            tab.until(lambda: not tab.state("info").get("turn"), "the end of the answer")
+            tab.page.mouse.wheel(0, -600)
+        tab.fine()
+
+
 class Side:
     """One half of Break it: its rows, and what is said above them."""
 

@@ -3,6 +3,7 @@
 
 import { inert } from "./ansi.js";
 import { classes, html, useEffect, useRef, useState } from "./parts.js";
+import { spoken } from "./rows.js";
 import { get, info, post, status } from "./state.js";
 
 /** @typedef {{name: string, description: string, hint: string}} Offer */
@@ -121,7 +122,7 @@ export default function PromptBox({ session }) {
       setText("");
       setBefore("");
     }
-    scrollTo(0, document.documentElement.scrollHeight); // Where the answer will be.
+    spoken.value++;
   }
   const send = () => {
     if (text.trim() && busy !== "send") attempt("send", say);

@@ -20,6 +20,9 @@ export function kept(id, what) {
   return known;
 }
 
+/** How often somebody has said something, and wants to be where the answer will be. */
+export const spoken = signal(0);
+
 /** How it stands with older entries: "" | "asking" | what went wrong. */
 export const asking = signal("");
 

@@ -4,7 +4,7 @@ import { html, lazily, useEffect, useLayoutEffect, useMemo, useRef, useState } f
 import ToolCard from "./card.js";
 import { Message, Meta, Mode, Plan, Thought, Unknown } from "./message.js";
 import { Place } from "./place.js";
-import { asking, entryAt, ids as allIds, kept, loadOlder, slowly } from "./rows.js";
+import { asking, entryAt, ids as allIds, kept, loadOlder, slowly, spoken } from "./rows.js";
 import { hasOlder, info, loaded, past, picked } from "./state.js";
 
 const Request = lazily(() => import("./request.js"));
@@ -43,6 +43,7 @@ export default function Timeline({ accept }) {
   useEffect(() => place.attach(), []);
   useLayoutEffect(place.settle);
   useVisit(place, !!past.value);
+  useSpoken(place);
   usePicked(place, ids);
   const [from, to] = place.range();
   const { heights } = place;
@@ -66,6 +67,15 @@ function useVisit(place, inPast) {
     if (was.current !== inPast) place.visit(inPast);
     was.current = inPast;
   }, [inPast]);
+}
+
+/** @param {Place} place */
+function useSpoken(place) {
+  const heard = useRef(spoken.value);
+  useEffect(() => {
+    if (heard.current !== spoken.value) place.end();
+    heard.current = spoken.value;
+  }, [spoken.value]);
 }
 
 /**
