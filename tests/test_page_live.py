@@ -106,6 +106,7 @@ def test_an_answer_given_in_one_tab_freezes_the_other(site: Server) -> None:
     for tab in (here, there):
         tab.reaches(seq)
     card = listed.page.locator("[data-approval=appr_00000000a5ed]")
+    card.wait_for()
     if card.get_by_role("button", expanded=False).count():
         card.get_by_role("button", expanded=False).click()
     places = (here.page.locator(".row"), there.page.locator(".row"), card)

@@ -26,10 +26,11 @@ def test_the_end_is_followed_until_somebody_scrolls_up(site: Server) -> None:
     tab.until(lambda: tab.page.evaluate(at_end), "the end")
     tab.page.mouse.wheel(0, -700)
     tab.page.get_by_role("button", name="Jump to the end").wait_for()
-    where = tab.page.evaluate("scrollY")
+    read = tab.page.get_by_text("Message 30", exact=True)
+    where = read.bounding_box()
     tab.reaches(site.tell("follow", event("message.user", text="one"), event("message.user", text="two")))
     tab.page.get_by_role("button", name="2 new, jump to the end").wait_for()
-    assert tab.page.evaluate("scrollY") == where
+    assert read.bounding_box() == where
     tab.page.get_by_role("button", name="2 new, jump to the end").click()
     tab.until(lambda: tab.page.evaluate(at_end), "the end again")
     assert not tab.page.get_by_role("button", name="jump to the end").count()
