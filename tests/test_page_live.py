@@ -6,6 +6,8 @@ import json
 import random
 from pathlib import Path
 
+from playwright.sync_api import expect
+
 from tests.browser import Server, in_browser, serving
 from tests.served import free_port, run
 from tests.shown import OPTIONS, event, every_state, live_run
@@ -116,7 +118,7 @@ def test_an_answer_given_in_one_tab_freezes_the_other(site: Server) -> None:
     for place in places:
         place.get_by_role("button", name="Allow once").wait_for(state="detached")
         place.get_by_text("approved").first.wait_for()
-        assert not place.get_by_role("button", name="Reject").count()
+        expect(place.get_by_role("button", name="Reject")).to_have_count(0)
     (request,) = [entry for entry in site.entries("asked") if entry["type"] == "permission_request"]
     assert request["responseOption"] == "yes"
     for tab in (here, there, listed):

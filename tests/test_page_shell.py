@@ -6,6 +6,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.browser import LOOKS, Server, in_browser, serving
 from tests.shown import event
@@ -39,7 +40,7 @@ def test_an_address_that_is_none_leads_on(site: Server) -> None:
     said.get_by_text("/s/a/b").wait_for()
     tab.page.get_by_role("main").get_by_role("link", name="Commands").click()
     tab.page.wait_for_url("**/commands")
-    assert said.count() == 0
+    expect(said).to_have_count(0)
     tab.forgive("404")
     tab.fine()
 

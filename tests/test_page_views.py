@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from playwright.sync_api import expect
+
 from tests.browser import Server, Tab, in_browser
 from tests.shown import event, story
 
@@ -33,7 +35,7 @@ def test_the_end_is_followed_until_somebody_scrolls_up(site: Server) -> None:
     assert read.bounding_box() == where
     tab.page.get_by_role("button", name="2 new, jump to the end").click()
     tab.until(lambda: tab.page.evaluate(at_end), "the end again")
-    assert not tab.page.get_by_role("button", name="jump to the end").count()
+    expect(tab.page.get_by_role("button", name="jump to the end")).to_have_count(0)
     tab.fine()
 
 
