@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Playwright, Request, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Playwright, Request, Route, expect, sync_playwright
 
 from tests.chromium.install import ADVICE, find, surroundings
 from tests.served import process
@@ -256,6 +256,19 @@ class Tab:
                 return found
             assert time.monotonic() < end, f"never came to be: {why or condition}\n{self.wrong}\n{self.text()[-2000:]}"
             self.page.wait_for_timeout(wait * 1000)
+
+    def hold_answers(self, url: str) -> list[Callable[[], None]]:
+        """What is posted there is done, but the page hears of it only when what comes into this list is called."""
+        held: list[Callable[[], None]] = []
+
+        def hold(route: Route) -> None:
+            if route.request.method != "POST":
+                return route.continue_()
+            answer = route.fetch()
+            held.append(lambda: route.fulfill(response=answer))
+
+        self.page.route(url, hold)
+        return held
 
     def rows(self) -> list[Row]:
         """The entries on screen, from top to bottom."""

@@ -371,7 +371,7 @@ async def test_whoever_waits_longer_than_they_want_is_told_how_it_stands(command
     """S3.3: pending, and not an error."""
     await commands.register("a", correlation_id="c")
     begun = time.monotonic()
-    command = await commands.get("c", wait=0.1)
+    command = await soon(commands.get("c", wait=0.1))
     assert time.monotonic() - begun > 0.09
     assert (command.status, command.final, command.position) == ("pending", False, 1)
 
@@ -403,9 +403,8 @@ async def test_whoever_waits_for_a_command_of_a_deleted_session_is_told(
     waiting = asyncio.create_task(commands.get("c", wait=60))
     await asyncio.sleep(0.01)
     await commands.ledger.delete("commands")
-    async with asyncio.timeout(QUICK):
-        with pytest.raises(NotFound):
-            await waiting
+    with pytest.raises(NotFound):
+        await soon(waiting)
     assert await commands.claim() is None and await commands.pending() == []
     assert await commands.ledger.store.sealed(call) is None
     with pytest.raises(NotFound):
@@ -431,8 +430,7 @@ async def test_whoever_waits_is_told_when_the_ledger_closes(db: str) -> None:
     waiting = [asyncio.create_task(commands.get("c", wait=60)), asyncio.create_task(commands.claim(wait=60))]
     await asyncio.sleep(0.05)
     await ledger.close()
-    async with asyncio.timeout(QUICK):
-        got, work = await asyncio.gather(*waiting, return_exceptions=True)
+    got, work = await soon(asyncio.gather(*waiting, return_exceptions=True))
     assert isinstance(got, StoreError) and work is None
 
 
@@ -752,8 +750,7 @@ async def test_whoever_waits_for_work_is_woken_by_what_comes_back(commands: Comm
     await asyncio.sleep(0.05)
     if sort == "approved":
         await answer(commands)
-    async with asyncio.timeout(QUICK):
-        claim = await waiting
+    claim = await soon(waiting)
     assert claim is not None and claim.attempt == (1 if sort == "approved" else 2)
 
 
@@ -812,8 +809,7 @@ async def test_only_the_sessions_that_a_worker_may_run_are_given_to_it(commands:
     any_of_them = asyncio.create_task(commands.claim("x", wait=60))
     await asyncio.sleep(0.02)
     await commands.register("a", client="x", session="secret")
-    async with asyncio.timeout(QUICK):
-        assert (await any_of_them) is not None
+    assert (await soon(any_of_them)) is not None
     picky.cancel()
     await asyncio.gather(picky, return_exceptions=True)
     assert (await claimed(commands, session="secret")).session == "secret"
@@ -1200,8 +1196,7 @@ async def test_a_full_queue_may_let_go_of_its_oldest(db: str) -> None:
             *(commands.register("a", {"key": SECRET}, correlation_id=f"d{n}") for n in range(7))
         )
         assert [one.correlation_id for one in await commands.pending()] == [f"d{n}" for n in range(2, 7)]
-        async with asyncio.timeout(QUICK):
-            first = await waiting
+        first = await soon(waiting)
         assert (first.status, first.error) == ("expired", "a newer command took its place in a full queue")
         for one in made:
             row = await commands.find(one.correlation_id)
@@ -1529,7 +1524,7 @@ async def test_an_older_process_that_ends_a_command_is_heard(
             assert (await soon(waiting)).error == "by an older one" and not commands.tracker.pending
         else:
             with pytest.raises(NotFound):
-                await asyncio.wait_for(waiting, QUICK)
+                await soon(waiting)
         assert await ledger.store.sealed(call) is None
         await commands.register("b", correlation_id="d")
         assert (await commands.find("d")).change == (3 if how == "end" else 2)

@@ -91,17 +91,10 @@ def test_other_arguments_are_approved_only_if_they_fit(desk: Server) -> None:
         assert asked(desk, pay)["state"] == "pending" and editor.input_value() == written
     assert tab.overflows() == [] and tab.axe() == []
     editor.fill('{"amount": 99}')
-    held: list[Any] = []
-
-    def hold(route: Any) -> None:
-        held.append((route, route.fetch()))
-
-    answers = f"**/v1/approvals/{pay}"
-    tab.page.route(answers, lambda route: hold(route) if route.request.method == "POST" else route.continue_())
+    held = tab.hold_answers(f"**/v1/approvals/{pay}")
     card.get_by_role("button", name="Approve with these").click()
     expect(card.locator(".verdict")).to_contain_text("✓ approved")  # By the stream, which was faster than the answer.
-    ((route, told),) = tab.until(lambda: held, "the answer")
-    route.fulfill(response=told)
+    tab.until(lambda: held, "the answer").pop()()
     expect(card).to_contain_text("with other arguments: amount 99", use_inner_text=True)
     (call,) = (entry for entry in desk.entries("work") if entry["type"] == "tool_call")
     assert call["rawInput"] == {"amount": 99}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
 
-from playwright.sync_api import Locator, Request, Route, expect
+from playwright.sync_api import Locator, Request, expect
 
 from tests.browser import Server, Tab, in_browser
 from tests.served import process
@@ -116,21 +116,14 @@ def test_prompts_are_answered(tmp_path: Path) -> None:
 @in_browser
 def test_nothing_that_is_typed_is_lost_while_an_answer_is_on_its_way(tmp_path: Path) -> None:
     """Neither what is sent before Stop is answered, nor what is typed before the server has what was sent."""
-    held: list[Callable[[], None]] = []
-
-    def hold(route: Route) -> None:
-        answer = route.fetch()
-        held.append(lambda: route.fulfill(response=answer))
-
     with demo(tmp_path) as (server, path):
         tab = server.window(height=8000).tab(path)
-        stop = tab.page.get_by_role("button", name="Stop")
-        tab.page.route("**/prompt/stop", hold)
-        stop.click()
+        held = tab.hold_answers("**/prompt/stop")
+        tab.page.get_by_role("button", name="Stop").click()
         say(tab, "/time Paris")
         card(tab, "In Paris it is").wait_for()
         tab.until(lambda: held, "the answer to Stop").pop()()
-        tab.page.route("**/prompt", hold)
+        held = tab.hold_answers("**/prompt")
         say(tab, "/time Tokyo")
         card(tab, "In Tokyo it is").wait_for()
         box = tab.page.get_by_label("Say something to the agent")
