@@ -476,6 +476,18 @@ async def test_a_burst_is_written_in_few_pieces(monkeypatch: pytest.MonkeyPatch)
     assert woke[0] == b"0 " and len(woke) == 3  # And the last words, which are none.
 
 
+async def test_the_first_frame_comes_at_once_on_a_machine_that_has_just_booted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The monotonic clock may be smaller than the pause; a line that never woke its readers does not wait."""
+    monkeypatch.setattr("callslip.http.lines.PAUSE", 3600.0)
+    line = Line(1, 1000)
+    with monkeypatch.context() as booted:
+        booted.setattr(asyncio.get_running_loop(), "time", lambda: 0.0)
+        line.push([b"first"])
+        assert line.happened == 1
+        line.push([b"second"])
+        assert line.happened == 1, "the second waits for the pause"
+
+
 async def test_what_a_line_remembers_does_not_grow_with_the_session(ledger: Ledger) -> None:
     """Entries that nothing can change any more are of no use to who makes patches."""
     await ledger.append(S, [said("a")])

@@ -8,6 +8,7 @@ falls off the back of the line is cut off, comes back with its cursor and loses 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -30,7 +31,7 @@ class Line:
         self._waiting: set[asyncio.Future[None]] = set()
         self._joined = (-1, -1, b"")
         self._waking: asyncio.TimerHandle | None = None
-        self._woke = 0.0
+        self._woke = -math.inf
         self.happened = 0
         """Counts whatever wakes readers, so that who looked meanwhile knows whether to look again."""
 
