@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -92,6 +93,15 @@ def test_an_owner_is_told_from_one_that_only_has_its_number() -> None:
     for strange in ("", "x", f"{place}", f"{place} x y z", f"{place} {pid}"):
         assert not is_dead(strange)
     assert new_owner() != mine
+
+
+async def test_an_owner_has_a_lease_on_a_machine_that_has_just_booted(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first write of an owner records its lease, however small the monotonic clock is."""
+    monkeypatch.setattr("callslip.ledger.time", SimpleNamespace(monotonic=lambda: 0.0))
+    await call_of(ledger, owner=ELSEWHERE)
+    assert [row.id for row in await ledger.store.owners()] == [ELSEWHERE]
 
 
 async def test_a_dead_owners_calls_are_lost_when_the_ledger_opens(db: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from types import TracebackType
@@ -141,7 +142,7 @@ class Ledger:
         for number, draft in enumerate(admitted):
             if type(draft.event) in MAY_BE_LARGE:
                 admitted[number] = await self._with_blobs(draft, large)
-        if how.owner and self._owned.get(how.owner, 0.0) < time.monotonic():
+        if how.owner and self._owned.get(how.owner, -math.inf) < time.monotonic():
             await self._renew(how.owner)
         if large:
             return await self._with_large(lambda unit: work(unit, admitted, how), large)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Coroutine, Generator
 from typing import Any
@@ -42,7 +43,7 @@ class Watch:
         self._loaded = self._loading = self._again = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._trusted_from = 0.0
+        self._trusted_from = -math.inf
         self._offset = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._noticing: asyncio.Task[None] | None = None

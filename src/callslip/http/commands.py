@@ -6,6 +6,7 @@ given only those of sessions that they may run commands of.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, cast
@@ -211,7 +212,7 @@ class _May:
     def __init__(self, visit: Visit) -> None:
         self._visit = visit
         self._answers: dict[str, bool] = {}
-        self._until = 0.0
+        self._until = -math.inf
 
     async def __call__(self, session: str) -> bool:
         if time.monotonic() > self._until:
