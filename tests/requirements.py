@@ -340,6 +340,22 @@ ACT_OBSERVE = (
             "tests/test_docs.py::test_examples_print_what_the_docs_say",
         ),
     ),
+    R(
+        "S1.9",
+        "A ledger written by 0.1 opens, verifies and exports the same, and can be worked with.",
+        (
+            "tests/test_ledger_fixture.py::test_an_old_ledger_exports_the_same",
+            "tests/test_ledger_fixture.py::test_an_old_ledger_verifies_and_lists_the_same",
+            "tests/test_ledger_fixture.py::test_an_old_ledger_answers_the_same",
+            "tests/test_ledger_fixture.py::test_opening_an_old_ledger_ends_nothing",
+            "tests/test_ledger_fixture.py::test_a_pending_approval_of_an_old_ledger_is_answered",
+            "tests/test_ledger_fixture.py::test_a_leased_command_of_an_old_ledger_is_completed_with_its_fence",
+            "tests/test_ledger_fixture.py::test_a_held_back_text_of_an_old_ledger_continues",
+            "tests/test_ledger_fixture.py::test_an_old_session_is_continued_after_retention_and_after_a_checkpoint",
+            "tests/test_ledger_fixture.py::test_pages_of_an_old_session_make_up_the_whole",
+            "tests/test_ledger_fixture.py::test_idempotency_keys_of_an_old_ledger_count",
+        ),
+    ),
 )
 
 ENTRIES = (

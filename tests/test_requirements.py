@@ -15,7 +15,7 @@ from tests.requirements import PARTS, REQUIREMENTS, Later
 
 ROOT = Path(__file__).resolve().parent.parent
 CITED = re.compile(r"\b(C\d+|S\d\.\d+)\b")
-GROUPS = {"C": 13, "S0.": 9, "S1.": 8, "S2.": 15, "S3.": 12, "S4.": 10}
+GROUPS = {"C": 13, "S0.": 9, "S1.": 9, "S2.": 15, "S3.": 12, "S4.": 10}
 IDS = [f"{group}{number}" for group, count in GROUPS.items() for number in range(1, count + 1)]
 
 
