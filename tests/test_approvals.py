@@ -341,6 +341,19 @@ async def test_an_agent_that_changes_its_mind_may_still_be_answered(ledger: Ledg
     assert (await approvals.approve(ledger, (await asked(ledger)).id, by="ann")).state == "granted"
 
 
+@pytest.mark.parametrize("ending", [ev.ApprovalGranted, ev.ApprovalRefused, ev.ApprovalWithdrawn, ev.CallCancelled])
+async def test_a_call_names_the_request_it_waits_for_and_no_other(ledger: Ledger, ending: type[ev.CallEvent]) -> None:
+    """S2.7: after the answer, or an end without one, there is nothing to answer: a later answer is an orphan."""
+    aliases = (Alias("acp", "c"),)
+    await ledger.append("a", [ev.ApprovalRequested(aliases=aliases)], source="acp")
+    request = await asked(ledger)
+    assert (await ledger.find_call(request.call)).approval == request.id
+    await ledger.append("a", [ending(aliases=aliases)], source="acp")
+    assert (await ledger.find_call(request.call)).approval == ""
+    (again,) = await ledger.append("a", [ev.ApprovalGranted(aliases=aliases)], source="acp")
+    assert again.verdict == "orphan"
+
+
 async def test_a_beginning_that_fits_two_of_a_session_is_neither(ledger: Ledger) -> None:
     """However many of other sessions begin so too: none is taken for the only one."""
     for name in ("b", *"cdefghij", "a", "a"):

@@ -234,6 +234,31 @@ async def test_a_long_text_is_stored_piece_by_piece(ledger: Ledger) -> None:
     assert await stored(ledger) == await whole(ledger)
 
 
+@pytest.mark.parametrize("policy", ["delta", "auto"])
+async def test_a_checkpoint_of_deltas_does_not_read_what_is_stored_of_them(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, policy: Any
+) -> None:
+    """C12: declared or proven, deltas are added to a text by its length alone, however long it is."""
+    await ledger.append(SESSION, [ev.MessageDelta(text="one"), ev.MessageDelta(text=" two"), ev.MessageEnded()])
+    await ledger.append(SESSION, [ev.MessageDelta(text="begun", chunks=policy)])
+    await ledger.project(SESSION)
+    read = list[int]()
+    pieces = ledger.store.pieces
+
+    async def count(session: str, entry: int, field: str) -> str:
+        read.append(entry)
+        return await pieces(session, entry, field)
+
+    with monkeypatch.context() as counting:
+        counting.setattr(ledger.store, "pieces", count)
+        for number in range(5):
+            await ledger.append(SESSION, [ev.MessageDelta(text=f" {number}", chunks=policy)])
+            await ledger.project(SESSION)
+    assert read == []
+    assert (await ledger.snapshot(SESSION)).entries[-1].content == "begun 0 1 2 3 4"
+    assert await stored(ledger) == await whole(ledger)
+
+
 TURNS: dict[str, list[Event]] = {
     "whole arguments replace streamed ones": [
         ev.CallInputDelta(aliases=ONE, text="abc"),
@@ -380,6 +405,20 @@ async def test_retention_keeps_what_is_open(ledger: Ledger) -> None:
         assert message.content == "begun and not ended, or is it"
         assert await stored(ledger) == await whole(ledger)
         await ledger.project(SESSION)
+    assert await verify(ledger) == []
+
+
+async def test_a_call_answered_before_the_cut_is_sound_after_it(ledger: Ledger) -> None:
+    """What retention froze of an open call names no request, since none is pending: its row names none either."""
+    answered: list[Event] = [
+        ev.ApprovalRequested(aliases=ONE),
+        ev.ApprovalGranted(aliases=ONE),
+        ev.CallStarted(aliases=ONE),
+        ev.MessageUser(text="x"),
+    ]
+    await ledger.append(SESSION, aged(*answered))
+    assert await checkpoint.prune(ledger.store, SESSION, 100) == 5
+    assert [call.approval for call in await ledger.store.open_calls()] == [""]
     assert await verify(ledger) == []
 
 

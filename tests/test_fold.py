@@ -156,6 +156,35 @@ def test_what_a_person_says_is_whole(session: Session) -> None:
     assert (reply.role, user.streaming) == ("assistant", False)
 
 
+SPLIT = ["one", " two", *(f" {number}" for number in range(3, 50))]
+
+
+@pytest.mark.parametrize("cls", [ev.MessageDelta, ev.ThoughtDelta])
+@pytest.mark.parametrize(
+    ("proof", "policy", "rule_runs"),
+    [
+        ([], "delta", 1),  # declared: from the second chunk on
+        ([], "auto", 2),  # undeclared: the second chunk proves it
+        (SPLIT[:2], "auto", 1),  # undeclared, proven by an earlier text of this source
+    ],
+)
+def test_only_the_first_delta_of_a_text_runs_its_rule(
+    session: Session, monkeypatch: pytest.MonkeyPatch, cls: Any, proof: list[str], policy: Any, rule_runs: int
+) -> None:
+    """C12: once the chunks of a text are known to be deltas, the rest is appended without comparing anything."""
+    session.take(*(cls(text=chunk) for chunk in proof), ev.MessageEnded())
+    rule, ran = RULES[cls], list[str]()
+
+    def count(state: State, event: Any, out: list[Patch] | None) -> None:
+        ran.append(event.text)
+        rule(state, event, out)
+
+    monkeypatch.setitem(RULES, cls, count)
+    session.take(*(cls(text=chunk, chunks=policy) for chunk in SPLIT))
+    assert ran == SPLIT[:rule_runs]
+    assert session.last.content == "".join(SPLIT)
+
+
 # RULES 3, 4: calls
 
 

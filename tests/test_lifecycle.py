@@ -15,6 +15,7 @@ from hypothesis import given
 from msgspec import structs
 
 from callslip import events as ev
+from callslip.decide import OWN
 from callslip.errors import Conflict, Illegal
 from callslip.events import EVENT_TYPES, Alias, Event
 from callslip.lifecycle import (
@@ -30,8 +31,9 @@ from callslip.lifecycle import (
     opening_mark,
     which_call,
 )
+from callslip.project import take
 from callslip.rows import ApprovalRow, CallRow
-from tests.strategies import Desk, scripts, written
+from tests.strategies import SESSION, Desk, canonical, scripts, written
 
 MATRIX = Path(__file__).with_name("lifecycle_matrix.json")
 UPDATE = bool(os.environ.get("CALLSLIP_UPDATE"))  # read before the tests get an environment of their own
@@ -140,6 +142,30 @@ def test_the_events_that_end_a_call_are_known_as_such() -> None:
     for line in TRANSITIONS.values():
         for cls, after in line.items():
             assert (after in ENDS) == ends(an_event(str(cls.__struct_config__.tag)))
+
+
+STATES: dict[str, list[Event]] = {
+    "queued": [ev.CallProposed(aliases=(Alias("acp", "1"),))],
+    "awaiting_approval": [ev.ApprovalRequested(aliases=(Alias("acp", "1"),))],
+    "running": [ev.CallStarted(aliases=(Alias("acp", "1"),))],
+    "completed": [ev.CallCompleted(aliases=(Alias("acp", "1"),))],
+    "denied": [ev.ApprovalRequested(aliases=(Alias("acp", "1"),)), ev.ApprovalRefused(aliases=(Alias("acp", "1"),))],
+}
+
+
+@pytest.mark.parametrize(
+    ("state", "name"),
+    [(state, name) for state in STATES for name in DESIGN[state] if DESIGN[state][name] in ("illegal", "late")],
+)
+def test_rows_make_no_step_that_the_table_does_not_have(state: str, name: str) -> None:
+    """C4: a log that calls an impossible step applied, written by another version or damaged, changes no row."""
+    desk = written(STATES[state])
+    (row,) = desk.unit.calls.values()
+    assert row.state == state
+    before = canonical([desk.unit.calls, desk.unit.approvals])
+    step = structs.replace(an_event(name), call=row.id, seq=len(desk.log) + 1, at=desk.time + 1)
+    take(desk.unit, desk.unit.sessions[SESSION], step)
+    assert canonical([desk.unit.calls, desk.unit.approvals]) == before
 
 
 @given(scripts())
@@ -310,6 +336,27 @@ def test_an_execution_id_never_reopens() -> None:
     desk = written([ev.TurnStarted(), ev.CallProposed(tool_name="ls"), ev.CallCompleted(call="#0"), ev.TurnStarted()])
     for opening in (ev.CallProposed(call="#0"), ev.CallStarted(call="#0"), ev.ApprovalRequested(call="#0")):
         assert desk.write(opening)[0].verdict == "late"
+    assert len(desk.unit.calls) == 1
+
+
+COPY = Alias(OWN, "exec_000000000001")
+
+
+@pytest.mark.parametrize(
+    ("aliases", "repeated", "verdict"),
+    [
+        ((COPY,), OPENING, "late"),
+        ((COPY,), structs.replace(OPENING, title="again"), "late"),
+        ((*ID, COPY), OPENING, "duplicate"),
+        ((*ID, COPY), structs.replace(OPENING, title="again"), "late"),
+        ((*ID, COPY), ev.CallProgress(text="x"), "late"),
+    ],
+)
+def test_a_copied_execution_id_never_reopens(aliases: tuple[Alias, ...], repeated: ev.CallEvent, verdict: str) -> None:
+    """C2: in an imported log the id of the original means its copy; only a foreign id can repeat its opening."""
+    copy = [structs.replace(event, aliases=aliases) for event in (OPENING, ev.CallCompleted(), repeated)]
+    desk = written(copy)
+    assert [event.verdict for event in desk.log] == ["applied", "applied", verdict]
     assert len(desk.unit.calls) == 1
 
 

@@ -235,6 +235,36 @@ async def test_an_output_held_back_leaves_when_its_approval_is_refused(ledger: L
     assert (shown.status, shown.output_text) == ("denied", "see sk")
 
 
+async def test_arguments_held_back_leave_when_their_approval_is_granted(ledger: Ledger) -> None:
+    """No more arguments follow an approval: those that arrived while it was pending are complete."""
+    alias = (Alias("acp", "c"),)
+    await ledger.append("a", [ev.ApprovalRequested(aliases=alias), ev.CallInputDelta(aliases=alias, text='{"a": "sk')])
+    assert (await ledger.snapshot("a")).entries[0].input_text == '{"a": "'
+    await ledger.append("a", [ev.ApprovalGranted(aliases=alias)])
+    shown = (await ledger.snapshot("a")).entries[0]
+    assert (shown.status, shown.input_text) == ("queued", '{"a": "sk')
+
+
+@pytest.mark.parametrize("answer", [ev.ApprovalRefused, ev.ApprovalWithdrawn])
+async def test_an_answer_that_does_not_count_does_not_let_a_secret_out(
+    ledger: Ledger, tmp_path: Path, answer: type[ev.ApprovalAnswer]
+) -> None:
+    """S2.7: a second answer ends nothing, so the output of the approved call still continues after it."""
+    alias = (Alias("acp", "c"),)
+    await ledger.append("a", [ev.ApprovalRequested(aliases=alias)])
+    (request,) = await ledger.approvals()
+    await ledger.append("a", [ev.ApprovalGranted(approval=request.id), ev.CallStarted(aliases=alias)])
+    for piece in split(TEXT, 7):
+        await ledger.append("a", [ev.CallProgress(aliases=alias, text=piece)])
+        (second,) = await ledger.append("a", [answer(approval=request.id)])
+        assert second.verdict == "late"
+    await ledger.append("a", [ev.CallCompleted(aliases=alias)])
+    shown = (await ledger.snapshot("a")).entries[0]
+    assert (shown.status, shown.output_text) == ("completed", TEXT.replace(SECRET, MARK))
+    await ledger.project("a")
+    assert not found_in(tmp_path)
+
+
 DIE = """
 import asyncio, os, sys, callslip
 from callslip import events as ev

@@ -255,6 +255,43 @@ def test_many_chunks_become_few_strings() -> None:
     assert (len(text.blocks), len(text.pieces)) == (1, 0)
 
 
+@pytest.mark.parametrize("count", [SQUASH - 1, SQUASH, SQUASH + 1, 2 * SQUASH, 3 * SQUASH + 5])
+def test_a_live_text_is_kept_as_few_strings(count: int) -> None:
+    """C12: chunks that are applied one by one become blocks too, and the text is whole at every edge of a block."""
+    talk = Talk()
+    chunks = [f"{number} " for number in range(count)]
+    talk.say(*chunks, chunks_are="delta")
+    assert talk.state.stream is not None
+    text = talk.state.stream.text
+    assert (len(text.blocks), len(text.pieces)) == divmod(count, SQUASH)
+    assert talk.texts == ["".join(chunks)]
+
+
+def test_a_text_read_in_bulk_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C12: the first live chunk after a bulk read measures the text, the next ones do not read it again."""
+    talk = Talk()
+    talk.state.fold(ev.MessageDelta(seq=number, text="😀", chunks="delta", source="a") for number in range(1, 101))
+    value, reads = Text.value, list[int]()
+
+    def count(text: Text) -> str:
+        reads.append(talk.state.seq)
+        return value(text)
+
+    monkeypatch.setattr(Text, "value", count)
+    made = talk.say(*"abcde", chunks_are="delta")
+    assert [patch.offset for patch in made if isinstance(patch, Append)] == [200, 201, 202, 203, 204]
+    assert reads == [100]
+
+
+def test_a_text_read_in_bulk_and_then_replaced_has_its_new_length() -> None:
+    """A cumulative chunk that replaces uncounted deltas leaves no part of the old length in the next offset."""
+    talk = Talk()
+    talk.state.fold(ev.MessageDelta(seq=number, text="old", chunks="delta", source="a") for number in range(1, 11))
+    talk.say("new 😀", chunks_are="cumulative")
+    assert talk.say("new 😀!", chunks_are="cumulative") == [Append(1, "content", 6, "!")]
+    assert talk.texts == ["new 😀!"]
+
+
 def test_a_text_without_its_beginning_can_be_added_to_but_not_compared() -> None:
     """What must be compared with all of a text is refused rather than compared with half of it."""
     text = Text()

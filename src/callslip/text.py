@@ -64,10 +64,9 @@ class Text:
 
     def value(self) -> str:
         """The text, as far as it is here."""
-        if self.pieces or len(self.blocks) > 1:
-            self.blocks = ["".join(self.blocks) + "".join(self.pieces)]
-            self.pieces.clear()
-        return self.blocks[0] if self.blocks else ""
+        self.blocks = ["".join(self.blocks) + "".join(self.pieces)]
+        self.pieces.clear()
+        return self.blocks[0]
 
     def whole(self) -> str:
         """The text, if all of it is here."""
@@ -98,7 +97,6 @@ class Text:
         """Become another text."""
         self.blocks, self.pieces = [text], []
         self.units = units(text)
-        self.counted = True
         self.missing = self.missing_chars = 0
         self.generation += 1
 
