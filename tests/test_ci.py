@@ -1,0 +1,91 @@
+"""What `.ci/run` does with tests that fail: once more, one at a time, and never a pass for anything else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT
+
+PASSES = "def test_passes(): pass\n"
+FAILS = "def test_fails(): assert False\n"
+FLAKY = """
+from pathlib import Path
+
+def test_is_flaky():
+    has_run = Path("ran").exists()
+    Path("ran").touch()
+    assert has_run
+"""
+CRASHES = "import os\n\ndef test_crashes(): os._exit(7)\n"
+INTERRUPTED = FLAKY + "\ndef test_interrupts(): raise KeyboardInterrupt\n"
+FLAKY_ID = "test_flaky.py::test_is_flaky"
+
+
+def run_in(folder: Path, check: str = "true", workers: int = 0, **files: str) -> tuple[int, list[str]]:
+    """Run `make check test` in a project with these test files; return the status and the lines printed."""
+    (folder / "pytest.ini").write_text("[pytest]\naddopts = -q\ncache_dir = .cache/pytest\n")
+    run = f"{sys.executable} -m pytest" + (f" -p xdist -n {workers}" if workers else "")
+    (folder / "Makefile").write_text(f"check:\n\t@{check}\ntest:\n\t@{run}\n")
+    for name, text in files.items():
+        (folder / f"test_{name}.py").write_text(text)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "MAKE"))}
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # They take most of the time, and none of them is used here.
+    command = [sys.executable, str(ROOT / ".ci" / "retry.py"), sys.executable, "make", "check", "test"]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    assert not done.stderr
+    return done.returncode, done.stdout.splitlines()
+
+
+def test_what_passes_runs_once(tmp_path: Path) -> None:
+    """Without a failure the output is that of the command."""
+    status, lines = run_in(tmp_path, passes=PASSES)
+    assert status == 0 and lines[-1].startswith("1 passed in ")
+    assert not any("once more" in line for line in lines)
+
+
+def test_a_test_that_passes_alone_is_named_as_flaky(tmp_path: Path) -> None:
+    """The run passes, and the closing line counts every test. What failed in an earlier run does not count."""
+    last_failed = tmp_path / ".cache" / "pytest" / "v" / "cache" / "lastfailed"
+    last_failed.parent.mkdir(parents=True)
+    last_failed.write_text('{"test_removed.py::test_removed": true}')
+    status, lines = run_in(tmp_path, workers=2, passes=PASSES, flaky=FLAKY + PASSES)
+    assert status == 0
+    assert lines[-3:-1] == ["Flaky tests (failed once, passed alone):", f"  {FLAKY_ID}"]
+    assert lines[-1].startswith("3 passed, 1 rerun in ")
+
+
+def test_a_test_that_fails_twice_fails_the_run(tmp_path: Path) -> None:
+    """Even if others are only flaky, which are named then too."""
+    status, lines = run_in(tmp_path, passes=PASSES, flaky=FLAKY, fails=FAILS)
+    assert status == 1
+    assert lines[-3:-1] == ["Flaky tests (failed once, passed alone):", f"  {FLAKY_ID}"]
+    assert lines[-1].startswith("1 failed, 2 passed, 2 rerun in ")
+
+
+@pytest.mark.parametrize(
+    ("workers", "files"),
+    [
+        pytest.param(2, {"syntax": "def"}, id="syntax error"),
+        pytest.param(0, {"syntax": "def"}, id="syntax error in one process"),
+        pytest.param(2, {"crashes": CRASHES}, id="crash of a worker"),
+        pytest.param(0, {"gone": CRASHES}, id="crash of pytest"),
+        pytest.param(0, {"interrupted": INTERRUPTED}, id="interrupt"),
+    ],
+)
+def test_whatever_is_no_failed_test_fails_the_run_at_once(tmp_path: Path, workers: int, files: dict[str, str]) -> None:
+    """Nothing runs again: what did not run the first time would be left out."""
+    status, lines = run_in(tmp_path, workers=workers, flaky=FLAKY, **files)
+    assert status == 2
+    assert not any("once more" in line or "Flaky" in line for line in lines)
+
+
+def test_a_failed_check_fails_the_run_at_once(tmp_path: Path) -> None:
+    """No test runs."""
+    status, lines = run_in(tmp_path, check="exit 1", flaky=FLAKY)
+    assert status == 2 and len(lines) == 1 and "check" in lines[0]
+    assert not (tmp_path / "ran").exists()
