@@ -48,7 +48,7 @@ check: .venv/ready $(JS_READY)
 	@$(BIN)/basedpyright
 	@PATH="$(CURDIR)/.cache/node:$$PATH" node .cache/npm/node_modules/typescript/bin/tsc \
 		--project tests/js/tsconfig.json --incremental --tsBuildInfoFile .cache/npm/web.tsbuildinfo
-	@$(PYTEST) tests/test_layout.py tests/test_docs.py
+	@$(PYTEST) tests/docs/test_layout.py tests/docs/test_docs.py
 
 ## make bench    the measurements
 bench: .venv/ready $(JS_READY)

@@ -18,8 +18,8 @@ from typing import Any
 from measure import best
 
 import callslip
-from callslip.commands import Commands, Tracker
-from callslip.rows import CallRow
+from callslip.commands import Commands, DeadlineTracker
+from callslip.model.records import CallRecord
 
 MANY = 100_000
 NOW = 1_800_000_000_000
@@ -29,13 +29,13 @@ WINDOW, BUCKET = 10_000, 10
 Line = tuple[str, str, str]
 
 
-def rows() -> Iterator[CallRow]:
+def rows() -> Iterator[CallRecord]:
     """Commands as they come in over ten seconds. Nothing of a row is shared with the row before, as in a store."""
     for number in range(MANY):
         created = NOW + number * 10_000 // MANY
         name, client = f"exec_{number * 7919:012x}", "".join(["def", "ault"])
         deadline = created + TIMEOUT
-        yield CallRow(name, "commands", number, "queued", client=client, created_at=created, deadline=deadline)
+        yield CallRecord(name, "commands", number, "queued", client=client, created_at=created, deadline=deadline)
 
 
 class Naive:
@@ -45,7 +45,7 @@ class Naive:
         self.pending: dict[str, dict[str, Any]] = {}
         self.heap: list[tuple[int, str]] = []
 
-    def take(self, row: CallRow) -> None:
+    def take(self, row: CallRecord) -> None:
         self.pending[row.id] = {"client": row.client, "state": row.state, "deadline": row.deadline}
         heappush(self.heap, (row.deadline, row.id))
 
@@ -59,8 +59,8 @@ class Naive:
         return [name for name, row in self.pending.items() if row["deadline"] <= now]
 
 
-def tracked() -> Tracker:
-    made = Tracker()
+def tracked() -> DeadlineTracker:
+    made = DeadlineTracker()
     for row in rows():
         made.take(row)
     return made
@@ -141,7 +141,7 @@ def figures() -> Iterator[Line]:
     yield "  to a dict from id to deadline (the limit)", f"{size / least:.2f}x  ({least:.0f})", ""
     yield (
         "bytes of an idle one: all of Commands / the index",
-        f"{asyncio.run(_idle()):,} / {held(Tracker):,}",
+        f"{asyncio.run(_idle()):,} / {held(DeadlineTracker):,}",
         "< 50 KB",
     )
     ours, theirs, limit = tracked(), naive(), bare()

@@ -7,8 +7,8 @@ import random
 import msgspec
 from measure import best, say
 
-from callslip.formats.rows import format_messages_to_vercel
-from callslip.formats.rows.packed import vercel_json
+from callslip.formats.ai_sdk_v4 import format_messages_to_vercel
+from callslip.formats.ai_sdk_v4.rows_convert_fast import vercel_json
 
 MESSAGES = 10_000
 

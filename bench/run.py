@@ -24,8 +24,8 @@ from serving import bench_serve
 from wrap import bench_wrap
 
 import callslip
-from callslip.entries import Patch
-from callslip.events import (
+from callslip.model.entries import Patch
+from callslip.model.events import (
     Alias,
     CallCompleted,
     CallProposed,
@@ -35,7 +35,7 @@ from callslip.events import (
     decode_event,
     encode_event,
 )
-from callslip.fold import State
+from callslip.rules.fold import SessionFold
 
 # Folding
 
@@ -71,15 +71,15 @@ def pages(data: list[bytes], size: int = 1000) -> Iterator[Iterator[Event]]:
         yield map(decode_event, data[start : start + size])
 
 
-def fold(data: list[bytes]) -> State:
-    state = State()
+def fold(data: list[bytes]) -> SessionFold:
+    state = SessionFold()
     for page in pages(data):
         state.fold(page)
     return state
 
 
 def fold_with_patches(data: list[bytes]) -> None:
-    state = State()
+    state = SessionFold()
     for page in pages(data):
         out: list[Patch] = []
         state.fold(page, out)

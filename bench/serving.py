@@ -21,9 +21,9 @@ from typing import Any
 from measure import say
 
 import callslip
-from callslip import reading
-from callslip.events import Alias, CallCompleted, CallStarted, MessageDelta, MessageUser, TurnEnded, TurnStarted
 from callslip.formats import registry
+from callslip.ledger import queries
+from callslip.model.events import Alias, CallCompleted, CallStarted, MessageDelta, MessageUser, TurnEnded, TurnStarted
 from callslip.settings import Settings
 
 READERS, EVENTS, BATCH = 200, 4000, 20
@@ -49,7 +49,7 @@ async def _page(url: str, limit: int) -> tuple[float, float]:
         times: list[float] = []
         for _ in range(20):
             start = time.perf_counter()
-            await reading.messages(ledger.store, "s", encode, limit=limit)
+            await queries.messages(ledger.store, "s", encode, limit=limit)
             times.append(time.perf_counter() - start)
         return times[0], min(times[1:])
 
@@ -72,13 +72,13 @@ async def _bench_pages() -> None:
 
 async def _callslip(serve: Callable[[Any], Awaitable[None]]) -> None:
     from callslip import http
+    from callslip.http.access import AllowAll
     from callslip.http.app import build
-    from callslip.http.gate import Open
 
     with tempfile.TemporaryDirectory() as folder:
         async with await callslip.open(f"sqlite:///{folder}/b.db", Settings(synchronous="NORMAL")) as ledger:
             await ledger.append("s", [MessageUser(text="Go.")])
-            edge = http.server(ledger, Open(), http.Limits(readers=10_000, backlog=2 * EVENTS))
+            edge = http.server(ledger, AllowAll(), http.Limits(readers=10_000, backlog=2 * EVENTS))
 
             async def write() -> None:
                 while edge.hub.readers < READERS:

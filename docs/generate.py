@@ -17,14 +17,14 @@ from typing import Any, Literal, get_args, get_origin
 import click
 import msgspec
 
-from callslip.cli import exits, main
-from callslip.entries import AnyEntry, Append, Entry, Info, Put, Set
-from callslip.events import EVENT_TYPES, ApprovalAnswer, CallEnd, CallEvent, CallUpdate, Event
+from callslip.cli import exit_status, main
 from callslip.http import ROUTES
 from callslip.http.limits import Limits
 from callslip.http.openapi import document
-from callslip.lifecycle import ENDS, OPEN, TRANSITIONS
-from callslip.words import WORDS, Words
+from callslip.model.entries import AnyEntry, Append, Entry, Info, Put, Set
+from callslip.model.events import EVENT_TYPES, ApprovalAnswer, CallEnd, CallEvent, CallUpdate, Event
+from callslip.model.state_names import STATE_NAMES, StateNames
+from callslip.rules.lifecycle import OPEN_STATES, TERMINAL_STATES, TRANSITIONS
 
 DOCS = Path(__file__).resolve().parent
 NOTICE = "<!-- Written by docs/generate.py; change the code, then run `make docs`. -->"
@@ -54,7 +54,7 @@ def cli() -> str:
 
 
 def _statuses() -> str:
-    rows = [f"| {status} | {meaning} |" for status, meaning in sorted(exits.MEANING.items())]
+    rows = [f"| {status} | {meaning} |" for status, meaning in sorted(exit_status.MEANING.items())]
     return "\n".join(["## Exit status", "", "| status | meaning |", "|---|---|", *rows])
 
 
@@ -71,8 +71,9 @@ def _helps(context: click.Context) -> Iterator[str]:
 # The lifecycle
 
 STEPS = """
-A call is in one state at a time. The steps between states are one table, `TRANSITIONS` in `src/callslip/lifecycle.py`,
-and this page is drawn from it. Events that leave a call in its state are not in the picture.
+A call is in one state at a time. The steps between states are one table, `TRANSITIONS` in
+`src/callslip/rules/lifecycle.py`, and this page is drawn from it.
+Events that leave a call in its state are not in the picture.
 """
 VERDICTS = """
 A word in italics is the verdict on an event that is kept in the log and changes no state: *orphan* when there is no
@@ -85,7 +86,7 @@ def lifecycle() -> str:
     """The states, the steps between them, and their words elsewhere."""
     sections = ["# The lifecycle of a call", NOTICE, STEPS.strip(), _diagram()]
     sections += ["## Every event in every state", VERDICTS.strip(), _steps()]
-    sections += ["## The same states in other vocabularies", "From `src/callslip/words.py`.", _words()]
+    sections += ["## The same states in other vocabularies", "From `src/callslip/model/state_names.py`.", _words()]
     return "\n\n".join(sections) + "\n"
 
 
@@ -98,13 +99,13 @@ def _diagram() -> str:
                 targets.setdefault(target, []).append(_name(event))
         begin = "[*]" if state == "none" else state
         lines += [f"    {begin} --> {target} : {', '.join(events)}" for target, events in targets.items()]
-    lines += [f"    {state} --> [*]" for state in TRANSITIONS if state in ENDS]
+    lines += [f"    {state} --> [*]" for state in TRANSITIONS if state in TERMINAL_STATES]
     return "\n".join([*lines, "```"])
 
 
 def _steps() -> str:
     """Open states have a column each; all ends share one."""
-    columns = ["none", *(state for state in TRANSITIONS if state in OPEN)]
+    columns = ["none", *(state for state in TRANSITIONS if state in OPEN_STATES)]
     events = [kind for kind in EVENT_TYPES.values() if any(kind in steps for steps in TRANSITIONS.values())]
     rows = [f"| event | {' | '.join(columns)} | an end |", "|---" * (len(columns) + 2) + "|"]
     for event in events:
@@ -119,9 +120,9 @@ def _step(state: str, event: type[Event]) -> str:
 
 
 def _words() -> str:
-    names = [field.name for field in msgspec.structs.fields(Words)]
+    names = [field.name for field in msgspec.structs.fields(StateNames)]
     rows = [f"| state | {' | '.join(HEADS.get(name, name) for name in names)} |", "|---" * (len(names) + 1) + "|"]
-    for state, words in WORDS.items():
+    for state, words in STATE_NAMES.items():
         said = [getattr(words, name) for name in names]
         cells = [("yes" if word else "no") if isinstance(word, bool) else word for word in said]
         rows.append(f"| {state} | {' | '.join(cells)} |")

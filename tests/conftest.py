@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-if TYPE_CHECKING:
-    from tests.browser import Server
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
+if TYPE_CHECKING:
+    from tests.support.browser import Server
+
 LONG = os.environ.get("CALLSLIP_LONG", "") not in ("", "0")
 EXAMPLES = 40
 
@@ -80,8 +81,8 @@ def node() -> str:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[None]:
-    """What `tests.browser.in_browser` asks for, so that the browser is closed after the last test."""
-    from tests.browser import close_chromium
+    """What `tests.support.browser.in_browser` asks for, so that the browser is closed after the last test."""
+    from tests.support.browser import close_chromium
 
     yield
     close_chromium()
@@ -90,7 +91,7 @@ def browser() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def site(browser: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """`callslip serve`, a real process for all tests of the page: each has sessions of its own there."""
-    from tests.browser import serving
+    from tests.support.browser import serving
 
     with serving(tmp_path_factory.mktemp("site")) as server:
         yield server

@@ -8,16 +8,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from callslip.call import Call
+    from callslip.api.call import Call
+    from callslip.api.ledger import Ledger
+    from callslip.api.ledger import open_ledger as open
+    from callslip.api.session import Session
+    from callslip.api.sync import SyncLedger as blocking
     from callslip.commands import Commands
-    from callslip.door import Blocking as blocking
     from callslip.errors import CallslipError
-    from callslip.formats.rows import format_messages_to_vercel
+    from callslip.formats.ai_sdk_v4 import format_messages_to_vercel
     from callslip.http import asgi
     from callslip.http.chat import chat
-    from callslip.ledger import Ledger
-    from callslip.ledger import open_ledger as open
-    from callslip.session import Session
     from callslip.settings import Settings
     from callslip.worker import Worker
 
@@ -38,17 +38,17 @@ __all__ = [
 ]
 
 _WHERE = {
-    "open": ("callslip.ledger", "open_ledger"),
+    "open": ("callslip.api.ledger", "open_ledger"),
     "asgi": ("callslip.http", "asgi"),
     "chat": ("callslip.http.chat", "chat"),
-    "blocking": ("callslip.door", "Blocking"),
-    "Ledger": ("callslip.ledger", "Ledger"),
-    "Session": ("callslip.session", "Session"),
-    "Call": ("callslip.call", "Call"),
+    "blocking": ("callslip.api.sync", "SyncLedger"),
+    "Ledger": ("callslip.api.ledger", "Ledger"),
+    "Session": ("callslip.api.session", "Session"),
+    "Call": ("callslip.api.call", "Call"),
     "Settings": ("callslip.settings", "Settings"),
     "Commands": ("callslip.commands", "Commands"),
     "Worker": ("callslip.worker", "Worker"),
-    "format_messages_to_vercel": ("callslip.formats.rows", "format_messages_to_vercel"),
+    "format_messages_to_vercel": ("callslip.formats.ai_sdk_v4", "format_messages_to_vercel"),
     "CallslipError": ("callslip.errors", "CallslipError"),
 }
 

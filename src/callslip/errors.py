@@ -7,7 +7,7 @@ class CallslipError(Exception):
     """The root of all of them."""
 
 
-class Refused(CallslipError, ValueError):
+class InvalidInputError(CallslipError, ValueError):
     """The input is not acceptable; nothing was written. Names the field and, where there is one, the limit."""
 
     def __init__(self, field: str, problem: str, limit: int | None = None) -> None:
@@ -17,7 +17,7 @@ class Refused(CallslipError, ValueError):
         super().__init__(f"{field}: {problem}" + (f" (limit {limit})" if limit is not None else ""))
 
 
-class Conflict(CallslipError):
+class ConflictError(CallslipError):
     """Something else was there first: an idempotency key with another body, an approval already answered."""
 
     def __init__(self, message: str, winner: object = None) -> None:
@@ -25,15 +25,15 @@ class Conflict(CallslipError):
         super().__init__(message)
 
 
-class Ambiguous(Conflict):
+class AmbiguousIdError(ConflictError):
     """A prefix or an alias that fits several things; `winner` lists the candidates."""
 
 
-class StaleFence(Conflict):
+class StaleClaimError(ConflictError):
     """A worker spoke for a command that is not its own any more. Kept in the log as late; it changes nothing."""
 
 
-class QueueFull(CallslipError):
+class QueueFullError(CallslipError):
     """As many commands wait for this client as may. Nothing was written."""
 
     def __init__(self, client: str, limit: int) -> None:
@@ -42,15 +42,15 @@ class QueueFull(CallslipError):
         super().__init__(f"queue_full: {limit} commands wait for client {client!r} already")
 
 
-class Illegal(CallslipError):
+class InvalidTransitionError(CallslipError):
     """Our own process asked for a transition that the lifecycle does not have. Nothing was written."""
 
 
-class NotFound(CallslipError, LookupError):
+class NotFoundError(CallslipError, LookupError):
     """No such session, call, approval or blob."""
 
 
-class NoCommand(NotFound):
+class CommandNotFoundError(NotFoundError):
     """No command has this id, and waiting for it changes nothing."""
 
     def __init__(self, correlation_id: str) -> None:
@@ -58,11 +58,11 @@ class NoCommand(NotFound):
         super().__init__(f"no command {correlation_id!r}")
 
 
-class Denied(CallslipError):
+class CallDeniedError(CallslipError):
     """A person or a policy refused the call. The message is what the model reads."""
 
 
-class CallEnded(CallslipError):
+class CallEndedError(CallslipError):
     """A call that was waited for ended in another way than completing."""
 
     def __init__(self, state: str, reason: str) -> None:
@@ -71,7 +71,7 @@ class CallEnded(CallslipError):
         super().__init__(f"{state}: {reason}" if reason else state)
 
 
-class SlowReader(CallslipError):
+class SlowReaderError(CallslipError):
     """A reader fell too far behind and was dropped. Resume after `cursor`; nothing is lost."""
 
     def __init__(self, cursor: int) -> None:
@@ -79,7 +79,7 @@ class SlowReader(CallslipError):
         super().__init__(f"reader too slow; resume after {cursor}")
 
 
-class Gone(CallslipError):
+class CursorExpiredError(CallslipError):
     """The cursor lies below what retention kept. Read a snapshot, then go on after its seq."""
 
     def __init__(self, cursor: int, low: int) -> None:
@@ -92,29 +92,29 @@ class StoreError(CallslipError):
     """The database could not do it. Nothing half-written remains."""
 
 
-class ReadOnly(StoreError):
+class ReadOnlyStoreError(StoreError):
     """The file or its folder cannot be written. Reading goes on."""
 
 
-class StoreFull(StoreError):
+class DiskFullError(StoreError):
     """The disk is full. Reading goes on; writing works again when there is room."""
 
 
-class NotADatabase(StoreError):
+class InvalidDatabaseError(StoreError):
     """The file is not a Callslip database, or it is damaged."""
 
 
-class Damaged(StoreError):
+class CorruptDataError(StoreError):
     """Something in the database cannot be read any more. `callslip verify` tells what is wrong with it."""
 
 
-class TooNew(StoreError):
+class UnsupportedVersionError(StoreError):
     """A newer Callslip wrote this database and says that this version cannot read it."""
 
 
-class Unreachable(CallslipError):
+class ServerUnavailableError(CallslipError):
     """The server does not answer, or what answers is no server of ours."""
 
 
-class NotAdmitted(CallslipError):
+class AuthenticationError(CallslipError):
     """The server asks for a token, or does not know the one that it was given."""

@@ -12,10 +12,10 @@ import sys
 
 # What is loaded later could not be read any more.
 import callslip
-import callslip.ledger
+import callslip.api.ledger
 import callslip.store.sqlite
-from callslip import events as ev
-from callslip.verify import verify
+from callslip.api.ledger.verify import verify
+from callslip.model import events as ev
 
 
 async def main(url: str) -> dict[str, object]:

@@ -11,8 +11,8 @@ import os
 import sys
 
 import callslip
-from callslip import events as ev
-from callslip.ledger import Ledger
+from callslip.api.ledger import Ledger
+from callslip.model import events as ev
 
 
 def tell(*what: object) -> None:

@@ -9,8 +9,8 @@ import asyncio
 import sys
 
 import callslip
-from callslip import approvals
-from callslip import events as ev
+from callslip.api import approvals
+from callslip.model import events as ev
 
 
 async def main(url: str, what: str, identity: str) -> None:

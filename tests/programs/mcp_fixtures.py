@@ -24,11 +24,11 @@ from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from callslip.http.doors import Doors
-from callslip.http.gate import Open
+from callslip.api.ledger import open_ledger
+from callslip.http.access import AllowAll
+from callslip.http.browser_guard import BrowserGuard
 from callslip.http.origins import Hosts
-from callslip.ledger import open_ledger
-from callslip.mcp.streamable import Streamable
+from callslip.mcp.http_transport import Streamable
 from callslip.mcp.tasks import Tasks
 
 PNG = base64.b64encode(
@@ -326,8 +326,8 @@ def make(tasks: Tasks) -> Any:
 async def main(path: str) -> None:
     async with await open_ledger(f"sqlite:///{path}") as ledger:
         tasks = Tasks(ledger, poll=0.2)
-        mcp = Streamable(lambda: make(tasks), Open(), event_store=Kept(), retry_interval=100)
-        app = Doors(Starlette(routes=[Route("/mcp", mcp)]), hosts=Hosts("127.0.0.1", ()))
+        mcp = Streamable(lambda: make(tasks), AllowAll(), event_store=Kept(), retry_interval=100)
+        app = BrowserGuard(Starlette(routes=[Route("/mcp", mcp)]), hosts=Hosts("127.0.0.1", ()))
         with socket.create_server(("127.0.0.1", 0)) as listening:
             print(f"http://127.0.0.1:{listening.getsockname()[1]}/mcp", flush=True)
             await uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off")).serve([listening])

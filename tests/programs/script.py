@@ -11,7 +11,7 @@ import threading
 import time
 
 import callslip
-from callslip.errors import CallEnded, Denied
+from callslip.errors import CallDeniedError, CallEndedError
 from callslip.settings import Settings
 
 
@@ -47,12 +47,12 @@ def main(url: str) -> None:
             with door.enter(session.call("slow", timeout=0.05)) as call:
                 time.sleep(0.2)
                 print("meanwhile", door.run(call.result()).state)
-        except CallEnded as error:
+        except CallEndedError as error:
             print("timed out", error.state)
         try:
             with door.enter(session.call("risky", approve="ask")):
                 raise AssertionError("entered")
-        except Denied as error:
+        except CallDeniedError as error:
             print("denied", error)
         tool = session.tool(lambda x: x + 1, name="add")
         print("tool", door.run(tool(1)))

@@ -9,7 +9,7 @@ import asyncio
 import sys
 
 import callslip
-from callslip import events as ev
+from callslip.model import events as ev
 
 
 async def main(url: str, session: str, count: int, batch: int) -> None:

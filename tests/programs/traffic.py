@@ -13,7 +13,7 @@ import sys
 
 import callslip
 from callslip.commands import Claim, Commands
-from callslip.errors import Conflict, QueueFull
+from callslip.errors import ConflictError, QueueFullError
 from callslip.settings import Settings
 
 CLIENTS = ("x", "y")
@@ -43,7 +43,7 @@ class Traffic:
             for _ in range(self.chance.choice((1, 1, 2))):
                 try:
                     await self.commands.register("work", **how)
-                except QueueFull:
+                except QueueFullError:
                     break
                 tell("made", own)
                 waiting.add(asyncio.create_task(self.follow(own)))
@@ -55,7 +55,7 @@ class Traffic:
             await asyncio.sleep(self.chance.random() * 0.3)
             try:
                 await self.commands.cancel(own)
-            except Conflict:
+            except ConflictError:
                 pass
         ended = await self.commands.get(own, wait=30)
         assert ended.final, f"{own} has not ended"
@@ -77,7 +77,7 @@ class Traffic:
             for _ in range(self.chance.choice((0, 0, 1, 4))):
                 await asyncio.sleep(0.05)
                 await self.commands.heartbeat(claim.call, claim.fence, lease=0.2, text=self.chance.choice(("", ".")))
-        except Conflict:
+        except ConflictError:
             pass  # It goes on regardless, as the stalled do.
         if self.chance.random() < 0.2:
             await asyncio.sleep(0.4)
@@ -89,7 +89,7 @@ class Traffic:
             try:
                 await (self.commands.fail if failing else self.commands.complete)(claim.call, value, fence=fence)
                 tell("failed" if failing else "done", claim.call, value)
-            except Conflict:
+            except ConflictError:
                 tell("refused", claim.call, value)
 
 

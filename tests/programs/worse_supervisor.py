@@ -15,11 +15,11 @@ if sys.argv[2] == "plain":
     del select.epoll
     del os.pidfd_open
 
-from supervisor import descent, watch  # type: ignore[import-not-found]
+from supervisor import main, processes  # type: ignore[import-not-found]
 
 if sys.argv[2] == "plain":
-    descent.adopt_orphans = lambda: False
+    processes.adopt_orphans = lambda: False
 else:
-    descent.send = lambda groups, number: None
-    watch.PATIENCE = 0.2
-watch.main()
+    processes.send = lambda groups, number: None
+    main.KILL_TIMEOUT_S = 0.2
+main.main()

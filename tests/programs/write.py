@@ -11,8 +11,8 @@ import sys
 import time
 
 import callslip
-from callslip import events as ev
-from callslip.ledger import Ledger
+from callslip.api.ledger import Ledger
+from callslip.model import events as ev
 
 
 async def main(url: str, name: str, seconds: float) -> None:

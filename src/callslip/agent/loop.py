@@ -15,21 +15,22 @@ from typing import Any, cast
 import msgspec
 from msgspec import UNSET
 
-from callslip import codec
-from callslip import events as ev
+from callslip.agent.model_view import Shown
 from callslip.agent.models import Model
-from callslip.agent.shown import Shown
-from callslip.agent.tagged import Tagged
+from callslip.agent.shell_tags import Tagged
 from callslip.agent.tools import Tool
-from callslip.call import certainly, either, why
-from callslip.errors import CallEnded, Denied, Illegal
-from callslip.events import Draft, Event
-from callslip.formats import Decoder, registry
+from callslip.api.call import describe_error, finish_despite_cancel, race
+from callslip.api.ledger import Ledger
+from callslip.api.session import Session
+from callslip.errors import CallDeniedError, CallEndedError, InvalidTransitionError
+from callslip.formats import registry
+from callslip.formats.base import Decoder
 from callslip.formats.shell.history import model_messages
-from callslip.ledger import Ledger
-from callslip.lifecycle import ENDS, ends
-from callslip.recording import Recorder
-from callslip.session import Session
+from callslip.ingest.recorder import Recorder
+from callslip.model import codec
+from callslip.model import events as ev
+from callslip.model.events import Draft, Event
+from callslip.rules.lifecycle import TERMINAL_STATES, is_terminal
 
 GAVE_UP = "the tool cancelled itself"
 NO_OBJECT = "the arguments are not a JSON object"
@@ -94,15 +95,15 @@ class Agent:
         """
         running = _Turn(self)
         try:
-            await certainly(running.begin(prompt, turn))
+            await finish_despite_cancel(running.begin(prompt, turn))
             reason = await running.answer()
         except _STOPS:
-            await certainly(running.end("cancelled"))
+            await finish_despite_cancel(running.end("cancelled"))
             raise
         except Exception as error:
-            await certainly(running.end("error", why(error)))
+            await finish_despite_cancel(running.end("error", describe_error(error)))
             raise
-        await certainly(running.end(reason))
+        await finish_despite_cancel(running.end(reason))
         return Outcome(running.turn, reason, running.iterations, await running.said())
 
     async def messages(self) -> list[Any]:
@@ -129,16 +130,16 @@ class Agent:
         elif not isinstance(wanted.input, dict | None):
             await self.refuse(wanted, NO_OBJECT)
         else:
-            with contextlib.suppress(Denied, CallEnded):
+            with contextlib.suppress(CallDeniedError, CallEndedError):
                 await self._run(wanted, tool)
 
     async def refuse(self, wanted: Wanted, why: str) -> None:
         """End a call that is not run."""
-        await certainly(self._fail(wanted.call, why))
+        await finish_despite_cancel(self._fail(wanted.call, why))
 
     async def _fail(self, call: str, why: str) -> None:
         row = await self.session.ledger.store.call(call)
-        if row is not None and row.state not in ENDS:
+        if row is not None and row.state not in TERMINAL_STATES:
             await self.session.append(ev.CallFailed(call=call, error=why, reason=why))
 
     async def _run(self, wanted: Wanted, tool: Tool) -> None:
@@ -160,14 +161,17 @@ class Agent:
                 return call.fail(NO_OBJECT, NO_OBJECT)
             try:
                 output = await call.run(tool.run(call, cast("dict[str, Any]", given)))
-                if not call.decided:
+                if not call.has_outcome:
                     call.complete(output)
-            except CallEnded:
+            except CallEndedError:
                 raise
             except (Exception, asyncio.CancelledError) as error:
                 if _is_cancelled(error):
                     raise
-                call.fail(codec.safe(error), GAVE_UP if isinstance(error, asyncio.CancelledError) else why(error))
+                call.fail(
+                    codec.to_json(error),
+                    GAVE_UP if isinstance(error, asyncio.CancelledError) else describe_error(error),
+                )
 
 
 class Listener(Recorder):
@@ -214,7 +218,7 @@ class _Turn:
     async def _go_on(self, turn: str) -> str:
         row = await self._session.ledger.store.session(self._session.name)
         if row is None or row.turn != turn:
-            raise Illegal(f"turn {turn!r} is not the one that is open")
+            raise InvalidTransitionError(f"turn {turn!r} is not the one that is open")
         return turn
 
     async def end(self, reason: str, detail: str = "") -> None:
@@ -225,12 +229,12 @@ class _Turn:
 
     async def answer(self) -> str:
         """Go through the rounds, unless somebody else ends the turn meanwhile. Why it is over."""
-        return await either(self.rounds(), self._ended())
+        return await race(self.rounds(), self._ended())
 
     async def _ended(self) -> str:
         """Why somebody else ended the turn, once they have."""
         session = self._session
-        return (await session.ledger.turn_ended(session.name, self.turn, self._seen)).reason
+        return (await session.ledger.wait_for_turn(session.name, self.turn, self._seen)).reason
 
     async def said(self) -> str:
         """What the model said last. From the log: what was held back of it came after its events."""
@@ -241,7 +245,7 @@ class _Turn:
 
     async def _head(self) -> int:
         row = await self._session.ledger.store.session(self._session.name)
-        return row.head if row else 0
+        return row.last_seq if row else 0
 
     async def rounds(self) -> str:
         """Ask and run until the model wants nothing more, or a limit is reached. Why it stopped."""
@@ -265,13 +269,13 @@ class _Turn:
         try:
             async with contextlib.aclosing(stream):
                 async for chunk in stream:
-                    self._hear(await self._recorder.take(chunk), wanted)
+                    self._hear(await self._recorder.feed(chunk), wanted)
             self._hear(await self._recorder.finish(), wanted)
             if self._tagged is not None:
                 self._hear(await self._recorder.write(self._tagged.end_round()), wanted)
         except BaseException as error:
             reason = "cancelled" if isinstance(error, asyncio.CancelledError) else "error"
-            await certainly(self._recorder.close(reason, str(error)[:500]))
+            await finish_despite_cancel(self._recorder.close(reason, str(error)[:500]))
             raise
         return list(wanted.values())
 
@@ -279,7 +283,7 @@ class _Turn:
         for event in made:
             if event.verdict != "applied":
                 continue
-            if isinstance(event, ev.CallEvent) and ends(event):
+            if isinstance(event, ev.CallEvent) and is_terminal(event):
                 wanted.pop(event.call, None)
             elif isinstance(event, ev.CallUpdate):
                 call = wanted.setdefault(event.call, Wanted(event.call))

@@ -10,9 +10,9 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Any, Protocol
 
 from callslip.agent.tools import Tool
-from callslip.errors import Refused
+from callslip.errors import InvalidInputError
 
-MOST_TOKENS = 8192
+MAX_TOKENS = 8192
 
 
 class Model(Protocol):
@@ -57,7 +57,7 @@ class Anthropic:
 
     format = "anthropic"
 
-    def __init__(self, model: str, *, max_tokens: int = MOST_TOKENS, **options: Any) -> None:
+    def __init__(self, model: str, *, max_tokens: int = MAX_TOKENS, **options: Any) -> None:
         from anthropic import AsyncAnthropic
 
         self.model = model
@@ -94,7 +94,7 @@ class Scripted:
         self.asked.append(messages)
         answer = next(self._answers, None)
         if answer is None:
-            raise Refused("model", "the script has no further answer")
+            raise InvalidInputError("model", "the script has no further answer")
         for chunk in answer:
             yield chunk
 
@@ -110,14 +110,14 @@ def find_model(name: str, **options: Any) -> Model:
     maker, _, model = name.partition(":")
     if maker not in MODELS or not model:
         known = ", ".join(f"{maker}:NAME" for maker in MODELS)
-        raise Refused("model", f"{name!r} is none of {known}")
+        raise InvalidInputError("model", f"{name!r} is none of {known}")
     try:
         return MODELS[maker](model, **options)
     except ImportError as error:
         install = 'pip install "callslip[agent]", in a clone ".[agent]"'
-        raise Refused("model", f"{maker} needs its SDK: {install}") from error
+        raise InvalidInputError("model", f"{maker} needs its SDK: {install}") from error
     except Exception as error:  # Each SDK has its own way to say that there is no key.
-        raise Refused("model", f"{maker}: {error}") from error
+        raise InvalidInputError("model", f"{maker}: {error}") from error
 
 
 def _openai(tool: Tool) -> dict[str, Any]:

@@ -11,13 +11,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from callslip.agent.live import Live
+from callslip.agent.output_stream import Live
 from callslip.agent.supervisor import wire
-from callslip.agent.supervisor.descent import PATIENCE
+from callslip.agent.supervisor.processes import KILL_TIMEOUT_S
 from callslip.agent.transcript import Transcript
 
 # The folder goes last in the path: nothing in it can stand in front of a module of Python's own.
-BOOT = "import sys; sys.path.append(sys.argv[1]); from supervisor.watch import main; main()"
+BOOT = "import sys; sys.path.append(sys.argv[1]); from supervisor.main import main; main()"
 SUPERVISOR = [sys.executable, "-I", "-S", "-c", BOOT, str(Path(__file__).parent)]
 REAPED_EVERY = 0.001
 CHUNK = 256 * 2**10
@@ -63,12 +63,12 @@ class Process:
             self._line.shutdown(socket.SHUT_WR)
         except OSError:
             pass  # It is gone already.
-        self._last_resort = self._loop.call_later(self._grace + 2 * PATIENCE, self._force)
+        self._last_resort = self._loop.call_later(self._grace + 2 * KILL_TIMEOUT_S, self._force)
 
     def _force(self) -> None:
         """A supervisor that was stopped hears nothing. It is killed, and what it watched ends with it."""
         self._supervisor.kill()
-        self._last_resort = self._loop.call_later(2 * PATIENCE, self._hang_up)
+        self._last_resort = self._loop.call_later(2 * KILL_TIMEOUT_S, self._hang_up)
 
     def _write(self) -> None:
         try:

@@ -18,15 +18,15 @@ from collections.abc import Mapping
 
 import msgspec
 
-from callslip.agent.live import Live, Progress
+from callslip.agent.output_stream import Live, Progress
 from callslip.agent.process import Process
 from callslip.agent.supervisor.wire import NAMES, Request
 from callslip.agent.transcript import Transcript
-from callslip.errors import CallslipError, Refused
+from callslip.errors import CallslipError, InvalidInputError
 
-CAP = 2**20
-GRACE = 0.5
-LONGEST_COMMAND = 128 * 2**10 - 1  # What Linux takes as one argument.
+MAX_OUTPUT_BYTES = 2**20
+KILL_GRACE_S = 0.5
+MAX_COMMAND_CHARS = 128 * 2**10 - 1  # What Linux takes as one argument.
 
 
 class ShellResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,8 +61,8 @@ async def run_shell(
     cwd: str | os.PathLike[str] | None = None,
     env: Mapping[str, str] | None = None,
     timeout: float | None = 30.0,
-    grace: float = GRACE,
-    cap: int = CAP,
+    grace: float = KILL_GRACE_S,
+    cap: int = MAX_OUTPUT_BYTES,
     progress: Progress | None = None,
 ) -> ShellResult:
     """Run `/bin/sh -c COMMAND` with empty input, and return when no process of it is left.
@@ -126,14 +126,16 @@ def _request(
     cap: int,
 ) -> Request:
     if timeout is not None and not timeout > 0:
-        raise Refused("timeout", "must be more than 0 seconds")
+        raise InvalidInputError("timeout", "must be more than 0 seconds")
     if not 0 <= grace < math.inf:
-        raise Refused("grace", "must be 0 seconds or more")
+        raise InvalidInputError("grace", "must be 0 seconds or more")
     if cap < 0:
-        raise Refused("cap", "must be 0 bytes or more")
+        raise InvalidInputError("cap", "must be 0 bytes or more")
     text = _encoded("command", command)
-    if len(text) > LONGEST_COMMAND:
-        raise Refused("command", f"has {len(text)} bytes; write a script to a file and run that", LONGEST_COMMAND)
+    if len(text) > MAX_COMMAND_CHARS:
+        raise InvalidInputError(
+            "command", f"has {len(text)} bytes; write a script to a file and run that", MAX_COMMAND_CHARS
+        )
     folder = b"" if cwd is None else _encoded("cwd", os.fspath(cwd)) or b"."
     return Request(text, folder, _environment(env), cap - cap // 2, cap // 2, grace, os.getpid())
 
@@ -143,7 +145,7 @@ def _environment(env: Mapping[str, str] | None) -> dict[bytes, bytes]:
         return dict(os.environb)
     for name in env:
         if not name or "=" in name:
-            raise Refused("env", f"{name!r} cannot be the name of a variable")
+            raise InvalidInputError("env", f"{name!r} cannot be the name of a variable")
     return {_encoded("env", name): _encoded("env", value) for name, value in env.items()}
 
 
@@ -151,9 +153,9 @@ def _encoded(field: str, text: str) -> bytes:
     try:
         data = os.fsencode(text)
     except UnicodeEncodeError as error:
-        raise Refused(field, "has a lone surrogate, which no program could be given") from error
+        raise InvalidInputError(field, "has a lone surrogate, which no program could be given") from error
     if b"\0" in data:
-        raise Refused(field, "has a NUL, which no program could be given")
+        raise InvalidInputError(field, "has a NUL, which no program could be given")
     return data
 
 
@@ -169,9 +171,9 @@ def _refuse(process: Process, cwd: str | os.PathLike[str] | None) -> None:
         return
     reason = os.strerror(int(number))
     if what == "cwd":
-        raise Refused("cwd", f"{os.fspath(cwd or '')!r}: {reason}")
+        raise InvalidInputError("cwd", f"{os.fspath(cwd or '')!r}: {reason}")
     if int(number) == errno.E2BIG:
-        raise Refused("env", "the command and its environment are too long together for this system")
+        raise InvalidInputError("env", "the command and its environment are too long together for this system")
     raise CallslipError(f"the shell could not be started: {reason}")
 
 

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import msgspec
 
-from callslip.call import Call
-from callslip.errors import Refused
-from callslip.functions import bound_to, result_of
+from callslip.api.call import Call
+from callslip.errors import InvalidInputError
+from callslip.rules.function_schema import bind_arguments, run_function
 
 
 def _nothing() -> dict[str, Any]:
@@ -45,7 +45,7 @@ def tool(
     signature = inspect.signature(function)
 
     async def run(call: Call, input: dict[str, Any]) -> Any:
-        return await result_of(function, bound_to(signature, input), call)
+        return await run_function(function, bind_arguments(signature, input), call)
 
     return Tool(
         name=name or function.__name__,
@@ -63,7 +63,7 @@ def _schema(function: Callable[..., Any], signature: inspect.Signature) -> dict[
     fields: list[Any] = []
     for given in signature.parameters.values():
         if given.kind in (given.VAR_POSITIONAL, given.VAR_KEYWORD, given.POSITIONAL_ONLY):
-            raise Refused("function", f"{given} of {function.__name__} cannot be named by a model")
+            raise InvalidInputError("function", f"{given} of {function.__name__} cannot be named by a model")
         kind = hints.get(given.name, Any)
         fields.append((given.name, kind) if given.default is given.empty else (given.name, kind, given.default))
     made = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)

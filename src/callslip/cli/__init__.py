@@ -12,29 +12,29 @@ from typing import Any
 
 import click
 
-from callslip.cli import exits
+from callslip.cli import exit_status
 from callslip.cli.place import db_option, json_option
 
 # In the order of the help: what it is called, where it is, and what it does in one sentence.
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("callslip.demo.command:demo", "Watch a small scripted agent at work."),
-    "serve": ("callslip.cli.serving:serve", "Serve the page, the API and the streams of a ledger."),
-    "run": ("callslip.cli.running:run", "Let a model answer, with a shell at hand."),
-    "wrap": ("callslip.cli.wrapping:wrap", "Run an agent for its client, and record what they say."),
-    "ls": ("callslip.cli.listing:ls", "List sessions, or the calls of one."),
-    "show": ("callslip.cli.showing:show", "Show a session, a call or an approval."),
-    "tail": ("callslip.cli.tailing:tail", "Follow a session as it goes on."),
-    "submit": ("callslip.cli.submitting:submit", "Submit a command for somebody else to run."),
-    "wait": ("callslip.cli.answering:wait", "Wait until a call has ended."),
-    "approve": ("callslip.cli.answering:approve", "Let a call run that asks for approval."),
-    "deny": ("callslip.cli.answering:deny", "Refuse a call that asks for approval."),
-    "cancel": ("callslip.cli.answering:cancel", "End a call that is open."),
-    "mcp": ("callslip.cli.mcp_serving:mcp", "Serve the ledger to an MCP client, on stdin and stdout."),
-    "import": ("callslip.cli.importing:import_", "Take what a file tells into a session."),
-    "export": ("callslip.cli.exporting:export", "Write a session in another format."),
-    "verify": ("callslip.cli.checking:verify", "Derive everything again and compare."),
-    "doctor": ("callslip.cli.doctor:doctor", "Look for what is wrong, and say what to do."),
-    "admin": ("callslip.cli.admin:admin", "Delete sessions, forget what is old, give out tokens."),
+    "serve": ("callslip.cli.commands.serve:serve", "Serve the page, the API and the streams of a ledger."),
+    "run": ("callslip.cli.commands.run:run", "Let a model answer, with a shell at hand."),
+    "wrap": ("callslip.cli.commands.wrap:wrap", "Run an agent for its client, and record what they say."),
+    "ls": ("callslip.cli.commands.ls:ls", "List sessions, or the calls of one."),
+    "show": ("callslip.cli.commands.show:show", "Show a session, a call or an approval."),
+    "tail": ("callslip.cli.commands.tail:tail", "Follow a session as it goes on."),
+    "submit": ("callslip.cli.commands.submit:submit", "Submit a command for somebody else to run."),
+    "wait": ("callslip.cli.commands.answer:wait", "Wait until a call has ended."),
+    "approve": ("callslip.cli.commands.answer:approve", "Let a call run that asks for approval."),
+    "deny": ("callslip.cli.commands.answer:deny", "Refuse a call that asks for approval."),
+    "cancel": ("callslip.cli.commands.answer:cancel", "End a call that is open."),
+    "mcp": ("callslip.cli.commands.mcp:mcp", "Serve the ledger to an MCP client, on stdin and stdout."),
+    "import": ("callslip.cli.commands.import_:import_", "Take what a file tells into a session."),
+    "export": ("callslip.cli.commands.export:export", "Write a session in another format."),
+    "verify": ("callslip.cli.commands.verify:verify", "Derive everything again and compare."),
+    "doctor": ("callslip.cli.commands.doctor:doctor", "Look for what is wrong, and say what to do."),
+    "admin": ("callslip.cli.commands.admin:admin", "Delete sessions, forget what is old, give out tokens."),
 }
 
 
@@ -65,7 +65,7 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:  # click would make it a failure.
-            return exits.report(error)
+            return exit_status.report(error)
 
     def main(
         self,
@@ -80,12 +80,12 @@ class Commands(click.Group):
         settings = (args, "callslip", complete_var)
         if not standalone_mode:
             return super().main(*settings, standalone_mode=False, **extra)
-        exits.keep_text_printable()
+        exit_status.keep_text_printable()
         try:
             status = super().main(*settings, standalone_mode=False, **extra)
             sys.stdout.flush()
         except BaseException as error:
-            status = exits.report(error)
+            status = exit_status.report(error)
         sys.exit(status if isinstance(status, int) else 0)
 
 

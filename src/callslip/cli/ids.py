@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from callslip.errors import Ambiguous, NotFound
+from callslip.errors import AmbiguousIdError, NotFoundError
 
 if TYPE_CHECKING:
-    from callslip.ledger import Ledger
-    from callslip.rows import ApprovalRow, CallRow, SessionRow
+    from callslip.api.ledger import Ledger
+    from callslip.model.records import ApprovalRecord, CallRecord, SessionRecord
 
 
 class Id(click.ParamType[str]):
@@ -34,12 +34,12 @@ class Id(click.ParamType[str]):
 ID = Id()
 
 
-async def find(ledger: Ledger, given: str, session: str = "") -> SessionRow | CallRow | ApprovalRow:
+async def find(ledger: Ledger, given: str, session: str = "") -> SessionRecord | CallRecord | ApprovalRecord:
     """What an id means. Whole ids go before beginnings, and a session's name before the ids inside of sessions.
 
     With `session`, only calls and approvals of that session.
     """
-    from callslip import approvals
+    from callslip.api import approvals
 
     store = ledger.store
     if not session and (given == "@last" or await store.session(given)):
@@ -60,52 +60,52 @@ async def _attempt(search: Awaitable[Any]) -> Any:
     """What a search finds: a row, the names that it cannot choose from, or None."""
     try:
         return await search
-    except Ambiguous as several:
+    except AmbiguousIdError as several:
         return several.winner
-    except NotFound:
+    except NotFoundError:
         return None
 
 
 def _single(given: str, found: list[Any]) -> Any:
     rows = [item for item in found if item is not None]
     if not rows:
-        raise NotFound(f"no session, call or approval {given!r}")
+        raise NotFoundError(f"no session, call or approval {given!r}")
     if len(rows) == 1 and not isinstance(rows[0], list):
         return rows[0]
     names: list[str] = []
     for item in rows:
         names += item if isinstance(item, list) else [getattr(item, "name", "") or item.id]
-    raise Ambiguous(f"{given!r} fits several: {', '.join(names)}", names)
+    raise AmbiguousIdError(f"{given!r} fits several: {', '.join(names)}", names)
 
 
-async def find_approval(ledger: Ledger, given: str) -> ApprovalRow:
+async def find_approval(ledger: Ledger, given: str) -> ApprovalRecord:
     """The request that an id means: its own, or that of the call it names; `@last` is the newest that waits."""
-    from callslip import approvals
+    from callslip.api import approvals
 
     if given == "@last":
         waiting = await ledger.approvals(limit=10_000)
         if not waiting:
-            raise NotFound("nothing waits for approval")
+            raise NotFoundError("nothing waits for approval")
         return waiting[-1]
     try:
         return await approvals.find(ledger, given)
-    except NotFound:
+    except NotFoundError:
         call = await ledger.find_call(given)
     if not call.approval:
-        raise NotFound(f"call {call.id} never asked for approval; it is {call.state}")
+        raise NotFoundError(f"call {call.id} never asked for approval; it is {call.state}")
     return await approvals.find(ledger, call.approval)
 
 
-async def find_call(ledger: Ledger, given: str, session: str = "") -> CallRow:
+async def find_call(ledger: Ledger, given: str, session: str = "") -> CallRecord:
     """The call that an id means: its own, or that of a request for its approval."""
-    from callslip import approvals
+    from callslip.api import approvals
 
     try:
         row = await ledger.find_call(given, session)
-    except NotFound:
+    except NotFoundError:
         if not given.startswith("appr_"):
             raise
         row = await ledger.find_call((await approvals.find(ledger, given, session)).call)
     if session and row.session != session:
-        raise NotFound(f"no call {given!r} in session {session}")
+        raise NotFoundError(f"no call {given!r} in session {session}")
     return row

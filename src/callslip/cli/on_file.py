@@ -9,21 +9,21 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from callslip import approvals
-from callslip.callview import call_entry
+from callslip.api import approvals
+from callslip.api.ledger import Ledger
+from callslip.api.sync import SyncLedger
 from callslip.cli import ids, pieces
 from callslip.cli.reach import Json, News, Session
 from callslip.cli.rows import approval_json, call_json
 from callslip.commands import Commands
-from callslip.door import Blocking
-from callslip.errors import Conflict, Gone, SlowReader
-from callslip.events import CallCancelled
-from callslip.fold import State
-from callslip.ledger import Ledger
-from callslip.lifecycle import ENDS
-from callslip.reading import resumed_at
-from callslip.rows import ApprovalRow
-from callslip.store.protocol import Stored
+from callslip.errors import ConflictError, CursorExpiredError, SlowReaderError
+from callslip.ledger.call_entry import call_entry
+from callslip.ledger.queries import state_after
+from callslip.model.events import CallCancelled
+from callslip.model.records import ApprovalRecord
+from callslip.rules.fold import SessionFold
+from callslip.rules.lifecycle import TERMINAL_STATES
+from callslip.store.protocol import StoredEvent
 
 T = TypeVar("T")
 SOURCE = "cli"
@@ -33,7 +33,7 @@ encode = msgspec.json.encode
 @contextlib.contextmanager
 def opened(url: str, flags: str) -> Generator[OnFile]:
     """The ledger of a file, open as long as the block lasts. Its loop runs apart: Ctrl-C never meets it."""
-    with Blocking(url) as door:
+    with SyncLedger(url) as door:
         reach = OnFile(door, flags)
         try:
             yield reach
@@ -46,7 +46,7 @@ class OnFile:
 
     names_answerer = True
 
-    def __init__(self, door: Blocking, flags: str) -> None:
+    def __init__(self, door: SyncLedger, flags: str) -> None:
         self.flags = flags
         self._run = door.run
         self._ledger = door.ledger
@@ -81,7 +81,7 @@ class OnFile:
 
     def session(self, given: str) -> Session:
         row = self._run(self._ledger.find_session(given))
-        return Session(row.name, row.head, row.turn)
+        return Session(row.name, row.last_seq, row.turn)
 
     def call(self, given: str, session: str = "") -> Json:
         return call_json(self._run(ids.find_call(self._ledger, given, session)))
@@ -97,12 +97,12 @@ class OnFile:
     def answer(self, approval: Json, answer: Json, by: str) -> Json:
         try:
             return approval_json(self._run(self._answered(approval["approval"], answer, by)))
-        except Conflict as error:
-            if isinstance(error.winner, ApprovalRow):
-                raise Conflict(str(error), approval_json(error.winner)) from error
+        except ConflictError as error:
+            if isinstance(error.winner, ApprovalRecord):
+                raise ConflictError(str(error), approval_json(error.winner)) from error
             raise
 
-    async def _answered(self, identity: str, answer: Json, by: str) -> ApprovalRow:
+    async def _answered(self, identity: str, answer: Json, by: str) -> ApprovalRecord:
         option, reason = answer.get("option", ""), answer.get("reason", "")
         if answer["decision"] == "deny":
             reason = reason or f"denied by {by}"
@@ -115,7 +115,7 @@ class OnFile:
 
     async def _cancelled(self, call: str, reason: str, by: str) -> Json:
         row = await self._ledger.find_call(call)
-        if row.state not in ENDS:
+        if row.state not in TERMINAL_STATES:
             told = f"cancelled by {by}" + (f": {reason}" if reason else "")
             await self._ledger.append(row.session, [CallCancelled(call=row.id, reason=told)], source=SOURCE)
             row = await self._ledger.find_call(row.id)
@@ -167,9 +167,9 @@ async def _follow(ledger: Ledger, session: str, format: str, after: int | None) 
                 async for batch in batches:
                     begun, after = True, batch[-1].seq
                     yield batch
-        except SlowReader as slow:
+        except SlowReaderError as slow:
             after = slow.cursor
-        except Gone:
+        except CursorExpiredError:
             if format != "entries" or not begun:
                 raise
             await ledger.find_session(session)  # It may be deleted.
@@ -179,7 +179,7 @@ async def _follow(ledger: Ledger, session: str, format: str, after: int | None) 
 async def _events(ledger: Ledger, session: str, after: int | None) -> AsyncGenerator[list[News]]:
     if after is None:
         row = await ledger.find_session(session)
-        after = row.low
+        after = row.pruned_seq
     async with contextlib.aclosing(ledger.follow(session, after)) as batches:
         async for batch in batches:
             yield [News("event", stored.event.seq, stored.body) for stored in batch]
@@ -191,14 +191,14 @@ async def _entries(ledger: Ledger, session: str, after: int | None) -> AsyncGene
         yield [News("snapshot", snapshot.seq, encode(snapshot))]
         after = snapshot.seq
     async with contextlib.aclosing(ledger.follow(session, after)) as batches:
-        state: State | None = None
+        state: SessionFold | None = None
         async for batch in batches:
             if state is None:
-                state = await resumed_at(ledger.store, session, after) if after else State(session)
+                state = await state_after(ledger.store, session, after) if after else SessionFold(session)
             yield [_patches(state, stored) for stored in batch]
 
 
-def _patches(state: State, stored: Stored) -> News:
+def _patches(state: SessionFold, stored: StoredEvent) -> News:
     seq = stored.event.seq
     return News("patches", seq, encode({"seq": seq, "patches": state.apply(stored.event)}))
 

@@ -11,15 +11,23 @@ from urllib.parse import quote
 
 import msgspec
 
-from callslip.cli import output, pieces
-from callslip.cli.exits import STATES
+from callslip.cli import pieces
+from callslip.cli.exit_status import STATES
 from callslip.cli.reach import Json, News, Session, only
 from callslip.cli.remote import Remote
-from callslip.errors import CallslipError, Conflict, Gone, NotFound, Refused, Unreachable
+from callslip.cli.terminal import tables
+from callslip.errors import (
+    CallslipError,
+    ConflictError,
+    CursorExpiredError,
+    InvalidInputError,
+    NotFoundError,
+    ServerUnavailableError,
+)
 from callslip.formats import registry
 
-MOST = 1000
-LONGEST = 30.0
+MAX_PAGE = 1000
+MAX_POLL_S = 30.0
 """How many seconds one request waits for the end of a call."""
 SOONEST, LATEST = 0.2, 5.0
 APPROVAL = "appr_"
@@ -51,7 +59,7 @@ class OnServer:
             return _found(only(self._sessions(limit=1), "session", "session", given))
         try:
             whole = self._remote.get(_path("sessions", given), {"limit": 1})
-        except NotFound:
+        except NotFoundError:
             return _found(only(self._sessions(limit=10, prefix=given), "session", "session", given))
         return Session(whole["session"], whole["seq"], whole["info"].get("turn", ""))
 
@@ -64,7 +72,7 @@ class OnServer:
             return only(found, "call", "call", given)
         try:
             return self._remote.get(_path("calls", given), {"session": session})
-        except NotFound:
+        except NotFoundError:
             if not given.startswith(APPROVAL):
                 raise
             return self._remote.get(_path("calls", self._request(given)["call"]), {"session": session})
@@ -73,28 +81,28 @@ class OnServer:
         if given == "@last":
             waiting = self._approvals("pending")
             if not waiting:
-                raise NotFound("nothing waits for approval")
+                raise NotFoundError("nothing waits for approval")
             return waiting[-1]
         try:
             return self._request(given)
-        except NotFound:
+        except NotFoundError:
             call = self.call(given)
         if not call["approval"]:
-            raise NotFound(f"call {call['call']} never asked for approval; it is {call['state']}")
+            raise NotFoundError(f"call {call['call']} never asked for approval; it is {call['state']}")
         return self._request(call["approval"])
 
     def _request(self, given: str) -> Json:
         """A request by its id, or the beginning of one."""
         try:
             return self._remote.get(_path("approvals", given))
-        except NotFound:
+        except NotFoundError:
             if not (given.startswith(APPROVAL) or APPROVAL.startswith(given)):
                 raise
         fitting = [row for row in self._approvals("") if row["approval"].startswith(given)]
         return only(fitting, "approval", "approval", given)
 
     def _approvals(self, state: str) -> list[Json]:
-        return self._remote.get("/v1/approvals", {"state": state, "limit": MOST})["approvals"]
+        return self._remote.get("/v1/approvals", {"state": state, "limit": MAX_PAGE})["approvals"]
 
     def blob(self, identity: str) -> bytes:
         return b"".join(self._remote.pieces(_path("blobs", identity)))
@@ -104,16 +112,16 @@ class OnServer:
     def answer(self, approval: Json, answer: Json, by: str) -> Json:
         try:
             return self._remote.post(_path("approvals", approval["approval"]), answer)
-        except Refused as error:
+        except InvalidInputError as error:
             offered = [cast(Json, option).get("optionId") for option in approval["options"] if isinstance(option, dict)]
             if error.field == "option" and answer.get("option") and answer["option"] not in offered:
-                raise NotFound(error.problem) from error
+                raise NotFoundError(error.problem) from error
             raise
 
     def cancel(self, call: str, reason: str, by: str) -> Json:
         try:
             return self._remote.post(_path("calls", call) + "/cancel", {"reason": reason})
-        except Conflict as error:
+        except ConflictError as error:
             ended = cast(Json, error.winner) if isinstance(error.winner, dict) else {}
             if "state" not in ended:
                 raise
@@ -126,17 +134,17 @@ class OnServer:
         return self._remote.get(_path("calls", call), {"format": "command"})
 
     def commands(self, client: str, limit: int) -> Json:
-        return self._remote.get("/v1/commands", {"client": client, "limit": min(limit, MOST)})
+        return self._remote.get("/v1/commands", {"client": client, "limit": min(limit, MAX_PAGE)})
 
     def wait(self, call: str, timeout: float | None) -> Json:
         end = None if timeout is None else time.monotonic() + timeout
         again = _Again(self._remote.url, begun=True)
         while True:
-            left = LONGEST if end is None else max(0.0, min(LONGEST, end - time.monotonic()))
+            left = MAX_POLL_S if end is None else max(0.0, min(MAX_POLL_S, end - time.monotonic()))
             left = 0.0 if again.lost else left  # Whether it is back is known at once.
             try:
                 row = self._remote.get(_path("calls", call), {"wait": f"{left:.3f}"}, within=left)
-            except Unreachable as error:
+            except ServerUnavailableError as error:
                 again.after(error, end)
                 continue
             again.reached()
@@ -163,7 +171,7 @@ class OnServer:
         """Page by page: however long a log is, little of it is in memory."""
         if at is not None:  # The server knows whether there is such a seq, and refuses to give pages of it.
             self._document(session, {"format": "entries", "at": at})
-        found = self._document(session, {"format": "events", "limit": MOST})
+        found = self._document(session, {"format": "events", "limit": MAX_PAGE})
         last = found.seq if at is None else at
         yield pieces.head(found.session, last, "events")
         first = True
@@ -173,7 +181,7 @@ class OnServer:
             first = first and not bodies
             if not found.cursor or int(found.cursor) >= last:
                 break
-            found = self._document(session, {"format": "events", "limit": MOST, "cursor": found.cursor})
+            found = self._document(session, {"format": "events", "limit": MAX_PAGE, "cursor": found.cursor})
         yield pieces.END
 
     def _document(self, session: Session, query: Json) -> _Document:
@@ -182,7 +190,7 @@ class OnServer:
 
     def turn(self, session: Session, format: str, at: int | None, turn: str) -> Generator[bytes]:
         if at is not None:
-            raise Refused("--at", "a server streams a turn as it stands now; leave it out, or use the file")
+            raise InvalidInputError("--at", "a server streams a turn as it stands now; leave it out, or use the file")
         query = {"format": format, "turn": turn, "follow": "false"}
         data = b"".join(self._remote.pieces(_path("sessions", session.name) + "/stream", query))
         yield _ID.sub(b"", data) if registry.streaming(format).events else data
@@ -199,9 +207,9 @@ class OnServer:
                         after = int(frame.id)
                         yield News(frame.event, after, frame.data)
                 again.pause()
-            except Unreachable as error:
+            except ServerUnavailableError as error:
                 again.after(error)
-            except Gone:
+            except CursorExpiredError:
                 if format != "entries" or not again.begun:
                     raise
                 after = None
@@ -218,7 +226,7 @@ class _Again:
 
     def reached(self) -> None:
         if self.lost:
-            output.say(f"the server at {self._url} is back")
+            tables.print_status(f"the server at {self._url} is back")
         self.begun, self.lost, self._pause = True, False, SOONEST
 
     def after(self, error: CallslipError, end: float | None = None) -> None:
@@ -226,7 +234,7 @@ class _Again:
         if not self.begun:
             raise error
         if not self.lost:
-            output.say(f"{error}; trying again")
+            tables.print_status(f"{error}; trying again")
         self.lost = True
         if end is not None and time.monotonic() + self._pause >= end:
             raise TimeoutError from error

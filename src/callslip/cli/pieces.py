@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from callslip.errors import Gone, NotFound, Refused
+from callslip.errors import CursorExpiredError, InvalidInputError, NotFoundError
 from callslip.formats import registry
 
 if TYPE_CHECKING:
-    from callslip.ledger import Ledger
-    from callslip.rows import SessionRow
+    from callslip.api.ledger import Ledger
+    from callslip.model.records import SessionRecord
 
 encode = msgspec.json.encode
 Pieces = AsyncGenerator[bytes]
@@ -51,32 +51,32 @@ async def whole(ledger: Ledger, session: str, format: str, at: int | None) -> Pi
         yield piece
 
 
-def _check(row: SessionRow, at: int | None) -> None:
-    if at is not None and at > row.head:
-        raise Refused("--at", f"{at} is not a seq of session {row.name}, which goes to {row.head}")
-    if at is not None and at < row.low:
-        raise Gone(at, row.low)
+def _check(row: SessionRecord, at: int | None) -> None:
+    if at is not None and at > row.last_seq:
+        raise InvalidInputError("--at", f"{at} is not a seq of session {row.name}, which goes to {row.last_seq}")
+    if at is not None and at < row.pruned_seq:
+        raise CursorExpiredError(at, row.pruned_seq)
 
 
-async def _events(ledger: Ledger, row: SessionRow, at: int | None, format: str) -> Pieces:
+async def _events(ledger: Ledger, row: SessionRecord, at: int | None, format: str) -> Pieces:
     """The log as it is stored, a page at a time: however long it is, little of it is in memory."""
-    last = row.head if at is None else at
+    last = row.last_seq if at is None else at
     yield head(row.name, last, "events")
-    after = row.low
+    after = row.pruned_seq
     while after < last:
         rows = await ledger.store.events(row.name, after, min(PAGE, last - after))
         if not rows:
             break
-        yield b"".join(items((body for _, body in rows), first=after == row.low))
+        yield b"".join(items((body for _, body in rows), first=after == row.pruned_seq))
         after = rows[-1][0]
     yield END
 
 
-async def _snapshot(ledger: Ledger, row: SessionRow, at: int | None) -> Any:
+async def _snapshot(ledger: Ledger, row: SessionRecord, at: int | None) -> Any:
     return await ledger.snapshot(row.name) if at is None else (await ledger.state_at(row.name, at)).snapshot()
 
 
-async def _entries(ledger: Ledger, row: SessionRow, at: int | None, format: str) -> Pieces:
+async def _entries(ledger: Ledger, row: SessionRecord, at: int | None, format: str) -> Pieces:
     snapshot = await _snapshot(ledger, row, at)
     yield head(row.name, snapshot.seq, "entries")
     for piece in items(map(encode, snapshot.entries)):
@@ -84,7 +84,7 @@ async def _entries(ledger: Ledger, row: SessionRow, at: int | None, format: str)
     yield END
 
 
-async def _messages(ledger: Ledger, row: SessionRow, at: int | None, format: str) -> Pieces:
+async def _messages(ledger: Ledger, row: SessionRecord, at: int | None, format: str) -> Pieces:
     state = await ledger.state_at(row.name, at)
     yield head(row.name, state.seq, "messages")
     for piece in items(map(encode, registry.encoder(format)(state))):
@@ -92,7 +92,7 @@ async def _messages(ledger: Ledger, row: SessionRow, at: int | None, format: str
     yield END
 
 
-async def _document(ledger: Ledger, row: SessionRow, at: int | None, format: str) -> Pieces:
+async def _document(ledger: Ledger, row: SessionRecord, at: int | None, format: str) -> Pieces:
     yield registry.document(format)(await _snapshot(ledger, row, at))
 
 
@@ -106,6 +106,8 @@ async def turn(ledger: Ledger, session: str, format: str, at: int | None, turn: 
     state = await ledger.state_at(row.name, at)
     known = {entry.turn for entry in state.entries.values()} | {state.info.turn}
     if turn and turn not in known:
-        raise NotFound(f"no turn {turn!r} in session {row.name}; there are {', '.join(sorted(known - {''})) or 'none'}")
+        raise NotFoundError(
+            f"no turn {turn!r} in session {row.name}; there are {', '.join(sorted(known - {''})) or 'none'}"
+        )
     how = registry.streaming(format)
     yield b"".join(how.frame(chunk) for chunk in how.encoder(state, turn).opening()) + how.done

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from callslip.place import Place, default_place, read_place
+from callslip.client.location import LedgerLocation, default_location, parse_location
 
 if TYPE_CHECKING:
-    from callslip.ledger import Ledger
+    from callslip.api.ledger import Ledger
     from callslip.settings import Settings
 
 T = TypeVar("T")
@@ -44,10 +44,10 @@ def wants_json() -> bool:
     return bool(click.get_current_context().meta.get(JSON))
 
 
-def place() -> Place:
+def place() -> LedgerLocation:
     """The ledger that this command line means."""
     given = click.get_current_context().meta.get(DB)
-    return read_place(given, "--db") if given else default_place()
+    return parse_location(given, "--db") if given else default_location()
 
 
 def with_ledger(work: Callable[[Ledger], Awaitable[T]], *, create: bool = False, settings: Settings | None = None) -> T:
@@ -56,7 +56,7 @@ def with_ledger(work: Callable[[Ledger], Awaitable[T]], *, create: bool = False,
     meant.prepare() if create else meant.require()
     import asyncio
 
-    from callslip.ledger import open_ledger
+    from callslip.api.ledger import open_ledger
 
     async def run() -> T:
         async with await open_ledger(meant.url, settings) as ledger:

@@ -18,11 +18,11 @@ import click
 import msgspec
 
 from callslip.cli.place import DB, place
-from callslip.errors import Ambiguous, NotAdmitted, NotFound, Unreachable
-from callslip.place import Place, data_folder
+from callslip.client.location import LedgerLocation, data_folder
+from callslip.errors import AmbiguousIdError, AuthenticationError, NotFoundError, ServerUnavailableError
 
 if TYPE_CHECKING:
-    from callslip.remote import Address
+    from callslip.client.address import ServerAddress
 
 F = TypeVar("F", bound=Callable[..., Any])
 Json = dict[str, Any]
@@ -47,7 +47,7 @@ class News(NamedTuple):
     body: bytes
 
 
-class Reach(Protocol):
+class LedgerClient(Protocol):
     """The ledger, wherever it is. What is found is JSON in the words of the wire."""
 
     flags: str
@@ -125,7 +125,7 @@ def server_options(command: F) -> F:
 
 
 @contextlib.contextmanager
-def reached(*, answers: bool = False, create: bool = False) -> Generator[Reach]:
+def open_client(*, answers: bool = False, create: bool = False) -> Generator[LedgerClient]:
     """What this command line means. With `answers` a person's own token is asked for where a server runs.
 
     With `create` a ledger that is not there yet is made.
@@ -141,28 +141,28 @@ def reached(*, answers: bool = False, create: bool = False) -> Generator[Reach]:
         with _on_file(meant, create) as reach:
             yield reach
         return
-    from callslip.remote import read_address
+    from callslip.client.address import parse_address
 
-    address = read_address(running.url, server_file(meant))
+    address = parse_address(running.url, server_file(meant))
     token = _token(address, True, f"a server runs for this ledger at {running.url} (process {running.pid})")
     with _on_server(address, token, hint=f"; delete {server_file(meant)} if it has ended") as reach:
         yield reach
 
 
-def _address() -> Address | None:
-    from callslip.remote import read_address
+def _address() -> ServerAddress | None:
+    from callslip.client.address import parse_address
 
     known = click.get_current_context().meta
     if known.get(SERVER):
         if known.get(DB):
             raise click.UsageError("--server and --db name two places; give one of them")
-        return read_address(known[SERVER], "--server")
+        return parse_address(known[SERVER], "--server")
     said = os.environ.get("CALLSLIP_SERVER", "")
-    return read_address(said, "CALLSLIP_SERVER") if said and not known.get(DB) else None
+    return parse_address(said, "CALLSLIP_SERVER") if said and not known.get(DB) else None
 
 
 @contextlib.contextmanager
-def _on_file(meant: Place, create: bool) -> Generator[Reach]:
+def _on_file(meant: LedgerLocation, create: bool) -> Generator[LedgerClient]:
     meant.prepare() if create and meant.path else meant.require()
     from callslip.cli.on_file import opened
 
@@ -172,23 +172,23 @@ def _on_file(meant: Place, create: bool) -> Generator[Reach]:
 
 
 @contextlib.contextmanager
-def _on_server(address: Address, token: str, hint: str = "") -> Generator[Reach]:
+def _on_server(address: ServerAddress, token: str, hint: str = "") -> Generator[LedgerClient]:
     from callslip.cli.on_server import OnServer
     from callslip.cli.remote import Remote
 
     try:
         yield OnServer(Remote(address, token))
-    except Unreachable as error:
-        raise Unreachable(f"{error}{hint}") from error
+    except ServerUnavailableError as error:
+        raise ServerUnavailableError(f"{error}{hint}") from error
 
 
 # Tokens
 
 
-def _token(address: Address, answers: bool, why: str) -> str:
+def _token(address: ServerAddress, answers: bool, why: str) -> str:
     known = click.get_current_context().meta.get(TOKEN) or os.environ.get("CALLSLIP_TOKEN", "") or address.token
     if known:
-        from callslip.http.token_file import checked
+        from callslip.client.token_file import checked
 
         return checked(known, "token")
     return _asked(why) if answers else _from_file(address)
@@ -198,18 +198,18 @@ def _asked(why: str) -> str:
     """From whoever sits at the terminal, without showing it."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         advice = "give the token that a person holds with --token or CALLSLIP_TOKEN"
-        raise NotAdmitted(f"{why}: {advice} (callslip admin token create --can approve makes one)")
-    from callslip.http.token_file import checked
+        raise AuthenticationError(f"{why}: {advice} (callslip admin token create --can approve makes one)")
+    from callslip.client.token_file import checked
 
     click.echo(f"{why}.", err=True)
     return checked(str(click.prompt("Its token", hide_input=True, err=True)).strip(), "token")
 
 
-def _from_file(address: Address) -> str:
+def _from_file(address: ServerAddress) -> str:
     """The main token of this user's servers; it is theirs alone, so that no other machine is told it."""
     if not address.local or not os.access(data_folder() / "token", os.R_OK):
         return ""
-    from callslip.http.token_file import main_token
+    from callslip.client.token_file import main_token
 
     return main_token(data_folder())
 
@@ -225,12 +225,12 @@ class Running(msgspec.Struct, frozen=True):
     owner: str
 
 
-def server_file(meant: Place) -> str:
+def server_file(meant: LedgerLocation) -> str:
     """Where a server says that it runs."""
     return f"{meant.path}.server"
 
 
-def running_server(meant: Place) -> Running | None:
+def running_server(meant: LedgerLocation) -> Running | None:
     """The server of a ledger, unless its process is dead."""
     if not meant.path:
         return None
@@ -243,7 +243,7 @@ def running_server(meant: Place) -> Running | None:
 
 
 def _read(data: bytes) -> Running | None:
-    from callslip.liveness import is_dead
+    from callslip.ledger.liveness import is_dead
 
     try:
         found = msgspec.json.decode(data, type=Running)
@@ -258,8 +258,8 @@ def _read(data: bytes) -> Running | None:
 def only(found: list[Json], kind: str, field: str, given: str) -> Json:
     """The one thing that an id means, in the words of the ledger."""
     if not found:
-        raise NotFound(f"no {kind} {given!r}")
+        raise NotFoundError(f"no {kind} {given!r}")
     if len(found) > 1:
         names = [row[field] for row in found]
-        raise Ambiguous(f"{given!r} fits several: {', '.join(names)}", names)
+        raise AmbiguousIdError(f"{given!r} fits several: {', '.join(names)}", names)
     return found[0]

@@ -15,12 +15,12 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from callslip.remote import PATIENCE, Address, error_of, lost, stranger
+from callslip.client.address import READ_TIMEOUT_S, ServerAddress, error_from_problem, lost, stranger
 
 Json = dict[str, Any]
 Query = Mapping[str, Any]
 
-PIECE = 65536
+CHUNK_BYTES = 65536
 
 
 class Frame(NamedTuple):
@@ -34,7 +34,7 @@ class Frame(NamedTuple):
 class Remote:
     """Asks one server. Each request has a connection of its own."""
 
-    def __init__(self, address: Address, token: str) -> None:
+    def __init__(self, address: ServerAddress, token: str) -> None:
         self.url = address.url
         self._address = address
         self._token = token
@@ -77,14 +77,14 @@ class Remote:
         asked = urlencode({name: value for name, value in (query or {}).items() if value is not None})
         target = quote(self._address.path, safe="/%") + path + (f"?{asked}" if asked else "")
         known = {"authorization": f"Bearer {self._token}"} if self._token else {}
-        connection = self._connection(PATIENCE + within)
+        connection = self._connection(READ_TIMEOUT_S + within)
         try:
             with _lost_is_unreachable(self.url):
                 connection.request(method, target, body, {**known, **(headers or {})})
                 answer = connection.getresponse()
                 problem = None if answer.status < 300 else answer.read()
             if problem is not None:
-                raise error_of(self.url, answer.status, problem)
+                raise error_from_problem(self.url, answer.status, problem)
             yield answer
         finally:
             connection.close()
@@ -108,7 +108,7 @@ def _lost_is_unreachable(url: str) -> Generator[None]:
 def _pieces(url: str, answer: http.client.HTTPResponse) -> Iterator[bytes]:
     while True:
         with _lost_is_unreachable(url):
-            piece = answer.read1(PIECE)
+            piece = answer.read1(CHUNK_BYTES)
         if not piece:
             return
         yield piece

@@ -6,22 +6,22 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from callslip import outward
-from callslip.rows import ApprovalRow, CallRow, SessionRow
+from callslip.model import views
+from callslip.model.records import ApprovalRecord, CallRecord, SessionRecord
 
 Json = dict[str, Any]
 
 
-def session_json(row: SessionRow, opened: int, asks: int) -> Json:
+def session_json(row: SessionRecord, opened: int, asks: int) -> Json:
     """A session, with how many calls are open in it and how many requests wait."""
-    return {**to_builtins(outward.session_out(row)), "openCalls": opened, "pendingApprovals": asks}
+    return {**to_builtins(views.session_view(row)), "openCalls": opened, "pendingApprovals": asks}
 
 
-def call_json(row: CallRow) -> Json:
+def call_json(row: CallRecord) -> Json:
     """A call."""
-    return to_builtins(outward.call_out(row))
+    return to_builtins(views.call_view(row))
 
 
-def approval_json(row: ApprovalRow) -> Json:
+def approval_json(row: ApprovalRecord) -> Json:
     """A request for approval, and its answer."""
-    return to_builtins(outward.approval_out(row))
+    return to_builtins(views.approval_view(row))

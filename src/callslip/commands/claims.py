@@ -15,22 +15,22 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from callslip import events as ev
-from callslip import liveness
-from callslip.call import certainly
-from callslip.callview import entry_of
-from callslip.commands import orders
-from callslip.commands.line import Place
-from callslip.commands.shown import Claim, moment
-from callslip.commands.watch import Watch
-from callslip.decide import How
+from callslip.api.call import finish_despite_cancel
+from callslip.api.ledger import Ledger
+from callslip.commands import transactions
+from callslip.commands.monitor import CommandMonitor
+from callslip.commands.views import Claim, moment
+from callslip.commands.waiters import WaiterSlot
 from callslip.errors import CallslipError
-from callslip.ledger import Ledger
-from callslip.project import input_mark
-from callslip.rows import CallRow
+from callslip.ledger import liveness
+from callslip.ledger.call_entry import load_call_entry
+from callslip.ledger.write import WriteContext
+from callslip.model import events as ev
+from callslip.model.records import CallRecord
+from callslip.rules.projection import input_mark
 
 PAGE = 16
-PATIENCE = 2.0
+CLAIM_POLL_S = 2.0
 """Whoever waits for work looks for itself this often, should nobody wake it."""
 ASKED_EVERY = 5_000
 """How often it is written down that executors ask for work, in ms."""
@@ -43,7 +43,7 @@ Admits = Callable[[str], Awaitable[bool]]
 """Whether whoever asks may run commands of a session."""
 
 
-class Offer(msgspec.Struct, frozen=True):
+class ClaimRequest(msgspec.Struct, frozen=True):
     """What somebody who wants work says of themselves. `session` "" is all of those that they are admitted to."""
 
     client: str
@@ -57,7 +57,7 @@ class Offer(msgspec.Struct, frozen=True):
         return self.session in ("", session) and (self.admits is None or await self.admits(session))
 
 
-async def _would_take(offer: Offer, session: str) -> bool:
+async def _would_take(offer: ClaimRequest, session: str) -> bool:
     """The same, for whoever submits: what goes wrong in asking is told to those who wait, when they look themselves."""
     try:
         return await offer.takes(session)
@@ -65,10 +65,10 @@ async def _would_take(offer: Offer, session: str) -> bool:
         return False
 
 
-class Claims:
+class Dispatcher:
     """Who gets which command."""
 
-    def __init__(self, ledger: Ledger, watch: Watch, how: How) -> None:
+    def __init__(self, ledger: Ledger, watch: CommandMonitor, how: WriteContext) -> None:
         self._ledger = ledger
         self._store = ledger.store
         self._watch = watch
@@ -91,7 +91,7 @@ class Claims:
 
     # Claiming
 
-    async def claim(self, offer: Offer, wait: float) -> Claim | None:
+    async def claim(self, offer: ClaimRequest, wait: float) -> Claim | None:
         """The next command for whoever offers this, within the time; nothing if the ledger closes."""
         taken = await self._next(offer, time.monotonic() + wait)
         if taken is None:
@@ -99,10 +99,10 @@ class Claims:
         try:
             return await self.told(taken)
         except BaseException:
-            await certainly(self.give_back(taken.row))
+            await finish_despite_cancel(self.give_back(taken.row))
             raise
 
-    async def _next(self, offer: Offer, until: float) -> orders.Taken | None:
+    async def _next(self, offer: ClaimRequest, until: float) -> transactions.ClaimedCommand | None:
         await self.note(offer.client)
         with self._watch.in_line(offer.client) as waiter:
             while not self._watch.closed:
@@ -115,23 +115,23 @@ class Claims:
                 if not remaining > 0:
                     return None
                 try:
-                    taken = await waiter.woken(min(remaining, PATIENCE))
+                    taken = await waiter.woken(min(remaining, CLAIM_POLL_S))
                 except BaseException:
                     if (handed := waiter.handed()) is not None:
-                        await certainly(self.give_back(handed.row))
+                        await finish_despite_cancel(self.give_back(handed.row))
                     raise
                 if taken is not None:
                     return taken
                 await self.note(offer.client)
         return None
 
-    async def _take(self, offer: Offer) -> orders.Taken | None:
+    async def _take(self, offer: ClaimRequest) -> transactions.ClaimedCommand | None:
         after = ""
         while rows := await self._store.queued_commands(offer.client, offer.session, after, PAGE):
             open_to = [row.id for row in rows if await offer.takes(row.session)]
             taken = await self._surely(
                 self._store.transact(
-                    lambda unit, names=open_to: orders.claim(unit, names, offer.worker, offer.lease, self._how)
+                    lambda unit, names=open_to: transactions.claim(unit, names, offer.worker, offer.lease, self._how)
                 )
             )
             if taken is not None:
@@ -139,22 +139,24 @@ class Claims:
             after = rows[-1].id
         return None
 
-    async def _surely(self, taking: Awaitable[orders.Taken | None]) -> orders.Taken | None:
+    async def _surely(
+        self, taking: Awaitable[transactions.ClaimedCommand | None]
+    ) -> transactions.ClaimedCommand | None:
         """What was taken. If whoever asked has gone meanwhile it goes back: nobody has begun with it."""
         task = asyncio.ensure_future(taking)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            await certainly(self._undone(task))
+            await finish_despite_cancel(self._undone(task))
             raise
 
-    async def _undone(self, taking: asyncio.Future[orders.Taken | None]) -> None:
+    async def _undone(self, taking: asyncio.Future[transactions.ClaimedCommand | None]) -> None:
         with contextlib.suppress(CallslipError):  # Then nothing was taken.
             taken = await taking
             if taken is not None:
                 await self.give_back(taken.row)
 
-    async def give_back(self, row: CallRow) -> None:
+    async def give_back(self, row: CallRecord) -> None:
         """Nobody has begun with a command that was claimed: it is queued again."""
         again = ev.CallRequeued(call=row.id, reason="whoever claimed this command went away before it was handed over")
         with contextlib.suppress(CallslipError):
@@ -162,15 +164,19 @@ class Claims:
 
     # Handing over
 
-    async def ready(self, client: str, session: str) -> tuple[Place, Offer] | None:
+    async def ready(self, client: str, session: str) -> tuple[WaiterSlot, ClaimRequest] | None:
         """Somebody who waits for just such a command. Nobody else wakes them until they are `handed` something."""
         for place in self._watch.standing(client, OFFERS):
             offer = place.offer
-            if isinstance(offer, Offer) and await _would_take(offer, session) and self._watch.reserve(client, place):
+            if (
+                isinstance(offer, ClaimRequest)
+                and await _would_take(offer, session)
+                and self._watch.reserve(client, place)
+            ):
                 return place, offer
         return None
 
-    async def hand(self, place: Place, taken: orders.Taken | None) -> None:
+    async def hand(self, place: WaiterSlot, taken: transactions.ClaimedCommand | None) -> None:
         """Give them what was taken for them, or let them look for themselves."""
         if not place.future.done():
             place.future.set_result(taken)
@@ -179,19 +185,19 @@ class Claims:
 
     # Telling
 
-    async def peek(self, row: CallRow) -> Claim:
+    async def peek(self, row: CallRecord) -> Claim:
         """What a queued command would be told as."""
         events = await self._store.events(row.session, row.entry - 1, 1)
         proposal = ev.decode_event(events[0][1]) if events and events[0][0] == row.entry else None
         told = proposal if isinstance(proposal, ev.CallProposed) else None
-        return await self.told(orders.Taken(row, told, await self._store.sealed(row.id), 0))
+        return await self.told(transactions.ClaimedCommand(row, told, await self._store.sealed(row.id), 0))
 
-    async def told(self, taken: orders.Taken) -> Claim:
+    async def told(self, taken: transactions.ClaimedCommand) -> Claim:
         """A command as a worker is given it."""
         row = taken.row
         return Claim(
             call=row.id,
-            correlation_id=row.shown or row.id,
+            correlation_id=row.client_call_id or row.id,
             session=row.session,
             action=row.tool,
             params=await self._params(taken),
@@ -204,12 +210,12 @@ class Claims:
             lease_until=taken.until,
         )
 
-    async def _params(self, taken: orders.Taken) -> Any:
+    async def _params(self, taken: transactions.ClaimedCommand) -> Any:
         """The arguments as they were given, or as whoever approved them changed them."""
         proposed = taken.proposal.input if taken.proposal is not None else UNSET
         edited = taken.proposal is None or input_mark(proposed) != taken.row.input_mark
         if edited:
-            entry = await entry_of(self._ledger, taken.row)
+            entry = await load_call_entry(self._ledger, taken.row)
             proposed = entry.raw_input if entry is not None else None
         if taken.whole is None:
             return None if proposed is UNSET else proposed

@@ -11,23 +11,24 @@ from typing import Any
 
 from msgspec import UNSET
 
-from callslip import codec, ids, liveness
-from callslip import events as ev
-from callslip.call import OPTIONS, certainly
-from callslip.commands import orders
-from callslip.commands.claims import Admits, Claims, Offer
-from callslip.commands.line import Place
-from callslip.commands.shown import Claim, Command, moment, shown
-from callslip.commands.tracker import Tracker
-from callslip.commands.watch import Watch
-from callslip.decide import How, write
-from callslip.errors import Conflict, NoCommand, NotFound, Refused, StaleFence
-from callslip.events import Alias, Draft, Event
-from callslip.intake import NUMBER_LIMIT, identity, session_name
-from callslip.ledger import Ledger
-from callslip.lifecycle import ENDS, came_stale
-from callslip.rows import CallRow
-from callslip.store.unit import Unit
+from callslip.api.call import APPROVAL_OPTIONS, finish_despite_cancel
+from callslip.api.ledger import Ledger
+from callslip.commands import transactions
+from callslip.commands.claims import Admits, ClaimRequest, Dispatcher
+from callslip.commands.deadlines import DeadlineTracker
+from callslip.commands.monitor import CommandMonitor
+from callslip.commands.views import Claim, Command, command_view, moment
+from callslip.commands.waiters import WaiterSlot
+from callslip.errors import CommandNotFoundError, ConflictError, InvalidInputError, NotFoundError, StaleClaimError
+from callslip.ledger import liveness
+from callslip.ledger.validation import NUMBER_LIMIT, check_id, check_session_name
+from callslip.ledger.write import WriteContext, write_events
+from callslip.model import codec, ids
+from callslip.model import events as ev
+from callslip.model.events import Alias, Draft, Event
+from callslip.model.records import CallRecord
+from callslip.rules.lifecycle import TERMINAL_STATES, came_stale
+from callslip.store.unit_of_work import UnitOfWork
 
 CLIENT = "default"
 SESSION = "commands"
@@ -35,7 +36,7 @@ SOURCE = "command"
 NAMESPACE = "command"
 """Where correlation ids that the submitter chose are looked up."""
 NAME_LIMIT = 200
-LONGEST = 365 * 24 * 60 * 60
+MAX_COMMAND_TIMEOUT_S = 365 * 24 * 60 * 60
 FRONT = 1000
 """How far back in a queue a command is told its position."""
 
@@ -45,12 +46,12 @@ class Commands:
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
-        self.tracker = Tracker()
+        self.tracker = DeadlineTracker()
         self._store = ledger.store
         self._settings = ledger.settings
-        self._how = ledger.how(source=SOURCE, strict=True)
-        self._watch = Watch(ledger, self.tracker)
-        self._claims = Claims(ledger, self._watch, self._how)
+        self._how = ledger.write_context(source=SOURCE, strict=True)
+        self._watch = CommandMonitor(ledger, self.tracker)
+        self._claims = Dispatcher(ledger, self._watch, self._how)
 
     # Submitting
 
@@ -76,13 +77,13 @@ class Commands:
         is given to another worker if the first one dies. The same correlation id, or `key`, again is the same command.
         With `wait` the answer comes when it has ended, or after so many seconds.
         """
-        identity(action, "action", NAME_LIMIT)
-        identity(client, "client", NAME_LIMIT)
+        check_id(action, "action", NAME_LIMIT)
+        check_id(client, "client", NAME_LIMIT)
         if approve not in ("", "ask"):
-            raise Refused("approve", f"is {approve!r}, not 'ask'")
+            raise InvalidInputError("approve", f"is {approve!r}, not 'ask'")
         if correlation_id:
             key = key or f"command {_own(correlation_id)}"
-        params = None if params is None else codec.check(params, "params")
+        params = None if params is None else codec.validate_json(params, "params")
         proposal = ev.CallProposed(
             call="new:1",
             aliases=(Alias(NAMESPACE, correlation_id),) if correlation_id else (),
@@ -94,30 +95,34 @@ class Commands:
             timeout=self._milliseconds(timeout, self._settings.command_timeout, "timeout"),
             idempotent=idempotent,
         )
-        order = orders.Order(session_name(session), client, (*before, Draft(proposal, key=key)))
+        order = transactions.CommandRequest(check_session_name(session), client, (*before, Draft(proposal, key=key)))
         row = await self._submit(order, params, ask=bool(approve))
-        if wait > 0 and row.state not in ENDS:
+        if wait > 0 and row.state not in TERMINAL_STATES:
             row = await self._ended(row, wait)
-        return await shown(self.ledger, row)
+        return await command_view(self.ledger, row)
 
     def _milliseconds(self, given: float | None, default: float, field: str) -> int:
         seconds = default if given is None else given
-        if not 0 < seconds <= LONGEST:
-            raise Refused(field, f"{seconds:g} is not more than 0 s, or more than the limit", LONGEST)
+        if not 0 < seconds <= MAX_COMMAND_TIMEOUT_S:
+            raise InvalidInputError(
+                field, f"{seconds:g} is not more than 0 s, or more than the limit", MAX_COMMAND_TIMEOUT_S
+            )
         return min(max(1, int(seconds * 1000)), NUMBER_LIMIT)
 
-    async def _submit(self, order: orders.Order, params: Any, *, ask: bool) -> CallRow:
+    async def _submit(self, order: transactions.CommandRequest, params: Any, *, ask: bool) -> CallRecord:
         """Queue it; if somebody waits for just this, it is theirs at once."""
         self._watch.start()
         asked = [Draft(await self._request())] if ask else []
         ready = None if ask else await self._claims.ready(order.client, order.session)
         if ready is None:
             return (await self._registered(order, asked, params, None))[0]
-        return await certainly(self._handed_over(order, params, *ready))
+        return await finish_despite_cancel(self._handed_over(order, params, *ready))
 
-    async def _handed_over(self, order: orders.Order, params: Any, place: Place, offer: Offer) -> CallRow:
+    async def _handed_over(
+        self, order: transactions.CommandRequest, params: Any, place: WaiterSlot, offer: ClaimRequest
+    ) -> CallRecord:
         """Queue it and give it to whoever offers to take it, unless another one waits before it."""
-        taken: orders.Taken | None = None
+        taken: transactions.ClaimedCommand | None = None
         try:
             row, taken = await self._registered(order, [], params, offer)
         finally:
@@ -125,51 +130,53 @@ class Commands:
         return row
 
     async def _registered(
-        self, order: orders.Order, asked: list[Draft], params: Any, offer: Offer | None
-    ) -> tuple[CallRow, orders.Taken | None]:
-        def work(unit: Unit, admitted: list[Draft], how: How) -> tuple[CallRow, orders.Taken | None]:
+        self, order: transactions.CommandRequest, asked: list[Draft], params: Any, offer: ClaimRequest | None
+    ) -> tuple[CallRecord, transactions.ClaimedCommand | None]:
+        def work(
+            unit: UnitOfWork, admitted: list[Draft], how: WriteContext
+        ) -> tuple[CallRecord, transactions.ClaimedCommand | None]:
             drafts, questions = admitted[: len(order.drafts)], admitted[len(order.drafts) :]
             given = drafts[-1].event
             assert isinstance(given, ev.CallProposed)
-            whole = None if given.input is UNSET or codec.same(given.input, params) else codec.encode(params)
-            made = orders.Order(order.session, order.client, drafts, questions, whole)
-            row = orders.register(unit, made, how, self._settings)
+            whole = None if given.input is UNSET or codec.json_equal(given.input, params) else codec.encode(params)
+            made = transactions.CommandRequest(order.session, order.client, drafts, questions, whole)
+            row = transactions.enqueue(unit, made, how, self._settings)
             if offer is None or row.state != "queued" or unit.waiting(row.client) > 1:
                 return row, None
-            taken = orders.claim(unit, [row.id], offer.worker, offer.lease, self._how)
+            taken = transactions.claim(unit, [row.id], offer.worker, offer.lease, self._how)
             return row if taken is None else taken.row, taken
 
-        return await self.ledger.decided([*order.drafts, *asked], work, source=SOURCE)
+        return await self.ledger.transact_drafts([*order.drafts, *asked], work, source=SOURCE)
 
     async def _request(self) -> ev.ApprovalRequested:
         expires = await self._store.clock() + int(self._settings.approval_expiry * 1000)
-        return ev.ApprovalRequested(call="new:1", options=OPTIONS, expires_at=expires)
+        return ev.ApprovalRequested(call="new:1", options=APPROVAL_OPTIONS, expires_at=expires)
 
     # Looking
 
-    async def find(self, given: str, session: str = "") -> CallRow:
+    async def find(self, given: str, session: str = "") -> CallRecord:
         """A command by its correlation id, or any other way that a call can be named."""
         try:
             return await self.ledger.find_call(given, session)
-        except NotFound:
-            raise NoCommand(given) from None
+        except NotFoundError:
+            raise CommandNotFoundError(given) from None
 
     async def get(self, given: str, *, wait: float = 0.0, session: str = "") -> Command:
         """How a command stands; with `wait`, when it has ended, or after so many seconds."""
         row = await self.find(given, session)
-        if wait > 0 and row.state not in ENDS:
+        if wait > 0 and row.state not in TERMINAL_STATES:
             row = await self._ended(row, wait)
         return await self.shown(row)
 
-    async def _ended(self, row: CallRow, wait: float) -> CallRow:
+    async def _ended(self, row: CallRecord, wait: float) -> CallRecord:
         ended = await self._watch.ended(row, wait)
         if ended is None:
-            raise NoCommand(row.shown or row.id)
+            raise CommandNotFoundError(row.client_call_id or row.id)
         return ended
 
-    async def shown(self, row: CallRow) -> Command:
+    async def shown(self, row: CallRecord) -> Command:
         """How a command stands; of one that is queued also how near its turn is, and whether anybody asks (S3.11)."""
-        made = await shown(self.ledger, row)
+        made = await command_view(self.ledger, row)
         if row.state == "queued" and row.client:
             before = await self._store.commands_before(row, FRONT)
             if before < FRONT:
@@ -196,7 +203,7 @@ class Commands:
         return await self._window(lambda most: self._store.failed_commands(client, min(most, window)), wanted, admits)
 
     async def _window(
-        self, look: Callable[[int], Awaitable[list[CallRow]]], limit: int, admits: Admits | None
+        self, look: Callable[[int], Awaitable[list[CallRecord]]], limit: int, admits: Admits | None
     ) -> list[Command]:
         """So many as whoever asks may see, however many of others lie in between."""
         most = _most(limit)
@@ -204,7 +211,7 @@ class Commands:
             rows = await look(most)
             theirs = [row for row in rows if admits is None or await admits(row.session)][:limit]
             if len(theirs) == limit or len(rows) < most:
-                return [await shown(self.ledger, row) for row in theirs]
+                return [await command_view(self.ledger, row) for row in theirs]
             most = min(4 * most, NUMBER_LIMIT)
 
     # Running
@@ -213,7 +220,7 @@ class Commands:
         self, client: str = CLIENT, *, session: str = "", limit: int = 100, admits: Admits | None = None
     ) -> list[Claim]:
         """What a client's executors may run, the longest queued first. Nothing is taken out of the queue (S3.6)."""
-        identity(client, "client", NAME_LIMIT)
+        check_id(client, "client", NAME_LIMIT)
         _most(limit)
         await self._claims.note(client)
         found: list[Claim] = []
@@ -240,37 +247,37 @@ class Commands:
     ) -> Claim | None:
         """Take up the next command of a client, for as long as the lease is kept up; wait for one if there is none."""
         self._watch.start()
-        identity(client, "client", NAME_LIMIT)
+        check_id(client, "client", NAME_LIMIT)
         if worker:
-            identity(worker, "worker", NAME_LIMIT)
+            check_id(worker, "worker", NAME_LIMIT)
         held = self._milliseconds(lease, self._settings.command_lease, "lease") / 1000
-        return await self._claims.claim(Offer(client, worker, held, session, admits), wait)
+        return await self._claims.claim(ClaimRequest(client, worker, held, session, admits), wait)
 
     async def heartbeat(
-        self, given: str | CallRow, fence: int, *, lease: float | None = None, text: str = "", progress: Any = UNSET
+        self, given: str | CallRecord, fence: int, *, lease: float | None = None, text: str = "", progress: Any = UNSET
     ) -> int:
         """A worker goes on, and may tell how far it is. Until when it holds the command, in ms since the epoch."""
         held = self._milliseconds(lease, self._settings.command_lease, "lease") / 1000
         row = await self._command(given)
         if text or progress is not UNSET:
             await self._say(row, ev.CallProgress(call=row.id, text=text, progress=progress, attempt=fence))
-        return await self._store.transact(lambda unit: orders.beat(unit, row.id, fence, held, self._how))
+        return await self._store.transact(lambda unit: transactions.renew_lease(unit, row.id, fence, held, self._how))
 
-    async def release(self, given: str | CallRow, fence: int, reason: str = "") -> None:
+    async def release(self, given: str | CallRecord, fence: int, reason: str = "") -> None:
         """A worker gives a command back. For one that it has not begun with, or one that may run twice."""
         row, told = await self._command(given), reason or "whoever claimed this command gave it back"
-        await self._store.transact(lambda unit: orders.release(unit, row.id, fence, told, self._how))
+        await self._store.transact(lambda unit: transactions.release(unit, row.id, fence, told, self._how))
 
-    async def complete(self, given: str | CallRow, result: Any = None, *, fence: int = 0) -> Command:
+    async def complete(self, given: str | CallRecord, result: Any = None, *, fence: int = 0) -> Command:
         """What came of a command. Said twice it counts once; from who does not hold it, it is kept as late (S3.6)."""
         row = await self._command(given)
-        return await self._say(row, ev.CallCompleted(call=row.id, output=codec.safe(result), attempt=fence))
+        return await self._say(row, ev.CallCompleted(call=row.id, output=codec.to_json(result), attempt=fence))
 
-    async def fail(self, given: str | CallRow, error: Any, *, fence: int = 0) -> Command:
+    async def fail(self, given: str | CallRecord, error: Any, *, fence: int = 0) -> Command:
         """That a command went wrong."""
         row = await self._command(given)
         reason = error if isinstance(error, str) else ""
-        failed = ev.CallFailed(call=row.id, error=codec.safe(error), reason=reason[:2000], attempt=fence)
+        failed = ev.CallFailed(call=row.id, error=codec.to_json(error), reason=reason[:2000], attempt=fence)
         return await self._say(row, failed)
 
     async def expire(self, given: str, reason: str = "") -> Command:
@@ -283,25 +290,25 @@ class Commands:
         row = await self._command(given)
         return await self._say(row, ev.CallCancelled(call=row.id, reason=reason))
 
-    async def _command(self, given: str | CallRow) -> CallRow:
-        row = given if isinstance(given, CallRow) else await self.find(given)
+    async def _command(self, given: str | CallRecord) -> CallRecord:
+        row = given if isinstance(given, CallRecord) else await self.find(given)
         if not row.client:
-            raise Refused("call", f"{row.id} is no command: whoever made it runs it")
+            raise InvalidInputError("call", f"{row.id} is no command: whoever made it runs it")
         return row
 
-    async def _say(self, row: CallRow, event: ev.CallEvent) -> Command:
-        def work(unit: Unit, drafts: list[Draft], how: How) -> tuple[Event, CallRow]:
-            return write(unit, row.session, drafts, how)[-1], unit.call(row.id) or row
+    async def _say(self, row: CallRecord, event: ev.CallEvent) -> Command:
+        def work(unit: UnitOfWork, drafts: list[Draft], how: WriteContext) -> tuple[Event, CallRecord]:
+            return write_events(unit, row.session, drafts, how)[-1], unit.call(row.id) or row
 
-        done, now = await self.ledger.decided([event], work, source=SOURCE, strict=False)
+        done, now = await self.ledger.transact_drafts([event], work, source=SOURCE, strict=False)
         if done.verdict == "applied" and now.end == done.seq:
-            return await shown(self.ledger, now, done)
+            return await command_view(self.ledger, now, done)
         if done.verdict in ("applied", "duplicate"):
             return await self.shown(now)
-        if now.state not in ENDS:
-            raise orders.stale(now)
+        if now.state not in TERMINAL_STATES:
+            raise transactions.stale(now)
         ended = f"command {row.id} has ended: {now.state}"
-        raise StaleFence(ended, now) if came_stale(now, event) else Conflict(ended, now)
+        raise StaleClaimError(ended, now) if came_stale(now, event) else ConflictError(ended, now)
 
     async def close(self) -> None:
         """Wait for nobody and nothing any more. The commands stay as they are."""
@@ -310,12 +317,14 @@ class Commands:
 
 def _most(limit: int) -> int:
     if not 0 < limit <= NUMBER_LIMIT:
-        raise Refused("limit", f"{limit} is not from 1 to {NUMBER_LIMIT}", NUMBER_LIMIT)
+        raise InvalidInputError("limit", f"{limit} is not from 1 to {NUMBER_LIMIT}", NUMBER_LIMIT)
     return limit
 
 
 def _own(correlation_id: str) -> str:
-    identity(correlation_id, "correlation_id", NAME_LIMIT)
+    check_id(correlation_id, "correlation_id", NAME_LIMIT)
     if ids.CALL.match(correlation_id) or correlation_id.startswith("@"):
-        raise Refused("correlation_id", "looks like an execution id or a name for one; leave it out to be given one")
+        raise InvalidInputError(
+            "correlation_id", "looks like an execution id or a name for one; leave it out to be given one"
+        )
     return correlation_id

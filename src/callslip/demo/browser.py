@@ -7,7 +7,7 @@ import sys
 import threading
 from pathlib import Path
 
-from callslip.cli.serving import lead_to
+from callslip.cli.commands.serve import lead_to
 
 FAR_AWAY = ("SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY")
 SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from callslip.cli import exits, output
-from callslip.cli.inert import inert
-from callslip.cli.phrases import tally
-from callslip.cli.place import DB, Place, json_option, place
+from callslip.cli import exit_status
+from callslip.cli.place import DB, LedgerLocation, json_option, place
+from callslip.cli.terminal import tables
+from callslip.cli.terminal.escape import escape_controls
+from callslip.cli.terminal.formatting import tally
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from callslip.demo.stage import Shown
+    from callslip.demo.session import Shown
 
 
 @click.command()
@@ -56,7 +57,7 @@ def demo(ctx: click.Context, terminal: bool, keep: str | None, fast: bool, answe
     return _on_terminal(ctx, answer, fast=fast) if terminal else _on_page(ctx, pace=pace, **page)
 
 
-def _meant() -> Place:
+def _meant() -> LedgerLocation:
     meant = place()
     meant.prepare()
     if not meant.path:
@@ -72,7 +73,7 @@ def _on_page(ctx: click.Context, *, port: int | None, browser: bool | None, mode
 
     from callslip.agent.models import find_model
     from callslip.demo import browser as browsers
-    from callslip.demo import page
+    from callslip.demo import server
 
     kept = bool(ctx.meta.get(DB))
     with _folders() as (own, scratch):
@@ -82,9 +83,9 @@ def _on_page(ctx: click.Context, *, port: int | None, browser: bool | None, mode
         browse = browsers.is_there() if browser is None else browser
         found = find_model(model) if model else None
         token = secrets.token_urlsafe(24)
-        status = page.run(meant, token, scratch, own, port=port, browse=browse, model=found, pace=pace)
+        status = server.run(meant, token, scratch, own, port=port, browse=browse, model=found, pace=pace)
     if kept:
-        output.say(f"look again: callslip serve --db {shlex.quote(meant.path)}")
+        tables.print_status(f"look again: callslip serve --db {shlex.quote(meant.path)}")
     return status
 
 
@@ -104,28 +105,28 @@ def _folders() -> Generator[tuple[Path, Path]]:
 def _on_terminal(ctx: click.Context, answer: str, *, fast: bool) -> int:
     import asyncio
 
-    from callslip.demo.stage import perform
+    from callslip.demo.session import perform
 
     if not ctx.meta.get(DB):
         ctx.meta[DB] = str(Path(tempfile.mkdtemp(prefix="callslip-demo-")) / "ledger.db")
     meant = _meant()
-    console = output.console()
+    console = tables.console()
     try:
         shown = asyncio.run(perform(meant.url, console, fast=fast, answer=answer))
     except KeyboardInterrupt:
-        output.say(f"interrupted; what was recorded is in {meant.path}")
+        tables.print_status(f"interrupted; what was recorded is in {meant.path}")
         raise
     except asyncio.CancelledError:
-        output.say(f"terminated; what was recorded is in {meant.path}")
-        return exits.TERMINATED
+        tables.print_status(f"terminated; what was recorded is in {meant.path}")
+        return exit_status.TERMINATED
     _report(console, shown, meant)
-    return exits.OK if shown.equal else exits.FAILED
+    return exit_status.OK if shown.equal else exit_status.FAILED
 
 
-def _report(console: Console, shown: Shown, meant: Place) -> None:
+def _report(console: Console, shown: Shown, meant: LedgerLocation) -> None:
     from rich.text import Text
 
-    from callslip.cli.timeline import styled_state
+    from callslip.cli.terminal.timeline import styled_state
 
     def line(text: Text) -> None:
         console.print(text, soft_wrap=True)  # What may be copied stays in one piece.
@@ -133,7 +134,7 @@ def _report(console: Console, shown: Shown, meant: Place) -> None:
     line(Text(f"\n{tally(Counter(call.state for call in shown.calls))}", "bold"))
     for call in shown.calls:
         state = styled_state(f"{call.state:<9}")
-        line(Text(f"  {call.id}  ").append_text(state).append(f"  {inert(call.title)}"))
+        line(Text(f"  {call.id}  ").append_text(state).append(f"  {escape_controls(call.title)}"))
     said = Text("\nlive view == after refresh: ", "bold")
     said.append(*(("equal", "bold green") if shown.equal else ("DIFFERENT", "bold red")))
     line(said.append(f"  ({shown.entries} entries made by {shown.events} events)", "dim"))

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from callslip.agent.command import shell_tool
 from callslip.agent.loop import Agent
 from callslip.agent.models import Model
-from callslip.demo.acting import Actor
+from callslip.agent.shell_tool import shell_tool
+from callslip.api.ledger import Ledger
+from callslip.api.session import Session
+from callslip.demo.agent import Actor
 from callslip.demo.tour import Tour
 from callslip.demo.workers import Workers
-from callslip.ledger import Ledger
-from callslip.session import Session
 
 COMMANDS = [
     {"name": "weather", "description": "The weather in Paris or Tokyo, made up", "input": {"hint": "Paris"}},

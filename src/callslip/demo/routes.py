@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from callslip.demo.workers import Workers
 from callslip.http.calls import NoQuery
-from callslip.http.visit import Route, Visit, answer
+from callslip.http.request import RequestContext, Route, answer
 
 
 class WorkerFor(msgspec.Struct, forbid_unknown_fields=True):
@@ -32,14 +32,14 @@ class Killed(msgspec.Struct):
 def routes(workers: Workers) -> tuple[Route, ...]:
     """The routes of one demo."""
 
-    async def start(visit: Visit) -> Response:
+    async def start(visit: RequestContext) -> Response:
         """A worker process takes up a call."""
         visit.query(NoQuery)
         await visit.known()
         row = await visit.session((await visit.body(WorkerFor)).session)
         return answer(WorkerOf(await workers.start(row.name)), 201)
 
-    async def kill(visit: Visit) -> Response:
+    async def kill(visit: RequestContext) -> Response:
         """Kill a worker process."""
         await visit.admit()
         visit.query(NoQuery)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
-from callslip.agent.command import SCHEMA
 from callslip.agent.shell import ShellResult, run_shell
-from callslip.call import Call
-from callslip.session import Session
+from callslip.agent.shell_tool import SCHEMA
+from callslip.api.call import Call
+from callslip.api.session import Session
 
 TIMEOUT = 10.0
 

@@ -14,11 +14,11 @@ from rich.live import Live
 from rich.padding import Padding
 from rich.text import Text
 
-from callslip.cli import timeline
-from callslip.cli.inert import inert
-from callslip.cli.output import emit
-from callslip.cli.view import Json, View
-from callslip.lifecycle import ENDS
+from callslip.cli.terminal import timeline
+from callslip.cli.terminal.escape import escape_controls
+from callslip.cli.terminal.patched_session import Json, PatchedSession
+from callslip.cli.terminal.tables import emit
+from callslip.rules.lifecycle import TERMINAL_STATES
 
 TAIL = 6
 
@@ -26,7 +26,7 @@ TAIL = 6
 def settled(entry: Json) -> bool:
     """Whether an entry will be as it is from now on."""
     if entry["type"] == "tool_call":
-        return entry.get("status") in ENDS
+        return entry.get("status") in TERMINAL_STATES
     if entry["type"] == "permission_request":
         return entry.get("state", "pending") != "pending"
     return not entry.get("streaming")
@@ -35,7 +35,7 @@ def settled(entry: Json) -> bool:
 class Screen:
     """Use with `with`; `draw` as often as you like. The question is shown while keys are listened to: `asking`."""
 
-    def __init__(self, view: View, console: Console) -> None:
+    def __init__(self, view: PatchedSession, console: Console) -> None:
         self._view = view
         self._console = console
         self.asking = self._asked = False
@@ -77,7 +77,7 @@ class Screen:
             return []
         left = max(0, round(request.get("expiresAt", 0) / 1000 - time.time()))
         question = Text("May it run ")
-        question.append(inert(str(request.get("description"))), "bold").append("?  ")
+        question.append(escape_controls(str(request.get("description"))), "bold").append("?  ")
         question.append(" y ", "reverse").append(" yes  ").append(" n ", "reverse").append(" no")
         question.append(f"   no answer in {left} s means no", "dim")
         return [Padding(question, (1, 0, 0, timeline.INDENT))]

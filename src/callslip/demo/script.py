@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from callslip import events as ev
-from callslip.demo.acting import Actor, together
+from callslip.demo.agent import Actor, together
+from callslip.model import events as ev
 
 PROMPT = "How many words are in my notes? And throw the drafts away."
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from callslip.demo.acting import Actor, furnish, together
+from callslip.api.session import Session
+from callslip.demo.agent import Actor, furnish, together
 from callslip.demo.workers import Workers
 from callslip.errors import CallslipError
-from callslip.session import Session
 
 PROMPT = "Put my notes in order, and show me what you do."
 LAST = """\

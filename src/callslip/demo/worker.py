@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 
-from callslip.ledger import open_ledger
+from callslip.api.ledger import open_ledger
 
 TITLE = "copy the archive"
 LINES = 400

@@ -8,7 +8,7 @@ import os
 import sys
 from asyncio.subprocess import PIPE, Process
 
-from callslip.errors import CallslipError, NotFound
+from callslip.errors import CallslipError, NotFoundError
 
 
 class Workers:
@@ -37,7 +37,7 @@ class Workers:
         """Kill the process that runs a call, without a word. Its pid."""
         process = self._running.pop(call, None)
         if process is None:
-            raise NotFound(f"no worker runs {call!r}")
+            raise NotFoundError(f"no worker runs {call!r}")
         await _end(process)
         return process.pid
 

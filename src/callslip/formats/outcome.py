@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from callslip.entries import ToolCall
-from callslip.lifecycle import ENDS
+from callslip.model.entries import ToolCall
+from callslip.rules.lifecycle import TERMINAL_STATES
 
 
 def is_open(entry: ToolCall) -> bool:
     """Whether the message waits for this call. A detached one has its answer already: that it is queued."""
-    return entry.scope != "detached" and entry.status not in ENDS
+    return entry.scope != "detached" and entry.status not in TERMINAL_STATES
 
 
 def queued(entry: ToolCall) -> dict[str, str]:

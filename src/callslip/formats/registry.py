@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from callslip.errors import Refused
-from callslip.events import Chunks
-from callslip.formats import Decoder, Splitter, Streaming
+from callslip.errors import InvalidInputError
+from callslip.formats.base import Decoder, Splitter, Streaming
+from callslip.model.events import Chunks
 
 
 class Format(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,14 +84,14 @@ FORMATS: dict[str, Format] = {
         Format(
             name="rows",
             about="messages as a chat backend stores them: USER, AI_TOOL, TOOL, AI_MESSAGE",
-            decoder="callslip.formats.rows.decode:RowsDecoder",
-            splitter="callslip.formats.rows.threads:Threads",
+            decoder="callslip.formats.ai_sdk_v4.rows_decode:RowsDecoder",
+            splitter="callslip.formats.ai_sdk_v4.threads:Threads",
         ),
         Format(
             name="vercel-v4",
             about="messages and data stream of the AI SDK 4, newest first",
-            encoder="callslip.formats.rows.encode:history",
-            stream="callslip.formats.rows.stream:STREAM",
+            encoder="callslip.formats.ai_sdk_v4.encode:history",
+            stream="callslip.formats.ai_sdk_v4.stream:STREAM",
             paged=True,
             newest_first=True,
         ),
@@ -163,7 +163,7 @@ FORMATS: dict[str, Format] = {
 def find(name: str) -> Format:
     """A format by its name, or Refused with the names there are."""
     if name not in FORMATS:
-        raise Refused("format", f"unknown format {name!r}; known are {_listed(FORMATS)}")
+        raise InvalidInputError("format", f"unknown format {name!r}; known are {_listed(FORMATS)}")
     return FORMATS[name]
 
 
@@ -186,7 +186,7 @@ def decoder(name: str, *, chunks: Chunks | None = None, started: int = 0) -> Dec
     """A new decoder."""
     path = find(name).decoder
     if not path:
-        raise Refused("format", f"{name} cannot be read; these can: {_listed(readable())}")
+        raise InvalidInputError("format", f"{name} cannot be read; these can: {_listed(readable())}")
     return _load(path)(chunks=chunks, started=started)
 
 
@@ -200,7 +200,7 @@ def encoder(name: str) -> Any:
     """What gives a session's history in a format, as a list."""
     path = find(name).encoder
     if not path:
-        raise Refused("format", f"{name} cannot be written; these can: {_listed(writable())}")
+        raise InvalidInputError("format", f"{name} cannot be written; these can: {_listed(writable())}")
     return _load(path)
 
 
@@ -208,7 +208,7 @@ def document(name: str) -> Any:
     """What gives a session in a format that is one text: bytes."""
     path = find(name).document
     if not path:
-        raise Refused("format", f"{name} is no document")
+        raise InvalidInputError("format", f"{name} is no document")
     return _load(path)
 
 
@@ -216,7 +216,7 @@ def streaming(name: str) -> Streaming:
     """How a turn is streamed in a format."""
     path = find(name).stream
     if not path:
-        raise Refused("format", f"{name} cannot be streamed; these can: {_listed(streamable())}")
+        raise InvalidInputError("format", f"{name} cannot be streamed; these can: {_listed(streamable())}")
     return _load(path)
 
 

@@ -18,21 +18,21 @@ from callslip.http import (
     prompts,
     sessions,
 )
+from callslip.http.access import Authorizer, CallbackAuthorizer, TokenAuthorizer
 from callslip.http.app import build
-from callslip.http.doors import Doors
-from callslip.http.gate import Gate, HostGate, TokenGate
+from callslip.http.browser_guard import BrowserGuard
 from callslip.http.ingest import Posts
 from callslip.http.limits import Limits
-from callslip.http.live import Hub
 from callslip.http.origins import Hosts
 from callslip.http.prompts import Answers, Prompts
-from callslip.http.visit import Route, Server
+from callslip.http.request import Route, Server
+from callslip.http.streams import Hub
 from callslip.mcp import http_app
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from callslip.ledger import Ledger
+    from callslip.api.ledger import Ledger
 
 ROUTES: tuple[Route, ...] = (
     *sessions.ROUTES,
@@ -49,7 +49,7 @@ ROUTES: tuple[Route, ...] = (
 )
 
 
-def server(ledger: Ledger, gate: Gate, limits: Limits | None = None, answers: Answers | None = None) -> Server:
+def server(ledger: Ledger, gate: Authorizer, limits: Limits | None = None, answers: Answers | None = None) -> Server:
     """What the requests of one server share. Nothing runs before the first of them."""
     limits = limits or Limits()
     return Server(ledger, gate, limits, Hub(ledger, limits), Posts(ledger), Prompts(ledger, answers))
@@ -70,7 +70,9 @@ def asgi(
     metrics, which count all sessions, it is one without a name whose owner is `*`. `answers(ledger, session, text)`
     answers what people type into the page; see `callslip.http.prompts`.
     """
-    return Doors(app(server(ledger, HostGate(authorize), limits, answers)), allow_origins=allow_origins)
+    return BrowserGuard(
+        app(server(ledger, CallbackAuthorizer(authorize), limits, answers)), allow_origins=allow_origins
+    )
 
 
 def app(made: Server, routes: Sequence[Route] = ()) -> ASGIApp:
@@ -95,6 +97,6 @@ def standalone(
     further ones, behind the same gate.
     """
     cookies = "*" not in allow_origins
-    gate = TokenGate(ledger.store, token, cookies=cookies)
+    gate = TokenAuthorizer(ledger.store, token, cookies=cookies)
     made = app(server(ledger, gate, limits, answers), routes)
-    return Doors(made, hosts=Hosts(host, allow_hosts), allow_origins=allow_origins, cookies=cookies, login=gate)
+    return BrowserGuard(made, hosts=Hosts(host, allow_hosts), allow_origins=allow_origins, cookies=cookies, login=gate)

@@ -19,8 +19,8 @@ from starlette.routing import Route as Path
 
 from callslip.errors import CallslipError
 from callslip.http import problems, sse
-from callslip.http.accepting import takes_gzip, takes_page
-from callslip.http.visit import Endpoint, Route, Server, Visit
+from callslip.http.accept import takes_gzip, takes_page
+from callslip.http.request import Endpoint, RequestContext, Route, Server
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -70,7 +70,7 @@ def build(
 
 def _endpoint(server: Server, route: Route):  # pyright: ignore[reportUnknownParameterType]
     async def run(request: Request) -> ASGIApp:
-        visit = Visit(server, request, route)
+        visit = RequestContext(server, request, route)
         made = await _squeezed(request, await _answered(visit, route.endpoint))
         if isinstance(made, sse.Stream):
             made._work = server.metrics.watched(made._work)  # pyright: ignore[reportPrivateUsage]
@@ -103,7 +103,7 @@ def _counted(server: Server, path: str, method: str, made: ASGIApp) -> ASGIApp:
     return counting
 
 
-async def _answered(visit: Visit, endpoint: Endpoint) -> Response:
+async def _answered(visit: RequestContext, endpoint: Endpoint) -> Response:
     try:
         return await endpoint(visit)
     except CallslipError as error:
@@ -120,13 +120,13 @@ async def _nowhere(server: Server, nowhere: Nowhere | None, request: Request, er
     shown = nowhere(request) if nowhere is not None and takes_page(request) else None
     if shown is not None:
         return await _squeezed(request, shown)
-    return problems.told(404, "not-found", f"nothing is at {request.scope['path']}")
+    return problems.problem_response(404, "not-found", f"nothing is at {request.scope['path']}")
 
 
 async def _not_so(server: Server, request: Request, error: Exception) -> Response:
     server.metrics.answered("", "", 405)
     said = f"{request.method} is not done at {request.scope['path']}"
-    return problems.told(405, "method", said, _allowed(request))
+    return problems.problem_response(405, "method", said, _allowed(request))
 
 
 async def _broken(server: Server, request: Request, error: Exception) -> ASGIApp:

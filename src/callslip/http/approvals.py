@@ -8,15 +8,15 @@ import msgspec
 from msgspec import UNSET, Meta
 from starlette.responses import Response
 
-from callslip import approvals as answering
-from callslip.errors import NotFound, Refused
-from callslip.http import wire
+from callslip.api import approvals as answering
+from callslip.errors import InvalidInputError, NotFoundError
+from callslip.http import schemas
+from callslip.http.access import Verb
 from callslip.http.calls import Known, NoQuery, none_such
-from callslip.http.gate import Verb
+from callslip.http.request import RequestContext, Route, answer
 from callslip.http.sessions import limit_of
-from callslip.http.visit import Route, Visit, answer
-from callslip.lifecycle import ANSWERED
-from callslip.rows import ApprovalRow
+from callslip.model.records import ApprovalRecord
+from callslip.rules.lifecycle import ANSWERED
 
 STATES = ("pending", *ANSWERED.values(), "moot", "superseded")
 
@@ -32,19 +32,19 @@ class ApprovalsQuery(msgspec.Struct, kw_only=True):
     limit: Annotated[int, Meta(ge=1, description="How many at most.")] | None = None
 
 
-async def approvals(visit: Visit) -> Response:
+async def approvals(visit: RequestContext) -> Response:
     """Requests for approval, oldest first: those of sessions that whoever asks may read."""
     await visit.admit()
     query = visit.query(ApprovalsQuery)
     if query.state not in ("", *STATES):
-        raise Refused("state", f"{query.state!r} is no state; these are: {', '.join(STATES)}")
+        raise InvalidInputError("state", f"{query.state!r} is no state; these are: {', '.join(STATES)}")
     if query.session:
         await visit.session(query.session)
     rows = await _first(visit, query, limit_of(visit, query.limit))
-    return answer(wire.Approvals(approvals=[wire.approval_out(row) for row in rows]))
+    return answer(schemas.Approvals(approvals=[schemas.approval_view(row) for row in rows]))
 
 
-async def _first(visit: Visit, query: ApprovalsQuery, limit: int) -> list[ApprovalRow]:
+async def _first(visit: RequestContext, query: ApprovalsQuery, limit: int) -> list[ApprovalRecord]:
     """So many that they may see: twice as many are looked at until there are enough, or no more."""
     known, asked = Known(visit), limit
     while True:
@@ -55,14 +55,14 @@ async def _first(visit: Visit, query: ApprovalsQuery, limit: int) -> list[Approv
         asked *= 2
 
 
-async def approval(visit: Visit) -> Response:
+async def approval(visit: RequestContext) -> Response:
     """One request for approval, and its answer."""
     row = await _find(visit, "read")
     visit.query(NoQuery)
-    return answer(wire.approval_out(row))
+    return answer(schemas.approval_view(row))
 
 
-async def _find(visit: Visit, verb: Verb) -> ApprovalRow:
+async def _find(visit: RequestContext, verb: Verb) -> ApprovalRecord:
     """The request that is named. One of another session than the named one, or of a hidden one, is not there."""
     given = visit.request.path_params
     row = await visit.ledger.store.approval(given["approval"])
@@ -72,10 +72,10 @@ async def _find(visit: Visit, verb: Verb) -> ApprovalRow:
     await none_such(visit, f"no approval {given['approval']!r}")
 
 
-_ANSWER = cast("type[wire.Answer]", wire.Answer)
+_ANSWER = cast("type[schemas.Answer]", schemas.Answer)
 
 
-async def answer_one(visit: Visit) -> Response:
+async def answer_one(visit: RequestContext) -> Response:
     """Answer a request, in the name of whoever asks."""
     row = await _find(visit, "approve")
     who = await visit.admit(await visit.session(row.session))
@@ -83,19 +83,19 @@ async def answer_one(visit: Visit) -> Response:
     said = await visit.body(_ANSWER)
     try:
         done = await _answered(visit, row, said, who.name)
-    except NotFound as error:
+    except NotFoundError as error:
         if not said.option:
             raise
-        raise Refused("option", str(error)) from None
-    return answer(wire.approval_out(done))
+        raise InvalidInputError("option", str(error)) from None
+    return answer(schemas.approval_view(done))
 
 
-async def _answered(visit: Visit, row: ApprovalRow, said: wire.Answer, by: str) -> ApprovalRow:
+async def _answered(visit: RequestContext, row: ApprovalRecord, said: schemas.Answer, by: str) -> ApprovalRecord:
     ledger = visit.ledger
-    if isinstance(said, wire.Deny):
+    if isinstance(said, schemas.Deny):
         reason = said.reason or f"denied by {by}"
         return await answering.deny(ledger, row.id, by=by, option=said.option, reason=reason)
-    edited = said.input if isinstance(said, wire.Edit) else UNSET
+    edited = said.input if isinstance(said, schemas.Edit) else UNSET
     return await answering.approve(ledger, row.id, by=by, option=said.option, input=edited, reason=said.reason)
 
 
@@ -106,7 +106,7 @@ ROUTES = (
         endpoint=approvals,
         about="Requests for approval, oldest first.",
         query=ApprovalsQuery,
-        answers={200: wire.Approvals},
+        answers={200: schemas.Approvals},
         problems=(400, 401, 403, 404),
     ),
     Route(
@@ -115,7 +115,7 @@ ROUTES = (
         endpoint=approval,
         about="A request for approval, and its answer.",
         query=NoQuery,
-        answers={200: wire.ApprovalOut},
+        answers={200: schemas.ApprovalView},
         problems=(400, 401, 403, 404),
     ),
     *(
@@ -126,8 +126,8 @@ ROUTES = (
             verb="approve",
             about="Answer a request for approval. The first answer counts; a second one is told who was first.",
             query=NoQuery,
-            body=wire.Answer,
-            answers={200: wire.ApprovalOut},
+            body=schemas.Answer,
+            answers={200: schemas.ApprovalView},
             problems=(400, 401, 403, 404, 409, 413, 415, 503, 507),
         )
         for path in ("/v1/approvals/{approval}", "/v1/sessions/{session}/approvals/{approval}")

@@ -13,18 +13,21 @@ from starlette.responses import Response, StreamingResponse
 
 from callslip.http.calls import Known, NoQuery, none_such
 from callslip.http.problems import Problem
-from callslip.http.visit import Route, Visit
+from callslip.http.request import RequestContext, Route
 from callslip.store.protocol import Store
 
 HASH = re.compile(r"[0-9a-f]{64}")
 RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 OTHER = "application/octet-stream"
-SHOWN = {"text/plain": ("text/plain; charset=utf-8", "txt"), "application/json": ("application/json", "json")}
+INLINE_MEDIA_TYPES = {
+    "text/plain": ("text/plain; charset=utf-8", "txt"),
+    "application/json": ("application/json", "json"),
+}
 
-ANY = ", ".join([*SHOWN, OTHER])
+ANY = ", ".join([*INLINE_MEDIA_TYPES, OTHER])
 
 
-async def blob(visit: Visit) -> Response:
+async def blob(visit: RequestContext) -> Response:
     """A large value, whole or a range of its bytes."""
     identity = visit.request.path_params["hash"]
     size, media = await _facts(visit, identity)
@@ -42,7 +45,7 @@ async def blob(visit: Visit) -> Response:
     return _part(visit, identity, (start, end, size), headers)
 
 
-async def _facts(visit: Visit, identity: str) -> tuple[int, str]:
+async def _facts(visit: RequestContext, identity: str) -> tuple[int, str]:
     """Its size and type, if it is named in a session that they may read."""
     store, known = visit.ledger.store, Known(visit)
     if HASH.fullmatch(identity):
@@ -54,7 +57,7 @@ async def _facts(visit: Visit, identity: str) -> tuple[int, str]:
 
 
 def _headers(identity: str, media: str) -> dict[str, str]:
-    kind, ending = SHOWN.get(media.partition(";")[0].strip(), (OTHER, "bin"))
+    kind, ending = INLINE_MEDIA_TYPES.get(media.partition(";")[0].strip(), (OTHER, "bin"))
     return {
         "content-type": kind,
         "content-disposition": f'attachment; filename="{identity[:12]}.{ending}"',
@@ -87,7 +90,7 @@ def _outside(size: int) -> Response:
     )
 
 
-def _part(visit: Visit, identity: str, place: tuple[int, int, int], headers: Mapping[str, str]) -> Response:
+def _part(visit: RequestContext, identity: str, place: tuple[int, int, int], headers: Mapping[str, str]) -> Response:
     start, end, size = place
     given = {**headers, "content-length": str(end - start)}
     if end - start < size:

@@ -9,19 +9,26 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
-from callslip import codec
-from callslip.callview import entry_of
 from callslip.commands import Command
-from callslip.errors import Ambiguous, Conflict, Gone, NoCommand, NotFound, Refused
-from callslip.events import CallCancelled
-from callslip.http import wire
-from callslip.http.gate import Forbidden, Verb
+from callslip.errors import (
+    AmbiguousIdError,
+    CommandNotFoundError,
+    ConflictError,
+    CursorExpiredError,
+    InvalidInputError,
+    NotFoundError,
+)
+from callslip.http import schemas
+from callslip.http.access import Forbidden, Verb
+from callslip.http.request import RequestContext, Route, answer
 from callslip.http.sessions import limit_of, waited
-from callslip.http.visit import Route, Visit, answer
-from callslip.lifecycle import ENDS, OPEN
-from callslip.rows import CallRow
+from callslip.ledger.call_entry import load_call_entry
+from callslip.model import codec
+from callslip.model.events import CallCancelled
+from callslip.model.records import CallRecord
+from callslip.rules.lifecycle import OPEN_STATES, TERMINAL_STATES
 
-STATES = (*sorted(OPEN), *sorted(ENDS))
+STATES = (*sorted(OPEN_STATES), *sorted(TERMINAL_STATES))
 _STATE = f"({'|'.join(STATES)})"
 SOURCE = "http"
 BEGINS = "exec_"
@@ -40,7 +47,7 @@ class Known:
     What lies in other sessions is not there.
     """
 
-    def __init__(self, visit: Visit, verb: Verb = "read") -> None:
+    def __init__(self, visit: RequestContext, verb: Verb = "read") -> None:
         self._visit = visit
         self._verb: Verb = verb
         self._answers: dict[str, bool] = {}
@@ -56,15 +63,15 @@ class Known:
             return False
         try:
             await self._visit.admit(row, self._verb)
-        except (NotFound, Forbidden):
+        except (NotFoundError, Forbidden):
             return False
         return True
 
 
-async def none_such(visit: Visit, said: str) -> NoReturn:
+async def none_such(visit: RequestContext, said: str) -> NoReturn:
     """Nothing is there for them. Somebody who is nobody is told to say who they are, whether it is there or not."""
     await visit.known()
-    raise NotFound(said)
+    raise NotFoundError(said)
 
 
 # The list
@@ -87,14 +94,14 @@ class CallsQuery(msgspec.Struct, kw_only=True):
     cursor: Annotated[str, Meta(description="The cursor of the page before.")] = ""
 
 
-async def calls(visit: Visit) -> Response:
+async def calls(visit: RequestContext) -> Response:
     """Calls, newest first: those of sessions that whoever asks may read."""
     await visit.admit()
     query = visit.query(CallsQuery)
     if query.session:
         await visit.session(query.session)
     found, cursor = await page_of(visit, query, states_of(query.status), limit_of(visit, query.limit))
-    return answer(wire.Calls(calls=[wire.call_out(row) for row in found], cursor=cursor))
+    return answer(schemas.Calls(calls=[schemas.call_view(row) for row in found], cursor=cursor))
 
 
 def states_of(given: str) -> list[str]:
@@ -102,22 +109,24 @@ def states_of(given: str) -> list[str]:
     states = given.split(",") if given else []
     for state in states:
         if state not in STATES:
-            raise Refused("status", f"{state!r} is no state; these are: {', '.join(STATES)}")
+            raise InvalidInputError("status", f"{state!r} is no state; these are: {', '.join(STATES)}")
     return states
 
 
-async def _check_cursor(visit: Visit, known: Known, cursor: str) -> None:
+async def _check_cursor(visit: RequestContext, known: Known, cursor: str) -> None:
     """A cursor is a call; one that they may not see was not given to them."""
     row = await visit.ledger.store.call(cursor) if cursor else None
     if cursor and (row is None or not await known(row.session)):
-        raise Refused("cursor", "is none that this list gave, or retention removed its call")
+        raise InvalidInputError("cursor", "is none that this list gave, or retention removed its call")
 
 
-async def page_of(visit: Visit, query: CallsQuery, states: Sequence[str], limit: int) -> tuple[list[CallRow], str]:
+async def page_of(
+    visit: RequestContext, query: CallsQuery, states: Sequence[str], limit: int
+) -> tuple[list[CallRecord], str]:
     """So many calls that they may see, however many lie in between. A cursor says that there is one more of these."""
     known, cursor = Known(visit), query.cursor
     await _check_cursor(visit, known, cursor)
-    found: list[CallRow] = []
+    found: list[CallRecord] = []
     while True:
         page = await visit.ledger.store.calls(
             session=query.session,
@@ -148,7 +157,7 @@ class CallQuery(msgspec.Struct, kw_only=True):
     ] = "entry"
 
 
-async def call(visit: Visit) -> Response:
+async def call(visit: RequestContext) -> Response:
     """A call and its entry, at once or when it has ended."""
     query = visit.query(CallQuery)
     waited(visit, query.wait)
@@ -162,33 +171,33 @@ async def call(visit: Visit) -> Response:
     return shown
 
 
-async def _asked_for(visit: Visit, given: str, query: CallQuery) -> CallRow:
+async def _asked_for(visit: RequestContext, given: str, query: CallQuery) -> CallRecord:
     """The call; whoever polls for a command is told that asking again is no use if there is none any more."""
     try:
         return await ended(visit, await find(visit, given, query.session, "read"), query.wait)
-    except NotFound:
+    except NotFoundError:
         if query.format == "command":
-            raise NoCommand(given) from None
+            raise CommandNotFoundError(given) from None
         raise
 
 
-async def ended(visit: Visit, row: CallRow, wait: float) -> CallRow:
+async def ended(visit: RequestContext, row: CallRecord, wait: float) -> CallRecord:
     """The call when it has ended, or as it stands after that time."""
-    if not wait or row.state in ENDS:
+    if not wait or row.state in TERMINAL_STATES:
         return row
     try:
         return await visit.ledger.wait(row.id, wait)
     except TimeoutError:
         return await visit.ledger.store.call(row.id) or row
-    except Gone:
-        raise NotFound(f"call {row.id} was deleted with its session") from None
+    except CursorExpiredError:
+        raise NotFoundError(f"call {row.id} was deleted with its session") from None
 
 
-async def _shown(visit: Visit, row: CallRow) -> wire.CallShown:
-    return wire.call_shown(row, await entry_of(visit.ledger, row))
+async def _shown(visit: RequestContext, row: CallRecord) -> schemas.CallDetail:
+    return schemas.to_call_detail(row, await load_call_entry(visit.ledger, row))
 
 
-async def find(visit: Visit, given: str, session: str, verb: Verb) -> CallRow:
+async def find(visit: RequestContext, given: str, session: str, verb: Verb) -> CallRecord:
     """The call that an id means to whoever asks: its own, a foreign one, or the beginning of its own."""
     known = Known(visit, verb)
     fitting = [row for row in await _named(visit, given) if session in ("", row.session) and await known(row.session)]
@@ -198,17 +207,19 @@ async def find(visit: Visit, given: str, session: str, verb: Verb) -> CallRow:
         await none_such(visit, f"no call {given!r}")
     if len(fitting) > 1:
         names = [row.id for row in fitting]
-        raise Ambiguous(f"{given!r} fits several: {', '.join(names)}", [wire.call_out(row) for row in fitting])
+        raise AmbiguousIdError(
+            f"{given!r} fits several: {', '.join(names)}", [schemas.call_view(row) for row in fitting]
+        )
     return fitting[0]
 
 
-async def _named(visit: Visit, given: str) -> list[CallRow]:
+async def _named(visit: RequestContext, given: str) -> list[CallRecord]:
     exact = await visit.ledger.store.call(given)
     return [exact] if exact else await visit.ledger.store.alias(given)
 
 
-async def _beginning(visit: Visit, known: Known, given: str, session: str) -> list[CallRow]:
-    found: list[CallRow] = []
+async def _beginning(visit: RequestContext, known: Known, given: str, session: str) -> list[CallRecord]:
+    found: list[CallRecord] = []
     cursor = ""
     while len(found) < CANDIDATES:
         most = visit.server.limits.most
@@ -222,25 +233,25 @@ async def _beginning(visit: Visit, known: Known, given: str, session: str) -> li
 
 # Stopping one
 
-_MAYBE = cast("type[wire.Cancel | None]", wire.Cancel | None)
+_MAYBE = cast("type[schemas.Cancel | None]", schemas.Cancel | None)
 
 
-async def cancel(visit: Visit) -> Response:
+async def cancel(visit: RequestContext) -> Response:
     """Stop a call. One that was cancelled already stays so; one that has ended otherwise is a conflict."""
     row = await find(visit, visit.request.path_params["call"], visit.query(CancelQuery).session, "write")
     who = await visit.admit(await visit.session(row.session))
-    asked = await visit.body(_MAYBE) or wire.Cancel()
+    asked = await visit.body(_MAYBE) or schemas.Cancel()
     return answer(await _shown(visit, await stopped(visit, row, f"cancelled by {who.name}", asked.reason, SOURCE)))
 
 
-async def stopped(visit: Visit, row: CallRow, by: str, reason: str, source: str) -> CallRow:
+async def stopped(visit: RequestContext, row: CallRecord, by: str, reason: str, source: str) -> CallRecord:
     """A call that is cancelled, whoever did it; one that has ended otherwise is a conflict."""
-    if row.state not in ENDS:
+    if row.state not in TERMINAL_STATES:
         why = f"{by}: {reason}" if reason else by
         await visit.ledger.append(row.session, [CallCancelled(call=row.id, reason=why)], source=source)
         row = await visit.ledger.find_call(row.id)
     if row.state != "cancelled":
-        raise Conflict(f"call {row.id} has ended: it is {row.state}", row)
+        raise ConflictError(f"call {row.id} has ended: it is {row.state}", row)
     return row
 
 
@@ -261,7 +272,7 @@ ROUTES = (
         endpoint=calls,
         about="Calls, newest first.",
         query=CallsQuery,
-        answers={200: wire.Calls},
+        answers={200: schemas.Calls},
         problems=(400, 401, 403, 404),
     ),
     Route(
@@ -271,7 +282,7 @@ ROUTES = (
         about="A call by its id, the beginning of it, or an id that a producer gave it; at once or when it has ended.",
         query=CallQuery,
         headers={"if-none-match": "The ETag of what you have: 304 if it is still right."},
-        answers={200: (wire.CallShown, Command), 304: None},
+        answers={200: (schemas.CallDetail, Command), 304: None},
         problems=(400, 401, 403, 404, 409),
     ),
     Route(
@@ -281,8 +292,8 @@ ROUTES = (
         verb="write",
         about="Stop a call. Cancelled twice is cancelled once.",
         query=CancelQuery,
-        body=wire.Cancel | None,
-        answers={200: wire.CallShown},
+        body=schemas.Cancel | None,
+        answers={200: schemas.CallDetail},
         problems=(400, 401, 403, 404, 409, 413, 415, 503, 507),
     ),
 )

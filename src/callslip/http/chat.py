@@ -15,32 +15,33 @@ from uuid import uuid4
 import msgspec
 from starlette.responses import Response
 
-from callslip import approvals, reading
-from callslip import events as ev
-from callslip.entries import Message
-from callslip.errors import Conflict, NotFound, Refused
-from callslip.events import Draft, Event, decode_event
-from callslip.fold import State
+from callslip.api import approvals
+from callslip.errors import ConflictError, InvalidInputError, NotFoundError
 from callslip.formats import registry
-from callslip.http import chat_stream, ingest, posted
-from callslip.http import gate as gates
-from callslip.http.answering import CLIENT, Answering, Chat, Handler
+from callslip.http import access as gates
+from callslip.http import chat_request, chat_stream, ingest
+from callslip.http.access import Principal
 from callslip.http.app import build
+from callslip.http.browser_guard import BrowserGuard
+from callslip.http.chat_request import ChatRequest, Decision, Result
 from callslip.http.chat_stream import Asked, waits
-from callslip.http.doors import Doors
-from callslip.http.gate import Principal
 from callslip.http.limits import Limits
-from callslip.http.posted import Decision, Posted, Result
 from callslip.http.problems import Unsupported
-from callslip.http.visit import Route, Server, Visit, answer
-from callslip.intake import session_name
-from callslip.lifecycle import ENDS
-from callslip.rows import CallRow, SessionRow
+from callslip.http.request import RequestContext, Route, Server, answer
+from callslip.http.turn_runner import CLIENT, Chat, Handler, TurnRunner
+from callslip.ledger import queries
+from callslip.ledger.validation import check_session_name
+from callslip.model import events as ev
+from callslip.model.entries import Message
+from callslip.model.events import Draft, Event, decode_event
+from callslip.model.records import CallRecord, SessionRecord
+from callslip.rules.fold import SessionFold
+from callslip.rules.lifecycle import TERMINAL_STATES
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from callslip.ledger import Ledger
+    from callslip.api.ledger import Ledger
 
 
 REPLACING = ("ui-v5", "ui-v6", "ui-v7")
@@ -54,12 +55,14 @@ class ChatApp:
     """One handler behind one format."""
 
     def __init__(self, server: Server, handler: Handler, format: str, linger: float) -> None:
-        if format not in posted.READ:
-            raise Refused("format", f"{format!r} has no chat client; these have: {', '.join(sorted(posted.READ))}")
+        if format not in chat_request.READ:
+            raise InvalidInputError(
+                "format", f"{format!r} has no chat client; these have: {', '.join(sorted(chat_request.READ))}"
+            )
         self.server = server
         self.format = format
         self.linger = linger
-        self.answering = Answering(server.ledger, handler)
+        self.answering = TurnRunner(server.ledger, handler)
 
     def routes(self) -> list[Route]:
         return [
@@ -72,53 +75,57 @@ class ChatApp:
 
     # Going on
 
-    async def post(self, visit: Visit) -> Response:
+    async def post(self, visit: RequestContext) -> Response:
         """A prompt begins a turn; answers go to the calls that wait for them. Either way the turn is streamed."""
         body = await _body(visit)
-        given = posted.read(self.format, body)
-        name = session_name(given.chat)
+        given = chat_request.read(self.format, body)
+        name = check_session_name(given.chat)
         row = await visit.ledger.store.session(name)
-        who = await visit.admit(row or SessionRow(name=name))
+        who = await visit.admit(row or SessionRecord(name=name))
         if given.asks:
             asked = Asked(name, self.format, await self._asked(visit, row, who, given, body), given.run)
         else:
             asked = await self._answered(visit, row, given)
         return self._told(visit, asked)
 
-    async def _asked(self, visit: Visit, row: SessionRow | None, who: Principal, given: Posted, body: Any) -> str:
+    async def _asked(
+        self, visit: RequestContext, row: SessionRecord | None, who: Principal, given: ChatRequest, body: Any
+    ) -> str:
         """The turn that answers a prompt: one that began with it before, or a new one."""
         before = await _begun_before(visit.ledger, row, given)
         if before:
             return before
         try:
             started = await self._begin(visit, row, who, given)
-        except Conflict:  # Posted twice at once: somebody else answers it.
-            row = await visit.ledger.store.session(session_name(given.chat))
+        except ConflictError:  # Posted twice at once: somebody else answers it.
+            row = await visit.ledger.store.session(check_session_name(given.chat))
             before = await _begun_before(visit.ledger, row, given)
             if not before:
                 raise
             return before
-        session = visit.ledger.session(session_name(given.chat))
+        session = visit.ledger.session(check_session_name(given.chat))
         chat = Chat(session, started.turn, given.prompt, given.message, given.messages, body, who.given or who.name)
         self.answering.begin(chat, started.seq)
         return started.turn
 
-    async def _begin(self, visit: Visit, row: SessionRow | None, who: Principal, given: Posted) -> ev.TurnStarted:
+    async def _begin(
+        self, visit: RequestContext, row: SessionRecord | None, who: Principal, given: ChatRequest
+    ) -> ev.TurnStarted:
         """A new turn, with what was said. Its key holds for one request alone, so that whoever wrote it knows."""
         key = _key(row.turns + 1 if row else 1, given)
         turn = Draft(ev.TurnStarted(), key=key, mark=uuid4().hex if key else "")
         drafts = [*([] if row else [ingest.owned_by(who)]), turn, _prompt(given)]
         owner = visit.ledger.owner  # The handler works in this process: if that dies, the turn ends.
-        made = await ingest.write(visit, who, session_name(given.chat), drafts, source="chat", owner=owner)
+        made = await ingest.write(visit, who, check_session_name(given.chat), drafts, source="chat", owner=owner)
         return next(event for event in made if isinstance(event, ev.TurnStarted))
 
-    async def _answered(self, visit: Visit, row: SessionRow | None, given: Posted) -> Asked:
+    async def _answered(self, visit: RequestContext, row: SessionRecord | None, given: ChatRequest) -> Asked:
         """The turn whose calls were answered, from where the client has it."""
         if row is None:
-            raise NotFound(f"no chat {given.chat!r}")
+            raise NotFoundError(f"no chat {given.chat!r}")
         waited = await _waited(visit.ledger, row.name, given)
         if not waited:
-            raise Conflict("nothing in this chat waits for what was posted")
+            raise ConflictError("nothing in this chat waits for what was posted")
         asked, turn = max(waited)
         known = chat_stream.known(self.format, await _had(visit.ledger, row.name, turn, asked), turn)
         who = await visit.admit(row, "approve") if given.decisions else await visit.admit(row)
@@ -130,21 +137,21 @@ class ChatApp:
 
     # Reading
 
-    async def resume(self, visit: Visit) -> Response:
+    async def resume(self, visit: RequestContext) -> Response:
         """The turn that is being answered, from its start; 204 if there is none."""
         return await self._resumed(visit, visit.request.path_params["chat"])
 
-    async def resume_asked(self, visit: Visit) -> Response:
+    async def resume_asked(self, visit: RequestContext) -> Response:
         return await self._resumed(visit, visit.request.query_params.get("chatId", ""))
 
-    async def _resumed(self, visit: Visit, name: str) -> Response:
+    async def _resumed(self, visit: RequestContext, name: str) -> Response:
         row = await visit.ledger.store.session(name)
-        await visit.admit(row or SessionRow(name=name))
+        await visit.admit(row or SessionRecord(name=name))
         turn = visit.request.query_params.get("turn", "")
         turn = turn or (await self._current(visit.ledger, row) if row else "")
         return self._told(visit, Asked(name, self.format, turn)) if turn else self._idle()
 
-    async def _current(self, ledger: Ledger, row: SessionRow) -> str:
+    async def _current(self, ledger: Ledger, row: SessionRecord) -> str:
         """The turn to come back to: the one that is being answered.
 
         Who lost the connection shortly before its end would have half of it for good, so it may be had for a moment
@@ -161,11 +168,11 @@ class ChatApp:
             return Response(b"", 200, dict(registry.streaming(self.format).headers))
         return Response(None, 204)
 
-    def _told(self, visit: Visit, asked: Asked) -> Response:
+    def _told(self, visit: RequestContext, asked: Asked) -> Response:
         headers = registry.streaming(self.format).headers
         return visit.stream(partial(chat_stream.write, self.server, asked), headers, asked.session)
 
-    async def history(self, visit: Visit) -> Response:
+    async def history(self, visit: RequestContext) -> Response:
         """The messages to begin with, oldest first. The answer that is still being given comes by the stream."""
         row = await visit.session(visit.request.path_params["chat"])
         busy = await _busy(visit.ledger, row)
@@ -175,7 +182,7 @@ class ChatApp:
         messages = messages[::-1] if registry.find(self.format).newest_first else messages
         return answer(messages, headers={LEFT_OUT: quote(busy)} if busy else {})
 
-    async def stop(self, visit: Visit) -> Response:
+    async def stop(self, visit: RequestContext) -> Response:
         """End the turn that is being answered, wherever that is. Nothing to stop is no error."""
         row = await visit.session(visit.request.path_params["chat"])
         who = await visit.admit(row)
@@ -185,7 +192,7 @@ class ChatApp:
         return answer({"stopped": bool(row.turn)})
 
 
-async def _body(visit: Visit) -> dict[str, Any]:
+async def _body(visit: RequestContext) -> dict[str, Any]:
     media = visit.request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media not in ("", "application/json"):
         raise Unsupported(f"{media} is not read here: application/json")
@@ -195,12 +202,12 @@ async def _body(visit: Visit) -> dict[str, Any]:
 # Prompts
 
 
-def _key(number: int, given: Posted) -> str:
+def _key(number: int, given: ChatRequest) -> str:
     """A prompt begins one turn, however often it is posted: the turn of this number."""
     return f"chat:{number}:{given.name}" if given.name and not given.again else ""
 
 
-async def _begun_before(ledger: Ledger, row: SessionRow | None, given: Posted) -> str:
+async def _begun_before(ledger: Ledger, row: SessionRecord | None, given: ChatRequest) -> str:
     """The session's last turn, if it began with this very request; "" if not, or if another answer is wanted."""
     if row is None or not row.turns or (given.repeats and not row.turn):
         return ""
@@ -211,7 +218,7 @@ async def _begun_before(ledger: Ledger, row: SessionRow | None, given: Posted) -
     return event.turn if isinstance(event, ev.TurnStarted) else ""
 
 
-def _prompt(given: Posted) -> Event:
+def _prompt(given: ChatRequest) -> Event:
     """What the person said. It stands at the beginning of each turn that answers it, as the model has to read it."""
     return ev.MessageUser(text=given.prompt, message_id=given.said, content=given.content)
 
@@ -219,7 +226,7 @@ def _prompt(given: Posted) -> Event:
 # Answers
 
 
-async def _waited(ledger: Ledger, session: str, given: Posted) -> list[tuple[int, str]]:
+async def _waited(ledger: Ledger, session: str, given: ChatRequest) -> list[tuple[int, str]]:
     """What waits for what was posted, or has waited for it: the events that asked, and their turns."""
     found: list[tuple[int, str]] = []
     for decision in given.decisions:
@@ -232,9 +239,9 @@ async def _waited(ledger: Ledger, session: str, given: Posted) -> list[tuple[int
     return found
 
 
-async def _had(ledger: Ledger, session: str, turn: str, asked: int) -> State:
+async def _had(ledger: Ledger, session: str, turn: str, asked: int) -> SessionFold:
     """The session as the client has it: as it stood when its stream ended, as all that it was asked for waited."""
-    state = await reading.with_turn(ledger.store, session, turn)
+    state = await queries.load_turn(ledger.store, session, turn)
     if state.seq == asked:
         return state
     state = await ledger.state_at(session, asked)
@@ -245,9 +252,9 @@ async def _had(ledger: Ledger, session: str, turn: str, asked: int) -> State:
     return state
 
 
-async def _theirs(ledger: Ledger, session: str, shown: str) -> CallRow | None:
+async def _theirs(ledger: Ledger, session: str, shown: str) -> CallRecord | None:
     """A call that the client runs, by the id that it knows. Of any other it has no say."""
-    found = [row for row in await ledger.store.alias(shown, session) if row.shown == shown]
+    found = [row for row in await ledger.store.alias(shown, session) if row.client_call_id == shown]
     row = found[0] if found else await ledger.store.call(shown)
     return row if row is not None and row.session == session and row.worker == CLIENT else None
 
@@ -262,14 +269,14 @@ async def _decide(ledger: Ledger, session: str, who: Principal, decision: Decisi
         else:
             reason = decision.reason or f"denied by {who.name}"
             await approvals.deny(ledger, decision.approval, reason=reason, **told)
-    except Conflict:
+    except ConflictError:
         pass
 
 
 async def _take(ledger: Ledger, session: str, result: Result) -> None:
     """What a tool of the client came to. Of a call that is not open, or not theirs, nothing is taken."""
     row = await _theirs(ledger, session, result.call)
-    if row is None or row.state in ENDS:
+    if row is None or row.state in TERMINAL_STATES:
         return
     error = result.error
     failed = ev.CallFailed(call=row.id, error=error, reason=error)
@@ -280,7 +287,7 @@ async def _take(ledger: Ledger, session: str, result: Result) -> None:
 # Turns
 
 
-async def _busy(ledger: Ledger, row: SessionRow) -> str:
+async def _busy(ledger: Ledger, row: SessionRecord) -> str:
     """The turn that is being answered: the open one, or one that has ended and whose last calls have not."""
     if row.turn:
         return row.turn
@@ -323,6 +330,6 @@ def chat(
     """
     from callslip import http
 
-    gate = gates.HostGate(authorize) if authorize else gates.Open()
+    gate = gates.CallbackAuthorizer(authorize) if authorize else gates.AllowAll()
     app = ChatApp(http.server(ledger, gate, limits), handler, format, linger)
-    return Doors(OneSlash(build(app.server, app.routes())), allow_origins=allow_origins)
+    return BrowserGuard(OneSlash(build(app.server, app.routes())), allow_origins=allow_origins)

@@ -13,19 +13,20 @@ from typing import Any, cast
 
 import msgspec
 
-from callslip import codec
-from callslip import events as ev
-from callslip.entries import ToolCall
-from callslip.events import Event
-from callslip.fold import State
-from callslip.formats import Restart, Streaming, TurnEncoder, registry
+from callslip.formats import registry
 from callslip.formats.ag_ui import outgoing
-from callslip.formats.plain import fields, items
-from callslip.formats.rows import chunks as v4
-from callslip.http import live, sse
-from callslip.http.answering import CLIENT
-from callslip.http.live import TurnLine
-from callslip.http.visit import Server
+from callslip.formats.ai_sdk_v4 import chunks as v4
+from callslip.formats.base import Restart, Streaming, TurnEncoder
+from callslip.formats.json_fields import as_dict, as_list
+from callslip.http import sse, streams
+from callslip.http.request import Server
+from callslip.http.streams import TurnStream
+from callslip.http.turn_runner import CLIENT
+from callslip.model import codec
+from callslip.model import events as ev
+from callslip.model.entries import ToolCall
+from callslip.model.events import Event
+from callslip.rules.fold import SessionFold
 
 FAILED = "the turn ended with an error"
 FAILURES = ("error", "eof")
@@ -81,7 +82,7 @@ class Asked(msgspec.Struct):
 class Reader:
     """A turn's encoder, for one who answers: it ends where the turn waits."""
 
-    def __init__(self, inner: TurnEncoder, state: State, asked: Asked) -> None:
+    def __init__(self, inner: TurnEncoder, state: SessionFold, asked: Asked) -> None:
         self.finished = False
         self._inner = inner
         self._state = state
@@ -135,7 +136,7 @@ class Reader:
         return told
 
 
-def waits(state: State, turn: str) -> bool:
+def waits(state: SessionFold, turn: str) -> bool:
     """Whether all that goes on in a turn waits for the client."""
     calls = [call for call in state.calls.values() if call.scope == "turn" and call.turn == turn]
     return bool(calls) and state.stream is None and all(map(_is_theirs, calls))
@@ -165,14 +166,14 @@ def _is_note(chunk: Any) -> bool:
     return isinstance(chunk, list) and cast("list[Any]", chunk)[0] == "8"
 
 
-def known(format: str, state: State, turn: str) -> list[Any]:
+def known(format: str, state: SessionFold, turn: str) -> list[Any]:
     """What a client was told that has a turn as it stands in a state."""
     return registry.streaming(format).encoder(state, turn).opening()
 
 
-def line(server: Server, asked: Asked) -> TurnLine:
+def line(server: Server, asked: Asked) -> TurnStream:
     """The turn as it is read by this request."""
-    made = TurnLine(server.ledger, asked.session, asked.format, asked.turn, server.limits)
+    made = TurnStream(server.ledger, asked.session, asked.format, asked.turn, server.limits)
     streaming: Streaming = made.streaming
 
     def encoder(state: Any, turn: str) -> Reader:
@@ -190,7 +191,7 @@ async def write(server: Server, asked: Asked, write: sse.Write) -> None:
         async with server.hub.line(key, lambda: line(server, asked)) as source:
             number = source.line.next
             await write(source.replay())
-            await live.follow(source.line, number, write, source.streaming.alive)
+            await streams.follow(source.line, number, write, source.streaming.alive)
 
 
 # AG-UI: arguments that a person changed, and results that the client wrote down under a name of its own. It has no
@@ -209,7 +210,7 @@ def _mended(chunks: list[Any], asked: Asked) -> _Mended:
     before, now = _arguments(asked.known), _arguments(chunks)
     changed = {call: text for call, text in now.items() if before.get(call, text) != text}
     news = _results(chunks) - _results(asked.known)
-    had = [fields(message) for message in asked.messages]
+    had = [as_dict(message) for message in asked.messages]
     kept = [one for one in had if one.get("role") != "tool" or one.get("toolCallId") not in news]
     if not changed and len(kept) == len(had):
         return _Mended()
@@ -236,11 +237,11 @@ def _arguments(chunks: list[Any]) -> dict[str, str]:
 
 
 def _with_arguments(message: dict[str, Any], changed: dict[str, str]) -> dict[str, Any]:
-    calls = [fields(call) for call in items(message.get("toolCalls"))]
+    calls = [as_dict(call) for call in as_list(message.get("toolCalls"))]
     if not any(call.get("id") in changed for call in calls):
         return message
     told = [
-        {**call, "function": {**fields(call.get("function")), "arguments": changed[call["id"]]}}
+        {**call, "function": {**as_dict(call.get("function")), "arguments": changed[call["id"]]}}
         if call.get("id") in changed
         else call
         for call in calls

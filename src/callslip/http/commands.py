@@ -15,18 +15,18 @@ import msgspec
 from msgspec import UNSET, Meta
 from starlette.responses import Response
 
-from callslip.call import either
+from callslip.api.call import race
 from callslip.commands import Claim, Command
 from callslip.commands.queue import CLIENT, SESSION
-from callslip.errors import Conflict, NoCommand, NotFound, Refused
-from callslip.events import Draft
+from callslip.errors import CommandNotFoundError, ConflictError, InvalidInputError, NotFoundError
+from callslip.http.access import Forbidden, Principal
 from callslip.http.calls import CancelQuery, Known, NoQuery, find
-from callslip.http.gate import Forbidden, Principal
 from callslip.http.ingest import owned_by
+from callslip.http.request import RequestContext, Route, answer
 from callslip.http.sessions import limit_of, waited
-from callslip.http.visit import Route, Visit, answer
-from callslip.intake import session_name
-from callslip.rows import CallRow, SessionRow
+from callslip.ledger.validation import check_session_name
+from callslip.model.events import Draft
+from callslip.model.records import CallRecord, SessionRecord
 
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Seconds = Annotated[float, Meta(gt=0)]
@@ -69,13 +69,13 @@ class SubmitQuery(msgspec.Struct, kw_only=True):
     ] = 0
 
 
-async def submit(visit: Visit) -> Response:
+async def submit(visit: RequestContext) -> Response:
     """Take a command. Its session comes to be with it, if need be, and belongs to whoever submits it."""
     await visit.known()
     asked = await visit.body(Submit)
-    name = session_name(asked.session)
+    name = check_session_name(asked.session)
     row = await visit.ledger.store.session(name)
-    who = await visit.admit(row or SessionRow(name=name))
+    who = await visit.admit(row or SessionRecord(name=name))
     wait = waited(visit, visit.query(SubmitQuery).wait)
     made = await _registered(visit, who, asked, wait, () if row is not None else (owned_by(who),))
     if not wait:
@@ -83,13 +83,15 @@ async def submit(visit: Visit) -> Response:
     return answer(made, 200 if made.final else 202)
 
 
-async def _registered(visit: Visit, who: Principal, asked: Submit, wait: float, before: Sequence[Draft]) -> Command:
+async def _registered(
+    visit: RequestContext, who: Principal, asked: Submit, wait: float, before: Sequence[Draft]
+) -> Command:
     key = visit.request.headers.get("idempotency-key", "")
     told: dict[str, Any] = {name: getattr(asked, name) for name in asked.__struct_fields__}
     try:
         key = f"http {key}" if key else ""
         return await visit.server.commands.register(**told, key=key, wait=wait, before=before)
-    except Conflict:
+    except ConflictError:
         row = await visit.ledger.store.session(asked.session)
         if not before or row is None or row.owner == who.name:
             raise
@@ -115,7 +117,7 @@ class ListsQuery(msgspec.Struct, kw_only=True):
     limit: Annotated[int, Meta(ge=1, description="How many of each at most.")] | None = None
 
 
-async def lists(visit: Visit) -> Response:
+async def lists(visit: RequestContext) -> Response:
     """The three windows, of sessions that whoever asks may read."""
     await visit.admit()
     query = visit.query(ListsQuery)
@@ -141,7 +143,7 @@ class QueriesQuery(msgspec.Struct, kw_only=True):
     limit: Annotated[int, Meta(ge=1, description="How many at most.")] | None = None
 
 
-async def queries(visit: Visit) -> Response:
+async def queries(visit: RequestContext) -> Response:
     """What an executor that only polls may run."""
     query = visit.query(QueriesQuery)
     await _executor(visit, query.session)
@@ -161,7 +163,7 @@ class Claiming(Body):
     session: Annotated[str, Meta(max_length=200)] = ""
 
 
-async def claim(visit: Visit) -> Response:
+async def claim(visit: RequestContext) -> Response:
     """Give the next command to a worker; 204 if none has come."""
     await visit.known()
     visit.query(NoQuery)
@@ -175,20 +177,20 @@ async def claim(visit: Visit) -> Response:
         session=asked.session,
         admits=_May(visit),
     )
-    taken = await either(taking, _gone(visit))
+    taken = await race(taking, _gone(visit))
     if taken is not None and _has_gone(visit):  # Both at once: nobody would be told.
         await visit.server.commands.release(taken.call, taken.fence, "whoever claimed this command had gone")
         taken = None
     return answer(taken) if taken is not None else Response(None, 204)
 
 
-async def _gone(visit: Visit) -> None:
+async def _gone(visit: RequestContext) -> None:
     """Return when whoever asked is not there any more: nobody is given work who cannot be told of it."""
     while (await visit.request.receive())["type"] != "http.disconnect":
         pass
 
 
-def _has_gone(visit: Visit) -> bool:
+def _has_gone(visit: RequestContext) -> bool:
     """The same, asked now: one step of it, as far as it gets without waiting."""
     going = _gone(visit)
     try:
@@ -199,7 +201,7 @@ def _has_gone(visit: Visit) -> bool:
     return False
 
 
-async def _executor(visit: Visit, session: str) -> None:
+async def _executor(visit: RequestContext, session: str) -> None:
     if session:
         await visit.session(session)
     else:
@@ -209,7 +211,7 @@ async def _executor(visit: Visit, session: str) -> None:
 class _May:
     """Whether they may run commands of a session. An answer holds for a moment: who waits may lose their token."""
 
-    def __init__(self, visit: Visit) -> None:
+    def __init__(self, visit: RequestContext) -> None:
         self._visit = visit
         self._answers: dict[str, bool] = {}
         self._until = -math.inf
@@ -224,8 +226,8 @@ class _May:
 
     async def _may(self, session: str) -> bool:
         try:
-            await self._visit.admit(await self._visit.ledger.store.session(session) or SessionRow(name=session))
-        except (NotFound, Forbidden):
+            await self._visit.admit(await self._visit.ledger.store.session(session) or SessionRecord(name=session))
+        except (NotFoundError, Forbidden):
             return False
         return True
 
@@ -238,12 +240,12 @@ class Result(Body):
     fence: Annotated[int, Meta(ge=0)] = 0
 
 
-async def result(visit: Visit) -> Response:
+async def result(visit: RequestContext) -> Response:
     """Finish a command. The same result again changes nothing."""
     row = await _command(visit)
     asked = await visit.body(Result)
     if (asked.result is UNSET) == (asked.error is UNSET):
-        raise Refused("result", "say either `result` or `error`")
+        raise InvalidInputError("result", "say either `result` or `error`")
     commands = visit.server.commands
     if asked.error is not UNSET:
         return answer(await commands.fail(row, asked.error, fence=asked.fence))
@@ -265,7 +267,7 @@ class Held(msgspec.Struct):
     lease_until: int
 
 
-async def heartbeat(visit: Visit) -> Response:
+async def heartbeat(visit: RequestContext) -> Response:
     """Keep a claim."""
     row = await _command(visit)
     asked = await visit.body(Heartbeat)
@@ -280,7 +282,7 @@ class Release(Body):
     reason: Annotated[str, Meta(max_length=2000)] = ""
 
 
-async def release(visit: Visit) -> Response:
+async def release(visit: RequestContext) -> Response:
     """Put a claimed command back into its queue."""
     row = await _command(visit)
     asked = await visit.body(Release)
@@ -288,7 +290,7 @@ async def release(visit: Visit) -> Response:
     return Response(None, 204)
 
 
-async def _command(visit: Visit) -> CallRow:
+async def _command(visit: RequestContext) -> CallRecord:
     """The command that is meant, of a session whose commands they may run."""
     given, session = visit.request.path_params["call"], visit.query(CancelQuery).session
     try:
@@ -296,8 +298,8 @@ async def _command(visit: Visit) -> CallRow:
         if row is None or session not in ("", row.session):
             row = await find(visit, given, session, "execute")
         await visit.admit(await visit.ledger.store.session(row.session))
-    except NotFound:
-        raise NoCommand(given) from None
+    except NotFoundError:
+        raise CommandNotFoundError(given) from None
     return row
 
 

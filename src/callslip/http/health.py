@@ -5,29 +5,29 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from callslip import __version__
-from callslip.errors import NotFound, StoreError
-from callslip.http import wire
-from callslip.http.gate import Forbidden
+from callslip.errors import NotFoundError, StoreError
+from callslip.http import schemas
+from callslip.http.access import Forbidden
 from callslip.http.metrics import MEDIA, Family, written
-from callslip.http.visit import Route, Visit, answer
-from callslip.lifecycle import OPEN
-from callslip.rows import SessionRow
+from callslip.http.request import RequestContext, Route, answer
+from callslip.model.records import SessionRecord
+from callslip.rules.lifecycle import OPEN_STATES
 
 ALL = 2**31
-EVERYBODYS = SessionRow(name="", owner="*")
+EVERYBODYS = SessionRecord(name="", owner="*")
 """What stands for all sessions at once: it has no name, and no single person is its owner."""
 
 
-async def healthz(visit: Visit) -> Response:
+async def healthz(visit: RequestContext) -> Response:
     """Whether the store can be read. Anybody may ask, so it says no more than that."""
     try:
         await visit.ledger.store.sessions(limit=1)
     except StoreError:
-        return answer(wire.Health(status="unavailable", version=__version__), 503)
-    return answer(wire.Health(status="ok", version=__version__))
+        return answer(schemas.Health(status="unavailable", version=__version__), 503)
+    return answer(schemas.Health(status="ok", version=__version__))
 
 
-async def metrics(visit: Visit) -> Response:
+async def metrics(visit: RequestContext) -> Response:
     """What the server has counted, and what stands open in its ledger. Numbers only: no names, no ids."""
     await _admitted(visit)
     store, server = visit.ledger.store, visit.server
@@ -53,15 +53,15 @@ async def metrics(visit: Visit) -> Response:
     return Response(told, 200, {"content-type": MEDIA})
 
 
-async def _admitted(visit: Visit) -> None:
+async def _admitted(visit: RequestContext) -> None:
     """The numbers are of all sessions: whoever may read only some would learn from them what the others do."""
     try:
         await visit.admit(EVERYBODYS)
-    except NotFound:
+    except NotFoundError:
         raise Forbidden("these numbers are for who may read every session") from None
 
 
-_OPEN = sorted(OPEN)
+_OPEN = sorted(OPEN_STATES)
 
 ROUTES = (
     Route(
@@ -70,7 +70,7 @@ ROUTES = (
         endpoint=healthz,
         verb=None,
         about="Whether the server can read its store.",
-        answers={200: wire.Health, 503: wire.Health},
+        answers={200: schemas.Health, 503: schemas.Health},
     ),
     Route(
         method="GET",

@@ -16,22 +16,22 @@ import msgspec
 from msgspec import Meta, structs
 from starlette.responses import Response
 
-from callslip import codec
-from callslip.errors import Conflict, Refused
-from callslip.events import Chunks, Draft, Event, Raw, SessionInfo
+from callslip.api.ledger import Ledger
+from callslip.errors import ConflictError, InvalidInputError
 from callslip.formats import registry
-from callslip.formats.conversations import Conversation, Conversations, joined
-from callslip.http import wire
-from callslip.http.gate import Principal
+from callslip.http import schemas
+from callslip.http.access import Principal
 from callslip.http.problems import Unsupported
-from callslip.http.visit import Route, Visit, answer
-from callslip.intake import session_name
-from callslip.ledger import Ledger
-from callslip.rows import KeyRow, SessionRow
+from callslip.http.request import RequestContext, Route, answer
+from callslip.ingest.conversations import Conversation, Conversations, joined
+from callslip.ledger.validation import check_session_name
+from callslip.model import codec
+from callslip.model.events import Chunks, Draft, Event, Raw, SessionInfo
+from callslip.model.records import KeyRecord, SessionRecord
 
 IDLE = 600.0
 """For how many seconds a conversation is remembered after its last body."""
-MOST = 1000
+MAX_CONVERSATIONS = 1000
 
 
 class PostQuery(msgspec.Struct, kw_only=True):
@@ -44,11 +44,11 @@ class PostQuery(msgspec.Struct, kw_only=True):
     end: Annotated[bool, Meta(description="Nothing more comes after this body.")] = False
 
 
-async def post(visit: Visit) -> Response:
+async def post(visit: RequestContext) -> Response:
     """Take messages into a session. It comes to be with its first event, and belongs to whoever began it."""
-    name = session_name(visit.request.path_params["session"])
+    name = check_session_name(visit.request.path_params["session"])
     row = await visit.ledger.store.session(name)
-    who = await visit.admit(row or SessionRow(name=name))
+    who = await visit.admit(row or SessionRecord(name=name))
     query = visit.query(PostQuery)
     key = visit.request.headers.get("idempotency-key", "")
     body = await visit.raw()
@@ -69,12 +69,18 @@ def owned_by(who: Principal) -> Draft:
 
 
 async def write(
-    visit: Visit, who: Principal, session: str, drafts: Sequence[Event | Draft], *, source: str, owner: str = ""
+    visit: RequestContext,
+    who: Principal,
+    session: str,
+    drafts: Sequence[Event | Draft],
+    *,
+    source: str,
+    owner: str = "",
 ) -> list[Event]:
     """Append; to a session that somebody else has begun meanwhile only what they may, and nothing before they may."""
     try:
         return await visit.ledger.append(session, drafts, source=source, owner=owner)
-    except Conflict:
+    except ConflictError:
         row = await visit.ledger.store.session(session)
         others = [draft for draft in drafts if not (isinstance(draft, Draft) and draft.key == OWNER)]
         if row is None or row.owner == who.name or len(others) == len(drafts):
@@ -104,8 +110,8 @@ class Posts:
         self._open: dict[Place, _Talk] = {}
 
     async def take(
-        self, visit: Visit, who: Principal, session: str, query: PostQuery, key: str, body: bytes
-    ) -> wire.Appended:
+        self, visit: RequestContext, who: Principal, session: str, query: PostQuery, key: str, body: bytes
+    ) -> schemas.Appended:
         """What a body came to. One that was taken before by the same key comes to the same, and is not read again."""
         messages = list(_messages(body, visit.request.headers.get("content-type", "")))
         place, mark = (session, query.format, who.name), codec.digest(body)
@@ -152,7 +158,7 @@ class Posts:
         for old in [at for at, talk in self._open.items() if talk.used < now - IDLE and not talk.lock.locked()]:
             del self._open[old]
         if place not in self._open:
-            if len(self._open) >= MOST:
+            if len(self._open) >= MAX_CONVERSATIONS:
                 del self._open[next(iter(self._open))]
 
             def named(name: str) -> str:
@@ -162,16 +168,16 @@ class Posts:
         self._open[place].used = now
         return self._open[place]
 
-    async def _known(self, session: str, key: str, mark: str) -> wire.Appended | None:
+    async def _known(self, session: str, key: str, mark: str) -> schemas.Appended | None:
         """What a body came to, if all of it was written; of one that was broken off the rest is still to come."""
         if not key:
             return None
         prefix = after = _prefix(key)
-        found: list[KeyRow] = []
-        while rows := await self._ledger.store.keys(session, after, MOST):
+        found: list[KeyRecord] = []
+        while rows := await self._ledger.store.keys(session, after, MAX_CONVERSATIONS):
             ours = [row for row in rows if row.key.startswith(prefix)]
             if any(row.mark != mark for row in ours):
-                raise Conflict(f"the idempotency key {key!r} was used before with another body")
+                raise ConflictError(f"the idempotency key {key!r} was used before with another body")
             found += ours
             after = rows[-1].key
             if len(ours) < len(rows):
@@ -179,7 +185,7 @@ class Posts:
         if not found or not found[-1].key.endswith(LAST):
             return None
         seqs = {row.seq for row in found}
-        return wire.Appended(session=session, seq=max(seqs), appended=len(seqs))
+        return schemas.Appended(session=session, seq=max(seqs), appended=len(seqs))
 
 
 LAST = "."
@@ -206,14 +212,14 @@ def checked(drafts: list[Draft]) -> list[Draft]:
     """The same drafts, unless they say what is not theirs to say."""
     for draft in drafts:
         if isinstance(draft.event, SessionInfo) and draft.event.owner is not msgspec.UNSET:
-            raise Refused("owner", "is whoever began the session; nobody else can say it")
+            raise InvalidInputError("owner", "is whoever began the session; nobody else can say it")
     return drafts
 
 
 class _Written:
     """What one body writes."""
 
-    def __init__(self, ledger: Ledger, visit: Visit, who: Principal, format: str) -> None:
+    def __init__(self, ledger: Ledger, visit: RequestContext, who: Principal, format: str) -> None:
         self._ledger = ledger
         self._visit = visit
         self._who = who
@@ -226,7 +232,7 @@ class _Written:
             if talk.session in self._made or not talk.waiting:
                 continue
             row = await self._ledger.store.session(talk.session)
-            await self._visit.admit(row or SessionRow(name=talk.session))
+            await self._visit.admit(row or SessionRecord(name=talk.session))
             self._made[talk.session] = []
             if row is None:
                 talk.waiting.insert(0, (None, [owned_by(self._who)]))
@@ -237,12 +243,12 @@ class _Written:
             event for event in made if not (isinstance(event, SessionInfo) and event.owner is not msgspec.UNSET)
         )
 
-    def told(self, session: str) -> wire.Appended:
+    def told(self, session: str) -> schemas.Appended:
         seqs = {name: max((event.seq for event in made), default=0) for name, made in self._made.items()}
         made = [event for events in self._made.values() for event in events]
         raw = sum(isinstance(event, Raw) for event in made)
         others = {name: seq for name, seq in seqs.items() if name != session}
-        return wire.Appended(
+        return schemas.Appended(
             session=session, seq=seqs.get(session, 0), appended=len(made), not_understood=raw, others=others
         )
 
@@ -253,9 +259,9 @@ def _messages(body: bytes, kind: str) -> Iterator[Any]:
     if media in ("application/x-ndjson", "application/jsonl"):
         for number, line in enumerate(body.split(b"\n"), 1):
             if line.strip():
-                yield codec.parse(line, field=f"line {number}")
+                yield codec.parse_json(line, field=f"line {number}")
     elif media in ("", "application/json"):
-        found = codec.parse(body, field="body", max_bytes=len(body) + 1)
+        found = codec.parse_json(body, field="body", max_bytes=len(body) + 1)
         yield from cast("list[Any]", found) if isinstance(found, list) else [found]
     else:
         raise Unsupported(f"{media} is not read here: application/json or application/x-ndjson")
@@ -271,7 +277,7 @@ ROUTES = (
         query=PostQuery,
         headers={"idempotency-key": "A name for this body: posted again under it, it changes nothing."},
         body="application/json, application/x-ndjson",
-        answers={200: wire.Appended, 201: wire.Appended},
+        answers={200: schemas.Appended, 201: schemas.Appended},
         problems=(400, 401, 403, 404, 409, 413, 415, 503, 507),
     ),
 )

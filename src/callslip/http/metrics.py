@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from callslip.errors import SlowReader
+from callslip.errors import SlowReaderError
 
 Labels = Mapping[str, str]
 Work = Callable[[Any], Awaitable[None]]
@@ -45,7 +45,7 @@ class Metrics:
         async def watching(write: Any) -> None:
             try:
                 await work(write)
-            except (SlowReader, TimeoutError):
+            except (SlowReaderError, TimeoutError):
                 self.cuts += 1
                 raise
 

@@ -14,11 +14,11 @@ from starlette.responses import Response
 
 from callslip import __version__
 from callslip.formats import registry
-from callslip.http import wire
-from callslip.http.gate import COOKIE
+from callslip.http import schemas as http_schemas
+from callslip.http.access import COOKIE
 from callslip.http.limits import Limits
 from callslip.http.problems import TITLES, Problem
-from callslip.http.visit import Route, Visit, answer
+from callslip.http.request import RequestContext, Route, answer
 
 Json = dict[str, Any]
 REFERENCE = "#/components/schemas/{name}"
@@ -36,7 +36,10 @@ SECURITY: Json = {
     "cookie": {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": "What a browser got for the token."},
 }
 # Limits are the server's own, and not known where the parameters are declared.
-MOST: dict[str, Callable[[Limits], float]] = {"limit": lambda limits: limits.most, "wait": lambda limits: limits.wait}
+PARAMETER_MAXIMUMS: dict[str, Callable[[Limits], float]] = {
+    "limit": lambda limits: limits.most,
+    "wait": lambda limits: limits.wait,
+}
 
 
 def document(routes: Sequence[Route], limits: Limits, root: str = "") -> Json:
@@ -111,8 +114,8 @@ def _in_query(route: Route, limits: Limits) -> Iterator[Json]:
     for field in msgspec.structs.fields(route.query) if route.query else ():
         schema = _plain(msgspec.json.schema(field.type))
         about = schema.pop("description", "")
-        if field.encode_name in MOST and schema.get("type") in ("integer", "number"):
-            schema["maximum"] = MOST[field.encode_name](limits)
+        if field.encode_name in PARAMETER_MAXIMUMS and schema.get("type") in ("integer", "number"):
+            schema["maximum"] = PARAMETER_MAXIMUMS[field.encode_name](limits)
         if field.default not in (None, msgspec.NODEFAULT, ""):
             schema["default"] = field.default
         made = {"name": field.encode_name, "in": "query", "required": field.required, "schema": schema}
@@ -163,7 +166,7 @@ def _content(kind: Any, schemas: Mapping[Any, Json]) -> Json:
         return {media: {"schema": _held(media)} for media in _medias(kind)}
     found = [schemas[one] for one in _kinds(kind)]
     made: Json = {"application/json": {"schema": found[0] if len(found) == 1 else {"anyOf": found}}}
-    if wire.Document in _kinds(kind):
+    if http_schemas.Document in _kinds(kind):
         made.update({entry.media: {"schema": {}} for entry in registry.FORMATS.values() if _apart(entry)})
     return made
 
@@ -187,7 +190,7 @@ def _medias(named: str) -> list[str]:
 # The way to it
 
 
-async def openapi(visit: Visit) -> Response:
+async def openapi(visit: RequestContext) -> Response:
     """The document of this server. It tells what can be asked and nothing of what is there, so anybody may have it."""
     server = visit.server
     return answer(document(server.routes, server.limits, visit.request.scope.get("root_path", "")))

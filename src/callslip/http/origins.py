@@ -8,7 +8,7 @@ from functools import lru_cache
 from ipaddress import ip_address
 from typing import NamedTuple
 
-from callslip.errors import Refused
+from callslip.errors import InvalidInputError
 
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
 EVERYWHERE = ("", "0.0.0.0", "::", "[::]")
@@ -83,7 +83,7 @@ def _named_host(name: str) -> str:
     bare = f"[{name}]" if ":" in name and not name.startswith("[") and _is_address(name) else name
     found = _HOST.fullmatch(bare.lower())
     if found is None or found.group(2):
-        raise Refused("host", f"{name!r} is not a host name; write it without scheme and port")
+        raise InvalidInputError("host", f"{name!r} is not a host name; write it without scheme and port")
     return _canonical(found.group(1))
 
 
@@ -94,7 +94,9 @@ class Origins:
         given = list(named)
         self.any = ANY in given
         if self.any and cookies:
-            raise Refused("origin", "'*' would let every page act with a visitor's cookie; name origins, or go without")
+            raise InvalidInputError(
+                "origin", "'*' would let every page act with a visitor's cookie; name origins, or go without"
+            )
         self._named = {_named_origin(name) for name in given if name != ANY}
 
     def __contains__(self, origin: Origin) -> bool:
@@ -107,5 +109,5 @@ class Origins:
 def _named_origin(name: str) -> Origin:
     origin = read_origin(name)
     if origin is None:
-        raise Refused("origin", f"{name!r} is not an origin; write it as https://example.org or scheme://id")
+        raise InvalidInputError("origin", f"{name!r} is not an origin; write it as https://example.org or scheme://id")
     return origin

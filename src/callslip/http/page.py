@@ -10,9 +10,9 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import Response
 
-from callslip import codec
-from callslip.errors import NotFound
-from callslip.http.visit import Endpoint, Route, Visit
+from callslip.errors import NotFoundError
+from callslip.http.request import Endpoint, RequestContext, Route
+from callslip.model import codec
 
 KINDS = {
     ".js": "text/javascript; charset=utf-8",
@@ -45,7 +45,7 @@ def _names() -> frozenset[str]:
 def _file(name: str, root: str) -> tuple[bytes, str]:
     """A file and its ETag. The page names its parts by the prefix that it was mounted under."""
     if name not in _names():
-        raise NotFound(f"no file {name!r}")
+        raise NotFoundError(f"no file {name!r}")
     data = files("callslip.web").joinpath(name).read_bytes()
     if name == "index.html":
         data = data.replace(b"{root}", escape(quote(root, safe=PLAIN)).encode())
@@ -56,7 +56,7 @@ def _root(request: Request) -> str:
     return request.scope.get("root_path", "").rstrip("/")
 
 
-def _give(visit: Visit, name: str) -> Response:
+def _give(visit: RequestContext, name: str) -> Response:
     """A file, or the word that the browser has it. It asks each time, as names stay when files change."""
     data, etag = _file(name, _root(visit.request) if name == "index.html" else "")
     headers = {"etag": etag, "cache-control": "no-cache"}
@@ -66,18 +66,18 @@ def _give(visit: Visit, name: str) -> Response:
 
 
 def _given(name: str) -> Endpoint:
-    async def give(visit: Visit) -> Response:
+    async def give(visit: RequestContext) -> Response:
         return _give(visit, name)
 
     return give
 
 
-async def part(visit: Visit) -> Response:
+async def part(visit: RequestContext) -> Response:
     """A part of the page, by its name."""
     return _give(visit, visit.request.path_params["file"])
 
 
-async def vendored(visit: Visit) -> Response:
+async def vendored(visit: RequestContext) -> Response:
     """A part of the page that others wrote, by its name."""
     return _give(visit, f"vendor/{visit.request.path_params['module']}")
 

@@ -15,17 +15,17 @@ from urllib.parse import quote, unquote
 import msgspec
 from starlette.responses import Response
 
-from callslip import reading
-from callslip.errors import Gone, NotFound, Refused
-from callslip.http import live, sse
-from callslip.http.gate import Forbidden
-from callslip.http.lines import woken
+from callslip.errors import CursorExpiredError, InvalidInputError, NotFoundError
+from callslip.http import sse, streams
+from callslip.http.access import Forbidden
+from callslip.http.broadcast import woken
+from callslip.http.lists import TOPICS, LiveList
+from callslip.http.request import RequestContext, Route
 from callslip.http.sessions import limit_of
-from callslip.http.topics import TOPICS, Topic
-from callslip.http.visit import Route, Visit
-from callslip.rows import SessionRow
+from callslip.ledger import queries
+from callslip.model.records import SessionRecord
 
-MOST = 20
+MAX_SUBSCRIPTIONS = 20
 
 
 class PageQuery(msgspec.Struct, kw_only=True):
@@ -37,7 +37,7 @@ class PageQuery(msgspec.Struct, kw_only=True):
     limit: int | None = None
 
 
-async def stream(visit: Visit) -> Response:
+async def stream(visit: RequestContext) -> Response:
     """Sessions and topics as they go on, on one connection."""
     await visit.admit()
     query = visit.query(PageQuery)
@@ -52,11 +52,11 @@ async def stream(visit: Visit) -> Response:
 def _check(query: PageQuery) -> None:
     unknown = sorted(set(query.topic) - set(TOPICS))
     if unknown:
-        raise Refused("topic", f"{unknown[0]!r} is none; there are {', '.join(TOPICS)}")
+        raise InvalidInputError("topic", f"{unknown[0]!r} is none; there are {', '.join(TOPICS)}")
     if not query.session and not query.topic:
-        raise Refused("session", "name a session or a topic to follow")
-    if len(query.session) > MOST:
-        raise Refused("session", "are too many for one connection", MOST)
+        raise InvalidInputError("session", "name a session or a topic to follow")
+    if len(query.session) > MAX_SUBSCRIPTIONS:
+        raise InvalidInputError("session", "are too many for one connection", MAX_SUBSCRIPTIONS)
 
 
 Place = tuple[int, int]
@@ -69,7 +69,7 @@ def _cursors(said: str) -> dict[str, Place]:
     for place in said.split():
         name, *numbers = place.rsplit(":", 2)
         if len(numbers) != 2 or not all(n.isascii() and n.isdigit() and len(n) < 19 for n in numbers):
-            raise Refused("after", "is no cursor of this stream")
+            raise InvalidInputError("after", "is no cursor of this stream")
         cursors[unquote(name)] = (int(numbers[0]), int(numbers[1]))
     return cursors
 
@@ -77,7 +77,7 @@ def _cursors(said: str) -> dict[str, Place]:
 class _Session:
     """One session, and how far this page has it."""
 
-    def __init__(self, row: SessionRow, seq: int | None, limit: int) -> None:
+    def __init__(self, row: SessionRecord, seq: int | None, limit: int) -> None:
         self.name = row.name
         self.seq = seq or 0
         self._new = seq is None
@@ -85,23 +85,23 @@ class _Session:
         self._said = f"{quote(row.name, safe='')}:{row.id}"
 
     @classmethod
-    async def of(cls, visit: Visit, name: str, place: Place | None, limit: int) -> _Session:
+    async def of(cls, visit: RequestContext, name: str, place: Place | None, limit: int) -> _Session:
         row = await visit.session(name)
         number, seq = place or (row.id, None)
-        if seq is not None and (seq < row.low or number != row.id):
-            raise Gone(seq, row.low)
-        if seq is not None and seq > row.head:
-            raise Refused("after", f"{seq} is not a seq of session {name!r}, which goes to {row.head}")
+        if seq is not None and (seq < row.pruned_seq or number != row.id):
+            raise CursorExpiredError(seq, row.pruned_seq)
+        if seq is not None and seq > row.last_seq:
+            raise InvalidInputError("after", f"{seq} is not a seq of session {name!r}, which goes to {row.last_seq}")
         return cls(row, seq, limit)
 
     def cursor(self) -> str:
         return f"{self._said}:{self.seq}"
 
-    async def open(self, visit: Visit, numbered: live.Numbered, write: sse.Write) -> None:
+    async def open(self, visit: RequestContext, numbered: streams.SessionStream, write: sse.Write) -> None:
         """What the page needs to go on with the line."""
         self.numbered, self.line = numbered, numbered.line
         if self._new or await numbered.is_far(self.seq):
-            snapshot = await reading.snapshot(visit.ledger.store, self.name, limit=self._limit)
+            snapshot = await queries.snapshot(visit.ledger.store, self.name, limit=self._limit)
             await write(sse.frame(sse.encode(snapshot), event="snapshot"))
             self.seq = snapshot.seq
         async for reached, piece in numbered.caught_up(self.seq):
@@ -117,7 +117,7 @@ class _Session:
 class _Topic:
     """One topic, and how far this page has it."""
 
-    def __init__(self, visit: Visit, topic: Topic) -> None:
+    def __init__(self, visit: RequestContext, topic: LiveList) -> None:
         self._visit = visit
         self._topic = topic
         self._number = topic.line.next
@@ -140,13 +140,13 @@ class _Topic:
         """Also of a session that was deleted just now, if its name was theirs to know."""
         row = await self._visit.ledger.store.session(session)
         try:
-            await self._visit.admit(row or SessionRow(name=session), "read")
-        except (NotFound, Forbidden):
+            await self._visit.admit(row or SessionRecord(name=session), "read")
+        except (NotFoundError, Forbidden):
             return False
         return True
 
 
-async def _write(visit: Visit, sessions: list[_Session], topics: list[str], write: sse.Write) -> None:
+async def _write(visit: RequestContext, sessions: list[_Session], topics: list[str], write: sse.Write) -> None:
     hub = visit.server.hub
     with hub.reader():
         async with AsyncExitStack() as stack:

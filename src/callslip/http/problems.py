@@ -9,8 +9,8 @@ import msgspec
 from starlette.responses import Response
 
 from callslip import errors
-from callslip.http.gate import Forbidden, Unknown
-from callslip.http.wire import shown
+from callslip.http.access import Forbidden, Unauthenticated
+from callslip.http.schemas import to_view
 
 
 class TooLarge(errors.CallslipError):
@@ -42,21 +42,21 @@ class Problem(msgspec.Struct, omit_defaults=True):
 
 # The first that fits counts, so the special ones stand before the general.
 STATUS: tuple[tuple[type[BaseException], int, str], ...] = (
-    (Unknown, 401, "unknown"),
+    (Unauthenticated, 401, "unknown"),
     (Forbidden, 403, "forbidden"),
     (TooLarge, 413, "too-large"),
     (Unsupported, 415, "unsupported"),
     (TooMany, 503, "busy"),
-    (errors.QueueFull, 429, "queue_full"),
-    (errors.StaleFence, 412, "stale-fence"),
-    (errors.Ambiguous, 409, "ambiguous"),
-    (errors.Conflict, 409, "conflict"),
-    (errors.Illegal, 409, "illegal"),
-    (errors.NotFound, 404, "not-found"),
-    (errors.Gone, 410, "gone"),
-    (errors.Refused, 400, "refused"),
-    (errors.ReadOnly, 503, "read-only"),
-    (errors.StoreFull, 507, "full"),
+    (errors.QueueFullError, 429, "queue_full"),
+    (errors.StaleClaimError, 412, "stale-fence"),
+    (errors.AmbiguousIdError, 409, "ambiguous"),
+    (errors.ConflictError, 409, "conflict"),
+    (errors.InvalidTransitionError, 409, "illegal"),
+    (errors.NotFoundError, 404, "not-found"),
+    (errors.CursorExpiredError, 410, "gone"),
+    (errors.InvalidInputError, 400, "refused"),
+    (errors.ReadOnlyStoreError, 503, "read-only"),
+    (errors.DiskFullError, 507, "full"),
     (errors.StoreError, 503, "store"),
 )
 TITLES = {
@@ -82,16 +82,16 @@ def problem(error: BaseException) -> Problem:
     status, kind = next(((status, kind) for cls, status, kind in STATUS if isinstance(error, cls)), (500, "defect"))
     detail = str(error) if status != 500 else ""
     made = Problem(type=f"urn:callslip:{kind}", title=TITLES[status], status=status, detail=detail)
-    if isinstance(error, errors.Refused):
+    if isinstance(error, errors.InvalidInputError):
         made.field, made.limit = error.field, error.limit
-    elif isinstance(error, errors.QueueFull):
+    elif isinstance(error, errors.QueueFullError):
         made.limit = error.limit
-    elif isinstance(error, errors.NoCommand):
+    elif isinstance(error, errors.CommandNotFoundError):
         made.correlation_id, made.final = error.correlation_id, True
-    elif isinstance(error, errors.Gone):
+    elif isinstance(error, errors.CursorExpiredError):
         made.low = error.low
-    elif isinstance(error, errors.Conflict):
-        made.current = shown(error.winner)
+    elif isinstance(error, errors.ConflictError):
+        made.current = to_view(error.winner)
     return made
 
 
@@ -102,7 +102,7 @@ def response(error: BaseException) -> Response:
     return Response(msgspec.json.encode(made), made.status, headers, "application/problem+json")
 
 
-def told(status: int, kind: str, detail: str, headers: Mapping[str, str] | None = None) -> Response:
+def problem_response(status: int, kind: str, detail: str, headers: Mapping[str, str] | None = None) -> Response:
     """A problem that no exception stands for."""
     made = Problem(type=f"urn:callslip:{kind}", title=TITLES[status], status=status, detail=detail)
     return Response(msgspec.json.encode(made), status, headers, "application/problem+json")

@@ -13,21 +13,21 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
-from callslip import decide
-from callslip import events as ev
-from callslip.decide import How
-from callslip.errors import Conflict, NotFound, Refused
-from callslip.events import Draft, Event
-from callslip.http.answering import Answering, Chat
+from callslip.api.ledger import Ledger
+from callslip.errors import ConflictError, InvalidInputError, NotFoundError
+from callslip.http.access import Forbidden
 from callslip.http.calls import NoQuery
-from callslip.http.gate import Forbidden
-from callslip.http.visit import Route, Visit, answer
-from callslip.ledger import Ledger
-from callslip.rows import SessionRow
-from callslip.store.unit import Unit
+from callslip.http.request import RequestContext, Route, answer
+from callslip.http.turn_runner import Chat, TurnRunner
+from callslip.ledger import write
+from callslip.ledger.write import WriteContext
+from callslip.model import events as ev
+from callslip.model.events import Draft, Event
+from callslip.model.records import SessionRecord
+from callslip.store.unit_of_work import UnitOfWork
 
 SOURCE = "prompt"
-LONGEST = 100_000
+MAX_PROMPT_CHARS = 100_000
 NOBODY = (
     "nobody answers prompts on this server: it records and shows what agents do, and yours is prompted where it runs"
 )
@@ -50,18 +50,18 @@ class Prompts:
             assert answers is not None
             return answers(ledger, chat.session.name, chat.prompt)
 
-        self.answering = Answering(ledger, answered) if answers is not None else None
+        self.answering = TurnRunner(ledger, answered) if answers is not None else None
 
-    def present(self) -> Answering:
+    def present(self) -> TurnRunner:
         if self.answering is None:
-            raise NotFound(NOBODY)
+            raise NotFoundError(NOBODY)
         return self.answering
 
 
 class Prompt(msgspec.Struct, forbid_unknown_fields=True):
     """What a person says."""
 
-    text: Annotated[str, Meta(min_length=1, max_length=LONGEST)]
+    text: Annotated[str, Meta(min_length=1, max_length=MAX_PROMPT_CHARS)]
 
 
 class Taken(msgspec.Struct):
@@ -83,7 +83,7 @@ class Stopped(msgspec.Struct):
     stopped: bool
 
 
-async def answers(visit: Visit) -> Response:
+async def answers(visit: RequestContext) -> Response:
     """Whether a prompt box makes sense here."""
     row = await visit.session(visit.request.path_params["session"])
     visit.query(NoQuery)
@@ -91,23 +91,23 @@ async def answers(visit: Visit) -> Response:
     return answer(Answered(not why, why))
 
 
-async def _forbidden(visit: Visit, row: SessionRow) -> str:
+async def _forbidden(visit: RequestContext, row: SessionRecord) -> str:
     """Why whoever may read this may not say anything here, "" if they may."""
     try:
         await visit.admit(row, "write")
-    except (Forbidden, NotFound):
+    except (Forbidden, NotFoundError):
         return READER
     return ""
 
 
-async def prompt(visit: Visit) -> Response:
+async def prompt(visit: RequestContext) -> Response:
     """Begin a turn with what was said, and let it be answered."""
     row = await visit.session(visit.request.path_params["session"])
     who = await visit.admit(row)
     visit.query(NoQuery)
     text = (await visit.body(Prompt)).text
     if not text.strip():
-        raise Refused("text", "says nothing")
+        raise InvalidInputError("text", "says nothing")
     answering = visit.server.prompts.present()
     started = await _begin(visit.ledger, row.name, text)
     chat = Chat(visit.ledger.session(row.name), started.turn, text, {}, [], {}, who.given or who.name)
@@ -118,40 +118,40 @@ async def prompt(visit: Visit) -> Response:
 async def _begin(ledger: Ledger, session: str, text: str) -> ev.TurnStarted:
     """A new turn, if none is open. That is looked at where it is written, so that nobody can come between."""
 
-    def begin(unit: Unit, drafts: list[Draft], how: How) -> list[Event]:
+    def begin(unit: UnitOfWork, drafts: list[Draft], how: WriteContext) -> list[Event]:
         if _open_turn(unit, session):
-            raise Conflict(BUSY)
-        return decide.write(unit, session, drafts, how)
+            raise ConflictError(BUSY)
+        return write.write_events(unit, session, drafts, how)
 
     owner = ledger.owner  # It is answered in this process: if that dies, the turn ends.
     given = [ev.TurnStarted(), ev.MessageUser(text=text)]
-    made = await ledger.decided(given, begin, source=SOURCE, owner=owner, strict=False)
+    made = await ledger.transact_drafts(given, begin, source=SOURCE, owner=owner, strict=False)
     return next(event for event in made if isinstance(event, ev.TurnStarted))
 
 
-def _open_turn(unit: Unit, session: str) -> str:
+def _open_turn(unit: UnitOfWork, session: str) -> str:
     """The turn that is under way, "" for none. A session that was deleted meanwhile is not begun anew."""
     row = unit.session(session)
     if row is None:
-        raise NotFound(f"no session {session!r}")
+        raise NotFoundError(f"no session {session!r}")
     return row.turn
 
 
-async def stop(visit: Visit) -> Response:
+async def stop(visit: RequestContext) -> Response:
     """End the turn that is under way. Nothing to stop is no error."""
     row = await visit.session(visit.request.path_params["session"])
     who = await visit.admit(row)
     visit.query(NoQuery)
     visit.server.prompts.present()
 
-    def end(unit: Unit, drafts: list[Draft], how: How) -> bool:
+    def end(unit: UnitOfWork, drafts: list[Draft], how: WriteContext) -> bool:
         under_way = bool(_open_turn(unit, row.name))
         if under_way:
-            decide.write(unit, row.name, drafts, how)
+            write.write_events(unit, row.name, drafts, how)
         return under_way
 
     ending = ev.TurnEnded(reason="cancelled", detail=f"stopped by {who.name}")
-    return answer(Stopped(await visit.ledger.decided([ending], end, source=SOURCE, strict=False)))
+    return answer(Stopped(await visit.ledger.transact_drafts([ending], end, source=SOURCE, strict=False)))
 
 
 ROUTES = (

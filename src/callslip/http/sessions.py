@@ -12,13 +12,14 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
-from callslip import codec, reading
-from callslip.entries import Snapshot
-from callslip.errors import Gone, Refused
+from callslip.errors import CursorExpiredError, InvalidInputError
 from callslip.formats import registry
-from callslip.http import live, sse, wire
-from callslip.http.visit import Route, Server, Visit, answer
-from callslip.rows import SessionRow
+from callslip.http import schemas, sse, streams
+from callslip.http.request import RequestContext, Route, Server, answer
+from callslip.ledger import queries
+from callslip.model import codec
+from callslip.model.entries import Snapshot
+from callslip.model.records import SessionRecord
 from callslip.store.protocol import read_cursor
 
 NATIVE = ("entries", "events")
@@ -38,33 +39,33 @@ class ListQuery(msgspec.Struct, kw_only=True):
     prefix: Annotated[str, Meta(description="How the names begin.")] = ""
 
 
-async def sessions(visit: Visit) -> Response:
+async def sessions(visit: RequestContext) -> Response:
     """Sessions, the last written first: those that whoever asks may read."""
     await visit.admit()
     query = visit.query(ListQuery)
     limit = limit_of(visit, query.limit)
-    found: list[wire.SessionOut] = []
+    found: list[schemas.SessionView] = []
     cursor = query.cursor
     while True:
         page = await visit.ledger.sessions(limit=limit - len(found), cursor=cursor, prefix=query.prefix)
-        found += [wire.session_out(row) for row in page.items if await visit.may_see(row.name)]
+        found += [schemas.session_view(row) for row in page.items if await visit.may_see(row.name)]
         cursor = page.cursor
         if not cursor or len(found) >= limit:
-            return answer(wire.Sessions(sessions=found, cursor=cursor))
+            return answer(schemas.Sessions(sessions=found, cursor=cursor))
 
 
-def limit_of(visit: Visit, given: int | None) -> int:
+def limit_of(visit: RequestContext, given: int | None) -> int:
     """How many items to give."""
     limits = visit.server.limits
     if given is not None and not 1 <= given <= limits.most:
-        raise Refused("limit", f"must be from 1 to {limits.most}", limits.most)
+        raise InvalidInputError("limit", f"must be from 1 to {limits.most}", limits.most)
     return limits.page if given is None else given
 
 
-def waited(visit: Visit, wait: float) -> float:
+def waited(visit: RequestContext, wait: float) -> float:
     """For how long a request may wait."""
     if not 0 <= wait <= visit.server.limits.wait:
-        raise Refused("wait", f"must be from 0 to {visit.server.limits.wait:g} seconds")
+        raise InvalidInputError("wait", f"must be from 0 to {visit.server.limits.wait:g} seconds")
     return wait
 
 
@@ -81,7 +82,7 @@ class ReadQuery(msgspec.Struct, kw_only=True):
     wait: Annotated[float, Meta(ge=0, description="Seconds to wait for news, if the ETag is still right.")] = 0.0
 
 
-async def session(visit: Visit) -> Response:
+async def session(visit: RequestContext) -> Response:
     """A session in a format. With an ETag that is still right it is not sent again, after `wait` seconds at most."""
     row = await visit.session(visit.request.path_params["session"])
     query = visit.query(ReadQuery)
@@ -101,18 +102,18 @@ async def session(visit: Visit) -> Response:
     return answer(await _read(visit, row, query), headers=headers)
 
 
-def _check(visit: Visit, row: SessionRow, query: ReadQuery) -> None:
+def _check(visit: RequestContext, row: SessionRecord, query: ReadQuery) -> None:
     paged = bool(query.limit or query.cursor)
     if query.format not in NATIVE and query.format not in registry.writable():
-        raise Refused("format", f"{query.format!r} cannot be written; these can: {', '.join(_written())}")
+        raise InvalidInputError("format", f"{query.format!r} cannot be written; these can: {', '.join(_written())}")
     if paged and query.format not in NATIVE and not registry.find(query.format).paged:
-        raise Refused("limit", f"{query.format} has no pages: it is whole or nothing")
+        raise InvalidInputError("limit", f"{query.format} has no pages: it is whole or nothing")
     if query.at is not None and (paged or query.wait):
-        raise Refused("at", "goes with no page and no wait")
-    if query.at is not None and not 0 <= query.at <= row.head:
-        raise Refused("at", f"{query.at} is not a seq of this session, which goes to {row.head}")
-    if query.at is not None and query.at < row.low:
-        raise Gone(query.at, row.low)
+        raise InvalidInputError("at", "goes with no page and no wait")
+    if query.at is not None and not 0 <= query.at <= row.last_seq:
+        raise InvalidInputError("at", f"{query.at} is not a seq of this session, which goes to {row.last_seq}")
+    if query.at is not None and query.at < row.pruned_seq:
+        raise CursorExpiredError(query.at, row.pruned_seq)
     waited(visit, query.wait)
     limit_of(visit, query.limit)
 
@@ -121,28 +122,28 @@ def _written() -> list[str]:
     return sorted({*NATIVE, *registry.writable()})
 
 
-def _etag(row: SessionRow, query: ReadQuery) -> str:
+def _etag(row: SessionRecord, query: ReadQuery) -> str:
     """Changes with everything that may change the answer: a session that came again by its name has another number."""
     shown = codec.digest(codec.encode([query.format, query.at, query.limit, query.cursor]))
-    return f'"{row.id}.{row.head}.{row.low}.{shown[:8]}"'
+    return f'"{row.id}.{row.last_seq}.{row.pruned_seq}.{shown[:8]}"'
 
 
-async def _news(visit: Visit, row: SessionRow, query: ReadQuery) -> bool:
+async def _news(visit: RequestContext, row: SessionRecord, query: ReadQuery) -> bool:
     """Whether anything happens in a session within the time that the reader waits."""
     if not query.wait:
         return False
     try:
-        async with asyncio.timeout(query.wait), aclosing(visit.ledger.follow(row.name, row.head)) as news:
+        async with asyncio.timeout(query.wait), aclosing(visit.ledger.follow(row.name, row.last_seq)) as news:
             async for _ in news:
                 return True
     except TimeoutError:
         pass
-    except Gone:  # It was deleted: whoever asks for it again is told.
+    except CursorExpiredError:  # It was deleted: whoever asks for it again is told.
         return True
     return False
 
 
-async def _read(visit: Visit, row: SessionRow, query: ReadQuery) -> wire.Document:
+async def _read(visit: RequestContext, row: SessionRecord, query: ReadQuery) -> schemas.Document:
     if query.format == "events":
         return await _events(visit, row, query)
     if query.format == "entries":
@@ -150,14 +151,14 @@ async def _read(visit: Visit, row: SessionRow, query: ReadQuery) -> wire.Documen
     return await _messages(visit, row, query)
 
 
-async def _events(visit: Visit, row: SessionRow, query: ReadQuery) -> wire.Document:
+async def _events(visit: RequestContext, row: SessionRecord, query: ReadQuery) -> schemas.Document:
     """The log, oldest first; the cursor is the seq to go on after."""
-    (after,) = read_cursor(f"[{query.cursor}]", int) if query.cursor else (row.low,)
-    if after < row.low:
-        raise Gone(after, row.low)
-    last = row.head if query.at is None else query.at
+    (after,) = read_cursor(f"[{query.cursor}]", int) if query.cursor else (row.pruned_seq,)
+    if after < row.pruned_seq:
+        raise CursorExpiredError(after, row.pruned_seq)
+    last = row.last_seq if query.at is None else query.at
     if after > last:
-        raise Refused("cursor", f"{after} is not a seq of this session, which goes to {last}")
+        raise InvalidInputError("cursor", f"{after} is not a seq of this session, which goes to {last}")
     limit = limit_of(visit, query.limit) if query.limit or query.cursor else last - after
     rows: list[tuple[int, bytes]] = []
     while after < last and len(rows) < limit:
@@ -168,44 +169,44 @@ async def _events(visit: Visit, row: SessionRow, query: ReadQuery) -> wire.Docum
         rows += page
         after = rows[-1][0]
     told = [msgspec.Raw(body) for _, body in rows]
-    return wire.Document(session=row.name, seq=last, events=told, cursor=str(after) if after < last else "")
+    return schemas.Document(session=row.name, seq=last, events=told, cursor=str(after) if after < last else "")
 
 
-async def _entries(visit: Visit, row: SessionRow, query: ReadQuery) -> wire.Document:
+async def _entries(visit: RequestContext, row: SessionRecord, query: ReadQuery) -> schemas.Document:
     """Entries, oldest first; pages go from the newest back."""
     if query.at is not None:
         return _whole(await visit.ledger.state_at(row.name, query.at))
-    (before,) = read_cursor(f"[{query.cursor}]", int) if query.cursor else (reading.ALL,)
+    (before,) = read_cursor(f"[{query.cursor}]", int) if query.cursor else (queries.ALL,)
     paged = bool(query.limit or query.cursor)
-    limit = limit_of(visit, query.limit) + 1 if paged else reading.ALL
+    limit = limit_of(visit, query.limit) + 1 if paged else queries.ALL
     found = await visit.ledger.snapshot(row.name, limit=limit, before=before)
     more = paged and len(found.entries) == limit
     kept = found.entries[1:] if more else found.entries
     return _told(found, kept, str(kept[0].id) if more else "")
 
 
-def _whole(state: Any) -> wire.Document:
+def _whole(state: Any) -> schemas.Document:
     found: Snapshot = state.snapshot()
     return _told(found, found.entries, "")
 
 
-def _told(found: Snapshot, entries: list[Any], cursor: str) -> wire.Document:
-    return wire.Document(session=found.session, seq=found.seq, info=found.info, entries=entries, cursor=cursor)
+def _told(found: Snapshot, entries: list[Any], cursor: str) -> schemas.Document:
+    return schemas.Document(session=found.session, seq=found.seq, info=found.info, entries=entries, cursor=cursor)
 
 
-async def _messages(visit: Visit, row: SessionRow, query: ReadQuery) -> wire.Document:
+async def _messages(visit: RequestContext, row: SessionRecord, query: ReadQuery) -> schemas.Document:
     entry, encode = registry.find(query.format), registry.encoder(query.format)
     if query.limit or query.cursor:
         limit, ledger = limit_of(visit, query.limit), visit.ledger
-        page = await reading.messages(
+        page = await queries.messages(
             ledger.store, row.name, encode, limit=limit, cursor=query.cursor, newest_first=entry.newest_first
         )
-        return wire.Document(session=row.name, seq=page.seq, messages=page.messages, cursor=page.cursor)
+        return schemas.Document(session=row.name, seq=page.seq, messages=page.messages, cursor=page.cursor)
     seq, source = await _source(visit, row, query)
-    return wire.Document(session=row.name, seq=seq, messages=encode(source), cursor="")
+    return schemas.Document(session=row.name, seq=seq, messages=encode(source), cursor="")
 
 
-async def _source(visit: Visit, row: SessionRow, query: ReadQuery) -> tuple[int, Any]:
+async def _source(visit: RequestContext, row: SessionRecord, query: ReadQuery) -> tuple[int, Any]:
     """A session whole, now or at an event."""
     if query.at is None:
         found = await visit.ledger.snapshot(row.name)
@@ -214,7 +215,7 @@ async def _source(visit: Visit, row: SessionRow, query: ReadQuery) -> tuple[int,
     return state.seq, state.snapshot()
 
 
-async def _document(visit: Visit, row: SessionRow, query: ReadQuery) -> bytes:
+async def _document(visit: RequestContext, row: SessionRecord, query: ReadQuery) -> bytes:
     return registry.document(query.format)((await _source(visit, row, query))[1])
 
 
@@ -231,7 +232,7 @@ class StreamQuery(msgspec.Struct, kw_only=True):
     follow: Annotated[bool, Meta(description="Whether to go on when all that is there has been sent.")] = True
 
 
-async def stream(visit: Visit) -> Response:
+async def stream(visit: RequestContext) -> Response:
     """A session as it goes on, as server-sent events."""
     row = await visit.session(visit.request.path_params["session"])
     query = visit.query(StreamQuery)
@@ -239,51 +240,51 @@ async def stream(visit: Visit) -> Response:
         return _by_seq(visit, row, query)
     streaming = registry.streaming(query.format)
     if query.after is not None or query.limit is not None:
-        raise Refused("after", f"{query.format} is replayed from the start of its turn; it has no cursor")
+        raise InvalidInputError("after", f"{query.format} is replayed from the start of its turn; it has no cursor")
     turn = query.turn or row.turn  # The line of those who named none may still be with the turn before.
     work = partial(write_turn, visit.server, row.name, query.format, turn, query.follow)
     return visit.stream(work, streaming.headers, row.name)
 
 
-def _by_seq(visit: Visit, row: SessionRow, query: StreamQuery) -> Response:
+def _by_seq(visit: RequestContext, row: SessionRecord, query: StreamQuery) -> Response:
     if query.turn:
-        raise Refused("turn", f"{query.format} has all turns")
+        raise InvalidInputError("turn", f"{query.format} has all turns")
     after = cursor_of(visit, query.after)
-    if after is not None and not 0 <= after <= row.head:
-        raise Refused("after", f"{after} is not a seq of this session, which goes to {row.head}")
-    if after is not None and after < row.low:
-        raise Gone(after, row.low)
-    limit = reading.ALL if query.limit is None else limit_of(visit, query.limit)
+    if after is not None and not 0 <= after <= row.last_seq:
+        raise InvalidInputError("after", f"{after} is not a seq of this session, which goes to {row.last_seq}")
+    if after is not None and after < row.pruned_seq:
+        raise CursorExpiredError(after, row.pruned_seq)
+    limit = queries.ALL if query.limit is None else limit_of(visit, query.limit)
     work = partial(_write_by_seq, visit.server, row, query.format, after, limit, query.follow)
     return visit.stream(work, sse.HEADERS, row.name)
 
 
-def cursor_of(visit: Visit, given: int | None) -> int | None:
+def cursor_of(visit: RequestContext, given: int | None) -> int | None:
     """Where a reader was: what it says in the query, or what its browser remembers of the last connection."""
     said = visit.request.headers.get("last-event-id", "")
     if not said:
         return given
     if not (said.isascii() and said.isdigit() and len(said) < 19):
-        raise Refused("last-event-id", "is no seq")
+        raise InvalidInputError("last-event-id", "is no seq")
     return max(int(said), given or 0)
 
 
 async def _write_by_seq(
-    server: Server, row: SessionRow, format: str, after: int | None, limit: int, follow: bool, write: sse.Write
+    server: Server, row: SessionRecord, format: str, after: int | None, limit: int, follow: bool, write: sse.Write
 ) -> None:
     with server.hub.reader():
         await write(sse.retry(server.limits.retry))
         async with server.hub.by_seq(row.name, format) as numbered:
             if format == "entries" and (after is None or await numbered.is_far(after)):
                 snapshot = await server.ledger.snapshot(row.name, limit=limit)
-                await write(live.snapshot_frame(snapshot))
+                await write(streams.snapshot_frame(snapshot))
                 after = snapshot.seq
-            after = row.low if after is None else after
-            async for reached, piece in numbered.caught_up(after, 0 if follow else row.head):
+            after = row.pruned_seq if after is None else after
+            async for reached, piece in numbered.caught_up(after, 0 if follow else row.last_seq):
                 await write(piece)
                 after = reached
             if follow:
-                await live.follow(numbered.line, after + 1, write)
+                await streams.follow(numbered.line, after + 1, write)
 
 
 async def write_turn(server: Server, session: str, format: str, turn: str, follow: bool, write: sse.Write) -> None:
@@ -293,7 +294,7 @@ async def write_turn(server: Server, session: str, format: str, turn: str, follo
             number = source.line.next
             await write(source.replay())
             if follow:
-                await live.follow(source.line, number, write, source.streaming.alive)
+                await streams.follow(source.line, number, write, source.streaming.alive)
             else:
                 await write(source.streaming.done)
 
@@ -305,7 +306,7 @@ ROUTES = (
         endpoint=sessions,
         about="Sessions, the last written first.",
         query=ListQuery,
-        answers={200: wire.Sessions},
+        answers={200: schemas.Sessions},
         problems=(400, 401, 403),
     ),
     Route(
@@ -315,7 +316,7 @@ ROUTES = (
         about="A session in a format, whole, by pages, or as it stood after an event.",
         query=ReadQuery,
         headers={"if-none-match": "The ETag of what you have: 304 if it is still right, after `wait` seconds."},
-        answers={200: (wire.Document, wire.Spans), 304: None},
+        answers={200: (schemas.Document, schemas.Spans), 304: None},
         problems=(400, 401, 403, 404, 410),
     ),
     Route(

@@ -21,7 +21,7 @@ HEADERS = {
     "x-accel-buffering": "no",
 }
 HEARTBEAT = b":\n\n"
-PIECE = 256 * 2**10
+CHUNK_BYTES = 256 * 2**10
 
 encode = msgspec.json.encode
 
@@ -85,9 +85,11 @@ class Stream(Response):
             if not begun:
                 begun = True
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            for start in range(0, len(data), PIECE):
+            for start in range(0, len(data), CHUNK_BYTES):
                 async with asyncio.timeout(self._stall):
-                    await send({"type": "http.response.body", "body": data[start : start + PIECE], "more_body": True})
+                    await send(
+                        {"type": "http.response.body", "body": data[start : start + CHUNK_BYTES], "more_body": True}
+                    )
 
         watching = asyncio.ensure_future(watch())
         try:

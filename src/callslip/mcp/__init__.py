@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from callslip.http.visit import Server
-    from callslip.ledger import Ledger
-    from callslip.mcp.streamable import Streamable
+    from callslip.api.ledger import Ledger
+    from callslip.http.request import Server
+    from callslip.mcp.http_transport import Streamable
     from callslip.mcp.tasks import Tasks
 
 __all__ = ["MISSING", "Tasks", "http_app", "serve_stdio"]
@@ -21,13 +21,13 @@ MISSING = 'MCP needs the package `mcp`: pip install "callslip[mcp]", in a clone 
 
 def http_app(server: Server) -> Streamable:
     """The app for `/mcp` of an HTTP server, behind the same gate. It starts with its first request."""
-    from callslip.mcp.asking import Desk
-    from callslip.mcp.streamable import Streamable
+    from callslip.mcp.context import ServerContext
+    from callslip.mcp.http_transport import Streamable
 
     def make() -> Any:
         from callslip.mcp.server import build
 
-        return build(Desk(server))
+        return build(ServerContext(server))
 
     until = server.ledger.feed.until_closed
     return Streamable(make, server.gate, until, max_request_body_size=server.limits.body)
@@ -41,10 +41,10 @@ async def serve_stdio(ledger: Ledger, session: str = "") -> None:
     from mcp.server.stdio import stdio_server
 
     from callslip import http
-    from callslip.mcp.asking import Alone, Desk
+    from callslip.mcp.context import Alone, ServerContext
     from callslip.mcp.server import build
 
-    desk = Desk(http.server(ledger, Alone()), session)
+    desk = ServerContext(http.server(ledger, Alone()), session)
     made = build(desk)
     try:
         async with stdio_server() as (reading, writing):

@@ -8,22 +8,22 @@ import msgspec
 from mcp_types import CallToolResult
 from msgspec import Meta
 
-from callslip.callview import call_entry
 from callslip.http.calls import STATES, CallsQuery, ended, find, page_of, stopped
-from callslip.http.visit import Visit
-from callslip.lifecycle import ENDS
-from callslip.mcp.answers import Json, plain_json, told
+from callslip.http.request import RequestContext
+from callslip.ledger.call_entry import call_entry
+from callslip.mcp.results import Json, plain_json, tool_result
 from callslip.mcp.task_wire import SOURCE
-from callslip.mcp.tool import Asked, Offered, check_wait, standing
-from callslip.outward import call_out
-from callslip.rows import CallRow
+from callslip.mcp.tool import ToolRequest, ToolSpec, check_wait, standing
+from callslip.model.records import CallRecord
+from callslip.model.views import call_view
+from callslip.rules.lifecycle import TERMINAL_STATES
 
 State = Literal[
     "queued", "awaiting_approval", "running", "completed", "failed", "denied", "cancelled", "expired", "lost"
 ]
 assert set(get_args(State)) == set(STATES)
 
-MOST = 100
+MAX_PAGE = 100
 Call = Annotated[str, Meta(min_length=1, description="Its id (exec_...), or the id that its agent gave it.")]
 Session = Annotated[str, Meta(description="Look in this session only.")]
 
@@ -34,7 +34,7 @@ class ListCalls(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     session: Annotated[str, Meta(description="Calls of this session only.")] = ""
     states: Annotated[list[State], Meta(max_length=9, description="In one of these states only.")] = []
     tool: Annotated[str, Meta(description="Of the tool with this whole name only.")] = ""
-    limit: Annotated[int, Meta(ge=1, le=MOST, description="How many at most.")] = 20
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE, description="How many at most.")] = 20
     cursor: Annotated[str, Meta(description="The `cursor` of the page before.")] = ""
 
 
@@ -60,15 +60,15 @@ class CancelCall(ReadCall):
 # The list
 
 
-async def list_calls(asked: Asked, given: ListCalls) -> CallToolResult:
+async def list_calls(asked: ToolRequest, given: ListCalls) -> CallToolResult:
     await asked.visit.admit(None, "read")
     if given.session:
         await asked.visit.session(given.session, "read")
     rows, cursor = await page(asked.visit, given)
-    return told({"calls": [plain_json(call_out(row)) for row in rows], "cursor": cursor})
+    return tool_result({"calls": [plain_json(call_view(row)) for row in rows], "cursor": cursor})
 
 
-async def page(visit: Visit, given: ListCalls) -> tuple[list[CallRow], str]:
+async def page(visit: RequestContext, given: ListCalls) -> tuple[list[CallRecord], str]:
     """So many calls of sessions that they may read, newest first, however many others lie between."""
     query = CallsQuery(session=given.session, tool=given.tool, cursor=given.cursor)
     return await page_of(visit, query, given.states, given.limit)
@@ -77,31 +77,35 @@ async def page(visit: Visit, given: ListCalls) -> tuple[list[CallRow], str]:
 # One call
 
 
-async def shown(visit: Visit, row: CallRow) -> Json:
+async def shown(visit: RequestContext, row: CallRecord) -> Json:
     """A call with its entry: arguments, progress, output."""
-    return {**plain_json(call_out(row)), "final": row.state in ENDS, "toolCall": await call_entry(visit.ledger, row)}
+    return {
+        **plain_json(call_view(row)),
+        "final": row.state in TERMINAL_STATES,
+        "toolCall": await call_entry(visit.ledger, row),
+    }
 
 
-async def read_call(asked: Asked, given: ReadCall) -> CallToolResult:
+async def read_call(asked: ToolRequest, given: ReadCall) -> CallToolResult:
     row = await find(asked.visit, given.call, given.session, "read")
-    return told(await shown(asked.visit, row))
+    return tool_result(await shown(asked.visit, row))
 
 
-async def wait_for_call(asked: Asked, given: WaitForCall) -> CallToolResult:
+async def wait_for_call(asked: ToolRequest, given: WaitForCall) -> CallToolResult:
     check_wait(asked, given.wait)
     row = await find(asked.visit, given.call, given.session, "read")
-    if row.state not in ENDS and given.wait:
+    if row.state not in TERMINAL_STATES and given.wait:
         ending = ended(asked.visit, row, given.wait)
         row = await asked.waiting(ending, given.wait, lambda: standing(asked.ledger, row))
-    return told(await shown(asked.visit, row))
+    return tool_result(await shown(asked.visit, row))
 
 
-async def cancel_call(asked: Asked, given: CancelCall) -> CallToolResult:
+async def cancel_call(asked: ToolRequest, given: CancelCall) -> CallToolResult:
     """A call that was cancelled already stays so; one that has ended otherwise is a conflict."""
     row = await find(asked.visit, given.call, given.session, "write")
     who = await asked.visit.admit(await asked.visit.session(row.session, "write"), "write")
     row = await stopped(asked.visit, row, f"cancelled by {who.name} over MCP", given.reason, SOURCE)
-    return told({**plain_json(call_out(row)), "final": True})
+    return tool_result({**plain_json(call_view(row)), "final": True})
 
 
 CALL: Json = {
@@ -119,7 +123,7 @@ CALL: Json = {
 }
 
 TOOLS = (
-    Offered(
+    ToolSpec(
         name="list_calls",
         title="List tool calls",
         about=(
@@ -136,7 +140,7 @@ TOOLS = (
             "required": ["calls", "cursor"],
         },
     ),
-    Offered(
+    ToolSpec(
         name="read_call",
         title="Read a tool call",
         about=(
@@ -147,7 +151,7 @@ TOOLS = (
         run=read_call,
         answers=CALL,
     ),
-    Offered(
+    ToolSpec(
         name="wait_for_call",
         title="Wait for a tool call",
         about=(
@@ -158,7 +162,7 @@ TOOLS = (
         run=wait_for_call,
         answers=CALL,
     ),
-    Offered(
+    ToolSpec(
         name="cancel_call",
         title="Cancel a tool call",
         about="Stop a call that has not ended. Cancelling twice is cancelling once; what has ended otherwise stays so.",

@@ -7,46 +7,46 @@ from typing import Any
 
 from mcp_types import CallToolRequestParams
 
-from callslip.errors import Conflict
+from callslip.errors import ConflictError
 from callslip.http.calls import find
-from callslip.mcp.answers import told
-from callslip.mcp.asking import Desk
 from callslip.mcp.command_tools import sorted_out, submit
+from callslip.mcp.context import ServerContext
+from callslip.mcp.results import tool_result
 from callslip.mcp.tasks import Context, Verb
-from callslip.mcp.tool import Asked, plain_arguments
-from callslip.rows import CallRow
-from callslip.words import WORDS
+from callslip.mcp.tool import ToolRequest, plain_arguments
+from callslip.model.records import CallRecord
+from callslip.model.state_names import STATE_NAMES
 
 
 class CommandTasks:
     """The tasks of executors. A task's id is the command's execution id."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: ServerContext) -> None:
         self._desk = desk
 
-    async def begin(self, params: CallToolRequestParams, ctx: Context) -> CallRow | None:
+    async def begin(self, params: CallToolRequestParams, ctx: Context) -> CallRecord | None:
         """The command, queued."""
         if params.name != "interact":
             return None
-        asked = Asked(self._desk, ctx)
+        asked = ToolRequest(self._desk, ctx)
         command = await submit(asked, sorted_out(plain_arguments(params)))
         return await self._desk.commands.find(command.correlation_id, command.session)
 
-    async def find(self, task: str, ctx: Context) -> CallRow | None:
+    async def find(self, task: str, ctx: Context) -> CallRecord | None:
         row = await self._desk.ledger.store.call(task)
         return row if row is not None and row.client else None
 
-    async def admit(self, ctx: Context, row: CallRow, verb: Verb) -> None:
+    async def admit(self, ctx: Context, row: CallRecord, verb: Verb) -> None:
         """As for the tools: what they may not see is not there."""
         visit = self._desk.visit(ctx.request)
         await find(visit, row.id, "", verb)
         await visit.session(row.session, verb)
 
-    async def result(self, row: CallRow) -> dict[str, Any]:
+    async def result(self, row: CallRecord) -> dict[str, Any]:
         """S3.2's answer as the result of the tool; one that went wrong is a tool's error."""
-        made = told(await self._desk.commands.get(row.id), error=WORDS[row.state].error)
+        made = tool_result(await self._desk.commands.get(row.id), error=STATE_NAMES[row.state].error)
         return made.model_dump(by_alias=True, mode="json", exclude_none=True)
 
-    async def cancel(self, row: CallRow, reason: str) -> None:
-        with contextlib.suppress(Conflict):  # It has ended meanwhile.
+    async def cancel(self, row: CallRecord, reason: str) -> None:
+        with contextlib.suppress(ConflictError):  # It has ended meanwhile.
             await self._desk.commands.cancel(row.id, reason)

@@ -11,15 +11,15 @@ from msgspec import Meta
 
 from callslip.commands import Command
 from callslip.commands.queue import CLIENT
-from callslip.errors import Conflict, NotFound, Refused
-from callslip.events import Draft
+from callslip.errors import ConflictError, InvalidInputError, NotFoundError
+from callslip.http.access import AllowAll
 from callslip.http.calls import Known, find
-from callslip.http.gate import Open
 from callslip.http.ingest import owned_by
-from callslip.intake import session_name
-from callslip.mcp.answers import Json, told
-from callslip.mcp.tool import Asked, Offered, check_wait, read, standing
-from callslip.rows import CallRow, SessionRow
+from callslip.ledger.validation import check_session_name
+from callslip.mcp.results import Json, tool_result
+from callslip.mcp.tool import ToolRequest, ToolSpec, check_wait, read, standing
+from callslip.model.events import Draft
+from callslip.model.records import CallRecord, SessionRecord
 
 LISTED = 100
 NOT_FOUND = "not_found"
@@ -74,20 +74,20 @@ def sorted_out(given: Json) -> Interact:
     flat = {name: value for name, value in given.items() if name not in CONTROL}
     twice = sorted(set(flat) & set(made.params))
     if twice:
-        raise Refused(twice[0], "stands beside `action` and in `params`; which is meant?")
+        raise InvalidInputError(twice[0], "stands beside `action` and in `params`; which is meant?")
     made.params = {**flat, **made.params}
     return made
 
 
-async def submit(asked: Asked, given: Interact) -> Command:
+async def submit(asked: ToolRequest, given: Interact) -> Command:
     """Queue it, if they may write there. A session that begins with it is theirs."""
-    name = session_name(given.session or asked.desk.session(asked.visit))
+    name = check_session_name(given.session or asked.desk.session(asked.visit))
     row = await asked.ledger.store.session(name)
-    who = await asked.visit.admit(row or SessionRow(name=name), "write")
-    theirs = row is None and not isinstance(asked.desk.server.gate, Open)
+    who = await asked.visit.admit(row or SessionRecord(name=name), "write")
+    theirs = row is None and not isinstance(asked.desk.server.gate, AllowAll)
     try:
         return await _register(asked, given, name, [owned_by(who)] if theirs else [])
-    except Conflict:
+    except ConflictError:
         row = await asked.ledger.store.session(name)
         if not theirs or row is None or row.owner == who.name:
             raise
@@ -95,7 +95,7 @@ async def submit(asked: Asked, given: Interact) -> Command:
         return await _register(asked, given, name, [])
 
 
-def _register(asked: Asked, given: Interact, session: str, before: list[Draft]) -> Awaitable[Command]:
+def _register(asked: ToolRequest, given: Interact, session: str, before: list[Draft]) -> Awaitable[Command]:
     return asked.commands.register(
         given.action,
         given.params or None,
@@ -109,43 +109,43 @@ def _register(asked: Asked, given: Interact, session: str, before: list[Draft]) 
     )
 
 
-async def interact(asked: Asked, given: Interact) -> CallToolResult:
+async def interact(asked: ToolRequest, given: Interact) -> CallToolResult:
     """S3.1"""
     command = await submit(asked, given)
-    return told({"status": "queued", "correlation_id": command.correlation_id})
+    return tool_result({"status": "queued", "correlation_id": command.correlation_id})
 
 
 # observe
 
 
-async def observe(asked: Asked, given: Observe) -> CallToolResult:
+async def observe(asked: ToolRequest, given: Observe) -> CallToolResult:
     if given.what == "command_result":
         return await _result(asked, given)
     await asked.visit.admit(None, "read")
     commands, known = asked.commands, Known(asked.visit)
     failed = await commands.failed(given.client, LISTED, known)
     if given.what == "failed_commands":
-        return told({"commands": failed})
+        return tool_result({"commands": failed})
     pending = await commands.pending(given.client, LISTED, known)
     completed = await commands.completed(given.client, LISTED, known)
-    return told({"pending": pending, "completed": completed, "failed": failed})
+    return tool_result({"pending": pending, "completed": completed, "failed": failed})
 
 
-async def _result(asked: Asked, given: Observe) -> CallToolResult:
+async def _result(asked: ToolRequest, given: Observe) -> CallToolResult:
     """S3.2. That there is no such command is an answer, and a final one: nobody must go on asking."""
     if not given.correlation_id:
-        raise Refused("correlation_id", "is missing: which command?")
+        raise InvalidInputError("correlation_id", "is missing: which command?")
     check_wait(asked, given.wait)
     try:
         row = await find(asked.visit, given.correlation_id, "", "read")
-        return told(await _after(asked, row, given.wait))
-    except NotFound:
+        return tool_result(await _after(asked, row, given.wait))
+    except NotFoundError:
         said = f"no command {given.correlation_id!r} is known here; do not ask again, submit it anew if need be"
         gone = {"correlation_id": given.correlation_id, "status": NOT_FOUND, "error": said, "final": True}
-        return told(gone, error=True)
+        return tool_result(gone, error=True)
 
 
-async def _after(asked: Asked, row: CallRow, wait: float) -> Command:
+async def _after(asked: ToolRequest, row: CallRecord, wait: float) -> Command:
     """How it stands, or stands after waiting for its end."""
     if not wait:
         return await asked.commands.get(row.id)
@@ -182,7 +182,7 @@ COMMAND: Json = {
 _LIST: Json = {"type": "array", "items": COMMAND}
 
 TOOLS = (
-    Offered(
+    ToolSpec(
         name="interact",
         title="Submit a command",
         about=(
@@ -207,7 +207,7 @@ TOOLS = (
         open_world=True,
         flat=True,
     ),
-    Offered(
+    ToolSpec(
         name="observe",
         title="See what became of commands",
         about=(

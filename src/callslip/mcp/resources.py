@@ -16,14 +16,14 @@ from mcp_types import (
     TextResourceContents,
 )
 
-from callslip import codec
-from callslip.errors import NotFound
+from callslip.errors import NotFoundError
 from callslip.http.calls import find
-from callslip.http.visit import Visit
-from callslip.mcp.answers import Json, plain_json
+from callslip.http.request import RequestContext
 from callslip.mcp.call_tools import ListCalls, page, shown
-from callslip.outward import call_out, session_out
-from callslip.rows import CallRow
+from callslip.mcp.results import Json, plain_json
+from callslip.model import codec
+from callslip.model.records import CallRecord
+from callslip.model.views import call_view, session_view
 
 JSON = "application/json"
 RECENT = 50
@@ -46,14 +46,14 @@ TEMPLATES = (
 )
 
 
-async def listed(visit: Visit, params: PaginatedRequestParams | None) -> ListResourcesResult:
+async def listed(visit: RequestContext, params: PaginatedRequestParams | None) -> ListResourcesResult:
     """The calls that they may read, newest first."""
     await visit.admit(None, "read")
     rows, cursor = await page(visit, ListCalls(limit=RECENT, cursor=(params.cursor if params else None) or ""))
     return ListResourcesResult(resources=[_resource(row) for row in rows], next_cursor=cursor or None)
 
 
-def _resource(row: CallRow) -> Resource:
+def _resource(row: CallRecord) -> Resource:
     return Resource(
         name=row.id,
         title=row.title or row.tool or row.id,
@@ -67,23 +67,23 @@ async def templates() -> ListResourceTemplatesResult:
     return ListResourceTemplatesResult(resource_templates=list(TEMPLATES))
 
 
-async def read(visit: Visit, params: ReadResourceRequestParams) -> ReadResourceResult:
+async def read(visit: RequestContext, params: ReadResourceRequestParams) -> ReadResourceResult:
     """One of them as it stands."""
     known = URI.fullmatch(params.uri)
     if known is None:
-        raise NotFound(f"no resource {params.uri!r}")
+        raise NotFoundError(f"no resource {params.uri!r}")
     name = unquote(known[2])
     made = await (_call(visit, name) if known[1] == "calls" else _session(visit, name))
     text = codec.encode(made).decode()
     return ReadResourceResult(contents=[TextResourceContents(uri=params.uri, mime_type=JSON, text=text)])
 
 
-async def _call(visit: Visit, given: str) -> Json:
+async def _call(visit: RequestContext, given: str) -> Json:
     return await shown(visit, await find(visit, given, "", "read"))
 
 
-async def _session(visit: Visit, name: str) -> Json:
+async def _session(visit: RequestContext, name: str) -> Json:
     row = await visit.session(name, "read")
     rows, cursor = await page(visit, ListCalls(session=name, limit=RECENT))
-    calls = [{**plain_json(call_out(one)), "uri": f"callslip://calls/{quote(one.id, safe='')}"} for one in rows]
-    return {**plain_json(session_out(row)), "newest": calls, "cursor": cursor}
+    calls = [{**plain_json(call_view(one)), "uri": f"callslip://calls/{quote(one.id, safe='')}"} for one in rows]
+    return {**plain_json(session_view(row)), "newest": calls, "cursor": cursor}

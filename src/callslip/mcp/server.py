@@ -27,18 +27,18 @@ from pydantic import ValidationError
 from callslip import __version__
 from callslip.errors import CallslipError, StoreError
 from callslip.mcp import call_tools, command_tools, resources
-from callslip.mcp.answers import refusal
-from callslip.mcp.asking import Desk
 from callslip.mcp.command_tasks import CommandTasks
+from callslip.mcp.context import ServerContext
+from callslip.mcp.results import refusal
 from callslip.mcp.tasks import Tasks
-from callslip.mcp.tool import Asked, Offered, plain_arguments, read
+from callslip.mcp.tool import ToolRequest, ToolSpec, plain_arguments, read
 
 log = logging.getLogger("callslip.mcp")
 
 Context = ServerRequestContext[Any, Any]
 T = TypeVar("T")
 
-TOOLS: dict[str, Offered] = {tool.name: tool for tool in (*command_tools.TOOLS, *call_tools.TOOLS)}
+TOOLS: dict[str, ToolSpec] = {tool.name: tool for tool in (*command_tools.TOOLS, *call_tools.TOOLS)}
 INSTRUCTIONS = (
     "Callslip keeps every tool call of agents in one durable log. Submit a command with `interact`, then ask `observe` "
     "for its result; `list_calls`, `read_call` and `wait_for_call` show any recorded call. A call in the state "
@@ -49,7 +49,7 @@ INSTRUCTIONS = (
 class Answering:
     """What is asked of the server, method by method."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: ServerContext) -> None:
         self._desk = desk
 
     async def tools(self, ctx: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
@@ -63,7 +63,7 @@ class Answering:
         try:
             given = plain_arguments(params)
             arguments = command_tools.sorted_out(given) if tool.flat else read(tool.arguments, given)
-            return await tool.run(Asked(self._desk, ctx), arguments)
+            return await tool.run(ToolRequest(self._desk, ctx), arguments)
         except (CallslipError, msgspec.ValidationError) as error:
             return refusal(error)
 
@@ -103,7 +103,7 @@ async def explained(ctx: Context, call_next: Any) -> Any:
         raise MCPError(INTERNAL_ERROR, "something is wrong with the server") from None
 
 
-def build(desk: Desk) -> Server[Any]:
+def build(desk: ServerContext) -> Server[Any]:
     """The server of one desk, for any transport."""
     answering = Answering(desk)
     server: Server[Any] = Server(

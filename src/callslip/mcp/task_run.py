@@ -13,13 +13,13 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolRequestParams, InputRequiredResult
 from pydantic import BaseModel
 
-from callslip import codec
-from callslip import events as ev
-from callslip.call import certainly, either
-from callslip.errors import CallslipError, Refused
-from callslip.ledger import Ledger
+from callslip.api.call import finish_despite_cancel, race
+from callslip.api.ledger import Ledger
+from callslip.errors import CallslipError, InvalidInputError
 from callslip.mcp.task_wire import ANSWERED, ASKED, SOURCE, failed, read_responses
-from callslip.rows import CallRow
+from callslip.model import codec
+from callslip.model import events as ev
+from callslip.model.records import CallRecord
 
 Json = dict[str, Any]
 MOST_ROUNDS = 100
@@ -32,7 +32,7 @@ class Run:
     def __init__(
         self,
         ledger: Ledger,
-        row: CallRow,
+        row: CallRecord,
         params: CallToolRequestParams,
         call: Callable[[], Awaitable[HandlerResult]],
     ) -> None:
@@ -47,15 +47,15 @@ class Run:
     async def work(self) -> None:
         """Run the tool to its end, unless somebody ends the task first; then the tool is stopped."""
         try:
-            ending = await either(self._rounds(), self._over())
+            ending = await race(self._rounds(), self._over())
         except asyncio.CancelledError:
             ending = ev.CallLost(call=self._row.id, reason=STOPPED)
         except Exception as error:  # A tool's own errors are results; this is what would be an error of the protocol.
             told = modern_error_data(error)
-            ending = ev.CallFailed(call=self._row.id, error=codec.safe(_plain(told)), reason=told.message)
+            ending = ev.CallFailed(call=self._row.id, error=codec.to_json(_plain(told)), reason=told.message)
         if ending is not None:
             with contextlib.suppress(CallslipError):  # A closed ledger has ended the call itself.
-                await certainly(self._write(ending))
+                await finish_despite_cancel(self._write(ending))
 
     async def _over(self) -> None:
         await self._ledger.feed.until_ended(self._row.session, self._row.id)
@@ -63,7 +63,7 @@ class Run:
     async def _write(self, ending: ev.CallEnd) -> None:
         try:
             await self._append(ending)
-        except Refused as refusal:
+        except InvalidInputError as refusal:
             reason = f"what the tool answered could not be kept: {refusal}"
             await self._append(ev.CallFailed(call=self._row.id, error=failed(reason), reason=reason))
 
@@ -127,13 +127,13 @@ class Run:
 
     def _ending(self, result: Json) -> ev.CallEnd:
         """A tool's own error is how its call failed."""
-        made = codec.safe(result)
+        made = codec.to_json(result)
         if not result.get("isError"):
             return ev.CallCompleted(call=self._row.id, output=made)
         return ev.CallFailed(call=self._row.id, error=made, reason=_said(result) or "the tool reported an error")
 
 
-async def send_answers(ledger: Ledger, row: CallRow, asked: Json, answers: Json) -> None:
+async def send_answers(ledger: Ledger, row: CallRecord, asked: Json, answers: Json) -> None:
     """Hand answers to the process that runs the task."""
     rest = {name: question for name, question in asked.items() if name not in answers}
     told = {ASKED: rest, ANSWERED: {name: _plain(answer) for name, answer in answers.items()}}

@@ -15,12 +15,12 @@ from msgspec import UNSET
 from pydantic import Field, TypeAdapter, ValidationError
 from starlette.requests import HTTPConnection
 
-from callslip.callview import entry_of
-from callslip.events import CallEnd
-from callslip.ledger import Ledger
-from callslip.lifecycle import ENDS
-from callslip.rows import CallRow
-from callslip.words import WORDS
+from callslip.api.ledger import Ledger
+from callslip.ledger.call_entry import load_call_entry
+from callslip.model.events import CallEnd
+from callslip.model.records import CallRecord
+from callslip.model.state_names import STATE_NAMES
+from callslip.rules.lifecycle import TERMINAL_STATES
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 ALIAS = "task"
@@ -30,7 +30,7 @@ ASKED = "inputRequests"
 ANSWERED = "inputResponses"
 
 Json = dict[str, Any]
-Result = Callable[[CallRow], Awaitable[Json]]
+Result = Callable[[CallRecord], Awaitable[Json]]
 _response: TypeAdapter[Any] = TypeAdapter(InputResponse)
 
 
@@ -62,12 +62,12 @@ def read_responses(asked: Mapping[str, Any], given: Mapping[str, Any]) -> Json:
         raise MCPError(INVALID_PARAMS, "inputResponses: what was asked for has another shape") from None
 
 
-def created(row: CallRow, task: str, poll: int) -> Json:
+def created(row: CallRecord, task: str, poll: int) -> Json:
     """The handle of a task, in place of the result of its tool."""
-    return {"resultType": "task", **_task(row, task, poll, WORDS[row.state].mcp)}
+    return {"resultType": "task", **_task(row, task, poll, STATE_NAMES[row.state].mcp)}
 
 
-def _task(row: CallRow, task: str, poll: int, status: str) -> Json:
+def _task(row: CallRecord, task: str, poll: int, status: str) -> Json:
     made: Json = {
         "taskId": task,
         "status": status,
@@ -81,13 +81,13 @@ def _task(row: CallRow, task: str, poll: int, status: str) -> Json:
     return made
 
 
-async def detailed(ledger: Ledger, row: CallRow, task: str, poll: int, result: Result | None) -> Json:
+async def detailed(ledger: Ledger, row: CallRecord, task: str, poll: int, result: Result | None) -> Json:
     """A task as it stands: with what it asks, its result, or the JSON-RPC error that it came to."""
-    word = WORDS[row.state].mcp
-    if row.state not in ENDS:
+    word = STATE_NAMES[row.state].mcp
+    if row.state not in TERMINAL_STATES:
         asked = {} if row.client else await asked_of(ledger, row)  # A command's progress is its executor's.
-        made = _task(row, task, poll, WORDS["awaiting_approval"].mcp if asked else word)
-        return {**made, ASKED: asked} if made["status"] == WORDS["awaiting_approval"].mcp else made
+        made = _task(row, task, poll, STATE_NAMES["awaiting_approval"].mcp if asked else word)
+        return {**made, ASKED: asked} if made["status"] == STATE_NAMES["awaiting_approval"].mcp else made
     if word == "cancelled":
         return _task(row, task, poll, word)
     ended = await result(row) if result is not None else await _ended(ledger, row)
@@ -96,15 +96,15 @@ async def detailed(ledger: Ledger, row: CallRow, task: str, poll: int, result: R
     return {**_task(row, task, poll, word), "result": ended}
 
 
-async def asked_of(ledger: Ledger, row: CallRow) -> Json:
+async def asked_of(ledger: Ledger, row: CallRecord) -> Json:
     """What a task waits to be told. Of a call that waits for a person's approval, nothing can be told here."""
-    entry = await entry_of(ledger, row)
+    entry = await load_call_entry(ledger, row)
     progress = entry.progress if entry is not None else None
     asked: Any = cast(Json, progress).get(ASKED) if isinstance(progress, dict) else None
     return cast(Json, asked) if isinstance(asked, dict) else {}
 
 
-async def _ended(ledger: Ledger, row: CallRow) -> Json:
+async def _ended(ledger: Ledger, row: CallRecord) -> Json:
     """What the tool answered, or an error with its `code`. If somebody else ended the task, an error of the tool."""
     event = await ledger.ending(row)
     assert isinstance(event, CallEnd)

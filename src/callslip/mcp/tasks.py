@@ -36,12 +36,9 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, CallToolRequestParams
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from callslip import codec
-from callslip import events as ev
-from callslip.call import certainly
-from callslip.errors import CallslipError, NotFound
-from callslip.ledger import Ledger
-from callslip.lifecycle import ENDS
+from callslip.api.call import finish_despite_cancel
+from callslip.api.ledger import Ledger
+from callslip.errors import CallslipError, NotFoundError
 from callslip.mcp.task_run import Run, send_answers
 from callslip.mcp.task_wire import (
     ALIAS,
@@ -55,12 +52,15 @@ from callslip.mcp.task_wire import (
     detailed,
     read_responses,
 )
-from callslip.rows import CallRow
+from callslip.model import codec
+from callslip.model import events as ev
+from callslip.model.records import CallRecord
+from callslip.rules.lifecycle import TERMINAL_STATES
 
 F = TypeVar("F", bound=Callable[..., Any])
 Context = ServerRequestContext[Any, Any]
 Verb = Literal["read", "write"]
-Admit = Callable[[Context, CallRow, Verb], Awaitable[None]]
+Admit = Callable[[Context, CallRecord, Verb], Awaitable[None]]
 """Raises NotFound, or whatever else the client is to be told, if whoever asks may not see the task or change it."""
 
 
@@ -75,19 +75,19 @@ class Offer(msgspec.Struct, frozen=True):
 class Elsewhere(Protocol):
     """Tools whose tasks somebody else runs: begun by a function, told by another."""
 
-    async def begin(self, params: CallToolRequestParams, ctx: Context) -> CallRow | None:
+    async def begin(self, params: CallToolRequestParams, ctx: Context) -> CallRecord | None:
         """The call that is the task, durable; nothing if this is no tool of theirs."""
         ...
 
-    async def find(self, task: str, ctx: Context) -> CallRow | None:
+    async def find(self, task: str, ctx: Context) -> CallRecord | None:
         """A task of theirs by its id."""
         ...
 
-    async def result(self, row: CallRow) -> dict[str, Any]:
+    async def result(self, row: CallRecord) -> dict[str, Any]:
         """What the tool answered, as the result of a tool call."""
         ...
 
-    async def cancel(self, row: CallRow, reason: str) -> None:
+    async def cancel(self, row: CallRecord, reason: str) -> None:
         """Stop it."""
         ...
 
@@ -190,7 +190,7 @@ class Tasks(Extension):
         if row is not None:
             return created(row, row.id, self._poll)
         # A client that hangs up meanwhile must not leave a call behind that nobody runs.
-        return await certainly(self._begin(offer, params, lambda: call_next(ctx)))
+        return await finish_despite_cancel(self._begin(offer, params, lambda: call_next(ctx)))
 
     async def _begin(
         self, offer: Offer, params: CallToolRequestParams, call: Callable[[], Awaitable[HandlerResult]]
@@ -202,7 +202,7 @@ class Tasks(Extension):
             call="new:1",
             aliases=(ev.Alias(ALIAS, task),),
             tool_name=params.name,
-            input=codec.safe(params.arguments or {}),
+            input=codec.to_json(params.arguments or {}),
             scope="detached",
             deadline=deadline,
         )
@@ -234,7 +234,7 @@ class Tasks(Extension):
     async def _update(self, ctx: Context, params: UpdateTask) -> dict[str, Any]:
         """Answers to what the task asks. What it does not ask, or not any more, is ignored."""
         row = await self._find(ctx, params.task_id, "write")
-        if row.client or row.state in ENDS:
+        if row.client or row.state in TERMINAL_STATES:
             return {}
         run = self._runs.get(row.id)
         asked = run.asked if run is not None else await asked_of(self._ledger, row)
@@ -249,7 +249,7 @@ class Tasks(Extension):
         """Stop it. One that has ended stays as it ended."""
         row = await self._find(ctx, params.task_id, "write")
         reason = "cancelled by the MCP client"
-        if row.state in ENDS:
+        if row.state in TERMINAL_STATES:
             return {}
         if self._elsewhere and row.client:
             await self._elsewhere.cancel(row, reason)
@@ -257,7 +257,7 @@ class Tasks(Extension):
             await self._ledger.append(row.session, [ev.CallCancelled(call=row.id, reason=reason)], source=SOURCE)
         return {}
 
-    async def _find(self, ctx: Context, task: str, verb: Verb) -> CallRow:
+    async def _find(self, ctx: Context, task: str, verb: Verb) -> CallRecord:
         """The task, if there is one for whoever asks."""
         require_client_extension(ctx, EXTENSION)
         check_name(ctx, task)
@@ -266,14 +266,14 @@ class Tasks(Extension):
             row = await self._elsewhere.find(task, ctx)
         try:
             if row is None:
-                raise NotFound(task)
+                raise NotFoundError(task)
             if self._admit is not None:
                 await self._admit(ctx, row, verb)
-        except NotFound:
+        except NotFoundError:
             raise MCPError(INVALID_PARAMS, f"no task {task!r}") from None
         return row
 
-    async def _known(self, task: str) -> CallRow | None:
+    async def _known(self, task: str) -> CallRecord | None:
         if not task.startswith("task_"):
             return None
         found = await self._ledger.store.alias(task, self._session)

@@ -11,13 +11,13 @@ import msgspec
 from mcp.server.context import ServerRequestContext
 from mcp_types import CallToolRequestParams, CallToolResult, Tool, ToolAnnotations
 
-from callslip import codec
-from callslip.callview import entry_of
-from callslip.errors import Refused
-from callslip.http.visit import Visit
-from callslip.ledger import Ledger
-from callslip.mcp.asking import Desk
-from callslip.rows import CallRow
+from callslip.api.ledger import Ledger
+from callslip.errors import InvalidInputError
+from callslip.http.request import RequestContext
+from callslip.ledger.call_entry import load_call_entry
+from callslip.mcp.context import ServerContext
+from callslip.model import codec
+from callslip.model.records import CallRecord
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -26,14 +26,14 @@ TICK = 1.0
 SAID = 200
 
 
-class Asked:
+class ToolRequest:
     """One call of a tool: who asks, with which arguments, and the line back to them while it goes on."""
 
-    def __init__(self, desk: Desk, ctx: ServerRequestContext[Any, Any]) -> None:
+    def __init__(self, desk: ServerContext, ctx: ServerRequestContext[Any, Any]) -> None:
         self.desk = desk
         self.ledger = desk.ledger
         self.commands = desk.commands
-        self.visit: Visit = desk.visit(ctx.request)
+        self.visit: RequestContext = desk.visit(ctx.request)
         self._session = ctx.session
         self._progress = "progress_token" in (ctx.meta or {})
 
@@ -54,10 +54,10 @@ class Asked:
             await asyncio.gather(task, return_exceptions=True)
 
 
-Run = Callable[[Asked, Any], Awaitable[CallToolResult]]
+Run = Callable[[ToolRequest, Any], Awaitable[CallToolResult]]
 
 
-class Offered(msgspec.Struct, frozen=True, kw_only=True):
+class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One tool. With `flat`, arguments that it does not know are taken too."""
 
     name: str
@@ -101,7 +101,7 @@ def schema(arguments: type[msgspec.Struct], *, flat: bool = False) -> Json:
 
 def plain_arguments(params: CallToolRequestParams) -> Json:
     """What was given, once it is JSON that can be kept: the SDK lets through what Python's reader does."""
-    return codec.check(params.arguments or {}, "arguments")
+    return codec.validate_json(params.arguments or {}, "arguments")
 
 
 def read(arguments: type[T], given: Json) -> T:
@@ -109,18 +109,18 @@ def read(arguments: type[T], given: Json) -> T:
     return msgspec.convert({name: value for name, value in given.items() if value is not None}, arguments)
 
 
-async def standing(ledger: Ledger, row: CallRow) -> str:
+async def standing(ledger: Ledger, row: CallRecord) -> str:
     """How a call stands, in a line for somebody who waits for it: its state, and what its executor says of it."""
     now = await ledger.store.call(row.id)
-    entry = await entry_of(ledger, now) if now is not None else None
+    entry = await load_call_entry(ledger, now) if now is not None else None
     if now is None or entry is None or entry.progress is None:
         return now.state if now is not None else "gone"
     said = entry.progress if isinstance(entry.progress, str) else codec.encode(entry.progress).decode()
     return f"{now.state}: {said[:SAID]}"
 
 
-def check_wait(asked: Asked, wait: float) -> None:
+def check_wait(asked: ToolRequest, wait: float) -> None:
     """Nobody waits for longer than a server lets them."""
     longest = asked.desk.server.limits.wait
     if wait > longest:
-        raise Refused("wait", f"must be from 0 to {longest:g} seconds; ask again for more")
+        raise InvalidInputError("wait", f"must be from 0 to {longest:g} seconds; ask again for more")

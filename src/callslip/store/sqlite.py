@@ -14,22 +14,30 @@ from contextlib import asynccontextmanager
 from copy import copy
 from typing import Any, TypeVar
 
-from callslip import codec
-from callslip.errors import ReadOnly, Refused
-from callslip.rows import AliasRow, ApprovalRow, CallRow, KeyRow, OwnerRow, SessionRow, TokenRow
+from callslip.errors import InvalidInputError, ReadOnlyStoreError
+from callslip.model import codec
+from callslip.model.records import (
+    AliasRecord,
+    ApprovalRecord,
+    CallRecord,
+    KeyRecord,
+    OwnerRecord,
+    SessionRecord,
+    TokenRecord,
+)
 from callslip.settings import Settings
-from callslip.store import sqlite_file
-from callslip.store.locks import Turnstile
-from callslip.store.protocol import Checkpoint, Page, Progress, Stored, Tally, read_cursor
+from callslip.store import sqlite_open
+from callslip.store.protocol import Checkpoint, Page, Progress, StoredEvent, Tally, read_cursor
 from callslip.store.sql import Connection
-from callslip.store.sqlite_file import plain_errors
-from callslip.store.sqlite_keep import delete_session, prune_session, save_progress
+from callslip.store.sqlite_maintenance import delete_session, prune_session, save_progress
+from callslip.store.sqlite_open import plain_errors
 from callslip.store.sqlite_rows import SQL, approval_row, call_row, containing, session_row, token_row, token_values
-from callslip.store.unit import Unit
+from callslip.store.unit_of_work import UnitOfWork
+from callslip.store.write_lock import WriteLock
 from callslip.store.writer import Writer
 
 T = TypeVar("T")
-PIECE = 2**20
+CHUNK_BYTES = 2**20
 MONTH = 30 * 24 * 60 * 60 * 1000
 LAST = "\U0010ffff" * 200  # No name that begins with a prefix comes after the prefix and this.
 
@@ -39,14 +47,14 @@ class SqliteStore:
 
     def __init__(self, url: str, settings: Settings) -> None:
         self.url = url
-        self.path = sqlite_file.path_of(url)
+        self.path = sqlite_open.path_of(url)
         self._settings = settings
-        self._listeners: list[Callable[[list[Stored]], None]] = []
-        self._command_listeners: list[Callable[[list[CallRow]], None]] = []
-        self._turnstile = Turnstile()
+        self._listeners: list[Callable[[list[StoredEvent]], None]] = []
+        self._command_listeners: list[Callable[[list[CallRecord]], None]] = []
+        self._turnstile = WriteLock()
         self._open: list[Connection] = []
         self._writer: Writer | None = None
-        self.read_only = bool(self.path) and not sqlite_file.may_write(self.path)
+        self.read_only = bool(self.path) and not sqlite_open.may_write(self.path)
         with plain_errors(self.path):
             try:
                 self._begin()
@@ -56,18 +64,18 @@ class SqliteStore:
 
     def _begin(self) -> None:
         path, settings = self.path, self._settings
-        self._memory = memory = "" if path else sqlite_file.memory_name()
+        self._memory = memory = "" if path else sqlite_open.memory_name()
         if path:
-            sqlite_file.examine(path, settings)
+            sqlite_open.examine(path, settings)
         if path and not self.read_only:
             os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
             self._turnstile.open(path)
-        self._read = sqlite_file.connect(path, memory, settings, read_only=self.read_only)
+        self._read = sqlite_open.connect(path, memory, settings, read_only=self.read_only)
         self._open.append(self._read)
-        sqlite_file.prepare(self._read, path, self._turnstile, read_only=self.read_only)
+        sqlite_open.prepare(self._read, path, self._turnstile, read_only=self.read_only)
         self._version = self._data_version()
         if not self.read_only:
-            self._writing = sqlite_file.connect(path, memory, settings)
+            self._writing = sqlite_open.connect(path, memory, settings)
             self._open.append(self._writing)
             self._writer = Writer(self._writing, path, self._turnstile, self._deliver, settings.synchronous)
 
@@ -78,7 +86,7 @@ class SqliteStore:
 
     # Writing
 
-    def transact(self, work: Callable[[Unit], T]) -> Awaitable[T]:
+    def transact(self, work: Callable[[UnitOfWork], T]) -> Awaitable[T]:
         return self._to_write().submit(work)
 
     async def _alone(self, work: Callable[[Connection], T], *, durable: bool = True) -> T:
@@ -86,18 +94,18 @@ class SqliteStore:
 
     def _to_write(self) -> Writer:
         if self._writer is None:
-            raise ReadOnly(f"{self.path} cannot be written")
+            raise ReadOnlyStoreError(f"{self.path} cannot be written")
         return self._writer
 
-    def on_commit(self, listener: Callable[[list[Stored]], None]) -> None:
+    def on_commit(self, listener: Callable[[list[StoredEvent]], None]) -> None:
         self._listeners.append(listener)
 
-    def on_commands(self, listener: Callable[[list[CallRow]], None]) -> Callable[[], None]:
+    def on_commands(self, listener: Callable[[list[CallRecord]], None]) -> Callable[[], None]:
         """Tell of every command that is written here, until what this gives is called."""
         self._command_listeners.append(listener)
         return lambda: self._command_listeners.remove(listener)
 
-    def _deliver(self, made: list[Stored], commands: list[CallRow]) -> None:
+    def _deliver(self, made: list[StoredEvent], commands: list[CallRecord]) -> None:
         if made:
             for listener in self._listeners:
                 listener(made)
@@ -132,7 +140,7 @@ class SqliteStore:
         rows = self._all(name, *values)
         return rows[0] if rows else None
 
-    async def session(self, name: str) -> SessionRow | None:
+    async def session(self, name: str) -> SessionRecord | None:
         row = self._one("session", name)
         return session_row(row) if row else None
 
@@ -146,7 +154,7 @@ class SqliteStore:
     async def events(self, session: str, after: int, limit: int) -> list[tuple[int, bytes]]:
         return self._all("events", session, after, limit)  # pyright: ignore[reportReturnType]
 
-    async def call(self, call: str) -> CallRow | None:
+    async def call(self, call: str) -> CallRecord | None:
         row = self._one("call", call)
         return call_row(row) if row else None
 
@@ -163,53 +171,53 @@ class SqliteStore:
     ) -> Page:
         """Calls, newest first. `tool` is the whole name, `q` a part of a title, a tool's name or an id, in any case."""
         if cursor and await self.call(cursor) is None:
-            raise Refused("cursor", "is none that this list gave, or retention removed its call")
+            raise InvalidInputError("cursor", "is none that this list gave, or retention removed its call")
         wanted = "," + ",".join(states) + "," if states else ""
         values = (wanted, prefix, prefix + LAST, cursor, limit, tool, containing(q) if q else "")
         rows = self._all("calls_of_session", *values, session) if session else self._all("calls", *values)
         items = [call_row(row) for row in rows]
         return Page(items, items[-1].id if len(items) == limit else "")
 
-    async def sessions_at_work(self) -> list[SessionRow]:
+    async def sessions_at_work(self) -> list[SessionRecord]:
         """Sessions whose open turn somebody keeps alive."""
         return [session_row(row) for row in self._all("sessions_at_work")]
 
-    async def open_calls(self) -> list[CallRow]:
+    async def open_calls(self) -> list[CallRecord]:
         return [call_row(row) for row in self._all("all_open_calls")]
 
     async def open_states(self) -> dict[str, int]:
         """How many calls are in each open state."""
         return dict(self._all("open_states"))  # pyright: ignore[reportArgumentType]
 
-    async def calls_due(self, until: int) -> list[CallRow]:
+    async def calls_due(self, until: int) -> list[CallRecord]:
         """Open calls that live by an owner, and those whose lease or deadline is over by then."""
         rows = [*self._all("calls_with_owner"), *self._all("calls_leased", until), *self._all("calls_due", until)]
         return list({row[0]: call_row(row) for row in rows}.values())
 
     # Commands
 
-    def _calls(self, name: str, *values: Any) -> list[CallRow]:
+    def _calls(self, name: str, *values: Any) -> list[CallRecord]:
         return [call_row(row) for row in self._all(name, *values)]
 
-    async def queued_commands(self, client: str, session: str, after: str, limit: int) -> list[CallRow]:
+    async def queued_commands(self, client: str, session: str, after: str, limit: int) -> list[CallRecord]:
         """Commands that a client's executors may take up, the longest queued first."""
         return self._calls("queued_commands", client, session, after, limit)
 
-    async def commands_before(self, row: CallRow, limit: int) -> int:
+    async def commands_before(self, row: CallRecord, limit: int) -> int:
         """How many of its client's queued commands stand before this one; no more than the limit are counted."""
         found = self._one("commands_before", row.id, row.client, limit)
         return found[0] if found else 0
 
-    async def pending_commands(self, client: str, limit: int) -> list[CallRow]:
+    async def pending_commands(self, client: str, limit: int) -> list[CallRecord]:
         return self._calls("pending_commands", client, limit)
 
-    async def completed_commands(self, client: str, limit: int, since: int) -> list[CallRow]:
+    async def completed_commands(self, client: str, limit: int, since: int) -> list[CallRecord]:
         return self._calls("completed_commands", client, limit, since)
 
-    async def failed_commands(self, client: str, limit: int) -> list[CallRow]:
+    async def failed_commands(self, client: str, limit: int) -> list[CallRecord]:
         return self._calls("failed_commands_of", client, limit) if client else self._calls("failed_commands", limit)
 
-    async def commands_changed(self, after: int, limit: int) -> list[CallRow]:
+    async def commands_changed(self, after: int, limit: int) -> list[CallRecord]:
         return self._calls("commands_changed", after, limit)
 
     async def last_change(self) -> int:
@@ -236,39 +244,39 @@ class SqliteStore:
 
         await self._alone(put, durable=False)
 
-    async def alias(self, identity: str, session: str = "") -> list[CallRow]:
+    async def alias(self, identity: str, session: str = "") -> list[CallRecord]:
         found = [await self.call(row[0]) for row in self._all("alias_everywhere", identity, session)]
         return [row for row in found if row is not None]
 
-    async def approval(self, approval: str) -> ApprovalRow | None:
+    async def approval(self, approval: str) -> ApprovalRecord | None:
         row = self._one("approval", approval)
         return approval_row(row) if row else None
 
     async def approvals(
         self, *, session: str = "", state: str = "", prefix: str = "", limit: int = 100
-    ) -> list[ApprovalRow]:
+    ) -> list[ApprovalRecord]:
         return [approval_row(row) for row in self._all("approvals", session, state, prefix, prefix + LAST, limit)]
 
-    async def approvals_due(self, until: int) -> list[ApprovalRow]:
+    async def approvals_due(self, until: int) -> list[ApprovalRecord]:
         """Requests that nobody has answered and that expire by then."""
         return [approval_row(row) for row in self._all("approvals_due", until)]
 
-    async def owners(self) -> list[OwnerRow]:
-        return [OwnerRow(*row) for row in self._all("owners")]
+    async def owners(self) -> list[OwnerRecord]:
+        return [OwnerRecord(*row) for row in self._all("owners")]
 
     async def drop_owner(self, owner: str) -> None:
         await self._alone(lambda connection: connection.execute(SQL["drop_owner"], (owner,)).fetchall())
 
     # Tokens
 
-    async def token(self, digest: str) -> TokenRow | None:
+    async def token(self, digest: str) -> TokenRecord | None:
         row = self._one("token", digest)
         return token_row(row) if row else None
 
-    async def tokens(self) -> list[TokenRow]:
+    async def tokens(self) -> list[TokenRecord]:
         return [token_row(row) for row in self._all("tokens")]
 
-    async def put_token(self, row: TokenRow) -> None:
+    async def put_token(self, row: TokenRecord) -> None:
         await self._alone(lambda connection: connection.execute(SQL["put_token"], token_values(row)).fetchall())
 
     async def drop_token(self, identity: str) -> bool:
@@ -305,8 +313,8 @@ class SqliteStore:
             return identity
         now = int(time.time() * 1000)
         await self._alone(lambda c: c.execute(SQL["add_blob"], (identity, len(data), media, now)).fetchall())
-        for number, start in enumerate(range(0, len(data), PIECE)):
-            row = (identity, number, data[start : start + PIECE])
+        for number, start in enumerate(range(0, len(data), CHUNK_BYTES)):
+            row = (identity, number, data[start : start + CHUNK_BYTES])
             await self._alone(lambda c, row=row: c.execute(SQL["put_blob_piece"], row).fetchall())
         await self._alone(lambda c: c.execute(SQL["finish_blob"], (identity,)).fetchall())
         return identity
@@ -342,7 +350,7 @@ class SqliteStore:
         view = copy(self)
         view.read_only, view._writer = True, None
         with plain_errors(self.path):
-            view._read = sqlite_file.connect(self.path, self._memory, self._settings, read_only=self.read_only)
+            view._read = sqlite_open.connect(self.path, self._memory, self._settings, read_only=self.read_only)
         try:
             view._read.execute("BEGIN")
             view._one("session", "")  # The first read fixes the moment.
@@ -354,12 +362,12 @@ class SqliteStore:
         row = self._one("tally", session)
         return Tally(*row) if row else Tally(0, 0, 0, 0, 0, 0, 0)
 
-    async def keys(self, session: str, after: str, limit: int) -> list[KeyRow]:
-        return [KeyRow(*row) for row in self._all("keys", session, after, limit)]
+    async def keys(self, session: str, after: str, limit: int) -> list[KeyRecord]:
+        return [KeyRecord(*row) for row in self._all("keys", session, after, limit)]
 
-    async def aliases(self, session: str, after: AliasRow | None, limit: int) -> list[AliasRow]:
+    async def aliases(self, session: str, after: AliasRecord | None, limit: int) -> list[AliasRecord]:
         last = (after.id, after.ns) if after is not None else ("", "")
-        return [AliasRow(*row) for row in self._all("aliases", session, *last, limit)]
+        return [AliasRecord(*row) for row in self._all("aliases", session, *last, limit)]
 
     # Keeping house
 

@@ -10,22 +10,22 @@ from typing import Any
 
 import msgspec
 
-from callslip import codec
-from callslip.events import Event, blob_of, decode_event
-from callslip.lifecycle import ENDS
-from callslip.rows import ApprovalRow, CallRow, Carry, KeyRow, SessionRow, TokenRow
+from callslip.model import codec
+from callslip.model.events import Event, blob_of, decode_event
+from callslip.model.records import ApprovalRecord, CallRecord, HeldText, KeyRecord, SessionRecord, TokenRecord
+from callslip.rules.lifecycle import TERMINAL_STATES
 from callslip.store.sql import Connection, statements
-from callslip.store.unit import Unit
+from callslip.store.unit_of_work import UnitOfWork
 
 SQL = statements("sqlite.sql")
 GROUPS = (64, 8, 1)
 REMEMBERED = 8192
-_carry: Callable[[str], dict[str, Carry]] = codec.reader(dict[str, Carry], "a session")
+_carry: Callable[[str], dict[str, HeldText]] = codec.reader(dict[str, HeldText], "a session")
 _options: Callable[[bytes], Any] = codec.reader(Any, "a request for approval")
 
 
-def session_row(row: tuple[Any, ...]) -> SessionRow:
-    made = SessionRow(*row)
+def session_row(row: tuple[Any, ...]) -> SessionRecord:
+    made = SessionRecord(*row)
     made.carry = _carry(row[9]) if row[9] else {}
     made.labels = _labels(row[13])
     return made
@@ -39,8 +39,8 @@ def _labels(text: str) -> Any:
         return text
 
 
-def call_row(row: tuple[Any, ...]) -> CallRow:
-    made = CallRow(*row)
+def call_row(row: tuple[Any, ...]) -> CallRecord:
+    made = CallRecord(*row)
     made.idempotent = bool(made.idempotent)
     return made
 
@@ -55,18 +55,18 @@ def _one_of(letter: str) -> str:
     return f"[{''.join(sorted(forms))}]" if len(forms) > 1 or letter in "*?[" else letter
 
 
-def approval_row(row: tuple[Any, ...]) -> ApprovalRow:
-    made = ApprovalRow(*row)
+def approval_row(row: tuple[Any, ...]) -> ApprovalRecord:
+    made = ApprovalRecord(*row)
     made.options = _options(row[8])
     return made
 
 
-def token_row(row: tuple[Any, ...]) -> TokenRow:
-    made = TokenRow(*row)
+def token_row(row: tuple[Any, ...]) -> TokenRecord:
+    made = TokenRecord(*row)
     return msgspec.structs.replace(made, verbs=tuple(row[4].split(",")))
 
 
-def token_values(row: TokenRow) -> tuple[Any, ...]:
+def token_values(row: TokenRecord) -> tuple[Any, ...]:
     return (row.id, row.hash, row.label, row.session, ",".join(row.verbs), row.created_at, row.expires_at)
 
 
@@ -77,8 +77,8 @@ class Rows:
         self._run = connection.execute
         self._version = -1
         self._now = 0
-        self._sessions: dict[str, SessionRow] = {}
-        self._calls: dict[str, CallRow] = {}
+        self._sessions: dict[str, SessionRecord] = {}
+        self._calls: dict[str, CallRecord] = {}
         self._waiting: dict[str, int] = {}
 
     def begin(self) -> None:
@@ -89,7 +89,7 @@ class Rows:
         self._version = version
         self._now = int(time.time() * 1000)
 
-    def remember(self, unit: Unit) -> None:
+    def remember(self, unit: UnitOfWork) -> None:
         """What the unit wrote is what is stored, once it is committed."""
         self._sessions.update((name, row) for name, row in unit.sessions.items() if row.id)
         self._calls.update(unit.calls)
@@ -109,21 +109,21 @@ class Rows:
     def now(self) -> int:
         return self._now
 
-    def session(self, name: str) -> SessionRow | None:
+    def session(self, name: str) -> SessionRecord | None:
         known = self._sessions.get(name)
         if known is None:
             row = self._one("session", name)
             known = session_row(row) if row else None
         return known
 
-    def call(self, call: str) -> CallRow | None:
+    def call(self, call: str) -> CallRecord | None:
         known = self._calls.get(call)
         if known is None:
             row = self._one("call", call)
             known = call_row(row) if row else None
         return known
 
-    def approval(self, approval: str) -> ApprovalRow | None:
+    def approval(self, approval: str) -> ApprovalRecord | None:
         row = self._one("approval", approval)
         return approval_row(row) if row else None
 
@@ -134,9 +134,9 @@ class Rows:
     def alias_known(self, session: str, identity: str) -> bool:
         return self._one("alias_known", session, identity) is not None
 
-    def key(self, session: str, key: str) -> KeyRow | None:
+    def key(self, session: str, key: str) -> KeyRecord | None:
         row = self._one("key", session, key)
-        return KeyRow(session, key, row[1], row[0]) if row else None
+        return KeyRecord(session, key, row[1], row[0]) if row else None
 
     def event(self, session: str, seq: int) -> Event | None:
         row = self._one("event", session, seq)
@@ -145,10 +145,10 @@ class Rows:
     def has_blob(self, identity: str) -> bool:
         return self._one("blob", identity) is not None
 
-    def open_calls(self, session: str) -> list[CallRow]:
+    def open_calls(self, session: str) -> list[CallRecord]:
         return [call_row(row) for row in self._run(SQL["open_calls"], (session,))]
 
-    def owned_calls(self, owner: str) -> list[CallRow]:
+    def owned_calls(self, owner: str) -> list[CallRecord]:
         return [call_row(row) for row in self._run(SQL["owned_calls"], (owner,))]
 
     def waiting(self, client: str) -> int:
@@ -159,14 +159,14 @@ class Rows:
             known = self._waiting[client] = row[0] if row else 0
         return known
 
-    def oldest_waiting(self, client: str, limit: int) -> list[CallRow]:
+    def oldest_waiting(self, client: str, limit: int) -> list[CallRecord]:
         return [call_row(row) for row in self._run(SQL["oldest_waiting"], (client, limit))]
 
     def sealed(self, call: str) -> bytes | None:
         row = self._one("sealed", call)
         return row[0] if row else None
 
-    def owned_turns(self, owner: str) -> list[SessionRow]:
+    def owned_turns(self, owner: str) -> list[SessionRecord]:
         return [made for row in self._run(SQL["sessions_at_work"]) if (made := session_row(row)).turn_owner == owner]
 
 
@@ -187,16 +187,16 @@ def put_many(connection: Connection, name: str, rows: list[tuple[Any, ...]]) -> 
             start += size
 
 
-def flush(connection: Connection, unit: Unit) -> None:
+def flush(connection: Connection, unit: UnitOfWork) -> None:
     """Write what a unit of work holds."""
-    _put_sessions(connection, [row for row in unit.sessions.values() if row.head])
+    _put_sessions(connection, [row for row in unit.sessions.values() if row.last_seq])
     numbers = {name: row.id for name, row in unit.sessions.items()}
     put_many(connection, "add_event", [(numbers[m.session], m.event.seq, m.body) for m in unit.events])
     if unit.calls:
         _number_changes(connection, unit.commands())
         put_many(connection, "put_call", [_numbered(row, numbers[row.session]) for row in unit.calls.values()])
     for call, (session, data) in unit.seals.items():
-        if unit.calls[call].state in ENDS:  # It was made and ended in one transaction.
+        if unit.calls[call].state in TERMINAL_STATES:  # It was made and ended in one transaction.
             continue
         connection.execute(SQL["seal"], (call, numbers[session], data)).fetchall()
     if unit.approvals:
@@ -215,7 +215,7 @@ def flush(connection: Connection, unit: Unit) -> None:
         put_many(connection, "put_owner", [(row.id, row.until) for row in unit.owners.values()])
 
 
-def _number_changes(connection: Connection, commands: list[CallRow]) -> None:
+def _number_changes(connection: Connection, commands: list[CallRecord]) -> None:
     """Nobody else writes meanwhile, so that the numbers have no gap; and none comes twice, whatever is deleted."""
     if not commands:
         return
@@ -225,26 +225,26 @@ def _number_changes(connection: Connection, commands: list[CallRow]) -> None:
     connection.execute(SQL["put_last_change"], (last + len(commands),)).fetchall()
 
 
-def _put_sessions(connection: Connection, rows: list[SessionRow]) -> None:
+def _put_sessions(connection: Connection, rows: list[SessionRecord]) -> None:
     for row in rows:
         if not row.id:
             row.id = connection.execute(SQL["add_session"], _session_values(row)[1:]).fetchall()[0][0]
     put_many(connection, "put_session", [_session_values(row) for row in rows])
 
 
-def _session_values(row: SessionRow) -> tuple[Any, ...]:
+def _session_values(row: SessionRecord) -> tuple[Any, ...]:
     name, number, *rest = msgspec.structs.astuple(row)
     rest[7] = msgspec.json.encode(row.carry) if row.carry else None
     rest[11] = msgspec.json.encode(row.labels).decode() if row.labels is not None else ""
     return (number, name, *rest)
 
 
-def _numbered(row: CallRow, session: int) -> tuple[Any, ...]:
+def _numbered(row: CallRecord, session: int) -> tuple[Any, ...]:
     identity, _, *rest = msgspec.structs.astuple(row)
     return (identity, session, *rest)
 
 
-def _approval_values(row: ApprovalRow, session: int) -> tuple[Any, ...]:
+def _approval_values(row: ApprovalRecord, session: int) -> tuple[Any, ...]:
     identity, _, *rest = msgspec.structs.astuple(row)
     values = [identity, session, *rest]
     values[8] = msgspec.json.encode(row.options)

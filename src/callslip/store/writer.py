@@ -15,15 +15,15 @@ from typing import Any
 import apsw
 
 from callslip.errors import StoreError
-from callslip.rows import CallRow
-from callslip.store.locks import Turnstile
-from callslip.store.protocol import Stored
+from callslip.model.records import CallRecord
+from callslip.store.protocol import StoredEvent
 from callslip.store.sql import Connection
-from callslip.store.sqlite_file import plain_errors
+from callslip.store.sqlite_open import plain_errors
 from callslip.store.sqlite_rows import Rows, flush
-from callslip.store.unit import Unit
+from callslip.store.unit_of_work import UnitOfWork
+from callslip.store.write_lock import WriteLock
 
-MOST = 1024
+MAX_BATCH = 1024
 
 Done = tuple["asyncio.Future[Any]", Any, BaseException | None]
 
@@ -45,16 +45,16 @@ class Task:
         self.durable = durable
 
 
-class Made:
+class WriteResult:
     """What a transaction made durable: events, and commands as they stand by them."""
 
     __slots__ = ("commands", "events")
 
-    def __init__(self, unit: Unit | None = None) -> None:
-        self.events: list[Stored] = unit.events if unit else []
-        self.commands: list[CallRow] = unit.commands() if unit else []
+    def __init__(self, unit: UnitOfWork | None = None) -> None:
+        self.events: list[StoredEvent] = unit.events if unit else []
+        self.commands: list[CallRecord] = unit.commands() if unit else []
 
-    def add(self, unit: Unit) -> None:
+    def add(self, unit: UnitOfWork) -> None:
         self.events += unit.events
         self.commands += unit.commands()
 
@@ -69,8 +69,8 @@ class Writer:
         self,
         connection: Connection,
         path: str,
-        turnstile: Turnstile,
-        deliver: Callable[[list[Stored], list[CallRow]], None],
+        turnstile: WriteLock,
+        deliver: Callable[[list[StoredEvent], list[CallRecord]], None],
         synchronous: str = "FULL",
     ) -> None:
         self._connection = connection
@@ -117,7 +117,7 @@ class Writer:
         try:
             while task is not None:
                 batch.append(task)
-                if len(batch) >= MOST:
+                if len(batch) >= MAX_BATCH:
                     return batch, True
                 task = self._tasks.get_nowait()
         except Empty:
@@ -126,7 +126,7 @@ class Writer:
 
     def _transact(self, batch: list[Task]) -> None:
         results: list[Done] = []
-        made = Made()
+        made = WriteResult()
         try:
             with plain_errors(self._path), self._turnstile.turn():
                 made = self._within(batch, results)
@@ -135,11 +135,11 @@ class Writer:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._settle, results, made)
 
-    def _within(self, batch: list[Task], results: list[Done]) -> Made:
+    def _within(self, batch: list[Task], results: list[Done]) -> WriteResult:
         try:
             if batch[0].alone:
                 results.append((batch[0].future, self._alone(batch[0]), None))
-                return Made()
+                return WriteResult()
             self._connection.execute("BEGIN IMMEDIATE")
             return self._together(batch, results)
         except BaseException:
@@ -148,9 +148,9 @@ class Writer:
                 self._connection.execute("ROLLBACK")
             raise
 
-    def _together(self, batch: list[Task], results: list[Done]) -> Made:
+    def _together(self, batch: list[Task], results: list[Done]) -> WriteResult:
         self._rows.begin()
-        unit = Unit(self._rows)
+        unit = UnitOfWork(self._rows)
         try:
             done: list[Done] = [(task.future, task.work(unit), None) for task in batch]
         except apsw.Error:  # The transaction itself is in doubt, for all that are in it.
@@ -161,13 +161,13 @@ class Writer:
         self._connection.execute("COMMIT")
         self._rows.remember(unit)
         results += done
-        return Made(unit)
+        return WriteResult(unit)
 
-    def _one_by_one(self, batch: list[Task], results: list[Done]) -> Made:
+    def _one_by_one(self, batch: list[Task], results: list[Done]) -> WriteResult:
         """One of them is refused: each is decided on what those before it wrote. Deciding again has no other effect."""
-        made = Made()
+        made = WriteResult()
         for task in batch:
-            unit = Unit(self._rows)
+            unit = UnitOfWork(self._rows)
             try:
                 results.append((task.future, task.work(unit), None))
             except apsw.Error:
@@ -198,7 +198,7 @@ class Writer:
             else:
                 run(f"PRAGMA synchronous = {self._synchronous}")
 
-    def _settle(self, results: list[Done], made: Made) -> None:
+    def _settle(self, results: list[Done], made: WriteResult) -> None:
         try:
             if made.events or made.commands:
                 self._deliver(made.events, made.commands)

@@ -3,8 +3,8 @@
 import { inert } from "./ansi.js";
 import Header from "./header.js";
 import Help, { onKey } from "./help.js";
-import { effect, html, lazily, render, untracked, useEffect, useRef } from "./parts.js";
-import { Refused, Trouble } from "./pill.js";
+import { effect, html, lazily, render, untracked, useEffect, useRef } from "./ui.js";
+import { Refused, Trouble } from "./connection.js";
 import { info, link, loaded, missing, name, picked, route, status, told, watch } from "./state.js";
 
 /** @type {Record<import("./route.js").View, any>} */
@@ -18,7 +18,7 @@ const VIEWS = {
 };
 
 /** What only the demo's session has. */
-const BreakIt = lazily(() => import("./breakit.js"));
+const BreakIt = lazily(() => import("./fault_lab.js"));
 
 /** @type {Record<import("./route.js").View, () => string>} */
 const TITLES = {

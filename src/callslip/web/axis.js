@@ -1,7 +1,7 @@
 // Calls as bars on a line of time: when each waited for approval, was queued and ran; and the line itself, on which
 // time in which nothing was going on may be folded. Pure: only times that the entries give.
 
-/** @typedef {import("./terms.js").Any} Any */
+/** @typedef {import("./filter_terms.js").Any} Any */
 /** @typedef {"queued" | "waiting" | "running"} Phase */
 /** @typedef {{phase: Phase, from: number, to: number}} Segment `to` is Infinity while it goes on. */
 /** @typedef {{id: number, call: Any, from: number, to: number, segments: Segment[]}} Bar */

@@ -1,7 +1,7 @@
 // The commands board: calls that somebody submits and somebody else runs, as they wait, run and end.
 
 import { inert } from "./ansi.js";
-import { classes, html, useEffect, useState } from "./parts.js";
+import { classes, html, useEffect, useState } from "./ui.js";
 import { cancel, commands, get, link, told } from "./state.js";
 import { stateOf } from "./states.js";
 import { ago, elapsed, exactly, timeOf } from "./time.js";

@@ -1,6 +1,6 @@
 // `/c/{call}`: looks the call up, by whatever id it is known, and goes to its session with its card open.
 
-import { html, useEffect, useState } from "./parts.js";
+import { html, useEffect, useState } from "./ui.js";
 import { get, go, link, route } from "./state.js";
 
 export default function Call() {

@@ -1,6 +1,6 @@
 // Things to take away: ids, links, and lines for a shell.
 
-import { classes, html, useState } from "./parts.js";
+import { classes, html, useState } from "./ui.js";
 import { address } from "./state.js";
 
 /** @param {string} text */

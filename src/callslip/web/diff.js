@@ -1,7 +1,7 @@
 // Differences, line by line: of two texts, or as a unified diff tells them.
 
 import { inert } from "./ansi.js";
-import { html } from "./parts.js";
+import { html } from "./ui.js";
 
 /** @typedef {{kind: "same" | "add" | "del" | "gap" | "file", text: string, old?: number, new?: number}} Line */
 

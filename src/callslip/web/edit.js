@@ -2,7 +2,7 @@
 // for the server to say: what is checked here is only that they are JSON at all, since nothing else can be sent.
 
 import { inert } from "./ansi.js";
-import { html, useEffect, useRef, useState } from "./parts.js";
+import { html, useEffect, useRef, useState } from "./ui.js";
 
 const LITERAL = /^(|true|false|null|-?\d[\d.eE+-]*)$/;
 

@@ -1,12 +1,12 @@
 // What there is to filter by, with counts: tools, states and kinds of the calls that the other terms leave.
 
 import { inert } from "./ansi.js";
-import { classes, html, useState } from "./parts.js";
+import { classes, html, useState } from "./ui.js";
 import { stateOf } from "./states.js";
-import { replaced } from "./terms.js";
+import { replaced } from "./filter_terms.js";
 
-/** @typedef {import("./terms.js").Any} Any */
-/** @typedef {import("./terms.js").Term} Term */
+/** @typedef {import("./filter_terms.js").Any} Any */
+/** @typedef {import("./filter_terms.js").Term} Term */
 /** @typedef {{value: string, count: number, on: boolean}} Choice */
 /** @typedef {{field: string, label: string, choices: Choice[]}} Facet */
 

@@ -1,15 +1,15 @@
-// The filter of a session: an input, what was asked for as chips, and facets with counts. The terms are in terms.js.
+// The filter of a session: an input, what was asked for as chips, and facets with counts. The terms are in filter_terms.js.
 
 import { inert } from "./ansi.js";
 import Facets, { facetsOf, toggled } from "./facets.js";
-import { classes, html, useMemo, useRef, useState } from "./parts.js";
+import { classes, html, useMemo, useRef, useState } from "./ui.js";
 import { stateOf } from "./states.js";
-import { filterEntries, parseFilter, replaced, unitsOf } from "./terms.js";
+import { filterEntries, parseFilter, replaced, unitsOf } from "./filter_terms.js";
 
 export { filterEntries, parseFilter };
 
-/** @typedef {import("./terms.js").Any} Any */
-/** @typedef {import("./terms.js").Term} Term */
+/** @typedef {import("./filter_terms.js").Any} Any */
+/** @typedef {import("./filter_terms.js").Term} Term */
 
 const EXAMPLES = ["tool:", "status:", "kind:", "type:", "turn:", "id:", ">5s", "<200ms", '"some text"'];
 

@@ -1,8 +1,8 @@
 // The top of every view: where one can go, what one looks for, whether the page is live, light or dark, and the keys.
 
 import { helping } from "./help.js";
-import { classes, html, signal } from "./parts.js";
-import Pill from "./pill.js";
+import { classes, html, signal } from "./ui.js";
+import Pill from "./connection.js";
 import { go, inbox, link, route } from "./state.js";
 
 /** What is looked for among sessions and calls. */

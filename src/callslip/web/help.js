@@ -1,6 +1,6 @@
 // The keys of the page, and the dialog that tells them.
 
-import { html, signal, useEffect, useRef } from "./parts.js";
+import { html, signal, useEffect, useRef } from "./ui.js";
 import { go } from "./state.js";
 
 /** Whether the dialog is open. */

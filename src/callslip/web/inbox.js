@@ -2,7 +2,7 @@
 // shows what is decided; the page's own keys walk from card to card. While somebody points at the list it keeps its
 // order, so that no card moves under a hand.
 
-import { html, useEffect, useRef, useState } from "./parts.js";
+import { html, useEffect, useRef, useState } from "./ui.js";
 import PermissionCard, { answerOf, ofRow } from "./request.js";
 import { answered, get, inbox, told } from "./state.js";
 

@@ -1,7 +1,7 @@
 // A JSON value as a tree. What is closed is not drawn, so a value of any size costs what is seen of it.
 
 import { inert } from "./ansi.js";
-import { html, useState } from "./parts.js";
+import { html, useState } from "./ui.js";
 
 const PAGE = 100;
 const LONG = 600;

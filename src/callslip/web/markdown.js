@@ -1,12 +1,12 @@
-// Markdown that cannot do harm: the few elements that prose.js knows, and everything else as text. Pictures are shown
+// Markdown that cannot do harm: the few elements that markdown_parser.js knows, and everything else as text. Pictures are shown
 // as links.
 
 import { inert } from "./ansi.js";
-import { html } from "./parts.js";
-import { parse } from "./prose.js";
+import { html } from "./ui.js";
+import { parse } from "./markdown_parser.js";
 
-/** @typedef {import("./prose.js").Inline} Inline */
-/** @typedef {import("./prose.js").Block} Block */
+/** @typedef {import("./markdown_parser.js").Inline} Inline */
+/** @typedef {import("./markdown_parser.js").Block} Block */
 
 /** @param {Inline[]} items @returns {any[]} */
 function drawInline(items) {

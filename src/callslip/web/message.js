@@ -3,9 +3,9 @@
 import { inert } from "./ansi.js";
 import { JsonTree } from "./jsontree.js";
 import { Markdown } from "./markdown.js";
-import { classes, html } from "./parts.js";
-import { safeLink } from "./prose.js";
-import { kept } from "./rows.js";
+import { classes, html } from "./ui.js";
+import { safeLink } from "./markdown_parser.js";
+import { kept } from "./row_state.js";
 import { exactly, timeOf } from "./time.js";
 
 /** @param {{at?: number}} props */

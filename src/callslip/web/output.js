@@ -7,8 +7,8 @@ import { JsonTree, oneLine, readJson } from "./jsontree.js";
 import { Markdown } from "./markdown.js";
 import { Attached, Picture } from "./message.js";
 import { headOf, kindsOf, partsOf, tailOf } from "./outcome.js";
-import { html } from "./parts.js";
-import { kept } from "./rows.js";
+import { html } from "./ui.js";
+import { kept } from "./row_state.js";
 import { Copy } from "./copy.js";
 import { address, whyNot } from "./state.js";
 
@@ -56,7 +56,7 @@ const NAMES = {
 };
 const SIZES = /** @type {const} */ ({ line: "one line", tail: "tail", full: "full" });
 
-/** @param {{label: string, choice: import("./rows.js").Choice, value: string, among: [string, string][]}} props */
+/** @param {{label: string, choice: import("./row_state.js").Choice, value: string, among: [string, string][]}} props */
 function Choose({ label, choice, value, among }) {
   const chosen = (/** @type {any} */ event) => (choice.value = event.currentTarget.value);
   return html`<select class="small-select" aria-label=${label} value=${value} onChange=${chosen}>

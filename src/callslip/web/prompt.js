@@ -2,8 +2,8 @@
 // A text of several lines can be no combobox, so it is a text box that controls a list and says how many fit.
 
 import { inert } from "./ansi.js";
-import { classes, html, useEffect, useRef, useState } from "./parts.js";
-import { spoken } from "./rows.js";
+import { classes, html, useEffect, useRef, useState } from "./ui.js";
+import { spoken } from "./row_state.js";
 import { get, info, post, status } from "./state.js";
 
 /** @typedef {{name: string, description: string, hint: string}} Offer */

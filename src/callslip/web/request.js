@@ -3,7 +3,7 @@
 
 import { inert } from "./ansi.js";
 import { Arguments, EditForm } from "./edit.js";
-import { classes, html, useEffect, useRef, useState } from "./parts.js";
+import { classes, html, useEffect, useRef, useState } from "./ui.js";
 import { answered as elsewhere, decide, link } from "./state.js";
 import { stateOf } from "./states.js";
 import { ago, exactly, timeOf, until } from "./time.js";

@@ -1,6 +1,6 @@
 // Where the page is, by its address. Every view has one, so that links, reloads and the way back work.
 
-import { batch, signal } from "./parts.js";
+import { batch, signal } from "./ui.js";
 
 /**
  * @typedef {"sessions" | "session" | "call" | "inbox" | "commands" | "nowhere"} View

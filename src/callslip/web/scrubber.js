@@ -1,7 +1,7 @@
 // The session as it was after any past event: a slider over its events. What was then is asked of the server, which
 // folds the log to that event; the page works out nothing.
 
-import { Fragment, computed, effect, html, signal } from "./parts.js";
+import { Fragment, computed, effect, html, signal } from "./ui.js";
 import { entryOf, name, now, order, past, seq, showPast } from "./state.js";
 import { ago, exactly, timeOf } from "./time.js";
 

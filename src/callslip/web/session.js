@@ -2,8 +2,8 @@
 
 import { inert } from "./ansi.js";
 import { Steps, progressOf } from "./message.js";
-import { classes, html, signal, useEffect, useMemo, useState } from "./parts.js";
-import { kept, slowly } from "./rows.js";
+import { classes, html, signal, useEffect, useMemo, useState } from "./ui.js";
+import { kept, slowly } from "./row_state.js";
 import { address, go, info, loaded, name, past, route } from "./state.js";
 import Timeline from "./timeline.js";
 

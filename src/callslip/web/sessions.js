@@ -1,9 +1,9 @@
 // The sessions, last written first: which are at work, what waits in them, and a search through them and their calls.
 
 import { inert } from "./ansi.js";
-import { Empty } from "./first.js";
+import { Empty } from "./empty_state.js";
 import { query } from "./header.js";
-import { html, signal, useEffect, useMemo, useSignalEffect, useState } from "./parts.js";
+import { html, signal, useEffect, useMemo, useSignalEffect, useState } from "./ui.js";
 import { get, inbox, link, sessions, told } from "./state.js";
 import { stateOf } from "./states.js";
 import { ago, exactly } from "./time.js";

@@ -3,7 +3,7 @@
 // the end.
 
 import { apply } from "./callslip.js";
-import { batch, computed, signal } from "./parts.js";
+import { batch, computed, signal } from "./ui.js";
 import { root } from "./route.js";
 import { NEWEST, follow } from "./stream.js";
 

@@ -1,6 +1,6 @@
 // Times as people read them. The clock ticks only while somebody reads it: a page on which nothing is open is at rest.
 
-import { computed, signal } from "./parts.js";
+import { computed, signal } from "./ui.js";
 
 /** @type {number | undefined} */
 let ticking;

@@ -1,10 +1,10 @@
-// The timeline: only what is near the window is drawn (place.js).
+// The timeline: only what is near the window is drawn (scroll_anchor.js).
 
-import { html, lazily, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./parts.js";
+import { html, lazily, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./ui.js";
 import ToolCard from "./card.js";
 import { Message, Meta, Mode, Plan, Thought, Unknown } from "./message.js";
-import { Place } from "./place.js";
-import { asking, entryAt, ids as allIds, kept, loadOlder, slowly, spoken } from "./rows.js";
+import { Place } from "./scroll_anchor.js";
+import { asking, entryAt, ids as allIds, kept, loadOlder, slowly, spoken } from "./row_state.js";
 import { hasOlder, info, loaded, past, picked } from "./state.js";
 
 const Request = lazily(() => import("./request.js"));

@@ -1,5 +1,5 @@
 // The first script of a session that was shared as one file (formats/html). The modules of the page stand in that file
-// as texts, packed: each becomes a blob whose imports name other blobs, and then shared.js draws. Wherever it cannot,
+// as texts, packed: each becomes a blob whose imports name other blobs, and then shared_page.js draws. Wherever it cannot,
 // what the file shows without scripts is there.
 {
   const page = document.documentElement;

@@ -2,15 +2,15 @@
 
 import { inert } from "./ansi.js";
 import { PHASES, axisOf, bandsOf, barsOf, placeOf, tellBar, ticksOf } from "./axis.js";
-import { Ground, Head, Track } from "./ground.js";
-import { classes, html, useEffect, useLayoutEffect, useMemo, useState } from "./parts.js";
-import { asking, loadOlder } from "./rows.js";
+import { Ground, Head, Track } from "./waterfall_grid.js";
+import { classes, html, useEffect, useLayoutEffect, useMemo, useState } from "./ui.js";
+import { asking, loadOlder } from "./row_state.js";
 import { hasOlder, order, past, shown as known } from "./state.js";
 import { stateOf } from "./states.js";
 import { clock, span, timeOf } from "./time.js";
 import { useZoom, windowOf } from "./zoom.js";
 
-/** @typedef {import("./terms.js").Any} Any */
+/** @typedef {import("./filter_terms.js").Any} Any */
 /** @typedef {import("./axis.js").Bar} Bar */
 /** @typedef {import("./axis.js").Axis} Axis */
 /** @typedef {{from: number, to: number}} Range */

@@ -2,7 +2,7 @@
 // hand.
 
 import { placeOf, timeAt } from "./axis.js";
-import { useEffect, useRef, useState } from "./parts.js";
+import { useEffect, useRef, useState } from "./ui.js";
 
 /** @typedef {import("./axis.js").Axis} Axis */
 /** @typedef {{from: number, to: number}} Range */

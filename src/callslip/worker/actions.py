@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from callslip.commands import Claim
-from callslip.functions import Tells, bound_to, result_of
+from callslip.rules.function_schema import Tells, bind_arguments, run_function
 
 Function = Callable[..., Any]
 
@@ -35,11 +35,11 @@ class Action:
         given: Any = {} if claim.params is None else claim.params
         if isinstance(given, dict) and any(one.kind is one.VAR_KEYWORD for one in self._signature.parameters.values()):
             return self._signature.bind(**cast("dict[str, Any]", given))
-        return bound_to(self._signature, given)
+        return bind_arguments(self._signature, given)
 
     async def run(self, claim: Claim, tells: Tells, threads: Threads) -> Any:
         """What the function makes of a command."""
-        return await result_of(self._function, self.bound(claim), tells, threads.run)
+        return await run_function(self._function, self.bound(claim), tells, threads.run)
 
 
 def _whole(function: Function, signature: inspect.Signature) -> Any:

@@ -10,19 +10,19 @@ from urllib.parse import quote
 
 import msgspec
 
-from callslip import codec
+from callslip.api.ledger import Ledger, open_ledger
+from callslip.client.address import READ_TIMEOUT_S, ServerAddress, parse_address
+from callslip.client.http import HttpPool, decoded
+from callslip.client.location import data_folder, default_location, parse_location
 from callslip.commands import Claim, Commands
-from callslip.ledger import Ledger, open_ledger
-from callslip.place import data_folder, default_place, read_place
-from callslip.remote import PATIENCE, Address, read_address
-from callslip.worker.link import Link, decoded
+from callslip.model import codec
 
 GIVEN_BACK = "the worker that ran this command was stopped"
 PROMPT = 1.0
 """A server has at least so long to answer a heartbeat, in s, before it is asked again over another connection."""
 
 
-class Desk(Protocol):
+class CommandSource(Protocol):
     """What a worker does at it. Whoever speaks for a command that is not theirs any more is told so by Conflict."""
 
     where: str
@@ -87,7 +87,7 @@ class OnServer:
     patience = 20.0
     breaks_off = True
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: HttpPool) -> None:
         self.where = link.url
         self._link = link
 
@@ -99,10 +99,10 @@ class OnServer:
     async def heartbeat(self, claim: Claim, lease: float, text: str) -> None:
         """An answer that does not come must leave time to ask again while the lease lasts."""
         told = {"text": codec.text(text)} if text else {}
-        await self._say(claim, "heartbeat", {"lease": lease, **told}, min(PATIENCE, max(PROMPT, lease / 3)))
+        await self._say(claim, "heartbeat", {"lease": lease, **told}, min(READ_TIMEOUT_S, max(PROMPT, lease / 3)))
 
     async def complete(self, claim: Claim, result: Any) -> None:
-        await self._say(claim, "result", {"result": codec.safe(result)})
+        await self._say(claim, "result", {"result": codec.to_json(result)})
 
     async def fail(self, claim: Claim, error: str) -> None:
         await self._say(claim, "result", {"error": codec.text(error)})
@@ -113,7 +113,7 @@ class OnServer:
         await self._say(claim, "release", {"reason": GIVEN_BACK})
         return True
 
-    async def _say(self, claim: Claim, what: str, said: dict[str, Any], patience: float = PATIENCE) -> None:
+    async def _say(self, claim: Claim, what: str, said: dict[str, Any], patience: float = READ_TIMEOUT_S) -> None:
         path = f"/v1/calls/{quote(claim.call, safe='')}/{what}"
         body = await self._link.post(path, {"fence": claim.fence, **said}, patience=patience)
         if body:
@@ -121,7 +121,7 @@ class OnServer:
 
 
 @contextlib.asynccontextmanager
-async def opened(given: str | Ledger | None, token: str) -> AsyncGenerator[Desk]:
+async def opened(given: str | Ledger | None, token: str) -> AsyncGenerator[CommandSource]:
     """What a worker works for. If it was not told: CALLSLIP_SERVER, else the ledger that a command line means."""
     if isinstance(given, Ledger):
         async with _of_ledger(given, "the ledger") as desk:
@@ -130,20 +130,20 @@ async def opened(given: str | Ledger | None, token: str) -> AsyncGenerator[Desk]
     said_by = "CALLSLIP_SERVER" if given is None else "server"
     said = os.environ.get("CALLSLIP_SERVER", "") if given is None else given
     if said.startswith(("http:", "https:")) or (said and given is None):
-        link = _link(read_address(said, said_by), token)
+        link = _link(parse_address(said, said_by), token)
         try:
             yield OnServer(link)
         finally:
             await link.close()
         return
-    place = read_place(said, said_by) if said else default_place()
+    place = parse_location(said, said_by) if said else default_location()
     place.prepare()
     async with await open_ledger(place.url) as ledger, _of_ledger(ledger, place.path or place.url) as desk:
         yield desk
 
 
 @contextlib.asynccontextmanager
-async def _of_ledger(ledger: Ledger, where: str) -> AsyncGenerator[Desk]:
+async def _of_ledger(ledger: Ledger, where: str) -> AsyncGenerator[CommandSource]:
     commands = Commands(ledger)
     try:
         yield OnLedger(commands, where)
@@ -151,10 +151,10 @@ async def _of_ledger(ledger: Ledger, where: str) -> AsyncGenerator[Desk]:
         await commands.close()
 
 
-def _link(address: Address, token: str) -> Link:
-    from callslip.http.token_file import checked, main_token
+def _link(address: ServerAddress, token: str) -> HttpPool:
+    from callslip.client.token_file import checked, main_token
 
     known = token or os.environ.get("CALLSLIP_TOKEN", "") or address.token
     if not known and address.local and os.access(data_folder() / "token", os.R_OK):
         known = main_token(data_folder())
-    return Link(address, checked(known, "token") if known else "")
+    return HttpPool(address, checked(known, "token") if known else "")

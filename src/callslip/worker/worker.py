@@ -20,12 +20,12 @@ import sys
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
+from callslip.api.ledger import Ledger
 from callslip.commands import Claim
-from callslip.errors import CallslipError, NotFound, Refused
-from callslip.ledger import Ledger
+from callslip.errors import CallslipError, InvalidInputError, NotFoundError
 from callslip.worker.actions import Action
-from callslip.worker.desks import Desk, opened
-from callslip.worker.errand import LATEST, SOONEST, Away, Errand, is_passing
+from callslip.worker.command_run import LATEST, SOONEST, Away, CommandRun, is_passing
+from callslip.worker.desks import CommandSource, opened
 
 UNBEGUN = 1.0
 """How often a worker looks whether the session that it works for has begun, in s."""
@@ -60,9 +60,9 @@ class Worker:
         name: str = "",
     ) -> None:
         if concurrency < 1:
-            raise Refused("concurrency", f"{concurrency} commands at once are none")
+            raise InvalidInputError("concurrency", f"{concurrency} commands at once are none")
         if not lease >= SHORTEST:
-            raise Refused("lease", f"{lease:g} s are less than {SHORTEST} s")
+            raise InvalidInputError("lease", f"{lease:g} s are less than {SHORTEST} s")
         self.name = name or f"{socket.gethostname()[:100]}:{os.getpid()}:{secrets.token_hex(3)}"
         self._server = server
         self._token = token
@@ -71,7 +71,7 @@ class Worker:
         self._concurrency = concurrency
         self._lease = lease
         self._actions: dict[str, Action] = {}
-        self._errands: dict[asyncio.Task[None], Errand] = {}
+        self._errands: dict[asyncio.Task[None], CommandRun] = {}
         self._stop: asyncio.Event | None = None
         self._changed: asyncio.Event | None = None
         self._failure: BaseException | None = None
@@ -82,7 +82,7 @@ class Worker:
         def named(function: F) -> F:
             called = name or function.__name__
             if called in self._actions:
-                raise Refused("action", f"{called!r} has a function already")
+                raise InvalidInputError("action", f"{called!r} has a function already")
             self._actions[called] = Action(called, function)
             return function
 
@@ -105,9 +105,9 @@ class Worker:
     async def serve(self) -> None:
         """Work until `stop`, or for ever."""
         if not self._actions:
-            raise Refused("actions", "this worker has no function yet; give it one with @worker.action(...)")
+            raise InvalidInputError("actions", "this worker has no function yet; give it one with @worker.action(...)")
         if self._stop is not None:
-            raise Refused("worker", "works already")
+            raise InvalidInputError("worker", "works already")
         self._stop, self._changed, self._failure = asyncio.Event(), asyncio.Event(), None
         try:
             async with opened(self._server, self._token) as desk:
@@ -130,13 +130,13 @@ class Worker:
 
     # Taking commands up
 
-    async def _work(self, desk: Desk, away: Away) -> None:
+    async def _work(self, desk: CommandSource, away: Away) -> None:
         pause = SOONEST
         while await self._free():
             try:
                 wait = 0.0 if away.away else desk.patience  # Whether it is back is known at once.
                 claim = await self._claimed(desk, wait)
-            except NotFound:
+            except NotFoundError:
                 if not self._session:
                     raise
                 await self._until_stopped(UNBEGUN)
@@ -167,7 +167,7 @@ class Worker:
             async with asyncio.timeout(seconds):
                 await self._stop.wait()
 
-    async def _claimed(self, desk: Desk, wait: float) -> Claim | None:
+    async def _claimed(self, desk: CommandSource, wait: float) -> Claim | None:
         assert self._stop is not None
         asking = asyncio.ensure_future(
             desk.claim(self._client, worker=self.name, wait=wait, lease=self._lease, session=self._session)
@@ -185,7 +185,7 @@ class Worker:
         finally:
             stopping.cancel()
 
-    async def _decline(self, desk: Desk, asking: asyncio.Future[Claim | None]) -> None:
+    async def _decline(self, desk: CommandSource, asking: asyncio.Future[Claim | None]) -> None:
         """What comes just now is for somebody else."""
         if desk.breaks_off:
             asking.cancel()
@@ -200,14 +200,14 @@ class Worker:
 
     # Running them
 
-    def _begin(self, desk: Desk, claim: Claim, away: Away) -> None:
+    def _begin(self, desk: CommandSource, claim: Claim, away: Away) -> None:
         before = [task for task, errand in self._errands.items() if errand.claim.call == claim.call]
-        errand = Errand(desk, claim, self._lease, away, _say)
+        errand = CommandRun(desk, claim, self._lease, away, _say)
         task = asyncio.ensure_future(self._do(errand, before))
         self._errands[task] = errand
         task.add_done_callback(self._done)
 
-    async def _do(self, errand: Errand, before: list[asyncio.Task[None]]) -> None:
+    async def _do(self, errand: CommandRun, before: list[asyncio.Task[None]]) -> None:
         async def alone() -> None:
             """Never twice at once: what this worker still does for an earlier claim of the command ends first."""
             if before:

@@ -37,7 +37,7 @@ class Frame(NamedTuple):
     data: bytes
 
 
-def packed(frame: Frame) -> bytes:
+def pack(frame: Frame) -> bytes:
     """A frame as bytes."""
     return _HEAD.pack(frame.kind, frame.at, len(frame.data)) + frame.data
 

@@ -10,12 +10,12 @@ import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
+from callslip.wrap.io import let_go
 from callslip.wrap.proxy import FORWARDED, Agent, Proxy, exit_status
-from callslip.wrap.streams import let_go
-from callslip.wrap.tape import PATIENCE, Tape, write_all
+from callslip.wrap.recorder_pipe import BACKPRESSURE_TIMEOUT_S, RecorderPipe, write_all
 
 if TYPE_CHECKING:
-    from callslip.wrap.desk import Desk
+    from callslip.wrap.permission_filter import PermissionFilter
 
 FINISH = 15.0
 """How long the recorder may take, once everything has passed, to write what is still on the tape."""
@@ -36,12 +36,12 @@ class Recording(NamedTuple):
     format: str = "acp"
 
 
-def run(agent: Agent, recording: Recording, desk: Desk | None, say: Callable[[str], None]) -> int:
+def run(agent: Agent, recording: Recording, desk: PermissionFilter | None, say: Callable[[str], None]) -> int:
     """Pass on and record what an agent says and hears, until it ends. Gives the exit status; `say` tells the person."""
     process, pipe, told = _recorder(agent, recording)
     closed = recording.fail_closed
     voice = _Voice(say, agent, HOLDS if desk is not None and desk.holds else "", closed=closed)
-    tape = Tape(pipe, told, voice.hear, patience=None if closed else PATIENCE)
+    tape = RecorderPipe(pipe, told, voice.hear, patience=None if closed else BACKPRESSURE_TIMEOUT_S)
     proxy = Proxy(agent, tape, desk=desk, closed=closed)
     voice.recording = proxy.recording
     status = proxy.run()
@@ -119,12 +119,12 @@ def _record(read: int, tell: Callable[[str], None], command: list[str], recordin
     try:
         import asyncio
 
-        from callslip.wrap.names import Names
-        from callslip.wrap.recorder import ACP, WAITING, Recorder
+        from callslip.wrap.recorder import ACP, WAITING, RecorderProcess
+        from callslip.wrap.session_names import Names
 
         names = Names(command, recording.session)
         hold = WAITING if recording.format == ACP and not recording.fail_closed else 0
-        recorder = Recorder(recording.url, recording.prepare, names, tell, format=recording.format, hold=hold)
+        recorder = RecorderProcess(recording.url, recording.prepare, names, tell, format=recording.format, hold=hold)
         asyncio.run(recorder.run(read))
     except Exception as error:
         tell(f"-unexpected {type(error).__name__}: {error}")

@@ -29,9 +29,9 @@ from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 
-from callslip import codec
-from callslip.errors import Refused
-from callslip.lifecycle import clean_name
+from callslip.errors import InvalidInputError
+from callslip.model import codec
+from callslip.rules.lifecycle import strip_mcp_prefix
 
 Action = Literal["allow", "deny", "ask"]
 ACTIONS = ("allow", "ask", "deny")
@@ -39,7 +39,7 @@ REGEX = "regex:"
 WILD = r"(\*\*|\*|\?)"
 
 
-class Asked(msgspec.Struct, frozen=True):
+class PermissionQuery(msgspec.Struct, frozen=True):
     """What is known of a call that needs permission. Nothing is known by default, and nothing fits it then."""
 
     tools: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class Asked(msgspec.Struct, frozen=True):
     """Some path is not known: none was told of, or one that does not say where it begins."""
 
 
-Test: TypeAlias = Callable[[Asked], bool | None]
+Test: TypeAlias = Callable[[PermissionQuery], bool | None]
 """Whether a filter fits; None if that is not known."""
 
 
@@ -71,7 +71,7 @@ class Policy(msgspec.Struct, frozen=True):
 
     rules: tuple[Rule, ...]
 
-    def decide(self, asked: Asked) -> Rule | None:
+    def decide(self, asked: PermissionQuery) -> Rule | None:
         """The first rule that fits; none if it would allow what an earlier one might have stopped."""
         doubt = False
         by_whole_name = msgspec.structs.replace(asked, tools=asked.tools[:1])
@@ -90,12 +90,12 @@ def _each(found: Iterable[bool | None]) -> bool | None:
     return False if False in results else None if None in results else True
 
 
-def asked_of(told: dict[str, Any]) -> Asked:
+def permission_query(told: dict[str, Any]) -> PermissionQuery:
     """A request as rules see it, from what was told of its call."""
     tool = told.get("tool_name")
-    names = dict.fromkeys((tool, clean_name(tool))) if isinstance(tool, str) else ()
+    names = dict.fromkeys((tool, strip_mcp_prefix(tool))) if isinstance(tool, str) else ()
     places = _places(told)
-    return Asked(
+    return PermissionQuery(
         tools=tuple(names),
         kind=_word(told.get("kind")),
         title=_word(told.get("title")),
@@ -241,16 +241,16 @@ def load(path: str | os.PathLike[str]) -> Policy:
             text = file.read()
         found = tomllib.loads(text)
     except OSError as error:
-        raise Refused(str(path), f"cannot be read: {error.strerror}") from error
+        raise InvalidInputError(str(path), f"cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refused(str(path), f"is not TOML: {error}") from error
+        raise InvalidInputError(str(path), f"is not TOML: {error}") from error
     odd = sorted(set(found) - {"rule"})
     if odd:
-        raise Refused(str(path), f"knows no {odd[0]!r}; write rules, each under [[rule]]")
+        raise InvalidInputError(str(path), f"knows no {odd[0]!r}; write rules, each under [[rule]]")
     given: Any = found.get("rule", [])
     rules = _objects(given) if isinstance(given, list) else []
     if rules != given:
-        raise Refused(str(path), "write each rule under [[rule]], with two brackets")
+        raise InvalidInputError(str(path), "write each rule under [[rule]], with two brackets")
     lines = _lines(text, len(rules))
     return Policy(tuple(_rule(number, rule, f"{path}{lines(number)}") for number, rule in enumerate(rules, 1)))
 
@@ -265,17 +265,19 @@ def _rule(number: int, given: dict[str, Any], where: str) -> Rule:
     where = f"{where}, rule {number}"
     odd = sorted(set(given) - set(MEMBERS))
     if odd:
-        raise Refused(where, f"knows no {odd[0]!r}; known are {', '.join(MEMBERS)}")
+        raise InvalidInputError(where, f"knows no {odd[0]!r}; known are {', '.join(MEMBERS)}")
     action, reason, always = given.get("action"), given.get("reason", ""), given.get("always", False)
     if action not in ACTIONS:
-        raise Refused(where, f"action must be one of {', '.join(ACTIONS)}" + (f", not {action!r}" if action else ""))
+        raise InvalidInputError(
+            where, f"action must be one of {', '.join(ACTIONS)}" + (f", not {action!r}" if action else "")
+        )
     if not isinstance(reason, str) or not isinstance(always, bool):
-        raise Refused(where, "reason must be a text and always must be true or false")
+        raise InvalidInputError(where, "reason must be a text and always must be true or false")
     tests: list[Test] = []
     for name in FILTERS:
         if name in given:
             try:
                 tests.append(FILTERS[name](given[name], action))
             except ValueError as error:
-                raise Refused(where, f"{name} {error}") from error
+                raise InvalidInputError(where, f"{name} {error}") from error
     return Rule(number, action, reason or f"rule {number} of the policy", always, tuple(tests))

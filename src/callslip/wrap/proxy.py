@@ -18,12 +18,12 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from callslip.wrap.frames import AGENT, CLIENT, ENDED, POLICY
-from callslip.wrap.inbox import Held, Inbox
-from callslip.wrap.streams import Outlet, let_go, pieces
-from callslip.wrap.tape import Stopped, Tape
+from callslip.wrap.held_requests import HeldRequest, HeldRequests
+from callslip.wrap.io import Outlet, let_go, pieces
+from callslip.wrap.recorder_pipe import RecorderPipe, Stopped
 
 if TYPE_CHECKING:
-    from callslip.wrap.desk import Desk
+    from callslip.wrap.permission_filter import PermissionFilter
 
 STDIN, STDOUT = 0, 1
 FORWARDED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
@@ -53,14 +53,16 @@ class Agent:
 class Proxy:
     """One run. With a `desk`, requests that it keeps do not reach the client; `closed` lets nothing by unrecorded."""
 
-    def __init__(self, agent: Agent, tape: Tape, *, desk: Desk | None = None, closed: bool = False) -> None:
+    def __init__(
+        self, agent: Agent, tape: RecorderPipe, *, desk: PermissionFilter | None = None, closed: bool = False
+    ) -> None:
         self._agent = agent
         self._tape = tape
         self._desk = desk
         self._closed = closed
         self._to_agent, self._to_client = Outlet(agent.stdin), Outlet(STDOUT)
         self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._inbox = Inbox(tape, self._to_agent, self._to_client, self._work.put, closed=closed)
+        self._inbox = HeldRequests(tape, self._to_agent, self._to_client, self._work.put, closed=closed)
         self._gone, self._going = os.pipe()
 
     def run(self) -> int:
@@ -124,9 +126,9 @@ class Proxy:
             return
         for data in said:
             for piece, kept in self._desk.sort(data):
-                if kept is None or (isinstance(kept, Held) and not self._inbox.hold(kept.key, piece)):
+                if kept is None or (isinstance(kept, HeldRequest) and not self._inbox.hold(kept.key, piece)):
                     yield piece
-                elif not isinstance(kept, Held):
+                elif not isinstance(kept, HeldRequest):
                     self._record(AGENT, piece)
                     self._record(POLICY, kept.record)
                     self._work.put(partial(self._to_agent.insert, kept.line))

@@ -14,31 +14,19 @@ from typing import Any
 
 from msgspec import UNSET, structs
 
-from callslip import codec
-from callslip import events as ev
-from callslip.errors import ReadOnly, Refused, StoreError
-from callslip.events import Draft
+from callslip.api.ledger import Ledger, open_ledger
+from callslip.errors import InvalidInputError, ReadOnlyStoreError, StoreError
 from callslip.formats.acp.wire import CLIENT as FROM_CLIENT
 from callslip.formats.acp.wire import Message
-from callslip.formats.conversations import Connection, Conversation, Conversations
-from callslip.formats.importing import LINE_BYTES
-from callslip.ledger import Ledger, open_ledger
+from callslip.ingest.conversations import Connection, Conversation, Conversations
+from callslip.ingest.importer import LINE_BYTES
+from callslip.model import codec
+from callslip.model import events as ev
+from callslip.model.events import Draft
 from callslip.settings import Settings
-from callslip.wrap.frames import (
-    AGENT,
-    ANSWER,
-    CLIENT,
-    ENDED,
-    GAP,
-    GONE,
-    HELD,
-    POLICY,
-    RELEASED,
-    Frame,
-    Unpacking,
-)
-from callslip.wrap.holding import Holding
-from callslip.wrap.names import Names
+from callslip.wrap.approval_watch import ApprovalWatcher
+from callslip.wrap.frames import AGENT, ANSWER, CLIENT, ENDED, GAP, GONE, HELD, POLICY, RELEASED, Frame, Unpacking
+from callslip.wrap.session_names import Names
 
 ACP, MCP = "acp", "mcp"
 DIRECTIONS = {
@@ -48,10 +36,10 @@ DIRECTIONS = {
 CUT_OFF = "callslip wrap was killed before this call ended"
 UNREAD = 4 * 2**20
 WAITING = 2**20
-PAUSE = 0.25
-LONGEST_PAUSE = 5.0
+RETRY_DELAY_S = 0.25
+MAX_RETRY_DELAY_S = 5.0
 LAST_TRIES = 3
-SHOWN = 2048
+MAX_RAW_CHARS = 2048
 
 
 class Inlet(asyncio.Protocol):
@@ -93,7 +81,7 @@ class GaveUp(Exception):
     """The tape has ended and the ledger still cannot be written."""
 
 
-class Recorder:
+class RecorderProcess:
     """One run. `tell` says to the front what became of it.
 
     What is said before any session has begun waits for it, up to `hold` bytes, to be recorded at its beginning.
@@ -128,7 +116,7 @@ class Recorder:
         try:
             async with await self._insist(self._opened) as ledger:
                 self._ledger, self._line = ledger, Connection(ledger, self._format)
-                self._requests = Holding(ledger, self._tell)
+                self._requests = ApprovalWatcher(ledger, self._tell)
                 while data := await self._inlet.read():
                     for frame in frames.push(data):
                         self._take(frame)
@@ -144,7 +132,7 @@ class Recorder:
         ledger = await open_ledger(self._url, self._settings)
         if ledger.store.read_only:
             await ledger.close()
-            raise ReadOnly(f"{self._url.removeprefix('sqlite:///')} cannot be written")
+            raise ReadOnlyStoreError(f"{self._url.removeprefix('sqlite:///')} cannot be written")
         return ledger
 
     # Taking
@@ -236,7 +224,7 @@ class Recorder:
         while True:
             try:
                 return await self._talks.flush(self._write)
-            except Refused as error:
+            except InvalidInputError as error:
                 self._lost += 1
                 self._trouble(f"a message was refused ({error})")
 
@@ -245,10 +233,10 @@ class Recorder:
             drafts = await self._untitled(talk.session, drafts)
         try:
             made = await self._line.append(talk.session, drafts)
-        except (StoreError, Refused):
+        except (StoreError, InvalidInputError):
             raise
         except Exception as error:  # Whatever it is, it must not stand in the way of all that follow.
-            raise Refused("message", f"unexpected {type(error).__name__}: {error}") from error
+            raise InvalidInputError("message", f"unexpected {type(error).__name__}: {error}") from error
         for event in made:
             self._line.see(event)
             self._requests.see(talk.session, event)
@@ -260,7 +248,7 @@ class Recorder:
 
     async def _insist(self, work: Callable[[], Awaitable[Any]]) -> Any:
         """Until it is done; GaveUp if the tape has ended and it still cannot be."""
-        pause, tries = PAUSE, 0
+        pause, tries = RETRY_DELAY_S, 0
         while True:
             try:
                 done = await work()
@@ -271,8 +259,8 @@ class Recorder:
             tries += self._inlet.ended.is_set()
             if tries >= LAST_TRIES:
                 raise GaveUp
-            await self._rest(PAUSE if tries else pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+            await self._rest(RETRY_DELAY_S if tries else pause)
+            pause = min(2 * pause, MAX_RETRY_DELAY_S)
 
     async def _rest(self, seconds: float) -> None:
         """Some time, but no longer than the tape goes on."""
@@ -321,7 +309,7 @@ class Line:
         self._pieces.append(piece)
         self.size += len(piece)
         if self.size > LINE_BYTES:
-            self._pieces = [b"".join(self._pieces)[:SHOWN]]
+            self._pieces = [b"".join(self._pieces)[:MAX_RAW_CHARS]]
 
     def take(self) -> Any:
         """What the whole line says: JSON, or text if it is none; "" for a blank one. The next one begins."""
@@ -330,8 +318,8 @@ class Line:
         if size > LINE_BYTES:
             return {"bytes": size, "beginning": line.decode("utf-8", "backslashreplace")}
         try:
-            return codec.parse(line, max_bytes=LINE_BYTES) if line else ""
-        except Refused:
+            return codec.parse_json(line, max_bytes=LINE_BYTES) if line else ""
+        except InvalidInputError:
             return line.decode("utf-8", "backslashreplace")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 
-from .descent import adopt_orphans, kill_all, when_parent_dies
+from .processes import adopt_orphans, kill_all, when_parent_dies
 from .wire import Request
 
 SHELL = "/bin/sh"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from callslip import codec
-from callslip.formats.plain import fields, items
+from callslip.formats.json_fields import as_dict, as_list
+from callslip.model import codec
 
 Block: TypeAlias = dict[str, Any]
 
@@ -43,12 +43,12 @@ def shown(said: str) -> Block:
 
 def block(given: Any) -> Block:
     """Something as a block; what is none of the protocol's stands as text."""
-    return _known(fields(given)) or text(plain(given))
+    return _known(as_dict(given)) or text(plain(given))
 
 
 def item(given: Any) -> Block | None:
     """Something as an item of a call's content; None for a terminal: what it printed is shown instead."""
-    told = fields(given)
+    told = as_dict(given)
     if told.get("type") == "terminal":
         return None
     if told.get("type") == "diff" and (kept := _kept(told, DIFF)):
@@ -59,12 +59,12 @@ def item(given: Any) -> Block | None:
 
 def is_text(given: Any) -> bool:
     """Whether something is a text block."""
-    return fields(given).get("type") == "text"
+    return as_dict(given).get("type") == "text"
 
 
 def listed(content: Any) -> list[Any]:
     """Content as a list."""
-    return [] if content is None else items(content) if isinstance(content, list) else [content]
+    return [] if content is None else as_list(content) if isinstance(content, list) else [content]
 
 
 def plain(value: Any) -> str:
@@ -75,7 +75,7 @@ def plain(value: Any) -> str:
 def _known(told: Block) -> Block | None:
     kind = told.get("type")
     if kind == "resource":
-        inside = [kept for shape in INSIDE if (kept := _kept(fields(told.get("resource")), shape))]
+        inside = [kept for shape in INSIDE if (kept := _kept(as_dict(told.get("resource")), shape))]
         return {"type": kind, "resource": inside[0]} if inside else None
     shape = KNOWN.get(kind) if isinstance(kind, str) else None
     kept = _kept(told, shape) if shape else None

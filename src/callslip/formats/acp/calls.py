@@ -11,17 +11,17 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from callslip import codec
-from callslip import events as ev
-from callslip.events import Alias, Event
 from callslip.formats.acp import permission, speech
 from callslip.formats.acp.growing import Growing
-from callslip.formats.acp.permission import Asked, Question
-from callslip.formats.acp.terminals import Terminals, Told
+from callslip.formats.acp.permission import PendingPermission, Question
+from callslip.formats.acp.terminals import Terminals, TerminalUpdate
 from callslip.formats.acp.update import ENDING, came_out, meanwhile, response, status_of, told
 from callslip.formats.acp.wire import FORMAT, Message
-from callslip.formats.plain import fields, identifier, items
-from callslip.lifecycle import TURN_CLOSES
+from callslip.formats.json_fields import as_dict, as_list, identifier
+from callslip.model import codec
+from callslip.model import events as ev
+from callslip.model.events import Alias, Event
+from callslip.rules.lifecycle import TURN_CLOSES
 
 FEW = 64
 """So many items of content are told one by one; the more there are beyond, the more of them come at a time."""
@@ -50,7 +50,7 @@ class Calls:
     def __init__(self) -> None:
         self._known: dict[str, Known] = {}
         self._open: set[str] = set()
-        self._asked: dict[str, Asked] = {}
+        self._asked: dict[str, PendingPermission] = {}
         self._turn = self._nameless = 0
         self.terminals = Terminals()
 
@@ -121,7 +121,7 @@ class Calls:
 
         Of many items all are told only when they are some more than the last time, and at the end (C12).
         """
-        identity, item = identifier(update.get("toolCallId")), fields(update.get("content"))
+        identity, item = identifier(update.get("toolCallId")), as_dict(update.get("content"))
         if not identity or not item:
             return []
         known = self._known.get(identity) or self._begin(identity)
@@ -136,7 +136,7 @@ class Calls:
             known.shown, more["content"] = len(known.content), known.content[:]
         return [ev.CallProgress(aliases=alias(identity), **more)] if more else []
 
-    def printed(self, about: Told | None) -> list[Event]:
+    def printed(self, about: TerminalUpdate | None) -> list[Event]:
         """What a terminal says, for the calls that show it and go on; if none does, for the last that showed it."""
         if about is None:
             return []
@@ -171,7 +171,7 @@ class Calls:
         shown, more = self._show(identity, known, update.get("content")), meanwhile(update)
         text = shown.get("text", "") + more.get("text", "")
         if "content" in update:
-            known.content = items(update["content"])[:]
+            known.content = as_list(update["content"])[:]
             known.shown = len(known.content)
             text += (known.streamed.become(_texts(known.content)) or "") if known.streamed is not None else ""
         return {**shown, **more, **({"text": text} if text else {})}

@@ -12,18 +12,18 @@ from typing import Any, ClassVar, TypeAlias
 
 from msgspec import UNSET, structs
 
-from callslip import events as ev
-from callslip.events import Draft, Event
-from callslip.formats import Unfinished
 from callslip.formats.acp import permission, speech, update
 from callslip.formats.acp.calls import Calls
 from callslip.formats.acp.facts import Facts
 from callslip.formats.acp.plans import Plans
 from callslip.formats.acp.replay import Replay
-from callslip.formats.acp.terminals import Told
+from callslip.formats.acp.terminals import TerminalUpdate
 from callslip.formats.acp.turns import Turns
 from callslip.formats.acp.wire import Message, Wire, kept, leaves, raw
-from callslip.formats.plain import fields
+from callslip.formats.base import Unfinished
+from callslip.formats.json_fields import as_dict
+from callslip.model import events as ev
+from callslip.model.events import Draft, Event
 
 Events: TypeAlias = list[Event]
 Json: TypeAlias = dict[str, Any]
@@ -84,7 +84,7 @@ class AcpDecoder:
 
     def _goes_on(self, read: Message) -> bool:
         """Whether an update is about a call of the turn that is still going on: no replay tells of that."""
-        return self._calls.goes_on(fields(read.params.get("update")))
+        return self._calls.goes_on(as_dict(read.params.get("update")))
 
     def _replayed(self, read: Message, replay: Replay) -> list[Draft]:
         self._replay = None
@@ -112,17 +112,17 @@ class AcpDecoder:
         return self._calls.requested(read, about) + kept(about.leaves, read) if about is not None else []
 
     def _answered(self, read: Message) -> Events:
-        made, result = self._calls.answered(read), fields(read.result)
-        more = leaves(result, {"outcome"}) or leaves(fields(result.get("outcome")), {"outcome", "optionId"})
+        made, result = self._calls.answered(read), as_dict(read.result)
+        more = leaves(result, {"outcome"}) or leaves(as_dict(result.get("outcome")), {"outcome", "optionId"})
         return made + kept(made and more, read)
 
     # Terminals
 
     def _output(self, read: Message) -> Events:
-        return self._printed(self._calls.terminals.output(read.params, fields(read.result)), read)
+        return self._printed(self._calls.terminals.output(read.params, as_dict(read.result)), read)
 
     def _exited(self, read: Message) -> Events:
-        return self._printed(self._calls.terminals.exit(read.params, fields(read.result)), read)
+        return self._printed(self._calls.terminals.exit(read.params, as_dict(read.result)), read)
 
     def _released(self, read: Message) -> Events:
         self._calls.terminals.released(read.params)
@@ -134,14 +134,14 @@ class AcpDecoder:
     def _terminal_chunk(self, told: Json, read: Message) -> Events:
         return self._printed(self._calls.terminals.chunk(told), read)
 
-    def _printed(self, about: Told | None, read: Message) -> Events:
+    def _printed(self, about: TerminalUpdate | None, read: Message) -> Events:
         made = self._calls.printed(about)
         return made + kept(made and about is not None and about.leaves, read)
 
     # Updates
 
     def _update(self, read: Message) -> Events:
-        told = fields(read.params.get("update"))
+        told = as_dict(read.params.get("update"))
         kind = told.get("sessionUpdate")
         rule = self._UPDATES.get(kind) if isinstance(kind, str) else None
         return rule(self, told, read) if rule else []

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from callslip.entries import Entry, Info, Message, Meta, ModeChange, Plan, Thought, ToolCall
-from callslip.formats import Source, snapshot_of
 from callslip.formats.acp import blocks
 from callslip.formats.acp.outcome import call_update
-from callslip.formats.plain import fields
+from callslip.formats.base import Source, snapshot_of
+from callslip.formats.json_fields import as_dict
+from callslip.model.entries import Entry, Info, Message, Meta, ModeChange, Plan, Thought, ToolCall
 
 Update: TypeAlias = dict[str, Any]
 
@@ -37,7 +37,7 @@ def _notification(session: str, update: Update) -> dict[str, Any]:
 def _noted(entry: Entry, update: Update) -> Update:
     """An update with where and when its entry was made."""
     where = {"entry": entry.id, "at": entry.at, "turn": entry.turn}
-    more = fields(fields(update.get("_meta")).get("callslip"))
+    more = as_dict(as_dict(update.get("_meta")).get("callslip"))
     return {**update, "_meta": {"callslip": {**{name: value for name, value in where.items() if value}, **more}}}
 
 
@@ -74,7 +74,7 @@ def _plan(entry: Plan) -> list[Update]:
 
 def _step(step: Any) -> dict[str, Any]:
     """A step of a plan; whoever does not say how urgent it is, or how far, is taken at the protocol's mildest word."""
-    told = fields(step)
+    told = as_dict(step)
     content = told.get("content")
     return {
         "content": content if isinstance(content, str) else blocks.plain(step),
@@ -111,7 +111,7 @@ _RULES: dict[type[Entry], Callable[[Any], list[Update]]] = {
 
 
 def _offers(info: Info) -> list[Update]:
-    commands = [command for one in info.available_commands if (command := _command(fields(one)))]
+    commands = [command for one in info.available_commands if (command := _command(as_dict(one)))]
     told: list[Update] = []
     if commands:
         told.append({"sessionUpdate": "available_commands_update", "availableCommands": commands})
@@ -122,7 +122,7 @@ def _offers(info: Info) -> list[Update]:
 
 def _command(told: dict[str, Any]) -> dict[str, Any] | None:
     """A command that a person may type: it has a name at least."""
-    name, about, hint = told.get("name"), told.get("description"), fields(told.get("input")).get("hint")
+    name, about, hint = told.get("name"), told.get("description"), as_dict(told.get("input")).get("hint")
     if not isinstance(name, str) or not name:
         return None
     made: dict[str, Any] = {"name": name, "description": about if isinstance(about, str) else ""}

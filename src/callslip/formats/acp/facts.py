@@ -6,11 +6,11 @@ from typing import Any
 
 from msgspec import UNSET
 
-from callslip import events as ev
-from callslip.events import Event
 from callslip.formats.acp import offers
 from callslip.formats.acp.wire import Message, kept, leaves
-from callslip.formats.plain import fields, items
+from callslip.formats.json_fields import as_dict, as_list
+from callslip.model import events as ev
+from callslip.model.events import Event
 
 
 class Facts:
@@ -22,12 +22,12 @@ class Facts:
 
     def opened(self, read: Message) -> list[Event]:
         """A session was begun, or taken up again: what the agent offers for it. RULE 7"""
-        result = fields(read.result)
+        result = as_dict(read.result)
         told = offers.offered(result)
         if told == self._offered:
             return []  # Taken up again on the same line, with the same offers: nothing new.
         self._offered = told or self._offered
-        return told + kept(told and leaves(result, offers.TAKEN), read)
+        return told + kept(told and leaves(result, offers.KNOWN_FIELDS), read)
 
     def usage(self, update: dict[str, Any], read: Message) -> list[Event]:
         """The cost is a sum: where an update does not mention it, it stays (C10)."""
@@ -45,7 +45,7 @@ class Facts:
 
     def retitled(self, read: Message) -> list[Event]:
         """The title as the agent keeps it, which need not be the one that was asked for."""
-        result = fields(read.result)
+        result = as_dict(read.result)
         title = result.get("title")
         return [ev.SessionInfo(title=title), *kept(leaves(result, {"title"}), read)] if isinstance(title, str) else []
 
@@ -53,7 +53,7 @@ class Facts:
         commands = update.get("availableCommands")
         if not isinstance(commands, list):
             return []
-        told = ev.SessionCommands(commands=items(commands))
+        told = ev.SessionCommands(commands=as_list(commands))
         return [told, *kept(leaves(update, {"sessionUpdate", "availableCommands"}), read)]
 
     def mode(self, update: dict[str, Any], read: Message) -> list[Event]:
@@ -67,14 +67,14 @@ class Facts:
         mode = read.params.get("modeId")
         if not isinstance(mode, str) or not mode or read.error is not UNSET:
             return []
-        return [ev.SessionMode(mode=mode), *kept(leaves(fields(read.result), set()), read)]
+        return [ev.SessionMode(mode=mode), *kept(leaves(as_dict(read.result), set()), read)]
 
     def options(self, update: dict[str, Any], read: Message) -> list[Event]:
         told = offers.reconfigured(update.get("configOptions"))
         return told + kept(told and leaves(update, {"sessionUpdate", "configOptions"}), read)
 
     def option_set(self, read: Message) -> list[Event]:
-        result = fields(read.result)
+        result = as_dict(read.result)
         told = offers.reconfigured(result.get("configOptions"))
         return told + kept(told and leaves(result, {"configOptions"}), read)
 

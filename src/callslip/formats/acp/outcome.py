@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from callslip import codec
-from callslip.entries import ToolCall
-from callslip.errors import Refused
+from callslip.errors import InvalidInputError
 from callslip.formats.acp import blocks
-from callslip.formats.plain import fields
+from callslip.formats.json_fields import as_dict
 from callslip.formats.providers.results import HOW
-from callslip.lifecycle import ENDS, clean_name
-from callslip.words import WORDS
+from callslip.model import codec
+from callslip.model.entries import ToolCall
+from callslip.model.state_names import STATE_NAMES
+from callslip.rules.lifecycle import TERMINAL_STATES, strip_mcp_prefix
 
 Update: TypeAlias = dict[str, Any]
 
@@ -27,13 +27,13 @@ def call_update(entry: ToolCall) -> Update:
         "content": _content(entry) or None,
         "locations": _locations(entry.locations) or None,
         "rawInput": _input(entry),
-        "rawOutput": entry.output if entry.status in ENDS else entry.progress,
+        "rawOutput": entry.output if entry.status in TERMINAL_STATES else entry.progress,
     }
     return {
         "sessionUpdate": "tool_call",
         "toolCallId": entry.tool_call_id,
         "title": entry.title or entry.tool_name or entry.kind or UNNAMED,
-        "status": WORDS[entry.status].acp,
+        "status": STATE_NAMES[entry.status].acp,
         **{name: value for name, value in told.items() if value is not None},
         "_meta": {"callslip": _extras(entry)},
     }
@@ -42,7 +42,7 @@ def call_update(entry: ToolCall) -> Update:
 def _name(entry: ToolCall) -> str | None:
     """The tool's name as its agent writes it, from which the clean one can be had again (S2.5)."""
     raw = entry.raw_tool_name
-    return (raw if raw and clean_name(raw) == entry.tool_name else entry.tool_name) or None
+    return (raw if raw and strip_mcp_prefix(raw) == entry.tool_name else entry.tool_name) or None
 
 
 def _kind(kind: str | None) -> str | None:
@@ -54,13 +54,13 @@ def _input(entry: ToolCall) -> Any:
     if entry.raw_input is not None or not entry.input_text:
         return entry.raw_input
     try:
-        return codec.parse(entry.input_text)
-    except Refused:
+        return codec.parse_json(entry.input_text)
+    except InvalidInputError:
         return entry.input_text
 
 
 def _locations(given: Any) -> list[Update]:
-    found = [fields(one) for one in blocks.listed(given)]
+    found = [as_dict(one) for one in blocks.listed(given)]
     return [
         {"path": one["path"], **({"line": one["line"]} if _is_line(one.get("line")) else {})}
         for one in found
@@ -91,7 +91,7 @@ def _printed(entry: ToolCall) -> str:
 
 
 def _notes(entry: ToolCall) -> list[str]:
-    why = _why(entry) if WORDS[entry.status].error else ""
+    why = _why(entry) if STATE_NAMES[entry.status].error else ""
     size = f" of {entry.blob.size} bytes" if entry.blob else ""
     cut = f"(cut: only the beginning{size} is shown)" if entry.truncated else ""
     return [note for note in (why, cut) if note]
@@ -99,7 +99,7 @@ def _notes(entry: ToolCall) -> list[str]:
 
 def _why(entry: ToolCall) -> str:
     """Why it did not end well. Of a failure only what is said about it; any other end has a name of its own."""
-    said = fields(entry.error).get("message")
+    said = as_dict(entry.error).get("message")
     error = said if isinstance(said, str) and said else blocks.plain(entry.error) if entry.error is not None else ""
     why = error or entry.reason
     if entry.status == "failed":

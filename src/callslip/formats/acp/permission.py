@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from callslip import events as ev
-from callslip.events import Alias, Event
 from callslip.formats.acp import update as updates
 from callslip.formats.acp.wire import Message, leaves
-from callslip.formats.plain import fields, items
+from callslip.formats.json_fields import as_dict, as_list
+from callslip.model import events as ev
+from callslip.model.events import Alias, Event
 
 ANSWERS: dict[str, type[ev.ApprovalAnswer]] = {
     "allow_once": ev.ApprovalGranted,
@@ -23,7 +23,7 @@ ANSWERS: dict[str, type[ev.ApprovalAnswer]] = {
     "reject_once": ev.ApprovalRefused,
     "reject_always": ev.ApprovalRefused,
 }
-TAKEN = {"sessionId", "toolCall", "options", "title", "description", "subject"}
+KNOWN_FIELDS = {"sessionId", "toolCall", "options", "title", "description", "subject"}
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +41,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     leaves: bool = False
 
 
-class Asked(msgspec.Struct, frozen=True):
+class PendingPermission(msgspec.Struct, frozen=True):
     """A request that waits: the call it is about, what each option means, whether there is only the question."""
 
     call: str
@@ -54,11 +54,11 @@ def question(message: Message) -> Question | None:
     params, options = message.params, message.params.get("options")
     if not isinstance(options, list) or not message.key:
         return None
-    more = leaves(params, TAKEN)
+    more = leaves(params, KNOWN_FIELDS)
     if isinstance(params.get("toolCall"), dict):
-        update = fields(params["toolCall"])
+        update = as_dict(params["toolCall"])
         more = more or any(params.get(name) is not None for name in ("title", "description", "subject"))
-        return Question(update=update, options=items(options), leaves=more or _leaves(update))
+        return Question(update=update, options=as_list(options), leaves=more or _leaves(update))
     if not isinstance(params.get("title"), str):
         return None
     return _drafted(message, more)
@@ -68,10 +68,10 @@ def _drafted(message: Message, more: bool) -> Question:
     """A question as draft 2 puts it. Its title is the question's own and no title of a call."""
     params = message.params
     parts = [part for part in (params["title"], params.get("description")) if isinstance(part, str) and part]
-    said: dict[str, Any] = {"options": items(params["options"]), "description": "\n".join(parts)}
-    subject = fields(params.get("subject"))
+    said: dict[str, Any] = {"options": as_list(params["options"]), "description": "\n".join(parts)}
+    subject = as_dict(params.get("subject"))
     if subject.get("type") == "tool_call" and isinstance(subject.get("toolCall"), dict):
-        update = fields(subject["toolCall"])
+        update = as_dict(subject["toolCall"])
         more = more or len(subject) > 2 or _leaves(update, updates.DRAFT)
         return Question(update=update, leaves=more, **said)
     if subject.get("type") == "command" and isinstance(subject.get("command"), str):
@@ -96,19 +96,19 @@ def _leaves(update: dict[str, Any], version: int = 0) -> bool:
     return updates.leaves(update, version) or updates.status_of(update) not in ("", "pending")
 
 
-def asked(about: Question, call: str) -> Asked:
+def asked(about: Question, call: str) -> PendingPermission:
     """What is remembered of a request until it is answered."""
-    offered = [fields(option) for option in about.options]
+    offered = [as_dict(option) for option in about.options]
     kinds = {str(option.get("optionId")): str(option.get("kind")) for option in offered}
-    return Asked(call, kinds, about.only)
+    return PendingPermission(call, kinds, about.only)
 
 
-def answer(request: Asked, message: Message, aliases: tuple[Alias, ...]) -> Event | None:
+def answer(request: PendingPermission, message: Message, aliases: tuple[Alias, ...]) -> Event | None:
     """What the client's answer means; None if only the agent knows."""
     if message.error is not UNSET:
-        why = fields(message.error).get("message")
+        why = as_dict(message.error).get("message")
         return ev.ApprovalWithdrawn(aliases=aliases, by="client", reason=why if isinstance(why, str) else "")
-    outcome = fields(fields(message.result).get("outcome"))
+    outcome = as_dict(as_dict(message.result).get("outcome"))
     if outcome.get("outcome") == "cancelled":
         return ev.ApprovalWithdrawn(aliases=aliases, by="client")
     option = outcome.get("optionId")
@@ -118,7 +118,7 @@ def answer(request: Asked, message: Message, aliases: tuple[Alias, ...]) -> Even
     return chosen(aliases=aliases, option=option, by="client") if chosen else None
 
 
-def _meaning(request: Asked, option: str, version: int) -> type[ev.ApprovalAnswer] | None:
+def _meaning(request: PendingPermission, option: str, version: int) -> type[ev.ApprovalAnswer] | None:
     """Draft 2 says that an option which was not offered approves nothing; version 1 leaves that to the agent."""
     if version >= updates.DRAFT and option not in request.kinds:
         return ev.ApprovalRefused

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from callslip import events as ev
-from callslip.events import Event
 from callslip.formats.acp.wire import Message, kept, leaves
-from callslip.formats.plain import fields, identifier, items
+from callslip.formats.json_fields import as_dict, as_list, identifier
+from callslip.model import events as ev
+from callslip.model.events import Event
 
 # What stands for the entries of a plan that has none.
 TEXTS = {"markdown": "content", "file": "uri"}
@@ -17,10 +17,10 @@ def entries_of(update: dict[str, Any]) -> list[Any] | None:
     """The entries that an update gives, one for a whole text; None if it gives none."""
     if update.get("sessionUpdate") == "plan":
         given = update.get("entries")
-        return items(given) if isinstance(given, list) else None
-    plan = fields(update.get("plan"))
+        return as_list(given) if isinstance(given, list) else None
+    plan = as_dict(update.get("plan"))
     if plan.get("type") == "items" and isinstance(plan.get("entries"), list):
-        return items(plan["entries"])
+        return as_list(plan["entries"])
     text = plan.get(TEXTS.get(str(plan.get("type")), ""))
     return [{"content": text}] if isinstance(text, str) else None
 
@@ -36,7 +36,7 @@ class Plans:
         entries = entries_of(update)
         if entries is None:
             return []
-        self._shown = identifier(fields(update.get("plan")).get("planId"))
+        self._shown = identifier(as_dict(update.get("plan")).get("planId"))
         return [ev.PlanUpdated(entries=entries), *kept(leaves(update, {"sessionUpdate", "entries"}), read)]
 
     def removed(self, update: dict[str, Any], read: Message) -> list[Event]:

@@ -12,26 +12,26 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from callslip import events as ev
-from callslip.events import Draft, Event
 from callslip.formats.acp import speech, update
 from callslip.formats.acp.calls import alias
 from callslip.formats.acp.plans import entries_of
 from callslip.formats.acp.terminals import Terminals, shown_in
 from callslip.formats.acp.wire import FORMAT, Message
-from callslip.formats.plain import fields, identifier, items
-from callslip.text import Proof, Text, merge, settle
-from callslip.witness import UNTOLD
+from callslip.formats.json_fields import as_dict, as_list, identifier
+from callslip.model import events as ev
+from callslip.model.events import Draft, Event
+from callslip.rules.replay_diff import RESULT_UNKNOWN
+from callslip.rules.streamed_text import Proof, StreamedText, merge_chunk, settle
 
 Json = dict[str, Any]
 
 
-class Said(msgspec.Struct):
+class ReplayedMessage(msgspec.Struct):
     """One message or thought."""
 
     who: str
     id: str
-    text: Text
+    text: StreamedText
     blocks: list[Any]
 
 
@@ -53,8 +53,8 @@ class Replay:
         self._session = asked.session
         self._version = asked.version
         self._chunks: ev.Chunks = speech.policy(chunks, asked.version)
-        self._items: list[Said | Done | Event] = []
-        self._said: dict[tuple[str, str], Said] = {}
+        self._items: list[ReplayedMessage | Done | Event] = []
+        self._said: dict[tuple[str, str], ReplayedMessage] = {}
         self._done: dict[str, Done] = {}
         self._terminals = Terminals()
         self._printed: dict[str, list[Any]] = {}
@@ -66,7 +66,7 @@ class Replay:
 
     def take(self, read: Message) -> bool:
         """Gather a message if it is about the past."""
-        told = fields(read.params.get("update"))
+        told = as_dict(read.params.get("update"))
         kind = told.get("sessionUpdate")
         if read.method != "session/update" or read.session != self._session or not isinstance(kind, str):
             return False
@@ -98,7 +98,7 @@ class Replay:
             return True
         said = self._speech(who, identifier(told.get("messageId")))
         said.blocks.append(block)
-        change = merge(said.text, text or "", self._chunks, self._proven.get(who, ""))
+        change = merge_chunk(said.text, text or "", self._chunks, self._proven.get(who, ""))
         self._proven[who] = change.proof or self._proven.get(who, "")
         return True
 
@@ -107,21 +107,21 @@ class Replay:
         if not identity or not isinstance(told.get("content", ...), list | None):
             return False
         said = self._speech(speech.WHOLE[told["sessionUpdate"]], identity)
-        said.blocks = list(items(told["content"]))
+        said.blocks = list(as_list(told["content"]))
         said.text.replace(speech.whole_text(said.blocks))
         if not said.blocks or speech.leaves_whole(told):
             self._kept.append(read.body)
         return True
 
-    def _speech(self, who: str, identity: str) -> Said:
+    def _speech(self, who: str, identity: str) -> ReplayedMessage:
         """The message that a chunk goes on with: the one of its id, or without one the last of all."""
         last = self._items[-1] if self._items else None
         if identity:
             known = self._said.get((who, identity))
         else:
-            known = last if isinstance(last, Said) and last.who == who and not last.id else None
+            known = last if isinstance(last, ReplayedMessage) and last.who == who and not last.id else None
         if known is None:
-            known = self._said[who, identity] = Said(who, identity, Text(), [])
+            known = self._said[who, identity] = ReplayedMessage(who, identity, StreamedText(), [])
             self._items.append(known)
         return known
 
@@ -136,10 +136,10 @@ class Replay:
             return True
         done = self._known(identity, anew=told["sessionUpdate"] == "tool_call")
         done.text.append(update.printed(told))
-        meta = {**fields(done.update.get("_meta")), **fields(told.get("_meta"))}
+        meta = {**as_dict(done.update.get("_meta")), **as_dict(told.get("_meta"))}
         done.update = {**done.update, **told, "_meta": meta}
         if "content" in told:
-            done.content, done.streamed = list(items(told["content"])), []
+            done.content, done.streamed = list(as_list(told["content"])), []
         return True
 
     def _known(self, identity: str, *, anew: bool = False) -> Done:
@@ -150,7 +150,7 @@ class Replay:
         return done
 
     def _call_grown(self, told: Json, read: Message) -> bool:
-        identity, item = identifier(told.get("toolCallId")), fields(told.get("content"))
+        identity, item = identifier(told.get("toolCallId")), as_dict(told.get("content"))
         if not identity or not item:
             return False
         done, text = self._known(identity), speech.item_text(item)
@@ -209,12 +209,12 @@ class Replay:
 
     # What comes of it
 
-    def _event(self, item: Said | Done | Event) -> Event:
-        if isinstance(item, Said):
+    def _event(self, item: ReplayedMessage | Done | Event) -> Event:
+        if isinstance(item, ReplayedMessage):
             return self._message(item)
         return self._call_event(item) if isinstance(item, Done) else item
 
-    def _message(self, said: Said) -> Event:
+    def _message(self, said: ReplayedMessage) -> Event:
         if self._chunks == "auto" and not self._proven.get(said.who):
             settle(said.text)
         text = said.text.value()
@@ -231,7 +231,7 @@ class Replay:
         said = {**update.told(told), **self._came_out(identity, done, told)}
         if status == "completed":
             return ev.CallCompleted(aliases=alias(identity), **said)
-        reason = "" if status == "failed" else "cancelled" if status == "cancelled" else UNTOLD
+        reason = "" if status == "failed" else "cancelled" if status == "cancelled" else RESULT_UNKNOWN
         return ev.CallFailed(aliases=alias(identity), reason=reason, **said)
 
     def _came_out(self, identity: str, done: Done, told: Json) -> Json:
@@ -258,9 +258,9 @@ class Replay:
     }
 
 
-def _is_said(item: Said | Done | Event) -> bool:
+def _is_said(item: ReplayedMessage | Done | Event) -> bool:
     """Whether there is anything to an item: a message may be begun and left empty."""
-    return not isinstance(item, Said) or item.who != speech.USER or bool(item.blocks)
+    return not isinstance(item, ReplayedMessage) or item.who != speech.USER or bool(item.blocks)
 
 
 def _raw(body: Any) -> Event:

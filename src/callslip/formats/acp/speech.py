@@ -10,24 +10,24 @@ from typing import Any
 
 from msgspec import UNSET
 
-from callslip import events as ev
-from callslip.events import Event
 from callslip.formats.acp.growing import Growing
 from callslip.formats.acp.update import DRAFT
 from callslip.formats.acp.wire import Message, kept
 from callslip.formats.acp.wire import leaves as more_than
-from callslip.formats.plain import fields, identifier, items
+from callslip.formats.json_fields import as_dict, as_list, identifier
+from callslip.model import events as ev
+from callslip.model.events import Event
 
 USER, AGENT, THOUGHT = "user", "agent", "thought"
 CHUNKS = {"user_message_chunk": USER, "agent_message_chunk": AGENT, "agent_thought_chunk": THOUGHT}
 WHOLE = {"user_message": USER, "agent_message": AGENT, "agent_thought": THOUGHT}
-TAKEN = {"sessionUpdate", "content", "messageId"}
+KNOWN_FIELDS = {"sessionUpdate", "content", "messageId"}
 PLAIN = {"type", "text"}
 
 
 def text_of(block: Any) -> str | None:
     """The text of a text block; None for any other block."""
-    said = fields(block).get("text") if fields(block).get("type") == "text" else None
+    said = as_dict(block).get("text") if as_dict(block).get("type") == "text" else None
     return said if isinstance(said, str) else None
 
 
@@ -47,7 +47,7 @@ def user_message(text: str, blocks: list[Any], message_id: str = "") -> ev.Messa
 
 def prompted(params: dict[str, Any]) -> ev.MessageUser:
     """The prompt of a turn."""
-    blocks = items(params.get("prompt"))
+    blocks = as_list(params.get("prompt"))
     plain = len(blocks) == 1 and text_of(blocks[0]) is not None
     return user_message(joined(blocks), [] if plain else blocks, identifier(params.get("messageId")))
 
@@ -60,25 +60,25 @@ def delta(who: str, text: str, message_id: str, chunks: ev.Chunks) -> Event:
 
 def leaves(update: dict[str, Any]) -> bool:
     """Whether a chunk says more than its text, so that it is to be kept whole."""
-    return more_than(update, TAKEN) or more_than(fields(update.get("content")), PLAIN)
+    return more_than(update, KNOWN_FIELDS) or more_than(as_dict(update.get("content")), PLAIN)
 
 
 def leaves_whole(update: dict[str, Any]) -> bool:
     """Whether a message that is told as a whole says more than its text."""
     more = [
-        block for block in items(update.get("content")) if text_of(block) is None or more_than(fields(block), PLAIN)
+        block for block in as_list(update.get("content")) if text_of(block) is None or more_than(as_dict(block), PLAIN)
     ]
-    return bool(more) or more_than(update, TAKEN)
+    return bool(more) or more_than(update, KNOWN_FIELDS)
 
 
 def item_text(item: Any) -> str | None:
     """The text of an item of a call's content; None for any other item."""
-    return text_of(fields(item).get("content")) if fields(item).get("type") == "content" else None
+    return text_of(as_dict(item).get("content")) if as_dict(item).get("type") == "content" else None
 
 
 def leaves_item(item: Any) -> bool:
     """Whether an item of a call's content that is text says more than that; any other is told whole."""
-    more = more_than(fields(item), {"type", "content"}) or more_than(fields(fields(item).get("content")), PLAIN)
+    more = more_than(as_dict(item), {"type", "content"}) or more_than(as_dict(as_dict(item).get("content")), PLAIN)
     return item_text(item) is not None and more
 
 
@@ -113,7 +113,7 @@ class Speech:
         who, identity = WHOLE[update["sessionUpdate"]], identifier(update.get("messageId"))
         if not identity or not isinstance(update.get("content", ...), list | None):
             return []
-        blocks = items(update["content"])
+        blocks = as_list(update["content"])
         told, replaced = self._anew(who, identity, blocks)
         return told + kept(told and (replaced or leaves_whole(update)), read)
 

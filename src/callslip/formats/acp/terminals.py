@@ -18,9 +18,9 @@ from msgspec import UNSET
 from callslip.formats.acp.growing import Growing
 from callslip.formats.acp.update import exited
 from callslip.formats.acp.wire import leaves
-from callslip.formats.plain import fields, identifier, items
+from callslip.formats.json_fields import as_dict, as_list, identifier
 
-TAKEN = {"sessionUpdate", "terminalId", "output", "exitStatus", "data", "truncated"}
+KNOWN_FIELDS = {"sessionUpdate", "terminalId", "output", "exitStatus", "data", "truncated"}
 
 
 class Terminal(msgspec.Struct):
@@ -41,7 +41,7 @@ class Terminal(msgspec.Struct):
         return list(self.calls) or ([self.last] if self.last else [])
 
 
-class Told(msgspec.Struct, frozen=True):
+class TerminalUpdate(msgspec.Struct, frozen=True):
     """What a message about a terminal says, and for which calls: those that show it and are `going` on, or the last.
 
     `leaves`: there is more to the message.
@@ -55,7 +55,7 @@ class Told(msgspec.Struct, frozen=True):
 
 def shown_in(content: Any) -> list[str]:
     """The terminals among some content."""
-    found = [block for block in map(fields, items(content)) if block.get("type") == "terminal"]
+    found = [block for block in map(as_dict, as_list(content)) if block.get("type") == "terminal"]
     return list(dict.fromkeys(name for block in found if (name := identifier(block.get("terminalId")))))
 
 
@@ -109,7 +109,7 @@ class Terminals:
 
     # Draft 2
 
-    def updated(self, update: dict[str, Any]) -> Told | None:
+    def updated(self, update: dict[str, Any]) -> TerminalUpdate | None:
         """`terminal_update`: the bytes anew, the exit, or other facts."""
         terminal = self._named(update)
         if terminal is None:
@@ -117,13 +117,13 @@ class Terminals:
         if "output" not in update:
             return self._told(terminal, update, {})
         output = update["output"]
-        data = _unpacked("" if output is None else fields(output).get("data"))
+        data = _unpacked("" if output is None else as_dict(output).get("data"))
         if data is None:
             return self._told(terminal, update, {}, left=True)
         text, terminal.held, wrong = _read(b"", data)
         return self._told(terminal, update, _replaced(terminal, text), left=wrong)
 
-    def chunk(self, update: dict[str, Any]) -> Told | None:
+    def chunk(self, update: dict[str, Any]) -> TerminalUpdate | None:
         """`terminal_output_chunk`: some more bytes."""
         terminal, data = self._named(update), _unpacked(update.get("data"))
         if terminal is None or data is None:
@@ -133,14 +133,14 @@ class Terminals:
 
     # Version 1
 
-    def output(self, params: dict[str, Any], result: dict[str, Any]) -> Told | None:
+    def output(self, params: dict[str, Any], result: dict[str, Any]) -> TerminalUpdate | None:
         """The client's answer to `terminal/output`: all output so far, or the end of it."""
         terminal, text = self._named(params), result.get("output")
         if terminal is None or not isinstance(text, str):
             return None
         return self._told(terminal, result, _replaced(terminal, text), left=result.get("truncated") is True)
 
-    def exit(self, params: dict[str, Any], result: dict[str, Any]) -> Told | None:
+    def exit(self, params: dict[str, Any], result: dict[str, Any]) -> TerminalUpdate | None:
         """The client's answer to `terminal/wait_for_exit`."""
         terminal = self._named(params)
         if terminal is None or exited(result) is UNSET:
@@ -153,17 +153,19 @@ class Terminals:
         if name in self._known and not self._known[name].of():
             del self._known[name]
 
-    def _told(self, terminal: Terminal, message: dict[str, Any], said: dict[str, Any], *, left: bool = False) -> Told:
-        left = left or leaves(message, TAKEN)
+    def _told(
+        self, terminal: Terminal, message: dict[str, Any], said: dict[str, Any], *, left: bool = False
+    ) -> TerminalUpdate:
+        left = left or leaves(message, KNOWN_FIELDS)
         if "exitStatus" not in message:
-            return Told(terminal.of(), bool(terminal.calls), said, left)
+            return TerminalUpdate(terminal.of(), bool(terminal.calls), said, left)
         status = message["exitStatus"]
-        terminal.exit = None if status is None else exited(fields(status))
+        terminal.exit = None if status is None else exited(as_dict(status))
         tail = _flush(terminal) if status is not None else ""
         text = said.get("text", "") + tail
         known = {**({"text": text} if text else {}), **_known(exit_status=terminal.exit)}
         left = left or bool(tail) or _exit_leaves(status)
-        return Told(terminal.of(), bool(terminal.calls), {**said, **known}, left)
+        return TerminalUpdate(terminal.of(), bool(terminal.calls), {**said, **known}, left)
 
     def _named(self, message: dict[str, Any]) -> Terminal | None:
         name = identifier(message.get("terminalId"))
@@ -179,7 +181,7 @@ def _known(**values: Any) -> dict[str, Any]:
 
 def _exit_leaves(status: Any) -> bool:
     """Whether there is more to an exit than its number, or its signal."""
-    said = fields(status)
+    said = as_dict(status)
     both = said.get("exitCode") is not None and said.get("signal") is not None
     return status is not None and (both or exited(said) is UNSET or leaves(said, {"exitCode", "signal"}))
 

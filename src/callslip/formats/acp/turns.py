@@ -11,13 +11,13 @@ from typing import Any
 
 from msgspec import UNSET
 
-from callslip import events as ev
-from callslip.events import Event
 from callslip.formats.acp import speech
 from callslip.formats.acp.calls import Calls
 from callslip.formats.acp.update import DRAFT
 from callslip.formats.acp.wire import Message, kept, leaves
-from callslip.formats.plain import fields
+from callslip.formats.json_fields import as_dict
+from callslip.model import events as ev
+from callslip.model.events import Event
 
 AT_WORK = ("running", "requires_action")
 IDLE = {"sessionUpdate", "state", "stopReason"}
@@ -53,7 +53,7 @@ class Turns:
     def answered(self, read: Message) -> list[Event]:
         if read.key not in self._prompts:
             return []
-        result, error = fields(read.result), fields(read.error)
+        result, error = as_dict(read.result), as_dict(read.error)
         reason = result.get("stopReason")
         if read.version >= DRAFT and (self._at_work or (reason is None and read.error is UNSET)):
             return self._take(read)
@@ -86,7 +86,7 @@ class Turns:
         self._taken, self._at_work = set(), False
         if not self._open:
             return []
-        error = fields(update.get("error"))
+        error = as_dict(update.get("error"))
         detail = error.get("message")
         ended = self._end(_reason(update.get("stopReason")), detail if isinstance(detail, str) else "")
         more = leaves(update, {*IDLE, "error"}) or leaves(error, {"message"})

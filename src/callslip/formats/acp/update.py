@@ -10,10 +10,10 @@ from typing import Any
 
 from msgspec import UNSET
 
-from callslip import events as ev
-from callslip.events import CallEnd
 from callslip.formats.acp.wire import leaves as more_than
-from callslip.formats.plain import fields, items
+from callslip.formats.json_fields import as_dict, as_list
+from callslip.model import events as ev
+from callslip.model.events import CallEnd
 
 ENDING: dict[str, type[CallEnd]] = {
     "completed": ev.CallCompleted,
@@ -30,7 +30,7 @@ PRINTED = ("terminal_output_delta", "terminal_output")
 
 TEXTS = {"title": "title", "kind": "kind"}
 VALUES = {"rawInput": "input", "content": "content", "locations": "locations"}
-TAKEN = {"sessionUpdate", "toolCallId", "name", "status", "rawOutput", "_meta", *TEXTS, *VALUES}
+KNOWN_FIELDS = {"sessionUpdate", "toolCallId", "name", "status", "rawOutput", "_meta", *TEXTS, *VALUES}
 
 
 def told(update: dict[str, Any]) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def came_out(update: dict[str, Any], otherwise: Any = UNSET) -> dict[str, Any]:
 
 def _shows(update: dict[str, Any]) -> bool:
     """Whether there is content to look at; a terminal is only a place where output was printed."""
-    return any(fields(block).get("type") != "terminal" for block in items(update.get("content")))
+    return any(as_dict(block).get("type") != "terminal" for block in as_list(update.get("content")))
 
 
 def meanwhile(update: dict[str, Any]) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def meanwhile(update: dict[str, Any]) -> dict[str, Any]:
 
 def printed(update: dict[str, Any]) -> str:
     """Terminal output that stands only in the metadata."""
-    found = [fields(_meta(update).get(name)).get("data") for name in PRINTED]
+    found = [as_dict(_meta(update).get(name)).get("data") for name in PRINTED]
     return "".join(text for text in found if isinstance(text, str))
 
 
@@ -96,7 +96,7 @@ def leaves(update: dict[str, Any], version: int = 0) -> bool:
         odd
         or reset
         or update.get("status", "pending") not in (None, *WORDS)
-        or more_than(update, TAKEN)
+        or more_than(update, KNOWN_FIELDS)
         or _meta_leaves(update.get("_meta"))
     )
 
@@ -104,27 +104,27 @@ def leaves(update: dict[str, Any], version: int = 0) -> bool:
 def _meta_leaves(meta: Any) -> bool:
     if not isinstance(meta, dict):
         return meta is not None
-    members = fields(meta)
+    members = as_dict(meta)
     known = {"claudeCode", "terminal_exit", *PRINTED}
-    return bool(set(members) - known or set(fields(members.get("claudeCode"))) - {"toolName"})
+    return bool(set(members) - known or set(as_dict(members.get("claudeCode"))) - {"toolName"})
 
 
 def _meta(update: dict[str, Any]) -> dict[str, Any]:
-    return fields(update.get("_meta"))
+    return as_dict(update.get("_meta"))
 
 
 def _claude(update: dict[str, Any]) -> dict[str, Any]:
-    return fields(_meta(update).get("claudeCode"))
+    return as_dict(_meta(update).get("claudeCode"))
 
 
 def _exit_status(update: dict[str, Any]) -> dict[str, Any]:
-    ended = exited(fields(_meta(update).get("terminal_exit")), "exit_code")
+    ended = exited(as_dict(_meta(update).get("terminal_exit")), "exit_code")
     if ended is not UNSET:
         return {"exit_status": ended}
     for path in EXITS:
         found: Any = update.get("rawOutput")
         for name in path:
-            found = fields(found).get(name)
+            found = as_dict(found).get(name)
         if type(found) is int:
             return {"exit_status": found}
     return {}

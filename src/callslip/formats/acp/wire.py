@@ -15,10 +15,10 @@ from typing import Any, Literal, cast
 import msgspec
 from msgspec import UNSET
 
-from callslip import codec
-from callslip import events as ev
-from callslip.events import Event
-from callslip.formats.plain import fields, identifier, parsed, recorded_at
+from callslip.formats.json_fields import as_dict, identifier, parsed, recorded_at
+from callslip.model import codec
+from callslip.model import events as ev
+from callslip.model.events import Event
 
 FORMAT = "acp"
 CLIENT, AGENT = "c2a", "a2c"
@@ -86,13 +86,13 @@ class Wire:
 
     def read(self, body: Any) -> Message:
         """What a line is. Any JSON value will do."""
-        row = fields(body)
+        row = as_dict(body)
         direction = row.get("dir")
         if "msg" not in row or direction not in (CLIENT, AGENT):
             return self._message(row, Message(body=body))
         inner = row["msg"]
         told = Message(body=body, direction=cast(str, direction), at=recorded_at(row.get("t"), self._started))
-        return self._message(fields(parsed(inner)), told)
+        return self._message(as_dict(parsed(inner)), told)
 
     def _message(self, said: dict[str, Any], told: Message) -> Message:
         if said.get("_eof") is True:
@@ -106,7 +106,7 @@ class Wire:
         return told
 
     def _request(self, method: str, said: dict[str, Any], told: Message) -> Message:
-        params = fields(said.get("params"))
+        params = as_dict(said.get("params"))
         direction = told.direction or _sender(method)
         key = _key(said["id"]) if said.get("id") is not None else ""
         session = identifier(params.get("sessionId"))
@@ -132,9 +132,9 @@ class Wire:
         if asked is None:
             return msgspec.structs.replace(told, kind="answer", result=result, error=error, version=self._version)
         if asked.method == "initialize":
-            version = fields(result).get("protocolVersion")
+            version = as_dict(result).get("protocolVersion")
             self._version = version if type(version) is int else 0
-        made = identifier(fields(result).get("sessionId"))
+        made = identifier(as_dict(result).get("sessionId"))
         session = (made or asked.session) if asked.method == "session/fork" else asked.session or made
         return msgspec.structs.replace(
             told,
@@ -161,7 +161,7 @@ class Wire:
 
     def _by_agent(self, key: str, result: Any) -> bool:
         """Whether an answer is rather one to the client's request than to the agent's, which has the same id."""
-        said = fields(result)
+        said = as_dict(result)
         asked = self._asked.get((AGENT, key))
         must = _MUST_HAVE.get(asked.method, "") if asked else ""
         lacks = result is not UNSET and bool(must) and must not in said

@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from callslip import codec
-from callslip import events as ev
-from callslip.events import Alias, CallEnd, Event
 from callslip.formats.act_observe import wire
 from callslip.formats.act_observe.wire import Message
-from callslip.formats.plain import fields, identifier
+from callslip.formats.json_fields import as_dict, identifier
+from callslip.model import codec
+from callslip.model import events as ev
+from callslip.model.events import Alias, CallEnd, Event
 
 NS = wire.FORMAT
 CALL_NS = "act-observe.call"
@@ -34,7 +34,7 @@ ENDING: dict[str, type[CallEnd]] = {
     **dict.fromkeys(("cancelled", "canceled", "aborted"), ev.CallCancelled),
     **dict.fromkeys(("timeout", "timed_out", "expired"), ev.CallExpired),
 }
-LONGEST = 10**12
+MAX_DURATION_MS = 10**12
 MAY_MAKE = (ev.CallCompleted, ev.CallFailed)
 
 
@@ -51,7 +51,7 @@ class Act(msgspec.Struct, frozen=True):
 
     def mark(self) -> str:
         """What a repeated act is known by."""
-        return codec.digest(codec.encode(codec.safe([self.names, self.told, self.cls.__name__])))
+        return codec.digest(codec.encode(codec.to_json([self.names, self.told, self.cls.__name__])))
 
 
 class Known(msgspec.Struct):
@@ -222,7 +222,7 @@ def _ended_at(message: Message, known: Known) -> int:
     took = message.first(wire.DURATION)
     if not known.at or message.at:
         return message.at if known.at else 0
-    return int(known.at + took) if isinstance(took, int | float) and 0 <= took < LONGEST else 0
+    return int(known.at + took) if isinstance(took, int | float) and 0 <= took < MAX_DURATION_MS else 0
 
 
 def _came(message: Message, cls: type[CallEnd]) -> dict[str, Any]:
@@ -230,6 +230,6 @@ def _came(message: Message, cls: type[CallEnd]) -> dict[str, Any]:
     output = message.first(wire.OUTPUT)
     if cls is ev.CallCompleted:
         return {"output": output}
-    error = message.said.get("error") or fields(output).get("error") or UNSET
+    error = message.said.get("error") or as_dict(output).get("error") or UNSET
     reason = message.text("reason") or (error if isinstance(error, str) and cls is not ev.CallFailed else "")
     return {"output": output, "error": error, "reason": reason}

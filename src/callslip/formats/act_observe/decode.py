@@ -11,14 +11,14 @@ from typing import Any, ClassVar, TypeAlias
 
 from msgspec import structs
 
-from callslip import events as ev
-from callslip.events import Draft, Event
-from callslip.formats import Unfinished
 from callslip.formats.act_observe import wire
 from callslip.formats.act_observe.calls import ACT_WORDS, ENDING, GOING_ON, Calls, odd
 from callslip.formats.act_observe.speech import WORDS, Speech
 from callslip.formats.act_observe.wire import FORMAT, Message, read
-from callslip.formats.plain import identifier
+from callslip.formats.base import Unfinished
+from callslip.formats.json_fields import identifier
+from callslip.model import events as ev
+from callslip.model.events import Draft, Event
 
 Events: TypeAlias = list[Event]
 

@@ -9,13 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from callslip import codec
-from callslip.entries import Append, Entry, Message, Patch, Put, Thought, ToolCall
-from callslip.events import Event
-from callslip.fold import State
-from callslip.formats import SSE_HEADERS, Restart, Source, Streaming, snapshot_of, sse_frame
 from callslip.formats.act_observe.items import (
-    SHOWN,
+    RENDERED_FIELDS,
     Act,
     Item,
     Spoken,
@@ -26,7 +21,12 @@ from callslip.formats.act_observe.items import (
     piece,
     whole,
 )
-from callslip.formats.turn import Turn, Unsayable
+from callslip.formats.base import SSE_HEADERS, Restart, Source, Streaming, snapshot_of, sse_frame
+from callslip.formats.turn_scope import Turn, Unsayable
+from callslip.model import codec
+from callslip.model.entries import Append, Entry, Message, Patch, Put, Thought, ToolCall
+from callslip.model.events import Event
+from callslip.rules.fold import SessionFold
 
 RESTART: Item = {"type": "restart"}
 
@@ -55,7 +55,7 @@ def _items(entry: Any) -> list[Item]:
 class ActObserveEncoder:
     """One turn. With a state, `opening` comes first."""
 
-    def __init__(self, state: State | None = None, turn: str = "") -> None:
+    def __init__(self, state: SessionFold | None = None, turn: str = "") -> None:
         self._turn = Turn(state, turn)
         self.finished = False
         self._forget()
@@ -101,7 +101,7 @@ class ActObserveEncoder:
             return self._put(self._turn.state.entries[patch.entry.id])
         if patch.id in self._texts:
             return self._text(patch)
-        if patch.id in self._calls and not isinstance(patch, Append) and not SHOWN.isdisjoint(patch.fields):
+        if patch.id in self._calls and not isinstance(patch, Append) and not RENDERED_FIELDS.isdisjoint(patch.fields):
             return self._update(patch.id)
         return []
 
@@ -146,7 +146,7 @@ class ActObserveEncoder:
 
 
 def _same(before: Act, act: Act) -> bool:
-    return before == act and codec.same(before.input, act.input)
+    return before == act and codec.json_equal(before.input, act.input)
 
 
 # How a turn ended, in the words of the format; in any other way it is complete.

@@ -11,19 +11,19 @@ from typing import Any, cast
 
 import msgspec
 
-from callslip import codec
-from callslip.entries import Message, Thought, ToolCall
-from callslip.errors import Refused
+from callslip.errors import InvalidInputError
 from callslip.formats.act_observe.wire import UNKNOWN
 from callslip.formats.outcome import is_open, output_of, queued
-from callslip.lifecycle import ENDS
-from callslip.words import WORDS
+from callslip.model import codec
+from callslip.model.entries import Message, Thought, ToolCall
+from callslip.model.state_names import STATE_NAMES
+from callslip.rules.lifecycle import TERMINAL_STATES
 
 Item = dict[str, Any]
 Spoken = Message | Thought
 
 # What a change of an entry must touch to change its items. What is printed is shown when the call has ended.
-SHOWN = frozenset({"status", "toolName", "rawInput", "startedAt", "scope"})
+RENDERED_FIELDS = frozenset({"status", "toolName", "rawInput", "startedAt", "scope"})
 
 
 class Act(msgspec.Struct, frozen=True):
@@ -87,17 +87,17 @@ def observe_of(entry: ToolCall) -> Observe | None:
         return None
     if entry.scope == "detached":
         return Observe("completed", False, queued(entry), entry.at, {})
-    word = WORDS[entry.status]
+    word = STATE_NAMES[entry.status]
     more = {"truncated": True, "size": entry.blob.size} if entry.blob else {}
     return Observe(word.act, word.error, _failure(entry) if word.error else _output(entry), entry.ended_at, more)
 
 
 def _input(entry: ToolCall) -> Any:
     """The arguments; if they only ever came in pieces, what these are together, once no more can come."""
-    if entry.raw_input is not None or entry.status not in ENDS or not entry.input_text:
+    if entry.raw_input is not None or entry.status not in TERMINAL_STATES or not entry.input_text:
         return entry.raw_input
-    with contextlib.suppress(Refused):
-        return codec.parse(entry.input_text)
+    with contextlib.suppress(InvalidInputError):
+        return codec.parse_json(entry.input_text)
     return entry.input_text
 
 

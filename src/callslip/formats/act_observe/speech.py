@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hashlib
 
-from callslip import events as ev
-from callslip.events import Event
 from callslip.formats.act_observe.wire import Message
+from callslip.model import events as ev
+from callslip.model.events import Event
 
 WORDS = ("content", "text", "message", "delta")
 
 Chunk = type[ev.MessageDelta] | type[ev.ThoughtDelta]
 
 
-class Heard:
+class TextDigest:
     """The pieces of a text: a digest of all of them, and the last one, are enough to know the whole by."""
 
     def __init__(self) -> None:
@@ -36,19 +36,19 @@ class Speech:
 
     def __init__(self, chunks: ev.Chunks) -> None:
         self._chunks: ev.Chunks = chunks
-        self._heard: dict[Chunk, Heard] = {}
+        self._heard: dict[Chunk, TextDigest] = {}
 
     def piece(self, cls: Chunk, message: Message) -> list[Event] | None:
         """Some more of a text."""
         text = message.said.get("delta", message.said.get("content"))
         if not isinstance(text, str):
             return None
-        self._heard.setdefault(cls, Heard()).add(text)
+        self._heard.setdefault(cls, TextDigest()).add(text)
         return [cls(text=text, chunks=self._chunks)]
 
     def whole(self, cls: Chunk, text: str) -> list[Event]:
         """A text from beginning to end: news, unless its pieces came before."""
-        heard = self._heard.pop(cls, Heard()).were(text)
+        heard = self._heard.pop(cls, TextDigest()).were(text)
         said: list[Event] = [] if heard or not text else [cls(text=text, chunks="delta")]
         return [*said, ev.MessageEnded()] if said or heard else []
 

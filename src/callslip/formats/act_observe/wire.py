@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from callslip import codec
-from callslip.errors import Refused
-from callslip.formats.plain import fields
+from callslip.errors import InvalidInputError
+from callslip.formats.json_fields import as_dict
+from callslip.model import codec
 
 FORMAT = "act-observe"
 UNKNOWN = "unknown"
@@ -60,8 +60,8 @@ class Message(msgspec.Struct, frozen=True):
 
 def read(body: Any, kinds: Collection[str]) -> Message:
     """A message of one of these kinds; of kind "" if it is of no kind that is known here."""
-    outer = fields(body)
-    inside = [fields(_parsed(outer.get(name))) for name in INSIDE]
+    outer = as_dict(body)
+    inside = [as_dict(_parsed(outer.get(name))) for name in INSIDE]
     inner = inside[0] or inside[1]
     named = [said[name] for said in (outer, inner) for name in KIND if isinstance(said.get(name), str)]
     said = {**outer, **inner}
@@ -73,8 +73,8 @@ def _parsed(inside: Any) -> Any:
     if not isinstance(inside, str) or not inside.startswith("{"):
         return inside
     try:
-        return codec.parse(inside)
-    except Refused:
+        return codec.parse_json(inside)
+    except InvalidInputError:
         return None
 
 

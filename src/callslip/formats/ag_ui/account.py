@@ -10,19 +10,19 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from callslip import codec
-from callslip.entries import Entry, Message, ModeChange, PermissionRequest, Plan, Thought, ToolCall
-from callslip.formats.ag_ui.outgoing import LONGEST, ours
+from callslip.formats.ag_ui.outgoing import MAX_DELTA_CHARS, ours
 from callslip.formats.ag_ui.wire import parsed
-from callslip.formats.javascript import readable
-from callslip.formats.plain import fields, is_whole, items, word
+from callslip.formats.js_json import readable
+from callslip.formats.json_fields import as_dict, as_list, as_str, is_whole
 from callslip.formats.providers.results import result_of
-from callslip.words import WORDS
+from callslip.model import codec
+from callslip.model.entries import Entry, Message, ModeChange, PermissionRequest, Plan, Thought, ToolCall
+from callslip.model.state_names import STATE_NAMES
 
 Listed = dict[str, Any]
 
 # What a change of an entry must touch to be told. Progress, locations and output still being written are not.
-SHOWN = frozenset({"status", "toolName", "title", "kind", "rawInput", "approval"})
+RENDERED_FIELDS = frozenset({"status", "toolName", "title", "kind", "rawInput", "approval"})
 
 # Kinds of media by the first half of their type; anything else is a document.
 _MEDIA = {"image", "audio", "video"}
@@ -65,18 +65,18 @@ def activity_message(entry: Plan | ModeChange) -> Listed:
 
 def user_message(entry: Message) -> Listed:
     """What a person said: a text, or its parts if it came with files. Files that cannot be read are left out."""
-    files = [part for block in items(entry.blocks) if (part := _file(fields(block)))]
+    files = [part for block in as_list(entry.blocks) if (part := _file(as_dict(block)))]
     content: Any = [{"type": "text", "text": entry.content}, *files] if files else entry.content
     return {"id": f"msg-{entry.id}", "role": "user", "content": content}
 
 
 def _file(block: dict[str, Any]) -> dict[str, Any] | None:
-    media, data, source = block.get("mimeType"), block.get("data"), fields(block.get("source"))
+    media, data, source = block.get("mimeType"), block.get("data"), as_dict(block.get("source"))
     if isinstance(media, str) and isinstance(data, str):
         kind = media.partition("/")[0]
         inline = {"type": "data", "value": data, "mimeType": media}
         return {"type": kind if kind in _MEDIA else "document", "source": inline}
-    kind, needed = word(block.get("type")), _SOURCES.get(word(source.get("type")))
+    kind, needed = as_str(block.get("type")), _SOURCES.get(as_str(source.get("type")))
     if kind not in _PARTS or needed is None:
         return None
     told = {name: value for name, value in source.items() if isinstance(value, str)}
@@ -89,12 +89,12 @@ def _file(block: dict[str, Any]) -> dict[str, Any] | None:
 
 def is_answered(entry: ToolCall) -> bool:
     """Whether a call has its result. A detached one has it at once: that it is queued."""
-    return entry.scope == "detached" or WORDS[entry.status].ag_ui == "result"
+    return entry.scope == "detached" or STATE_NAMES[entry.status].ag_ui == "result"
 
 
 def is_waiting(entry: ToolCall) -> bool:
     """Whether a call waits for somebody's approval."""
-    return WORDS[entry.status].ag_ui == "interrupt"
+    return STATE_NAMES[entry.status].ag_ui == "interrupt"
 
 
 def answered(entry: ToolCall) -> int:
@@ -160,7 +160,11 @@ def result_message(entry: ToolCall) -> Listed:
 
 def _cut(text: str) -> str:
     """A result cannot come in pieces, so one that the client would not take is cut."""
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}\n(cut: {len(text) - LONGEST} more characters)"
+    return (
+        text
+        if len(text) <= MAX_DELTA_CHARS
+        else f"{text[:MAX_DELTA_CHARS]}\n(cut: {len(text) - MAX_DELTA_CHARS} more characters)"
+    )
 
 
 def _detached(entry: ToolCall) -> dict[str, Any]:
@@ -171,7 +175,7 @@ def _end(entry: ToolCall) -> dict[str, Any]:
     return {
         "callId": entry.call_id,
         "state": entry.status,
-        "error": WORDS[entry.status].error or None,
+        "error": STATE_NAMES[entry.status].error or None,
         "title": entry.title,
         "kind": entry.kind,
         "reason": entry.reason,

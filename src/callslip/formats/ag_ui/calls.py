@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import UNSET, structs
 
-from callslip import events as ev
-from callslip.events import Alias, CallEnd, Event
 from callslip.formats.ag_ui.wire import ENDED, FORMAT, OPTIONS, leaves, mark, parsed
-from callslip.formats.plain import fields, identifier, word
+from callslip.formats.json_fields import as_dict, as_str, identifier
+from callslip.model import events as ev
+from callslip.model.events import Alias, CallEnd, Event
 
 Events: TypeAlias = list[Event]
 INTERRUPT = f"{FORMAT}-interrupt"
@@ -180,8 +180,8 @@ class Calls:
             return []
         call.closed.add(call.asked)
         call.asked, self._interrupts[asked] = asked, identity
-        reason = word(interrupt.get("reason"))
-        description = word(interrupt.get("message")) or ("" if reason == "tool_call" else reason)
+        reason = as_str(interrupt.get("reason"))
+        description = as_str(interrupt.get("message")) or ("" if reason == "tool_call" else reason)
         aliases = (*alias(identity), Alias(INTERRUPT, asked))
         return [ev.ApprovalRequested(aliases=aliases, description=description, options=OPTIONS)]
 
@@ -191,7 +191,7 @@ class Calls:
         kind: type[ev.ApprovalAnswer] = ev.ApprovalGranted
         if entry.get("status") == "cancelled":
             kind = ev.ApprovalWithdrawn
-        elif payload is False or fields(payload).get("approved") is False:
+        elif payload is False or as_dict(payload).get("approved") is False:
             kind = ev.ApprovalRefused
         if not asked or entry.get("status") not in ("resolved", "cancelled"):
             return []
@@ -199,7 +199,7 @@ class Calls:
         call = self._known.get(identity)
         if call is not None and (call.ended or asked in call.closed):
             return []
-        return self._close(identity, call, kind, by="client", asked=asked, payload=fields(payload))
+        return self._close(identity, call, kind, by="client", asked=asked, payload=as_dict(payload))
 
     def _close(
         self,
@@ -219,7 +219,7 @@ class Calls:
         aliases = alias(identity) if identity else (Alias(INTERRUPT, asked),)
         option = _OPTION.get(kind, "") if by == "client" else ""
         edited = {"input": told["editedArgs"]} if kind is ev.ApprovalGranted and "editedArgs" in told else {}
-        return [kind(aliases=aliases, option=option, by=by, reason=word(told.get("reason")), **edited)]
+        return [kind(aliases=aliases, option=option, by=by, reason=as_str(told.get("reason")), **edited)]
 
 
 _OPTION: dict[type[ev.ApprovalAnswer], str] = {ev.ApprovalGranted: "approve", ev.ApprovalRefused: "deny"}
@@ -231,23 +231,23 @@ def alias(identity: str) -> tuple[Alias, ...]:
 
 def told(function: dict[str, Any]) -> dict[str, Any]:
     """The name and arguments of a call in a message."""
-    name, arguments = word(function.get("name")), function.get("arguments")
+    name, arguments = as_str(function.get("name")), function.get("arguments")
     said: dict[str, Any] = {"tool_name": name} if name else {}
     return {**said, "input": parsed(arguments) if isinstance(arguments, str) else arguments}
 
 
 def ended(message: dict[str, Any]) -> CallEnd:
     """How a call ended: a message may say that it failed, an event only under `metadata.callslip`."""
-    output, error = message.get("content", UNSET), word(message.get("error"))
-    ours = fields(fields(message.get("metadata")).get("callslip"))
-    kind = ENDED.get(word(ours.get("state")))
+    output, error = message.get("content", UNSET), as_str(message.get("error"))
+    ours = as_dict(as_dict(message.get("metadata")).get("callslip"))
+    kind = ENDED.get(as_str(ours.get("state")))
     if kind is not None:
-        return kind(output=output, reason=word(ours.get("reason")))
+        return kind(output=output, reason=as_str(ours.get("reason")))
     return ev.CallFailed(output=output, error=error) if error else ev.CallCompleted(output=output)
 
 
 def says_more(entry: dict[str, Any]) -> bool:
     """Whether there is more to an answer than was taken over."""
     payload = entry.get("payload")
-    odd = not isinstance(payload, bool | dict | None) or leaves(fields(payload), PAYLOAD)
+    odd = not isinstance(payload, bool | dict | None) or leaves(as_dict(payload), PAYLOAD)
     return odd or leaves(entry, ENTRY)

@@ -6,8 +6,6 @@ holds its call, after the results that are there already, wherever the talk has 
 
 from __future__ import annotations
 
-from callslip.entries import Entry, Message, ModeChange, Plan, Thought, ToolCall
-from callslip.formats import Source, snapshot_of
 from callslip.formats.ag_ui.account import (
     Listed,
     activity_message,
@@ -21,6 +19,8 @@ from callslip.formats.ag_ui.account import (
     text_message,
     user_message,
 )
+from callslip.formats.base import Source, snapshot_of
+from callslip.model.entries import Entry, Message, ModeChange, Plan, Thought, ToolCall
 
 
 def history(source: Source) -> list[Listed]:

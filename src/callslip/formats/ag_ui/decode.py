@@ -15,9 +15,6 @@ from typing import Any, ClassVar, TypeAlias
 
 from msgspec import structs
 
-from callslip import events as ev
-from callslip.events import Draft, Event
-from callslip.formats import Unfinished
 from callslip.formats.ag_ui import calls
 from callslip.formats.ag_ui.inputs import Inputs
 from callslip.formats.ag_ui.lanes import Lanes, Stream
@@ -25,7 +22,10 @@ from callslip.formats.ag_ui.messages import Listing, messages_in
 from callslip.formats.ag_ui.texts import Texts
 from callslip.formats.ag_ui.turns import Turns
 from callslip.formats.ag_ui.wire import ENVELOPE, FORMAT, RENAMED, leaves, time_of
-from callslip.formats.plain import fields, identifier, items, word
+from callslip.formats.base import Unfinished
+from callslip.formats.json_fields import as_dict, as_list, as_str, identifier
+from callslip.model import events as ev
+from callslip.model.events import Draft, Event
 
 Said: TypeAlias = dict[str, Any]
 Made: TypeAlias = list[Event | Draft] | list[Event] | list[Draft] | None
@@ -48,8 +48,8 @@ class AgUiDecoder:
         self._unfinished = Unfinished()
 
     def feed(self, message: Any) -> list[Draft]:
-        event = fields(message)
-        kind = word(event.get("type"))
+        event = as_dict(message)
+        kind = as_str(event.get("type"))
         made = self._event(RENAMED.get(kind, kind), event) if kind else self._inputs.read(event)
         drafts = [Draft(_raw(message))] if made is None else made
         self._unfinished.see(drafts)
@@ -103,8 +103,8 @@ class AgUiDecoder:
             return None
         identity, made = found.stream.id, self._close(found.ended)
         if found.begins:
-            self._begin(identity, "reasoning" if kind == "reasoning" else word(event.get("role")) or "assistant")
-        return made + self._texts.more(identity, self._role(kind, identity), word(event.get("delta")))
+            self._begin(identity, "reasoning" if kind == "reasoning" else as_str(event.get("role")) or "assistant")
+        return made + self._texts.more(identity, self._role(kind, identity), as_str(event.get("delta")))
 
     def _tool_chunk(self, event: Said) -> Made:
         found = (
@@ -114,14 +114,14 @@ class AgUiDecoder:
             return None
         identity, made = found.stream.id, self._close(found.ended)
         if found.begins:
-            made += self._calls.started(identity, word(event.get("toolCallName")), _parent(event))
-        return made + self._calls.written(identity, word(event.get("delta")))
+            made += self._calls.started(identity, as_str(event.get("toolCallName")), _parent(event))
+        return made + self._calls.written(identity, as_str(event.get("delta")))
 
     # Runs
 
     def _run_started(self, event: Said) -> Made:
         run = identifier(event.get("runId"))
-        told = self._inputs.read(fields(event.get("input")), echo=True) or []
+        told = self._inputs.read(as_dict(event.get("input")), echo=True) or []
         again = self._turns.is_known(run)
         begun = self._turns.run_started(run, identifier(event.get("parentRunId")))
         self._calls.run_started(run, again)
@@ -133,11 +133,13 @@ class AgUiDecoder:
 
     def _run_finished(self, event: Said) -> Made:
         """The end of a run, and of the turn, unless somebody is to answer first."""
-        last, outcome = self._turns.run_ended(identifier(event.get("runId"))), fields(event.get("outcome"))
+        last, outcome = self._turns.run_ended(identifier(event.get("runId"))), as_dict(event.get("outcome"))
         if self._turns.phase == "idle":
             return None
         asked = [
-            one for interrupt in items(outcome.get("interrupts")) for one in self._calls.interrupted(fields(interrupt))
+            one
+            for interrupt in as_list(outcome.get("interrupts"))
+            for one in self._calls.interrupted(as_dict(interrupt))
         ]
         made = [*_usage(event), *asked]
         if not last:
@@ -150,7 +152,7 @@ class AgUiDecoder:
     def _run_failed(self, event: Said) -> Made:
         if self._turns.phase == "idle":
             return None
-        return [*_usage(event), *self._turns.end("error", word(event.get("message")))]
+        return [*_usage(event), *self._turns.end("error", as_str(event.get("message")))]
 
     # Texts
 
@@ -159,7 +161,7 @@ class AgUiDecoder:
         self._listing.known.update({identity} - {""})
 
     def _text_started(self, event: Said) -> Made:
-        role = word(event.get("role")) or "assistant"
+        role = as_str(event.get("role")) or "assistant"
         self._begin(identifier(event.get("messageId")), role)
         return [] if role in ("assistant", "user") else None
 
@@ -195,7 +197,7 @@ class AgUiDecoder:
     # Calls
 
     def _call_started(self, event: Said) -> Made:
-        identity, name = identifier(event.get("toolCallId")), word(event.get("toolCallName"))
+        identity, name = identifier(event.get("toolCallId")), as_str(event.get("toolCallName"))
         if not identity:
             return [ev.CallProposed(tool_name=name)] if name else None  # C2: heard of once
         return self._calls.started(identity, name, _parent(event))
@@ -280,11 +282,11 @@ _INTERRUPT = {"id", "reason", "message", "toolCallId"}
 
 def _says_more(event: Said) -> bool:
     """Whether an outcome, or what a result carries beside its content, was not taken over whole."""
-    outcome, metadata = event.get("outcome"), fields(event.get("metadata"))
-    asked = [fields(one) for one in items(fields(outcome).get("interrupts"))]
+    outcome, metadata = event.get("outcome"), as_dict(event.get("metadata"))
+    asked = [as_dict(one) for one in as_list(as_dict(outcome).get("interrupts"))]
     return bool(
         (outcome is not None and not isinstance(outcome, dict))
-        or leaves(fields(outcome), _OUTCOME)
+        or leaves(as_dict(outcome), _OUTCOME)
         or any(leaves(one, _INTERRUPT) or not identifier(one.get("toolCallId")) for one in asked)
         or leaves(metadata, {"callslip"})
     )

@@ -4,7 +4,7 @@ A turn is a run. It ends with the turn and its last call; and it ends, with the 
 call waits for an approval, also within a text. That is the only way in which the client is told of a request:
 it keeps the interrupts of a finished run, refuses to go on before each has an answer, and knows no event that asks in
 the middle of a run. So a request does end the connection. Whoever comes back after the answer gets the turn from its
-start, and it goes on. While another call still runs, `callslip.call` says which one waits.
+start, and it goes on. While another call still runs, `callslip.api.call` says which one waits.
 
 What the client cannot take back makes a `Restart`: a run that ends with the error `restart`, to be had again. A
 snapshot of the messages would mend it on the spot, but it takes every message away that it leaves out: those of other
@@ -17,14 +17,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from callslip import events as ev
-from callslip.entries import Append, Entry, Message, ModeChange, Patch, Plan, Put, Thought, ToolCall
-from callslip.events import Event
-from callslip.fold import State
-from callslip.formats import SSE_HEADERS, Restart, Streaming, sse_frame
 from callslip.formats.ag_ui import outgoing
 from callslip.formats.ag_ui.account import (
-    SHOWN,
+    RENDERED_FIELDS,
     activity_message,
     answered,
     arguments_of,
@@ -41,7 +36,12 @@ from callslip.formats.ag_ui.account import (
 )
 from callslip.formats.ag_ui.conversation import Rounds, history
 from callslip.formats.ag_ui.outgoing import CALL, Chunk
-from callslip.formats.turn import Turn, Unsayable
+from callslip.formats.base import SSE_HEADERS, Restart, Streaming, sse_frame
+from callslip.formats.turn_scope import Turn, Unsayable
+from callslip.model import events as ev
+from callslip.model.entries import Append, Entry, Message, ModeChange, Patch, Plan, Put, Thought, ToolCall
+from callslip.model.events import Event
+from callslip.rules.fold import SessionFold
 
 __all__ = ["STREAM", "AgUiEncoder", "history"]
 
@@ -72,7 +72,7 @@ class AgUiEncoder:
     `state` is where the session stands now, with every entry of the turn. With a state, `opening` comes first.
     """
 
-    def __init__(self, state: State | None = None, turn: str = "") -> None:
+    def __init__(self, state: SessionFold | None = None, turn: str = "") -> None:
         self.turn = Turn(state, turn)
         self.finished = False
         self._detail = ""
@@ -157,7 +157,7 @@ class AgUiEncoder:
             return self._append(patch)
         if patch.id in self._texts and "streaming" in patch.fields:
             return outgoing.text_ended(*self._texts.pop(patch.id))
-        if patch.id in self._calls and not SHOWN.isdisjoint(patch.fields):
+        if patch.id in self._calls and not RENDERED_FIELDS.isdisjoint(patch.fields):
             return self._update(patch.id, again="rawInput" in patch.fields)
         return []
 

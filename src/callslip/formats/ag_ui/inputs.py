@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from callslip import events as ev
-from callslip.events import CallEnd, Draft, Event
 from callslip.formats.ag_ui import calls
 from callslip.formats.ag_ui.calls import Calls
 from callslip.formats.ag_ui.messages import Listing, Message, messages_in, user_message
 from callslip.formats.ag_ui.turns import Turns
 from callslip.formats.ag_ui.wire import FORMAT, mark
-from callslip.formats.plain import fields, identifier, items
+from callslip.formats.json_fields import as_dict, as_list, identifier
+from callslip.model import events as ev
+from callslip.model.events import CallEnd, Draft, Event
 
 NAMES = {"threadId", "runId", "messages", "protocolVersion"}
 NEWS = (CallEnd, ev.ApprovalAnswer)
@@ -40,7 +40,7 @@ class Inputs:
 
     def _news(self, body: dict[str, Any]) -> list[Draft]:
         messages = messages_in(body.get("messages"))
-        answers = [event for entry in items(body.get("resume")) for event in self._calls.resumed(fields(entry))]
+        answers = [event for entry in as_list(body.get("resume")) for event in self._calls.resumed(as_dict(entry))]
         prompt = [] if answers else [one for one in messages[-1:] if self._is_prompt(one)]
         told = self._listing.read(messages[:-1] if prompt else messages)
         if prompt:
@@ -74,7 +74,7 @@ class Inputs:
         """What else the run is given, the first time and whenever it is another: tools, state, context."""
         rest = {name: value for name, value in body.items() if name not in (*NAMES, "resume")}
         before, self._rest = self._rest, mark(rest)
-        odd = any(calls.says_more(fields(entry)) for entry in items(body.get("resume")))
+        odd = any(calls.says_more(as_dict(entry)) for entry in as_list(body.get("resume")))
         new = any(rest.values()) and before != self._rest
         return [Draft(_raw(body))] if odd or new else []
 

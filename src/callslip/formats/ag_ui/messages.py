@@ -10,14 +10,14 @@ from typing import Any
 
 from msgspec import UNSET
 
-from callslip import events as ev
-from callslip.events import Draft, Event
 from callslip.formats.ag_ui import calls
 from callslip.formats.ag_ui.calls import Calls
 from callslip.formats.ag_ui.wire import FORMAT, leaves, mark
-from callslip.formats.plain import fields, identifier, items, word
+from callslip.formats.json_fields import as_dict, as_list, as_str, identifier
+from callslip.model import events as ev
+from callslip.model.events import Draft, Event
 
-UNTOLD = "the history does not tell how this call ended"
+RESULT_UNKNOWN = "the history does not tell how this call ended"
 MESSAGE = {"id", "role", "content", "toolCalls", "toolCallId", "error"}
 SPOKEN: dict[str, type[ev.MessageDelta] | type[ev.ThoughtDelta]] = {
     "assistant": ev.MessageDelta,
@@ -30,13 +30,13 @@ Message = dict[str, Any]
 
 def messages_in(value: Any) -> list[Message]:
     """The messages of a list."""
-    return [fields(item) for item in items(value) if word(fields(item).get("role")) in ROLES]
+    return [as_dict(item) for item in as_list(value) if as_str(as_dict(item).get("role")) in ROLES]
 
 
 def user_message(message: Message) -> Event:
     """What a person said; with all its parts if it was more than a text."""
     content = message.get("content")
-    texts = [word(fields(part).get("text")) for part in items(content) if fields(part).get("type") == "text"]
+    texts = [as_str(as_dict(part).get("text")) for part in as_list(content) if as_dict(part).get("type") == "text"]
     text = content if isinstance(content, str) else "\n".join(texts)
     rich = UNSET if isinstance(content, str) else content
     return ev.MessageUser(text=text, message_id=identifier(message.get("id")), content=rich)
@@ -60,7 +60,7 @@ class Listing:
                 continue
             fresh = self._is_new(message, number)
             made += self._said(message) if fresh else []
-            for call in map(fields, items(message.get("toolCalls"))):
+            for call in map(as_dict, as_list(message.get("toolCalls"))):
                 made += self._call(call, results, newest=number == last)
         return made
 
@@ -91,11 +91,11 @@ class Listing:
 
     def _call(self, call: dict[str, Any], results: dict[str, Message], *, newest: bool) -> list[Draft]:
         """A call that no event told of. One of the past is over, however it ended: all of it is one event."""
-        identity, function = identifier(call.get("id")), fields(call.get("function"))
+        identity, function = identifier(call.get("id")), as_dict(call.get("function"))
         if not identity or self._calls.knows(identity):
             return []
         said = self._calls.listed(identity, function)
         if newest:
             return [Draft(said, witness=True)]
-        end = calls.ended(results[identity]) if identity in results else ev.CallFailed(reason=UNTOLD)
+        end = calls.ended(results[identity]) if identity in results else ev.CallFailed(reason=RESULT_UNKNOWN)
         return [Draft(self._calls.over(identity, function, end), witness=True)]

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from callslip.formats.javascript import readable
+from callslip.formats.js_json import readable
 
 Chunk = dict[str, Any]
 
 # The events of our own: the client hands them to the application, and no message shows them.
-CALL = "callslip.call"
+CALL = "callslip.api.call"
 
 # The client gives up on a frame of 10 MiB. A character may be six in JSON.
-LONGEST = 2**20
+MAX_DELTA_CHARS = 2**20
 
 _LARGEST = 2**53 - 1
 
@@ -29,7 +29,7 @@ def ours(told: dict[str, Any]) -> dict[str, Any]:
 
 def pieces(text: str) -> Iterator[str]:
     """A text in pieces that the client takes."""
-    return (text[begin : begin + LONGEST] for begin in range(0, len(text), LONGEST))
+    return (text[begin : begin + MAX_DELTA_CHARS] for begin in range(0, len(text), MAX_DELTA_CHARS))
 
 
 def started(thread: str, run: str) -> Chunk:

@@ -6,9 +6,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from callslip import events as ev
-from callslip.events import Event
 from callslip.formats.ag_ui.messages import SPOKEN, user_message
+from callslip.model import events as ev
+from callslip.model.events import Event
 
 Events: TypeAlias = list[Event]
 

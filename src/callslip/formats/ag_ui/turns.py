@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from callslip import events as ev
-from callslip.events import Draft, Event
+from callslip.model import events as ev
+from callslip.model.events import Draft, Event
 
 Phase: TypeAlias = Literal["idle", "asked", "running", "held"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from callslip import codec
-from callslip import events as ev
-from callslip.errors import Refused
-from callslip.events import CallEnd
+from callslip.errors import InvalidInputError
+from callslip.model import codec
+from callslip.model import events as ev
+from callslip.model.events import CallEnd
 
 FORMAT = "ag-ui"
 OPTIONS = [
@@ -61,6 +61,6 @@ def parsed(arguments: str) -> Any:
     if not arguments.strip():
         return {}
     try:
-        return codec.parse(arguments)
-    except Refused:
+        return codec.parse_json(arguments)
+    except InvalidInputError:
         return arguments

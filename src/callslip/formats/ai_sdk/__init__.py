@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from callslip.formats import Streaming, sse_frame
 from callslip.formats.ai_sdk.dialects import V5, V6, V7, Dialect
 from callslip.formats.ai_sdk.encode import StreamEncoder
 from callslip.formats.ai_sdk.messages import history
 from callslip.formats.ai_sdk.wire import DONE, HEADERS
+from callslip.formats.base import Streaming, sse_frame
 
 
 def _streaming(dialect: Dialect) -> Streaming:

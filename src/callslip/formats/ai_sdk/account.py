@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
-from callslip.formats.plain import identifier
+from callslip.formats.json_fields import identifier
 
 KINDS = ("text", "reasoning")
 
 
-class Told:
+class SentText:
     """A text that came in pieces: what was told of it, and how far it was read this time."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class Call(msgspec.Struct):
     asked: str = ""
     options: list[Any] = []
     closed: set[str] = set()
-    written: Told = msgspec.field(default_factory=Told)
+    written: SentText = msgspec.field(default_factory=SentText)
 
     def waits(self) -> bool:
         """Whether the next word about it is the client's: it asks for approval, or the client is to run it."""
@@ -95,7 +95,7 @@ class Account:
         self.calls: dict[tuple[int, str], Call] = {}
         self._dropped: dict[tuple[int, str], Call] = {}
         self._rounds = rounds
-        self._told: dict[str, Told] = {}
+        self._told: dict[str, SentText] = {}
         self._calls_of: dict[int, int] = {}
         self._origin = _BEGINNING
         self._rewind(*_BEGINNING)
@@ -191,7 +191,7 @@ class Account:
 
     def news(self, part: str, piece: str) -> tuple[str, bool]:
         """What of a piece of a text was not told yet; True with the whole text, if it was told otherwise."""
-        told = self._told.get(part) or self._told.setdefault(part, Told())
+        told = self._told.get(part) or self._told.setdefault(part, SentText())
         return told.news(piece)
 
     def name(self, part: str) -> str:

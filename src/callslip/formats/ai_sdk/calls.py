@@ -11,16 +11,16 @@ from __future__ import annotations
 import contextlib
 from typing import Any, cast
 
-from callslip import codec
-from callslip.entries import PermissionRequest, ToolCall
-from callslip.errors import Refused
+from callslip.errors import InvalidInputError
 from callslip.formats.ai_sdk.dialects import Dialect
 from callslip.formats.ai_sdk.wire import Part
-from callslip.formats.javascript import readable
+from callslip.formats.js_json import readable
 from callslip.formats.outcome import is_open, output_of, queued
+from callslip.model import codec
+from callslip.model.entries import PermissionRequest, ToolCall
 
 # What a change of an entry must touch to change its part. Progress, locations and output still being written do not.
-SHOWN = frozenset({"status", "toolName", "title", "kind", "rawInput", "approval", "exitStatus", "scope"})
+RENDERED_FIELDS = frozenset({"status", "toolName", "title", "kind", "rawInput", "approval", "exitStatus", "scope"})
 
 _ENDED_AS = {
     "failed": "The tool call failed",
@@ -106,8 +106,8 @@ def _input(entry: ToolCall, input_text: str) -> Any:
     if entry.raw_input is not None:
         return readable(entry.raw_input)
     given: Any = input_text or {}
-    with contextlib.suppress(Refused):
-        given = codec.parse(input_text) if input_text else {}
+    with contextlib.suppress(InvalidInputError):
+        given = codec.parse_json(input_text) if input_text else {}
     final = entry.scope != "detached" and not is_open(entry)
     return readable(given) if final or isinstance(given, dict) else {}
 

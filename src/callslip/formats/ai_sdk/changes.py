@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from callslip import codec
 from callslip.formats.ai_sdk import wire
 from callslip.formats.ai_sdk.wire import Chunk, Part
-from callslip.formats.turn import Unsayable
+from callslip.formats.turn_scope import Unsayable
+from callslip.model import codec
 
 # What of a part only the chunks about its input can tell.
 _TOLD_FIRST = ("toolName", "title", "input")

@@ -13,15 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from callslip import events as ev
-from callslip.events import Event
 from callslip.formats.ai_sdk import decode_calls
 from callslip.formats.ai_sdk.account import Account
 from callslip.formats.ai_sdk.decode_calls import Calls
 from callslip.formats.ai_sdk.decode_messages import SPOKEN, user_message
 from callslip.formats.ai_sdk.reading import leaves, mark
 from callslip.formats.ai_sdk.wire import Chunk, UIMessage
-from callslip.formats.plain import fields, identifier, items, word
+from callslip.formats.json_fields import as_dict, as_list, as_str, identifier
+from callslip.model import events as ev
+from callslip.model.events import Event
 
 Events: TypeAlias = list[Event]
 Phase: TypeAlias = Literal["idle", "asked", "telling", "held"]
@@ -62,7 +62,7 @@ class Conversation:
 
     def read(self, chunk: Chunk) -> Events | None:
         """What a chunk says; None if it is not understood."""
-        kind = word(chunk.get("type"))
+        kind = as_str(chunk.get("type"))
         opens = kind in OPENING and (kind != "tool-input-start" or bool(identifier(chunk.get("toolCallId"))))
         begun = self._enter("") if opens and self.phase in ("idle", "asked") else []
         made = self._said(kind, chunk)
@@ -75,7 +75,7 @@ class Conversation:
         """What chunks tell of a message that is not under way."""
         before = self.message, self._text
         self.message, self._text = account, ""
-        made = [event for chunk in chunks for event in self._said(word(chunk.get("type")), chunk) or []]
+        made = [event for chunk in chunks for event in self._said(as_str(chunk.get("type")), chunk) or []]
         account.go_on()
         self.message, self._text = before
         return made
@@ -90,7 +90,7 @@ class Conversation:
 
     def says_more(self, chunk: Chunk) -> bool:
         """Whether a chunk is to be kept whole beside what was made of it."""
-        kind = word(chunk.get("type"))
+        kind = as_str(chunk.get("type"))
         if kind in Calls.KINDS or kind == "tool-approval-response":
             return decode_calls.says_more(chunk)
         return kind in self._RULES and leaves(chunk, self._RULES[kind][1])
@@ -117,7 +117,7 @@ class Conversation:
     def _finish(self, chunk: Chunk) -> Events | None:
         if self.phase == "idle":
             return None
-        reason = word(chunk.get("finishReason"))
+        reason = as_str(chunk.get("finishReason"))
         reason = ENDED.get(reason, reason)
         if reason in BADLY or self._due or not self.message.waits():
             return self.end(reason)
@@ -125,11 +125,11 @@ class Conversation:
         return [ev.MessageEnded()] if text else []
 
     def _abort(self, chunk: Chunk) -> Events | None:
-        return None if self.phase == "idle" else self.end("cancelled", word(chunk.get("reason")))
+        return None if self.phase == "idle" else self.end("cancelled", as_str(chunk.get("reason")))
 
     def _error(self, chunk: Chunk) -> Events | None:
         """The client reads no further than this."""
-        return None if self.phase == "idle" else self.end("error", word(chunk.get("errorText")))
+        return None if self.phase == "idle" else self.end("error", as_str(chunk.get("errorText")))
 
     # Messages
 
@@ -190,7 +190,7 @@ class Conversation:
 
     def _text_started(self, chunk: Chunk) -> Events:
         kind, _, _ = chunk["type"].rpartition("-")
-        self.message.begin_text(kind, word(chunk.get("id")))
+        self.message.begin_text(kind, as_str(chunk.get("id")))
         return []
 
     def _text_more(self, chunk: Chunk) -> Events | None:
@@ -198,7 +198,7 @@ class Conversation:
         piece = chunk.get("delta")
         if not isinstance(piece, str):
             return None
-        part = self.message.text(kind, word(chunk.get("id")))
+        part = self.message.text(kind, as_str(chunk.get("id")))
         fresh, other = self.message.news(part, piece)
         if not fresh:
             return []
@@ -210,7 +210,7 @@ class Conversation:
 
     def _text_ended(self, chunk: Chunk) -> Events:
         kind, _, _ = chunk["type"].rpartition("-")
-        part = self.message.text(kind, word(chunk.get("id")))
+        part = self.message.text(kind, as_str(chunk.get("id")))
         if part != self._text:
             return []
         self._text = ""
@@ -227,11 +227,11 @@ class Conversation:
     # Parts of an application's own; two of them are ours
 
     def _data(self, kind: str, chunk: Chunk) -> Events | None:
-        data = fields(chunk.get("data"))
+        data = as_dict(chunk.get("data"))
         made: Event | None = None
         if kind == "data-plan" and set(data) == {"entries"} and isinstance(data["entries"], list):
-            made = ev.PlanUpdated(entries=items(data["entries"]))
-        elif kind == "data-mode" and set(data) == {"previousModeId", "newModeId"} and word(data["newModeId"]):
+            made = ev.PlanUpdated(entries=as_list(data["entries"]))
+        elif kind == "data-mode" and set(data) == {"previousModeId", "newModeId"} and as_str(data["newModeId"]):
             made = ev.SessionMode(mode=data["newModeId"])
         if made is None:
             return None

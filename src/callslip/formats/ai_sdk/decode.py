@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from callslip import events as ev
-from callslip.events import CallEnd, Draft, Event
-from callslip.formats import Unfinished
 from callslip.formats.ai_sdk import decode_messages
 from callslip.formats.ai_sdk.account import Account
 from callslip.formats.ai_sdk.conversation import Conversation, Events
 from callslip.formats.ai_sdk.decode_messages import chunks_of, is_message, messages_in, remembered, turn_of
 from callslip.formats.ai_sdk.reading import leaves, mark
 from callslip.formats.ai_sdk.wire import Chunk, UIMessage
-from callslip.formats.plain import fields, identifier, items
+from callslip.formats.base import Unfinished
+from callslip.formats.json_fields import as_dict, as_list, identifier
+from callslip.model import events as ev
+from callslip.model.events import CallEnd, Draft, Event
 
 DONE = "[DONE]"
 REGENERATE = "regenerate-message"
@@ -52,7 +52,7 @@ class UiDecoder:
 
     def _drafts(self, message: Any) -> list[Draft] | None:
         """What a message says; None if it is not understood."""
-        said = fields(message)
+        said = as_dict(message)
         if message == DONE:
             return _plain(self._stopped())
         if is_message(said):
@@ -80,7 +80,7 @@ class UiDecoder:
 
     def _listed(self, message: Any, messages: list[UIMessage]) -> list[Draft]:
         made = _plain([event for one in messages for event in self._stored(one)])
-        rest = leaves(fields(message), DOCUMENT) or len(messages) < len(items(message))
+        rest = leaves(as_dict(message), DOCUMENT) or len(messages) < len(as_list(message))
         return [*made, Draft(self._raw(message))] if rest else made
 
     def _stored(self, message: UIMessage) -> Events:
@@ -114,7 +114,7 @@ class UiDecoder:
         else:
             made += self._answered(messages)
         rest = {name: value for name, value in body.items() if name not in ("messages", "message")}
-        odd = len(messages) < len(items(body.get("messages")))
+        odd = len(messages) < len(as_list(body.get("messages")))
         return made if made and not odd and not leaves(body, POST) else [*made, Draft(self._raw(body if odd else rest))]
 
     def _recalled(self, message: UIMessage, at: int, *, newest: bool) -> list[Draft]:

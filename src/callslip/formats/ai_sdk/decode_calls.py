@@ -11,12 +11,12 @@ from typing import Any, ClassVar, TypeAlias
 
 from msgspec import UNSET, structs
 
-from callslip import events as ev
-from callslip.events import Alias, CallEnd, Event
 from callslip.formats.ai_sdk.account import Account, Call
 from callslip.formats.ai_sdk.reading import leaves, mark
 from callslip.formats.ai_sdk.wire import Chunk
-from callslip.formats.plain import fields, identifier, items, word
+from callslip.formats.json_fields import as_dict, as_list, as_str, identifier
+from callslip.model import events as ev
+from callslip.model.events import Alias, CallEnd, Event
 
 Events: TypeAlias = list[Event]
 
@@ -52,9 +52,9 @@ def says_more(chunk: Chunk) -> bool:
     """Whether a chunk is to be kept whole beside what was made of it."""
     return bool(
         leaves(chunk, _TAKEN)
-        or leaves(fields(chunk.get("toolMetadata")), {"callslip"})
+        or leaves(as_dict(chunk.get("toolMetadata")), {"callslip"})
         or leaves(_ours(chunk), _OURS)
-        or leaves(fields(chunk.get("approvalDescriptor")), _QUESTION)
+        or leaves(as_dict(chunk.get("approvalDescriptor")), _QUESTION)
     )
 
 
@@ -156,7 +156,7 @@ class Calls:
 
     def _failed(self, account: Account, identity: str, chunk: Chunk) -> Events:
         """An error; in our own streams also the ends that the client has no word for."""
-        kind = ENDED.get(word(_ours(chunk).get("state")))
+        kind = ENDED.get(as_str(_ours(chunk).get("state")))
         told = _error(chunk) if kind is None else _came_out(chunk)
         return self._ended(account, identity, (kind or ev.CallFailed)(**told, **_ending(chunk)))
 
@@ -180,7 +180,7 @@ class Calls:
 
     def _requested(self, account: Account, identity: str, chunk: Chunk) -> Events | None:
         """A request for approval. The protocol knows only yes and no; the options say so in words."""
-        asked, question = identifier(chunk.get("approvalId")), fields(chunk.get("approvalDescriptor"))
+        asked, question = identifier(chunk.get("approvalId")), as_dict(chunk.get("approvalDescriptor"))
         if not asked:
             return None
         call = self._heard_of(account, identity)
@@ -188,8 +188,8 @@ class Calls:
             return []
         call.closed.add(call.asked)
         call.asked, self._asked[asked] = asked, identity
-        call.options = items(question.get("options")) or OPTIONS
-        description = word(question.get("description")) or word(chunk.get("reason"))
+        call.options = as_list(question.get("options")) or OPTIONS
+        description = as_str(question.get("description")) or as_str(chunk.get("reason"))
         aliases = (*self._alias(identity), *self._question(asked))
         return [ev.ApprovalRequested(aliases=aliases, description=description, options=call.options)]
 
@@ -205,7 +205,7 @@ class Calls:
         kind = ev.ApprovalGranted if approved else ev.ApprovalRefused
         by = "client" if "toolCallId" in chunk and chunk.get("isAutomatic") is not True else "agent"
         identity = identifier(chunk.get("toolCallId")) or self._asked.get(asked, "")
-        call, reason = self._newest.get(identity), word(chunk.get("reason"))
+        call, reason = self._newest.get(identity), as_str(chunk.get("reason"))
         if call is not None and (call.ended or asked in call.closed):
             return []  # It has its answer, or is over.
         if call is not None and call.asked == asked:
@@ -249,7 +249,7 @@ def told(chunk: Chunk) -> dict[str, Any]:
 
 
 def _ours(chunk: Chunk) -> dict[str, Any]:
-    return fields(fields(chunk.get("toolMetadata")).get("callslip"))
+    return as_dict(as_dict(chunk.get("toolMetadata")).get("callslip"))
 
 
 def _error(chunk: Chunk) -> dict[str, Any]:
@@ -258,7 +258,7 @@ def _error(chunk: Chunk) -> dict[str, Any]:
 
 def _came_out(chunk: Chunk) -> dict[str, Any]:
     """What our own streams write of a call that did not end well: how, why, and on lines of its own what came out."""
-    text, reason = word(chunk.get("errorText")), word(_ours(chunk).get("reason"))
+    text, reason = as_str(chunk.get("errorText")), as_str(_ours(chunk).get("reason"))
     head, _, output = text.partition("\n")
     _, told, why = text.partition(": ")
     if told and ": " in head:
@@ -271,7 +271,7 @@ def _came_out(chunk: Chunk) -> dict[str, Any]:
 def _ending(chunk: Chunk) -> dict[str, Any]:
     """What our own streams tell of an end beside its output."""
     ours = _ours(chunk)
-    told: dict[str, Any] = {"reason": word(ours.get("reason"))}
+    told: dict[str, Any] = {"reason": as_str(ours.get("reason"))}
     told |= {"kind": ours["kind"]} if isinstance(ours.get("kind"), str) else {}
     return told | ({"exit_status": ours["exitStatus"]} if "exitStatus" in ours else {})
 
@@ -279,7 +279,9 @@ def _ending(chunk: Chunk) -> dict[str, Any]:
 def _option(options: list[Any], kind: type[ev.ApprovalAnswer]) -> str:
     """The option that a bare yes or no means: the first one of its kind."""
     wanted = "allow" if kind is ev.ApprovalGranted else "reject"
-    found = [word(fields(one).get("optionId")) for one in options if word(fields(one).get("kind")).startswith(wanted)]
+    found = [
+        as_str(as_dict(one).get("optionId")) for one in options if as_str(as_dict(one).get("kind")).startswith(wanted)
+    ]
     return found[0] if found else ""
 
 

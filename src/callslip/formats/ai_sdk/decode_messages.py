@@ -10,34 +10,34 @@ from typing import Any
 
 from msgspec import UNSET
 
-from callslip import events as ev
-from callslip.events import Alias, Event
 from callslip.formats.ai_sdk import decode_calls as calls
 from callslip.formats.ai_sdk.reading import leaves
 from callslip.formats.ai_sdk.wire import Chunk, Part, UIMessage
-from callslip.formats.plain import fields, identifier, items, word
+from callslip.formats.json_fields import as_dict, as_list, as_str, identifier
+from callslip.model import events as ev
+from callslip.model.events import Alias, Event
 
 SPOKEN: dict[str, type[ev.MessageDelta] | type[ev.ThoughtDelta]] = {
     "text": ev.MessageDelta,
     "reasoning": ev.ThoughtDelta,
 }
-UNTOLD = "the history does not tell how this call ended"
+RESULT_UNKNOWN = "the history does not tell how this call ended"
 MESSAGE = {"id", "role", "parts"}
 
 
 def is_message(value: Any) -> bool:
     """Whether a value is a message as the client keeps it."""
-    said = fields(value)
+    said = as_dict(value)
     return said.get("role") in ("user", "assistant") and isinstance(said.get("parts"), list)
 
 
 def messages_in(value: Any) -> list[UIMessage]:
     """The messages of a list, of a document or of a posted body; a body may hold only the newest."""
     if isinstance(value, list):
-        return [fields(item) for item in items(value) if is_message(item)]
-    said = fields(value)
-    found = [fields(item) for item in items(said.get("messages")) if is_message(item)]
-    return found or [fields(item) for item in (said.get("message"),) if is_message(item)]
+        return [as_dict(item) for item in as_list(value) if is_message(item)]
+    said = as_dict(value)
+    found = [as_dict(item) for item in as_list(said.get("messages")) if is_message(item)]
+    return found or [as_dict(item) for item in (said.get("message"),) if is_message(item)]
 
 
 # What a person said
@@ -45,8 +45,8 @@ def messages_in(value: Any) -> list[UIMessage]:
 
 def user_message(message: UIMessage, identity: str) -> Event:
     """Its texts, one a line; all its parts if there was more to it than one text."""
-    parts = items(message.get("parts"))
-    texts = [word(fields(part).get("text")) for part in parts if fields(part).get("type") == "text"]
+    parts = as_list(message.get("parts"))
+    texts = [as_str(as_dict(part).get("text")) for part in parts if as_dict(part).get("type") == "text"]
     plain = len(parts) == len(texts) == 1
     return ev.MessageUser(text="\n".join(texts), message_id=identity, content=UNSET if plain else parts)
 
@@ -57,8 +57,8 @@ def user_message(message: UIMessage, identity: str) -> Event:
 def chunks_of(message: UIMessage) -> list[Chunk]:
     """The chunks that would make the parts of a message; of parts that are only kept, none."""
     made: list[Chunk] = []
-    for number, part in enumerate(map(fields, items(message.get("parts")))):
-        kind = word(part.get("type"))
+    for number, part in enumerate(map(as_dict, as_list(message.get("parts")))):
+        kind = as_str(part.get("type"))
         rule = _PARTS.get(kind) or (_call if is_call(kind) else _itself if kind.startswith("data-") else None)
         made += rule(part, f"{number}") if rule else []
     return made
@@ -66,11 +66,11 @@ def chunks_of(message: UIMessage) -> list[Chunk]:
 
 def says_more(message: UIMessage) -> bool:
     """Whether a message is to be kept whole beside what was made of it."""
-    return leaves(message, MESSAGE) or any(map(_says_more, map(fields, items(message.get("parts")))))
+    return leaves(message, MESSAGE) or any(map(_says_more, map(as_dict, as_list(message.get("parts")))))
 
 
 def _says_more(part: Part) -> bool:
-    kind = word(part.get("type"))
+    kind = as_str(part.get("type"))
     if is_call(kind):
         return leaves(part, _CALL) or any(map(calls.says_more, _call(part, "")))
     return leaves(part, _SAID) or kind not in _PARTS
@@ -92,7 +92,7 @@ def _itself(part: Part, name: str) -> list[Chunk]:
 def _text(part: Part, name: str) -> list[Chunk]:
     kind, metadata = part["type"], {"providerMetadata": part.get("providerMetadata")}
     begun: list[Chunk] = [{"type": f"{kind}-start", "id": name}]
-    begun += [{"type": f"{kind}-delta", "id": name, "delta": part["text"]}] if word(part.get("text")) else []
+    begun += [{"type": f"{kind}-delta", "id": name, "delta": part["text"]}] if as_str(part.get("text")) else []
     return begun if part.get("state") == "streaming" else [*begun, {"type": f"{kind}-end", "id": name, **metadata}]
 
 
@@ -116,7 +116,7 @@ def _call(part: Part, name: str) -> list[Chunk]:
     given = {"input": part["input"]} if part.get("input") is not None else {}
     if not given and "rawInput" in part:
         given = {"input": part["rawInput"]}  # what the model wrote, where the tool does not take it
-    ended = _ENDS.get(word(state))
+    ended = _ENDS.get(as_str(state))
     return [
         {**kept, **given, "type": "tool-input-available"},
         *_asked(part, kept),
@@ -137,7 +137,7 @@ _QUESTION = {"descriptor": "approvalDescriptor", "requestReason": "reason", "sig
 
 def _asked(part: Part, kept: Chunk) -> Iterator[Chunk]:
     """The request for approval that a part remembers, and its answer."""
-    approval, named = fields(part.get("approval")), {"toolCallId": kept.get("toolCallId")}
+    approval, named = as_dict(part.get("approval")), {"toolCallId": kept.get("toolCallId")}
     if not approval:
         return
     named["approvalId"] = approval.get("id")
@@ -176,8 +176,8 @@ def remembered(message: UIMessage, format: str) -> list[Event]:
     if message.get("role") == "user":
         return [user_message(message, "")]
     made: list[Event] = []
-    for part in map(fields, items(message.get("parts"))):
-        kind, text = word(part.get("type")), word(part.get("text"))
+    for part in map(as_dict, as_list(message.get("parts"))):
+        kind, text = as_str(part.get("type")), as_str(part.get("text"))
         if kind in SPOKEN and text:
             made += [SPOKEN[kind](text=text, chunks="delta"), ev.MessageEnded()]
         elif is_call(kind) and (identity := identifier(part.get("toolCallId"))):
@@ -192,8 +192,8 @@ def _over(part: Part, aliases: tuple[Alias, ...]) -> Event:
         return ev.CallCompleted(aliases=aliases, **said, output=part.get("output", UNSET))
     if part.get("state") == "output-error":
         return ev.CallFailed(aliases=aliases, **said, error=part.get("errorText", UNSET))
-    refused = fields(part.get("approval")).get("approved") is False
-    return ev.CallFailed(aliases=aliases, **said, reason="denied" if refused else UNTOLD)
+    refused = as_dict(part.get("approval")).get("approved") is False
+    return ev.CallFailed(aliases=aliases, **said, reason="denied" if refused else RESULT_UNKNOWN)
 
 
 def turn_of(messages: list[UIMessage]) -> str:

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from callslip.words import WORDS, v7_word
+from callslip.model.state_names import STATE_NAMES, ai_sdk_v7_state_name
 
 
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,14 +30,14 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _v5(state: str, refused: bool, granted: bool) -> str:
-    return WORDS[state].v5
+    return STATE_NAMES[state].v5
 
 
 def _v6(state: str, refused: bool, granted: bool) -> str:
-    return WORDS[state].v6
+    return STATE_NAMES[state].v6
 
 
 # Early releases of version 5 refuse a chunk with a key that they do not know, so it gets none that came later.
 V5 = Dialect(major=5, word=_v5, extras=False, pieces=False, requests="apart", reasons=False)
 V6 = Dialect(major=6, word=_v6)
-V7 = Dialect(major=7, word=v7_word, requests="kept")
+V7 = Dialect(major=7, word=ai_sdk_v7_state_name, requests="kept")

@@ -6,18 +6,18 @@ cannot be told to take back makes a `Restart`: the connection ends, and the next
 
 from __future__ import annotations
 
-from callslip.entries import Append, Entry, Message, Patch, PermissionRequest, Put, Set, Thought, ToolCall
-from callslip.events import Event
-from callslip.fold import State
-from callslip.formats import Restart
 from callslip.formats.ai_sdk import changes, wire
-from callslip.formats.ai_sdk.calls import SHOWN, call_part, may_change
+from callslip.formats.ai_sdk.calls import RENDERED_FIELDS, call_part, may_change
 from callslip.formats.ai_sdk.dialects import Dialect
 from callslip.formats.ai_sdk.messages import Steps
 from callslip.formats.ai_sdk.parts import is_shown, part_of, text_id, text_kind
 from callslip.formats.ai_sdk.wire import Chunk, Part
+from callslip.formats.base import Restart
 from callslip.formats.outcome import is_open
-from callslip.formats.turn import Turn, Unsayable, message_id
+from callslip.formats.turn_scope import Turn, Unsayable, message_id
+from callslip.model.entries import Append, Entry, Message, Patch, PermissionRequest, Put, Set, Thought, ToolCall
+from callslip.model.events import Event
+from callslip.rules.fold import SessionFold
 
 FAREWELL = (wire.RESTART,)
 
@@ -28,7 +28,7 @@ class StreamEncoder:
     With a state, `opening` comes first.
     """
 
-    def __init__(self, dialect: Dialect, state: State | None = None, turn: str = "") -> None:
+    def __init__(self, dialect: Dialect, state: SessionFold | None = None, turn: str = "") -> None:
         self.turn = Turn(state, turn)
         self.finished = False
         self._dialect = dialect
@@ -109,7 +109,7 @@ class StreamEncoder:
         if patch.id in self._texts and "streaming" in patch.fields:
             entry = self._texts.pop(patch.id)
             return [wire.text(text_kind(entry), "end", text_id(entry))]
-        if patch.id in self._calls and not SHOWN.isdisjoint(patch.fields):
+        if patch.id in self._calls and not RENDERED_FIELDS.isdisjoint(patch.fields):
             return self._update(patch.id)
         if self._dialect.requests == "apart" and "state" in patch.fields:
             return self._answered(self.turn.state.entries.get(patch.id))

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from callslip.entries import Entry, Message, PermissionRequest, Thought, ToolCall
-from callslip.formats import Source, snapshot_of
 from callslip.formats.ai_sdk.dialects import Dialect
 from callslip.formats.ai_sdk.parts import is_shown, part_of
 from callslip.formats.ai_sdk.wire import Part, UIMessage
-from callslip.formats.javascript import readable
-from callslip.formats.turn import message_id
-from callslip.reading import blocks
+from callslip.formats.base import Source, snapshot_of
+from callslip.formats.js_json import readable
+from callslip.formats.turn_scope import message_id
+from callslip.ledger.queries import blocks
+from callslip.model.entries import Entry, Message, PermissionRequest, Thought, ToolCall
 
 STEP: Part = {"type": "step-start"}
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from callslip.entries import Entry, Message, ModeChange, PermissionRequest, Plan, Thought, ToolCall
 from callslip.formats.ai_sdk.calls import call_part, question
 from callslip.formats.ai_sdk.dialects import Dialect
 from callslip.formats.ai_sdk.wire import Part
-from callslip.formats.javascript import readable
+from callslip.formats.js_json import readable
+from callslip.model.entries import Entry, Message, ModeChange, PermissionRequest, Plan, Thought, ToolCall
 
 Spoken = Message | Thought
 

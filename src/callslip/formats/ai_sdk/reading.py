@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from callslip import codec
+from callslip.model import codec
 
 
 def mark(*values: Any) -> str:

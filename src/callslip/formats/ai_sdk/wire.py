@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from callslip.formats import SSE_HEADERS
+from callslip.formats.base import SSE_HEADERS
 
 Chunk = dict[str, Any]
 Part = dict[str, Any]

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 from msgspec import UNSET
 
-from callslip import events as ev
-from callslip.events import CallEnd, Event
-from callslip.formats.plain import fields, identifier, items, leaves, mark, word
+from callslip.formats.json_fields import as_dict, as_list, as_str, identifier, leaves, mark
+from callslip.model import events as ev
+from callslip.model.events import CallEnd, Event
 
 FORMAT = "anthropic"
 ASSISTANT, USER, SYSTEM = "assistant", "user", "system"
@@ -40,7 +40,7 @@ _RESULT = {*_ABOUT, "tool_use_id", "content", "is_error", "toolset_name"}
 
 
 def kind_of(block: Any) -> str:
-    return word(fields(block).get("type"))
+    return as_str(as_dict(block).get("type"))
 
 
 def is_result(block: Any) -> bool:
@@ -51,12 +51,12 @@ def is_result(block: Any) -> bool:
 def blocks_of(message: dict[str, Any]) -> list[Any]:
     """A message's blocks; a text by itself is a block of text."""
     content = message.get("content")
-    return [{"type": "text", "text": content}] if isinstance(content, str) else items(content)
+    return [{"type": "text", "text": content}] if isinstance(content, str) else as_list(content)
 
 
 def block_leaves(block: Any) -> bool:
     """Whether a block says more than is taken of it, or is of a kind that is not known."""
-    kind, told = kind_of(block), fields(block)
+    kind, told = kind_of(block), as_dict(block)
     if kind in SPEECH:
         return leaves(told, {*_ABOUT, SPEECH[kind][1]})
     return leaves(told, _CALL) if kind in CALLS else leaves(told, _RESULT) if is_result(block) else True
@@ -67,7 +67,7 @@ def block_leaves(block: Any) -> bool:
 
 def told_of(call: dict[str, Any]) -> dict[str, Any]:
     """The tool of a call; one of an MCP server is shown with it."""
-    name, server = word(call.get("name")), word(call.get("server_name"))
+    name, server = as_str(call.get("name")), as_str(call.get("server_name"))
     told: dict[str, Any] = {"tool_name": name} if name else {}
     return {**told, "title": f"{server}: {name}"} if server and name else told
 
@@ -75,17 +75,17 @@ def told_of(call: dict[str, Any]) -> dict[str, Any]:
 def result_of(block: dict[str, Any]) -> tuple[type[CallEnd], dict[str, Any]]:
     """How a result ends its call."""
     content = block.get("content")
-    inner = fields(content)
+    inner = as_dict(content)
     output = _plain(content)
     if block.get("is_error") is True or kind_of(inner).endswith("_error"):
-        return ev.CallFailed, {"error": word(inner.get("error_code")) or output}
+        return ev.CallFailed, {"error": as_str(inner.get("error_code")) or output}
     status = inner.get("return_code")
     return ev.CallCompleted, {"output": output, **({"exit_status": status} if type(status) is int else {})}
 
 
 def _plain(content: Any) -> Any:
     """A content; blocks that are all text are that text, and none at all are no text."""
-    blocks = [fields(block) for block in items(content)]
+    blocks = [as_dict(block) for block in as_list(content)]
     texts = [block["text"] for block in blocks if block.get("type") == "text" and isinstance(block.get("text"), str)]
     only_text = len(texts) == len(blocks) and isinstance(content, list | None)
     return "\n".join(texts) if only_text else cast(Any, content)
@@ -96,7 +96,7 @@ def _plain(content: Any) -> Any:
 
 def prompt(blocks: list[Any]) -> Event:
     """What a person said; the blocks too if there was more to it than text."""
-    said = [word(fields(block).get("text")) for block in blocks if kind_of(block) == "text"]
+    said = [as_str(as_dict(block).get("text")) for block in blocks if kind_of(block) == "text"]
     plain = len(said) == len(blocks)
     return ev.MessageUser(text="\n".join(said), content=UNSET if plain else blocks)
 
@@ -111,12 +111,12 @@ def answer_mark(calls: list[str], said: str) -> str:
 
 def message_mark(body: Any) -> str:
     """What a message is known by, whoever sends it again. Instructions may change and are still the instructions."""
-    message = fields(body)
-    role, blocks = word(message.get("role")), blocks_of(message)
-    said = "".join(word(fields(block).get("text")) for block in blocks)
+    message = as_dict(body)
+    role, blocks = as_str(message.get("role")), blocks_of(message)
+    said = "".join(as_str(as_dict(block).get("text")) for block in blocks)
     if role == ASSISTANT:
-        return answer_mark([identifier(fields(block).get("id")) for block in blocks if kind_of(block) in CALLS], said)
+        return answer_mark([identifier(as_dict(block).get("id")) for block in blocks if kind_of(block) in CALLS], said)
     if role == SYSTEM:
         return mark(SYSTEM)
-    results = [identifier(fields(block).get("tool_use_id")) for block in blocks if is_result(block)]
+    results = [identifier(as_dict(block).get("tool_use_id")) for block in blocks if is_result(block)]
     return mark("results", *results) if results else mark(role, said, str(len(blocks)))

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeAlias
 
-from callslip import events as ev
-from callslip.events import Draft, Event
-from callslip.formats import Unfinished
 from callslip.formats.anthropic import blocks as read
 from callslip.formats.anthropic.blocks import FORMAT, block_leaves, blocks_of, is_result
 from callslip.formats.anthropic.reply import Reply
-from callslip.formats.plain import complaint, fields, identifier, items, leaves, word
+from callslip.formats.base import Unfinished
+from callslip.formats.json_fields import as_dict, as_list, as_str, complaint, identifier, leaves
+from callslip.formats.providers.conversation import ModelConversation
 from callslip.formats.providers.requests import Requests
-from callslip.formats.providers.talk import Talk
+from callslip.model import events as ev
+from callslip.model.events import Draft, Event
 
 Events: TypeAlias = list[Event]
 Said: TypeAlias = dict[str, Any]
@@ -32,7 +32,7 @@ class AnthropicDecoder:
 
     def __init__(self, *, chunks: ev.Chunks | None = None, started: int = 0) -> None:
         self._chunks: ev.Chunks = chunks or "delta"
-        self._talk = Talk(FORMAT)
+        self._talk = ModelConversation(FORMAT)
         self._reply: Reply | None = None
         self._shape = ""
         self._requests = Requests(FORMAT, self._talk.told, {"messages"})
@@ -51,8 +51,8 @@ class AnthropicDecoder:
         return drafts + [Draft(event) for event in self._unfinished.end(reason)]
 
     def _read(self, message: Any) -> Events:
-        said: Said = {"messages": items(message)} if isinstance(message, list) else fields(message)
-        rule = self._EVENTS.get(word(said.get("type")))
+        said: Said = {"messages": as_list(message)} if isinstance(message, list) else as_dict(message)
+        rule = self._EVENTS.get(as_str(said.get("type")))
         if rule is not None:
             return rule(self, said)
         if isinstance(said.get("messages"), list):
@@ -62,9 +62,9 @@ class AnthropicDecoder:
     # Streams
 
     def _message_start(self, said: Said) -> Events:
-        message = fields(said.get("message"))
+        message = as_dict(said.get("message"))
         made = self._break_off("error")
-        self._begin("stream", identifier(message.get("id"))).usage = fields(message.get("usage"))
+        self._begin("stream", identifier(message.get("id"))).usage = as_dict(message.get("usage"))
         return made
 
     def _begin(self, shape: str, identity: str) -> Reply:
@@ -89,12 +89,12 @@ class AnthropicDecoder:
         return reply.stop(index) if reply is not None and type(index) is int else [_raw(said)]
 
     def _message_delta(self, said: Said) -> Events:
-        reply, delta = self._open(), fields(said.get("delta"))
+        reply, delta = self._open(), as_dict(said.get("delta"))
         if reply is None:
             return [_raw(said)]
-        reply.reason = word(delta.get("stop_reason")) or reply.reason
-        reply.detail = word(fields(delta.get("stop_details")).get("explanation"))
-        reply.usage = {**reply.usage, **{k: v for k, v in fields(said.get("usage")).items() if v is not None}}
+        reply.reason = as_str(delta.get("stop_reason")) or reply.reason
+        reply.detail = as_str(as_dict(delta.get("stop_details")).get("explanation"))
+        reply.usage = {**reply.usage, **{k: v for k, v in as_dict(said.get("usage")).items() if v is not None}}
         return _kept(said, leaves(said, DELTA) or leaves(delta, STOP))
 
     def _message_stop(self, said: Said) -> Events:
@@ -136,9 +136,9 @@ class AnthropicDecoder:
             return [*made, _raw(message)]
         reply = self._begin(shape, identifier(message.get("id")))
         for place, block in enumerate(blocks_of(message)):
-            made += (reply.block(place, fields(block), whole=True) or []) + _kept(block, block_leaves(block))
-        reply.reason, reply.usage = word(message.get("stop_reason")), fields(message.get("usage"))
-        reply.detail = word(fields(message.get("stop_details")).get("explanation"))
+            made += (reply.block(place, as_dict(block), whole=True) or []) + _kept(block, block_leaves(block))
+        reply.reason, reply.usage = as_str(message.get("stop_reason")), as_dict(message.get("usage"))
+        reply.detail = as_str(as_dict(message.get("stop_details")).get("explanation"))
         return made + self._finish(reply) + _kept(message, leaves(message, {*read.MESSAGE, "stop_details"}))
 
     def _whole(self, said: Said) -> Events:
@@ -155,7 +155,7 @@ class AnthropicDecoder:
     def _from_person(self, message: Said) -> Events:
         blocks = blocks_of(message)
         said = [block for block in blocks if not is_result(block)]
-        made = [event for block in blocks if is_result(block) for event in self._result(fields(block))]
+        made = [event for block in blocks if is_result(block) for event in self._result(as_dict(block))]
         if said:
             made += self._talk.interrupted() if made else self._talk.prompted()
             made.append(read.prompt(said))
@@ -167,11 +167,11 @@ class AnthropicDecoder:
         return [ended, *_kept(block, block_leaves(block))]
 
     def _request(self, said: Said) -> Events:
-        messages = items(said["messages"])
+        messages = as_list(said["messages"])
         made = self._settle()
         known, kept = self._requests.read(said, [read.message_mark(message) for message in messages])
         for message in messages[known:]:
-            told = fields(message)
+            told = as_dict(message)
             made += self._message(told) if isinstance(told.get("role"), str) else [_raw(message)]
         return made + kept
 

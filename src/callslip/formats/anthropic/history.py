@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from callslip.entries import ToolCall
 from callslip.formats.providers.results import Ids, input_of, name_of, result_of
 from callslip.formats.providers.rounds import Prompt, Round, Source, rounds
+from callslip.model.entries import ToolCall
 
-LONGEST_ID = 64
+MAX_ID_CHARS = 64
 FIRST = "(the conversation begins with the answer)"
 
 Message = dict[str, Any]
@@ -21,7 +21,7 @@ Block = dict[str, Any]
 
 def anthropic_history(source: Source) -> list[Message]:
     """A session's messages, oldest first. Instructions are not among them; they are whoever asks's to add."""
-    ids = Ids(LONGEST_ID)
+    ids = Ids(MAX_ID_CHARS)
     messages: list[Message] = []
     for one in rounds(source):
         if isinstance(one, Prompt):

@@ -8,13 +8,13 @@ from typing import Any, ClassVar, TypeAlias
 import msgspec
 from msgspec import UNSET
 
-from callslip import events as ev
-from callslip.events import Alias, Event
 from callslip.formats.anthropic import blocks as read
 from callslip.formats.anthropic.blocks import kind_of
-from callslip.formats.plain import arguments, fields, identifier, is_whole, number, word
-from callslip.formats.providers.talk import Talk
-from callslip.lifecycle import TURN_CLOSES
+from callslip.formats.json_fields import arguments, as_dict, as_index, as_str, identifier, is_whole
+from callslip.formats.providers.conversation import ModelConversation
+from callslip.model import events as ev
+from callslip.model.events import Alias, Event
+from callslip.rules.lifecycle import TURN_CLOSES
 
 Events: TypeAlias = list[Event]
 Said: TypeAlias = dict[str, Any]
@@ -22,7 +22,7 @@ Said: TypeAlias = dict[str, Any]
 CUT = "the model's answer broke off before the arguments were whole"
 
 
-class Called(msgspec.Struct):
+class StreamedCall(msgspec.Struct):
     """A call as far as it has come. `value` are arguments that came with its beginning."""
 
     aliases: tuple[Alias, ...]
@@ -45,7 +45,7 @@ class Called(msgspec.Struct):
 class Reply:
     """One answer. `reason` is why it stopped, "" as long as it did not say."""
 
-    def __init__(self, talk: Talk, identity: str, chunks: ev.Chunks) -> None:
+    def __init__(self, talk: ModelConversation, identity: str, chunks: ev.Chunks) -> None:
         self.identity = identity
         self.finished = False
         self.reason = ""
@@ -53,7 +53,7 @@ class Reply:
         self.usage: Said = {}
         self._talk = talk
         self._chunks: ev.Chunks = chunks
-        self._calls: dict[int, Called] = {}
+        self._calls: dict[int, StreamedCall] = {}
         self._said: list[str] = []
         self._speaks = False
 
@@ -71,7 +71,9 @@ class Reply:
         given, told = identifier(block.get("id")), read.told_of(block)
         alias = self._talk.alias(given, self.identity)
         served = read.CALLS[kind_of(block)]
-        called = Called((alias,), given, told.get("tool_name", ""), served, block.get("input") or UNSET, whole=whole)
+        called = StreamedCall(
+            (alias,), given, told.get("tool_name", ""), served, block.get("input") or UNSET, whole=whole
+        )
         index = len(self._calls)
         if place in self._calls:  # Two blocks in one place: what comes now is about the second.
             self._calls[-1 - index] = self._calls.pop(place)
@@ -81,7 +83,7 @@ class Reply:
         told |= {"iteration": self._talk.round, "index": index, **({"input": called.input} if whole else {})}
         return [ev.CallProposed(aliases=called.aliases, **told), *self._start(called)]
 
-    def _start(self, called: Called) -> Events:
+    def _start(self, called: StreamedCall) -> Events:
         """What the provider runs it runs once the arguments are whole."""
         return [ev.CallStarted(aliases=called.aliases)] if called.served and called.whole else []
 
@@ -96,7 +98,7 @@ class Reply:
         kind = kind_of(block)
         if kind in read.SPEECH:
             cls, field = read.SPEECH[kind]
-            return self.say(cls, word(block.get(field)))
+            return self.say(cls, as_str(block.get(field)))
         if kind in read.CALLS:
             return self.propose(place, block, whole=whole)
         return self.result(block) if read.is_result(block) else None
@@ -104,21 +106,21 @@ class Reply:
     # Events of the stream; None is what was not understood
 
     def start(self, event: Said) -> Events | None:
-        return self.block(number(event.get("index")), fields(event.get("content_block")), whole=False)
+        return self.block(as_index(event.get("index")), as_dict(event.get("content_block")), whole=False)
 
     def delta(self, event: Said) -> Events | None:
-        delta = fields(event.get("delta"))
+        delta = as_dict(event.get("delta"))
         rule = self._DELTAS.get(kind_of(delta))
-        return rule(self, number(event.get("index")), delta) if rule else None
+        return rule(self, as_index(event.get("index")), delta) if rule else None
 
     def _text(self, place: int, delta: Said) -> Events | None:
-        return self.say(ev.MessageDelta, word(delta.get("text")))
+        return self.say(ev.MessageDelta, as_str(delta.get("text")))
 
     def _thinking(self, place: int, delta: Said) -> Events | None:
-        return self.say(ev.ThoughtDelta, word(delta.get("thinking")))
+        return self.say(ev.ThoughtDelta, as_str(delta.get("thinking")))
 
     def _piece(self, place: int, delta: Said) -> Events | None:
-        called, more = self._calls.get(place), word(delta.get("partial_json"))
+        called, more = self._calls.get(place), as_str(delta.get("partial_json"))
         if called is None:
             return None
         called.pieces.append(more)

@@ -11,13 +11,13 @@ from typing import Any, cast
 
 from msgspec import structs
 
-from callslip import events as ev
-from callslip import ids
-from callslip.decide import OWN
-from callslip.errors import Refused
-from callslip.events import Alias, Draft, Event
-from callslip.formats import Unfinished
-from callslip.intake import read_event
+from callslip.errors import InvalidInputError
+from callslip.formats.base import Unfinished
+from callslip.ledger.validation import read_event
+from callslip.ledger.write import SOURCE_LEDGER
+from callslip.model import events as ev
+from callslip.model import ids
+from callslip.model.events import Alias, Draft, Event
 
 FORMAT = "events"
 
@@ -41,7 +41,7 @@ class EventsDecoder:
     def _one(self, body: Any) -> list[Draft]:
         try:
             event = read_event(body)
-        except Refused:
+        except InvalidInputError:
             return [Draft(ev.Raw(format=FORMAT, body=body))]
         draft = Draft(_drafted(event), witness=event.verdict == "witness")
         if event.verdict == "applied":
@@ -53,7 +53,7 @@ def _drafted(event: Event) -> Event:
     """The event without what a ledger adds to it."""
     bare: dict[str, Any] = {"seq": 0, "key": "", "verdict": "applied"}
     if isinstance(event, ev.CallEvent):
-        known = Alias(OWN, event.call)
+        known = Alias(SOURCE_LEDGER, event.call)
         named = event.aliases if not event.call or known in event.aliases else (*event.aliases, known)
         call = event.call if ids.CALL.match(event.call) else ""
         bare |= {"aliases": named, "call": call, "reused": False, "entry": 0}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from callslip.entries import PermissionRequest, ToolCall
 from callslip.formats.html import says
 from callslip.formats.html.blocks import listed, others, output, texts
 from callslip.formats.html.markup import NOTHING, Html, block, element, fold, joined, lines, name, printed, text
+from callslip.model.entries import PermissionRequest, ToolCall
 
 # The sign of each state. Its word always stands beside it, for those who see no colour.
 STATES = {

@@ -9,8 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
-from callslip import codec
-from callslip.entries import (
+from callslip.formats.base import Source, snapshot_of
+from callslip.formats.html import says
+from callslip.formats.html.blocks import attached, listed
+from callslip.formats.html.calls import STATES, call_card, request_card, state_css, state_words
+from callslip.formats.html.markup import NOTHING, Html, block, data, element, empty, fold, joined, lines, name, text
+from callslip.formats.html.page import embedded
+from callslip.model import codec
+from callslip.model.entries import (
     Entry,
     Message,
     Meta,
@@ -21,12 +27,6 @@ from callslip.entries import (
     Thought,
     ToolCall,
 )
-from callslip.formats import Source, snapshot_of
-from callslip.formats.html import says
-from callslip.formats.html.blocks import attached, listed
-from callslip.formats.html.calls import STATES, call_card, request_card, state_css, state_words
-from callslip.formats.html.markup import NOTHING, Html, block, data, element, empty, fold, joined, lines, name, text
-from callslip.formats.html.page import embedded
 
 PLAN = {"completed": ("✓", "done"), "in_progress": ("●", "now"), "pending": ("○", "then")}
 FOOT = "Made with Callslip. Times are UTC. This page loads nothing; its script only draws what stands in it."

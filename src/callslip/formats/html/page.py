@@ -16,9 +16,9 @@ from importlib.resources import files
 
 import msgspec
 
-from callslip import codec
 from callslip.formats.html.markup import Html, element, joined
 from callslip.formats.html.style import STYLE
+from callslip.model import codec
 
 NEEDS_A_SERVER = {"prompt.js", "scrubber.js"}
 """Parts of the view that it loads when it is shown, and does without where they are not to be had."""
@@ -41,7 +41,7 @@ def embedded() -> Embedded:
     first = _read("unpack.js")
     style = "\n".join(_read(name) for name in [*_LINK.findall(_read("index.html")), "shared.css"])
     modules: dict[str, list[str]] = {}
-    _take("shared.js", modules)
+    _take("shared_page.js", modules)
     styles = [element("style", Html(STYLE)), element("style", Html(style), id="page", media="not all")]
     packed = base64.b64encode(gzip.compress(codec.encode(list(modules.items())), mtime=0)).decode()
     texts = {"modules": packed, "licences": _read("vendor/LICENSES.txt")}

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import msgspec
 
-from callslip import codec
 from callslip.formats.html.markup import NOTHING, Html, element, text
+from callslip.model import codec
 
 DEEPEST = 20
 """Values that are nested deeper are not indented: their page would grow with the square of their depth."""

@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from callslip import codec
-from callslip import events as ev
-from callslip.events import Alias, Event
+from callslip.formats.json_fields import as_dict, as_list, as_str, leaves
 from callslip.formats.mcp import results, tasks
 from callslip.formats.mcp.wire import FORMAT, Message, kept, key_of, meta_leaves, more_than
-from callslip.formats.plain import fields, items, leaves, word
+from callslip.model import codec
+from callslip.model import events as ev
+from callslip.model.events import Alias, Event
 
 CANCELLED = "the client cancelled it"
 PARAMS = {"name", "arguments", "task"}
@@ -52,8 +52,8 @@ class Calls:
 
     def listed(self, read: Message) -> list[Event]:
         """What the server calls its tools, for people. The list itself is kept as it came."""
-        for tool in map(fields, items(fields(read.result).get("tools"))):
-            title = tool.get("title") or fields(tool.get("annotations")).get("title")
+        for tool in map(as_dict, as_list(as_dict(read.result).get("tools"))):
+            title = tool.get("title") or as_dict(tool.get("annotations")).get("title")
             if isinstance(tool.get("name"), str) and isinstance(title, str):
                 self._titles[tool["name"]] = title
         return []
@@ -66,7 +66,7 @@ class Calls:
         call = waited or Call(aliases=(self._alias(read.key),), asked=read.key)
         call.asked = read.key
         self._newest[read.key] = call
-        if (token := key_of(fields(read.params.get("_meta")).get("progressToken"))) != "":
+        if (token := key_of(as_dict(read.params.get("_meta")).get("progressToken"))) != "":
             self._tokens[token] = call
         mine = Alias(FORMAT, read.key)
         if waited is not None:
@@ -100,7 +100,7 @@ class Calls:
         call = self._tokens.get(key_of(read.params.get("progressToken")))
         if call is None:
             return []
-        message = word(read.params.get("message"))
+        message = as_str(read.params.get("message"))
         amount = {name: read.params[name] for name in ("progress", "total") if read.params.get(name) is not None}
         told: dict[str, Any] = {"text": f"{message}\n"} if message else {}
         told |= {"progress": amount} if amount else {}
@@ -113,7 +113,7 @@ class Calls:
         if call is None or not key or call.asked != key:
             return []
         call.asked = ""
-        reason = word(read.params.get("reason")) or CANCELLED
+        reason = as_str(read.params.get("reason")) or CANCELLED
         end = ev.CallCancelled(aliases=call.aliases, reason=reason)
         return [end, *kept(more_than(read.params, {"requestId", "reason"}), read)]
 
@@ -125,7 +125,7 @@ class Calls:
         call.asked = "" if call.asked == read.key else call.asked
         if read.error is not UNSET:
             return [results.failed(call.aliases, read.error)]
-        task, kind = tasks.handle(read.result), fields(read.result).get("resultType")
+        task, kind = tasks.handle(read.result), as_dict(read.result).get("resultType")
         if task is not None:
             return self._postponed(call, task, read)
         if kind == "input_required":
@@ -134,12 +134,12 @@ class Calls:
 
     def _ended(self, call: Call, result: Any, read: Message, plain: bool = True) -> list[Event]:
         call.end = None
-        more = more_than(fields(result), results.TAKEN) or not plain or not isinstance(result, dict)
+        more = more_than(as_dict(result), results.KNOWN_FIELDS) or not plain or not isinstance(result, dict)
         return [results.ended(call.aliases, result), *kept(more, read)]
 
     def _asks(self, call: Call, read: Message) -> list[Event]:
         """The server wants answers first: the client asks again, with them, for the same."""
-        state = fields(read.result).get("requestState")
+        state = as_dict(read.result).get("requestState")
         waits = codec.digest(f"{call.request} {_mark(state)}".encode())
         self._waiting.setdefault(waits, []).append(call)
         return [ev.CallProgress(aliases=call.aliases, progress={"status": "input_required"}), *kept(True, read)]
@@ -152,7 +152,7 @@ class Calls:
         aliases = (*call.aliases, tasks.alias(call.task))
         call.told = tasks.where(told)
         made: list[Event] = [ev.CallProgress(aliases=aliases, **call.told)]
-        return [*made, *(self._stands(call, told, read) or []), *kept(_task_leaves(fields(read.result)), read)]
+        return [*made, *(self._stands(call, told, read) or []), *kept(_task_leaves(as_dict(read.result)), read)]
 
     def polled(self, read: Message) -> list[Event] | None:
         """A question after a task that is followed: what is answered will tell."""
@@ -161,7 +161,7 @@ class Calls:
 
     def task_told(self, read: Message) -> list[Event] | None:
         """Where a task stands, by an answer or a notification."""
-        told = fields(read.result) if read.kind == "answer" else read.params
+        told = as_dict(read.result) if read.kind == "answer" else read.params
         call = self._tasks.get(tasks.name_of(told) or tasks.name_of(read.params))
         if call is None or read.error is not UNSET or "status" not in told:
             return []
@@ -202,7 +202,7 @@ class Calls:
         call = self._tasks.get(tasks.name_of(read.params))
         if call is None or read.error is not UNSET:
             return []
-        if "status" in fields(read.result):
+        if "status" in as_dict(read.result):
             return self.task_told(read)
         call.end = call.end or ev.CallCancelled(aliases=call.aliases, reason=tasks.ABANDONED)
         return []
@@ -232,4 +232,4 @@ def _odd(read: Message) -> bool:
 
 
 def _task_leaves(told: dict[str, Any]) -> bool:
-    return more_than(told, tasks.TAKEN) or leaves(fields(told.get("task")), tasks.TAKEN)
+    return more_than(told, tasks.KNOWN_FIELDS) or leaves(as_dict(told.get("task")), tasks.KNOWN_FIELDS)

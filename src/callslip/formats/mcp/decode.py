@@ -10,12 +10,12 @@ from typing import Any, ClassVar, TypeAlias
 
 from msgspec import structs
 
-from callslip import codec
-from callslip import events as ev
-from callslip.events import Draft, Event
+from callslip.formats.json_fields import as_dict
 from callslip.formats.mcp.calls import Calls
-from callslip.formats.mcp.wire import CALL, CLIENT, OWN_META, SERVER, Heard, Message, Wire, raw
-from callslip.formats.plain import fields
+from callslip.formats.mcp.wire import CALL, CLIENT, OWN_META, SERVER, Message, ParsedLine, Wire, raw
+from callslip.model import codec
+from callslip.model import events as ev
+from callslip.model.events import Draft, Event
 
 Rule: TypeAlias = Callable[[Calls, Message], list[Event] | None]
 SERVER_INFO = OWN_META + "serverInfo"
@@ -31,7 +31,7 @@ class McpDecoder:
         self._told: Any = None
 
     def feed(self, message: Any) -> list[Draft]:
-        heard = message if isinstance(message, Heard) else self._wire.read(message)
+        heard = message if isinstance(message, ParsedLine) else self._wire.read(message)
         return [draft for read in heard.messages for draft in self._drafts(read)]
 
     def close(self, reason: str) -> list[Draft]:
@@ -39,7 +39,7 @@ class McpDecoder:
         return [Draft(event) for event in self._calls.close()]
 
     def _drafts(self, read: Message) -> list[Draft]:
-        self._calls.line = self._calls.line or codec.digest(codec.encode(codec.safe(read.body)))[:8]
+        self._calls.line = self._calls.line or codec.digest(codec.encode(codec.to_json(read.body)))[:8]
         rule = self._RULES.get((read.kind, read.direction, read.method))
         made = rule(self._calls, read) if rule else []
         events = [] if made is None else made or [raw(read)]
@@ -49,14 +49,14 @@ class McpDecoder:
         """Who the server says that it is, and by which version they speak: told once."""
         if read.kind != "answer" or read.direction != SERVER:
             return []
-        result = fields(read.result)
+        result = as_dict(read.result)
         server = result.get("serverInfo") if read.method == "initialize" else None
-        server = fields(server or fields(result.get("_meta")).get(SERVER_INFO))
+        server = as_dict(server or as_dict(result.get("_meta")).get(SERVER_INFO))
         title = server.get("title") or server.get("name")
         if not isinstance(title, str) or not title or server == self._told:
             return []
         self._told = server
-        version = result.get("protocolVersion") or fields(read.params.get("_meta")).get(VERSION)
+        version = result.get("protocolVersion") or as_dict(read.params.get("_meta")).get(VERSION)
         return [ev.SessionInfo(title=title[:200], options={"protocolVersion": version, "serverInfo": server})]
 
     _RULES: ClassVar[dict[tuple[str, str, str], Rule]] = {

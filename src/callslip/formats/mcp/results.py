@@ -10,13 +10,13 @@ from typing import Any
 
 from msgspec import UNSET
 
-from callslip import codec
-from callslip import events as ev
-from callslip.errors import Refused
-from callslip.events import Alias, CallEnd
-from callslip.formats.plain import complaint, fields, items
+from callslip.errors import InvalidInputError
+from callslip.formats.json_fields import as_dict, as_list, complaint
+from callslip.model import codec
+from callslip.model import events as ev
+from callslip.model.events import Alias, CallEnd
 
-TAKEN = {"content", "structuredContent", "isError", "resultType", "toolResult"}
+KNOWN_FIELDS = {"content", "structuredContent", "isError", "resultType", "toolResult"}
 FINAL = ("complete", None)
 LARGE = 2**15
 """So many bytes are told twice, or as an error."""
@@ -25,7 +25,7 @@ FAILED = "the tool failed"
 
 def ended(aliases: tuple[Alias, ...], result: Any) -> CallEnd:
     """How a call ended that has its result."""
-    said = fields(result)
+    said = as_dict(result)
     output, content = _output(result), _shown(said)
     if said.get("isError") is not True:
         return ev.CallCompleted(aliases=aliases, output=output, content=content)
@@ -44,14 +44,14 @@ def failed(aliases: tuple[Alias, ...], error: Any) -> CallEnd:
 
 def text_of(content: Any) -> str | None:
     """The text of content that is nothing else; None if there is more to it."""
-    blocks = [fields(block) for block in items(content)]
+    blocks = [as_dict(block) for block in as_list(content)]
     texts = [block.get("text") for block in blocks if block.get("type") == "text" and len(block) == 2]
     said = [text for text in texts if isinstance(text, str)]
     return "\n".join(said) if said and len(said) == len(blocks) else None
 
 
 def _output(result: Any) -> Any:
-    said = fields(result)
+    said = as_dict(result)
     if not said.keys() & {"content", "structuredContent"}:
         return said.get("toolResult", result)
     content, structured = said.get("content"), said.get("structuredContent")
@@ -68,7 +68,7 @@ def _shown(said: dict[str, Any]) -> Any:
     content, structured = said.get("content"), said.get("structuredContent")
     text = text_of(content)
     same = text is not None if structured is None else _writes(text, structured)
-    return UNSET if same or not items(content) or not _is_small(content) else content
+    return UNSET if same or not as_list(content) or not _is_small(content) else content
 
 
 def _is_small(content: Any) -> bool:
@@ -78,6 +78,6 @@ def _is_small(content: Any) -> bool:
 def _writes(text: str | None, structured: Any) -> bool:
     """Whether a text is only the structured content in writing."""
     try:
-        return text is not None and codec.same(codec.parse(text, max_bytes=2**30), structured)
-    except Refused:
+        return text is not None and codec.json_equal(codec.parse_json(text, max_bytes=2**30), structured)
+    except InvalidInputError:
         return False

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from callslip import events as ev
-from callslip.events import Alias, CallEnd
-from callslip.formats.plain import fields, identifier, word
+from callslip.formats.json_fields import as_dict, as_str, identifier
+from callslip.model import events as ev
+from callslip.model.events import Alias, CallEnd
 
 NAMESPACE = "mcp.task"
 CANCELLED = "its task was cancelled"
 ABANDONED = "the client cancelled its task"
 _HANDLE = {"taskId", "status", "statusMessage", "createdAt", "lastUpdatedAt", "ttl", "ttlMs"}
-TAKEN = {*_HANDLE, "pollInterval", "pollIntervalMs", "resultType", "task", "result", "error"}
+KNOWN_FIELDS = {*_HANDLE, "pollInterval", "pollIntervalMs", "resultType", "task", "result", "error"}
 
 
 def handle(result: Any) -> dict[str, Any] | None:
     """The task that a call was answered with; None if it was answered with its result."""
-    said = fields(result)
-    told = said if said.get("resultType") == "task" else fields(said.get("task"))
+    said = as_dict(result)
+    told = said if said.get("resultType") == "task" else as_dict(said.get("task"))
     return told if name_of(told) else None
 
 
@@ -37,18 +37,18 @@ def alias(task: str) -> Alias:
 
 def where(told: dict[str, Any]) -> dict[str, Any]:
     """Where a task stands, as the progress of its call."""
-    message = word(told.get("statusMessage"))
+    message = as_str(told.get("statusMessage"))
     text = {"text": f"{message}\n"} if message else {}
     return {"progress": {"taskId": told.get("taskId"), "status": told.get("status")}, **text}
 
 
 def cancelled(aliases: tuple[Alias, ...], told: dict[str, Any]) -> CallEnd:
-    return ev.CallCancelled(aliases=aliases, reason=word(told.get("statusMessage")) or CANCELLED)
+    return ev.CallCancelled(aliases=aliases, reason=as_str(told.get("statusMessage")) or CANCELLED)
 
 
 def unfetched(aliases: tuple[Alias, ...], told: dict[str, Any]) -> CallEnd | None:
     """How a call ends whose task is over, if nobody ever asks for the result."""
-    message = word(told.get("statusMessage"))
+    message = as_str(told.get("statusMessage"))
     if told.get("status") == "completed":
         return ev.CallCompleted(aliases=aliases, reason=message)
     if told.get("status") == "failed":

@@ -14,10 +14,10 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET
 
-from callslip import codec
-from callslip import events as ev
-from callslip.events import Event
-from callslip.formats.plain import fields, identifier, items, leaves, parsed, recorded_at
+from callslip.formats.json_fields import as_dict, as_list, identifier, leaves, parsed, recorded_at
+from callslip.model import codec
+from callslip.model import events as ev
+from callslip.model.events import Event
 
 FORMAT = "mcp"
 CLIENT, SERVER = "c2s", "s2c"
@@ -69,13 +69,13 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     error: Any = UNSET
 
 
-class Heard(msgspec.Struct, frozen=True):
+class ParsedLine(msgspec.Struct, frozen=True):
     """The messages of one line."""
 
     messages: list[Message]
 
 
-class Asked(msgspec.Struct):
+class PendingRequest(msgspec.Struct):
     """A request, and the number of the message that it was."""
 
     message: Message
@@ -88,29 +88,29 @@ class Wire:
 
     def __init__(self, *, started: int = 0) -> None:
         self._started = started
-        self._asked: dict[tuple[str, str], Asked] = {}
+        self._asked: dict[tuple[str, str], PendingRequest] = {}
         self._number = 0
 
-    def split(self, message: Any) -> list[tuple[str, Heard]]:
+    def split(self, message: Any) -> list[tuple[str, ParsedLine]]:
         """A connection carries one conversation."""
         return [("", self.read(message))]
 
-    def read(self, body: Any) -> Heard:
+    def read(self, body: Any) -> ParsedLine:
         """What a line is. Any JSON value will do."""
-        row = fields(body)
+        row = as_dict(body)
         direction = row.get("dir")
         if "msg" not in row or not isinstance(direction, str) or direction not in DIRECTIONS:
-            return Heard([self._message(one, Message(body=one)) for one in items(body) or [body]])
+            return ParsedLine([self._message(one, Message(body=one)) for one in as_list(body) or [body]])
         at, sender = recorded_at(row.get("t"), self._started), DIRECTIONS[direction]
         said = parsed(row["msg"])
-        if not items(said):
-            return Heard([self._message(said, Message(body=body, direction=sender, at=at))])
-        rows = [{**row, "msg": one} for one in items(said)]
-        return Heard([self._message(one["msg"], Message(body=one, direction=sender, at=at)) for one in rows])
+        if not as_list(said):
+            return ParsedLine([self._message(said, Message(body=body, direction=sender, at=at))])
+        rows = [{**row, "msg": one} for one in as_list(said)]
+        return ParsedLine([self._message(one["msg"], Message(body=one, direction=sender, at=at)) for one in rows])
 
     def _message(self, given: Any, told: Message) -> Message:
         self._number += 1
-        said = fields(given)
+        said = as_dict(given)
         method = said.get("method")
         if isinstance(method, str) and method:
             return self._request(method, said, told)
@@ -125,11 +125,11 @@ class Wire:
             kind="request" if key else "notification",
             direction=told.direction or _sender(method),
             method=method,
-            params=fields(said.get("params")),
+            params=as_dict(said.get("params")),
             key=key,
         )
         if key:
-            self._asked[made.direction, key] = Asked(made, self._number)
+            self._asked[made.direction, key] = PendingRequest(made, self._number)
         return made
 
     def _answer(self, said: dict[str, Any], told: Message) -> Message:
@@ -151,7 +151,7 @@ class Wire:
             error=error,
         )
 
-    def _answered(self, asked: Asked) -> None:
+    def _answered(self, asked: PendingRequest) -> None:
         """A call may be answered once more, which comes late; of other requests nothing more is known."""
         message = asked.message
         if message.method != CALL:
@@ -160,7 +160,7 @@ class Wire:
         asked.message = Message(body=None, direction=message.direction, method=CALL, key=message.key)
         asked.answered = True
 
-    def _question(self, direction: str, key: str, result: Any) -> Asked | None:
+    def _question(self, direction: str, key: str, result: Any) -> PendingRequest | None:
         """The request that is answered: the newest of those whose answer this may be."""
         asking = [OTHER[direction]] if direction else [CLIENT, SERVER, ""]
         found = [self._asked[sender, key] for sender in asking if (sender, key) in self._asked]
@@ -169,7 +169,7 @@ class Wire:
             found = [asked for asked in found if _suits(asked.message.method, result)] or found
         return max(found, key=lambda asked: asked.number, default=None)
 
-    def _misspelt(self, direction: str, key: str, result: Any) -> Asked | None:
+    def _misspelt(self, direction: str, key: str, result: Any) -> PendingRequest | None:
         """Some servers answer "7" to 7, or 7 to "7", and clients put up with it where it can mean nothing else."""
         other = key[1:-1] if key.startswith('"') else f'"{key}"'
         asked = self._question(direction, other, result) if key else None
@@ -184,7 +184,7 @@ def _sender(method: str) -> str:
 
 def _suits(method: str, result: Any) -> bool:
     """Whether a result may be one of such a request. An error suits any."""
-    have, said = _HAVE.get(method), fields(result).keys()
+    have, said = _HAVE.get(method), as_dict(result).keys()
     if result is UNSET or have is None:
         return True
     if method == CALL and said & _CLIENTS:
@@ -213,8 +213,8 @@ def kept(more: object, read: Message) -> list[Event]:
 def meta_leaves(said: dict[str, Any]) -> bool:
     """Whether there is metadata beside the protocol's own, which is the same in every message."""
     meta = said.get("_meta")
-    own = {name for name in fields(meta) if name.startswith(OWN_META)}
-    return leaves(fields(meta), {"progressToken", *own}) if isinstance(meta, dict) else meta is not None
+    own = {name for name in as_dict(meta) if name.startswith(OWN_META)}
+    return leaves(as_dict(meta), {"progressToken", *own}) if isinstance(meta, dict) else meta is not None
 
 
 def more_than(said: dict[str, Any], taken: Iterable[str]) -> bool:

@@ -12,14 +12,14 @@ from typing import Any, ClassVar, TypeAlias
 
 from msgspec import structs
 
-from callslip import events as ev
-from callslip.events import Draft, Event
-from callslip.formats import Unfinished
+from callslip.formats.base import Unfinished
+from callslip.formats.json_fields import as_dict, as_list, as_str, complaint, identifier, leaves, milliseconds
 from callslip.formats.openai import chat_words as words
 from callslip.formats.openai.chat_reply import Reply
-from callslip.formats.plain import complaint, fields, identifier, items, leaves, milliseconds, word
+from callslip.formats.providers.conversation import ModelConversation
 from callslip.formats.providers.requests import Requests
-from callslip.formats.providers.talk import Talk
+from callslip.model import events as ev
+from callslip.model.events import Draft, Event
 
 Events: TypeAlias = list[Event]
 Said: TypeAlias = dict[str, Any]
@@ -35,7 +35,7 @@ class ChatDecoder:
 
     def __init__(self, *, chunks: ev.Chunks | None = None, started: int = 0) -> None:
         self._chunks: ev.Chunks = chunks or "delta"
-        self._talk = Talk(words.FORMAT)
+        self._talk = ModelConversation(words.FORMAT)
         self._reply: Reply | None = None
         self._shape = ""
         self._requests = Requests(words.FORMAT, self._talk.told, {"messages"})
@@ -43,7 +43,7 @@ class ChatDecoder:
 
     def feed(self, message: Any) -> list[Draft]:
         made = self._read(message)
-        at = milliseconds(fields(message).get("created"))
+        at = milliseconds(as_dict(message).get("created"))
         drafts = [Draft(structs.replace(event, at=at) if at else event) for event in made]
         self._unfinished.see(drafts)
         return drafts
@@ -58,8 +58,8 @@ class ChatDecoder:
     def _read(self, message: Any) -> Events:
         if message == DONE:
             return self._settle()
-        said: Said = {"messages": items(message)} if isinstance(message, list) else fields(message)
-        if word(said.get("type")) in DERIVED and self._shape == "chunk":
+        said: Said = {"messages": as_list(message)} if isinstance(message, list) else as_dict(message)
+        if as_str(said.get("type")) in DERIVED and self._shape == "chunk":
             return []
         for name, kind, rule in self._SHAPES:
             if isinstance(said.get(name), kind):
@@ -69,10 +69,10 @@ class ChatDecoder:
     # Responses
 
     def _response(self, said: Said) -> Events:
-        choices = [fields(choice) for choice in items(said["choices"])]
-        first = next((choice for choice in choices if (choice.get("index") or 0) == 0), fields(None))
-        whole, reason = isinstance(first.get("message"), dict), word(first.get("finish_reason"))
-        message = fields(first.get("message" if whole else "delta"))
+        choices = [as_dict(choice) for choice in as_list(said["choices"])]
+        first = next((choice for choice in choices if (choice.get("index") or 0) == 0), as_dict(None))
+        whole, reason = isinstance(first.get("message"), dict), as_str(first.get("finish_reason"))
+        message = as_dict(first.get("message" if whole else "delta"))
         made = self._whole(said, message, reason) if whole else self._chunk(said, message, reason)
         odd = not made and (whole or not first)
         more = len(choices) > bool(first) or leaves(said, words.RESPONSE) or leaves(first, words.CHOICE)
@@ -136,7 +136,7 @@ class ChatDecoder:
         made += [cls(text=piece, message_id=identity, chunks=self._chunks) for cls, piece in said]
         made += [ev.MessageEnded()] if said else []
         calls = self._propose(message, identity)
-        refused = bool(word(message.get("refusal")))
+        refused = bool(as_str(message.get("refusal")))
         return made + (calls or self._talk.ended("refusal" if refused else words.REASONS.get(reason, reason)))
 
     def _propose(self, message: Said, identity: str) -> Events:
@@ -165,16 +165,16 @@ class ChatDecoder:
         return [*self._talk.prompted(), words.prompt(message), *_kept(message, leaves(message, words.PROMPT))]
 
     def _result(self, message: Said) -> Events:
-        named = self._talk.answered(identifier(message.get("tool_call_id")), word(message.get("name")))
+        named = self._talk.answered(identifier(message.get("tool_call_id")), as_str(message.get("name")))
         ended = ev.CallCompleted(output=words.output(message), **named)
         return [ended, *_kept(message, leaves(message, words.RESULTS))]
 
     def _request(self, said: Said) -> Events:
-        messages = items(said["messages"])
+        messages = as_list(said["messages"])
         made = self._settle()
         known, kept = self._requests.read(said, [words.message_mark(message) for message in messages])
         for message in messages[known:]:
-            told = fields(message)
+            told = as_dict(message)
             made += self._message(told) if isinstance(told.get("role"), str) else [_raw(message)]
         return made + kept
 

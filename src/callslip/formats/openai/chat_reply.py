@@ -12,17 +12,17 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from callslip import events as ev
-from callslip.events import Alias, Event
+from callslip.formats.json_fields import arguments, as_dict, as_index, as_list, as_str, identifier, is_whole
 from callslip.formats.openai.chat_words import answer_mark, spoken
-from callslip.formats.plain import arguments, fields, identifier, is_whole, items, number, word
-from callslip.formats.providers.talk import Talk
-from callslip.lifecycle import TURN_CLOSES
+from callslip.formats.providers.conversation import ModelConversation
+from callslip.model import events as ev
+from callslip.model.events import Alias, Event
+from callslip.rules.lifecycle import TURN_CLOSES
 
 CUT = "the model's answer broke off before the arguments were whole"
 
 
-class Piecewise(msgspec.Struct):
+class StreamedCall(msgspec.Struct):
     """A call as far as it has come. `last` is the last letter of its arguments, `value` are such as came as JSON."""
 
     aliases: tuple[Alias, ...]
@@ -50,13 +50,13 @@ class Piecewise(msgspec.Struct):
 class Reply:
     """One response. `refused` says that the model declined."""
 
-    def __init__(self, talk: Talk, identity: str, chunks: ev.Chunks) -> None:
+    def __init__(self, talk: ModelConversation, identity: str, chunks: ev.Chunks) -> None:
         self.identity = identity
         self.finished = False
         self.refused = False
         self.usage: Any = None
-        self.calls: list[Piecewise] = []
-        self._newest: dict[int | str, Piecewise] = {}  # By their place and by their id.
+        self.calls: list[StreamedCall] = []
+        self._newest: dict[int | str, StreamedCall] = {}  # By their place and by their id.
         self._talk = talk
         self._chunks: ev.Chunks = chunks
         self._said: list[str] = []
@@ -69,9 +69,9 @@ class Reply:
             made.append(cls(text=piece, message_id=self.identity, chunks=self._chunks))
             self._speaks = True
             self._said += [piece] if cls is ev.MessageDelta else []
-        self.refused = self.refused or bool(word(said.get("refusal")))
-        for fragment in items(said.get("tool_calls")):
-            made += self._fragment(fields(fragment)) if isinstance(fragment, dict) else []
+        self.refused = self.refused or bool(as_str(said.get("refusal")))
+        for fragment in as_list(said.get("tool_calls")):
+            made += self._fragment(as_dict(fragment)) if isinstance(fragment, dict) else []
         if isinstance(said.get("function_call"), dict):
             made += self._fragment({"index": 0, "function": said["function_call"]})
         return made
@@ -79,9 +79,9 @@ class Reply:
     # Calls
 
     def _fragment(self, fragment: dict[str, Any]) -> list[Event]:
-        custom = fields(fragment.get("custom"))
-        inner = custom or fields(fragment.get("function"))
-        given, name, place = identifier(fragment.get("id")), word(inner.get("name")), number(fragment.get("index"))
+        custom = as_dict(fragment.get("custom"))
+        inner = custom or as_dict(fragment.get("function"))
+        given, name, place = identifier(fragment.get("id")), as_str(inner.get("name")), as_index(fragment.get("index"))
         call = self._meant(place, given, name)
         begins = call is None
         call = call or self._begin(place, given)
@@ -93,7 +93,7 @@ class Reply:
         made = [self._proposal(call)] if begins or more else []
         return made + self._more(call, inner.get("input" if custom else "arguments"))
 
-    def _meant(self, place: int, given: str, name: str) -> Piecewise | None:
+    def _meant(self, place: int, given: str, name: str) -> StreamedCall | None:
         """The call that a piece goes on with; None if it begins one."""
         key = place if place >= 0 else given
         found = self._newest.get(key) if key != "" else self.calls[-1] if self.calls else None
@@ -102,24 +102,24 @@ class Reply:
         begins_anew = name and not given and found.last == "}" and is_whole(found.said)
         return None if begins_anew else found
 
-    def _begin(self, place: int, given: str) -> Piecewise:
+    def _begin(self, place: int, given: str) -> StreamedCall:
         alias = self._talk.alias(given, self.identity)
-        call = Piecewise((alias,), given, len(self.calls), place)
+        call = StreamedCall((alias,), given, len(self.calls), place)
         self.calls.append(call)
         self._newest |= {key: call for key in (place, given) if key not in (-1, "")}
         self._speaks = False  # A new entry ends the text.
         return call
 
-    def _identify(self, call: Piecewise, given: str) -> None:
+    def _identify(self, call: StreamedCall, given: str) -> None:
         """An id that comes after the call was told of."""
         call.given, self._newest[given] = given, call
         call.aliases = (*call.aliases, self._talk.alias(given, self.identity))
 
-    def _proposal(self, call: Piecewise) -> Event:
+    def _proposal(self, call: StreamedCall) -> Event:
         name = call.name or UNSET
         return ev.CallProposed(aliases=call.aliases, tool_name=name, iteration=self._talk.round, index=call.index)
 
-    def _more(self, call: Piecewise, more: Any) -> list[Event]:
+    def _more(self, call: StreamedCall, more: Any) -> list[Event]:
         if isinstance(more, str) and more:
             call.pieces.append(more)
             call.last = more.rstrip()[-1:] or call.last
@@ -157,6 +157,6 @@ class Reply:
         return [ev.MessageEnded()] if self._speaks else []
 
 
-def _name_goes_on(call: Piecewise, name: str) -> bool:
+def _name_goes_on(call: StreamedCall, name: str) -> bool:
     """Whether a name is the next piece of one, not the same once more: names come before arguments."""
     return bool(name) and name != call.name and not call.pieces

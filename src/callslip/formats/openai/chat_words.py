@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from callslip import events as ev
-from callslip.events import Event
-from callslip.formats.plain import arguments, fields, identifier, items, leaves, mark, word
+from callslip.formats.json_fields import arguments, as_dict, as_list, as_str, identifier, leaves, mark
+from callslip.model import events as ev
+from callslip.model.events import Event
 
 FORMAT = "openai"
 ASSISTANT, USER, SYSTEM, RESULT = "assistant", "user", ("system", "developer"), ("tool", "function")
@@ -48,22 +48,22 @@ _PARTS: dict[str, tuple[str, type[ev.MessageDelta] | type[ev.ThoughtDelta]]] = {
 
 def spoken(message: dict[str, Any]) -> list[Said]:
     """What the model thinks and says, in this order. Servers have two names for a thought, and some send both."""
-    thought = word(message.get("reasoning_content")) or word(message.get("reasoning"))
+    thought = as_str(message.get("reasoning_content")) or as_str(message.get("reasoning"))
     said: list[Said] = [(ev.ThoughtDelta, thought), *_content(message.get("content"))]
-    said.append((ev.MessageDelta, word(message.get("refusal"))))
+    said.append((ev.MessageDelta, as_str(message.get("refusal"))))
     return [(cls, piece) for cls, piece in said if piece]
 
 
 def _content(content: Any) -> list[Said]:
     if isinstance(content, str):
         return [(ev.MessageDelta, content)]
-    parts = [(fields(part), _PARTS.get(word(fields(part).get("type")))) for part in items(content)]
+    parts = [(as_dict(part), _PARTS.get(as_str(as_dict(part).get("type")))) for part in as_list(content)]
     return [(rule[1], _text_in(part.get(rule[0]))) for part, rule in parts if rule]
 
 
 def _text_in(value: Any) -> str:
     """A text, or the texts of parts within a part."""
-    return word(value) or "".join(word(fields(part).get("text")) for part in items(value))
+    return as_str(value) or "".join(as_str(as_dict(part).get("text")) for part in as_list(value))
 
 
 def is_plain(content: Any) -> bool:
@@ -72,15 +72,15 @@ def is_plain(content: Any) -> bool:
 
 
 def _texts(content: Any) -> list[str] | None:
-    found = [fields(part).get("text") if fields(part).get("type") == "text" else None for part in items(content)]
+    found = [as_dict(part).get("text") if as_dict(part).get("type") == "text" else None for part in as_list(content)]
     texts = [one for one in found if isinstance(one, str)]
     return texts if isinstance(content, list) and len(texts) == len(found) else None
 
 
 def joined(content: Any) -> str:
     """The text of a content; its parts stand on lines of their own."""
-    found = [word(fields(part).get("text")) for part in items(content) if fields(part).get("type") == "text"]
-    return word(content) or "\n".join(found)
+    found = [as_str(as_dict(part).get("text")) for part in as_list(content) if as_dict(part).get("type") == "text"]
+    return as_str(content) or "\n".join(found)
 
 
 def prompt(message: dict[str, Any]) -> Event:
@@ -98,7 +98,7 @@ def output(message: dict[str, Any]) -> Any:
 # Calls
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class ProposedCall(msgspec.Struct, frozen=True):
     """A call as a whole message has it."""
 
     given: str
@@ -106,29 +106,29 @@ class Wanted(msgspec.Struct, frozen=True):
     input: Any
 
 
-def wanted(message: dict[str, Any]) -> list[Wanted]:
+def wanted(message: dict[str, Any]) -> list[ProposedCall]:
     """The calls of a whole message. The older API had one at most, without an id."""
     old = [{"function": message["function_call"]}] if isinstance(message.get("function_call"), dict) else []
-    return [_wanted(fields(call)) for call in [*items(message.get("tool_calls")), *old] if isinstance(call, dict)]
+    return [_wanted(as_dict(call)) for call in [*as_list(message.get("tool_calls")), *old] if isinstance(call, dict)]
 
 
-def _wanted(call: dict[str, Any]) -> Wanted:
-    custom = fields(call.get("custom"))
-    function = custom or fields(call.get("function"))
-    given = word(function.get("input")) if custom else arguments(function.get("arguments"))
-    return Wanted(identifier(call.get("id")), word(function.get("name")), given)
+def _wanted(call: dict[str, Any]) -> ProposedCall:
+    custom = as_dict(call.get("custom"))
+    function = custom or as_dict(call.get("function"))
+    given = as_str(function.get("input")) if custom else arguments(function.get("arguments"))
+    return ProposedCall(identifier(call.get("id")), as_str(function.get("name")), given)
 
 
 def message_leaves(message: dict[str, Any]) -> bool:
     """Whether the model's message, or a delta of it, says more than is taken of it."""
     content = message.get("content")
-    odd = any(word(fields(part).get("type")) not in _PARTS for part in items(content))
-    return odd or leaves(message, MESSAGE) or any(_call_leaves(call) for call in items(message.get("tool_calls")))
+    odd = any(as_str(as_dict(part).get("type")) not in _PARTS for part in as_list(content))
+    return odd or leaves(message, MESSAGE) or any(_call_leaves(call) for call in as_list(message.get("tool_calls")))
 
 
 def _call_leaves(call: Any) -> bool:
-    inner = fields(fields(call).get("function")) | fields(fields(call).get("custom"))
-    return not isinstance(call, dict) or leaves(fields(call), CALL) or leaves(inner, FUNCTION)
+    inner = as_dict(as_dict(call).get("function")) | as_dict(as_dict(call).get("custom"))
+    return not isinstance(call, dict) or leaves(as_dict(call), CALL) or leaves(inner, FUNCTION)
 
 
 # Marks
@@ -143,7 +143,7 @@ def answer_mark(calls: list[tuple[str, str]], said: str) -> str:
 
 def message_mark(body: Any) -> str:
     """What a message is known by, whoever sends it again. Instructions may change and are still the instructions."""
-    message = fields(body)
+    message = as_dict(body)
     role = message.get("role")
     if role == ASSISTANT:
         said = "".join(piece for cls, piece in spoken(message) if cls is ev.MessageDelta)
@@ -153,4 +153,4 @@ def message_mark(body: Any) -> str:
     given = identifier(message.get("tool_call_id"))
     if role in RESULT:
         return mark("tool", given or joined(message.get("content")))
-    return mark(str(role), joined(message.get("content")), str(len(items(message.get("content"))) or 1))
+    return mark(str(role), joined(message.get("content")), str(len(as_list(message.get("content"))) or 1))

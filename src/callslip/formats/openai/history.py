@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from callslip.entries import ToolCall
 from callslip.formats.providers.results import Ids, arguments_of, name_of, result_of
 from callslip.formats.providers.rounds import Prompt, Round, Source, rounds
+from callslip.model.entries import ToolCall
 
-LONGEST_ID = 40
+MAX_ID_CHARS = 40
 
 Message = dict[str, Any]
 
 
 def chat_history(source: Source) -> list[Message]:
     """A session's messages, oldest first. Instructions are not among them; they are whoever asks's to add."""
-    ids = Ids(LONGEST_ID)
+    ids = Ids(MAX_ID_CHARS)
     return [message for one in rounds(source) for message in _messages(one, ids)]
 
 

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from callslip.entries import ToolCall
 from callslip.formats.providers.results import Ids, arguments_of, name_of, result_of
 from callslip.formats.providers.rounds import Prompt, Round, Source, rounds
+from callslip.model.entries import ToolCall
 
-LONGEST_ID = 64
+MAX_ID_CHARS = 64
 
 Item = dict[str, Any]
 
 
 def responses_history(source: Source) -> list[Item]:
     """A session's items, oldest first. Instructions are not among them; they are whoever asks's to add."""
-    ids = Ids(LONGEST_ID)
+    ids = Ids(MAX_ID_CHARS)
     return [item for one in rounds(source) for item in _items(one, ids)]
 
 

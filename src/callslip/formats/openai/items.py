@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from callslip import events as ev
-from callslip.events import CallEnd
-from callslip.formats.plain import arguments, fields, identifier, leaves, mark, word
-from callslip.formats.plain import items as listed
+from callslip.formats.json_fields import arguments, as_dict, as_str, identifier, leaves, mark
+from callslip.formats.json_fields import as_list as listed
+from callslip.model import events as ev
+from callslip.model.events import CallEnd
 
 FORMAT = "responses"
 
@@ -79,7 +79,7 @@ REASONING = {"id", "type", "summary", "content", "status"}
 
 def kind_of(item: dict[str, Any]) -> str:
     """The kind of an item; a message may come without."""
-    return word(item.get("type")) or ("message" if isinstance(item.get("role"), str) else "")
+    return as_str(item.get("type")) or ("message" if isinstance(item.get("role"), str) else "")
 
 
 def call_id(item: dict[str, Any]) -> str:
@@ -91,12 +91,12 @@ def call_id(item: dict[str, Any]) -> str:
 
 
 def name_of(item: dict[str, Any]) -> str:
-    return word(item.get("name")) or CALLS[kind_of(item)].tool
+    return as_str(item.get("name")) or CALLS[kind_of(item)].tool
 
 
 def title_of(item: dict[str, Any]) -> dict[str, Any]:
     """Tools of an MCP server are shown with it."""
-    label, name = word(item.get("server_label")), word(item.get("name"))
+    label, name = as_str(item.get("server_label")), as_str(item.get("name"))
     return {"title": f"{label}: {name}"} if label and name else {}
 
 
@@ -111,7 +111,7 @@ def input_of(item: dict[str, Any]) -> Any:
 
 def whole(kind: Kind, given: Any) -> Any:
     """Arguments that came in pieces, or might have."""
-    return word(given) if kind.text else arguments(given)
+    return as_str(given) if kind.text else arguments(given)
 
 
 def end_of(item: dict[str, Any]) -> type[CallEnd] | None:
@@ -121,12 +121,12 @@ def end_of(item: dict[str, Any]) -> type[CallEnd] | None:
         return None
     if item.get("error") is not None:
         return ev.CallFailed
-    return ENDING.get(word(item.get("status")) or "completed")
+    return ENDING.get(as_str(item.get("status")) or "completed")
 
 
 def came_out(item: dict[str, Any]) -> dict[str, Any]:
     """What came of such a call."""
-    kind, status = CALLS[kind_of(item)], word(item.get("status"))
+    kind, status = CALLS[kind_of(item)], as_str(item.get("status"))
     told: dict[str, Any] = {"output": item[kind.gives]} if kind.gives and item.get(kind.gives) is not None else {}
     if item.get("error") is not None:
         return {**told, "error": item["error"]}
@@ -145,7 +145,7 @@ def call_leaves(item: dict[str, Any]) -> bool:
 def result_of(item: dict[str, Any]) -> tuple[type[CallEnd], dict[str, Any]]:
     """How a result ends its call."""
     kind = kind_of(item)
-    output, status = _texts(item.get(RESULTS[kind])), word(item.get("status"))
+    output, status = _texts(item.get(RESULTS[kind])), as_str(item.get("status"))
     if status == "failed" or (kind, status) == ("program_output", "incomplete"):
         return ev.CallFailed, {"error": output} if output is not None else {"reason": status}
     return ev.CallCompleted, {"output": output, **_exit_status(output)}
@@ -153,14 +153,14 @@ def result_of(item: dict[str, Any]) -> tuple[type[CallEnd], dict[str, Any]]:
 
 def _texts(output: Any) -> Any:
     """An output; parts that are all text are that text."""
-    parts = [fields(part) for part in listed(output)]
-    plain = [part["text"] for part in parts if word(part.get("type")).endswith("_text") and "text" in part]
+    parts = [as_dict(part) for part in listed(output)]
+    plain = [part["text"] for part in parts if as_str(part.get("type")).endswith("_text") and "text" in part]
     return "\n".join(map(str, plain)) if parts and len(plain) == len(parts) else output
 
 
 def _exit_status(output: Any) -> dict[str, Any]:
     """Of several commands the first that went wrong counts."""
-    outcomes = [fields(fields(part).get("outcome")) for part in listed(output)]
+    outcomes = [as_dict(as_dict(part).get("outcome")) for part in listed(output)]
     codes = [outcome["exit_code"] for outcome in outcomes if type(outcome.get("exit_code")) is int]
     return {"exit_status": next((code for code in codes if code), 0)} if codes else {}
 
@@ -177,9 +177,9 @@ def parts_of(item: dict[str, Any]) -> list[tuple[str, int, str]]:
     if isinstance(item.get("content"), str):
         return [("content", 0, item["content"])]
     found = [
-        (name, at, fields(part)) for name in ("summary", "content") for at, part in enumerate(listed(item.get(name)))
+        (name, at, as_dict(part)) for name in ("summary", "content") for at, part in enumerate(listed(item.get(name)))
     ]
-    return [(name, at, word(part.get("text")) or word(part.get("refusal"))) for name, at, part in found]
+    return [(name, at, as_str(part.get("text")) or as_str(part.get("refusal"))) for name, at, part in found]
 
 
 def said_in(item: dict[str, Any]) -> str:
@@ -187,17 +187,17 @@ def said_in(item: dict[str, Any]) -> str:
 
 
 def refuses(item: dict[str, Any]) -> bool:
-    return any(fields(part).get("type") == "refusal" for part in listed(item.get("content")))
+    return any(as_dict(part).get("type") == "refusal" for part in listed(item.get("content")))
 
 
 def is_plain(item: dict[str, Any]) -> bool:
     """Whether a message is text and nothing else."""
-    kinds = [fields(part).get("type") for part in listed(item.get("content"))]
+    kinds = [as_dict(part).get("type") for part in listed(item.get("content"))]
     return all(kind in ("input_text", "output_text", "text", "refusal") for kind in kinds)
 
 
 def speech_leaves(item: dict[str, Any]) -> bool:
-    more = any(leaves(fields(part), PART) for part in listed(item.get("content")))
+    more = any(leaves(as_dict(part), PART) for part in listed(item.get("content")))
     return more or not is_plain(item) or leaves(item, MESSAGE)
 
 
@@ -206,7 +206,7 @@ def speech_leaves(item: dict[str, Any]) -> bool:
 
 def item_mark(body: Any) -> str:
     """What an item is known by when it comes again; ids are kept by those who repeat them, texts may be trimmed."""
-    item = fields(body)
+    item = as_dict(body)
     kind = kind_of(item)
     if kind in CALLS:
         return mark("call", call_id(item) or name_of(item))
@@ -214,5 +214,5 @@ def item_mark(body: Any) -> str:
         return mark("result", call_id(item))
     if kind != "message":
         return mark(kind, identifier(item.get("id")) or identifier(item.get("approval_request_id")))
-    role = word(item.get("role"))
+    role = as_str(item.get("role"))
     return mark("system") if role in ("system", "developer") else mark(role, said_in(item))

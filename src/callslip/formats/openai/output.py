@@ -12,13 +12,13 @@ from typing import Any, ClassVar, TypeAlias
 import msgspec
 from msgspec import UNSET
 
-from callslip import events as ev
-from callslip.events import Alias, Event
+from callslip.formats.json_fields import arguments, as_dict, as_index, as_str, identifier, is_whole
 from callslip.formats.openai import items as read
 from callslip.formats.openai.items import CALLS, FORMAT, Kind, kind_of
-from callslip.formats.plain import arguments, fields, identifier, is_whole, number, word
-from callslip.formats.providers.talk import Talk
-from callslip.lifecycle import TURN_CLOSES
+from callslip.formats.providers.conversation import ModelConversation
+from callslip.model import events as ev
+from callslip.model.events import Alias, Event
+from callslip.rules.lifecycle import TURN_CLOSES
 
 Events: TypeAlias = list[Event]
 Item: TypeAlias = dict[str, Any]
@@ -28,7 +28,7 @@ NAMELESS = "@+"
 CUT = "the model's answer broke off before this call was whole"
 
 
-class Called(msgspec.Struct):
+class StreamedCall(msgspec.Struct):
     """A call as far as it has come. `proposed`: its item was seen, not only pieces of its arguments."""
 
     kind: Kind
@@ -55,14 +55,14 @@ class Leave(msgspec.Struct):
 class Output:
     """The items of one response after the other. `refused` says that the model declined."""
 
-    def __init__(self, talk: Talk, chunks: ev.Chunks) -> None:
+    def __init__(self, talk: ModelConversation, chunks: ev.Chunks) -> None:
         self.refused = False
         self._talk = talk
         self._chunks: ev.Chunks = chunks
         self._response = ""
         self._names: dict[int, str] = {}
         self._named: set[str] = set()
-        self._calls: dict[str, Called] = {}
+        self._calls: dict[str, StreamedCall] = {}
         self._count = 0
         self._nameless = 0
         self._done: set[str] = set()
@@ -91,7 +91,7 @@ class Output:
 
     def _key(self, given: Any, place: Any) -> str:
         """What an item is called here; one without id and place is heard of once."""
-        identity, at = identifier(given), number(place)
+        identity, at = identifier(given), as_index(place)
         if at >= 0 and identity not in self._named:
             name = self._names.setdefault(at, identity or f"@{at}")
             self._named.add(name)
@@ -137,7 +137,7 @@ class Output:
         alias = self._talk.alias(given, self._response)
         aliases = (alias, Alias(FORMAT, own)) if own not in ("", alias.id) else (alias,)
         kind, name = CALLS[kind_of(item)], read.name_of(item)
-        called = Called(kind, aliases, kind.served and item.get("execution") != "client")
+        called = StreamedCall(kind, aliases, kind.served and item.get("execution") != "client")
         if key in self._calls:  # By its pieces it is known already.
             heard = self._calls[key]
             called.pieces, called.aliases = heard.pieces, (*heard.aliases, alias)
@@ -155,14 +155,14 @@ class Output:
         """A call for which leave was asked goes on: whoever gave it, it was given."""
         aliases = (Alias(FORMAT, approved), Alias(FORMAT, identifier(item.get("id")) or approved))
         leave = self._leaves[approved]
-        self._calls[key] = called = Called(CALLS[kind_of(item)], aliases, served=True, input=leave.input)
+        self._calls[key] = called = StreamedCall(CALLS[kind_of(item)], aliases, served=True, input=leave.input)
         granted: Events = [] if leave.answered else [ev.ApprovalGranted(aliases=aliases[:1], by="agent")]
         leave.answered = True
         self._wants_leave.discard(approved)
         return granted + self._start(called, {"status": "in_progress"})
 
-    def _start(self, called: Called, item: Item) -> Events:
-        if not called.served or called.started or word(item.get("status")) not in read.RUNNING:
+    def _start(self, called: StreamedCall, item: Item) -> Events:
+        if not called.served or called.started or as_str(item.get("status")) not in read.RUNNING:
             return []
         called.started = True
         return [ev.CallStarted(aliases=called.aliases)]
@@ -175,7 +175,7 @@ class Output:
         ending = read.end_of(item) if called.served else None
         return [*made, ending(aliases=called.aliases, **read.came_out(item))] if ending else made
 
-    def _whole(self, called: Called, given: Any) -> Events:
+    def _whole(self, called: StreamedCall, given: Any) -> Events:
         if given is UNSET or (called.input is not UNSET and called.input == given):
             return []
         called.input = given
@@ -189,7 +189,7 @@ class Output:
     def piece(self, event: Item) -> Events | None:
         """More of the arguments; None if nobody knows of which call."""
         called = self._meant(event)
-        more = word(event.get("delta"))
+        more = as_str(event.get("delta"))
         if called is None:
             return None
         if not more or (called.kind.streamed and called.input is not UNSET):
@@ -204,18 +204,18 @@ class Output:
             return None
         return self._whole(called, read.whole(called.kind, event.get(called.kind.streamed)))
 
-    def _meant(self, event: Item) -> Called | None:
+    def _meant(self, event: Item) -> StreamedCall | None:
         """The call of a piece. One that is heard of for the first time is known by its item alone."""
         key = self._key(event.get("item_id"), event.get("output_index"))
         if key not in self._calls and identifier(event.get("item_id")):
-            self._calls[key] = Called(CALLS["function_call"], (Alias(FORMAT, key),), proposed=False)
+            self._calls[key] = StreamedCall(CALLS["function_call"], (Alias(FORMAT, key),), proposed=False)
         return self._calls.get(key)
 
     def printed(self, event: Item) -> Events | None:
         """What a command printed that the provider runs; None if nobody knows of which call."""
         alias = self._printing.get(self._key(event.get("item_id"), event.get("output_index")))
-        delta = fields(event.get("delta"))
-        more = word(delta.get("stdout")) + word(delta.get("stderr"))
+        delta = as_dict(event.get("delta"))
+        more = as_str(delta.get("stdout")) + as_str(delta.get("stderr"))
         return None if alias is None else [ev.CallProgress(aliases=(alias,), text=more)] if more else []
 
     def _result(self, key: str, item: Item) -> Events:
@@ -229,7 +229,7 @@ class Output:
         alias = self._talk.alias(given, self._response)
         leave = self._leaves[alias.id] = Leave(arguments(item.get("arguments")))
         self._wants_leave.add(alias.id)
-        told: dict[str, Any] = {"tool_name": word(item.get("name")) or UNSET, "input": leave.input}
+        told: dict[str, Any] = {"tool_name": as_str(item.get("name")) or UNSET, "input": leave.input}
         told |= {"aliases": (alias,), **read.title_of(item)}
         index, self._count = self._count, self._count + 1
         proposed = ev.CallProposed(iteration=self._talk.round, index=index, **told)
@@ -241,14 +241,14 @@ class Output:
         if given in self._leaves:
             self._leaves[given].answered = True
         cls = ev.ApprovalGranted if item.get("approve") is True else ev.ApprovalRefused
-        return [cls(aliases=(Alias(FORMAT, given),) if given else (), by="client", reason=word(item.get("reason")))]
+        return [cls(aliases=(Alias(FORMAT, given),) if given else (), by="client", reason=as_str(item.get("reason")))]
 
     # Speech
 
     def speech(self, event: Item, cls: Speech, field: str, at: int, piece: str, whole: bool) -> Events:
         """More of a text, or all of it: that counts if no piece of it came."""
         key = self._key(event.get("item_id"), event.get("output_index"))
-        self.refused = self.refused or "refusal" in word(event.get("type"))
+        self.refused = self.refused or "refusal" in as_str(event.get("type"))
         return [] if whole and (key, field, at) in self._said else self._say(key, cls, field, at, piece)
 
     def _say(self, key: str, cls: Speech, field: str, at: int, piece: str) -> Events:
@@ -273,7 +273,7 @@ class Output:
         """The response is over: so are arguments that nobody called whole."""
         return [event for called in self._calls.values() for event in self._last(called)]
 
-    def _last(self, called: Called) -> Events:
+    def _last(self, called: StreamedCall) -> Events:
         known = called.input is not UNSET or not called.pieces
         return [] if known else self._whole(called, read.whole(called.kind, called.said))
 

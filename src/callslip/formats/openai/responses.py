@@ -12,15 +12,15 @@ from typing import Any, ClassVar, TypeAlias
 
 from msgspec import UNSET, structs
 
-from callslip import events as ev
-from callslip.events import Draft, Event
-from callslip.formats import Unfinished
+from callslip.formats.base import Unfinished
+from callslip.formats.json_fields import as_dict, as_index, as_list, as_str, complaint, identifier, leaves, milliseconds
 from callslip.formats.openai import items as read
 from callslip.formats.openai.items import FORMAT, kind_of
 from callslip.formats.openai.output import Output, Speech
-from callslip.formats.plain import complaint, fields, identifier, items, leaves, milliseconds, number, word
+from callslip.formats.providers.conversation import ModelConversation
 from callslip.formats.providers.requests import Requests
-from callslip.formats.providers.talk import Talk
+from callslip.model import events as ev
+from callslip.model.events import Draft, Event
 
 Events: TypeAlias = list[Event]
 Said: TypeAlias = dict[str, Any]
@@ -50,7 +50,7 @@ class ResponsesDecoder:
     """One conversation."""
 
     def __init__(self, *, chunks: ev.Chunks | None = None, started: int = 0) -> None:
-        self._talk = Talk(FORMAT)
+        self._talk = ModelConversation(FORMAT)
         self._output = Output(self._talk, chunks or "delta")
         self._response = ""
         self._open = False
@@ -62,7 +62,7 @@ class ResponsesDecoder:
         self._unfinished = Unfinished()
 
     def feed(self, message: Any) -> list[Draft]:
-        response = fields(fields(message).get("response")) or fields(message)
+        response = as_dict(as_dict(message).get("response")) or as_dict(message)
         at = milliseconds(response.get("completed_at"))
         made = self._read(message)
         drafts = [Draft(structs.replace(event, at=at) if at else event) for event in made]
@@ -78,10 +78,10 @@ class ResponsesDecoder:
         return drafts + [Draft(event) for event in self._unfinished.end("end_turn" if over else reason)]
 
     def _read(self, message: Any) -> Events:
-        said: Said = {"input": items(message)} if isinstance(message, list) else fields(message)
-        kind = word(said.get("type"))
+        said: Said = {"input": as_list(message)} if isinstance(message, list) else as_dict(message)
+        kind = as_str(said.get("type"))
         if kind == "response.create":
-            return self._request({**said, **fields(said.get("response"))})
+            return self._request({**said, **as_dict(said.get("response"))})
         if kind.startswith("response."):
             return self._event(kind, said)
         if kind == "error" or (not kind and isinstance(said.get("error"), dict) and "output" not in said):
@@ -95,7 +95,7 @@ class ResponsesDecoder:
 
     def _event(self, kind: str, said: Said) -> Events:
         subject, _, verb = kind.rpartition(".")
-        response = fields(said.get("response"))
+        response = as_dict(said.get("response"))
         if subject == "response" and (verb in STATES or verb in ("created", "queued", "in_progress")):
             return self._stands(said, response, verb)
         if self._was_heard(said):
@@ -106,7 +106,7 @@ class ResponsesDecoder:
 
     def _was_heard(self, said: Said) -> bool:
         """Whether an event is sent again after a reconnection. Some servers number none, or give all one number."""
-        count = number(said.get("sequence_number"))
+        count = as_index(said.get("sequence_number"))
         if 0 <= count < self._heard or (count == self._heard and self._counts):
             return True
         self._counts = self._counts or 0 <= self._heard < count
@@ -120,8 +120,8 @@ class ResponsesDecoder:
             return self._item_event(verb, said)
         if subject in SPEECH and verb in ("delta", "done"):
             cls, field, place, whole = SPEECH[subject]
-            piece = word(said.get("delta" if verb == "delta" else whole))
-            return output.speech(said, cls, field, number(said.get(place)), piece, verb == "done")
+            piece = as_str(said.get("delta" if verb == "delta" else whole))
+            return output.speech(said, cls, field, as_index(said.get(place)), piece, verb == "done")
         if subject in PIECES and verb == "delta":
             return output.piece(said)
         if subject in PIECES:
@@ -133,7 +133,7 @@ class ResponsesDecoder:
         return [] if subject in QUIET else None
 
     def _item_event(self, verb: str, said: Said) -> Events | None:
-        item = fields(said.get("item"))
+        item = as_dict(said.get("item"))
         if verb == "added":
             return self._output.added(item, said.get("output_index"))
         made = self._output.done(item, said.get("output_index"))
@@ -160,10 +160,10 @@ class ResponsesDecoder:
     def _over(self, response: Said, verb: str, said: Said) -> Events:
         """All items that the stream did not bring, what was used, and the end of the turn if nothing is asked for."""
         made: Events = []
-        for place, item in enumerate(items(response.get("output"))):
-            found = self._output.done(fields(item), place)
-            made += [_raw(item)] if found is None else found + _kept(item, found and _leaves(fields(item)))
-        why = complaint(response.get("error")) or word(fields(response.get("incomplete_details")).get("reason"))
+        for place, item in enumerate(as_list(response.get("output"))):
+            found = self._output.done(as_dict(item), place)
+            made += [_raw(item)] if found is None else found + _kept(item, found and _leaves(as_dict(item)))
+        why = complaint(response.get("error")) or as_str(as_dict(response.get("incomplete_details")).get("reason"))
         made += self._output.break_off(BROKEN[verb], why) if verb in BROKEN else self._output.finish()
         made += [ev.SessionInfo(usage=response["usage"])] if response.get("usage") else []
         self._open = False
@@ -185,7 +185,7 @@ class ResponsesDecoder:
 
     def _whole(self, said: Said) -> Events:
         """A whole response, unless it is the one that was streamed."""
-        return self._stands(said, said, word(said.get("status")) or "completed") or [_raw(said)]
+        return self._stands(said, said, as_str(said.get("status")) or "completed") or [_raw(said)]
 
     # Items that come by themselves
 
@@ -198,7 +198,7 @@ class ResponsesDecoder:
 
     def _item(self, item: Said) -> Events:
         made = self._settle()
-        kind, role = kind_of(item), word(item.get("role"))
+        kind, role = kind_of(item), as_str(item.get("role"))
         if kind == "message" and role != "assistant":
             self._talk.told.add(read.item_mark(item))
             return made + (self._prompt(item) if role == "user" else [_raw(item)])
@@ -221,12 +221,12 @@ class ResponsesDecoder:
 
     def _request(self, said: Said) -> Events:
         given = said.get("input")
-        listed = [{"role": "user", "content": given}] if isinstance(given, str) else items(given)
+        listed = [{"role": "user", "content": given}] if isinstance(given, str) else as_list(given)
         made = self._settle()
         goes_on = bool(said.get("previous_response_id") or said.get("conversation"))  # The server keeps the past.
         known, kept = self._requests.read(said, [read.item_mark(item) for item in listed], is_news=goes_on)
         for item in listed[known:]:
-            told = fields(item)
+            told = as_dict(item)
             made += self._item(told) if kind_of(told) else [_raw(item)]
         return made + kept
 

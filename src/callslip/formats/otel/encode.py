@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from callslip import codec
 from callslip.formats.otel.spans import Source, Span, spans_of
+from callslip.model import codec
 
 INTERNAL = 1
 UNSET, ERROR = 0, 2

@@ -11,12 +11,12 @@ from typing import TypeAlias
 
 import msgspec
 
-from callslip import codec
-from callslip.entries import Entry, ToolCall
-from callslip.formats import Source, snapshot_of
+from callslip.formats.base import Source, snapshot_of
 from callslip.formats.providers.results import arguments_of, result_of
-from callslip.lifecycle import ENDS
-from callslip.words import WORDS
+from callslip.model import codec
+from callslip.model.entries import Entry, ToolCall
+from callslip.model.state_names import STATE_NAMES
+from callslip.rules.lifecycle import TERMINAL_STATES
 
 Attributes: TypeAlias = dict[str, str | int]
 
@@ -52,7 +52,7 @@ def spans_of(source: Source, *, content: bool = False) -> list[Span]:
         calls = [entry for entry in group if isinstance(entry, ToolCall)]
         if turn and turn != info.turn and all(_is_over(call) for call in calls):
             made.append(_turn_span(session, turn, group))
-        made += [_call_span(session, call, content) for call in calls if call.status in ENDS]
+        made += [_call_span(session, call, content) for call in calls if call.status in TERMINAL_STATES]
     return made
 
 
@@ -66,7 +66,7 @@ def _turns(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
 
 def _is_over(call: ToolCall) -> bool:
     """Whether a turn waits no more for a call; for a detached one it never does."""
-    return call.status in ENDS or call.scope == "detached"
+    return call.status in TERMINAL_STATES or call.scope == "detached"
 
 
 def _turn_span(session: str, turn: str, entries: list[Entry]) -> Span:
@@ -86,7 +86,7 @@ def _turn_span(session: str, turn: str, entries: list[Entry]) -> Span:
 
 def _call_span(session: str, call: ToolCall, content: bool) -> Span:
     start = _time(call.started_at or call.at)
-    failed = WORDS[call.status].error
+    failed = STATE_NAMES[call.status].error
     result = result_of(call).text if content else ""
     arguments = arguments_of(call) if content else ""
     return Span(
@@ -115,9 +115,9 @@ def _about(session: str, call: ToolCall, failed: bool) -> Attributes:
         "gen_ai.tool.call.id": call.tool_call_id,
         "gen_ai.conversation.id": session,
         "error.type": call.status if failed else "",
-        "callslip.call.id": call.call_id,
-        "callslip.call.state": call.status,
-        "callslip.call.output.size": call.blob.size if call.blob else 0,
+        "callslip.api.call.id": call.call_id,
+        "callslip.api.call.state": call.status,
+        "callslip.api.call.output.size": call.blob.size if call.blob else 0,
     }
 
 

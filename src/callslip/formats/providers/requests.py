@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from callslip import events as ev
-from callslip.events import Event
-from callslip.formats.providers.talk import Told
+from callslip.formats.providers.conversation import SeenMessages
+from callslip.model import events as ev
+from callslip.model.events import Event
 
 
 class Requests:
     """All requests of one conversation. `apart` names the fields that are not kept."""
 
-    def __init__(self, format: str, told: Told, apart: Collection[str]) -> None:
+    def __init__(self, format: str, told: SeenMessages, apart: Collection[str]) -> None:
         self._format = format
         self._told = told
         self._apart = apart

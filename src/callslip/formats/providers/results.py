@@ -10,14 +10,14 @@ from typing import Any, cast
 
 import msgspec
 
-from callslip import codec
-from callslip.entries import ToolCall
-from callslip.errors import Refused
+from callslip.errors import InvalidInputError
 from callslip.formats.outcome import output_of, queued
-from callslip.lifecycle import ENDS
-from callslip.words import WORDS
+from callslip.model import codec
+from callslip.model.entries import ToolCall
+from callslip.model.state_names import STATE_NAMES
+from callslip.rules.lifecycle import TERMINAL_STATES
 
-LONGEST_NAME = 64
+MAX_NAME_CHARS = 64
 NOTHING = "(no output)"
 UNKNOWN = "The outcome of this call is unknown"
 
@@ -50,7 +50,7 @@ def result_of(entry: ToolCall) -> Result:
     output = _plain(output_of(entry))
     if entry.status == "completed":
         return Result(_lines([output if output.strip() else NOTHING, *_notes(entry)]), False)
-    error = WORDS[entry.status].error or entry.status not in ENDS
+    error = STATE_NAMES[entry.status].error or entry.status not in TERMINAL_STATES
     return Result(_lines([_why(entry, output), output, *_notes(entry)]), error)
 
 
@@ -108,7 +108,7 @@ def _message(error: Any) -> str:
 def name_of(entry: ToolCall) -> str:
     """The tool, by the name under which the model was offered it, in the letters that a name may have."""
     name = entry.raw_tool_name or entry.tool_name or entry.kind or ""
-    return _NOT_IN_NAMES.sub("_", name)[:LONGEST_NAME] or "unknown"
+    return _NOT_IN_NAMES.sub("_", name)[:MAX_NAME_CHARS] or "unknown"
 
 
 def input_of(entry: ToolCall) -> dict[str, Any]:
@@ -116,8 +116,8 @@ def input_of(entry: ToolCall) -> dict[str, Any]:
     given = entry.raw_input
     if given is None and entry.input_text:
         try:
-            given = codec.parse(entry.input_text)
-        except Refused:
+            given = codec.parse_json(entry.input_text)
+        except InvalidInputError:
             given = entry.input_text
     if isinstance(given, dict):
         return cast("dict[str, Any]", given)

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import msgspec
 
-from callslip.entries import Message, ToolCall
-from callslip.formats import Source, snapshot_of
+from callslip.formats.base import Source, snapshot_of
+from callslip.model.entries import Message, ToolCall
 
 EMPTY = "(empty message)"
 SHORT = 200

@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from callslip import events as ev
-from callslip.events import Alias
 from callslip.formats.shell.parse import Command, command_id
+from callslip.model import events as ev
+from callslip.model.events import Alias
 
 NS = "shell"
 TOOL = "shell"
@@ -28,7 +28,7 @@ KINDS: tuple[Kind, ...] = ("call", "start", "result")
 _NUMBERED = re.compile(r"cmd-(\d{1,6})-(\d{1,6})", re.ASCII)
 
 
-class Place(msgspec.Struct, frozen=True):
+class CommandRef(msgspec.Struct, frozen=True):
     """A command of this turn: what it is called, and where it stands."""
 
     id: str
@@ -47,22 +47,22 @@ class Commands:
 
     def next_turn(self) -> None:
         self.next_round(0)
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, CommandRef] = {}
         self._waiting: dict[tuple[Kind, str], deque[str]] = {}
         self._settled: set[tuple[Kind, str]] = set()
         self._ended: set[str] = set()
 
     def next_round(self, iteration: int | None = None) -> None:
         self.iteration = self.iteration + 1 if iteration is None else iteration
-        self._found: dict[str, Place] = {}
-        self._named: dict[str, Place] = {}
+        self._found: dict[str, CommandRef] = {}
+        self._named: dict[str, CommandRef] = {}
 
     # What is said of them
 
     def found(self, piece: Command) -> ev.CallProposed:
         """A command was read in the text."""
         name = command_id(self.iteration + self._first, piece.index)
-        place = self._found[name] = Place(name, piece.command, self.iteration, piece.index)
+        place = self._found[name] = CommandRef(name, piece.command, self.iteration, piece.index)
         self._await(place, "call", "start", "result")
         return proposal(place, name)
 
@@ -114,32 +114,32 @@ class Commands:
         if name in self._places:
             return {"aliases": aliases(name)}
         if name:
-            self._places.setdefault(name, Place(name, command))
+            self._places.setdefault(name, CommandRef(name, command))
         return {"aliases": aliases(name), **described(command)}
 
     # Which one is meant
 
-    def _meant(self, command: str, name: str) -> Place | None:
+    def _meant(self, command: str, name: str) -> CommandRef | None:
         """What was found in the text and not called yet: by its own id, else the oldest of that command."""
         place = self._found.get(name)
         if place is not None and command in ("", place.command):
             return place
         return self._places.get(self._oldest("call", command))
 
-    def _unheard(self, command: str, name: str) -> Place:
+    def _unheard(self, command: str, name: str) -> CommandRef:
         """A command that was not in the text."""
         numbers = _NUMBERED.fullmatch(name)
         if numbers:
             iteration = int(numbers[1]) - self._first
-            return Place(name, command, iteration if iteration >= 0 else -1, int(numbers[2]))
+            return CommandRef(name, command, iteration if iteration >= 0 else -1, int(numbers[2]))
         if name:
-            return Place(name, command, self.iteration)
+            return CommandRef(name, command, self.iteration)
         self._invented += 1
-        place = Place(f"#{self._invented}", command, self.iteration)
+        place = CommandRef(f"#{self._invented}", command, self.iteration)
         self._await(place, "start", "result")
         return place
 
-    def _learn(self, place: Place, name: str) -> None:
+    def _learn(self, place: CommandRef, name: str) -> None:
         """From the first id that is not ours, what the producer counts its rounds from."""
         numbers = _NUMBERED.fullmatch(name)
         if numbers and name != place.id and place.iteration == 0 and int(numbers[2]) == place.index:
@@ -151,7 +151,7 @@ class Commands:
 
     # Order
 
-    def _await(self, place: Place, *kinds: Kind) -> None:
+    def _await(self, place: CommandRef, *kinds: Kind) -> None:
         self._places[place.id] = place
         for kind in kinds:
             self._waiting.setdefault((kind, place.command), deque()).append(place.id)
@@ -175,7 +175,7 @@ class Commands:
         self._settled.update((kind, name) for kind in kinds)
 
 
-def proposal(place: Place, *names: str) -> ev.CallProposed:
+def proposal(place: CommandRef, *names: str) -> ev.CallProposed:
     told = described(place.command)
     return ev.CallProposed(aliases=aliases(*names), iteration=place.iteration, index=place.index, **told)
 

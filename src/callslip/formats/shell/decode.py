@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, TypeAlias, cast
 
-from callslip import events as ev
-from callslip.events import Alias, Draft, Event
-from callslip.formats import Unfinished
-from callslip.formats.plain import fields, identifier
+from callslip.formats.base import Unfinished
+from callslip.formats.json_fields import as_dict, identifier
 from callslip.formats.shell import results
 from callslip.formats.shell.commands import ROUNDS, Commands
 from callslip.formats.shell.parse import Command, Piece, ShellParser
-from callslip.text import Text, merge
+from callslip.model import events as ev
+from callslip.model.events import Alias, Draft, Event
+from callslip.rules.streamed_text import StreamedText, merge_chunk
 
 FORMAT = "shell"
 AGENT = "shell.agent"
@@ -36,7 +36,7 @@ STATUSES = ("queued", "running", *ENDED)
 _NAMED = {"command", "commandId"}
 _ENDING = {*results.PRINTED, *results.STREAMS, *results.EXITS, *results.FAILED, "error"}
 _OTHER = {"toolCallId", "toolName", "toolArgs"}
-TAKEN: dict[str, set[str]] = {
+KNOWN_FIELDS: dict[str, set[str]] = {
     "tool-call": _NAMED,
     "tool-start": _NAMED,
     "tool-result": _NAMED | _ENDING,
@@ -57,7 +57,7 @@ class ShellDecoder:
     def __init__(self, *, chunks: ev.Chunks | None = None, started: int = 0) -> None:
         self._chunks: ev.Chunks = chunks or "delta"
         self._parser = ShellParser()
-        self._written = Text()
+        self._written = StreamedText()
         self._commands = Commands()
         self._unfinished = Unfinished()
         self._turn = self._over = self._speaking = self._round_over = False
@@ -77,7 +77,7 @@ class ShellDecoder:
 
     def _message(self, message: Any, *, part: bool = False) -> Events:
         """What an object says, or a part of one, which has no parts. What was not taken over is kept whole."""
-        said = fields(message)
+        said = as_dict(message)
         kind = said.get("type")
         rule = self._TYPES.get(kind) if isinstance(kind, str) else None
         if rule is None and not part:
@@ -97,7 +97,7 @@ class ShellDecoder:
         """What a text adds to those before it, where a producer repeats them."""
         if self._chunks in ("delta", "auto"):
             return text
-        change = merge(self._written, text, self._chunks)
+        change = merge_chunk(self._written, text, self._chunks)
         if not change.replaced:
             return change.added
         self._parser.close()  # Its commands are counted anew, so that they have the ids that they had.
@@ -139,7 +139,7 @@ class ShellDecoder:
 
     def _next_round(self, iteration: int | None = None) -> None:
         self._round_over = False
-        self._written = Text()
+        self._written = StreamedText()
         self._commands.next_round(iteration)
 
     def _flushed(self) -> Events:
@@ -187,7 +187,7 @@ class ShellDecoder:
     def _rest(self) -> None:
         """Nothing goes on; what may still come of the commands comes late."""
         self._turn, self._over, self._round_over = False, True, False
-        self._written = Text()
+        self._written = StreamedText()
 
     # Commands
 
@@ -293,6 +293,6 @@ def _other(said: Said) -> tuple[Alias, ...]:
 
 def _leaves(kind: str, said: Said) -> bool:
     """Whether there is more to a message than was taken over."""
-    taken = TAKEN.get(kind, _SPOKEN)
+    taken = KNOWN_FIELDS.get(kind, _SPOKEN)
     more = [name for name, value in said.items() if value is not None and name not in taken]
     return kind != "usage" and not {"type", "role"} >= set(more)

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from callslip.entries import Append, Entry, Message, Patch, Put, Thought, ToolCall
-from callslip.events import Event
-from callslip.fold import State
-from callslip.formats import SSE_HEADERS, Restart, Source, Streaming, snapshot_of, sse_frame
+from callslip.formats.base import SSE_HEADERS, Restart, Source, Streaming, snapshot_of, sse_frame
 from callslip.formats.outcome import is_open
 from callslip.formats.shell.parts import (
     BETWEEN,
-    SHOWN,
+    RENDERED_FIELDS,
     Part,
     Spoken,
     has_run,
@@ -25,8 +22,11 @@ from callslip.formats.shell.parts import (
     text_part,
     tool_part,
 )
-from callslip.formats.turn import Turn, Unsayable, message_id
-from callslip.reading import blocks
+from callslip.formats.turn_scope import Turn, Unsayable, message_id
+from callslip.ledger.queries import blocks
+from callslip.model.entries import Append, Entry, Message, Patch, Put, Thought, ToolCall
+from callslip.model.events import Event
+from callslip.rules.fold import SessionFold
 
 Chunk = dict[str, Any]
 Stored = dict[str, Any]
@@ -88,7 +88,7 @@ def _joined(message: Stored) -> Stored:
 class ShellEncoder:
     """One turn. With a state, `opening` comes first."""
 
-    def __init__(self, state: State | None = None, turn: str = "") -> None:
+    def __init__(self, state: SessionFold | None = None, turn: str = "") -> None:
         self._turn = Turn(state, turn)
         self.finished = False
         self._forget()
@@ -141,7 +141,7 @@ class ShellEncoder:
             return self._more(patch)
         if patch.id in self._texts and "streaming" in patch.fields:
             del self._texts[patch.id]
-        elif patch.id in self._cards and not SHOWN.isdisjoint(patch.fields):
+        elif patch.id in self._cards and not RENDERED_FIELDS.isdisjoint(patch.fields):
             return self._update(patch.id)
         return []
 

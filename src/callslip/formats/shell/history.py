@@ -11,13 +11,13 @@ from typing import Any, cast
 
 import msgspec
 
-from callslip.entries import Message, ToolCall
-from callslip.formats import Source, snapshot_of
+from callslip.formats.base import Source, snapshot_of
 from callslip.formats.outcome import output_of
 from callslip.formats.shell.parse import CLOSE, OPEN
 from callslip.formats.shell.results import format_tool_results
-from callslip.lifecycle import ENDS
-from callslip.words import WORDS
+from callslip.model.entries import Message, ToolCall
+from callslip.model.state_names import STATE_NAMES
+from callslip.rules.lifecycle import TERMINAL_STATES
 
 UNKNOWN = "the outcome of this command is not known yet"
 FIRST = "(the conversation begins with the answer)"
@@ -106,7 +106,7 @@ def command_of(call: ToolCall) -> str:
 
 def result_of(call: ToolCall) -> dict[str, Any]:
     """What came of a call, as `format_tool_results` takes it."""
-    if call.status not in ENDS:
+    if call.status not in TERMINAL_STATES:
         return {"result": call.output_text, "error": UNKNOWN}
     output = output_of(call)
     told: dict[str, Any] = {"result": output}
@@ -114,7 +114,7 @@ def result_of(call: ToolCall) -> dict[str, Any]:
         told["result"] = f"{output}\n[... cut here; the whole has {call.blob.size} bytes ...]"
     if call.exit_status is not None:
         told["exitStatus"] = call.exit_status
-    if WORDS[call.status].error and (why := _why(call)):
+    if STATE_NAMES[call.status].error and (why := _why(call)):
         told["error"] = why
     return told
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from callslip import codec
-from callslip.entries import Entry, Message, Thought, ToolCall
 from callslip.formats.outcome import is_open, queued
 from callslip.formats.shell.history import command_of, result_of
 from callslip.formats.shell.results import NOTHING, format_tool_results, split_tool_results
-from callslip.words import WORDS
+from callslip.model import codec
+from callslip.model.entries import Entry, Message, Thought, ToolCall
+from callslip.model.state_names import STATE_NAMES
 
 Part = dict[str, Any]
 Spoken = Message | Thought
@@ -23,7 +23,7 @@ BETWEEN = "\n\n"
 """Stands between two texts that follow each other: their pieces bear no name, so that a page makes one part of them."""
 
 # What a change of an entry must touch to change its part. What a command prints is shown when it has ended.
-SHOWN = frozenset({"status", "toolName", "title", "kind", "rawInput", "scope"})
+RENDERED_FIELDS = frozenset({"status", "toolName", "title", "kind", "rawInput", "scope"})
 
 
 def is_shown(entry: Entry) -> bool:
@@ -44,10 +44,10 @@ def tool_part(entry: ToolCall) -> Part:
     """A call and how it stands; `content` and `isError` come with its end."""
     part: Part = {"type": "tool", "command": _shown_command(entry), "commandId": entry.tool_call_id}
     if is_open(entry):
-        return {**part, "toolStatus": WORDS[entry.status].shell}
+        return {**part, "toolStatus": STATE_NAMES[entry.status].shell}
     if entry.scope == "detached":
         return {**part, "toolStatus": "completed", "content": codec.encode(queued(entry)).decode(), "isError": False}
-    word = WORDS[entry.status]
+    word = STATE_NAMES[entry.status]
     return {**part, "toolStatus": word.shell, "content": _printed(entry), "isError": word.error}
 
 

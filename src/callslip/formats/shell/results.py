@@ -13,7 +13,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import UNSET
 
-from callslip import codec
+from callslip.model import codec
 
 LIMIT = 30_000
 NOTHING = "(no output)"
@@ -134,7 +134,7 @@ def _plain(value: Any) -> str:
     """A value as text: itself, or its JSON."""
     if value is None or value is UNSET:
         return ""
-    return value if isinstance(value, str) else codec.encode(codec.safe(value)).decode()
+    return value if isinstance(value, str) else codec.encode(codec.to_json(value)).decode()
 
 
 def _first(told: Mapping[str, Any], names: Iterable[str]) -> Any:

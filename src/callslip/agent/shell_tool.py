@@ -1,0 +1,61 @@
+"""The tool that runs shell commands: what they print is shown while they run, how they end is how the call ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from callslip.agent.shell import MAX_OUTPUT_BYTES, ShellResult, run_shell
+from callslip.agent.tools import Tool
+from callslip.api.call import Call
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"command": {"type": "string", "description": "what /bin/sh runs"}},
+    "required": ["command"],
+}
+ABOUT = "Run a shell command and read what it prints. Nothing that it starts goes on after it."
+
+
+def shell_tool(
+    *,
+    name: str = "shell",
+    cwd: str | None = None,
+    env: dict[str, str] | None = None,
+    timeout: float | None = 60.0,
+    cap: int = MAX_OUTPUT_BYTES,
+    approve: str = "",
+) -> Tool:
+    """A tool that runs one command at a time in a folder. See `run_shell` for its limits."""
+
+    async def run(call: Call, input: dict[str, Any]) -> Any:
+        async def progress(stream: str, text: str) -> None:
+            await call.progress(text)
+
+        command = input.get("command")
+        if not isinstance(command, str) or not command.strip():
+            raise ValueError("there is no command")
+        result = await run_shell(command, cwd=cwd, env=env, timeout=timeout, cap=cap, progress=progress)
+        _decide(call, result, timeout)
+
+    return Tool(
+        name=name,
+        run=run,
+        description=ABOUT,
+        parameters=SCHEMA,
+        approve=approve,
+        kind="execute",
+        title=lambda input: str(input.get("command", "")),
+    )
+
+
+def _decide(call: Call, result: ShellResult, timeout: float | None) -> None:
+    """An exit status of 0 completes; any other, or a signal, fails; the clock expires."""
+    output: Any = {"stdout": result.stdout, "stderr": result.stderr} if result.stderr else result.stdout
+    status = result.exit_status if result.exit_status is not None else {"signal": result.signal}
+    if result.timed_out:
+        call.expire(f"the command did not end within {timeout:g} s and was stopped", output=output)
+    elif status == 0:
+        call.complete(output, exit_status=0)
+    else:
+        why = f"exit status {status}" if isinstance(status, int) else f"ended by {result.signal or 'nobody knows what'}"
+        call.fail(reason="; ".join(filter(None, [why, result.problem])), output=output, exit_status=status)

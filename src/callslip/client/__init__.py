@@ -1,0 +1,1 @@
+"""Where a ledger or a server is, and how to talk to a server."""

@@ -1,0 +1,1 @@
+"""Messages of other programs into sessions: live streams and files."""

@@ -1,0 +1,1 @@
+"""Data types: events, entries, records and their JSON. No rules, no I/O."""

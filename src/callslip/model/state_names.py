@@ -1,0 +1,92 @@
+"""One table: the word for each state in every vocabulary Callslip speaks (C13). Data only; encoders look up here."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class StateNames(msgspec.Struct, frozen=True):
+    """How one state is called elsewhere. `error` says whether the outcome counts as an error there."""
+
+    error: bool
+    shell: str  # 000 toolStatus
+    act: str  # 001 status
+    entry: str  # 002 status, as agents say it
+    command: str  # 003 status
+    v4: str  # 004 and AI SDK 4 invocation state
+    complete: bool  # 004 isComplete
+    v5: str
+    v6: str
+    v7: str
+    ag_ui: str
+    acp: str
+    acp2: str
+    mcp: str
+
+
+def _open(shell: str, entry: str, ui: str, acp: str, mcp: str, act: str = "running") -> StateNames:
+    return StateNames(
+        error=False,
+        shell=shell,
+        act=act,
+        entry=entry,
+        command="pending",
+        v4="call",
+        complete=False,
+        v5="input-available",
+        v6=ui,
+        v7=ui,
+        ag_ui="interrupt" if ui == "approval-requested" else "open",
+        acp=acp,
+        acp2=acp,
+        mcp=mcp,
+    )
+
+
+def _ended(command: str, *, error: bool = True, v7: str = "output-error", acp2: str = "failed", mcp: str = "completed"):
+    return StateNames(
+        error=error,
+        shell="completed",
+        act="failed" if error else "completed",
+        entry="failed" if error else "completed",
+        command=command,
+        v4="result",
+        complete=True,
+        v5="output-error" if error else "output-available",
+        v6="output-error" if error else "output-available",
+        v7=v7 if error else "output-available",
+        ag_ui="result",
+        acp="failed" if error else "completed",
+        acp2=acp2 if error else "completed",
+        mcp=mcp,
+    )
+
+
+STATE_NAMES: dict[str, StateNames] = {
+    "queued": _open("queued", "pending", "input-available", "pending", "working"),
+    "awaiting_approval": _open("queued", "pending", "approval-requested", "pending", "input_required"),
+    "running": _open("running", "in_progress", "input-available", "in_progress", "working"),
+    "completed": _ended("complete", error=False),
+    "failed": _ended("error"),
+    "lost": _ended("error"),
+    "denied": _ended("error", v7="output-denied"),
+    "cancelled": _ended("cancelled", acp2="cancelled", mcp="cancelled"),
+    "expired": _ended("expired"),
+}
+
+
+def command_state_name(state: str, ran: bool) -> str:
+    """003 tells a deadline passed in the queue from one passed while running."""
+    return "timeout" if state == "expired" and ran else STATE_NAMES[state].command
+
+
+# While the arguments of a call are still coming, before its state has a word, AI SDK 5 to 7 and 4 say these.
+COMING = "input-streaming"
+COMING_V4 = "partial-call"
+
+
+def ai_sdk_v7_state_name(state: str, refused: bool, granted: bool = False) -> str:
+    """AI SDK 7 knows a denial only as the answer to a request, and has a word for a call whose request was granted."""
+    if state == "denied" and not refused:
+        return "output-error"
+    return "approval-responded" if granted and STATE_NAMES[state].v7 == "input-available" else STATE_NAMES[state].v7

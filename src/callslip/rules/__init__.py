@@ -1,0 +1,1 @@
+"""Pure functions over the model: lifecycle, fold, text, projection, redaction, schemas."""

@@ -1,0 +1,238 @@
+"""The only rules that make entries out of events. No clock, no I/O, no randomness, constant cost per event.
+
+A state at N, and the patches of the events after N, give the state after them: live views, stored views and the browser
+all live by that. The fold closes nothing on its own: every end is an event. It trusts the verdict that the ledger gave:
+only `applied` events change entries, and `late` ones leave their note on the call. Calls have their rules in
+`fold_calls.py`, joined by the table at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from msgspec import UNSET
+
+from callslip.model import events as ev
+from callslip.model.entries import Append, Message, Meta, ModeChange, Patch, Plan, Thought
+from callslip.model.events import Event
+from callslip.rules import fold_calls
+from callslip.rules.fold_state import FoldState, Out, Stream, end_text, make, put, set_fields, set_info
+from callslip.rules.streamed_text import SQUASH, Change, StreamedText, merge_chunk, units
+
+VERSION = 3
+"""Raised whenever the same events would give other entries: stored checkpoints of another version are derived again."""
+
+Chunk = ev.MessageDelta | ev.ThoughtDelta
+
+
+class SessionFold(FoldState):
+    """A session as its events so far have made it."""
+
+    def apply(self, event: Event) -> list[Patch]:
+        """Take one event; give the patches that tell what it changed."""
+        out: list[Patch] = []
+        self.fold((event,), out)
+        return out
+
+    def fold(self, events: Iterable[Event], out: Out = None) -> None:
+        """Take many events; collect patches only if asked to."""
+        # The chunk path is written out here: a function call per chunk would double the cost of reading a log.
+        plain, text, entry, message_id, source, chunks = _hot(self.stream, out)
+        event: Any = None
+        try:
+            for event in events:
+                if (
+                    event.__class__ is plain
+                    and event.message_id == message_id
+                    and event.source == source
+                    and event.chunks == chunks
+                    and event.verdict == "applied"
+                ):
+                    piece = event.text
+                    if out is not None and piece:
+                        out.append(Append(entry, "content", text.units, piece))
+                        text.units += len(piece) if piece.isascii() else units(piece)
+                    text.pieces.append(piece)
+                    continue
+                if event.verdict == "applied":
+                    rule = RULES.get(event.__class__)
+                    if rule is not None:
+                        rule(self, event, out)
+                elif event.verdict == "late":
+                    fold_calls.late(self, event, out)
+                plain, text, entry, message_id, source, chunks = _hot(self.stream, out)
+        finally:
+            if event is not None:
+                self.seq = event.seq
+            if self.stream is not None and len(self.stream.text.pieces) >= SQUASH:
+                self.stream.text.squash()
+
+
+_NO_TEXT = StreamedText()
+_COLD = (None, _NO_TEXT, 0, "", "", "")
+
+
+def _hot(stream: Stream | None, out: Out) -> tuple[type[Event] | None, StreamedText, int, str, str, str]:
+    """What the chunk path compares and writes to, for its local variables."""
+    if stream is None or stream.plain is None:
+        return _COLD
+    text = stream.text
+    if out is None:
+        text.counted = False
+    else:
+        text.length()
+    return stream.plain, text, stream.entry.id, stream.message_id, stream.source, stream.chunks
+
+
+# The rules: one function per kind of event, numbered as in docs/entry-rules.md.
+
+
+def _chunk(state: SessionFold, event: Chunk, out: Out) -> None:
+    """RULE 1, RULE 9: a chunk extends the last entry if it is of its kind and id, else it begins one (S2.3)."""
+    if not event.text:
+        return
+    stream = state.stream
+    if stream is None or not _continues(stream, event):
+        stream = _begin(state, event, out)
+    elif event.message_id and not stream.message_id:
+        stream.message_id = stream.entry.message_id = event.message_id
+        set_fields(stream.entry, ("message_id",), out)
+    source = (event.source, stream.kind)
+    proven = state.proven.get(source, "")
+    stream.source, stream.chunks = event.source, event.chunks
+    before = stream.text.length() if out is not None else 0
+    if event.chunks == "delta" or (event.chunks == "auto" and proven == "delta"):
+        stream.plain = stream.cls
+        stream.text.append(event.text)
+        change = Change(event.text)
+    else:
+        stream.plain = None
+        change = merge_chunk(stream.text, event.text, event.chunks, proven)
+        if change.proof:
+            state.proven[source] = change.proof
+            stream.plain = stream.cls if change.proof == "delta" else None
+    if change.replaced:
+        stream.entry.content = stream.text.value()
+        put(stream.entry, out)
+    elif change.added and out is not None:
+        out.append(Append(stream.entry.id, "content", before, change.added))
+
+
+def _continues(stream: Stream, event: Chunk) -> bool:
+    same = not event.message_id or not stream.message_id or event.message_id == stream.message_id
+    return same and stream.cls is type(event)
+
+
+def _begin(state: SessionFold, event: Chunk, out: Out) -> Stream:
+    entry: Message | Thought
+    if isinstance(event, ev.MessageDelta):
+        entry = Message(id=event.seq, at=event.at, role="assistant", content="")
+    else:
+        entry = Thought(id=event.seq, at=event.at, content="")
+    entry.message_id = event.message_id
+    entry.streaming = True
+    make(state, entry, out)
+    state.stream = Stream(entry, type(event), event.source, event.chunks)
+    return state.stream
+
+
+def _message_ended(state: SessionFold, event: ev.MessageEnded, out: Out) -> None:
+    """RULE 2"""
+    stream = state.stream
+    if stream is not None and (not event.message_id or event.message_id == stream.message_id):
+        end_text(state, out)
+
+
+def _message_user(state: SessionFold, event: ev.MessageUser, out: Out) -> None:
+    """RULE 8"""
+    blocks = None if event.content is UNSET else event.content
+    entry = Message(id=event.seq, at=event.at, role="user", content=event.text, message_id=event.message_id)
+    entry.blocks = blocks
+    make(state, entry, out)
+
+
+def _capabilities(state: SessionFold, event: ev.SessionCapabilities, out: Out) -> None:
+    """RULE 7"""
+    state.info.current_mode_id, state.info.current_model_id = event.current_mode, event.current_model
+    entry = Meta(
+        id=event.seq,
+        at=event.at,
+        available_modes=event.modes,
+        available_models=event.models,
+        available_commands=state.info.available_commands,
+        current_mode_id=event.current_mode,
+        current_model_id=event.current_model,
+        options=event.options,
+    )
+    make(state, entry, out)
+    set_info(state, out, "current_mode_id", "current_model_id")
+
+
+def _commands(state: SessionFold, event: ev.SessionCommands, out: Out) -> None:
+    """RULE 12"""
+    state.info.available_commands = event.commands
+    set_info(state, out, "available_commands")
+
+
+def _mode(state: SessionFold, event: ev.SessionMode, out: Out) -> None:
+    """RULE 11, but for a mode that did not change (S2.10)."""
+    before = state.info.current_mode_id
+    if event.mode == before:
+        return
+    state.info.current_mode_id = event.mode
+    make(state, ModeChange(id=event.seq, at=event.at, previous_mode_id=before, new_mode_id=event.mode), out)
+    set_info(state, out, "current_mode_id")
+
+
+def _info(state: SessionFold, event: ev.SessionInfo, out: Out) -> None:
+    told = [name for name in ("title", "usage", "options", "notice", "labels") if getattr(event, name) is not UNSET]
+    for name in told:
+        setattr(state.info, name, getattr(event, name))
+    if event.owner is not UNSET and event.owner and not state.info.owner:
+        state.info.owner = event.owner
+        told.append("owner")
+    if told:
+        set_info(state, out, *told)
+
+
+def _plan(state: SessionFold, event: ev.PlanUpdated, out: Out) -> None:
+    """RULE 10"""
+    make(state, Plan(id=event.seq, at=event.at, entries=event.entries), out)
+
+
+def _turn_started(state: SessionFold, event: ev.TurnStarted, out: Out) -> None:
+    end_text(state, out)
+    state.info.turn = event.turn
+    set_info(state, out, "turn")
+
+
+def _turn_ended(state: SessionFold, event: ev.TurnEnded, out: Out) -> None:
+    end_text(state, out)
+    info = state.info
+    info.turn, info.last_turn, info.last_reason = "", event.turn, event.reason
+    set_info(state, out, "turn", "last_turn", "last_reason")
+
+
+RULES: dict[type[Event], Callable[[SessionFold, Any, Out], None]] = {
+    ev.SessionCapabilities: _capabilities,
+    ev.SessionCommands: _commands,
+    ev.SessionMode: _mode,
+    ev.SessionInfo: _info,
+    ev.TurnStarted: _turn_started,
+    ev.TurnEnded: _turn_ended,
+    ev.MessageUser: _message_user,
+    ev.MessageDelta: _chunk,
+    ev.ThoughtDelta: _chunk,
+    ev.MessageEnded: _message_ended,
+    ev.PlanUpdated: _plan,
+    ev.ApprovalRequested: fold_calls.requested,
+    ev.ApprovalGranted: fold_calls.answered,
+    ev.ApprovalRefused: fold_calls.answered,
+    ev.ApprovalWithdrawn: fold_calls.answered,
+    **dict.fromkeys(
+        (ev.CallProposed, ev.CallInputDelta, ev.CallInput, ev.CallStarted, ev.CallRequeued, ev.CallProgress),
+        fold_calls.call,
+    ),
+    **dict.fromkeys(ev.TERMINAL, fold_calls.call),
+}

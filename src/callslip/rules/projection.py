@@ -1,0 +1,178 @@
+"""The rows that follow from an event: the one place that writes sessions, calls, approvals and aliases from the log.
+
+The ledger runs it in the transaction that appends the event; `verify` runs it again over the whole log and compares.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Protocol
+
+from msgspec import UNSET
+
+from callslip.model import codec
+from callslip.model import events as ev
+from callslip.model.events import Event
+from callslip.model.records import ApprovalRecord, CallRecord, SessionRecord
+from callslip.rules.lifecycle import (
+    ANSWERED,
+    TERMINAL_STATES,
+    client_call_id,
+    deadline_of,
+    ending_mark,
+    next_state,
+    opening_mark,
+    scope_of,
+    strip_mcp_prefix,
+)
+
+
+class Tables(Protocol):
+    """What a projection is read from and written to."""
+
+    def call(self, call: str) -> CallRecord | None: ...
+    def put_call(self, row: CallRecord) -> None: ...
+    def approval(self, approval: str) -> ApprovalRecord | None: ...
+    def put_approval(self, row: ApprovalRecord) -> None: ...
+    def put_alias(self, session: str, ns: str, identity: str, call: str) -> None: ...
+
+
+SPOKEN = (ev.MessageDelta, ev.ThoughtDelta, ev.MessageUser)
+MESSAGE = "message"
+"""The namespace in which message ids are remembered, so that a replay can be told from news (S2.11)."""
+TURN = "turn"
+"""The namespace in which the names of turns are remembered, so that each turn has one of its own."""
+
+
+def apply_event(tables: Tables, session: SessionRecord, event: Event) -> None:
+    """Bring the rows up to an event that is about to be appended."""
+    session.last_seq = event.seq
+    if event.verdict == "applied":
+        if isinstance(event, SPOKEN):
+            if event.message_id and event.message_id != session.message:
+                session.message = event.message_id
+                tables.put_alias(session.name, MESSAGE, event.message_id, "")
+        elif isinstance(event, ev.CallEvent):
+            _take_call(tables, session, event)
+        elif isinstance(event, ev.TurnStarted):
+            session.turn = event.turn
+            session.turns += 1
+            tables.put_alias(session.name, TURN, event.turn, "")
+        elif isinstance(event, ev.TurnEnded):
+            session.turn = ""
+        elif isinstance(event, ev.SessionInfo):
+            _take_info(session, event)
+
+
+def _take_info(session: SessionRecord, event: ev.SessionInfo) -> None:
+    if event.title is not UNSET:
+        session.title = str(event.title or "")
+    if event.labels is not UNSET:
+        session.labels = event.labels
+    if event.owner is not UNSET:
+        session.owner = session.owner or event.owner
+
+
+def input_mark(value: object) -> str:
+    """What an approval is bound to: the arguments as they stood."""
+    return "" if value is UNSET or value is None else codec.digest(codec.encode(value))
+
+
+def _take_call(tables: Tables, session: SessionRecord, event: ev.CallEvent) -> None:
+    for alias in event.aliases:
+        tables.put_alias(session.name, alias.ns, alias.id, event.call)
+    known = tables.call(event.call)
+    row = copy(known) if known is not None else _new_call(session, event)
+    state = next_state(row.state, event)
+    if state is None:
+        return
+    pending = row.approval
+    _tell(row, event)
+    if isinstance(event, ev.ApprovalRequested):
+        _close(tables, pending, "superseded", event)
+        tables.put_approval(_new_approval(row, event))
+    elif isinstance(event, ev.ApprovalAnswer):
+        _close(tables, event.approval, ANSWERED[type(event)], event)
+    elif state != "awaiting_approval":
+        _close(tables, pending, "moot", event)
+    row.approval = event.approval if isinstance(event, ev.ApprovalRequested) else row.approval
+    if state != "awaiting_approval":
+        row.approval = ""
+    if state == "running" and row.state != "running":
+        row.started_at = event.at
+    if state in TERMINAL_STATES:
+        row.ended_at, row.end = event.at, event.seq
+    row.state = state
+    tables.put_call(row)
+
+
+def _new_call(session: SessionRecord, event: ev.CallEvent) -> CallRecord:
+    session.calls += 1
+    return CallRecord(
+        id=event.call,
+        session=session.name,
+        entry=event.seq,
+        client_call_id=client_call_id(event, event.call),
+        source=event.source,
+        turn=session.turn,
+        opening=opening_mark(event),
+        created_at=event.at,
+    )
+
+
+def _tell(row: CallRecord, event: ev.CallEvent) -> None:
+    row.deadline = deadline_of(row, event)
+    if isinstance(event, ev.CallUpdate):
+        if isinstance(event.tool_name, str):
+            row.tool = strip_mcp_prefix(event.tool_name)
+        if event.title is not UNSET:
+            row.title = str(event.title or "")
+        if event.kind is not UNSET:
+            row.kind = str(event.kind or "")
+        if event.input is not UNSET:
+            row.input_mark = input_mark(event.input)
+    if isinstance(event, ev.CallProposed):
+        row.iteration = event.iteration if event.iteration >= 0 else row.iteration
+        row.index = event.index if event.index >= 0 else row.index
+        row.scope = scope_of(row.state, row.scope, event)
+        row.idempotent = event.idempotent or row.idempotent
+        if row.state == "none":
+            row.client, row.timeout = event.client, event.timeout
+    elif isinstance(event, ev.CallStarted):
+        row.attempt = event.attempt or row.attempt
+        row.worker = event.worker or row.worker
+    elif isinstance(event, ev.CallEnd):
+        row.ending = ending_mark(event)
+        row.reason = event.reason
+    elif isinstance(event, ev.ApprovalGranted):
+        if event.input is not UNSET:
+            row.input_mark = input_mark(event.input)
+    elif isinstance(event, ev.ApprovalAnswer):
+        row.reason = event.reason
+
+
+def _new_approval(row: CallRecord, event: ev.ApprovalRequested) -> ApprovalRecord:
+    return ApprovalRecord(
+        id=event.approval,
+        session=row.session,
+        call=row.id,
+        entry=event.seq,
+        input_mark=row.input_mark,
+        attempt=row.attempt,
+        description=event.description or row.title,
+        options=event.options,
+        expires_at=event.expires_at,
+        created_at=event.at,
+    )
+
+
+def _close(tables: Tables, approval: str, state: str, event: ev.CallEvent) -> None:
+    known = tables.approval(approval) if approval else None
+    if known is None or known.state != "pending":
+        return
+    row = copy(known)
+    row.state = state
+    row.answered_at = event.at
+    if isinstance(event, ev.ApprovalAnswer):
+        row.option, row.by, row.reason = event.option, event.by, event.reason
+    tables.put_approval(row)

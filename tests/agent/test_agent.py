@@ -1,0 +1,745 @@
+"""The agent loop, end to end: a real SDK, real sockets, real commands, and everything from the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from callslip.agent.loop import Agent, Limits, Outcome
+from callslip.agent.models import OpenAI, Scripted, find_model
+from callslip.agent.shell_tool import shell_tool
+from callslip.agent.tools import Tool, tool
+from callslip.api import approvals
+from callslip.api.ledger import Ledger
+from callslip.errors import ConflictError, CursorExpiredError, InvalidInputError
+from callslip.formats.act_observe.encode import ActObserveEncoder, timeline
+from callslip.model import events as ev
+from callslip.model.entries import Message, ToolCall
+from callslip.rules.lifecycle import TERMINAL_STATES
+from tests.support import provider_rules
+from tests.support.invariants import events, sound_ledger
+from tests.support.model_server import Server, calls, says
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def ledger(db: str) -> AsyncIterator[Ledger]:
+    async with sound_ledger(db, synchronous="NORMAL", reaper_interval=0.05) as made:
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def serving(*answers: Any) -> AsyncIterator[tuple[Server, OpenAI]]:
+    """An endpoint with these answers, and the real client of it."""
+    with Server(list(answers)).running() as server:
+        client = OpenAI("scripted", base_url=server.url, api_key="none", max_retries=0)
+        async with contextlib.aclosing(client):
+            yield server, client
+
+
+async def calls_of(ledger: Ledger, session: str = "s") -> list[ToolCall]:
+    return [entry for entry in (await ledger.snapshot(session)).entries if isinstance(entry, ToolCall)]
+
+
+async def ends_of(ledger: Ledger, session: str = "s") -> list[str]:
+    return [event.reason for event in await events(ledger, session) if isinstance(event, ev.TurnEnded)]
+
+
+def shell(**settings: Any) -> Tool:
+    return shell_tool(**settings)
+
+
+def command(text: str) -> dict[str, str]:
+    return {"command": text}
+
+
+# Against a real endpoint
+
+
+async def test_a_turn_with_everything_in_it(ledger: Ledger, tmp_path: Path) -> None:
+    """Two equal commands in one answer, a failing one, one that takes too long, one denied; then the last words."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "a.txt").write_text("A")
+    danger = shell_tool(name="danger", cwd=str(folder), approve="ask")
+    answers = (
+        calls(("call_0", "shell", command("ls")), ("call_1", "shell", command("ls")), text="Looking."),
+        calls(("call_0", "shell", command("echo out; echo err >&2; exit 3"))),
+        calls(("call_0", "shell", command("echo begun; sleep 60"))),
+        calls(("call_9", "danger", command("touch gone"))),
+        says("All done."),
+    )
+    async with serving(*answers) as (server, model):
+        tools = [shell(cwd=str(folder), timeout=0.5), danger]
+        agent = Agent(ledger.session("s"), model, tools=tools, system="Be brief.")
+        refusing = asyncio.ensure_future(deny_first(ledger, "not on a Sunday"))
+        outcome = await agent.run("What is here?")
+        await refusing
+    assert outcome == Outcome(outcome.turn, "end_turn", 5, "All done.")
+    made = await calls_of(ledger)
+    assert [call.status for call in made] == ["completed", "completed", "failed", "expired", "denied"]
+    assert len({call.call_id for call in made}) == 5
+    assert [call.output for call in made[:3]] == ["a.txt\n", "a.txt\n", {"stdout": "out\n", "stderr": "err\n"}]
+    assert (made[2].exit_status, made[4].reason) == (3, "not on a Sunday")
+    assert made[3].output_text == "begun\n"
+    assert await ends_of(ledger) == ["end_turn"]
+    assert not (folder / "gone").exists()
+    for asked in server.asked:
+        assert not provider_rules.check_openai(asked["messages"])
+        assert asked["messages"][0] == {"role": "system", "content": "Be brief."}
+    told = [message["content"] for message in server.asked[-1]["messages"] if message["role"] == "tool"]
+    assert len(told) == 5
+    assert "a.txt" in told[0] and "err" in told[2] and "3" in told[2]
+    assert "0.5 s" in told[3] and "not on a Sunday" in told[4]
+
+
+async def deny_first(ledger: Ledger, reason: str) -> None:
+    while not (waiting := await ledger.approvals()):
+        await asyncio.sleep(0.01)
+    await approvals.deny(ledger, waiting[0].id, by="somebody", reason=reason)
+
+
+async def test_cancelling_stops_the_tool_that_runs(ledger: Ledger, tmp_path: Path) -> None:
+    """C5: the command is gone, its call and the turn are cancelled, and the turn ended once."""
+    pid = tmp_path / "pid"
+    async with serving(calls(("c", "shell", command(f"echo $$ > {pid}; sleep 600")))) as (_, model):
+        running = asyncio.ensure_future(Agent(ledger.session("s"), model, tools=[shell()]).run("Wait."))
+        while not (pid.exists() and pid.read_text().strip()):
+            await asyncio.sleep(0.01)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    assert [call.status for call in await calls_of(ledger)] == ["cancelled"]
+    assert await ends_of(ledger) == ["cancelled"]
+    assert not Path(f"/proc/{pid.read_text().strip()}").exists()
+
+
+async def test_a_call_that_somebody_else_ends_stops_its_tool(ledger: Ledger, tmp_path: Path) -> None:
+    """The loop goes on, and the model reads that the call was cancelled."""
+    pid = tmp_path / "pid"
+    answers = calls(("c", "shell", command(f"echo $$ > {pid}; sleep 600"))), says("As you wish.")
+    async with serving(*answers) as (server, model):
+        agent = Agent(ledger.session("s"), model, tools=[shell()])
+        running = asyncio.ensure_future(agent.run("Wait."))
+        while not (pid.exists() and pid.read_text().strip()):
+            await asyncio.sleep(0.01)
+        call = (await calls_of(ledger))[0].call_id
+        await ledger.append("s", [ev.CallCancelled(call=call, reason="enough")])
+        outcome = await running
+    assert outcome.text == "As you wish."
+    made = (await calls_of(ledger))[0]
+    assert (made.status, made.reason, made.late) == ("cancelled", "enough", 0)
+    assert "enough" in server.asked[1]["messages"][-1]["content"]
+    assert not Path(f"/proc/{pid.read_text().strip()}").exists()
+
+
+async def test_cancelling_while_the_model_speaks(ledger: Ledger) -> None:
+    """What it had said is kept; the turn ended once."""
+    async with serving(None) as (_, model):
+        running = asyncio.ensure_future(Agent(ledger.session("s"), model).run("Hello."))
+        while not any(isinstance(event, ev.MessageDelta) for event in await events(ledger, "s")):
+            await asyncio.sleep(0.01)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    assert await ends_of(ledger) == ["cancelled"]
+    last = (await ledger.snapshot("s")).entries[-1]
+    assert isinstance(last, Message) and last.content.startswith("Let") and not last.streaming
+
+
+async def test_an_endpoint_that_fails_ends_the_turn(ledger: Ledger) -> None:
+    """The error is raised, and stands in the log."""
+    async with serving(RuntimeError("out of order")) as (_, model):
+        with pytest.raises(Exception, match="out of order"):
+            await Agent(ledger.session("s"), model).run("Hello.")
+    ended = [event for event in await events(ledger, "s") if isinstance(event, ev.TurnEnded)]
+    assert [event.reason for event in ended] == ["error"]
+    assert "out of order" in ended[0].detail
+
+
+# Against a script
+
+
+def scripted(*answers: Any, format: str = "openai") -> Scripted:
+    return Scripted(answers, format)
+
+
+async def test_a_tool_is_any_function(ledger: Ledger) -> None:
+    """Its schema comes from its annotations; errors, unknown tools and bad arguments are the model's to read."""
+
+    def add(a: int, b: int = 1) -> int:
+        """Add two numbers."""
+        return a + b
+
+    async def fails() -> None:
+        raise ValueError("no such luck")
+
+    made = tool(add)
+    assert made.description == "Add two numbers."
+    assert made.parameters["required"] == ["a"]
+    assert made.parameters["properties"]["b"] == {"type": "integer", "default": 1}
+    answer = calls(
+        ("1", "add", {"a": 2}),
+        ("2", "fails", {}),
+        ("3", "nothing", {}),
+        ("4", "add", '{"a": '),
+        ("5", "add", {"a": 1, "c": 2}),
+        ("6", "add", [1]),
+    )
+    model = scripted(answer, says("Well."))
+    await Agent(ledger.session("s"), model, tools=[made, tool(fails)]).run("Add.")
+    done = await calls_of(ledger)
+    assert [(call.status, call.output) for call in done] == [("completed", 3)] + [("failed", None)] * 5
+    assert [call.reason for call in done[1:]] == [
+        "ValueError: no such luck",
+        "there is no tool 'nothing'; there are: add, fails",
+        "the arguments are not a JSON object",
+        "TypeError: the arguments have no place in the function: c",
+        "the arguments are not a JSON object",
+    ]
+    assert not provider_rules.check_openai(model.asked[1])
+
+
+async def test_a_tool_gets_the_arguments_as_the_model_wrote_them(ledger: Ledger) -> None:
+    """What looks like a secret is not in the log, and still in the command that runs."""
+    key = "sk-" + "a1B2" * 8
+    model = scripted(calls(("c", "shell", command(f"printf %s {key} | wc -c"))), says("Ok."))
+    await Agent(ledger.session("s"), model, tools=[shell()]).run("Count it.")
+    made = (await calls_of(ledger))[0]
+    assert made.output == f"{len(key)}\n"
+    assert key not in str(made.raw_input) and "[redacted:" in str(made.raw_input)
+    assert made.title and made.title.startswith("printf")
+
+
+async def test_a_call_whose_arguments_never_came_is_not_run(ledger: Ledger) -> None:
+    """A stream that just stops; an answer without a finish is no answer to act on."""
+    answer = calls(("c", "shell", command("touch x")))[:-2]
+    await Agent(ledger.session("s"), scripted(answer, says("Hm.")), tools=[shell()]).run("Go.")
+    made = (await calls_of(ledger))[0]
+    assert (made.status, made.reason) == ("failed", "the answer ended before the arguments were whole")
+
+
+def test_a_function_that_a_model_cannot_call_is_refused() -> None:
+    """Arguments without a name."""
+    with pytest.raises(InvalidInputError, match="cannot be named"):
+        tool(lambda *rest: rest, name="x")
+
+
+async def test_calls_run_one_after_the_other_or_together(ledger: Ledger) -> None:
+    """By setting; the order of the calls in the log is the model's either way."""
+    running = most = 0
+
+    async def wait() -> str:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.02)
+        running -= 1
+        return "done"
+
+    for parallel in (False, True):
+        most = 0
+        answer = calls(*((f"{parallel}{n}", "wait", {}) for n in range(3)))
+        limits = Limits(parallel=parallel)
+        await Agent(ledger.session("s"), scripted(answer, says("x")), tools=[tool(wait)], limits=limits).run("Go.")
+        assert most == (3 if parallel else 1)
+    assert [call.index for call in await calls_of(ledger)] == [0, 1, 2] * 2
+
+
+async def test_the_iteration_limit_ends_a_turn_that_would_not(ledger: Ledger) -> None:
+    """S0.5: exactly one end, with a reason of its own."""
+    answers = [calls(("c", "shell", command(f"echo {n}"))) for n in range(9)]
+    limits = Limits(iterations=4)
+    outcome = await Agent(ledger.session("s"), Scripted(answers), tools=[shell()], limits=limits).run("Go.")
+    assert (outcome.reason, outcome.iterations) == ("max_turn_requests", 4)
+    assert [call.output for call in await calls_of(ledger)] == ["0\n", "1\n", "2\n", "3\n"]
+    assert await ends_of(ledger) == ["max_turn_requests"]
+
+
+async def test_the_same_call_over_and_over_is_not_run_for_ever(ledger: Ledger) -> None:
+    """The model is told, and if it wants nothing else the turn ends."""
+    answers = [calls((f"c{n}", "shell", command("date +%s%N"))) for n in range(9)]
+    agent = Agent(ledger.session("s"), Scripted(answers), tools=[shell()], limits=Limits(repeats=2))
+    outcome = await agent.run("What time is it?")
+    assert outcome.reason == "repeated_calls"
+    made = await calls_of(ledger)
+    assert [call.status for call in made] == ["completed", "completed", "failed"]
+    assert "made 2 times" in made[2].reason
+
+
+async def test_an_approval_may_change_the_arguments(ledger: Ledger) -> None:
+    """S4.6 at library level: the edited command is the one that runs."""
+    asking = shell_tool(approve="ask")
+    agent = Agent(
+        ledger.session("s"), scripted(calls(("c", "shell", command("rm -rf x"))), says("Ok.")), tools=[asking]
+    )
+    running = asyncio.ensure_future(agent.run("Clean up."))
+    while not (waiting := await ledger.approvals()):
+        await asyncio.sleep(0.01)
+    await approvals.approve(ledger, waiting[0].id, by="me", input=command("echo rather not"))
+    await running
+    assert [call.output for call in await calls_of(ledger)] == ["rather not\n"]
+
+
+async def test_a_session_goes_on_after_a_reload(ledger: Ledger) -> None:
+    """What the model is shown is made from the ledger: a second agent object continues where the first stopped."""
+    first = scripted(calls(("c", "shell", command("echo one"))), says("One."))
+    await Agent(ledger.session("s"), first, tools=[shell()]).run("First.")
+    second = scripted(says("Two."))
+    await Agent(ledger.session("s"), second, tools=[shell()]).run("Second.")
+    shown = second.asked[0]
+    assert [message["role"] for message in shown] == ["user", "assistant", "tool", "assistant", "user"]
+    assert not provider_rules.check_openai(shown)
+    assert [call.status for call in await calls_of(ledger)] == ["completed"]
+
+
+async def test_anthropic_histories(ledger: Ledger) -> None:
+    """The same loop with the other provider's format."""
+    call = [
+        {"type": "message_start", "message": {"id": "msg_1", "role": "assistant", "content": [], "usage": {}}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Looking."}},
+        {"type": "content_block_stop", "index": 0},
+        {
+            "type": "content_block_start",
+            "index": 1,
+            "content_block": {"type": "tool_use", "id": "toolu_1", "name": "shell", "input": {}},
+        },
+        {
+            "type": "content_block_delta",
+            "index": 1,
+            "delta": {"type": "input_json_delta", "partial_json": '{"command": "echo hi"}'},
+        },
+        {"type": "content_block_stop", "index": 1},
+        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 5}},
+        {"type": "message_stop"},
+    ]
+    done = [
+        {"type": "message_start", "message": {"id": "msg_2", "role": "assistant", "content": [], "usage": {}}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hi."}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1}},
+        {"type": "message_stop"},
+    ]
+    model = scripted(call, done, format="anthropic")
+    outcome = await Agent(ledger.session("s"), model, tools=[shell()]).run("Say hi.")
+    assert outcome.text == "Hi."
+    assert [(call.status, call.output) for call in await calls_of(ledger)] == [("completed", "hi\n")]
+    assert not provider_rules.check_anthropic(model.asked[1])
+
+
+# Commands in tags
+
+
+async def test_commands_in_tags_run_in_order(ledger: Ledger) -> None:
+    """S0.1 to S0.5: found in the stream, run in order, told back as terminal blocks, one end."""
+    model = scripted(
+        says("I look: <shell>echo a</shell> and again <shell> echo a </shell><shell> </shell>"),
+        says("And <shell>echo oops >&2; exit 4</shell>"),
+        says("Done."),
+    )
+    outcome = await Agent(ledger.session("s"), model, shell=shell()).run("Look.")
+    assert (outcome.reason, outcome.text) == ("end_turn", "Done.")
+    made = await calls_of(ledger)
+    assert [call.tool_call_id for call in made] == ["cmd-0-0", "cmd-0-1", "cmd-1-0"]
+    assert [call.status for call in made] == ["completed", "completed", "failed"]
+    assert model.asked[1][1:] == [
+        {
+            "role": "assistant",
+            "content": "I look: <shell>echo a</shell> and again <shell>echo a</shell><shell> </shell>",
+        },
+        {"role": "user", "content": "```terminal\na\n```\n\n```terminal\na\n```"},
+    ]
+    assert model.asked[2][-1]["content"] == "```terminal\n[stderr]\noops\n[exit status 4]\n```"
+    assert await ends_of(ledger) == ["end_turn"]
+
+
+async def test_a_command_is_queued_before_the_model_has_finished_speaking(ledger: Ledger) -> None:
+    """S0.4: its call is in the log as soon as the closing tag was read."""
+    said = says("<shell>true</shell> and then some more words")
+    await Agent(ledger.session("s"), scripted(said, says("Done.")), shell=shell()).run("Go.")
+    log = await events(ledger, "s")
+    proposed = next(event.seq for event in log if isinstance(event, ev.CallProposed))
+    started = next(event.seq for event in log if isinstance(event, ev.CallStarted))
+    assert len([event for event in log if isinstance(event, ev.MessageDelta) and proposed < event.seq < started]) > 3
+
+
+async def test_what_the_model_was_shown_is_the_same_after_a_reload(ledger: Ledger) -> None:
+    """S0.6: a new agent on the stored session shows the same text."""
+    model = scripted(says("<shell>seq 1 3</shell>"), says("So."))
+    await Agent(ledger.session("s"), model, shell=shell()).run("Count.")
+    again = Agent(ledger.session("s"), scripted(), shell=shell())
+    assert (await again.messages())[: len(model.asked[1])] == model.asked[1]
+
+
+# Every way out
+
+
+def slow(tmp_path: Path) -> tuple[Tool, Path]:
+    """A tool that leaves a mark and then takes its time."""
+    mark = tmp_path / "begun"
+
+    async def wait() -> None:
+        mark.touch()
+        await asyncio.sleep(600)
+
+    return tool(wait), mark
+
+
+async def until_exists(mark: Path) -> None:
+    while not mark.exists():
+        await asyncio.sleep(0.01)
+
+
+async def test_cancelling_while_the_turn_begins(ledger: Ledger) -> None:
+    """A turn that came to be although its agent was cancelled ends."""
+    running = asyncio.ensure_future(Agent(ledger.session("s"), scripted()).run("Go."))
+    await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert await ends_of(ledger) == ["cancelled"]
+
+
+async def test_cancelling_twice_still_ends_everything_first(ledger: Ledger, tmp_path: Path) -> None:
+    """Whoever is impatient does not leave a turn open."""
+    waits, mark = slow(tmp_path)
+    agent = Agent(ledger.session("s"), scripted(calls(("c", "wait", {}))), tools=[waits])
+    running = asyncio.ensure_future(agent.run("Go."))
+    await until_exists(mark)
+    while not running.done():
+        running.cancel()
+        await asyncio.sleep(0)
+    assert running.cancelled()
+    assert await ends_of(ledger) == ["cancelled"]
+    assert [call.status for call in await calls_of(ledger)] == ["cancelled"]
+
+
+def test_an_interrupt_inside_of_the_loop_ends_the_turn(db: str) -> None:
+    """KeyboardInterrupt where the model is asked: the turn has ended when the program does."""
+
+    class Interrupted(Scripted):
+        async def stream(self, messages: list[Any], **_: Any) -> AsyncIterator[Any]:
+            yield says("Well")[1]
+            raise KeyboardInterrupt
+
+    async def go() -> None:
+        async with sound_ledger(db) as ledger:
+            await Agent(ledger.session("s"), Interrupted([])).run("Go.")
+
+    async def look() -> list[str]:
+        async with sound_ledger(db) as ledger:
+            return await ends_of(ledger)
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(go())
+    assert asyncio.run(look()) == ["cancelled"]
+
+
+async def test_an_error_beside_other_calls_is_raised_as_itself(ledger: Ledger, tmp_path: Path) -> None:
+    """What stops one of several calls stops the others; the turn says what it was."""
+    waits, mark = slow(tmp_path)
+
+    class Broken(Agent):
+        async def execute(self, wanted: Any) -> None:
+            if wanted.tool == "wait":
+                return await super().execute(wanted)
+            await until_exists(mark)
+            raise RuntimeError("out of paper")
+
+    answer = calls(("1", "wait", {}), ("2", "other", {}))
+    agent = Broken(ledger.session("s"), scripted(answer), tools=[waits], limits=Limits(parallel=True))
+    with pytest.raises(RuntimeError, match="out of paper"):
+        await agent.run("Go.")
+    assert [call.status for call in await calls_of(ledger)] == ["cancelled", "lost"]
+    ended = [event for event in await events(ledger, "s") if isinstance(event, ev.TurnEnded)]
+    assert [(event.reason, event.detail) for event in ended] == [("error", "RuntimeError: out of paper")]
+
+
+@pytest.mark.parametrize("reason", ["cancelled", "end_turn"])
+async def test_a_turn_that_somebody_else_ends_is_over(ledger: Ledger, tmp_path: Path, reason: str) -> None:
+    """The tool stops, what was queued is not run, the model is not asked again, and no second end is written."""
+    waits, mark = slow(tmp_path)
+    late = tmp_path / "late"
+    model = scripted(calls(("1", "wait", {}), ("2", "shell", command(f"touch {late}"))), says("Still here."))
+    running = asyncio.ensure_future(Agent(ledger.session("s"), model, tools=[waits, shell()]).run("Go."))
+    await until_exists(mark)
+    await ledger.end_turn("s", reason)
+    outcome = await asyncio.wait_for(running, 20)
+    assert (outcome.reason, len(model.asked), late.exists()) == (reason, 1, False)
+    assert await ends_of(ledger) == [reason]
+    while not all(call.status in TERMINAL_STATES for call in await calls_of(ledger)):
+        await asyncio.sleep(0.05)
+
+
+async def test_a_turn_that_is_superseded_leaves_the_next_one_alone(ledger: Ledger) -> None:
+    """Somebody asks anew while the model still speaks: the old turn stops, the new one stays open."""
+    async with serving(None) as (_, model):
+        running = asyncio.ensure_future(Agent(ledger.session("s"), model).run("First."))
+        while not any(isinstance(event, ev.MessageDelta) for event in await events(ledger, "s")):
+            await asyncio.sleep(0.01)
+        turn = await ledger.session("s").turn("Second.")
+        outcome = await asyncio.wait_for(running, 20)
+    assert outcome.reason == "superseded"
+    assert await ends_of(ledger) == ["superseded"]
+    row = await ledger.store.session("s")
+    assert row is not None and row.turn == turn
+
+
+async def test_the_turn_of_a_session_that_is_deleted_stops(ledger: Ledger, tmp_path: Path) -> None:
+    """And nothing of it comes back by the same name."""
+    waits, mark = slow(tmp_path)
+    agent = Agent(ledger.session("s"), scripted(calls(("1", "wait", {}))), tools=[waits])
+    running = asyncio.ensure_future(agent.run("Go."))
+    await until_exists(mark)
+    await ledger.delete("s")
+    with pytest.raises(CursorExpiredError):
+        await asyncio.wait_for(running, 20)
+    assert await ends_of(ledger) == []
+
+
+@pytest.mark.parametrize("approve", ["", "ask"])
+async def test_a_queued_call_that_somebody_ends_is_not_run(ledger: Ledger, tmp_path: Path, approve: str) -> None:
+    """Nor is anybody asked about it; the model reads that it was cancelled."""
+    mark, go, late = (tmp_path / name for name in ("begun", "go", "late"))
+    first = f"touch {mark}; while [ ! -e {go} ]; do sleep 0.02; done"
+    tools = [shell(), shell_tool(name="later", approve=approve)]
+    model = scripted(calls(("1", "shell", command(first)), ("2", "later", command(f"touch {late}"))), says("Ok."))
+    running = asyncio.ensure_future(Agent(ledger.session("s"), model, tools=tools).run("Go."))
+    await until_exists(mark)
+    queued = (await calls_of(ledger))[1]
+    await ledger.append("s", [ev.CallCancelled(call=queued.call_id, reason="not that one")])
+    go.touch()
+    assert (await asyncio.wait_for(running, 20)).reason == "end_turn"
+    done = (await calls_of(ledger))[1]
+    assert (done.status, done.started_at, late.exists()) == ("cancelled", 0, False)
+    assert "not that one" in model.asked[1][-1]["content"]
+
+
+async def test_a_tool_that_gives_up_by_itself_fails(ledger: Ledger) -> None:
+    """Its own cancellation is not ours, alone or beside others; a StopIteration is an error like any other."""
+
+    async def gives_up() -> None:
+        raise asyncio.CancelledError
+
+    def stops() -> Any:
+        return next(iter(()))
+
+    tools = [tool(gives_up), tool(stops)]
+    for parallel in (False, True):
+        model = scripted(calls(("1", "gives_up", {}), ("2", "stops", {})), says("Ok."))
+        agent = Agent(ledger.session("s"), model, tools=tools, limits=Limits(parallel=parallel))
+        outcome = await asyncio.wait_for(agent.run("Go."), 20)
+        assert outcome.reason == "end_turn"
+        made = (await calls_of(ledger))[-2:]
+        assert [call.status for call in made] == ["failed", "failed"]
+        assert made[0].reason == "the tool cancelled itself" and "StopIteration" in made[1].reason
+
+
+async def test_cancelling_while_somebody_is_asked(ledger: Ledger) -> None:
+    """The request is moot, call and turn are cancelled, and nobody can answer any more."""
+    agent = Agent(ledger.session("s"), scripted(calls(("c", "shell", command("true")))), tools=[shell(approve="ask")])
+    running = asyncio.ensure_future(agent.run("Go."))
+    while not (waiting := await ledger.approvals()):
+        await asyncio.sleep(0.01)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert [call.status for call in await calls_of(ledger)] == ["cancelled"]
+    assert await ends_of(ledger) == ["cancelled"]
+    with pytest.raises(ConflictError):
+        await approvals.approve(ledger, waiting[0].id, by="me")
+
+
+async def test_an_approval_that_nobody_gives_is_told_to_the_model(db: str) -> None:
+    """The request expires, the call is denied, the loop goes on."""
+    async with sound_ledger(db, reaper_interval=0.05, reaper_grace=0.05, approval_expiry=0.1) as ledger:
+        model = scripted(calls(("c", "shell", command("true"))), says("Nobody there."))
+        outcome = await asyncio.wait_for(Agent(ledger.session("s"), model, tools=[shell(approve="ask")]).run("Go."), 30)
+        assert outcome.text == "Nobody there."
+        made = (await calls_of(ledger))[0]
+        assert made.status == "denied" and made.reason
+        assert made.reason in model.asked[1][-1]["content"]
+        assert await ledger.approvals() == []
+
+
+async def test_arguments_that_a_person_broke_are_not_taken(ledger: Ledger) -> None:
+    """S4.6: an edited input that does not fit the tool leaves the request waiting; what was asked can still be said."""
+    agent = Agent(
+        ledger.session("s"), scripted(calls(("c", "shell", command("true"))), says("Ok.")), tools=[shell(approve="ask")]
+    )
+    running = asyncio.ensure_future(agent.run("Go."))
+    while not (waiting := await ledger.approvals()):
+        await asyncio.sleep(0.01)
+    with pytest.raises(InvalidInputError):
+        await approvals.approve(ledger, waiting[0].id, by="me", input=["true"])
+    assert [row.state for row in await ledger.approvals()] == ["pending"]
+    await approvals.approve(ledger, waiting[0].id, by="me")
+    await running
+    assert (await calls_of(ledger))[0].status == "completed"
+
+
+async def test_the_last_words_are_whole(ledger: Ledger) -> None:
+    """Also where the ledger holds back their end, since a secret might begin there."""
+    for words in ("I will do as you ask", "The key begins with AKIA"):
+        outcome = await Agent(ledger.session("s"), scripted(says(words))).run("Go.")
+        assert outcome.text == words
+
+
+@pytest.mark.parametrize("tags", [False, True])
+async def test_output_too_large_for_the_log_is_told_with_how_much_is_missing(ledger: Ledger, tags: bool) -> None:
+    """S0.6, S2.8: its beginning and its end, not only the preview that the entry has; the same after a reload."""
+    loud = "echo first; head -c 3000000 /dev/zero | tr '\\0' a; echo; echo last; exit 1"
+    answer = says(f"<shell>{loud}</shell>") if tags else calls(("c", "shell", command(loud)))
+    model = scripted(answer, says("Well."))
+    options: dict[str, Any] = {"shell": shell()} if tags else {"tools": [shell()]}
+    await Agent(ledger.session("s"), model, **options).run("Go.")
+    (made,) = await calls_of(ledger)
+    assert made.truncated and made.blob and made.blob.size > 10**6
+    told = model.asked[1][-1]["content"]
+    assert "first" in told and "last" in told and "characters cut" in told
+    assert 29_000 < len(told) < 31_000
+    again = Agent(ledger.session("s"), scripted(), **options)
+    assert (await again.messages())[: len(model.asked[1])] == model.asked[1]
+
+
+@pytest.mark.parametrize("format", ["openai", "anthropic"])
+async def test_words_after_a_command_stay_in_its_answer(ledger: Ledger, format: str) -> None:
+    """S0.6: each answer stands as it was written, its results after it, wherever in it the commands stood."""
+    words = [
+        "<shell>echo a</shell> I wait.",
+        "<shell>echo b</shell>",
+        "<shell>echo c</shell><shell>echo d</shell>\nSo.",
+    ]
+    answers = [says(text) if format == "openai" else anthropic(text) for text in [*words, "Done."]]
+    model = scripted(*answers, format=format)
+    await Agent(ledger.session("s"), model, shell=shell()).run("Go.")
+    shown = model.asked[-1]
+    assert [message["content"] for message in shown[1::2]] == words
+    assert [message["role"] for message in shown] == ["user", "assistant"] * 3 + ["user"]
+    assert "c\n" in shown[-1]["content"] and "d\n" in shown[-1]["content"]
+    for asked in model.asked:
+        assert not provider_rules.check_openai(asked) and not provider_rules.check_anthropic(asked)
+
+
+def anthropic(text: str) -> list[Any]:
+    """An answer in words; every one of them has the same id, as some gateways do it."""
+    return [
+        {"type": "message_start", "message": {"id": "msg_1", "role": "assistant", "content": [], "usage": {}}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1}},
+        {"type": "message_stop"},
+    ]
+
+
+WEIRD: dict[str, list[Any]] = {
+    "the agent spoke first": [ev.MessageDelta(text="Welcome. ", chunks="delta"), ev.MessageEnded()],
+    "a call without words": [ev.CallProposed(call="", aliases=(ev.Alias("x", "1"),), tool_name="t")],
+    "a bare result": [ev.CallCompleted(aliases=(ev.Alias("x", "2"),), output={"a": 1})],
+    "an open call": [ev.CallStarted(aliases=(ev.Alias("x", "3"),))],
+    "nothing but space": [ev.MessageDelta(text=" \n", chunks="delta"), ev.MessageEnded()],
+    "an empty prompt": [ev.TurnStarted(), ev.MessageUser(text="")],
+    "odd names": [ev.CallFailed(aliases=(ev.Alias("x", "ü" * 90),), error=None)],
+}
+
+
+@pytest.mark.parametrize("format", ["openai", "anthropic"])
+@pytest.mark.parametrize("tags", [False, True])
+@pytest.mark.parametrize("before", WEIRD)
+async def test_histories_are_accepted_whatever_was_there_before(
+    ledger: Ledger, before: str, tags: bool, format: str
+) -> None:
+    """At every round, of sessions that others began."""
+    await ledger.append("s", WEIRD[before], source="import")
+    said = ["<shell>echo a</shell> ", "Done."]
+    model = scripted(*(says(text) if format == "openai" else anthropic(text) for text in said), format=format)
+    given: Any = {"shell": shell()} if tags else {"tools": [shell()]}
+    await Agent(ledger.session("s"), model, **given).run("Go.")
+    for asked in model.asked:
+        assert not (provider_rules.check_openai if format == "openai" else provider_rules.check_anthropic)(asked), asked
+
+
+# Acts and observes
+
+
+async def test_every_way_out_of_an_execution_is_observed(ledger: Ledger) -> None:
+    """S1.2: success, exception, unknown tool, denied, timed out, cancelled: one act and one observe, with one id."""
+
+    async def fails() -> None:
+        raise ValueError("no such luck")
+
+    async def slow() -> None:
+        await asyncio.sleep(60)
+
+    tools = [
+        shell(),
+        tool(fails),
+        tool(slow, timeout=0.05),
+        shell_tool(name="danger", approve="ask"),
+        tool(slow, name="endless"),
+    ]
+    answer = calls(
+        ("1", "shell", command("echo hi")),
+        ("2", "fails", {}),
+        ("3", "nothing", {}),
+        ("4", "slow", {}),
+        ("5", "danger", command("true")),
+        ("6", "endless", {}),
+    )
+    running = asyncio.ensure_future(Agent(ledger.session("s"), scripted(answer), tools=tools).run("Go."))
+    await deny_first(ledger, "never")
+    while not [call for call in await calls_of(ledger) if call.tool_name == "endless" and call.status == "running"]:
+        await asyncio.sleep(0.01)
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    encoder = ActObserveEncoder()
+    said = [item for event in await events(ledger, "s") for item in encoder.feed(event)]
+    told = [item for item in said if item["type"] in ("act", "observe", "user_message")]
+    acts = [item for item in told if item["type"] == "act"]
+    seen = {item["execution_id"]: item for item in told if item["type"] == "observe"}
+    assert (len(acts), len(seen), len(told)) == (6, 6, 13)
+    results = [seen[act["execution_id"]] for act in acts]
+    assert [item["tool_name"] for item in results] == ["shell", "fails", "nothing", "slow", "danger", "endless"]
+    assert [item["is_error"] for item in results] == [False, True, True, True, True, True]
+    assert results[0]["result"] == results[0]["observation"] == "hi\n"
+    assert "no such luck" in results[1]["result"]["error"]
+    assert "no tool" in results[2]["result"]["error"]
+    assert results[3]["result"] == {"error": "no result within 0.05 s"}
+    assert results[3]["duration_ms"] >= 50
+    assert results[4]["result"] == {"error": "never"}
+    assert all(item["execution_id"] == item["tool_execution_id"] for item in told if item["type"] != "user_message")
+    shown = timeline(await ledger.snapshot("s"))
+    assert [item["type"] for item in shown] == ["user_message"] + ["act", "observe"] * 6
+    assert [item["isError"] for item in shown if item["type"] == "observe"] == [False] + [True] * 5
+
+
+# Models by name
+
+
+def test_a_model_is_named_by_its_maker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what is wrong with a name, or lacks, is said."""
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    assert isinstance(find_model("openai:gpt-x"), OpenAI)
+    for name in ("gpt-x", "openai:", "acme:y"):
+        with pytest.raises(InvalidInputError, match="openai:NAME, anthropic:NAME"):
+            find_model(name)
+    monkeypatch.delenv("OPENAI_API_KEY")
+    with pytest.raises(InvalidInputError, match=r"(?i)api_key"):
+        find_model("openai:gpt-x")
+
+
+async def test_a_script_that_is_over_ends_the_turn_with_an_error(ledger: Ledger) -> None:
+    """So that a wrong test fails and does not hang."""
+    with pytest.raises(InvalidInputError, match="no further answer"):
+        await Agent(ledger.session("s"), scripted()).run("Hello.")
+    assert await ends_of(ledger) == ["error"]

@@ -1,0 +1,684 @@
+"""The library in the hands of a program that runs tools: calls, tools, approvals, waiting, and no event loop at all."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import importlib
+import pkgutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import callslip
+from callslip.api import approvals
+from callslip.api.ledger import Ledger
+from callslip.api.session import Session
+from callslip.errors import (
+    AmbiguousIdError,
+    CallDeniedError,
+    CallEndedError,
+    ConflictError,
+    InvalidInputError,
+    InvalidTransitionError,
+    NotFoundError,
+)
+from callslip.model import events as ev
+from callslip.model.entries import ToolCall
+from callslip.model.events import Alias
+from callslip.model.records import ApprovalRecord
+from tests.support.invariants import PROGRAMS, events, opened, program, sound_ledger
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def ledger(db: str) -> AsyncIterator[Ledger]:
+    async with sound_ledger(db, reaper_interval=0.02) as made:
+        yield made
+
+
+@pytest.fixture
+def session(ledger: Ledger) -> Session:
+    return ledger.session("a")
+
+
+async def entry(ledger: Ledger, call: str = "") -> ToolCall:
+    """The entry of a call, the last one unless named."""
+    found = [one for one in (await ledger.snapshot("a")).entries if isinstance(one, ToolCall)]
+    return [one for one in found if call in ("", one.call_id)][-1]
+
+
+# A call, entered and left
+
+
+async def test_a_call_is_shown_while_it_runs_and_after(ledger: Ledger, session: Session) -> None:
+    """C4: running inside the block, completed after it, with its output."""
+    async with session.call("get_weather", {"city": "Paris"}, title="Weather", kind="fetch") as call:
+        shown = await entry(ledger)
+        assert (shown.status, shown.raw_input, shown.title, shown.kind) == (
+            "running",
+            {"city": "Paris"},
+            "Weather",
+            "fetch",
+        )
+        await call.progress("asking ")
+        await call.progress("them", title="Weather of Paris", locations=[{"path": "x"}])
+        call.complete({"sky": "blue"})
+        assert (await entry(ledger)).status == "running"
+    shown = await entry(ledger)
+    assert (shown.status, shown.output, shown.output_text) == ("completed", {"sky": "blue"}, "asking them")
+    assert (shown.title, shown.locations) == ("Weather of Paris", [{"path": "x"}])
+    assert shown.call_id == call.id and (await call.result()).source == "python"
+
+
+async def test_a_call_completes_without_a_word(ledger: Ledger, session: Session) -> None:
+    """A block that says nothing of its outcome has completed."""
+    async with session.call("touch"):
+        pass
+    assert ((await entry(ledger)).status, (await entry(ledger)).output) == ("completed", None)
+
+
+async def test_a_call_may_fail_without_an_exception(ledger: Ledger, session: Session) -> None:
+    """`fail` tells an error that the program goes on from."""
+    async with session.call("grep") as call:
+        call.fail({"exit": 2}, "no such file")
+    shown = await entry(ledger)
+    assert (shown.status, shown.error, shown.reason) == ("failed", {"exit": 2}, "no such file")
+
+
+async def test_an_exception_fails_the_call_and_goes_on(ledger: Ledger, session: Session) -> None:
+    """C5: the error is on the call in words, and the program gets its own exception."""
+    with pytest.raises(ValueError, match="it broke") as raised:
+        async with session.call("t"):
+            raise ValueError("it broke")
+    shown = await entry(ledger)
+    assert (shown.status, shown.reason) == ("failed", "ValueError: it broke")
+    assert shown.error == {"error": "it broke", "type": "ValueError"} and raised.value.__cause__ is None
+
+
+async def test_an_exception_beats_a_result_told_before(ledger: Ledger, session: Session) -> None:
+    """C5: what was said to be the outcome does not hide that the block broke after it."""
+    with pytest.raises(ValueError):
+        async with session.call("t") as call:
+            call.complete("fine")
+            raise ValueError
+    assert (await entry(ledger)).status == "failed"
+
+
+async def test_cancelling_cancels_the_call(ledger: Ledger, session: Session) -> None:
+    """C5: a cancelled task leaves a cancelled call, and stays cancelled itself."""
+    begun = asyncio.Event()
+
+    async def work() -> None:
+        async with session.call("t"):
+            begun.set()
+            await asyncio.sleep(60)
+
+    task = asyncio.create_task(work())
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ((await entry(ledger)).status, (await entry(ledger)).reason) == (
+        "cancelled",
+        "cancelled by the program that ran it",
+    )
+
+
+async def test_cancelling_at_any_moment_leaves_no_call_open(ledger: Ledger, session: Session) -> None:
+    """C5: also while the call is being written down, begun or ended."""
+
+    async def work() -> None:
+        async with session.call("t"):
+            await asyncio.sleep(0)
+
+    for steps in range(40):
+        task = asyncio.create_task(work())
+        for _ in range(steps):
+            await asyncio.sleep(0.0002)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert await ledger.store.open_calls() == []
+    assert {row.state for row in (await ledger.calls(limit=1000)).items} <= {"cancelled", "completed"}
+
+
+async def test_a_timeout_expires_the_call(ledger: Ledger, session: Session) -> None:
+    """C5: the call is expired, the work is cancelled, and the program is told by CallEnded."""
+    stopped = False
+    with pytest.raises(CallEndedError) as ended:
+        async with session.call("t", timeout=0.02):
+            try:
+                await asyncio.sleep(60)
+            finally:
+                stopped = True
+    assert stopped and ended.value.state == "expired" and "0.02 s" in ended.value.reason
+    assert ((await entry(ledger)).status, (await entry(ledger)).reason) == ("expired", "no result within 0.02 s")
+
+
+async def test_a_timeout_of_the_program_is_not_the_calls(ledger: Ledger, session: Session) -> None:
+    """A TimeoutError that the work raised itself is a failure like any other."""
+    with pytest.raises(TimeoutError):
+        async with session.call("t", timeout=60):
+            raise TimeoutError("the server did not answer")
+    assert (await entry(ledger)).status == "failed"
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.02), session.call("t", timeout=60):
+            await asyncio.sleep(60)
+    assert (await entry(ledger)).status == "cancelled"
+
+
+async def test_a_call_ended_by_another_stays_so(ledger: Ledger, session: Session) -> None:
+    """C4: what a person cancelled is not completed afterwards; the result is kept as late."""
+    async with session.call("t") as call:
+        await ledger.append("a", [ev.CallCancelled(call=call.id, reason="a person stopped it")])
+        call.complete("too late")
+    shown = await entry(ledger)
+    assert (shown.status, shown.reason, shown.output, bool(shown.late)) == (
+        "cancelled",
+        "a person stopped it",
+        None,
+        True,
+    )
+
+
+async def test_the_same_call_twice_is_two_calls(ledger: Ledger, session: Session) -> None:
+    """C3: equal tools with equal arguments, one after the other or at once."""
+
+    async def ls() -> str:
+        async with session.call("ls", {"path": "."}) as call:
+            await asyncio.sleep(0)
+        return call.id
+
+    made = [await ls(), *await asyncio.gather(ls(), ls())]
+    assert len(set(made)) == 3 and len((await ledger.calls()).items) == 3
+
+
+async def test_an_impossible_step_is_an_error_here(ledger: Ledger, session: Session) -> None:
+    """C4: in our own process a step that the lifecycle does not have raises, and nothing is written."""
+    (made,) = await session.append(ev.CallProposed(tool_name="t"))
+    assert isinstance(made, ev.CallProposed)
+    with pytest.raises(InvalidTransitionError, match="queued"):
+        await session.append(ev.CallRequeued(call=made.call))
+    assert len(await events(ledger, "a")) == 1
+
+
+async def test_turns_and_texts(ledger: Ledger, session: Session) -> None:
+    """A conversation in four lines."""
+    assert await session.turn("hello") == "t1"
+    await session.think("greet back. ")
+    await session.say("Hi ")
+    await session.say("there.")
+    await session.end_turn()
+    shown = await session.snapshot()
+    assert [(one.type, one.content) for one in map(Shown, shown.entries)] == [
+        ("message", "hello"),
+        ("thought", "greet back. "),
+        ("message", "Hi there."),
+    ]
+    assert len((await session.snapshot(limit=1)).entries) == 1
+
+
+class Shown:
+    def __init__(self, one: Any) -> None:
+        self.type = type(one).__struct_config__.tag
+        self.content = one.content
+
+
+# Functions made tools
+
+
+async def test_functions_of_every_kind_are_tools(ledger: Ledger, session: Session) -> None:
+    """Sync, async, generator and async generator: each returns what it did before, and leaves a call."""
+
+    @session.tool
+    def add(a: int, b: int = 2) -> int:
+        return a + b
+
+    @session.tool
+    async def wait(seconds: float) -> str:
+        await asyncio.sleep(seconds)
+        return "done"
+
+    @session.tool
+    def count(upto: int) -> Iterator[int]:
+        yield from range(upto)
+
+    @session.tool(name="lines")
+    async def read() -> AsyncIterator[str]:
+        yield "one\n"
+        yield "two\n"
+
+    assert await add(1) == 3 and await add(b=5, a=1) == 6
+    assert await wait(0) == "done"
+    assert await count(3) == 2
+    assert await read() == "two\n"
+    shown = [one for one in (await ledger.snapshot("a")).entries if isinstance(one, ToolCall)]
+    assert [(one.tool_name, one.raw_input, one.output, one.output_text) for one in shown] == [
+        ("add", {"a": 1, "b": 2}, 3, ""),
+        ("add", {"a": 1, "b": 5}, 6, ""),
+        ("wait", {"seconds": 0}, "done", ""),
+        ("count", {"upto": 3}, 2, "0\n1\n2\n"),
+        ("lines", {}, "two\n", "one\ntwo\n"),
+    ]
+    assert add.__name__ == "add" and {one.status for one in shown} == {"completed"}
+
+
+async def test_a_tool_takes_arguments_of_every_kind(session: Session) -> None:
+    """Positional-only, variable and keyword arguments reach the function as they were given."""
+
+    @session.tool
+    def every(first: int, /, second: int, *rest: int, named: int = 0, **more: int) -> list[Any]:
+        return [first, second, rest, named, more]
+
+    assert await every(1, 2, 3, 4, named=5, other=6) == [1, 2, (3, 4), 5, {"other": 6}]
+    with pytest.raises(TypeError):
+        await every()
+
+
+async def test_a_sync_tool_does_not_hold_up_the_loop(session: Session) -> None:
+    """Two that sleep at once take no longer than one."""
+
+    @session.tool
+    def doze() -> None:
+        time.sleep(0.1)
+
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0.005)
+            ticks += 1
+
+    ticking = asyncio.create_task(tick())
+    await asyncio.gather(doze(), doze())
+    ticking.cancel()
+    assert ticks > 3
+
+
+async def test_a_tool_that_fails_fails_its_call(ledger: Ledger, session: Session) -> None:
+    """C5: whichever kind it is, and wherever in it."""
+
+    @session.tool
+    def now() -> None:
+        raise ValueError("now")
+
+    @session.tool
+    async def later() -> AsyncIterator[int]:
+        yield 1
+        raise ValueError("later")
+
+    @session.tool
+    def halfway() -> Iterator[int]:
+        yield 1
+        raise ValueError("halfway")
+
+    @session.tool(timeout=0.02)
+    async def never() -> None:
+        await asyncio.sleep(60)
+
+    for tool in (now, later, halfway):
+        with pytest.raises(ValueError):
+            await tool()
+    with pytest.raises(CallEndedError):
+        await never()
+    states = [row.state for row in (await ledger.calls()).items]
+    assert sorted(states) == ["expired", "failed", "failed", "failed"]
+
+
+async def test_any_arguments_and_results_are_shown_safely(ledger: Ledger, session: Session) -> None:
+    """S1.5: bytes, dates, exceptions, cycles: the function gets and gives the real thing, the ledger a JSON of it."""
+    cycle: list[Any] = [1]
+    cycle.append(cycle)
+    things = [b"\xff", b"text", datetime.date(2026, 1, 2), ValueError("x"), {1, 2}, cycle, float("nan"), object, ledger]
+
+    @session.tool
+    def give(thing: Any) -> Any:
+        return thing
+
+    for thing in things:
+        assert await give(thing) is thing
+    shown = [one.output for one in (await ledger.snapshot("a")).entries if isinstance(one, ToolCall)]
+    assert shown[:7] == [
+        {"base64": "/w=="},
+        "text",
+        "2026-01-02",
+        {"error": "x", "type": "ValueError"},
+        [1, 2],
+        [1, "[cycle]"],
+        "NaN",
+    ]
+    assert all(isinstance(one, str) for one in shown[7:])
+
+
+# Approvals
+
+
+async def asked(ledger: Ledger) -> ApprovalRecord:
+    """The request that is pending, once there is one."""
+    async with asyncio.timeout(10):
+        while not (found := await ledger.approvals()):
+            await asyncio.sleep(0.005)
+    return found[0]
+
+
+async def test_a_call_waits_for_its_approval(ledger: Ledger, session: Session) -> None:
+    """S2.7, S2.13: nothing runs before the answer; then the call runs, and the request shows who allowed it."""
+    ran: list[str] = []
+
+    @session.tool(approve="ask")
+    def remove(path: str) -> str:
+        ran.append(path)
+        return "removed"
+
+    running = asyncio.create_task(remove("x"))
+    request = await asked(ledger)
+    await asyncio.sleep(0.02)
+    assert not ran and (await entry(ledger)).status == "awaiting_approval"
+    assert request.call == (await entry(ledger)).call_id
+    answered = await approvals.approve(ledger, request.id, by="ann", reason="go ahead")
+    assert (answered.state, answered.by, answered.option) == ("granted", "ann", "approve")
+    assert await running == "removed" and ran == ["x"]
+    assert await ledger.approvals() == []
+
+
+async def test_a_denied_call_does_not_run(ledger: Ledger, session: Session) -> None:
+    """S2.7: the refusal raises Denied with the person's words, which the call bears too."""
+
+    @session.tool(approve="ask")
+    def remove(path: str) -> None:
+        raise AssertionError("ran")
+
+    running = asyncio.create_task(remove("x"))
+    await approvals.deny(ledger, (await asked(ledger)).id, by="ann", reason="that is my thesis")
+    with pytest.raises(CallDeniedError, match="that is my thesis"):
+        await running
+    assert ((await entry(ledger)).status, (await entry(ledger)).reason) == ("denied", "that is my thesis")
+
+
+async def test_edited_arguments_are_the_ones_that_run(ledger: Ledger, session: Session) -> None:
+    """S2.7: edit-and-approve changes what the function gets and what the entry shows."""
+
+    @session.tool(approve="ask")
+    def remove(path: str, force: bool = False) -> str:
+        return f"{path} {force}"
+
+    running = asyncio.create_task(remove("/", force=True))
+    await approvals.approve(ledger, (await asked(ledger)).id, by="ann", input={"path": "/tmp/x"})
+    assert await running == "/tmp/x False"
+    assert (await entry(ledger)).raw_input == {"path": "/tmp/x"}
+
+
+async def test_an_approval_nobody_answers_denies(db: str) -> None:
+    """C5, S2.7: after its time the call is denied, and the program goes on with Denied."""
+    async with await opened(db, approval_expiry=0.1, reaper_interval=0.02) as ledger:
+        async with asyncio.timeout(10):
+            with pytest.raises(CallDeniedError, match="nobody answered in time"):
+                async with ledger.session("a").call("t", approve="ask"):
+                    raise AssertionError("entered")
+        assert (await entry(ledger)).status == "denied"
+
+
+async def test_the_second_answer_learns_of_the_first(ledger: Ledger, session: Session) -> None:
+    """S2.7: of many answers at once one counts, and the others are told whose."""
+    running = asyncio.create_task(_entered(session))
+    request = await asked(ledger)
+    results = await asyncio.gather(
+        *(approvals.approve(ledger, request.id, by=f"p{n}") for n in range(5)),
+        *(approvals.deny(ledger, request.id, by=f"q{n}") for n in range(5)),
+        return_exceptions=True,
+    )
+    won = [result for result in results if isinstance(result, ApprovalRecord)]
+    lost = [result for result in results if isinstance(result, ConflictError)]
+    assert len(won) == 1 and len(lost) == 9
+    assert all(isinstance(one.winner, ApprovalRecord) and one.winner.by == won[0].by for one in lost)
+    await asyncio.gather(running, return_exceptions=True)
+    with pytest.raises(ConflictError):
+        await approvals.approve(ledger, request.id, by=won[0].by)
+
+
+async def _entered(session: Session) -> None:
+    async with session.call("t", approve="ask"):
+        pass
+
+
+async def test_an_answer_from_another_process_arrives(ledger: Ledger, session: Session, db: str) -> None:
+    """S2.7: the person may sit anywhere that reaches the ledger."""
+    running = asyncio.create_task(_entered(session))
+    process = program("finish", db, "approve", (await asked(ledger)).id)
+    assert await asyncio.to_thread(process.communicate) == ("", "")
+    async with asyncio.timeout(10):
+        await running
+    assert (await entry(ledger)).status == "completed"
+
+
+async def test_requests_and_answers_survive_a_restart(db: str) -> None:
+    """S2.7: an agent's own request is still there after a restart, takes one answer, and keeps it through the next."""
+    alias = (Alias("acp", "c"),)
+    options = [{"optionId": "yes", "name": "Do it", "kind": "allow_once"}, {"optionId": "no", "kind": "reject_once"}]
+    async with await callslip.open(db) as ledger:
+        await ledger.append(
+            "a", [ev.ApprovalRequested(tool_name="rm", aliases=alias, input={"path": "/"}, options=options)]
+        )
+    async with await callslip.open(db) as ledger:
+        (request,) = await ledger.approvals()
+        assert request.options == options and (await ledger.find_call("c")).state == "awaiting_approval"
+        await approvals.deny(ledger, request.id, by="ann", reason="no")
+    async with await callslip.open(db) as ledger:
+        found = await approvals.find(ledger, request.id)
+        assert (found.state, found.by, found.option) == ("refused", "ann", "no")
+        with pytest.raises(ConflictError) as conflict:
+            await approvals.approve(ledger, request.id, by="bob")
+        assert conflict.value.winner == found and (await ledger.find_call("c")).state == "denied"
+
+
+async def test_an_answer_is_bound_to_the_arguments_asked_about(ledger: Ledger, session: Session) -> None:
+    """For a call that we execute, arguments that changed after the question make the answer a conflict."""
+    running = asyncio.create_task(_entered(session))
+    request = await asked(ledger)
+    await session.append(ev.CallInput(call=request.call, input={"path": "/"}))
+    with pytest.raises(ConflictError, match="changed"):
+        await approvals.approve(ledger, request.id, by="ann")
+    assert (await asked(ledger)).id == request.id
+    await approvals.deny(ledger, request.id, by="ann")
+    with pytest.raises(CallDeniedError):
+        await running
+
+
+async def test_approvals_are_found_and_options_checked(ledger: Ledger, session: Session) -> None:
+    """By prefix if it fits one, within a session if named; an option must be on offer and say what is meant."""
+    running = [asyncio.create_task(_entered(session)) for _ in range(2)]
+    async with asyncio.timeout(10):
+        while len(found := await ledger.approvals()) < 2:
+            await asyncio.sleep(0.005)
+    first, second = found
+    assert (await approvals.find(ledger, first.id[:-1])).id == first.id
+    with pytest.raises(AmbiguousIdError):
+        await approvals.find(ledger, "appr_")
+    for wrong in ("", "appr_x", "nothing"):
+        with pytest.raises(NotFoundError):
+            await approvals.find(ledger, wrong)
+    with pytest.raises(NotFoundError):
+        await approvals.approve(ledger, first.id, by="ann", session="another")
+    with pytest.raises(NotFoundError, match="perhaps"):
+        await approvals.approve(ledger, first.id, by="ann", option="perhaps")
+    with pytest.raises(InvalidInputError, match="contrary"):
+        await approvals.approve(ledger, first.id, by="ann", option="deny")
+    with pytest.raises(InvalidInputError, match="contrary"):
+        await approvals.deny(ledger, first.id, by="ann", option="approve")
+    await approvals.withdraw(ledger, first.id, by="ann", reason="asked by mistake")
+    assert (await ledger.find_call(first.call)).state == "cancelled"
+    await approvals.approve(ledger, second.id, by="ann", option="approve")
+    results = await asyncio.gather(*running, return_exceptions=True)
+    assert sorted(type(result).__name__ for result in results) == ["Denied", "NoneType"]
+
+
+async def test_giving_up_while_waiting_cancels_the_call(ledger: Ledger, session: Session) -> None:
+    """C5: a program that stops waiting for an answer leaves no request that could still be granted."""
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05), session.call("t", approve="ask"):
+            raise AssertionError("entered")
+    assert (await entry(ledger)).status == "cancelled" and await ledger.approvals() == []
+
+
+async def test_closing_the_ledger_while_waiting_runs_nothing(db: str) -> None:
+    """C5: no approval is ever assumed, not even when the ledger goes away."""
+    ledger = await callslip.open(db)
+    running = asyncio.create_task(_entered(ledger.session("a")))
+    request = await asked(ledger)
+    await ledger.close()
+    async with asyncio.timeout(5):
+        with pytest.raises(callslip.CallslipError):
+            await running
+    async with await callslip.open(db) as ledger:
+        assert (await ledger.find_call(request.call)).state in ("lost", "cancelled")
+
+
+@pytest.mark.parametrize("approve", ["aks", "yes", "deny", True, None])
+async def test_a_misspelt_approval_is_refused(ledger: Ledger, session: Session, approve: Any) -> None:
+    """A tool that was meant to ask does not run unasked because of a typing error."""
+    with pytest.raises(InvalidInputError, match="approve"):
+        async with session.call("t", approve=approve):
+            raise AssertionError("entered")
+    assert await ledger.store.session("a") is None
+
+
+# Waiting
+
+
+async def test_waiting_for_a_call_ends_with_it(ledger: Ledger, session: Session) -> None:
+    """Every kind of ending wakes whoever waits, and one that has ended is not waited for."""
+    for ending in (ev.CallCompleted, ev.CallFailed, ev.CallDenied, ev.CallCancelled, ev.CallExpired, ev.CallLost):
+        (made,) = await ledger.append("a", [ev.CallStarted(tool_name="t")])
+        assert isinstance(made, ev.CallStarted)
+        waiting = [asyncio.create_task(ledger.wait(made.call)) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        assert not any(task.done() for task in waiting)
+        (end,) = await ledger.append("a", [ending(call=made.call, reason="why")])
+        async with asyncio.timeout(5):
+            rows = await asyncio.gather(*waiting)
+        assert {(row.state, row.end) for row in rows} == {(ev.type_of(end).partition(".")[2], end.seq)}
+        assert await ledger.wait(made.call, timeout=0) == rows[0]
+        assert await ledger.ending(rows[0]) == end
+
+
+async def test_a_refused_approval_wakes_too(ledger: Ledger) -> None:
+    """An answer that ends a call is an ending like the others."""
+    (made,) = await ledger.append("a", [ev.ApprovalRequested(tool_name="t")])
+    assert isinstance(made, ev.ApprovalRequested)
+    waiting = asyncio.create_task(ledger.wait(made.call))
+    await asyncio.sleep(0.01)
+    await ledger.append("a", [ev.ApprovalRefused(approval=made.approval, reason="no")])
+    async with asyncio.timeout(5):
+        assert (await waiting).state == "denied"
+
+
+async def test_waiting_ends_with_a_call_of_another_process(ledger: Ledger, db: str) -> None:
+    """Also when nobody here hears of it but by looking."""
+    (made,) = await ledger.append("a", [ev.CallStarted(tool_name="t")])
+    assert isinstance(made, ev.CallStarted)
+    waiting = asyncio.create_task(ledger.wait(made.call))
+    process = program("finish", db, "call", made.call)
+    async with asyncio.timeout(10):
+        row = await waiting
+    assert await asyncio.to_thread(process.communicate) == ("", "")
+    ending = await ledger.ending(row)
+    assert isinstance(ending, ev.CallCompleted) and ending.output == "from afar"
+
+
+async def test_waiting_may_be_limited(ledger: Ledger) -> None:
+    """TimeoutError, and the call is as it was; nothing is left behind."""
+    (made,) = await ledger.append("a", [ev.CallStarted(tool_name="t")])
+    assert isinstance(made, ev.CallStarted)
+    with pytest.raises(TimeoutError):
+        await ledger.wait(made.call, timeout=0.02)
+    assert (await ledger.find_call(made.call)).state == "running" and not ledger.feed._channels
+    with pytest.raises(NotFoundError):
+        await ledger.wait("exec_nothing", timeout=0.02)
+
+
+# Without a loop, and at rest
+
+
+def test_a_script_needs_no_event_loop(db: str) -> None:
+    """The ledger works from a plain program: outcomes, exceptions, Ctrl-C, timeouts and approvals included."""
+    run = subprocess.run(
+        [sys.executable, "-W", "error", str(PROGRAMS / "script.py"), db], capture_output=True, text=True
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout.splitlines() == [
+        "completed completed",
+        "raised it broke failed",
+        "interrupted cancelled",
+        "meanwhile expired",
+        "timed out expired",
+        "denied nobody answered in time",
+        "tool 2",
+        "entries 7",
+        "threads []",
+    ]
+
+
+def test_a_blocking_door_that_cannot_open_says_why(tmp_path: Path) -> None:
+    """And leaves no thread and no loop behind."""
+    (tmp_path / "diary").write_text("Dear diary" * 50)
+    with pytest.raises(callslip.CallslipError, match="diary"), callslip.blocking(f"sqlite:///{tmp_path / 'diary'}"):
+        raise AssertionError("entered")
+
+
+def test_every_public_name_stays_what_it_is() -> None:
+    """A name that was used once, or whose module somebody imported, is still the same thing."""
+    before = {name: getattr(callslip, name) for name in callslip.__all__}
+    for module in pkgutil.iter_modules(callslip.__path__):
+        if module.name != "__main__":
+            importlib.import_module(f"callslip.{module.name}")
+    assert {name: getattr(callslip, name) for name in callslip.__all__} == before
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = callslip.nothing  # type: ignore[attr-defined]
+
+
+def test_two_threads_may_share_a_blocking_door(db: str) -> None:
+    """Each call is one call, whichever thread made it."""
+    with callslip.blocking(db) as door:
+        session = door.ledger.session("a")
+
+        def work(number: int) -> None:
+            for _ in range(10):
+                with door.enter(session.call(f"t{number}")) as call:
+                    call.complete(number)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        rows = door.run(door.ledger.calls(limit=100)).items
+        assert len(rows) == 40 and {row.state for row in rows} == {"completed"}
+
+
+async def test_a_ledger_at_rest_costs_next_to_nothing(ledger: Ledger, session: Session) -> None:
+    """One reader, one open call and one who waits for it, for two seconds: the processor time is printed."""
+    async with session.call("t") as call:
+        following = asyncio.create_task(_follow(ledger))
+        waiting = asyncio.create_task(ledger.wait(call.id))
+        await asyncio.sleep(0.1)
+        begun, spent = time.monotonic(), time.process_time()
+        await asyncio.sleep(2)
+        spent, passed = time.process_time() - spent, time.monotonic() - begun
+    await waiting
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    print(f"\nat rest, looking 40 times a second and reaping 50 times: {spent / passed * 100:.2f} % of one processor")
+    assert spent < passed / 2
+
+
+async def _follow(ledger: Ledger) -> None:
+    async for _ in ledger.follow("a"):
+        pass

@@ -1,0 +1,1155 @@
+"""The command line as its users meet it: what it prints where, what it exits with, and what it never does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+
+from callslip.api.ledger import Ledger, open_ledger
+from callslip.cli import COMMANDS, exit_status, main
+from callslip.cli.commands.import_ import name_of
+from callslip.cli.terminal import timeline
+from callslip.cli.terminal.escape import escape_block, escape_controls, escape_json
+from callslip.cli.terminal.formatting import format_age, format_duration, seconds, size, span
+from callslip.errors import InvalidInputError
+from callslip.model import events as ev
+from callslip.model.events import Alias
+from callslip.rules.lifecycle import OPEN_STATES, TERMINAL_STATES
+from callslip.settings import Settings
+from callslip.store import sqlite_open
+from tests.support import scenarios
+
+HIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+HOSTILE = "\x1b[2J\x1b]0;owned\x07\x9b31mred\x7f\u202egpj.exe\u2066\r\u200b\ufeff\x00end"
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "callslip", *arguments]
+
+
+def run(*arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    """The command as a user runs it, without a terminal."""
+    given: dict[str, Any] = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL, "timeout": 60}
+    return subprocess.run(command(*arguments), **(given | more))
+
+
+def cli(*arguments: str) -> Result:
+    """The same in this process: quicker."""
+    return CliRunner().invoke(main, arguments)
+
+
+def with_ledger(db: str, work: Callable[[Ledger], Awaitable[Any]], **settings: Any) -> Any:
+    async def go() -> Any:
+        async with await open_ledger(db, Settings(synchronous="NORMAL", **settings)) as ledger:
+            return await work(ledger)
+
+    return asyncio.run(go())
+
+
+def path_of(db: str) -> Path:
+    return Path(db.removeprefix("sqlite:///"))
+
+
+def scenario(db: str, name: str) -> None:
+    """A session of that name, made of a scenario of that name."""
+
+    async def fill(ledger: Ledger) -> None:
+        for draft in scenarios.drafts(name):
+            await ledger.append(name, [draft], source="test")
+
+    with_ledger(db, fill)
+
+
+@pytest.fixture
+def filled(db: str) -> str:
+    """Two sessions: `work` with a completed, a failed and a late call, `other` with the same foreign id as `work`."""
+
+    async def fill(ledger: Ledger) -> None:
+        work = ledger.session("work")
+        await work.turn("list it, please")
+        await work.say("I am looking.")
+        async with work.call("ls", {"path": "."}, title="List the folder") as call:
+            call.complete("a.txt\nb.txt")
+        try:
+            async with work.call("cat", {"path": "x"}):
+                raise FileNotFoundError("no x")
+        except FileNotFoundError:
+            pass
+        named = (Alias("t", "call_1"),)
+        await ledger.append("work", [ev.CallProposed(tool_name="mcp__fs__Read", aliases=named)])
+        await ledger.append("work", [ev.CallCompleted(output="first", aliases=named)])
+        await ledger.append("work", [ev.CallFailed(error="too late", aliases=named)])
+        await work.end_turn()
+        await ledger.append("other", [ev.CallCompleted(tool_name="Read", output="other", aliases=named)])
+
+    with_ledger(db, fill)
+    return db
+
+
+def calls(db: str, session: str = "work") -> list[Any]:
+    """The calls of a session, oldest first."""
+
+    async def read(ledger: Ledger) -> list[Any]:
+        return sorted((await ledger.calls(session=session)).items, key=lambda row: row.entry)
+
+    return with_ledger(db, read)
+
+
+# The program
+
+
+def test_help_loads_nothing_heavy() -> None:
+    """What `--help` needs is click: no database, no event loop, no terminal library, no codec."""
+    code = "import sys; from callslip.cli import main; main(['--help'], standalone_mode=False); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.split(".")[0] for name in done.stdout.splitlines()[-1].split()}
+    assert not {"rich", "apsw", "asyncio", "msgspec", "starlette", "uvicorn"} & loaded
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_says_what_each_says_of_itself(name: str) -> None:
+    """The sentence in the table, which is there so that nothing is loaded, is the first one of the command's help."""
+    loaded = main.get_command(click.Context(main), name)
+    assert loaded is not None and loaded.help is not None
+    assert loaded.help.split("\n")[0] == COMMANDS[name][1]
+    assert cli(name, "--help").exit_code == 0
+
+
+def test_without_arguments_there_is_help_on_stderr() -> None:
+    """Whoever forgets the command is shown the commands, and a script notices."""
+    done = run()
+    assert done.returncode == exit_status.USAGE and not done.stdout
+    assert "Commands:" in done.stderr and "doctor" in done.stderr
+
+
+def test_the_version_is_said() -> None:
+    """`callslip --version`"""
+    assert re.fullmatch(r"callslip \d+\.\d+\.\d+\n", run("--version").stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["shwo"], "no command 'shwo'; did you mean 'show'?"),
+        (["ls", "--nonsense"], "--nonsense"),
+        (["show"], "missing argument 'ID'"),
+        (["show", ""], "an id is not empty"),
+        (["show", " "], "an id is not empty"),
+        (["ls", "--limit", "0"], "limit"),
+        (["ls", "--state", "odd"], "odd"),
+        (["--db", "mysql://x", "ls"], "mysql:// is not supported"),
+        (["--db", "sqlite://x", "ls"], "three slashes"),
+        (["export", "s", "--turn", "t1"], "--turn goes with --stream"),
+        (["export", "s", "--stream", "--format", "events"], "--stream goes with"),
+        (["admin", "prune", "--keep", "soon"], "not a length of time"),
+        (["approve", "x", "--input", "{"], "not JSON"),
+    ],
+)
+def test_a_command_line_without_sense_is_one_line_and_status_2(arguments: list[str], said: str) -> None:
+    """Usage errors name what is wrong and print nothing on stdout."""
+    done = cli(*arguments)
+    assert done.exit_code == exit_status.USAGE and not done.stdout
+    assert done.stderr.startswith("callslip: ") and said in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_an_id_that_is_no_text_is_refused(filled: str) -> None:
+    """Bytes that are not UTF-8 reach Python as halves of surrogates, and the database never."""
+    done = subprocess.run([*map(os.fsencode, command("show", "--db", filled)), b"\xff\xfe"], capture_output=True)
+    assert done.returncode == exit_status.USAGE and b"not UTF-8" in done.stderr
+
+
+READING = ["ls", "show x", "export x", "wait x", "approve x", "deny x", "verify", "admin delete x --yes"]
+
+
+@pytest.mark.parametrize("line", [*READING, "ls x", "doctor", "admin prune --keep 1d"])
+def test_without_a_ledger_a_reading_command_makes_none(tmp_path: Path, line: str) -> None:
+    """The message says where it looked; the folder stays empty."""
+    done = cli(*line.split(), "--db", str(tmp_path / "no.db"))
+    assert done.exit_code == exit_status.NOT_FOUND
+    assert f"no ledger at {tmp_path / 'no.db'}" in done.stderr + done.stdout
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("line", [*READING, "demo --fast", "doctor"])
+def test_a_file_of_something_else_is_left_alone(tmp_path: Path, line: str) -> None:
+    """A text file named as ledger is refused, unchanged, and nothing appears beside it."""
+    file = tmp_path / "notes.txt"
+    file.write_text("not a ledger at all, and longer than a header\n" * 9)
+    done = cli(*line.split(), "--db", str(file))
+    assert done.exit_code == exit_status.FAILED and "is not a SQLite database" in done.stderr + done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    assert cli(*line.split(), "--db", str(tmp_path)).exit_code in (exit_status.FAILED, exit_status.NOT_FOUND)
+    assert not Path(f"{tmp_path}-queue").exists()
+
+
+def test_an_empty_file_is_no_ledger(tmp_path: Path) -> None:
+    """Reading does not make a database of a file that somebody touched."""
+    (tmp_path / "e.db").touch()
+    assert cli("ls", "--db", str(tmp_path / "e.db")).exit_code == exit_status.NOT_FOUND
+    assert (tmp_path / "e.db").stat().st_size == 0
+
+
+def test_which_ledger_is_meant(filled: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """--db after the command, --db before it, CALLSLIP_DB, then the XDG data folder; what is nearer wins."""
+    assert f"no ledger at {home}/.local/share/callslip/ledger.db" in cli("ls").stderr
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    assert f"no ledger at {tmp_path}/data/callslip/ledger.db" in cli("ls").stderr
+    monkeypatch.setenv("XDG_DATA_HOME", "relative/does/not/count")
+    assert f"no ledger at {home}/.local/share/callslip/ledger.db" in cli("ls").stderr
+    monkeypatch.setenv("CALLSLIP_DB", str(tmp_path / "env.db"))
+    assert "env.db" in cli("ls").stderr
+    assert "before.db" in cli("--db", str(tmp_path / "before.db"), "ls").stderr
+    assert "after.db" in cli("--db", filled, "ls", "--db", str(tmp_path / "after.db")).stderr
+    assert cli("--db", filled, "ls").exit_code == 0
+    assert cli("ls", "--db", str(path_of(filled))).stdout == cli("ls", "--db", filled).stdout
+
+
+def test_a_ledger_in_memory_has_nothing_to_read() -> None:
+    """It would be empty each time, so this says so."""
+    done = cli("ls", "--db", "sqlite:///:memory:")
+    assert done.exit_code == exit_status.NOT_FOUND and "in memory" in done.stderr
+
+
+def test_postgres_is_refused_in_words() -> None:
+    """A URL of a later release is no file name."""
+    assert "PostgreSQL is not supported" in cli("ls", "--db", "postgresql://localhost/x").stderr
+
+
+def test_a_traceback_is_shown_only_on_request(tmp_path: Path) -> None:
+    """CALLSLIP_DEBUG=1 shows where an error came from; without it there is one line."""
+    arguments = ("ls", "--db", str(tmp_path / "no.db"))
+    assert "Traceback" not in run(*arguments).stderr
+    assert "Traceback" in run(*arguments, env={**os.environ, "CALLSLIP_DEBUG": "1"}).stderr
+
+
+def test_a_bug_is_one_line_too(monkeypatch: pytest.MonkeyPatch, filled: str) -> None:
+    """What nobody foresaw has its type, its text and the way to learn more."""
+    monkeypatch.setattr(Ledger, "sessions", lambda *_, **__: 1 / 0)
+    done = cli("ls", "--db", filled)
+    assert done.exit_code == exit_status.FAILED
+    assert done.stderr == "callslip: unexpected ZeroDivisionError: division by zero (CALLSLIP_DEBUG=1 shows where)\n"
+
+
+@pytest.mark.parametrize("line", ["ls work", "ls work --json", "show work", "show work --json", "doctor"])
+def test_a_reader_that_goes_away_is_no_error(filled: str, line: str) -> None:
+    """`callslip ls | head` ends quietly, as if by SIGPIPE."""
+    for unbuffered in ("", "1"):
+        environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+        with subprocess.Popen(
+            command(*line.split(), "--db", filled), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+        ) as process:
+            assert process.stdout and process.stderr
+            process.stdout.close()
+            assert process.stderr.read() == b""
+        assert process.returncode == exit_status.PIPE_CLOSED
+
+
+def test_a_full_disk_is_said(filled: str) -> None:
+    """Output that cannot be written is an error, not a success."""
+    with open("/dev/full", "wb") as full:
+        done = run("export", "work", "--db", filled, capture_output=False, stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == exit_status.FAILED and "No space left" in done.stderr
+
+
+def test_a_locale_without_the_characters_shows_numbers(filled: str) -> None:
+    """No UnicodeEncodeError where the terminal has only ASCII."""
+    done = run("show", "work", "--db", filled, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0 and "\\u2713" in done.stdout
+
+
+def in_terminal(*arguments: str, keys: str = "", **environment: str) -> str:
+    """What the command writes to a terminal of 80 columns, with these keys typed ahead."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ.update({"TERM": "xterm-256color", "COLUMNS": "80", **environment})
+        os.execv(sys.executable, command(*arguments))
+    os.write(terminal, keys.encode())
+    shown = b""
+    try:
+        while piece := os.read(terminal, 65536):
+            shown += piece
+    except OSError:
+        pass
+    os.close(terminal)
+    os.waitpid(pid, 0)
+    return shown.decode()
+
+
+def test_a_terminal_gets_colour_unless_told_otherwise(filled: str) -> None:
+    """NO_COLOR takes the colours away; a pipe never has any."""
+    colour = re.compile(r"\x1b\[[0-9;]*3[0-7]m")
+    assert colour.search(in_terminal("ls", "work", "--db", filled))
+    assert not colour.search(in_terminal("ls", "work", "--db", filled, NO_COLOR="1"))
+    assert "\x1b" not in run("show", "work", "--db", filled).stdout
+
+
+# Hostile text
+
+
+@given(st.text())
+def test_inert_text_has_nothing_hidden_in_it(text: str) -> None:
+    """Whatever went in, only visible characters come out; line breaks survive in blocks alone."""
+    assert (
+        not HIDDEN.search(escape_controls(text))
+        and "\n" not in escape_controls(text)
+        and "\t" not in escape_controls(text)
+    )
+    assert not HIDDEN.search(escape_block(text))
+
+
+@given(st.text(st.characters(codec="ascii", categories=("L", "N", "P", "S", "Zs"))))
+def test_visible_text_stays_as_it_is(text: str) -> None:
+    """Nothing is escaped that need not be."""
+    assert escape_controls(text) == escape_block(text) == text
+
+
+def test_writing_that_needs_joiners_keeps_them() -> None:
+    """Emoji and Persian are joined by invisible characters; beside ASCII the same characters only hide something."""
+    assert escape_controls("👩\u200d💻 می\u200cخواهم") == "👩\u200d💻 می\u200cخواهم"
+    assert escape_controls("r\u200dm -rf") == "r\\u200dm -rf"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[31mred\x1b[0m", "\\x1b[31mred\\x1b[0m"),
+        ("\x1b]8;;http://x\x07link", "\\x1b]8;;http://x\\x07link"),
+        ("\u202etxt.exe", "\\u202etxt.exe"),
+        ("a\rb", "a\\rb"),
+        ("\x9b2J", "\\x9b2J"),
+        ("\U000e0041tag", "\\U000e0041tag"),
+        ("half \ud800", "half \\ud800"),
+    ],
+)
+def test_escapes_can_be_read(text: str, shown: str) -> None:
+    """What was hidden is named."""
+    assert escape_controls(text) == escape_block(text) == shown
+
+
+@given(st.recursive(st.none() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+def test_inert_json_means_the_same(value: Any) -> None:
+    """Escapes inside of strings change the text of JSON, not its value."""
+    data = msgspec.json.encode(json.loads(json.dumps(value).encode("utf-8", "replace")))
+    safe = escape_json(data)
+    assert msgspec.json.decode(safe) == msgspec.json.decode(data)
+    assert not HIDDEN.search(safe.decode())
+
+
+@pytest.fixture
+def hostile(db: str) -> str:
+    """A session in which everything that can be text is hostile."""
+
+    async def fill(ledger: Ledger) -> None:
+        text = HOSTILE
+        await ledger.append("bad", [ev.SessionInfo(title=text), ev.TurnStarted(), ev.MessageUser(text=text)])
+        await ledger.append("bad", [ev.SessionCapabilities(current_mode=text, current_model=text)])
+        await ledger.append("bad", [ev.MessageDelta(text=text), ev.ThoughtDelta(text=text), ev.SessionMode(mode=text)])
+        await ledger.append("bad", [ev.PlanUpdated(entries=[{"content": text, "status": text}, text, 3])])
+        told: dict[str, Any] = {"tool_name": text, "title": text, "kind": text, "input": {text: text}}
+        blocks = [{"type": "content", "content": {"type": "text", "text": text}}]
+        (proposed,) = await ledger.append("bad", [ev.CallProposed(**told, content=blocks)])
+        assert isinstance(proposed, ev.CallProposed)
+        await ledger.append("bad", [ev.ApprovalRequested(call=proposed.call, description=text, options=[text])])
+        wrong = {"error": text, "type": text}
+        await ledger.append("bad", [ev.CallFailed(tool_name=text, error=wrong, reason=text), ev.CallProposed(**told)])
+        named = (Alias("t", "x\u202ey"),)
+        await ledger.append("bad", [ev.CallCompleted(aliases=named, output=text)])
+        await ledger.append("bad", [ev.CallFailed(aliases=named, error=text)])
+
+    with_ledger(db, fill)
+    return db
+
+
+def test_hostile_text_reaches_no_terminal(hostile: str) -> None:
+    """Lists, pages and doctor show every hostile text, and none of it as anything but visible characters. (C11)"""
+    rows = calls(hostile, "bad")
+    pages = [["show", row.id] for row in rows] + [["show", "bad"], ["ls"], ["ls", "bad"], ["ls", "--state", "open"]]
+    for page in [*pages, ["show", "appr"], ["doctor"]]:
+        done = cli(*page, "--db", hostile)
+        assert done.exit_code == 0, done.stderr
+        assert not HIDDEN.search(done.stdout) and not HIDDEN.search(done.stderr), page
+        if page[0] == "show":
+            assert "\\x1b[2J" in done.stdout and "\\u202e" in done.stdout, page
+
+
+def test_json_on_a_terminal_is_inert_and_means_the_same(hostile: str) -> None:
+    """A bidi override or a C1 control in JSON is escaped when a person looks at it."""
+    shown = in_terminal("show", "bad", "--json", "--db", hostile)
+    assert not re.search("[\x80-\x9f\u202e\u2066\x7f]", shown)
+    piped = run("show", "bad", "--json", "--db", hostile).stdout
+    assert "\u202e" in piped and json.loads(shown) == json.loads(piped)
+
+
+def test_hostile_ids_in_errors_are_inert(filled: str) -> None:
+    """An error repeats what was typed, as visible characters."""
+    done = cli("show", "x\x1b[31m", "--db", filled)
+    assert done.exit_code == exit_status.NOT_FOUND and not HIDDEN.search(done.stderr)
+
+
+@pytest.mark.parametrize("name", scenarios.NAMES)
+def test_every_scenario_can_be_listed_shown_and_exported(db: str, name: str) -> None:
+    """No session, however odd, is too much for a reader. (C11)"""
+    scenario(db, name)
+    for line in (["ls"], ["ls", name], ["show", name], ["show", name, "--json"], ["show", name, "--full"]):
+        done = cli(*line, "--db", db)
+        assert done.exit_code == 0, done.stderr
+        assert not HIDDEN.search(done.stdout) or "--json" in line
+    for format_ in ("events", "entries", "ui-v6"):
+        assert json.loads(cli("export", name, "--format", format_, "--db", db).stdout)["session"] == name
+    for row in calls(db, name)[:5]:
+        assert row.id in cli("show", row.id, "--db", db).stdout
+
+
+# ls
+
+
+def test_ls_lists_sessions_the_last_written_first(filled: str) -> None:
+    """A table for people, JSON lines for programs."""
+    lines = cli("ls", "--db", filled).stdout.splitlines()
+    assert lines[0].split() == ["SESSION", "CALLS", "OPEN", "EVENTS", "LAST", "TITLE"]
+    assert [line.split()[0] for line in lines[1:]] == ["other", "work"]
+    rows = [json.loads(line) for line in cli("ls", "--json", "--db", filled).stdout.splitlines()]
+    assert [(row["session"], row["calls"], row["openCalls"]) for row in rows] == [("other", 1, 0), ("work", 3, 0)]
+
+
+def test_ls_of_a_session_lists_its_calls_by_sequence(filled: str) -> None:
+    """The newest call stands first, whatever the clocks said. (C8)"""
+    rows = [json.loads(line) for line in cli("ls", "work", "--json", "--db", filled).stdout.splitlines()]
+    assert [row["call"] for row in rows] == [row.id for row in reversed(calls(filled))]
+    assert [row["state"] for row in rows] == ["completed", "failed", "completed"]
+    assert rows[0]["toolName"] == "Read" and rows[0]["toolCallId"] == "call_1"
+    table = cli("ls", "work", "--db", filled).stdout.splitlines()
+    assert [line.split()[0] for line in table[1:]] == [row["call"] for row in rows]
+
+
+def test_ls_by_state_looks_everywhere(filled: str) -> None:
+    """Without a session, --state lists the calls of all of them; `open` stands for every state that is no end."""
+
+    def found(*arguments: str) -> set[str]:
+        done = cli("ls", *arguments, "--json", "--db", filled)
+        return {json.loads(line)["session"] for line in done.stdout.splitlines()}
+
+    assert found("--state", "completed") == {"work", "other"}
+    assert found("--state", "failed", "--state", "lost") == {"work"}
+    assert found("--state", "open") == set()
+    assert "no such calls" in cli("ls", "--state", "open", "--db", filled).stderr
+
+
+def test_ls_says_when_it_stops_early(filled: str) -> None:
+    """--limit cuts the list, and stderr says so."""
+    done = cli("ls", "work", "--limit", "2", "--json", "--db", filled)
+    assert len(done.stdout.splitlines()) == 2 and "--limit" in done.stderr
+
+
+def test_a_table_on_a_terminal_fits_into_it(filled: str) -> None:
+    """Ids and states stay whole; the title gives way."""
+    with_ledger(filled, lambda ledger: ledger.append("work", [ev.CallProposed(title="long " * 60, tool_name="t")]))
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", in_terminal("ls", "work", "--db", filled)).replace("\r", "").splitlines()
+    assert all(len(line) <= 80 for line in shown)
+    assert all(re.match(r"exec_[0-9a-f]{12}  (queued|completed|failed)", line) for line in shown[1:5])
+    assert "…" in shown[1]
+    assert "long " * 59 in run("ls", "work", "--db", filled).stdout
+
+
+# show
+
+
+def test_show_prints_a_session_as_a_timeline(filled: str) -> None:
+    """What was said and what was called, in order."""
+    shown = cli("show", "work", "--db", filled).stdout
+    said = ["list it, please", "I am looking.", "List the folder", "a.txt", "FileNotFoundError: no x", "Read"]
+    assert [shown.index(text) for text in said] == sorted(shown.index(text) for text in said)
+
+
+def test_show_finds_a_call_by_all_its_names(filled: str) -> None:
+    """By id, by the beginning of it, by the agent's id within a session, by @last within a session. (C1)"""
+    rows = calls(filled)
+    for arguments in (
+        [rows[2].id],
+        [rows[2].id[:-1]],
+        ["call_1", "--session", "work"],
+        ["@last", "--session", "work"],
+        ["call_1", "--session", "wor"],
+    ):
+        done = cli("show", *arguments, "--json", "--db", filled)
+        assert json.loads(done.stdout)["call"] == rows[2].id, done.stderr
+
+
+def test_show_at_last_is_the_last_session(filled: str) -> None:
+    """Whatever was written last."""
+    assert json.loads(cli("show", "@last", "--json", "--db", filled).stdout)["session"] == "other"
+
+
+def test_an_ambiguous_id_lists_what_it_fits(filled: str) -> None:
+    """A foreign id of two sessions, a beginning of several ids, a beginning shared by a session and a call. (C2)"""
+    done = cli("show", "call_1", "--db", filled)
+    both = [calls(filled)[2].id, calls(filled, "other")[0].id]
+    assert done.exit_code == exit_status.USAGE and all(id in done.stderr for id in both)
+    assert all(row.id in cli("show", "exec_", "--db", filled).stderr for row in calls(filled))
+    with_ledger(filled, lambda ledger: ledger.append("exec_things", [ev.MessageUser(text="hi")]))
+    first = calls(filled)[0].id
+    assert cli("show", first, "--db", filled).exit_code == 0
+    assert "exec_things" in cli("show", "exec_", "--db", filled).stderr
+    assert cli("show", "exec_things", "--db", filled).exit_code == 0
+
+
+def test_what_is_not_there_is_status_3(filled: str) -> None:
+    """Sessions, calls, approvals; a call of another session."""
+    for line in ("show nothing", "ls nothing", "export nothing", "wait nothing", "approve nothing", "verify nothing"):
+        done = cli(*line.split(), "--db", filled)
+        assert done.exit_code == exit_status.NOT_FOUND, (line, done.stderr)
+        assert done.stderr.startswith("callslip: no ") and not done.stdout
+    other = calls(filled, "other")[0].id
+    assert cli("show", other, "--session", "work", "--db", filled).exit_code == exit_status.NOT_FOUND
+
+
+def test_show_tells_all_of_a_call(filled: str) -> None:
+    """State, tool, times, input, outcome, every event, and that a late one changed nothing. (C4)"""
+    first, second, third = calls(filled)
+    shown = cli("show", first.id, "--db", filled).stdout
+    assert all(
+        text in shown for text in (first.id, "completed", "List the folder", '"path": "."', "a.txt", "call.started")
+    )
+    failed = cli("show", second.id, "--db", filled).stdout
+    assert "FileNotFoundError: no x" in failed
+    late = cli("show", third.id, "--db", filled).stdout
+    assert "mcp__fs__Read" in late and "first" in late
+    assert re.search(r"call\.failed +late +came after the end; kept, changed nothing +too late", late)
+    told = json.loads(cli("show", third.id, "--json", "--db", filled).stdout)
+    assert [event["type"] for event in told["events"]] == ["call.proposed", "call.completed", "call.failed"]
+    assert told["events"][-1]["verdict"] == "late" and told["toolCall"]["output"] == "first"
+
+
+def test_show_names_the_approval_of_a_call(db: str) -> None:
+    """By the approval's id or the call's, the question and its answer are there."""
+    scenario(db, "approval_granted")
+    (row,) = calls(db, "approval_granted")
+    shown = cli("show", row.id, "--db", db).stdout
+    approval = re.search(r"appr_[0-9a-f]{12}", shown)
+    assert approval and "granted" in shown
+    assert row.id in cli("show", approval[0], "--db", db).stdout
+    assert json.loads(cli("show", approval[0], "--json", "--db", db).stdout)["approvalRequest"]["state"] == "granted"
+
+
+def test_show_says_the_size_of_what_it_leaves_out(db: str) -> None:
+    """Output that is kept beside the log is shown in part, with its size; --full shows the whole. (S2.8)"""
+    whole = "".join(f"line {number}\n" for number in range(20_000))
+    with_ledger(db, lambda ledger: ledger.append("big", [ev.CallCompleted(tool_name="cat", output=whole)]))
+    (row,) = calls(db, "big")
+    part = cli("show", row.id, "--db", db).stdout
+    assert size(len(whole)) in part and "line 19999" not in part and "more line" in part
+    assert "line 19999" in cli("show", row.id, "--full", "--db", db).stdout
+    assert json.loads(cli("show", row.id, "--full", "--json", "--db", db).stdout)["toolCall"]["output"] == whole
+    assert "more line" in cli("show", "big", "--db", db).stdout
+    assert "line 19999" in cli("show", "big", "--full", "--db", db).stdout
+
+
+def test_long_lines_are_cut_and_counted(db: str) -> None:
+    """One line of output does not fill the page, and --full shows all of it without filling the memory."""
+    text = "x" * 40_000 + "\n" + "short\n" * 3_000
+    with_ledger(db, lambda ledger: ledger.append("wide", [ev.CallCompleted(tool_name="cat", output=text)]))
+    shown = cli("show", "wide", "--db", db).stdout
+    assert len(shown) < 5_000 and "more characters" in shown and "more lines" in shown
+    full = cli("show", "wide", "--full", "--db", db).stdout
+    assert "x" * 40_000 in full and full.count("short") == 3_000 and len(full) < 200_000
+
+
+def test_show_limits_a_long_session(db: str) -> None:
+    """The newest entries, and how to see the others."""
+    said = [ev.MessageUser(text=f"word {number}.") for number in range(30)]
+    with_ledger(db, lambda ledger: ledger.append("long", said))
+    part = cli("show", "long", "--limit", "5", "--db", db).stdout
+    assert "word 29." in part and "word 24." not in part and "--limit 0" in part
+    assert "word 0." in cli("show", "long", "--limit", "0", "--db", db).stdout
+
+
+def test_impossible_times_are_shown_somehow(db: str) -> None:
+    """A foreign clock may say anything."""
+    odd = [ev.MessageUser(text=f"at {at}", at=at) for at in (1, 10**15, 2**53 - 1)]
+    with_ledger(db, lambda ledger: ledger.append("odd", [*odd, ev.CallCompleted(at=2**53 - 1, output=1)]))
+    assert cli("show", "odd", "--db", db).exit_code == 0
+    assert cli("ls", "odd", "--db", db).exit_code == 0
+    assert cli("show", calls(db, "odd")[0].id, "--db", db).exit_code == 0
+
+
+# export
+
+
+def test_export_gives_the_log_as_it_is(filled: str) -> None:
+    """Every event, in order, as one JSON document with one event per line. (C8)"""
+
+    async def log(ledger: Ledger) -> list[bytes]:
+        return [body for _, body in await ledger.store.events("work", 0, 1000)]
+
+    bodies = with_ledger(filled, log)
+    done = cli("export", "work", "--format", "events", "--db", filled)
+    document = json.loads(done.stdout)
+    assert document == {"session": "work", "seq": len(bodies), "events": [json.loads(body) for body in bodies]}
+    assert done.stdout.splitlines()[1:-1] == [body.decode() + "," for body in bodies[:-1]] + [bodies[-1].decode()]
+
+
+def test_export_at_an_earlier_event(filled: str) -> None:
+    """--at gives what stood then, in every format; what never was is refused."""
+    for format_, key in (("events", "events"), ("entries", "entries"), ("ui-v6", "messages")):
+        document = json.loads(cli("export", "work", "--format", format_, "--at", "3", "--db", filled).stdout)
+        assert document["seq"] == 3 and len(json.dumps(document[key])) > 2
+        empty = json.loads(cli("export", "work", "--format", format_, "--at", "0", "--db", filled).stdout)
+        assert empty == {"session": "work", "seq": 0, key: []}
+        assert cli("export", "work", "--format", format_, "--at", "999", "--db", filled).exit_code == exit_status.USAGE
+
+
+def test_export_of_entries_is_what_a_reader_sees(filled: str) -> None:
+    """The same entries as a snapshot's, now and folded from the log. (C9)"""
+    snapshot = with_ledger(filled, lambda ledger: ledger.snapshot("work"))
+    expected = json.loads(msgspec.json.encode(snapshot.entries))
+    now = json.loads(cli("export", "work", "--db", filled).stdout)
+    then = json.loads(cli("export", "work", "--at", str(snapshot.seq), "--db", filled).stdout)
+    assert now == then == {"session": "work", "seq": snapshot.seq, "entries": expected}
+
+
+def test_export_streams_a_turn(db: str) -> None:
+    """Server-sent events of the last turn, or of the named one, down to the closing mark."""
+    scenario(db, "two_turns")
+    last = cli("export", "two_turns", "--format", "ui-v6", "--stream", "--db", db).stdout
+    assert last.endswith("data: [DONE]\n\n")
+    chunks = [json.loads(part.removeprefix("data: ")) for part in last.split("\n\n")[:-2]]
+    messages = json.loads(cli("export", "two_turns", "--format", "ui-v6", "--db", db).stdout)["messages"]
+    assert chunks[0] == {"type": "start", "messageId": messages[-1]["id"]}
+    document = json.loads(cli("export", "two_turns", "--format", "events", "--db", db).stdout)
+    turns = [event["turn"] for event in document["events"] if event["type"] == "turn.started"]
+    first = cli("export", "two_turns", "--format", "ui-v6", "--stream", "--turn", turns[0], "--db", db).stdout
+    assert first != last and first.startswith("data: ")
+    done = cli("export", "two_turns", "--format", "ui-v6", "--stream", "--turn", "no", "--db", db)
+    assert done.exit_code == exit_status.NOT_FOUND and turns[0] in done.stderr
+
+
+def test_export_writes_files_whole_or_not_at_all(filled: str, tmp_path: Path) -> None:
+    """A file appears when it is complete; a device is written as it is; a failure leaves what was there."""
+    file = tmp_path / "out.json"
+    done = cli("export", "work", "-o", str(file), "--db", filled)
+    assert json.loads(file.read_text())["session"] == "work" and not done.stdout
+    assert cli("export", "nothing", "-o", str(file), "--db", filled).exit_code == exit_status.NOT_FOUND
+    assert json.loads(file.read_text())["session"] == "work"
+    assert cli("export", "work", "-o", "/dev/null", "--db", filled).exit_code == 0 and not Path("/dev/null").is_file()
+    missing = cli("export", "work", "-o", str(tmp_path / "no" / "out.json"), "--db", filled)
+    assert missing.exit_code == exit_status.FAILED and str(tmp_path / "no" / "out.json:") in missing.stderr
+    assert [path.name for path in tmp_path.iterdir() if "ledger" not in path.name] == ["out.json"]
+
+
+def test_export_below_what_retention_kept_is_status_3(filled: str) -> None:
+    """The removed part cannot be had; the rest can."""
+
+    async def prune(ledger: Ledger) -> int:
+        await asyncio.sleep(0.01)
+        removed = await ledger.prune(0)
+        await ledger.append("work", [ev.MessageUser(text="afterwards")])
+        return removed
+
+    assert with_ledger(filled, prune) > 0
+    done = cli("export", "work", "--at", "1", "--db", filled)
+    assert done.exit_code == exit_status.NOT_FOUND and "retention" in done.stderr
+    document = json.loads(cli("export", "work", "--format", "events", "--db", filled).stdout)
+    assert [event["text"] for event in document["events"]] == ["afterwards"]
+    assert "retention" in cli("show", "work", "--db", filled).stdout
+
+
+# import
+
+
+def exported(db: str, session: str, *arguments: str) -> str:
+    done = cli("export", session, *arguments, "--db", db)
+    assert done.exit_code == 0, done.stderr
+    return done.stdout
+
+
+# Text that might begin a secret is held back anew, so that numbers may move on by one. And a record that stops in the
+# middle of something is ended where it is imported (C5). All else is equal.
+MOVED = ("id", "at", "end", "late")
+ENDED_BY_EOF = ("status", "endedAt", "reason", "state", "streaming", "responseTime")
+
+
+@pytest.mark.parametrize("name", scenarios.NAMES)
+def test_an_export_imported_elsewhere_is_the_same_session(db: str, tmp_path: Path, name: str) -> None:
+    """The log of any session, carried to another ledger, tells the same there. (C9)"""
+    scenario(db, name)
+    file, copy = tmp_path / f"{name}.json", str(tmp_path / "copy.db")
+    file.write_text(exported(db, name, "--format", "events"))
+    done = cli("import", "--format", "events", str(file), "--db", copy)
+    assert done.exit_code == 0, done.stderr
+    here, there = (json.loads(exported(ledger, name))["entries"] for ledger in (db, copy))
+    for ours, theirs in zip(here, there, strict=True):
+        cut = MOVED + (ENDED_BY_EOF if is_open(ours) else ())
+        assert without(theirs, cut) == without(ours, cut)
+
+
+def is_open(entry: dict[str, Any]) -> bool:
+    asked = entry["type"] == "permission_request" and entry.get("state", "pending") == "pending"
+    return asked or bool(entry.get("streaming")) or entry.get("status") in OPEN_STATES
+
+
+def without(entry: dict[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
+    return {name: value for name, value in entry.items() if name not in fields}
+
+
+def test_importing_twice_changes_nothing(filled: str, tmp_path: Path) -> None:
+    """Document, lines or stdin: the same messages are the same messages. (C7)"""
+    document = exported(filled, "work", "--format", "events")
+    events = json.loads(document)["events"]
+    lines = "".join(line.removesuffix(",") + "\n" for line in document.splitlines()[1:-1])
+    copy = str(tmp_path / "copy.db")
+    (tmp_path / "a.json").write_text(document)
+    (tmp_path / "a.jsonl").write_text(lines)
+    first = cli("import", "--format", "events", str(tmp_path / "a.json"), "--json", "--db", copy)
+    told = json.loads(first.stdout)
+    assert (told["lines"], told["events"], told["seen"], told["sessions"]) == (len(events), len(events), 0, ["a"])
+    assert "kept without effect: 1 late" in first.stderr
+    before = exported(copy, "a", "--format", "events")
+    again = cli("import", "--format", "events", str(tmp_path / "a.jsonl"), "--json", "--db", copy)
+    assert json.loads(again.stdout)["seen"] == len(events) and "known from an earlier import" in again.stderr
+    piped = run("import", "--format", "events", "-", "--session", "a", "--db", copy, stdin=None, input=document)
+    assert "0 new events in a" in piped.stderr
+    assert exported(copy, "a", "--format", "events") == before
+
+
+def test_a_document_in_any_layout_is_read(filled: str, tmp_path: Path) -> None:
+    """Indented by another program, or as a bare list."""
+    events = json.loads(exported(filled, "work", "--format", "events"))["events"]
+    for name, value in (("object", {"events": events}), ("list", events)):
+        (tmp_path / name).write_text(json.dumps(value, indent=2))
+        done = cli("import", "--format", "events", str(tmp_path / name), "--db", str(tmp_path / f"{name}.db"))
+        assert done.exit_code == 0 and f"{len(events)} new events in {name}" in done.stderr
+
+
+def test_a_grown_file_brings_what_is_new(filled: str, tmp_path: Path) -> None:
+    """The beginning is known, the rest is taken. (C7)"""
+    lines = exported(filled, "work", "--format", "events").splitlines()[1:-1]
+    file, copy = tmp_path / "grows.jsonl", str(tmp_path / "copy.db")
+    file.write_text("\n".join(line.removesuffix(",") for line in lines[:2]))
+    assert "2 lines" in cli("import", "--format", "events", str(file), "--db", copy).stderr
+    file.write_text("\n".join(line.removesuffix(",") for line in lines))
+    done = cli("import", "--format", "events", str(file), "--json", "--db", copy)
+    assert json.loads(done.stdout)["seen"] == 2
+
+
+def rpc(direction: str, **message: Any) -> str:
+    return json.dumps({"dir": direction, "msg": {"jsonrpc": "2.0", **message}}) + "\n"
+
+
+def spoken(text: str) -> str:
+    update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}
+    return rpc("a2c", method="session/update", params={"sessionId": "s1", "update": update})
+
+
+PROMPT = {"sessionId": "s1", "prompt": [{"type": "text", "text": "hello"}]}
+TALK = (
+    rpc("c2a", id=1, method="session/new", params={"cwd": "/", "mcpServers": []})
+    + rpc("a2c", id=1, result={"sessionId": "s1"})
+    + rpc("c2a", id=2, method="session/prompt", params=PROMPT)
+    + spoken("ha")
+    + spoken("ha")
+    + rpc("a2c", id=2, result={"stopReason": "end_turn"})
+)
+
+
+@pytest.mark.parametrize(("chunks", "said"), [(None, "haha"), ("delta", "haha"), ("cumulative", "ha")])
+def test_recorded_agent_traffic_is_imported(tmp_path: Path, chunks: str | None, said: str) -> None:
+    """--format acp, with texts read as the user says. (S2.4)"""
+    (tmp_path / "talk.jsonl").write_text(TALK)
+    more = ["--chunks", chunks] if chunks else []
+    done = cli("import", "--format", "acp", str(tmp_path / "talk.jsonl"), *more, "--db", str(tmp_path / "x.db"))
+    assert done.exit_code == 0, done.stderr
+    entries = json.loads(exported(str(tmp_path / "x.db"), "talk"))["entries"]
+    messages = [(entry["role"], entry["content"]) for entry in entries if entry["type"] == "message"]
+    assert messages == [("user", "hello"), ("assistant", said)]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{not json\n", "line 1: not JSON"),
+        ('{"type":"message.user","text":"kept"}\n}\n', "line 2: not JSON"),
+        ('{"session":"x","seq":2,"events":[\n{"type":"message.user","text":"kept"},\n', "cut short"),
+        ("\x00\x01\x02", "line 1: not JSON"),
+    ],
+)
+def test_a_broken_file_is_refused_by_its_line(tmp_path: Path, content: str, said: str) -> None:
+    """What came before it stays; the status is 1. (C11)"""
+    (tmp_path / "b.jsonl").write_text(content)
+    done = cli("import", "--format", "events", str(tmp_path / "b.jsonl"), "--db", str(tmp_path / "x.db"))
+    assert done.exit_code == exit_status.FAILED and said in done.stderr and "b.jsonl" in done.stderr
+    if "kept" in content:
+        assert [entry["content"] for entry in json.loads(exported(str(tmp_path / "x.db"), "b"))["entries"]] == ["kept"]
+
+
+def test_import_says_what_it_needs(tmp_path: Path) -> None:
+    """A format it knows, a file that is there, a name for what comes from stdin."""
+    (tmp_path / "f").touch()
+    file = str(tmp_path / "f")
+    for line in (["-", "--format", "events"], [file], [file, "--format", "odd"], [file + "x", "--format", "events"]):
+        assert cli("import", *line, "--db", str(tmp_path / "x.db")).exit_code == exit_status.USAGE
+    assert cli("import", file, "--format", "events", "--session", "a/b").exit_code == exit_status.USAGE
+    assert not (tmp_path / "x.db").exists()
+    assert "0 lines" in cli("import", file, "--format", "events", "--db", str(tmp_path / "x.db")).stderr
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [("/a/talk.jsonl", "talk"), ("x.tar", "x.tar"), ("a\\b.json", "a_b"), (".jsonl", ".jsonl"), ("é" * 300, "é" * 100)],
+)
+def test_a_session_is_named_after_its_file(path: str, name: str) -> None:
+    """As far as a session may have such a name."""
+    assert name_of(path) == name
+
+
+def test_the_default_ledger_is_made_for_its_owner_alone(tmp_path: Path, home: Path) -> None:
+    """The first import makes the data folder, and others may not look into it."""
+    (tmp_path / "a.jsonl").write_text('{"type":"message.user","text":"hi"}\n')
+    assert cli("import", "--format", "events", str(tmp_path / "a.jsonl")).exit_code == 0
+    folder = home / ".local" / "share" / "callslip"
+    assert (folder / "ledger.db").exists() and folder.stat().st_mode & 0o077 == 0
+    assert cli("ls").stdout.splitlines()[1].startswith("a ")
+
+
+def test_a_long_import_shows_how_far_it_is(tmp_path: Path) -> None:
+    """A bar on the terminal, and nothing of it in a pipe."""
+    (tmp_path / "long.jsonl").write_text('{"type":"message.user","text":"%s"}\n' % ("hello " * 1000) * 300)
+    arguments = ["import", "--format", "events", str(tmp_path / "long.jsonl"), "--db", str(tmp_path / "x.db")]
+    shown = in_terminal(*arguments)
+    assert "importing" in shown and "%" in shown and "300 new events" in shown
+    assert "importing" not in run(*arguments).stderr
+
+
+# approve, deny, wait
+
+
+@pytest.fixture
+def asking(db: str) -> str:
+    """A session `ask` whose only call waits for approval."""
+
+    async def ask(ledger: Ledger) -> None:
+        named = (Alias("t", "call_1"),)
+        options = [{"optionId": "yes", "kind": "allow_once"}, {"optionId": "no", "kind": "reject_once"}]
+        told: dict[str, Any] = {"tool_name": "rm", "title": "Remove all", "input": {"path": "/"}}
+        await ledger.append("ask", [ev.ApprovalRequested(aliases=named, options=options, **told)])
+
+    with_ledger(db, ask)
+    return db
+
+
+@pytest.mark.parametrize("named", ["approval", "call", "call_1", "@last", "appr_", "exec_"])
+def test_approve_lets_a_call_run(asking: str, named: str) -> None:
+    """By the approval's id, by the call's, by beginnings of them; who did it is recorded. (S2.13)"""
+    (row,) = calls(asking, "ask")
+    given = {"approval": row.approval, "call": row.id}.get(named, named)
+    done = cli("approve", given, "--by", "Ada", "--json", "--db", asking)
+    assert done.exit_code == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["state"], told["option"], told["by"]) == ("granted", "yes", "Ada")
+    assert calls(asking, "ask")[0].state == "queued" and "granted by Ada (yes): Remove all" in done.stderr
+
+
+def test_approve_may_change_the_arguments(asking: str) -> None:
+    """--input replaces them; an option that is not on offer is refused."""
+    assert cli("approve", "@last", "--option", "maybe", "--db", asking).exit_code == exit_status.NOT_FOUND
+    assert cli("approve", "@last", "--input", '{"path": "/tmp"}', "--db", asking).exit_code == 0
+    shown = json.loads(cli("show", "call_1", "--json", "--db", asking).stdout)
+    assert shown["toolCall"]["rawInput"] == {"path": "/tmp"}
+
+
+def test_deny_carries_a_reason_to_the_model(asking: str) -> None:
+    """The reason is on the call; without one there is still something to read. (C5)"""
+    done = cli("deny", "@last", "--reason", "not the root", "--by", "Ada", "--db", asking)
+    assert done.exit_code == 0
+    (row,) = calls(asking, "ask")
+    assert (row.state, row.reason) == ("denied", "not the root")
+
+
+def test_a_second_answer_is_told_who_was_first(asking: str) -> None:
+    """And changes nothing. (S2.7)"""
+    (row,) = calls(asking, "ask")
+    assert cli("deny", row.approval, "--by", "Ada", "--db", asking).exit_code == 0
+    done = cli("approve", row.approval, "--by", "Bob", "--db", asking)
+    assert done.exit_code == exit_status.FAILED and "it was refused by Ada" in done.stderr
+    assert calls(asking, "ask")[0].state == "denied"
+    assert calls(asking, "ask")[0].reason == "denied by Ada"
+    assert "nothing waits for approval" in cli("approve", "@last", "--db", asking).stderr
+
+
+def test_a_call_that_never_asked_cannot_be_approved(filled: str) -> None:
+    """The message says how it stands."""
+    done = cli("approve", calls(filled)[0].id, "--db", filled)
+    assert done.exit_code == exit_status.NOT_FOUND and "never asked for approval; it is completed" in done.stderr
+
+
+ENDINGS = {
+    "completed": (ev.CallCompleted(output="made"), 0),
+    "failed": (ev.CallFailed(error="broken"), 1),
+    "denied": (ev.CallDenied(reason="no"), 4),
+    "expired": (ev.CallExpired(reason="too slow"), 5),
+    "cancelled": (ev.CallCancelled(reason="stop"), 5),
+    "lost": (ev.CallLost(reason="gone"), 5),
+}
+
+
+@pytest.mark.parametrize("state", ENDINGS)
+def test_wait_tells_by_its_status_how_a_call_ended(db: str, state: str) -> None:
+    """stdout is what came out, stderr says how."""
+    end, status = ENDINGS[state]
+    named = (Alias("t", "call_1"),)
+    drafts = [ev.CallProposed(tool_name="t", aliases=named), msgspec.structs.replace(end, aliases=named)]
+    with_ledger(db, lambda ledger: ledger.append("s", drafts))
+    done = cli("wait", "call_1", "--db", db)
+    assert done.exit_code == status and state in done.stderr
+    assert done.stdout == {"completed": "made\n", "failed": "broken\n"}.get(state, "")
+    assert json.loads(cli("wait", "@last", "--json", "--db", db).stdout)["state"] == state
+
+
+def test_wait_gives_up_after_its_timeout(asking: str) -> None:
+    """Status 124, as of `timeout`; the call goes on waiting."""
+    for named in ("call_1", calls(asking, "ask")[0].approval):
+        done = cli("wait", named, "--timeout", "0.05", "--db", asking)
+    assert done.exit_code == exit_status.TIMED_OUT and "has not ended within 0.05 s" in done.stderr
+    assert calls(asking, "ask")[0].state == "awaiting_approval"
+
+
+def wait_for(true: Callable[[], Any], what: str) -> Any:
+    """The first true answer; fails after a long while."""
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        if answer := true():
+            return answer
+        time.sleep(0.02)
+    raise AssertionError(f"never happened: {what}")
+
+
+def test_wait_ends_when_another_process_ends_the_call(asking: str) -> None:
+    """Denied by another command, waited for by this one."""
+    with subprocess.Popen(
+        command("wait", "call_1", "--timeout", "30", "--db", asking), stderr=subprocess.PIPE, text=True
+    ) as waiting:
+        time.sleep(0.3)
+        assert waiting.poll() is None
+        assert run("deny", "call_1", "--reason", "because", "--db", asking).returncode == 0
+        assert waiting.stderr and "denied: because" in waiting.stderr.read()
+    assert waiting.returncode == exit_status.DENIED
+
+
+def test_an_interrupt_is_status_130(asking: str) -> None:
+    """Ctrl-C while waiting: no traceback, nothing changed."""
+    with subprocess.Popen(command("wait", "call_1", "--db", asking), stderr=subprocess.PIPE, text=True) as waiting:
+        wait_for(lambda: has_open(waiting.pid, path_of(asking)), "the ledger is open")
+        waiting.send_signal(signal.SIGINT)
+        assert waiting.stderr and "Traceback" not in waiting.stderr.read()
+    assert waiting.returncode == exit_status.INTERRUPTED
+    assert calls(asking, "ask")[0].state == "awaiting_approval"
+
+
+def has_open(pid: int, path: Path) -> bool:
+    """Whether a process has a file open. (What it still had a moment ago may be gone.)"""
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            if link.readlink() == path:
+                return True
+        except FileNotFoundError:
+            pass
+    return False
+
+
+# admin
+
+
+def test_delete_needs_a_yes(filled: str) -> None:
+    """Without a terminal nobody is asked: --yes or nothing happens. Only the whole name will do."""
+    done = run("admin", "delete", "work", "--db", filled)
+    assert done.returncode == exit_status.USAGE and "--yes" in done.stderr
+    assert "nothing was deleted" in in_terminal("admin", "delete", "work", "--db", filled, keys="n\n")
+    assert cli("admin", "delete", "wor", "--yes", "--db", filled).exit_code == exit_status.NOT_FOUND
+    assert len(calls(filled)) == 3
+    assert cli("admin", "delete", "work", "--yes", "--db", filled).exit_code == 0
+    assert cli("show", "work", "--db", filled).exit_code == exit_status.NOT_FOUND
+    assert cli("show", "other", "--db", filled).exit_code == 0
+    assert "deleted session other" in in_terminal("admin", "delete", "other", "--db", filled, keys="y\n")
+
+
+def test_prune_forgets_what_is_old(db: str) -> None:
+    """Older than --keep goes, the rest stays."""
+    old = int((time.time() - 40 * 86400) * 1000)
+    said = [ev.MessageUser(text="old", at=old), ev.MessageUser(text="new")]
+    with_ledger(db, lambda ledger: ledger.append("s", said))
+    done = cli("admin", "prune", "--keep", "30d", "--json", "--db", db)
+    assert json.loads(done.stdout) == {"removedEvents": 1} and "1 event older than 30d" in done.stderr
+    assert "new" in cli("show", "s", "--db", db).stdout
+
+
+# verify
+
+
+def tamper(db: str, sql: str) -> None:
+    """Change the file behind the ledger's back."""
+    import apsw
+
+    connection = apsw.Connection(str(path_of(db)))
+    connection.execute(sql).fetchall()  # pyright: ignore
+    connection.close()
+
+
+def test_verify_finds_what_the_log_does_not_say(filled: str) -> None:
+    """Status 0 and nothing on stdout when all agrees; else a line or an object for each problem, and status 1. (C9)"""
+    good = cli("verify", "--db", filled)
+    assert good.exit_code == 0 and not good.stdout and "the ledger agrees with its log" in good.stderr
+    (row,) = calls(filled, "other")
+    tamper(filled, f"UPDATE calls SET state = 'failed', title = 'x' || char(27) WHERE id = '{row.id}'")
+    bad = cli("verify", "--db", filled)
+    assert bad.exit_code == exit_status.FAILED and row.id in bad.stdout and "1 problem in the ledger" in bad.stderr
+    assert not HIDDEN.search(bad.stdout)
+    told = [json.loads(line) for line in cli("verify", "--json", "--db", filled).stdout.splitlines()]
+    assert [problem["session"] for problem in told] == ["other"]
+    assert cli("verify", "work", "--db", filled).exit_code == 0
+    assert cli("verify", "other", "--db", filled).exit_code == exit_status.FAILED
+
+
+# doctor
+
+
+def test_doctor_finds_a_healthy_ledger_healthy(filled: str) -> None:
+    """The facts, and nothing odd."""
+    done = cli("doctor", "--db", filled)
+    assert done.exit_code == 0 and "nothing odd" in done.stdout
+    told = json.loads(cli("doctor", "--json", "--db", filled).stdout)
+    assert told["path"] == str(path_of(filled)) and told["saidBy"] == "--db" and told["access"] == "read and write"
+    assert told["sessions"] == 2 and told["calls"] == {"completed": 3, "failed": 1}
+    assert told["schema"]["version"] == told["schema"]["newest"] and told["findings"] == [] and told["open"] == []
+    assert set(told["locks"]) == {"queue", "work"} and told["settings"]["synchronous"] == "FULL"
+
+
+def orphan(db: str) -> str:
+    """A call whose process died in the middle of it."""
+    code = (
+        "import asyncio, os, sys, callslip\n"
+        "async def main():\n"
+        "    ledger = await callslip.open(sys.argv[1])\n"
+        "    async with ledger.session('s').call('sleep', {}) as call:\n"
+        "        print(call.id, flush=True)\n"
+        "        os._exit(1)\n"
+        "asyncio.run(main())\n"
+    )
+    return subprocess.run([sys.executable, "-c", code, db], capture_output=True, text=True).stdout.strip()
+
+
+def test_doctor_names_a_dead_owner_and_reaps_nothing(db: str) -> None:
+    """The call of a dead process is found, explained and left as it is; the next reader ends it. (C5)"""
+    call = orphan(db)
+    for _ in range(2):
+        done = cli("doctor", "--db", db)
+        assert done.exit_code == 0 and f"call {call} is running, but process" in done.stdout and "gone" in done.stdout
+    told = json.loads(cli("doctor", "--json", "--db", db).stdout)
+    assert told["open"][0]["alive"] is False and told["findings"][0]["level"] == "note"
+    assert json.loads(cli("ls", "s", "--json", "--db", db).stdout)["state"] == "lost"
+    assert "nothing odd" in cli("doctor", "--db", db).stdout
+
+
+def test_doctor_names_requests_that_wait(asking: str) -> None:
+    """And how to answer them."""
+    (row,) = calls(asking, "ask")
+    shown = cli("doctor", "--db", asking).stdout
+    assert f"callslip approve {row.approval}" in shown and "Remove all" in shown
+
+
+def test_doctor_sees_a_lock_that_is_held(filled: str) -> None:
+    """A writer at work shows."""
+    import fcntl
+
+    with open(f"{path_of(filled)}-work", "rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        held = json.loads(cli("doctor", "--json", "--db", filled).stdout)["locks"]
+    assert held == {"queue": "free", "work": "held"}
+
+
+def test_doctor_knows_a_file_from_the_future(filled: str) -> None:
+    """A newer schema that this version may not read is a problem; one that it may read is none."""
+    tamper(filled, "PRAGMA user_version = 99")
+    assert cli("doctor", "--db", filled).exit_code == 0
+    tamper(filled, "UPDATE meta SET value = '99' WHERE name = 'oldest_reader'")
+    done = cli("doctor", "--db", filled)
+    assert done.exit_code == exit_status.FAILED and "upgrade callslip" in done.stdout
+    assert cli("ls", "--db", filled).exit_code == exit_status.FAILED
+
+
+def test_doctor_knows_a_damaged_file(filled: str) -> None:
+    """Facts that can be had are shown, the rest is a problem with advice."""
+    file = path_of(filled)
+    data = bytearray(file.read_bytes())
+    data[4096:8192] = os.urandom(4096)
+    file.write_bytes(data)
+    done = cli("doctor", "--db", filled)
+    assert done.exit_code == exit_status.FAILED and "likely cause" in done.stdout and "files" in done.stdout
+
+
+def test_a_ledger_that_cannot_be_written_can_be_read(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading commands work as before, and so does doctor; a write is refused in words."""
+    asked = {line: cli(*line.split(), "--db", filled).stdout for line in ("ls work --json", "show work", "export work")}
+    before = {path.name: path.read_bytes() for path in path_of(filled).parent.iterdir()}
+    monkeypatch.setattr(sqlite_open, "may_write", lambda _: False)
+    for line, shown in asked.items():
+        done = cli(*line.split(), "--db", filled)
+        assert done.exit_code == 0, done.stderr
+        assert re.sub(r"last .*", "", done.stdout) == re.sub(r"last .*", "", shown)
+    told = json.loads(cli("doctor", "--json", "--db", filled).stdout)
+    assert told["access"] == "read only" and told["findings"][0]["level"] == "note"
+    done = cli("admin", "delete", "work", "--yes", "--db", filled)
+    assert done.exit_code == exit_status.FAILED and "cannot be written" in done.stderr
+    assert {name: path_of(filled).parent.joinpath(name).read_bytes() for name in before if name.endswith(".db")} == {
+        name: data for name, data in before.items() if name.endswith(".db")
+    }
+
+
+# Words
+
+
+def test_every_state_has_a_status_and_a_sign() -> None:
+    """A new state cannot be forgotten here. (C4)"""
+    assert set(exit_status.STATES) == TERMINAL_STATES
+    assert set(timeline.STATES) == TERMINAL_STATES | OPEN_STATES
+
+
+def test_lengths_of_time_are_read_and_said() -> None:
+    """What a person writes, and what a person reads."""
+    assert [seconds(text, "x") for text in ("90", "90s", "1.5h", "30d", "1h30m", "2W")] == [
+        90,
+        90,
+        5400,
+        30 * 86400,
+        5400,
+        14 * 86400,
+    ]
+    for text in ("", "d", "-1d", "1y", "1 d", "10dd", "1d?"):
+        with pytest.raises(InvalidInputError):
+            seconds(text, "x")
+    assert [span(n) for n in (0.5, 59, 60, 3600, 86400 * 3)] == ["0 s", "59 s", "1 min", "1 h", "3 d"]
+    moments = (1_000_000, 990_000, 1_060_000, 0)
+    assert [format_age(at, 1000.0) for at in moments] == ["just now", "10 s ago", "in 1 min", "never"]
+    assert [format_duration(*pair) for pair in ((0, 5), (5, 0), (9, 5), (1, 13), (1, 1201))] == [
+        "",
+        "",
+        "",
+        "12 ms",
+        "1.2 s",
+    ]
+    assert [size(n) for n in (0, 999, 1000, 2_500_000)] == ["0 bytes", "999 bytes", "1.0 KB", "2.5 MB"]

@@ -1,0 +1,370 @@
+"""Commands from the command line: submitted, waited for, listed, on a file and by a server; and why one is stuck."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from callslip.api import approvals
+from callslip.api.ledger import Ledger, open_ledger
+from callslip.cli import main
+from callslip.cli.commands.doctor_commands import Queues, about_commands
+from callslip.commands import Command, Commands
+from callslip.model.records import CallRecord
+from callslip.settings import Settings
+from tests.support.cli_process import Process, Serving, Terminal, process, with_ledger
+
+FILE_AND_HTTP = pytest.mark.parametrize("way", ["file", "http"])
+
+
+def cli(*arguments: str, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(main, arguments, input=stdin)
+
+
+def commands_in(path: Path, work: Callable[[Commands], Awaitable[Any]]) -> Any:
+    """Something done with the commands of a ledger."""
+
+    async def go(ledger: Ledger) -> Any:
+        commands = Commands(ledger)
+        try:
+            return await work(commands)
+        finally:
+            await commands.close()
+
+    return with_ledger(path, go)
+
+
+def claimed(path: Path) -> Any:
+    """What an executor is given of the next command."""
+    return commands_in(path, lambda commands: commands.claim()).params
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.db"
+
+
+@pytest.fixture
+def where(path: Path, way: str) -> Iterator[list[str]]:
+    """What to say on the command line for the ledger, or for a server of it."""
+    if way == "file":
+        yield ["--db", str(path)]
+        return
+    server = Serving(path)
+    try:
+        yield ["--server", server.url, "--token", server.token]
+    finally:
+        server.kill()
+
+
+# Submitting
+
+
+def test_submit_prints_the_id_and_nothing_else(path: Path) -> None:
+    """S3.1: a script takes the id from stdout; the ledger is made if there is none yet."""
+    done = cli("submit", "reload", "--db", str(path))
+    assert done.exit_code == 0 and done.stderr == "queued for client default\n"
+    assert commands_in(path, lambda commands: commands.get(done.stdout.strip())).status == "pending"
+    told = cli("submit", "reload", "--json", "--db", str(path), "--id", "mine", "--client", "tab", "--session", "s")
+    assert json.loads(told.stdout) == {"status": "queued", "correlation_id": "mine"}
+    row: Command = commands_in(path, lambda commands: commands.get("mine"))
+    assert (row.client, row.session, row.action) == ("tab", "s", "reload")
+
+
+@pytest.mark.parametrize("value", [{"a": [1, "ü"]}, {}, [], "text", 0, False, None])
+def test_params_are_given_whole(path: Path, value: Any) -> None:
+    """On the line, in a file or on stdin: an executor gets what was said, also if it is empty."""
+    text, db = json.dumps(value), ("--db", str(path))
+    (path.parent / "params.json").write_text(text)
+    for given, stdin in ((text, None), (f"@{path.parent / 'params.json'}", None), ("-", text)):
+        assert cli("submit", "go", *db, "--params", given, stdin=stdin).exit_code == 0
+        assert claimed(path) == value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["go", "--params", "{"], 2, "--params"),
+        (["go", "--params", '{"a": NaN}'], 2, "--params"),
+        (["go", "--params", "@nowhere.json"], 1, "nowhere.json: no such file"),
+        (["go", "--params", "[" * 5000], 2, "--params"),
+        (["go", "--timeout", "0"], 2, "--timeout"),
+        (["go", "--timeout", "1e12"], 2, "timeout"),
+        (["go", "--timeout", "inf"], 2, "'--timeout': inf is no number of seconds"),
+        (["go", "--timeout", "nan"], 2, "'--timeout': nan is no number of seconds"),
+        (["go", "--wait", "nan"], 2, "'--wait': nan is no number of seconds"),
+        (["go", "--id", "exec_0123456789ab"], 2, "correlation_id"),
+        (["go", "--id", ""], 2, "not empty"),
+        (["go\x1b[2J"], 2, "action"),
+        (["x" * 300], 2, "action"),
+        (["--wait", "go"], 2, "--wait"),
+        ([], 2, "action"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_a_line(path: Path, arguments: list[str], status: int, said: str) -> None:
+    """Nothing is queued by it, and no terminal is touched."""
+    done = cli("submit", "--db", str(path), *arguments)
+    assert done.exit_code == status and not done.stdout
+    assert said in done.stderr.lower() and done.stderr.count("\n") == 1 and "\x1b" not in done.stderr
+    assert not path.exists() or not commands_in(path, lambda commands: commands.pending())
+
+
+@FILE_AND_HTTP
+def test_an_id_of_ones_own_is_submitted_once(path: Path, where: list[str]) -> None:
+    """The same again is the same command; something else under the same id is a conflict."""
+    for _ in range(2):
+        assert cli("submit", "go", *where, "--id", "mine", "--params", "[1]").stdout == "mine\n"
+    other = cli("submit", "go", *where, "--id", "mine", "--params", "[2]")
+    assert other.exit_code == 1 and "another body" in other.stderr
+    assert len(commands_in(path, lambda commands: commands.pending())) == 1
+
+
+@FILE_AND_HTTP
+def test_an_id_is_ones_own_within_a_session(path: Path, where: list[str]) -> None:
+    """Whoever waits for what they submitted means that, whatever bears the same id elsewhere."""
+    assert cli("submit", "go", *where, "--id", "mine", "--session", "other", "--timeout", "60").exit_code == 0
+    done = cli("submit", "go", *where, "--id", "mine", "--timeout", "0.1", "--wait")
+    assert done.exit_code == 5 and "command mine expired" in done.stderr
+    assert [row.session for row in commands_in(path, lambda commands: commands.pending())] == ["other"]
+
+
+@FILE_AND_HTTP
+def test_a_full_queue_refuses_one_more(path: Path, where: list[str]) -> None:
+    """S3.7: said as `queue_full`, and the exit status tells."""
+
+    async def fill(commands: Commands) -> None:
+        await asyncio.gather(*(commands.register("go", timeout=600) for _ in range(100)))
+
+    commands_in(path, fill)
+    done = cli("submit", "go", *where)
+    assert done.exit_code == 1 and "queue_full: 100 commands wait" in done.stderr and not done.stdout
+    assert cli("submit", "go", *where, "--client", "other").exit_code == 0
+
+
+# Waiting
+
+
+@FILE_AND_HTTP
+def test_the_exit_status_of_waiting_tells_how_a_command_ended(path: Path, where: list[str]) -> None:
+    """0 completed, 1 failed, 4 denied, 5 expired, cancelled or lost, 124 not yet."""
+    given: dict[str, tuple[list[str], int, str]] = {
+        "completed": (["--wait", "30"], 0, "command completed completed"),
+        "failed": (["--wait"], 1, "command failed failed: it broke"),
+        "denied": (["--wait", "--ask"], 4, "command denied denied: not today"),
+        "cancelled": (["--wait", "--json"], 5, "command cancelled cancelled: enough"),
+        "expired": (["--wait", "--timeout", "0.1"], 5, "command expired expired: nobody took it up in time"),
+        "later": (["--wait", "0.2"], 124, "command later has not ended within 0.2 s"),
+    }
+
+    async def end(commands: Commands) -> None:
+        async with asyncio.timeout(30):
+            for name in ("completed", "failed", "denied", "cancelled"):
+                while not await commands.ledger.store.alias(name):
+                    await asyncio.sleep(0.02)
+        await commands.complete("completed", {"title": "Home"})
+        await commands.fail("failed", "it broke")
+        await commands.cancel("cancelled", "enough")
+        asked = (await commands.find("denied")).approval
+        await approvals.deny(commands.ledger, asked, by="ann", reason="not today")
+
+    with contextlib.ExitStack() as stack:
+        running: dict[str, Process] = {}
+        for name, (more, _, _) in given.items():
+            flags = [*where, "--id", name, "--timeout", "60", *more]
+            running[name] = stack.enter_context(process("submit", "go", *flags))
+        commands_in(path, end)
+        for name, (_, status, said) in given.items():
+            assert running[name].end() == status, (name, running[name].err)
+            assert said in "".join(running[name].err)
+    assert running["completed"].out == ['{"title":"Home"}\n']
+    (body,) = running["cancelled"].lines()
+    assert (body["correlation_id"], body["status"], body["final"]) == ("cancelled", "cancelled", True)
+    assert not running["failed"].out and not running["later"].out
+
+
+@FILE_AND_HTTP
+def test_who_stops_waiting_stops_nothing_else(path: Path, where: list[str]) -> None:
+    """Ctrl-C is status 130; the command goes on, and its id was said before."""
+    with process("submit", "go", *where, "--id", "mine", "--timeout", "60", "--wait") as waiting:
+        waiting.until("submitted as mine")
+        assert waiting.signal(signal.SIGINT) == 130
+    assert not waiting.out and not any("Traceback" in line for line in waiting.err)
+    assert commands_in(path, lambda commands: commands.get("mine")).status == "pending"
+
+
+@FILE_AND_HTTP
+def test_a_command_is_known_by_its_correlation_id(path: Path, where: list[str]) -> None:
+    """`wait`, `cancel` and `show` take it as any other id of a call."""
+    cli("submit", "go", *where, "--id", "mine", "--idempotent")
+    assert cli("wait", "mine", *where, "--timeout", "0.1").exit_code == 124
+    assert cli("cancel", "mine", *where, "--reason", "enough").exit_code == 0
+    assert cli("wait", "mine", *where).exit_code == 5
+    shown = cli("show", "mine", "--db", str(path)).stdout.split()
+    assert (
+        shown[1] == "cancelled" and "own id mine" in " ".join(shown) and "client default idempotent" in " ".join(shown)
+    )
+
+
+@FILE_AND_HTTP
+def test_the_lists_of_commands(path: Path, where: list[str]) -> None:
+    """S3.5: three lists, as a table or as one object; of one client, if that is wanted."""
+    for name, client in (("waits", "a"), ("done", "a"), ("broken", "a"), ("other", "b")):
+        cli("submit", "go\u202e", *where, "--id", name, "--client", client)
+    assert "no commands wait" in cli("ls", "--commands", "--client", "nobody", *where).stderr
+
+    async def end(commands: Commands) -> None:
+        await commands.complete("done", [1, 2])
+        await commands.fail("broken", "no\x1b[31m tab")
+
+    commands_in(path, end)
+    told = json.loads(cli("ls", "--commands", "--client", "a", "--json", *where).stdout)
+    assert list(told) == ["pending", "completed", "failed"]
+    assert [[row["correlation_id"] for row in rows] for rows in told.values()] == [["waits"], ["done"], ["broken"]]
+    table = cli("ls", "--commands", *where).stdout
+    assert [line.split()[0] for line in table.splitlines()] == ["COMMAND", "waits", "other", "done", "broken"]
+    assert "[1,2]" in table and "\x1b" not in table and "\u202e" not in table
+    assert "there may be more than these 1" in cli("ls", "--commands", "--limit", "1", *where).stderr
+    assert not cli("ls", "--commands", *where).stderr
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [(80, ["exec_", "pending", r"just now|\d s ago"]), (40, ["exec…", "pend…", r"just…|\d s a?…"])],
+)
+def test_a_narrow_terminal_shows_every_column(path: Path, width: int, shown: list[str]) -> None:
+    """What is long gives way: the id can be copied, and the status be read, as long as there is room for them."""
+    cli("submit", "go " + "on" * 40, "--db", str(path), "--client", "tab" * 20)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", str(width))
+        terminal = Terminal("ls", "--commands", "--db", str(path))
+        assert terminal.close() == 0
+    head, line = terminal.shown.splitlines()
+    assert len(head) <= width and len(line) <= width
+    assert all(re.search(text, line) for text in shown), line
+
+
+def test_lists_of_commands_and_of_calls_are_not_mixed(path: Path) -> None:
+    cli("submit", "go", "--db", str(path))
+    for wrong in (["s", "--commands"], ["--commands", "--state", "open"], ["--client", "a"], ["--server", "http://x"]):
+        assert cli("ls", *wrong).exit_code == 2
+
+
+# Why a command is stuck (S3.11)
+
+NOW = 1_800_000_000_000
+
+
+def row(state: str = "queued", **more: Any) -> CallRecord:
+    told: dict[str, Any] = {"created_at": NOW - 10_000, "deadline": NOW + 20_000, "timeout": 30_000, "client": "tab"}
+    return CallRecord(id="exec_1", session="s", entry=1, state=state, client_call_id="c1", **(told | more))
+
+
+def expired(**more: Any) -> CallRecord:
+    told = {"created_at": NOW - 40_000, "deadline": NOW - 10_000, "ended_at": NOW - 10_000}
+    return row("expired", **(told | more))
+
+
+@pytest.mark.parametrize(
+    ("open", "failed", "executors", "cause"),
+    [
+        ([row()], [], {}, "nobody has ever asked for work of client tab"),
+        ([row()], [], {"tab": NOW - 300_000}, "nobody has asked for work of client tab for 5 min"),
+        ([row()], [], {"page": NOW - 1000}, "nobody has ever asked for work of client tab; executors ask under an"),
+        ([row()], [], {"tab": NOW - 1000}, "its executors asked 1 s ago, and took none up"),
+        ([row(), row("running", lease=NOW + 20_000)], [], {"tab": NOW - 90_000}, "its executors are at work on c1"),
+        ([row(deadline=NOW - 20_000)], [], {}, "their time is over, and no process has looked since"),
+        ([row(deadline=NOW - 20_000), row()], [], {}, "nobody has ever asked for work of client tab"),
+        ([row()] * 100, [], {"tab": NOW}, "more is submitted than its executors run"),
+        ([row("awaiting_approval")], [], {}, "somebody must approve it first"),
+        ([row("running", lease=NOW + 2000, worker="w1")], [], {}, "the worker was not heard of lately"),
+        ([], [expired()], {}, "nobody has ever asked for work of client tab"),
+        ([], [expired()], {"tab": NOW - 60_000}, "nobody has asked for work of client tab for 1 min"),
+        ([], [expired(timeout=1000)], {"tab": NOW}, "its executors ask, but not within its 1 s"),
+        ([], [expired(started_at=NOW - 39_000)], {"tab": NOW}, "its executor was not done within its 30 s"),
+        ([], [expired(ended_at=NOW - 39_000, reason="a newer command took its place")], {}, "a newer command took its"),
+        ([], [expired(deadline=NOW - 400_000)], {}, "the machine slept, its clock was moved forward"),
+        ([], [], {"tab": NOW + 600_000}, "the clock of this machine, or of another one that writes here, was moved"),
+    ],
+)
+def test_doctor_names_the_likely_cause(
+    open: list[CallRecord], failed: list[CallRecord], executors: dict[str, int], cause: str
+) -> None:
+    """S3.11: one finding, whatever the number of commands, and for every finding something to do."""
+    found = about_commands(Queues(open, failed, executors, NOW), Settings())
+    assert any(finding.cause.startswith(cause) or cause in finding.cause for finding in found), found
+    assert len(found) <= 2 and all(finding.advice for finding in found)
+
+
+@pytest.mark.parametrize(
+    ("open", "failed", "executors"),
+    [
+        ([row("running", lease=NOW + 20_000)], [], {"tab": NOW - 90_000}),
+        ([row(created_at=NOW - 100)], [], {"tab": NOW - 100}),
+        ([], [row("failed", ended_at=NOW), row("cancelled", ended_at=NOW)], {}),
+        ([], [expired(ended_at=NOW - 24 * 3600_000, deadline=NOW - 24 * 3600_000)], {}),
+    ],
+)
+def test_doctor_says_nothing_of_commands_that_go_their_way(
+    open: list[CallRecord], failed: list[CallRecord], executors: dict[str, int]
+) -> None:
+    """What runs, was just queued, or ended by somebody's will needs nobody."""
+    assert not about_commands(Queues(open, failed, executors, NOW), Settings())
+
+
+def test_doctor_tells_of_a_queue_that_nobody_serves(path: Path) -> None:
+    """The whole of it, on a real file: the facts, the cause, the exit status; and well again when it is run."""
+    db = ("--db", str(path))
+    cli("submit", "go", *db, "--client", "tab", "--timeout", "600", "--id", "mine")
+
+    async def ask(ledger: Ledger) -> None:
+        commands = Commands(ledger)
+        await commands.claim("page")
+        await commands.close()
+
+    with_ledger(path, ask)
+    done = cli("doctor", *db)
+    assert done.exit_code == 1
+    assert "tab  1 queued" in done.stdout and "page  asked just now" in done.stdout
+    assert "likely cause: nobody has ever asked for work of client tab; executors ask under another name: page" in (
+        done.stdout
+    )
+    told = json.loads(cli("doctor", "--json", *db).stdout)
+    assert told["commands"] == {"tab": {"queued": 1}} and list(told["executors"]) == ["page"]
+
+    async def run(commands: Commands) -> None:
+        claim = await commands.claim("tab")
+        assert claim is not None
+        await commands.complete(claim.call, fence=claim.fence)
+
+    commands_in(path, run)
+    assert "nothing odd" in cli("doctor", *db).stdout
+
+
+def test_doctor_tells_each_queue_in_a_line_of_its_own(path: Path) -> None:
+    """A break between two lines is one, also in a pipe."""
+    for client in ("one", "two"):
+        assert cli("submit", "go", "--db", str(path), "--client", client).exit_code == 0
+    lines = [line.split() for line in cli("doctor", "--db", str(path)).stdout.split("\n")]
+    assert ["commands", "one", "1", "queued"] in lines and ["two", "1", "queued"] in lines
+
+
+def test_a_ledger_is_opened_by_the_same_name(path: Path) -> None:
+    """CALLSLIP_DB, a path and a URL mean one file."""
+    cli("submit", "go", "--db", f"sqlite:///{path}", "--id", "mine")
+
+    async def read() -> str:
+        async with await open_ledger(f"sqlite:///{path}") as ledger:
+            return (await ledger.find_call("mine")).state
+
+    assert asyncio.run(read()) == "queued"
+    runner = CliRunner(env={"CALLSLIP_DB": str(path)})
+    assert "mine" in runner.invoke(main, ["ls", "--commands"]).stdout

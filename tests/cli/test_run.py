@@ -1,0 +1,245 @@
+"""`callslip run` as a person uses it: a real process, a real endpoint, approvals by key and from elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from callslip.api.ledger import open_ledger
+from callslip.model import events as ev
+from tests.support.model_server import Server, calls, says
+
+ECHO = calls(("c1", "shell", {"command": "echo from the shell"}), text="I look. ")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.db"
+
+
+@pytest.fixture
+def serving(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with Server(request.param).running() as server:
+        yield server
+
+
+def command(place: Path, server: Server, *args: str) -> list[str]:
+    model = ["--model", "openai:scripted", "--base-url", server.url, "--db", str(place)]
+    return [sys.executable, "-m", "callslip", "run", *model, *args]
+
+
+def started(place: Path, server: Server, *args: str, **options: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command(place, server, *args),
+        env={**os.environ, "OPENAI_API_KEY": "none"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def callslip(place: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "callslip", *args, "--db", str(place)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def until(place: Path, word: str) -> None:
+    """Wait until a call of the last session is in a state."""
+    for _ in range(400):
+        if word in callslip(place, "ls", "@last").stdout:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"no call is {word}")
+
+
+@pytest.mark.parametrize("serving", [[ECHO, says("It said so.")]], indirect=True)
+def test_what_the_model_says_is_stdout_and_what_it_does_is_stderr(place: Path, serving: Server) -> None:
+    """With --yes nothing is asked; the session is there to be shown."""
+    out, err = (running := started(place, serving, "--yes", "--session", "mine", "Do it.")).communicate(timeout=60)
+    assert running.returncode == 0, err
+    assert out == "I look. \nIt said so.\n"
+    assert "✓  completed  shell" in err and "end_turn after 2 answers" in err
+    assert "from the shell" in callslip(place, "show", "mine").stdout
+    assert callslip(place, "verify").returncode == 0
+
+
+@pytest.mark.parametrize("serving", [[says("<shell>echo tagged</shell>"), says("Yes.")]], indirect=True)
+def test_commands_in_tags_and_json(place: Path, serving: Server) -> None:
+    """--tags needs no tools of the model; --json prints one object, after it all."""
+    out, err = (running := started(place, serving, "--yes", "--tags", "--json", "Do it.")).communicate(timeout=60)
+    assert running.returncode == 0, err
+    told = json.loads(out)
+    assert (told["reason"], told["iterations"], told["text"]) == ("end_turn", 2, "Yes.")
+    assert "tools" not in serving.asked[0]
+    assert "tagged" in serving.asked[1]["messages"][-1]["content"]
+
+
+@pytest.mark.parametrize("serving", [[ECHO, says("Then not.")]], indirect=True)
+def test_a_command_waits_for_an_answer_from_another_terminal(place: Path, serving: Server) -> None:
+    """Without a terminal of its own it says how to answer."""
+    running = started(place, serving, "Do it.")
+    until(place, "awaiting_approval")
+    assert callslip(place, "deny", "@last", "--reason", "not now").returncode == 0
+    out, err = running.communicate(timeout=60)
+    assert running.returncode == 0, err
+    assert "callslip approve appr_" in err and "denied" in err
+    assert "Then not." in out
+    assert "not now" in serving.asked[1]["messages"][-1]["content"]
+
+
+@pytest.mark.parametrize("serving", [[calls(("c", "shell", {"command": "sleep 600"}))]], indirect=True)
+def test_an_interrupt_ends_the_command_and_the_turn(place: Path, serving: Server) -> None:
+    """Ctrl-C: status 130, the call cancelled, no process left."""
+    running = started(place, serving, "--yes", "Wait.")
+    until(place, "running")
+    running.send_signal(signal.SIGINT)
+    running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "cancelled" in callslip(place, "ls", "@last").stdout
+    assert callslip(place, "verify").returncode == 0
+
+
+@pytest.mark.parametrize("serving", [[RuntimeError("no such model")]], indirect=True)
+def test_an_endpoint_that_fails_is_one_line_and_a_status(place: Path, serving: Server) -> None:
+    """No traceback; the turn has ended."""
+    _, err = (running := started(place, serving, "Hello.")).communicate(timeout=60)
+    assert running.returncode == 1
+    assert "no such model" in err and "Traceback" not in err
+
+
+def test_a_model_that_cannot_be_meant_is_refused(place: Path) -> None:
+    """Before a ledger is made."""
+    done = callslip(place, "run", "--model", "gpt", "Hello.")
+    assert done.returncode == 2 and "openai:NAME" in done.stderr
+    assert not place.exists()
+
+
+@pytest.mark.parametrize("serving", [[says("word " * 200), says("More.")]], indirect=True)
+def test_a_reader_that_goes_away_ends_the_turn(place: Path, serving: Server) -> None:
+    """`callslip run ... | head -1`: quietly, with the status of a closed pipe, and nothing left open."""
+    with started(place, serving, "Do it.") as running:
+        assert running.stdout and running.stderr
+        running.stdout.close()
+        assert "Traceback" not in running.stderr.read()
+    assert running.returncode == 141
+    assert ends(place) == ["cancelled"]
+    assert callslip(place, "verify").returncode == 0
+
+
+def ends(place: Path) -> list[str]:
+    """Why the turns of the last session ended."""
+    log = json.loads(callslip(place, "export", "@last", "--format", "events").stdout)["events"]
+    return [event["reason"] for event in log if event["type"] == "turn.ended"]
+
+
+# On a terminal
+
+
+class Terminal:
+    """`callslip run` on a terminal: what it shows, and keys for it."""
+
+    def __init__(self, place: Path, server: Server, *args: str) -> None:
+        self.shown = ""
+        self.pid, self._end = pty.fork()
+        if self.pid == 0:
+            os.environ.update({"OPENAI_API_KEY": "none", "TERM": "xterm", "COLUMNS": "100", "USER": "ada"})
+            os.execv(sys.executable, command(place, server, *args))
+
+    def until(self, text: str) -> None:
+        end = time.monotonic() + 60
+        while text not in self.shown:
+            assert time.monotonic() < end and self._read(1.0), f"never shown: {text}\n{self.shown}"
+
+    def _read(self, wait: float) -> bool:
+        """Whether there may be more."""
+        if not select.select([self._end], [], [], wait)[0]:
+            return True
+        try:
+            data = os.read(self._end, 65536)
+        except OSError:
+            return False
+        self.shown += data.decode("utf-8", "replace").replace("\r\n", "\n")
+        return bool(data)
+
+    def press(self, keys: str) -> None:
+        os.write(self._end, keys.encode())
+
+    def close(self) -> int:
+        """Its exit status. Its terminal must be as it was, so that a shell can go on."""
+        end = time.monotonic() + 60
+        while self._read(1.0):
+            assert time.monotonic() < end, self.shown
+        os.close(self._end)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+@pytest.mark.parametrize("serving", [[ECHO, says("So be it.")]], indirect=True)
+@pytest.mark.parametrize(("key", "state"), [("y", "completed"), ("n", "denied")])
+def test_a_person_is_asked_at_the_terminal(place: Path, serving: Server, key: str, state: str) -> None:
+    """The command stands on a line of its own; other keys mean nothing, y and n are the answer."""
+    terminal = Terminal(place, serving, "Do it.")
+    terminal.until("press y or n")
+    assert "I look. \n" in terminal.shown
+    assert "echo from the shell" in terminal.shown
+    terminal.press("xq \r" + key)
+    terminal.until("So be it.\n")
+    assert terminal.close() == 0, terminal.shown
+    assert state in callslip(place, "ls", "@last").stdout
+    answer = serving.asked[1]["messages"][-1]["content"]
+    assert ("from the shell" if key == "y" else "the person said no") in answer
+
+
+@pytest.mark.parametrize("serving", [[ECHO]], indirect=True)
+def test_an_interrupt_at_the_question(place: Path, serving: Server) -> None:
+    """Ctrl-C instead of an answer: status 130, the request is moot, the turn cancelled."""
+    terminal = Terminal(place, serving, "Do it.")
+    terminal.until("press y or n")
+    terminal.press("\x03")
+    assert terminal.close() == 130, terminal.shown
+    assert "Traceback" not in terminal.shown
+    assert "cancelled" in callslip(place, "ls", "@last").stdout
+    assert ends(place) == ["cancelled"]
+    assert callslip(place, "approve", "@last").returncode != 0
+
+
+LONG = "echo " + "harmless " * 40 + "; rm -rf precious"
+
+
+@pytest.mark.parametrize("serving", [[calls(("c", "shell", {"command": LONG}))]], indirect=True)
+def test_a_question_shows_the_whole_command(place: Path, serving: Server) -> None:
+    """What is approved must be seen, however long it is."""
+    terminal = Terminal(place, serving, "Do it.")
+    terminal.until("press y or n")
+    assert "rm -rf precious" in terminal.shown.replace("\n", "")
+    terminal.press("n")
+    terminal.close()
+
+
+@pytest.mark.parametrize("serving", [[says("Hello.")]], indirect=True)
+def test_what_others_asked_before_is_not_asked_again(place: Path, serving: Server) -> None:
+    """A request that was pending when it began belongs to somebody else, and was not shown here."""
+
+    async def ask() -> None:
+        async with await open_ledger(str(place)) as ledger:
+            theirs = ev.CallProposed(call="new:1", tool_name="theirs", scope="detached")
+            await ledger.append("shared", [theirs, ev.ApprovalRequested(call="new:1")])
+
+    asyncio.run(ask())
+    terminal = Terminal(place, serving, "--session", "shared", "Hello?")
+    assert terminal.close() == 0
+    assert "Hello." in terminal.shown and "press y or n" not in terminal.shown
+    assert "awaiting_approval" in callslip(place, "ls", "shared").stdout

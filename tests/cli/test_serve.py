@@ -1,0 +1,446 @@
+"""`callslip serve` and the commands that go through it: real processes, real sockets, the same answers as on a file."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import stat
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+import pytest
+
+from callslip.api.ledger import Ledger
+from callslip.cli import exit_status
+from callslip.formats import registry
+from callslip.model import events as ev
+from callslip.model.events import Alias
+from tests.support import scenarios
+from tests.support.cli_process import Process, Serving, Terminal, process, run, serving, with_ledger
+
+OPTIONS = [{"optionId": "yes", "kind": "allow_once", "name": "Yes"}, {"optionId": "no", "kind": "reject_once"}]
+ENDS: dict[str, tuple[type[Any], dict[str, str]]] = {
+    "completed": (ev.CallCompleted, {"output": "done"}),
+    "failed": (ev.CallFailed, {"error": "broken"}),
+    "cancelled": (ev.CallCancelled, {"reason": "enough"}),
+    "lost": (ev.CallLost, {"reason": "gone"}),
+    "expired": (ev.CallExpired, {"reason": "late"}),
+}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A ledger with a session of every kind of end, one that asks, one that runs, and one that tells a whole story."""
+    made = tmp_path / "ledger.db"
+
+    async def fill(ledger: Ledger) -> None:
+        for draft in scenarios.drafts("two_turns"):
+            await ledger.append("two_turns", [draft], source="test")
+        for state, (kind, facts) in ENDS.items():
+            named = (Alias("t", state),)
+            begun = ev.CallProposed(tool_name="t", title=state, scope="detached", aliases=named)
+            await ledger.append(state, [begun, ev.CallStarted(aliases=named), kind(aliases=named, **facts)])
+        await asks(ledger, "denied")
+        [request] = await ledger.approvals(session="denied")
+        refused = ev.ApprovalRefused(approval=request.id, call=request.call, by="Ada", reason="no")
+        await ledger.append("denied", [refused])
+        await asks(ledger, "asking")
+        await ledger.append("running", [_proposed("running"), ev.CallStarted(aliases=(Alias("t", "running"),))])
+
+    with_ledger(made, fill)
+    return made
+
+
+def _proposed(name: str) -> ev.CallProposed:
+    return ev.CallProposed(
+        tool_name="rm", title="Remove", input={"path": "/"}, scope="detached", aliases=(Alias("t", name),)
+    )
+
+
+async def asks(ledger: Ledger, name: str) -> None:
+    """A call of that name, in a session of that name, that waits for approval."""
+    request = ev.ApprovalRequested(aliases=(Alias("t", name),), description="may I?", options=OPTIONS)
+    await ledger.append(name, [_proposed(name), request])
+
+
+def at(path: Path) -> list[str]:
+    return ["--db", str(path)]
+
+
+def by(server: Serving) -> list[str]:
+    return ["--server", server.url, "--token", server.token]
+
+
+# The server
+
+
+def test_it_says_where_it_is_and_leaves_a_file_while_it_runs(path: Path, home: Path) -> None:
+    """The token stands in the address on stderr; the file has none, is for its owner alone, and is gone at the end."""
+    with serving(path) as server:
+        assert server.told == {"url": server.url, "token": server.token, "pid": server.pid, "db": str(path)}
+        assert server.err == [f"serving {path} at {server.url}/?token={server.token}\n"]
+        beside = path.with_name("ledger.db.server")
+        said = json.loads(beside.read_text())
+        assert (said["url"], said["pid"]) == (server.url, server.pid) and server.token not in beside.read_text()
+        assert stat.S_IMODE(beside.stat().st_mode) == 0o600
+        token = home / ".local/share/callslip/token"
+        assert token.read_text().strip() == server.token and stat.S_IMODE(token.stat().st_mode) == 0o600
+        told = json.loads(run("doctor", "--json", *at(path)).stdout)
+        assert told["server"] == {"url": server.url, "pid": server.pid}
+        assert server.url in run("doctor", *at(path)).stdout
+        assert server.signal(signal.SIGTERM) == exit_status.TERMINATED
+        assert not beside.exists()
+    assert "none runs" in run("doctor", *at(path)).stdout
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
+def test_a_signal_ends_open_streams_at_once(path: Path, number: signal.Signals, status: int) -> None:
+    """A reader's stream ends in order, a request that waits is answered, and nothing is said about it."""
+    with serving(path) as server:
+        headers = {"authorization": f"Bearer {server.token}"}
+        with urlopen(Request(f"{server.url}/v1/sessions/running/stream", headers=headers), timeout=60) as stream:
+            assert stream.readline() == b"retry: 1000\n"
+            assert server.signal(number) == status
+            stream.read()  # It is not broken off: the last chunk has come.
+        assert "".join(server.err).count("\n") == 1
+
+
+def test_a_port_that_is_taken_is_named(path: Path) -> None:
+    """With what to do about it, and nothing left behind."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run("serve", "--port", str(port), *at(path))
+    assert done.returncode == exit_status.FAILED and not done.stdout
+    assert f"port {port} of 127.0.0.1 is taken" in done.stderr and "--port 0" in done.stderr
+    assert not path.with_name("ledger.db.server").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--host", "192.0.2.1"], "no address of this machine"),
+        (["--host", "no such host"], "no address of this machine"),
+        (["--token", "with a blank"], "a token has letters"),
+        (["--allow-origin", "nonsense"], "is not an origin"),
+        (["--allow-host", "http://x"], "is not a host name"),
+    ],
+)
+def test_what_cannot_be_served_is_refused(path: Path, arguments: list[str], words: str) -> None:
+    """In one line, by the status of a wrong command line."""
+    done = run("serve", "--port", "0", *arguments, *at(path))
+    assert done.returncode == exit_status.USAGE and words in done.stderr and "Traceback" not in done.stderr
+
+
+def test_an_open_address_is_warned_about(path: Path) -> None:
+    """Also of the address it says, one can make use."""
+    with serving(path, "--host", "0.0.0.0", "--port", "0", "--token", "mine-and-nobody-elses") as server:
+        assert "warning: 0.0.0.0 can be reached from other machines" in server.err[0]
+        assert server.url.startswith("http://127.0.0.1:") and server.token == "mine-and-nobody-elses"
+        assert run("export", "asking", *by(server)).returncode == 0
+
+
+def test_a_browser_is_led_to_the_page_by_a_file(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The token is not in its command line, which others can see; the file is for its owner, and gone at the end."""
+    browser, seen = tmp_path / "browser", tmp_path / "seen"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {seen}.part && mv {seen}.part {seen}\n')
+    browser.chmod(0o700)
+    monkeypatch.setenv("BROWSER", str(browser))
+    with serving(path, "--open", "--port", "0") as server:
+        for _ in range(1000):
+            if seen.exists():
+                break
+            time.sleep(0.02)
+        opened = Path(urlsplit(seen.read_text().strip()).path)
+        assert server.token not in seen.read_text()
+        assert f"{server.url}/?token={server.token}" in opened.read_text()
+        assert stat.S_IMODE(opened.stat().st_mode) == 0o600
+        assert server.signal(signal.SIGINT) == exit_status.INTERRUPTED
+        assert not opened.exists()
+
+
+def test_a_second_server_leaves_the_first_in_its_place(path: Path) -> None:
+    """Whichever ends first, commands find the one that said so first."""
+    beside = path.with_name("ledger.db.server")
+    with serving(path) as first:
+        with serving(path) as second:
+            assert first.url in second.err[0]
+            assert second.signal(signal.SIGTERM) == exit_status.TERMINATED
+        assert json.loads(beside.read_text())["url"] == first.url
+
+
+def test_a_server_that_was_killed_is_not_believed_in(path: Path) -> None:
+    """Its file stays behind, and counts for nothing: answers go to the file again."""
+    with serving(path) as server:
+        server.kill()
+    assert path.with_name("ledger.db.server").exists()
+    assert run("approve", "asking", *at(path)).returncode == 0
+    with serving(path) as server:
+        assert json.loads(path.with_name("ledger.db.server").read_text())["url"] == server.url
+
+
+def test_a_folder_that_cannot_be_written_is_served_all_the_same(path: Path) -> None:
+    """Only that nobody is told where: the place of the file is taken."""
+    path.with_name("ledger.db.server").mkdir()
+    with serving(path) as server:
+        assert "other commands will not find this server" in server.err[0]
+        assert run("export", "asking", *by(server)).returncode == 0
+
+
+def test_a_ledger_in_memory_can_be_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It leaves no file anywhere."""
+    monkeypatch.chdir(tmp_path)
+    with serving(Path(":memory:")) as server:
+        assert server.told["db"] is None
+        assert run("export", "@last", *by(server)).returncode == exit_status.NOT_FOUND
+        assert not list(tmp_path.iterdir())
+
+
+# The same commands on the file and by the server
+
+EVERY = [
+    *[(["wait", state], exit_status.STATES[state]) for state in [*ENDS, "denied"]],
+    (["wait", "exp"], exit_status.NOT_FOUND),
+    (["wait", "@last", "--session", "completed", "--json"], exit_status.OK),
+    (["wait", "@last", "--session", "comp"], exit_status.OK),
+    (["wait", "running", "--timeout", "0.1"], exit_status.TIMED_OUT),
+    (["wait", "nothing"], exit_status.NOT_FOUND),
+    (["wait", "exec_"], exit_status.USAGE),
+    (["wait", "completed", "--session", "failed"], exit_status.NOT_FOUND),
+    (["cancel", "completed"], exit_status.FAILED),
+    (["cancel", "failed"], exit_status.FAILED),
+    (["cancel", "denied"], exit_status.DENIED),
+    (["cancel", "lost"], exit_status.ENDED),
+    (["cancel", "expired"], exit_status.ENDED),
+    (["cancel", "cancelled"], exit_status.OK),
+    (["cancel", "nothing"], exit_status.NOT_FOUND),
+    (["approve", "nothing"], exit_status.NOT_FOUND),
+    (["approve", "completed"], exit_status.NOT_FOUND),
+    (["approve", "denied"], exit_status.NOT_FOUND),
+    (["approve", "@last", "--option", "maybe"], exit_status.NOT_FOUND),
+    (["approve", "@last", "--option", "no"], exit_status.USAGE),
+    (["deny", "@last", "--option", "yes"], exit_status.USAGE),
+    (["export", "nothing"], exit_status.NOT_FOUND),
+    (["export", "two_turns", "--at", "3"], exit_status.OK),
+    (["export", "two_turns", "--at", "3", "--format", "events"], exit_status.OK),
+    (["export", "two_turns", "--at", "999"], exit_status.USAGE),
+    (["export", "two_turns", "--at", "999", "--format", "events"], exit_status.USAGE),
+    (["export", "two"], exit_status.OK),
+    (["export", "e"], exit_status.OK),
+    (["export", "a", "--stream", "--format", "ui-v6", "--turn", "no"], exit_status.NOT_FOUND),
+    (["tail", "nothing"], exit_status.NOT_FOUND),
+    (["tail", "two_turns", "--until-end"], exit_status.OK),
+    (["tail", "two_turns", "--until-end", "--format", "events"], exit_status.OK),
+    (["tail", "two_turns", "--until-end", "--format", "events", "--from-start"], exit_status.OK),
+    (["tail", "two_turns", "--until-end", "--from-start"], exit_status.OK),
+    (["tail", "two_turns", "--until-end", "--after", "2"], exit_status.OK),
+    (["tail", "two_turns", "--until-end", "--after", "999"], exit_status.USAGE),
+]
+
+
+def test_on_the_file_and_by_the_server_it_is_the_same(path: Path) -> None:
+    """Status, stdout and stderr of each command; only the names of parameters and turns that are not there may vary."""
+    plain = {tuple(line): run(*line, *at(path)) for line, _ in EVERY}
+    with serving(path) as server:
+        for line, status in EVERY:
+            here, there = plain[tuple(line)], run(*line, *by(server))
+            assert (here.returncode, there.returncode) == (status, status), (line, here.stderr, there.stderr)
+            assert here.stdout == there.stdout, line
+            if status != exit_status.USAGE and "--turn" not in line and "--session" not in line:
+                assert here.stderr == there.stderr, line
+
+
+FORMATS = ["events", "entries", *registry.writable()]
+
+
+def test_every_format_is_exported_the_same(path: Path) -> None:
+    """Documents to the byte, and every stream that a client could have got."""
+    lines = [["export", "two_turns", "--format", name] for name in FORMATS]
+    lines += [["export", "two_turns", "--format", name, "--stream"] for name in registry.streamable()]
+    here = [run(*line, *at(path)) for line in lines]
+    with serving(path) as server:
+        for line, plain in zip(lines, here, strict=True):
+            there = run(*line, *by(server))
+            assert plain.returncode == there.returncode == 0, (line, plain.stderr, there.stderr)
+            assert plain.stdout == there.stdout and plain.stdout, line
+
+
+def test_a_long_log_comes_in_pages(tmp_path: Path) -> None:
+    """More events than one answer has."""
+    made = tmp_path / "long.db"
+
+    async def fill(ledger: Ledger) -> None:
+        await ledger.append("long", [ev.MessageDelta(text=f"{number} ", chunks="delta") for number in range(2500)])
+
+    with_ledger(made, fill)
+    lines = [["export", "long", "--format", "events", *more] for more in ([], ["--at", "1000"], ["--at", "1001"])]
+    here = [run(*line, *at(made)).stdout for line in lines]
+    with serving(made) as server:
+        assert [run(*line, *by(server)).stdout for line in lines] == here
+    assert [len(json.loads(text)["events"]) for text in here] == [2500, 1000, 1001]
+
+
+def test_an_output_beside_the_log_is_waited_for_whole(tmp_path: Path) -> None:
+    """Also over HTTP, where it has an address of its own."""
+    made, text = tmp_path / "large.db", "word " * 400_000
+
+    async def fill(ledger: Ledger) -> None:
+        await ledger.append("large", [ev.CallCompleted(tool_name="cat", output=text)])
+
+    with_ledger(made, fill)
+    with serving(made) as server:
+        assert run("wait", "@last", *by(server)).stdout == run("wait", "@last", *at(made)).stdout == text + "\n"
+
+
+# Doing something
+
+
+def test_a_call_is_cancelled(path: Path) -> None:
+    """On the file and by the server; whoever waits for it is told."""
+    done = run("cancel", "running", "--reason", "enough", "--json", *at(path), env={"USER": "ada", "LOGNAME": "ada"})
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["reason"] == "cancelled by ada: enough"
+    with serving(path) as server, process("wait", "asking", *by(server)) as waiting:
+        assert run("cancel", "asking", "--reason", "stop", *by(server)).stderr.endswith("cancelled by user: stop\n")
+        assert waiting.end() == exit_status.ENDED
+        assert run("cancel", "asking", *by(server)).returncode == exit_status.OK
+    assert "nothing waits" in run("approve", "@last", *at(path)).stderr
+
+
+def test_an_answer_by_the_server_bears_the_name_of_its_token(path: Path) -> None:
+    """Which is not for the command line to choose."""
+    made = run("admin", "token", "create", "--can", "read,approve", "--label", "Grace", *at(path)).stdout.strip()
+    with serving(path) as server, process("wait", "asking", *by(server)) as waiting:
+        named = run("approve", "asking", "--by", "Ada", *by(server))
+        assert named.returncode == exit_status.USAGE and "label of your token" in named.stderr
+        done = run("deny", "@last", "--json", "--server", server.url, env={"CALLSLIP_TOKEN": made})
+        assert done.returncode == 0, done.stderr
+        told = json.loads(done.stdout)
+        assert (told["state"], told["by"], told["reason"]) == ("refused", "Grace", "denied by Grace")
+        assert waiting.end() == exit_status.DENIED
+        again = run("approve", told["approval"], *by(server))
+        assert again.returncode == exit_status.FAILED and "it was refused by Grace" in again.stderr
+
+
+def test_arguments_are_edited_by_the_server(path: Path) -> None:
+    """`--input` runs the call with other arguments."""
+    with serving(path) as server:
+        assert run("approve", "asking", "--input", '{"path": "/tmp"}', *by(server)).returncode == 0
+    [entry] = [one for one in _entries(path, "asking") if one["type"] == "tool_call"]
+    assert entry["rawInput"] == {"path": "/tmp"}
+
+
+def _entries(path: Path, session: str) -> list[Any]:
+    return json.loads(run("export", session, *at(path)).stdout)["entries"]
+
+
+# Tokens
+
+
+@pytest.mark.parametrize("verb", ["approve", "deny"])
+def test_while_a_server_runs_an_answer_needs_a_token(path: Path, verb: str) -> None:
+    """One that somebody gives: the one in the token file, which any program of this user can read, is not taken."""
+    with serving(path) as server:
+        done = run(verb, "asking", *at(path))
+        assert done.returncode == exit_status.USAGE and not done.stdout
+        assert f"a server runs for this ledger at {server.url}" in done.stderr
+        assert "--token or CALLSLIP_TOKEN" in done.stderr and server.token not in done.stderr
+        assert run(verb, "asking", "--server", server.url).returncode == exit_status.USAGE
+        assert run(verb, "asking", *at(path), "--token", "wrong").returncode == exit_status.USAGE
+        scoped = run("admin", "token", "create", "--can", "read", *at(path)).stdout.strip()
+        refused = run(verb, "asking", *at(path), "--token", scoped)
+        assert refused.returncode == exit_status.FAILED and "may not approve" in refused.stderr
+        assert run(verb, "asking", *at(path), env={"CALLSLIP_TOKEN": server.token}).returncode == 0
+    [request] = [one for one in _entries(path, "asking") if one["type"] == "permission_request"]
+    assert request["by"] == "user"
+
+
+def test_a_person_at_a_terminal_is_asked_for_the_token(path: Path) -> None:
+    """Without an echo; Ctrl-C leaves everything as it was."""
+    with serving(path) as server:
+        terminal = Terminal("approve", "asking", *at(path))
+        terminal.until("Its token")
+        terminal.press("\x03")
+        assert terminal.close() == exit_status.INTERRUPTED
+        terminal = Terminal("approve", "asking", *at(path))
+        terminal.until("Its token")
+        terminal.press(server.token + "\r")
+        terminal.until("granted by user")
+        assert terminal.close() == 0 and server.token not in terminal.shown
+
+
+def test_reading_takes_the_token_of_this_user(path: Path, home: Path) -> None:
+    """From the file, for a server on this machine; one that the server does not know is told apart from no server."""
+    with serving(path) as server:
+        assert run("export", "asking", "--server", server.url).returncode == 0
+        assert run("export", "asking", env={"CALLSLIP_SERVER": f"{server.url}/?token={server.token}"}).returncode == 0
+        (home / ".local/share/callslip/token").unlink()
+        for more in ([], ["--token", "wrong"]):
+            done = run("export", "asking", "--server", server.url, *more)
+            assert done.returncode == exit_status.USAGE and "token" in done.stderr
+        both = run("export", "asking", "--server", server.url, *at(path))
+        assert both.returncode == exit_status.USAGE and "two places" in both.stderr
+
+
+@pytest.mark.parametrize("line", ["tail", "wait x", "approve x --token t", "deny x --token t", "cancel x", "export x"])
+def test_no_server_is_status_6(line: str) -> None:
+    """And so is something else that listens there."""
+    done = run(*line.split(), "--server", "http://127.0.0.1:9")
+    assert done.returncode == exit_status.UNREACHABLE and "http://127.0.0.1:9" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert run(*line.split(), "--server", "ftp://x").returncode == exit_status.USAGE
+
+
+def test_a_stranger_at_the_address_is_no_server(path: Path) -> None:
+    """Whatever it answers."""
+    import threading
+    from http.server import BaseHTTPRequestHandler, HTTPServer
+
+    class Stranger(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<h1>Welcome</h1>")
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Stranger) as other:
+        thread = threading.Thread(target=other.serve_forever)
+        thread.start()
+        done = run("export", "@last", "--server", f"http://127.0.0.1:{other.server_port}")
+        other.shutdown()
+        thread.join()
+    assert done.returncode == exit_status.UNREACHABLE and "no callslip server" in done.stderr
+
+
+def asked(server: Serving, route: str) -> None:
+    """Return once the server has answered somebody there."""
+    headers = {"authorization": f"Bearer {server.token}"}
+    for _ in range(2000):
+        with urlopen(Request(f"{server.url}/metrics", headers=headers), timeout=60) as answer:
+            if f'"{route}"' in answer.read().decode():
+                return
+        time.sleep(0.02)
+    raise AssertionError(f"nobody asked {route}")
+
+
+def test_a_wait_outlives_a_restart_of_the_server(path: Path) -> None:
+    """It says what happens, and goes on when the server is back."""
+    with serving(path) as first:
+        port = re.sub(r".*:", "", first.url)
+        waiting = Process("wait", "running", *by(first))
+        try:
+            asked(first, "/v1/calls/{call}")
+            first.kill()
+            waiting.until("trying again")
+            with serving(path, "--port", port):
+                waiting.until("is back")
+                run("cancel", "running", *at(path))
+                assert waiting.end() == exit_status.ENDED
+        finally:
+            waiting.kill()

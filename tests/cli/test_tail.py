@@ -1,0 +1,278 @@
+"""`callslip tail`: in a pipe and on a terminal, on a file that others write and by a server that comes and goes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from callslip.api.ledger import Ledger, open_ledger
+from callslip.cli import exit_status
+from callslip.cli.terminal.patched_session import PatchedSession
+from callslip.model import events as ev
+from callslip.model.entries import Snapshot
+from callslip.model.events import Alias, Event
+from tests.support.cli_process import Serving, Terminal, process, run, serving, with_ledger
+
+HOSTILE = "\x1b[2J\x1b]0;owned\x07\x1b]52;c;aGk=\x07\x9b31mred\x7f\u202egpj.exe\u2066\r\u200b\ufeffend"
+HIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+CALL = (Alias("t", "c1"),)
+BEGIN: list[Event] = [ev.TurnStarted(), ev.MessageUser(text="go on"), ev.MessageDelta(text="I look. ", chunks="delta")]
+PROPOSED = ev.CallProposed(tool_name="rm", title="Remove it", input={"path": "/x"}, scope="detached", aliases=CALL)
+WORK: list[Event] = [
+    PROPOSED,
+    ev.CallStarted(aliases=CALL),
+    ev.CallCompleted(output="gone", aliases=CALL),
+    ev.MessageDelta(text="It is ", chunks="delta"),
+    ev.MessageDelta(text="done.", chunks="delta"),
+    ev.TurnEnded(reason="end_turn"),
+]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    made = tmp_path / "ledger.db"
+    write(made, *BEGIN)
+    return made
+
+
+def write(path: Path, *events: Event) -> None:
+    """What another process appends to the session, each by itself."""
+
+    async def append(ledger: Ledger) -> None:
+        for event in events:
+            await ledger.append("work", [event], source="test")
+
+    with_ledger(path, append)
+
+
+def where(path: Path, server: Serving | None) -> list[str]:
+    return ["--server", server.url] if server else ["--db", str(path)]
+
+
+@pytest.fixture(params=["file", "server"])
+def reach(request: pytest.FixtureRequest, path: Path) -> Any:
+    """What to add to a command so that it works on the file, or by a server."""
+    if request.param == "file":
+        yield where(path, None)
+        return
+    with serving(path) as server:
+        yield where(path, server)
+
+
+def replayed(lines: list[Any]) -> PatchedSession:
+    """What a client has after all of this."""
+    view = PatchedSession()
+    for line in lines:
+        if "snapshot" in line:
+            told = line["snapshot"]
+            view.load(Snapshot(told["session"], told["seq"], told["info"], told["entries"]))
+        else:
+            view.apply(line["seq"], line["patches"])
+    return view
+
+
+def snapshot(path: Path) -> Snapshot:
+    async def read(ledger: Ledger) -> Snapshot:
+        return await ledger.snapshot("work")
+
+    return with_ledger(path, read)
+
+
+# In a pipe
+
+
+def test_a_snapshot_and_then_patches(path: Path, reach: list[str]) -> None:
+    """What a program makes of the lines is what the ledger has; with --until-end it ends with the turn."""
+    with process("tail", "--until-end", *reach) as tail:
+        tail.until('"snapshot"')
+        write(path, *WORK)
+        assert tail.end() == 0, tail.err
+    lines = tail.lines()
+    assert list(lines[0]) == ["snapshot"]
+    assert [list(line) for line in lines[1:]] == [["seq", "patches"]] * len(WORK)
+    assert replayed(lines).same_as(snapshot(path))
+
+
+def test_events_from_now_on(path: Path, reach: list[str]) -> None:
+    """They are the events of the log, as export gives them; those from before are not among them."""
+    with process("tail", "work", "--format", "events", "--after", "3", "--until-end", *reach) as tail:
+        write(path, WORK[0])
+        tail.until("call.proposed")
+        write(path, *WORK[1:])
+        assert tail.end() == 0
+    log = json.loads(run("export", "work", "--format", "events", "--db", str(path)).stdout)["events"]
+    assert tail.lines() == log[len(BEGIN) :]
+
+
+def test_from_the_start(path: Path, reach: list[str]) -> None:
+    """Every event since the first, or what each of them changed."""
+    write(path, *WORK)
+    events = run("tail", "--from-start", "--until-end", "--format", "events", *reach)
+    assert [json.loads(line)["seq"] for line in events.stdout.splitlines()] == list(range(1, 10))
+    patches = run("tail", "--from-start", "--until-end", *reach)
+    lines = [json.loads(line) for line in patches.stdout.splitlines()]
+    assert [line["seq"] for line in lines] == list(range(1, 10))
+    assert replayed(lines).same_as(snapshot(path))
+
+
+def test_the_start_of_a_log_that_was_shortened(path: Path, reach: list[str]) -> None:
+    """--from-start gives what is left; a seq before it is gone, and that is said."""
+    write(path, *WORK, ev.TurnStarted(), ev.MessageUser(text="more"))
+
+    async def prune(ledger: Ledger) -> None:
+        await ledger.project("work")
+        assert await ledger.prune(-1)
+
+    with_ledger(path, prune)
+    gone = run("tail", "--after", "1", *reach)
+    assert gone.returncode == exit_status.NOT_FOUND and "retention" in gone.stderr
+    with process("tail", "--from-start", "--until-end", *reach) as tail:
+        tail.until('"snapshot"')
+        write(path, ev.TurnEnded(reason="end_turn"))
+        assert tail.end() == 0
+    assert replayed(tail.lines()).same_as(snapshot(path))
+
+
+def test_an_interrupt_is_status_130(path: Path, reach: list[str]) -> None:
+    """Quietly."""
+    with process("tail", *reach) as tail:
+        tail.until('"snapshot"')
+        assert tail.signal(signal.SIGINT) == exit_status.INTERRUPTED
+    assert tail.err == ["\n"]  # So that a shell goes on in a line of its own.
+
+
+@pytest.mark.parametrize("format_", ["entries", "events"])
+def test_it_comes_back_to_a_server_that_was_killed(path: Path, format_: str) -> None:
+    """Nothing is missing and nothing comes twice, whatever was written in between; it says so on stderr."""
+    with serving(path) as server:
+        port = server.url.rpartition(":")[2]
+        with process("tail", "--format", format_, "--after", "0", "--until-end", "--server", server.url) as tail:
+            tail.until('"seq":3')
+            server.kill()
+            tail.until("trying again")
+            write(path, *WORK[:3])
+            with serving(path, "--port", port) as second:
+                tail.until("is back")
+                tail.until('"seq":6')
+                assert second.signal(signal.SIGTERM) == exit_status.TERMINATED
+                tail.until("trying again", 2)
+            with serving(path, "--port", port):
+                tail.until("is back", 2)
+                write(path, *WORK[3:])
+                assert tail.end() == 0, tail.err
+    assert [line["seq"] for line in tail.lines()] == list(range(1, 10))
+    assert len(tail.err) == 4
+
+
+def test_many_events_by_another_process(path: Path, reach: list[str]) -> None:
+    """A burst that is longer than what is kept for readers."""
+
+    async def burst() -> None:
+        async with await open_ledger(f"sqlite:///{path}") as ledger:
+            for _ in range(20):
+                await ledger.append("work", [ev.MessageDelta(text="word ", chunks="delta")] * 500, source="test")
+            await ledger.append("work", [ev.TurnEnded(reason="end_turn")], source="test")
+
+    with process("tail", "--until-end", *reach) as tail:
+        tail.until('"snapshot"')
+        asyncio.run(burst())
+        assert tail.end() == 0, tail.err
+    assert replayed(tail.lines()).same_as(snapshot(path))
+
+
+# On a terminal
+
+SEEN = ["○ Remove it  queued", "● Remove it  running", "✓ Remove it  completed", "It is", "It is done."]
+
+
+def test_a_person_sees_texts_as_they_come_and_a_line_for_each_step(path: Path, reach: list[str]) -> None:
+    """What was there before, then what happens; on stdout, without an end of its own."""
+    terminal = Terminal("tail", *reach)
+    terminal.until("I look.")
+    assert "go on" in terminal.shown
+    for event, words in zip(WORK, SEEN, strict=False):
+        write(path, event)
+        terminal.until(words)
+    assert re.search(r"^\d\d:\d\d:\d\d  rm            ✓ Remove it  completed", terminal.shown, re.MULTILINE)
+    terminal.press("\x03")
+    assert terminal.close() == exit_status.INTERRUPTED
+    assert "Traceback" not in terminal.shown
+
+
+def test_a_request_says_how_to_answer_it(path: Path, reach: list[str]) -> None:
+    """With all of what is asked about, and for this ledger; one that waits already is told of at once."""
+    long = {"command": "echo " + "harmless " * 40 + "; rm -rf precious"}
+    write(path, ev.CallProposed(tool_name="sh", input=long, scope="detached", aliases=CALL))
+    write(path, ev.ApprovalRequested(aliases=CALL, description="may I?"))
+    terminal = Terminal("tail", "--until-end", *reach)
+    terminal.until("callslip deny appr_")
+    assert "rm -rf precious" in terminal.shown.replace("\n", "")
+    [answer] = re.findall(r"callslip (approve appr_\w+.*?)\s*$", terminal.shown, re.MULTILINE)
+    assert answer.endswith(" ".join(reach))
+    other = (Alias("t", "c2"),)
+    write(path, ev.CallProposed(tool_name="sh", title="Second", scope="detached", aliases=other))
+    write(path, ev.ApprovalRequested(aliases=other, description="and this?"))
+    terminal.until("and this?  pending")
+    token = (Path.home() / ".local/share/callslip/token").read_text().strip() if "--server" in reach else ""
+    done = run(*answer.split(), env={"CALLSLIP_TOKEN": token} if token else {})
+    assert done.returncode == 0, done.stderr
+    terminal.until("may I?  granted by")
+    write(path, ev.TurnEnded(reason="end_turn"))
+    assert terminal.close() == 0
+
+
+def test_of_a_long_past_the_end_is_shown(path: Path, reach: list[str]) -> None:
+    """Ten entries, all after a seq, or all there are; and always the requests that wait for somebody."""
+    write(path, PROPOSED, ev.ApprovalRequested(aliases=CALL, description="may I?"))
+    write(path, *(ev.MessageUser(text=f"line {number:02}") for number in range(20)), ev.TurnEnded(reason="end_turn"))
+    for more, first in (([], 10), (["--after", "20"], 15), (["--from-start"], 0)):
+        terminal = Terminal("tail", "--until-end", *more, *reach)
+        assert terminal.close() == 0
+        assert re.findall(r"line (\d\d)", terminal.shown) == [f"{number:02}" for number in range(first, 20)], more
+        assert "callslip approve appr_" in terminal.shown and ("go on" in terminal.shown) == (first == 0)
+
+
+def test_what_is_hostile_stays_visible_and_inert(path: Path, reach: list[str]) -> None:
+    """Texts, titles, inputs, reasons, names, before and while it is watched; and JSON on a terminal. (C11)"""
+    hostile = (Alias("t", "evil"),)
+    events: list[Event] = [
+        ev.MessageDelta(text=HOSTILE, chunks="delta"),
+        ev.ThoughtDelta(text=HOSTILE, chunks="delta"),
+        ev.CallProposed(tool_name="evil", title=HOSTILE, input={HOSTILE: HOSTILE}, scope="detached", aliases=hostile),
+        ev.ApprovalRequested(aliases=hostile, description=HOSTILE, options=[{"optionId": HOSTILE}]),
+        ev.CallFailed(error=HOSTILE, aliases=hostile),
+        ev.MessageUser(text=HOSTILE),
+    ]
+    write(path, *events)
+    for more in ([], ["--json"], ["--format", "events", "--from-start"]):
+        terminal = Terminal("tail", *more, *reach)
+        terminal.until("gpj.exe")
+        write(path, *events, ev.MessageDelta(text="the last word", chunks="delta"))
+        terminal.until("the last word")
+        terminal.press("\x03")
+        assert terminal.close() == exit_status.INTERRUPTED
+        assert not HIDDEN.search(terminal.shown.replace("^C", "")), more
+        assert "\r" not in terminal.shown
+        assert "\\x1b[2J" in terminal.shown or "\\u001b[2J" in terminal.shown
+
+
+def test_a_terminal_outlives_a_restart_of_the_server(path: Path) -> None:
+    """It goes on where it was."""
+    with serving(path) as server:
+        port = server.url.rpartition(":")[2]
+        terminal = Terminal("tail", "--until-end", "--server", server.url)
+        terminal.until("I look.")
+        server.kill()
+        terminal.until("trying again")
+        write(path, *WORK[:-1])
+        with serving(path, "--port", port):
+            terminal.until("It is done.")
+            write(path, WORK[-1])
+            assert terminal.close() == 0, terminal.shown
+    assert terminal.shown.count("I look.") == 1 and terminal.shown.count("It is") == 1

@@ -1,0 +1,221 @@
+"""The shape of the package: which package may import which, and what an import costs."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from tests.support.paths import ROOT
+
+SRC = ROOT / "src"
+
+# A package may import from packages with a lower number, and from itself. `callslip` is the package itself, which
+# exports the public names. The table is by folder: see docs/architecture.md.
+LAYERS: dict[str, int] = {
+    "errors": 1,
+    "settings": 1,
+    "_version": 1,
+    "model": 2,
+    "rules": 3,
+    "formats": 4,
+    "store": 5,
+    "ledger": 6,
+    "commands": 7,
+    "ingest": 7,
+    "api": 8,
+    "client": 9,
+    "worker": 9,
+    "agent": 9,
+    "wrap": 10,
+    "http": 10,
+    "mcp": 10,
+    "cli": 10,
+    "web": 10,
+    "demo": 10,
+    "otel": 10,
+    "callslip": 11,
+    "__main__": 11,
+}
+
+# Imports within one layer, or across a layer that is otherwise skipped, that the table allows.
+ACROSS = {("worker", "client"), ("mcp", "http"), *((edge, other) for edge in ("cli", "demo") for other in LAYERS)}
+
+# Imports that still point upward: (module, imported module). This list only shrinks.
+KNOWN_UPWARD: set[tuple[str, str]] = {
+    ("callslip.commands.claims", "callslip.api.call"),
+    ("callslip.commands.claims", "callslip.api.ledger"),
+    ("callslip.commands.monitor", "callslip.api.ledger"),
+    ("callslip.commands.queue", "callslip.api.call"),
+    ("callslip.commands.queue", "callslip.api.ledger"),
+    ("callslip.commands.views", "callslip.api.ledger"),
+    ("callslip.formats.ai_sdk.messages", "callslip.ledger.queries"),
+    ("callslip.formats.ai_sdk_v4.encode", "callslip.ledger.queries"),
+    ("callslip.formats.events.decode", "callslip.ledger.validation"),
+    ("callslip.formats.events.decode", "callslip.ledger.write"),
+    ("callslip.formats.json_fields", "callslip.ledger.validation"),
+    ("callslip.formats.shell.encode", "callslip.ledger.queries"),
+    ("callslip.http", "callslip.mcp"),
+    ("callslip.http.health", "callslip"),
+    ("callslip.http.openapi", "callslip"),
+    ("callslip.ingest.conversations", "callslip.api.ledger"),
+    ("callslip.ingest.importer", "callslip.api.ledger"),
+    ("callslip.ingest.recorder", "callslip.api.call"),
+    ("callslip.ingest.recorder", "callslip.api.ledger"),
+    ("callslip.ledger.call_entry", "callslip.api.ledger"),
+    ("callslip.ledger.verify", "callslip.api.ledger"),
+    ("callslip.mcp.server", "callslip"),
+}
+
+# What all formats share. Everything else directly under formats/ is one format and imports no other.
+SHARED_BY_FORMATS = {"__init__", "base", "json_fields", "js_json", "outcome", "providers", "registry", "turn_scope"}
+
+HEAVY = {"apsw", "asyncio", "click", "mcp", "openai", "anthropic", "rich", "starlette", "uvicorn"}
+
+
+def module_name(path: Path, src: Path = SRC) -> str:
+    """src/callslip/store/sqlite.py is callslip.store.sqlite; an __init__.py is its package."""
+    parts = path.relative_to(src).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in sorted((SRC / "callslip").rglob("*.py"))}
+
+
+def imports(path: Path, known: set[str], src: Path = SRC) -> Iterator[tuple[int, str]]:
+    """Every module of the package that a file imports, at the top or inside a function, with the line."""
+    package = list(path.relative_to(src).parent.parts)
+    for statement in ast.walk(ast.parse(path.read_text("utf-8"), str(path))):
+        if isinstance(statement, ast.Import):
+            targets = [alias.name for alias in statement.names]
+        elif isinstance(statement, ast.ImportFrom):
+            above = package[: len(package) - statement.level + 1] if statement.level else []
+            base = ".".join([*above, *([statement.module] if statement.module else [])])
+            inside = [f"{base}.{alias.name}" for alias in statement.names]
+            targets = [name if name in known else base for name in inside]
+        else:
+            continue
+        for target in targets:
+            if target.split(".")[0] == "callslip":
+                yield statement.lineno, target
+
+
+def layer_name(module: str) -> str:
+    """callslip.store.sqlite belongs to store; callslip belongs to itself."""
+    return module.split(".")[1] if "." in module else module
+
+
+def format_name(module: str) -> str | None:
+    """The format a module belongs to, if it belongs to one."""
+    parts = module.split(".")
+    if parts[:2] != ["callslip", "formats"] or len(parts) < 3 or parts[2] in SHARED_BY_FORMATS:
+        return None
+    return parts[2]
+
+
+def is_allowed(importer: str, imported: str) -> bool:
+    """Whether a package may import from another."""
+    if importer == imported or (importer, imported) in ACROSS:
+        return True
+    if (importer, imported) == ("formats", "store"):
+        return False
+    return LAYERS[imported] < LAYERS[importer]
+
+
+def wrong_imports(
+    modules: dict[str, Path], src: Path = SRC, known: frozenset[tuple[str, str]] = frozenset()
+) -> list[str]:
+    """One line for each import that points upward or out of one format into another."""
+    wrong: list[str] = []
+    for module, path in modules.items():
+        own = layer_name(module)
+        for line, target in imports(path, set(modules), src):
+            theirs, where = layer_name(target), f"{path.relative_to(src)}:{line}"
+            if own not in LAYERS or theirs not in LAYERS:
+                continue  # Reported by test_every_package_has_a_layer.
+            if not is_allowed(own, theirs) and (module, target) not in known:
+                wrong.append(f"{where}: {own} may not import {theirs}, which is not below it")
+            mine, other = format_name(module), format_name(target)
+            if mine and other and mine != other:
+                wrong.append(f"{where}: format {mine} may not import format {other}")
+    return wrong
+
+
+def test_every_package_has_a_layer() -> None:
+    """A new package is added to LAYERS before anything is built on it."""
+    missing = sorted({layer_name(module) for module in MODULES} - set(LAYERS))
+    assert not missing, f"add to LAYERS in tests/docs/test_layout.py: {', '.join(missing)}"
+
+
+def test_imports_point_one_way() -> None:
+    """No module imports from a package above its own, lazily or not, and no format imports another."""
+    assert MODULES
+    wrong = wrong_imports(MODULES, known=frozenset(KNOWN_UPWARD))
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+def test_known_upward_imports_still_exist() -> None:
+    """An upward import that is gone leaves the list, so that it does not come back."""
+    edges = {(module, target) for module, path in MODULES.items() for _, target in imports(path, set(MODULES))}
+    assert edges >= KNOWN_UPWARD
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "complaint"),
+    [
+        ("callslip/rules/fold.py", "def f():\n    from callslip.ledger import feed", "rules may not import ledger"),
+        ("callslip/model/ids.py", "from callslip.rules import fold", "model may not import rules"),
+        ("callslip/store/sqlite.py", "from ..http import app", "store may not import http"),
+        ("callslip/ledger/feed.py", "import callslip", "ledger may not import callslip"),
+        ("callslip/http/app.py", "from callslip.wrap import proxy", "http may not import wrap"),
+        ("callslip/formats/acp/decode.py", "from callslip.store import sqlite", "formats may not import store"),
+        ("callslip/formats/acp/decode.py", "from ..ag_ui import wire", "format acp may not import format ag_ui"),
+        ("callslip/formats/acp/decode.py", "from callslip.formats import registry", None),
+        ("callslip/formats/acp/decode.py", "from . import wire\nfrom callslip.formats.acp.wire import X", None),
+        ("callslip/rules/fold.py", "import asyncio\nfrom callslip.model import events, ids", None),
+        ("callslip/mcp/server.py", "from callslip.http import app", None),
+    ],
+)
+def test_a_wrong_import_is_found(tmp_path: Path, module: str, source: str, complaint: str | None) -> None:
+    """The rule above sees absolute, relative and lazy imports, and allows the permitted ones."""
+    others = ["rules/fold", "model/ids", "model/events", "ledger/feed", "store/sqlite", "http/__init__", "http/app"]
+    others += ["wrap/proxy", "mcp/server", "formats/registry", "formats/acp/wire", "formats/acp/__init__"]
+    for other in [f"callslip/{name}.py" for name in [*others, "formats/ag_ui/wire", "__init__"]] + [module]:
+        path = tmp_path / other
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source if other == module else "", "utf-8")
+    found = wrong_imports({module_name(path, tmp_path): path for path in tmp_path.rglob("*.py")}, tmp_path)
+    assert [line.partition(": ")[2].partition(",")[0] for line in found] == ([complaint] if complaint else [])
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    """A program that needs one pure function does not load a database, a server or an event loop."""
+    code = "import sys; before = set(sys.modules); import callslip; print(*(set(sys.modules) - before))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not HEAVY & {name.split(".")[0] for name in run.stdout.split()}
+
+
+def test_the_lock_follows_pyproject() -> None:
+    """Every declared dependency is locked at a version that the declaration allows, with hashes and no address."""
+    lock = (ROOT / "requirements.lock").read_text("utf-8")
+    locked = dict(re.findall(r"^([a-z0-9._-]+)==(\S+)", lock, re.MULTILINE))
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        project = tomllib.load(file)
+    extras = project["project"]["optional-dependencies"].values()
+    declared = sum(extras, project["project"]["dependencies"] + project["dependency-groups"]["dev"])
+    stale = [text for text in declared if not locked_as_declared(Requirement(text), locked)]
+    assert not stale, f"run `make lock`: {stale}"
+    assert "--hash=sha256:" in lock and "://" not in lock
+
+
+def locked_as_declared(wanted: Requirement, locked: dict[str, str]) -> bool:
+    """Whether the lock has the package at a version within the declared bounds."""
+    version = locked.get(wanted.name.lower().replace("_", "-"))
+    return version is not None and wanted.specifier.contains(version, prereleases=True)

@@ -1,0 +1,404 @@
+"""Sessions as updates of the Agent Client Protocol: what its own Python package takes whole, and we can read again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from acp.contrib.session_state import SessionAccumulator
+from acp.schema import SessionNotification
+from hypothesis import given
+
+from callslip.formats import registry
+from callslip.formats.acp.encode import history
+from callslip.model import codec
+from callslip.model import events as ev
+from callslip.model.entries import Entry, Info, Message, Meta, Plan, Snapshot, Thought, ToolCall
+from callslip.model.events import Alias, Blob, Event
+from callslip.model.state_names import STATE_NAMES
+from callslip.rules.fold import SessionFold
+from callslip.rules.lifecycle import TERMINAL_STATES, TRANSITIONS
+from tests.support import scenarios, stream_checks
+from tests.support.provider_rules import calls_on, desk_of
+from tests.support.strategies import canonical, scripts, written
+
+STATES = sorted(set(TRANSITIONS) - {"none"})
+
+
+def states(log: Sequence[Event], session: str = "s") -> Iterator[SessionFold]:
+    """A session after every event."""
+    state = SessionFold(session)
+    for event in log:
+        state.apply(event)
+        yield state
+
+
+def moments(name: str) -> Iterator[SessionFold]:
+    """A scenario after every event; the long one after some of them."""
+    log = scenarios.events(name)
+    for state in states(log):
+        if name != "long" or state.seq % 25 == 0 or state.seq == len(log):
+            yield state
+
+
+def refused(notes: list[Any]) -> list[Any]:
+    """The updates that the protocol's models refuse, or of which they would leave something out."""
+    return [note for note in notes if _heard(note) != _sent(note)]
+
+
+def _sent(note: dict[str, Any]) -> Any:
+    assert note.keys() == {"jsonrpc", "method", "params"}
+    assert (note["jsonrpc"], note["method"]) == ("2.0", "session/update")
+    said = json.loads(codec.encode(note["params"]))
+    said["update"].pop("name", None)  # Agents send it; these models are older than the field.
+    return said
+
+
+def _heard(note: dict[str, Any]) -> Any:
+    read = SessionNotification.model_validate(_sent(note))
+    return read.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+def updates(source: Any) -> list[dict[str, Any]]:
+    return [note["params"]["update"] for note in history(source)]
+
+
+def bare(source: Any) -> list[dict[str, Any]]:
+    """What is said of a session without what only we say. Modes may be said twice, and are heard once."""
+    told = [{name: value for name, value in update.items() if name != "_meta"} for update in updates(source)]
+    return [update for update in told if update["sessionUpdate"] != "current_mode_update"]
+
+
+def blocks(entries: list[Entry]) -> list[list[Entry]]:
+    """Entries turn by turn; outside of turns, up to what a person says."""
+    made: list[list[Entry]] = []
+    for entry in entries:
+        spoken = isinstance(entry, Message) and entry.role == "user" and not entry.turn
+        if not made or made[-1][-1].turn != entry.turn or spoken:
+            made.append([])
+        made[-1].append(entry)
+    return made
+
+
+def known(call: ToolCall) -> tuple[Any, ...]:
+    """What must be the same of a call here and there."""
+    word = STATE_NAMES[call.status].acp
+    return (
+        call.tool_call_id,
+        call.tool_name or None,
+        word,
+        canonical(call.output if call.status in TERMINAL_STATES else None),
+    )
+
+
+def calls_of(source: SessionFold) -> list[ToolCall]:
+    return [entry for entry in source.snapshot().entries if isinstance(entry, ToolCall)]
+
+
+# Always taken
+
+
+@pytest.mark.parametrize("name", scenarios.NAMES)
+def test_a_scenario_gives_updates_that_are_taken_whole_after_every_event(name: str) -> None:
+    """The models of the protocol refuse none, and leave nothing out of any."""
+    for state in moments(name):
+        assert not refused(history(state)), state.seq
+
+
+@pytest.mark.parametrize("name", stream_checks.CAPTURES)
+def test_what_real_agents_did_gives_updates_that_are_taken_whole_after_every_event(name: str) -> None:
+    """Every session of every capture."""
+    logs = stream_checks.captured(name)
+    assert any(logs)
+    for log in logs:
+        for state in states(log):
+            assert not refused(history(state)), state.seq
+
+
+@given(scripts())
+def test_any_session_gives_updates_that_are_taken_whole(script: list[Event]) -> None:
+    """Whatever was recorded as content, plan, command or place."""
+    for state in states(written(script).log):
+        assert not refused(history(state)), state.seq
+
+
+@given(scripts())
+def test_a_history_is_that_of_its_turns_one_after_the_other(script: list[Event]) -> None:
+    """So that it can be had in pieces; and making it changes nothing."""
+    state = written(script).state
+    snapshot = state.snapshot()
+    before = codec.encode(snapshot)
+    whole = history(iter(snapshot.entries))
+    assert whole == [note for block in blocks(snapshot.entries) for note in history(block)]
+    assert history(state) == history(snapshot)
+    assert bare(Snapshot("s", 0, Info(), snapshot.entries)) == bare(snapshot.entries)
+    assert codec.encode(state.snapshot()) == before
+
+
+# There and back
+
+
+@pytest.mark.parametrize("name", scenarios.NAMES)
+def test_a_scenario_that_is_read_again_gives_the_same_updates(name: str) -> None:
+    """Texts, calls, plans and commands, in their order."""
+    *_, state = states(scenarios.events(name))
+    assert bare(desk_of("acp", history(state)).state) == bare(state)
+
+
+@pytest.mark.parametrize("name", stream_checks.CAPTURES)
+def test_a_capture_that_is_read_again_gives_the_same_updates(name: str) -> None:
+    """What a real agent did, told as if by one that loads the session."""
+    for log in stream_checks.captured(name):
+        *_, state = states(log)
+        again = desk_of("acp", history(state))
+        assert bare(again.state) == bare(state)
+        assert list(map(known, calls_on(again))) == list(map(known, calls_of(state)))
+
+
+@pytest.mark.parametrize("name", scenarios.NAMES)
+def test_the_calls_of_a_scenario_come_back_after_every_event(name: str) -> None:
+    """The same ones, by the same ids and names, with the same words for where they stand."""
+    for state in moments(name):
+        assert list(map(known, calls_on(desk_of("acp", history(state))))) == list(map(known, calls_of(state)))
+
+
+@given(scripts())
+def test_the_calls_of_any_session_come_back(script: list[Event]) -> None:
+    """Also with odd arguments and outputs."""
+    state = written(script, redact=False).state
+    again = desk_of("acp", history(state))
+    assert list(map(known, calls_on(again))) == list(map(known, calls_of(state)))
+    told = [update.get("rawInput") for update in updates(state) if update["sessionUpdate"] == "tool_call"]
+    assert [canonical(entry.raw_input) for entry in calls_on(again)] == list(map(canonical, told))
+
+
+def test_a_client_of_the_protocol_shows_the_session() -> None:
+    """Its own accumulator, as user interfaces use it."""
+    *_, state = states(scenarios.events("plan_mode_commands"), "thread-1")
+    client = SessionAccumulator(auto_reset_on_session_change=False)
+    for note in history(state):
+        shown = client.apply(SessionNotification.model_validate(note["params"]))
+    assert shown.session_id == "thread-1"
+    assert [(call.title, call.status, call.raw_output) for call in shown.tool_calls.values()] == [
+        ("do", "completed", "done")
+    ]
+    assert shown.current_mode_id == state.info.current_mode_id == "ask"
+    assert [(step.content, step.status) for step in shown.plan_entries] == [("think", "completed"), ("do", "pending")]
+    assert [chunk.content.type for chunk in shown.user_messages] == ["text", "image", "resource_link"]
+    assert [chunk.content.text for chunk in shown.agent_messages] == ["First I think.", "Done."]
+
+
+# What they say
+
+
+def call(**told: Any) -> ToolCall:
+    """A call as an entry."""
+    made: dict[str, Any] = {"id": 2, "call_id": "exec_0123456789ab", "tool_call_id": "call_1", "tool_name": "ls"}
+    return ToolCall(**(made | {"status": "completed", "end": 3} | told))
+
+
+def said(**told: Any) -> dict[str, Any]:
+    """The update of a call."""
+    (note,) = history([call(**told)])
+    assert not refused([note])
+    return note["params"]["update"]
+
+
+def texts(update: dict[str, Any]) -> list[str]:
+    return [item["content"]["text"] for item in update.get("content", [])]
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_every_state_has_its_word(state: str) -> None:
+    """C13; our own stands beside it. Whoever ended otherwise than well says why."""
+    update = said(status=state, reason="the reason", output_text="so far")
+    assert update["status"] == STATE_NAMES[state].acp
+    assert update["_meta"]["callslip"]["state"] == state
+    assert texts(update)[0] == "so far"
+    assert any("the reason" in text for text in texts(update)) is STATE_NAMES[state].error
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        ({"output": "18 degrees\n"}, ["18 degrees\n"]),
+        ({"output": {"n": 1}}, []),
+        ({"output": {"n": 1}, "output_text": "printed"}, ["printed"]),
+        ({}, []),
+        ({"content": [{"type": "terminal", "terminalId": "t"}], "output_text": "printed"}, ["printed"]),
+        ({"content": [{"type": "content", "content": {"type": "text", "text": "shown"}}], "output": "x"}, ["shown"]),
+        ({"content": [{"type": "text", "text": "shown"}]}, ["shown"]),
+        ({"content": "shown"}, ["shown"]),
+        ({"content": [{"type": "chart", "n": 1}, 7]}, ['{"type":"chart","n":1}', "7"]),
+        ({"content": [{"type": "text", "text": None}]}, ['{"type":"text","text":null}']),
+        ({"content": [{"type": "diff", "path": 1}]}, ['{"type":"diff","path":1}']),
+        ({"content": [{"type": "diff", "path": "/a"}]}, ['{"type":"diff","path":"/a"}']),
+        ({"content": [{"type": "image", "data": "AA=="}]}, ['{"type":"image","data":"AA=="}']),
+        ({"content": [{"type": "resource", "resource": {"uri": "a"}}]}, ['{"type":"resource","resource":{"uri":"a"}}']),
+        ({"status": "failed", "error": {"message": "no such file", "code": 2}}, ["no such file"]),
+        ({"status": "failed", "error": ["a", 1]}, ['["a",1]']),
+        ({"status": "failed", "output": "boom", "error": "boom"}, ["boom"]),
+        ({"status": "failed"}, []),
+        ({"status": "denied", "reason": "not now"}, ["This call was denied and has not run: not now"]),
+        ({"status": "lost"}, ["The outcome of this call is unknown."]),
+        (
+            {"output": "begin", "truncated": True, "blob": Blob("h", 9000)},
+            ["begin", "(cut: only the beginning of 9000 bytes is shown)"],
+        ),
+    ],
+)
+def test_what_a_person_sees_of_a_call(told: dict[str, Any], shown: list[str]) -> None:
+    """What the agent showed, else the text that came out; then why there is no more."""
+    assert texts(said(**told)) == shown
+
+
+def test_diffs_pictures_and_links_stand_as_they_are() -> None:
+    """With the fields that the protocol knows, and without those that it does not."""
+    picture = {"type": "image", "data": "AA==", "mimeType": "image/png"}
+    diff = {"type": "diff", "path": "/a", "newText": "b"}
+    resource = {"type": "resource", "resource": {"uri": "file:///a", "text": "A"}}
+    link = {"type": "resource_link", "name": "a", "uri": "file:///a", "title": "A"}
+    content = [
+        {**diff, "oldText": None, "lines": 3},
+        {"type": "content", "content": {**picture, "annotations": {"audience": 7}}},
+        {"type": "content", "content": {**resource, "more": 1}},
+        {"type": "content", "content": {**link, "size": 2**64, "mimeType": 1}},
+        {**link, "size": 9},
+    ]
+    assert said(content=content)["content"] == [
+        diff,
+        {"type": "content", "content": picture},
+        {"type": "content", "content": resource},
+        {"type": "content", "content": link},
+        {"type": "content", "content": {**link, "size": 9}},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("told", "field", "value"),
+    [
+        ({"kind": "execute"}, "kind", "execute"),
+        ({"kind": "bash"}, "kind", "other"),
+        ({"title": None}, "title", "ls"),
+        ({"title": "", "tool_name": None, "kind": "read"}, "title", "read"),
+        ({"tool_name": None}, "title", "unknown"),
+        ({"raw_tool_name": "mcp__acp__ls"}, "name", "mcp__acp__ls"),
+        ({"raw_tool_name": "shell"}, "name", "ls"),
+        ({"raw_input": [1]}, "rawInput", [1]),
+        ({"input_text": '{"a": 1}'}, "rawInput", {"a": 1}),
+        ({"input_text": '{"a": '}, "rawInput", '{"a": '),
+        ({"status": "running", "progress": {"done": 1}, "output": None}, "rawOutput", {"done": 1}),
+        ({"output": ""}, "rawOutput", ""),
+        ({"locations": [{"path": "/a", "line": 3}, {"path": 1}, {"path": "/b", "line": -1}, 7]}, "locations", ...),
+    ],
+)
+def test_what_is_told_of_a_call_is_valid(told: dict[str, Any], field: str, value: Any) -> None:
+    """Whatever another format recorded."""
+    expected = [{"path": "/a", "line": 3}, {"path": "/b"}] if value is ... else value
+    assert said(**told)[field] == expected
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    """Null would take it back (C10)."""
+    assert said().keys() == {"sessionUpdate", "toolCallId", "title", "status", "name", "_meta"}
+
+
+def test_what_the_protocol_has_no_word_for_stands_in_the_metadata() -> None:
+    """Under our own name only."""
+    told = said(
+        kind="bash", exit_status=3, scope="detached", turn="t", at=5, truncated=True, blob=Blob("h", 9), iteration=0
+    )
+    expected = {"entry": 2, "at": 5, "turn": "t", "callId": "exec_0123456789ab", "state": "completed", "kind": "bash"}
+    more = {"exitStatus": 3, "scope": "detached", "iteration": 0, "truncated": True, "size": 9, "blob": "h"}
+    assert told["_meta"] == {"callslip": {**expected, **more}}
+
+
+def test_texts_that_follow_each_other_stay_apart() -> None:
+    """Each has an id: its own, else that of its entry."""
+    entries: list[Entry] = [
+        Message(id=1, role="user", content="Go."),
+        Thought(id=2, content="Hm."),
+        Message(id=3, role="assistant", content="One.", message_id="m1"),
+        Message(id=4, role="assistant", content="Two."),
+    ]
+    assert [(update["sessionUpdate"], update["messageId"], update["content"]["text"]) for update in bare(entries)] == [
+        ("user_message_chunk", "entry-1", "Go."),
+        ("agent_thought_chunk", "entry-2", "Hm."),
+        ("agent_message_chunk", "m1", "One."),
+        ("agent_message_chunk", "entry-4", "Two."),
+    ]
+
+
+def test_what_a_person_sent_beside_text_is_sent_too() -> None:
+    """Blocks of other protocols stand as text, so that nothing is missing; text among the blocks is not said twice."""
+    odd = {"type": "input_image", "image_url": "data:,"}
+    content = [{"type": "text", "text": "Look."}, {"type": "image", "data": "AA==", "mimeType": "image/png"}, odd]
+    entries = [Message(id=1, role="user", content="Look.", blocks=content), Message(id=2, role="user", content="")]
+    assert [update["content"] for update in bare(entries)] == [
+        {"type": "text", "text": "Look."},
+        content[1],
+        {"type": "text", "text": codec.encode(odd).decode()},
+        {"type": "text", "text": ""},
+    ]
+    assert not refused(history(entries))
+
+
+def test_a_plan_is_valid_whatever_its_steps_are() -> None:
+    """Words that the protocol does not know become its mildest ones."""
+    steps = [{"content": "a", "priority": "high", "status": "completed"}, {"content": "b", "status": "done"}, "c", 1]
+    (update,) = updates([Plan(id=1, entries=steps)])
+    assert [tuple(step.values()) for step in update["entries"]] == [
+        ("a", "high", "completed"),
+        ("b", "medium", "pending"),
+        ("c", "medium", "pending"),
+        ("1", "medium", "pending"),
+    ]
+
+
+def test_what_holds_now_comes_last_and_only_from_a_state() -> None:
+    """Commands that have a name, and the title. Entries by themselves know neither the session nor these."""
+    commands: list[Any] = [
+        {"name": "init", "description": "set up", "input": {"hint": "where"}},
+        {"name": "go", "input": {"hint": 1}},
+        {"description": "no name"},
+        "init",
+    ]
+    told = [ev.SessionInfo(title="A plan"), ev.SessionCommands(commands=commands), ev.MessageUser(text="Go.")]
+    snapshot = written(told).state.snapshot()
+    *_, listed, titled = history(snapshot)
+    assert not refused([listed, titled])
+    assert listed["params"]["sessionId"] == snapshot.session
+    assert listed["params"]["update"]["availableCommands"] == [
+        {"name": "init", "description": "set up", "input": {"hint": "where"}},
+        {"name": "go", "description": ""},
+    ]
+    assert titled["params"]["update"] == {"sessionUpdate": "session_info_update", "title": "A plan"}
+    (only,) = history(snapshot.entries)
+    assert only["params"]["sessionId"] == ""
+
+
+def test_offers_tell_the_mode() -> None:
+    """The only one of them that an update can tell."""
+    entries = [Meta(id=1, current_mode_id="ask", available_modes=[{"id": "ask"}]), Meta(id=2)]
+    assert [update["currentModeId"] for update in updates(entries)] == ["ask"]
+
+
+def test_the_format_is_the_one_that_is_listed() -> None:
+    """By its name, and whole only: it ends with what the agent offers now."""
+    assert registry.encoder("acp") is history and not registry.find("acp").paged
+
+
+def test_two_calls_of_one_id_are_two() -> None:
+    """The second has its execution id, here and when it is read again (C2)."""
+    one = (Alias("acp", "1"),)
+    told: list[Event] = []
+    for turn in ("a", "b"):
+        told += [ev.TurnStarted(turn=turn), ev.CallStarted(aliases=one), ev.CallCompleted(aliases=one, output=turn)]
+    state = written(told).state
+    found = calls_on(desk_of("acp", history(state)))
+    assert [(entry.tool_call_id, entry.output) for entry in found] == [
+        ("1", "a"),
+        (calls_of(state)[1].call_id, "b"),
+    ]

@@ -1,0 +1,446 @@
+"""Acts and observes read: which belong together, how an execution ended, old and new producers alike."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import UNSET
+
+from callslip.formats.act_observe.decode import ActObserveDecoder
+from callslip.ingest.importer import import_lines
+from callslip.model import codec
+from callslip.model import events as ev
+from callslip.model.entries import Message, Thought
+from callslip.model.events import Alias
+from tests.support.decoder_harness import Read
+from tests.support.invariants import sound_ledger
+
+
+class Reading(Read):
+    """What the decoder makes of messages."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(ActObserveDecoder(**options))
+
+
+def act(tool: str = "Bash", given: Any = UNSET, **more: Any) -> dict[str, Any]:
+    told = {} if given is UNSET else {"tool_input": given}
+    return {"type": "act", "tool_name": tool, **told, **more}
+
+
+def observe(result: Any = UNSET, tool: str = "", **more: Any) -> dict[str, Any]:
+    told = {} if result is UNSET else {"result": result}
+    return {"type": "observe", **({"tool_name": tool} if tool else {}), **told, **more}
+
+
+def user(text: str = "Go") -> dict[str, Any]:
+    return {"type": "user_message", "content": text}
+
+
+E1, E2, E3 = (f"exec_{number:012x}" for number in (1, 2, 3))
+
+
+# What an act and an observe say
+
+
+def test_an_act_begins_a_running_call_and_its_observe_ends_it() -> None:
+    """S1.1: with the tool, its arguments and what came out."""
+    reading = Reading().feed(act("MemorySearch", {"q": "Ada"}, execution_id=E1, call_id="c1", status="running"))
+    assert (reading.call.status, reading.call.tool_call_id) == ("running", E1)
+    reading.feed(observe({"hits": 2}, execution_id=E1, call_id="c1", duration_ms=0, is_error=False))
+    call = reading.call
+    assert (call.status, call.tool_name, call.raw_input, call.output) == (
+        "completed",
+        "MemorySearch",
+        {"q": "Ada"},
+        {"hits": 2},
+    )
+
+
+@pytest.mark.parametrize("first", ["execution_id", "tool_execution_id"])
+@pytest.mark.parametrize("second", ["execution_id", "tool_execution_id"])
+@pytest.mark.parametrize("output", ["result", "observation", "both"])
+def test_either_spelling_is_read(first: str, second: str, output: str) -> None:
+    """S1.1: of the id and of the result, mixed as producers of different age do."""
+    told = {"result": "x", "observation": "x"} if output == "both" else {output: "x"}
+    reading = Reading().feed({**act(), first: E1}, {"type": "observe", second: E1, **told})
+    assert (reading.call.status, reading.call.output) == ("completed", "x")
+
+
+def test_a_name_that_says_nothing_does_not_hide_the_one_that_does() -> None:
+    """A null result beside an observation, an empty id beside one that is given."""
+    message = {"type": "observe", "execution_id": "", "tool_execution_id": E1, "result": None, "observation": "x"}
+    assert Reading().feed(act(execution_id=E1), message).call.output == "x"
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        pytest.param(lambda said: said, id="flat"),
+        pytest.param(lambda said: {"type": said.pop("type"), "data": said}, id="data"),
+        pytest.param(lambda said: {"event_type": said.pop("type"), "payload": said}, id="payload"),
+        pytest.param(lambda said: {"event": said.pop("type"), "data": json.dumps(said)}, id="text"),
+        pytest.param(lambda said: {"event": "message", "data": said}, id="within"),
+    ],
+)
+def test_an_event_is_read_whatever_it_is_wrapped_in(wrap: Any) -> None:
+    """S1.1: flat, in `data` or `payload`, as an object or as its text."""
+    reading = Reading().feed(wrap(act("Read", {"p": 1}, execution_id=E1)), wrap(observe("x", execution_id=E1)))
+    assert (reading.call.tool_name, reading.call.raw_input, reading.call.output) == ("Read", {"p": 1}, "x")
+    assert not reading.log(ev.Raw)
+
+
+def test_items_of_a_timeline_are_read_too() -> None:
+    """S1.6: under the names that they have there."""
+    reading = Reading().feed(
+        user(),
+        {"type": "act", "execution_id": E1, "toolName": "Read", "toolInput": {"p": 1}},
+        {"type": "observe", "execution_id": E1, "toolName": "Read", "toolOutput": "gone", "isError": True},
+    )
+    assert (reading.call.tool_name, reading.call.status, reading.call.output) == ("Read", "failed", "gone")
+
+
+def test_a_name_that_was_not_known_names_nothing() -> None:
+    """S1.6: `unknown` from an old reader's timeline neither replaces a name nor pairs what has none."""
+    reading = Reading().feed(act("Read", execution_id=E1), observe("x", "unknown", execution_id=E1))
+    assert reading.call.tool_name == "Read"
+    orphan = Reading().feed(observe("x", "unknown")).call
+    assert orphan.tool_name is None
+
+
+# Ways out
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "error", "reason"),
+    [
+        pytest.param({"result": "x"}, "completed", None, "", id="success"),
+        pytest.param({"result": None}, "completed", None, "", id="nothing came out"),
+        pytest.param({"result": "x", "status": "success", "is_error": False}, "completed", None, "", id="said twice"),
+        pytest.param({"result": {"error": "boom"}, "is_error": True}, "failed", "boom", "", id="exception"),
+        pytest.param({"error": "no tool X", "status": "completed"}, "failed", "no tool X", "", id="unknown tool"),
+        pytest.param({"result": "x", "status": "failed"}, "failed", None, "", id="only the word"),
+        pytest.param({"error": "no", "status": "denied"}, "denied", "no", "no", id="denied"),
+        pytest.param({"result": {"error": "30 s"}, "status": "timeout"}, "expired", "30 s", "30 s", id="timed out"),
+        pytest.param({"status": "cancelled", "reason": "stop"}, "cancelled", None, "stop", id="cancelled"),
+        pytest.param({"result": {"error": "kept"}, "is_error": False}, "completed", None, "", id="an error of its own"),
+    ],
+)
+@pytest.mark.parametrize("seen", [True, False])
+def test_every_way_out_is_an_end(seen: bool, said: dict[str, Any], status: str, error: Any, reason: str) -> None:
+    """S1.2: of a call whose act was seen, and of one that is heard of by its observe alone."""
+    reading = Reading().feed(*[act("X", execution_id=E1)] * seen, {**observe(execution_id=E1, tool="X"), **said})
+    call = reading.call
+    assert (call.status, call.error, call.reason, call.tool_name) == (status, error, reason, "X")
+    assert call.output == said.get("result")
+    assert set(reading.verdicts) == {"applied"}
+
+
+def test_a_result_that_is_not_the_last_one_ends_nothing() -> None:
+    """While it runs, what came so far is progress."""
+    reading = Reading().feed(act(execution_id=E1), observe("half", execution_id=E1, status="running"))
+    assert (reading.call.status, reading.call.progress) == ("running", "half")
+    assert reading.feed(observe("all", execution_id=E1, status="completed")).call.output == "all"
+
+
+def test_times_are_those_of_the_messages() -> None:
+    """Seconds, milliseconds, microseconds, and times of day; where the end has none, what it took is counted on."""
+    at = 1_768_644_001_000
+    for said in (at, at / 1000, at * 1000, "2026-01-17T10:00:01Z", "2026-01-17T10:00:01", "2026-01-17T11:00:01+01:00"):
+        (draft,) = ActObserveDecoder().feed(act(timestamp=said))
+        assert draft.event.at == at
+    reading = Reading().feed(act(execution_id=E1, timestamp=at), observe("x", execution_id=E1, duration_ms=1500))
+    assert (reading.call.started_at, reading.call.ended_at) == (at, at + 1500)
+    assert not reading.log(ev.Raw)
+
+
+@pytest.mark.parametrize("given", [0, -5, 12.5, True, "yesterday", "", None, [], 10**30, "0001-01-01"])
+def test_a_time_that_is_none_is_left_to_the_ledger(given: Any) -> None:
+    """C11: it makes no event impossible."""
+    (draft,) = ActObserveDecoder().feed(act(timestamp=given))
+    assert draft.event.at == 0
+
+
+def test_what_it_took_is_kept_where_no_times_tell_it() -> None:
+    """S1.2: the message is kept whole beside what was taken from it."""
+    message = observe("x", execution_id=E1, duration_ms=12)
+    assert [raw.body for raw in Reading().feed(act(execution_id=E1), message).log(ev.Raw)] == [message]
+
+
+# Which belong together
+
+
+@given(st.permutations(range(4)), st.permutations(range(4)))
+def test_ids_pair_across_any_interleaving(begun: list[int], ended: list[int]) -> None:
+    """S1.3: same tool, same arguments, any order of acts and of observes."""
+    messages = [act("Read", {"p": 1}, execution_id=f"e{number}") for number in begun]
+    messages += [observe(number, execution_id=f"e{number}") for number in ended]
+    reading = Reading().feed(*messages)
+    assert {call.tool_call_id: call.output for call in reading.calls} == {f"e{n}": n for n in range(4)}
+    assert {call.status for call in reading.calls} == {"completed"}
+
+
+@given(st.lists(st.sampled_from(["act A", "act B", "observe A", "observe B", "observe", "turn"]), max_size=16))
+def test_names_pair_in_order_within_a_turn(script: list[str]) -> None:
+    """S1.3: compared with the rule written down plainly; no observe is used twice and none is lost."""
+    waiting: dict[str, list[int]] = {}
+    expected: dict[int, int] = {}
+    orphans: list[int] = []
+    messages: list[Any] = []
+    for number, step in enumerate(script):
+        kind, _, tool = step.partition(" ")
+        if kind == "turn":
+            waiting = {}
+            messages.append(user())
+        elif kind == "act":
+            waiting.setdefault(tool, []).append(number)
+            messages.append(act(tool, number))
+        else:
+            messages.append(observe(number, tool))
+            acts = waiting.get(tool, []) if tool else []
+            if acts:
+                expected[acts.pop(0)] = number
+            else:
+                orphans.append(number)
+    reading = Reading().feed(*messages)
+    paired = {call.raw_input: call.output for call in reading.calls if call.raw_input is not None}
+    assert {given: output for given, output in paired.items() if output is not None} == expected
+    assert [call.output for call in reading.calls if call.raw_input is None] == orphans
+    assert len(paired) == sum(step.startswith("act") for step in script)
+
+
+@pytest.mark.parametrize("lacking", ["act", "observe"])
+def test_a_name_does_not_pair_where_one_of_both_has_an_id(lacking: str) -> None:
+    """S1.3: the act stays open, the observe is shown as itself."""
+    named = {"execution_id": E1}
+    messages = [
+        {**act(), **({} if lacking == "act" else named)},
+        {**observe("x", "Bash"), **({} if lacking == "observe" else named)},
+    ]
+    reading = Reading().feed(*messages)
+    assert [(call.status, call.output) for call in reading.calls] == [("running", None), ("completed", "x")]
+
+
+def test_an_orphan_is_shown_as_itself() -> None:
+    """S1.3: with its id and its tool, if it says so."""
+    reading = Reading().feed(observe("x", "Grep", execution_id=E1), observe("y"))
+    assert [(call.tool_name, call.output) for call in reading.calls] == [("Grep", "x"), (None, "y")]
+    assert reading.calls[0].tool_call_id == E1
+
+
+def test_a_repeated_act_is_one_call() -> None:
+    """S1.3: while it runs, and when everything is sent once more after the end."""
+    messages = [act("Bash", {"c": 1}, execution_id=E1, call_id="c1"), observe("x", execution_id=E1)]
+    reading = Reading().feed(messages[0], *messages, *messages)
+    assert reading.call.output == "x"
+    assert not reading.call.late
+    assert reading.verdicts[-2:] == ["duplicate", "duplicate"]
+
+
+def test_an_execution_id_never_opens_a_second_call() -> None:
+    """After the end, with other arguments, in a later turn, after a turn that was cancelled: it is late."""
+    reading = Reading().feed(user(), act("Bash", 1, execution_id=E1), observe("x", execution_id=E1))
+    reading.feed(act("Bash", 2, execution_id=E1), user(), act("Bash", 1, execution_id=E1))
+    assert (reading.call.raw_input, reading.call.status) == (1, "completed")
+    reading.feed(act("Bash", 3, execution_id=E2), {"type": "cancelled"}, act("Bash", 3, execution_id=E2))
+    assert [call.status for call in reading.calls] == ["completed", "cancelled"]
+    assert reading.verdicts.count("late") == 3
+
+
+def test_an_act_after_its_observe_belongs_to_it() -> None:
+    """S1.3: out of order, by either id, it makes no second call."""
+    for named in ({"execution_id": E1}, {"call_id": "c1"}):
+        reading = Reading().feed(observe("x", "Bash", **named), act("Bash", 1, **named))
+        assert (reading.call.status, reading.call.output, bool(reading.call.late)) == ("completed", "x", True)
+
+
+def test_a_call_that_waits_begins_when_an_act_says_so() -> None:
+    """Queued, then running, with one id."""
+    reading = Reading().feed(act(execution_id=E1, status="pending"))
+    assert reading.call.status == "queued"
+    assert reading.feed(act(execution_id=E1, status="running")).call.status == "running"
+    assert reading.feed(act("Bash", {"more": 1}, execution_id=E1, status="running")).call.raw_input == {"more": 1}
+
+
+def test_a_call_that_ended_while_it_waited_does_not_begin() -> None:
+    """C4: the act that says it runs comes late."""
+    reading = Reading().feed(act(execution_id=E1, status="pending"), observe(execution_id=E1, status="denied"))
+    assert (reading.feed(act(execution_id=E1)).call.status, bool(reading.call.late)) == ("denied", True)
+
+
+def test_the_models_id_finds_the_call_beside_the_execution_id() -> None:
+    """S1.1: both are aliases, in namespaces of their own."""
+    (draft,) = ActObserveDecoder().feed(act(execution_id="1", call_id="1"))
+    assert isinstance(draft.event, ev.CallStarted)
+    assert draft.event.aliases == (Alias("act-observe", "1"), Alias("act-observe.call", "1"))
+    reading = Reading().feed(act(execution_id="1", call_id="2"), act(execution_id="2", call_id="1"))
+    reading.feed(observe("b", call_id="1"), observe("a", call_id="2"))
+    assert reading.outputs == ["a", "b"]
+
+
+def test_producers_of_different_age_meet_in_the_models_id() -> None:
+    """S1.4: the act knows no execution id, its observe does; and the other way round."""
+    reading = Reading().feed(act(call_id="c1"), observe("x", execution_id=E1, call_id="c1"))
+    reading.feed(act(execution_id=E2, call_id="c2"), observe("y", call_id="c2"))
+    assert reading.outputs == ["x", "y"]
+
+
+def test_a_second_execution_of_one_model_call_is_another_call() -> None:
+    """A retry keeps the model's id and has an execution id of its own."""
+    reading = Reading().feed(act(execution_id=E1, call_id="c1"), act(execution_id=E2, call_id="c1"))
+    reading.feed(observe("second", execution_id=E2, call_id="c1"), observe("first", execution_id=E1, call_id="c1"))
+    assert reading.outputs == ["first", "second"]
+
+
+@pytest.mark.parametrize("between", [[], [user()]])
+def test_an_observe_by_the_models_id_is_of_the_newest_execution_that_had_it(between: list[Any]) -> None:
+    """C2, C5: the call before it has its result, and the newest does not wait for ever."""
+    first = [user(), act(execution_id=E1, call_id="c1"), observe("first", call_id="c1")]
+    again = [act(execution_id=E2, call_id="c1"), observe("second", call_id="c1")]
+    assert Reading().feed(*first, *between, *again).outputs == ["first", "second"]
+    assert Reading().feed(*first, *between, again[0], *again).outputs == ["first", "second"]
+
+
+def test_an_act_by_the_models_id_alone_is_another_call_when_the_execution_that_had_it_is_over() -> None:
+    """C2: in the next turn, or after the end."""
+    first = [user(), act(given=1, execution_id=E1, call_id="c1"), observe("first", execution_id=E1)]
+    again = [act(given=2, call_id="c1"), observe("second", call_id="c1")]
+    for talk in ([*first, *again], [*first, user(), *again]):
+        assert Reading().feed(*talk).outputs == ["first", "second"]
+
+
+def test_the_models_id_means_another_call_in_the_next_turn() -> None:
+    """C2: where there is no execution id, and though the first call is still open."""
+    reading = Reading().feed(user(), act("Bash", 1, call_id="c1"), user(), act("Bash", 1, call_id="c1"))
+    assert len(reading.calls) == 2
+    assert reading.feed(observe("x", call_id="c1")).outputs == [None, "x"]
+    reading.feed(act("Bash", 2, call_id="c1"), observe("y", call_id="c1"))
+    assert reading.outputs == [None, "x", "y"]
+
+
+# Turns and texts
+
+
+def test_a_prompt_begins_a_turn_and_ends_the_one_before() -> None:
+    """A conversation that knows no other end of a turn."""
+    reading = Reading().feed(user("one"), act(execution_id=E1), user("two")).close()
+    assert [entry.content for entry in reading.entries(Message)] == ["one", "two"]
+    assert [event.reason for event in reading.log(ev.TurnEnded)] == ["end_turn", "eof"]
+
+
+@pytest.mark.parametrize(
+    ("ending", "reason", "status"),
+    [
+        ({"type": "complete"}, "end_turn", "running"),
+        ({"type": "error", "message": "overloaded"}, "error", "lost"),
+        ({"type": "cancelled"}, "cancelled", "cancelled"),
+    ],
+)
+def test_how_the_turn_ends_is_how_its_calls_end(ending: Any, reason: str, status: str) -> None:
+    """C5: after `complete` a result still counts, after the others none will come."""
+    reading = Reading().feed(user(), act(execution_id=E1), ending)
+    assert [event.reason for event in reading.log(ev.TurnEnded)] == [reason]
+    assert reading.call.status == status
+
+
+def test_acts_without_a_prompt_begin_no_turn() -> None:
+    """S1.4: and none is ended that somebody else began."""
+    reading = Reading().feed(act(), observe("x", "Bash"), {"type": "complete"}).close()
+    assert not reading.log(ev.TurnStarted) and not reading.log(ev.TurnEnded)
+
+
+def test_a_text_that_comes_in_pieces_and_whole_is_said_once() -> None:
+    """So is a thought; what comes only whole is shown as well."""
+    reading = Reading().feed(
+        {"type": "thought_delta", "delta": "Hm"},
+        {"type": "thought_delta", "delta": "m."},
+        {"type": "thought", "content": "Hmm."},
+        {"type": "text_start"},
+        {"type": "text_delta", "delta": "Fo"},
+        {"type": "text_delta", "delta": "ur."},
+        {"type": "text_end", "full_text": "Four."},
+        {"type": "assistant_message", "content": "More?"},
+    )
+    assert [entry.content for entry in reading.entries(Thought)] == ["Hmm."]
+    assert [entry.content for entry in reading.entries(Message)] == ["Four.", "More?"]
+    assert not any(entry.streaming for entry in reading.entries(Message))
+
+
+# Old and odd producers
+
+
+def test_what_else_a_text_brings_is_kept() -> None:
+    """S1.4: members that are not known, in every kind of message that has a text."""
+    kinds = ("text_start", "text_delta", "text_end", "assistant_message", "thought", "thought_delta")
+    said = [{"type": kind, "content": "a", "delta": "a", "full_text": "a", "model": "m-1"} for kind in kinds]
+    assert Reading().feed(*said).raws == said
+
+
+def test_no_text_is_kept_in_memory_to_know_it_again() -> None:
+    """C12: a source that repeats all of its text in every piece does not make the decoder hold all of them."""
+    decoder = ActObserveDecoder(chunks="cumulative")
+    tracemalloc.start()
+    for size in range(10_000, 10_200):
+        decoder.feed({"type": "text_delta", "delta": "x" * size})
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 200_000
+    (ended,) = decoder.feed({"type": "text_end", "full_text": "x" * size})
+    assert isinstance(ended.event, ev.MessageEnded)
+
+
+def test_unknown_members_are_ignored_and_kept() -> None:
+    """S1.4: the call is what it would be without them, and the message is there whole."""
+    message = act("Read", {"p": 1}, execution_id=E1, risk={"level": "low"})
+    reading = Reading().feed(message)
+    plain = Reading().feed(act("Read", {"p": 1}, execution_id=E1))
+    assert msgspec.structs.replace(reading.call, call_id="") == msgspec.structs.replace(plain.call, call_id="")
+    assert [raw.body for raw in reading.log(ev.Raw)] == [message]
+    assert not plain.log(ev.Raw)
+
+
+@pytest.mark.parametrize(
+    "message", [None, 5, "act", [], {}, {"type": "status"}, {"type": ["act"]}, {"data": {"type": 1}}, {"type": "error"}]
+)
+def test_what_is_not_understood_is_kept_whole(message: Any) -> None:
+    """C11: one `raw`, and nothing else."""
+    (draft,) = ActObserveDecoder().feed(message)
+    assert draft.event == ev.Raw(format="act-observe", body=message)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"type": "act", "tool_name": ["x"], "execution_id": E1},
+        {"type": "act", "tool_name": "x", "execution_id": {"a": 1}},
+        {"type": "observe", "tool_name": "x", "execution_id": E1, "is_error": "yes"},
+        {"type": "act", "tool_name": "x", "status": 5},
+        {"type": "act", "tool_name": "x", "status": "dreaming"},
+    ],
+)
+def test_a_member_that_cannot_be_read_is_kept_and_does_no_harm(message: Any) -> None:
+    """C11: the rest of the message counts."""
+    first, second = ActObserveDecoder().feed(message)
+    assert isinstance(first.event, ev.CallStarted | ev.CallCompleted)
+    assert second.event == ev.Raw(format="act-observe", body=message)
+
+
+@pytest.mark.anyio
+async def test_a_recording_is_imported_and_found_by_both_ids(db: str) -> None:
+    """S1.1, S1.4 through a store: either id leads to the call, and a second import changes nothing."""
+    messages = [user(), act("Read", {}, tool_execution_id=E1, call_id="c1"), observe("x", execution_id=E1)]
+    lines = [codec.encode(message) for message in messages]
+    async with sound_ledger(db) as ledger:
+        first = await import_lines(ledger, "s", "act-observe", lines)
+        again = await import_lines(ledger, "s", "act-observe", lines)
+        assert first.events and not again.events
+        (row,) = (await ledger.calls(session="s")).items
+        assert (row.shown, row.tool, row.state) == (E1, "Read", "completed")
+        late = await ledger.append("s", [ev.CallProgress(aliases=(Alias("act-observe.call", "c1"),))], source="x")
+        assert (late[0].call, late[0].verdict) == (row.id, "late")

@@ -1,0 +1,388 @@
+"""`act-observe` out: a reader that matches a turn's events by id has the timeline that the session gives by then."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from callslip.formats import registry
+from callslip.formats.act_observe.decode import ActObserveDecoder
+from callslip.formats.act_observe.encode import ActObserveEncoder, timeline
+from callslip.formats.base import Restart
+from callslip.formats.base import sse_frame as frame
+from callslip.model import codec
+from callslip.model import events as ev
+from callslip.model.entries import Blob, ToolCall
+from callslip.model.events import Alias, Event
+from callslip.model.state_names import STATE_NAMES
+from callslip.rules.lifecycle import TERMINAL_STATES
+from tests.support import scenarios, stream_checks
+from tests.support.strategies import scripts, written
+
+Item = dict[str, Any]
+
+
+class Reader:
+    """A timeline made of events: an observe finds its act by id, a repeated act is the same one (S1.3)."""
+
+    def __init__(self) -> None:
+        self._items: dict[tuple[int, int], Item] = {}
+        self._acts: dict[str, Item] = {}
+        self.ended = ""
+
+    def see(self, event: Item) -> None:
+        assert not self.ended, "nothing comes after the end"
+        self.SEEN[event["type"]](self, event)
+
+    def timeline(self) -> list[Item]:
+        return [deepcopy(self._items[place]) for place in sorted(self._items)]
+
+    def _act(self, event: Item) -> None:
+        assert event["execution_id"] == event["tool_execution_id"] and event["status"] == "running"
+        known = self._acts.get(event["execution_id"])
+        execution = known["execution"] if known else {"status": "running", "endTime": None}
+        act = {"type": "act", "seq": event["seq"], "execution_id": event["execution_id"]}
+        act |= {"toolName": event["tool_name"], "toolInput": event["tool_input"]}
+        act["execution"] = {**execution, "startTime": event["timestamp"]}
+        self._acts[event["execution_id"]] = self._items[event["seq"], 0] = act
+        if (event["seq"], 1) in self._items:
+            self._items[event["seq"], 1]["toolName"] = event["tool_name"]
+
+    def _observe(self, event: Item) -> None:
+        act = self._acts[event["execution_id"]]
+        assert (event["seq"], 1) not in self._items, "one observe for each act"
+        assert event["tool_name"] == act["toolName"] and event["result"] == event["observation"]
+        act["execution"] |= {"status": event["status"], "endTime": event["timestamp"]}
+        item = {"type": "observe", "seq": event["seq"], "execution_id": event["execution_id"]}
+        item |= {"toolName": event["tool_name"], "toolOutput": event["result"], "isError": event["is_error"]}
+        item |= {name: event[name] for name in ("truncated", "size") if name in event}
+        self._items[event["seq"], 1] = item
+
+    def _whole(self, event: Item) -> None:
+        self._items[event["seq"], 0] = dict(event)
+
+    def _start(self, event: Item) -> None:
+        self._items[event["seq"], 0] = {"type": "assistant_message", "seq": event["seq"], "content": ""}
+
+    def _piece(self, event: Item) -> None:
+        thought = {"type": "thought", "seq": event["seq"], "content": ""}
+        self._items.setdefault((event["seq"], 0), thought)["content"] += event["delta"]
+
+    def _text_end(self, event: Item) -> None:
+        self._items[event["seq"], 0]["content"] = event["full_text"]
+
+    def _end(self, event: Item) -> None:
+        self.ended = event["type"]
+
+    SEEN: ClassVar[dict[str, Callable[[Any, Item], None]]] = {
+        "act": _act,
+        "observe": _observe,
+        "user_message": _whole,
+        "assistant_message": _whole,
+        "thought": _whole,
+        "text_start": _start,
+        "text_delta": _piece,
+        "thought_delta": _piece,
+        "text_end": _text_end,
+        "complete": _end,
+        "cancelled": _end,
+        "error": _end,
+    }
+
+
+class Readers(stream_checks.Client):
+    """The reader in the place of a client's process."""
+
+    def __init__(self) -> None:
+        pass
+
+    def ask(self, jobs: Sequence[stream_checks.Job]) -> list[stream_checks.Job]:
+        return [{"error": None, "messages": _read(job["chunks"], job["at"])} for job in jobs]
+
+
+def _read(chunks: list[Any], at: list[int]) -> list[list[Item]]:
+    """The timeline after each number of events, as they come over the wire."""
+    reader, shown, seen = Reader(), [], 0
+    for count in at:
+        for chunk in chunks[seen:count]:
+            reader.see(json.loads(frame(chunk).removeprefix(b"data: "), parse_int=stream_checks.number))
+        seen = count
+        shown.append(reader.timeline())
+    return shown
+
+
+def law_of(log: Sequence[Event]) -> stream_checks.Law:
+    """The law for one log: which items are of which turn is known from its entries."""
+    turns = {entry.id: entry.turn for entry in stream_checks.folded(log).entries.values()}
+
+    def items_of(told: list[Item], turn: str) -> list[Item]:
+        return [item for item in told if turns[item["seq"]] == turn]
+
+    return stream_checks.Law(Readers(), "act-observe", items_of)
+
+
+# The law
+
+
+@pytest.mark.parametrize("name", scenarios.NAMES)
+def test_stream_and_timeline_agree_at_every_event(name: str) -> None:
+    """S1.1, S1.6: from the start, from any event, and after a restart."""
+    log = scenarios.events(name)
+    law_of(log).prove(log, stream_checks.places(log))
+
+
+@pytest.mark.parametrize("name", stream_checks.CAPTURES)
+def test_real_agents_stream_as_they_are_stored(name: str) -> None:
+    """The same for what real agents sent."""
+    for log in stream_checks.captured(name):
+        law_of(log).prove(log, stream_checks.places(log))
+
+
+@given(scripts(), st.data())
+def test_any_session_streams_as_it_is_stored(script: list[Event], data: st.DataObject) -> None:
+    """The same for anything that may happen, begun anywhere."""
+    log = written(script).log
+    law_of(log).prove(log, [data.draw(st.integers(1, len(log)))])
+
+
+@given(scripts())
+def test_every_execution_is_observed_once(script: list[Event]) -> None:
+    """S1.2: whatever ended has an act before its observe, with one id, and what has not ended has no observe."""
+    state = written(script).state
+    items = timeline(state)
+    calls = [entry for entry in state.entries.values() if isinstance(entry, ToolCall)]
+    over = {call.call_id for call in calls if call.status in TERMINAL_STATES or call.scope == "detached"}
+    observed = [item["execution_id"] for item in items if item["type"] == "observe"]
+    acts = [item["execution_id"] for item in items if item["type"] == "act"]
+    assert len(observed) == len(set(observed)) and set(observed) == over
+    assert len(acts) == len(set(acts)) and set(acts) >= over
+
+
+@given(scripts())
+def test_the_timeline_is_that_of_its_entries(script: list[Event]) -> None:
+    """A page of a long timeline is made from its entries alone."""
+    entries = written(script).state.snapshot().entries
+    assert timeline(entries) == [item for entry in entries for item in timeline([entry])]
+
+
+# What is said
+
+CALL = (Alias("act-observe", "one"),)
+READ = ev.CallProposed(aliases=CALL, tool_name="read", input={"path": "a"})
+
+
+def streamed(*script: Event) -> list[Item]:
+    """All events of the first turn of a script, which needs no restart."""
+    encoder, told = ActObserveEncoder(), []
+    for event in written([ev.TurnStarted(), *script]).log:
+        said = encoder.feed(event)
+        assert not isinstance(said, Restart), said.reason
+        told += said
+    return told
+
+
+def about(cls: type[ev.CallEvent], **told: Any) -> ev.CallEvent:
+    return cls(aliases=CALL, **told)
+
+
+def test_an_act_begins_when_the_call_runs() -> None:
+    """One act, even where the call was proposed, asked about and changed before: nothing was done until then."""
+    asked = [READ, about(ev.ApprovalRequested), ev.ApprovalGranted(approval="#0", input={"path": "b"})]
+    told = streamed(*asked, about(ev.CallStarted), about(ev.CallCompleted, output="text"), ev.TurnEnded())
+    assert [event["type"] for event in told] == ["act", "observe", "complete"]
+    assert told[0]["tool_input"] == {"path": "b"} and told[0]["call_id"] == told[1]["call_id"] == "one"
+    assert told[0]["execution_id"] == told[1]["execution_id"] == told[1]["tool_execution_id"]
+    assert told[1]["duration_ms"] == told[1]["timestamp"] - told[0]["timestamp"] > 0
+
+
+def test_an_act_that_changes_comes_again() -> None:
+    """S1.3: with the same id, so that a reader has one act and knows what is done now."""
+    told = streamed(about(ev.CallStarted), about(ev.CallProgress, tool_name="read"), about(ev.CallProgress, text="x"))
+    assert [(event["type"], event["tool_name"]) for event in told] == [("act", "unknown"), ("act", "read")]
+    assert len({event["execution_id"] for event in told}) == 1
+
+
+def test_an_act_that_changes_only_its_kind_of_value_comes_again_too() -> None:
+    """1 and true are equal to Python and not to a reader."""
+    told = streamed(
+        about(ev.CallStarted, input=1), about(ev.CallProgress, input=True), about(ev.CallProgress, input=1.0)
+    )
+    assert [codec.encode(event["tool_input"]) for event in told] == [b"1", b"true", b"1.0"]
+
+
+@pytest.mark.parametrize("cls", ev.TERMINAL)
+def test_every_way_out_is_observed(cls: type[ev.CallEnd]) -> None:
+    """S1.2: with the same id, `is_error` by the one table, and an error that says why."""
+    told = streamed(READ, about(ev.CallStarted), about(cls, reason="because"))
+    state = written([ev.TurnStarted(), READ, about(ev.CallStarted), about(cls, reason="because")]).state
+    (call,) = (entry for entry in state.entries.values() if isinstance(entry, ToolCall))
+    assert told[-1]["is_error"] == STATE_NAMES[call.status].error
+    assert told[-1]["status"] == STATE_NAMES[call.status].act
+    assert told[-1]["result"] == ("" if call.status == "completed" else {"error": "because"})
+
+
+def test_a_refusal_is_observed_too() -> None:
+    """S1.2: a call that a person refused has an act, and an observe with the reason."""
+    told = streamed(READ, about(ev.ApprovalRequested), ev.ApprovalRefused(approval="#0", reason="never"))
+    assert [event["type"] for event in told] == ["act", "observe"]
+    assert told[1]["result"] == {"error": "never"}
+
+
+def test_what_was_printed_before_a_failure_is_kept() -> None:
+    """Beside the error."""
+    failed = about(ev.CallFailed, error={"code": 7})
+    told = streamed(about(ev.CallStarted), about(ev.CallProgress, text="half of it"), failed)
+    assert told[-1]["result"] == {"error": '{"code":7}', "output": "half of it"}
+
+
+def test_what_was_shown_is_the_result_where_there_is_no_other() -> None:
+    """Before what was printed, as in every other format; a reference to a terminal is no result."""
+    block = {"type": "content", "content": {"type": "text", "text": "3 files"}}
+    terminal = {"type": "terminal", "terminalId": "1"}
+    printed = about(ev.CallProgress, text="a b c")
+    for content, result in (([block, terminal], "3 files"), ([terminal], "a b c"), ({"n": 1}, [{"n": 1}])):
+        told = streamed(about(ev.CallStarted), printed, about(ev.CallCompleted, content=content))
+        assert told[-1]["result"] == result
+    assert streamed(about(ev.CallCompleted, content=[terminal]))[-1]["result"] == ""
+
+
+def test_arguments_that_only_came_in_pieces_are_shown() -> None:
+    """As what they are together once the call has ended."""
+    for text, meant in (('{"a": 1}', {"a": 1}), ('{"a": ', '{"a": ')):
+        told = streamed(about(ev.CallInputDelta, text=text), about(ev.CallCompleted, output=1))
+        assert told[0]["tool_input"] == meant
+
+
+def test_a_detached_call_shows_its_pieces_once_it_has_ended() -> None:
+    """It is observed at once, and more may come: stream and timeline wait alike."""
+    detached = ev.CallProposed(aliases=CALL, tool_name="read", scope="detached")
+    pieces = [about(ev.CallInputDelta, text='{"a":'), about(ev.CallInputDelta, text="1}"), about(ev.CallProgress)]
+    log = written([ev.TurnStarted(), detached, *pieces, about(ev.CallCompleted), ev.TurnEnded()]).log
+    law_of(log).prove(log, stream_checks.places(log))
+    assert [timeline(stream_checks.folded(log[:seq]))[0]["toolInput"] for seq in (4, 6)] == [None, {"a": 1}]
+
+
+def test_an_output_that_was_cut_says_so() -> None:
+    """With the size of the whole, live and in the timeline."""
+    blob = Blob("sha", 5_000_000)
+    call = ToolCall(id=1, call_id="e", tool_call_id="t", status="completed", output="start", truncated=True, blob=blob)
+    _, observe = timeline([call])
+    assert observe["truncated"] and observe["size"] == 5_000_000
+
+
+def test_a_tool_is_unknown_only_without_a_name() -> None:
+    """S1.6"""
+    names = ("read", None, "")
+    calls = [ToolCall(id=n, call_id=f"e{n}", tool_call_id="t", tool_name=names[n], status="running") for n in range(3)]
+    assert [item["toolName"] for item in timeline(calls)] == ["read", "unknown", "unknown"]
+
+
+def test_what_is_said_stands_in_the_timeline() -> None:
+    """Texts and thoughts, in their pieces and whole, beside what was done."""
+    said = [ev.MessageUser(text="go", message_id="m"), ev.ThoughtDelta(text="hm. "), ev.MessageDelta(text="Well. ")]
+    told = streamed(*said, ev.MessageDelta(text="Done."), ev.TurnEnded(reason="cancelled"))
+    assert [event["type"] for event in told] == [
+        "user_message",
+        "thought_delta",
+        "thought",
+        "text_start",
+        "text_delta",
+        "text_delta",
+        "text_end",
+        "cancelled",
+    ]
+    shown = [(item["type"], item["content"]) for item in timeline(written(said).state)]
+    assert shown == [("user_message", "go"), ("thought", "hm. "), ("assistant_message", "Well. ")]
+    assert told[-2]["full_text"] == "Well. Done."
+
+
+def test_what_is_written_is_read_back() -> None:
+    """The decoder of the format makes the same timeline of a stream, but for where things stand."""
+    done = [READ, about(ev.CallStarted), about(ev.CallFailed, error="gone")]
+    script = [ev.MessageUser(text="go"), ev.ThoughtDelta(text="hm. "), ev.MessageDelta(text="Well. "), *done]
+    decoder = ActObserveDecoder()
+    events = json.loads(codec.encode(streamed(*script, ev.TurnEnded())))
+    drafts = [draft.event for event in events for draft in decoder.feed(event)]
+    first, again = (timeline(written(script).state) for script in ([ev.TurnStarted(), *script], drafts))
+    names = ("type", "content", "toolName", "toolInput", "toolOutput", "isError")
+    assert [_only(item, names) for item in again] == [_only(item, names) for item in first]
+
+
+def _only(item: Item, names: tuple[str, ...]) -> Item:
+    kept = {name: item[name] for name in names if name in item}
+    return {**kept, **({"status": item["execution"]["status"]} if "execution" in item else {})}
+
+
+# Beginnings and ends
+
+
+def test_a_text_in_new_words_asks_for_a_restart() -> None:
+    """While it is being written; every feed asks again until the turn was replayed."""
+    log = scenarios.events("cumulative_text")
+    encoder = ActObserveEncoder()
+    said = [encoder.feed(event) for event in log]
+    lost = next(n for n, told in enumerate(said) if isinstance(told, Restart))
+    assert all(isinstance(told, Restart) for told in said[lost:])
+    assert not [event for event in encoder.opening() if event["type"] == "restart"]
+
+
+def test_news_after_the_end_ask_for_a_restart() -> None:
+    """A detached call has its answer at once; what is told of it when the stream is over needs a new one."""
+    detached = structs.replace(READ, scope="detached")
+    log = written([ev.TurnStarted(), detached, ev.TurnEnded(), about(ev.CallProgress, tool_name="write")]).log
+    encoder = ActObserveEncoder()
+    *told, after = [encoder.feed(event) for event in log]
+    assert [event["type"] for said in told for event in said] == ["act", "observe", "complete"]
+    assert isinstance(after, Restart)
+    assert [event["tool_name"] for event in encoder.opening()[:2]] == ["write", "write"]
+    assert encoder.finished
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        ("end_turn", "complete"),
+        ("max_tokens", "complete"),
+        ("cancelled", "cancelled"),
+        ("superseded", "cancelled"),
+        ("eof", "error"),
+    ],
+)
+def test_a_stream_says_how_its_turn_ended(reason: str, kind: str) -> None:
+    """Once, at the end."""
+    told = streamed(ev.MessageUser(text="go"), ev.TurnEnded(reason=reason))
+    assert [event["type"] for event in told] == ["user_message", kind]
+
+
+def test_a_stream_waits_for_the_last_call() -> None:
+    """The turn is over, its call is not: the end comes when that has ended."""
+    encoder = ActObserveEncoder()
+    log = written([ev.TurnStarted(), READ, about(ev.CallStarted), ev.TurnEnded(), about(ev.CallCompleted)]).log
+    for event in log[:-1]:
+        encoder.feed(event)
+    assert not encoder.finished
+    assert [event["type"] for event in encoder.feed(log[-1])] == ["observe", "complete"]
+    assert encoder.finished and encoder.feed(ev.MessageUser(seq=99, text="next")) == []
+    assert encoder.close("late") == []
+
+
+def test_a_stream_that_is_cut_off_says_why() -> None:
+    """And no more."""
+    encoder = ActObserveEncoder()
+    assert encoder.close("the server stops") == [{"type": "error", "message": "the server stops"}]
+    assert encoder.finished
+
+
+def test_the_registry_knows_the_stream() -> None:
+    """Server-sent events, by the names that the list of formats has."""
+    stream = registry.streaming("act-observe")
+    assert stream.events and stream.headers["content-type"] == "text/event-stream"
+    assert stream.frame({"type": "complete"}) == b'data: {"type":"complete"}\n\n'
+    assert registry.encoder("act-observe") is timeline

@@ -1,0 +1,414 @@
+"""`ag-ui` in: the events of runs, and the inputs that start them."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import callslip
+from callslip.formats import registry
+from callslip.formats.ag_ui.wire import OPTIONS
+from callslip.ledger.liveness import Reaper
+from callslip.model import codec
+from callslip.model import events as ev
+from callslip.model.entries import Message, PermissionRequest, Thought, ToolCall
+from callslip.model.events import Draft
+from callslip.rules.fold import SessionFold
+from callslip.settings import Settings
+from tests.support import format_cases
+from tests.support.strategies import Desk
+
+FORMAT = "ag-ui"
+
+
+def read(messages: Iterable[Any], desk: Desk | None = None) -> SessionFold:
+    """What a session shows once these messages were read, by one decoder."""
+    decoder = registry.decoder(FORMAT)
+    desk = desk or Desk(redact=False)
+    for message in messages:
+        desk.write(*decoder.feed(json.loads(codec.encode(message))))
+    return desk.state
+
+
+def case(name: str) -> list[Any]:
+    return [json.loads(line) for line in format_cases.lines_of(f"ag-ui/{name}")]
+
+
+def view(state: SessionFold) -> list[Any]:
+    """What is said and done, without the names that only the session itself gives."""
+    return [seen for entry in state.snapshot().entries if (seen := _seen(entry)) is not None]
+
+
+def _seen(entry: Any) -> Any:
+    if isinstance(entry, Message | Thought):
+        return [type(entry).__name__, getattr(entry, "role", ""), entry.content, entry.message_id]
+    if isinstance(entry, ToolCall):
+        told = [entry.status, entry.tool_name, entry.raw_input, entry.output, entry.error, entry.reason]
+        return ["ToolCall", *told, entry.iteration, entry.index]
+    if isinstance(entry, PermissionRequest):
+        return ["PermissionRequest", entry.state, entry.response_option, entry.by, entry.reason]
+    return None
+
+
+def drafted(*messages: Any) -> list[Any]:
+    """The events of the last of some messages."""
+    decoder = registry.decoder(FORMAT)
+    made = [[draft.event for draft in decoder.feed(message)] for message in messages]
+    return made[-1]
+
+
+RUN = {"type": "RUN_STARTED", "threadId": "t", "runId": "r"}
+CALL = [
+    {"type": "TOOL_CALL_START", "toolCallId": "c", "toolCallName": "ls"},
+    {"type": "TOOL_CALL_END", "toolCallId": "c"},
+]
+
+# What the package knows (PyPI `ag-ui-protocol` 1.0.0): what is read, with all that it may carry, and what is kept.
+
+MESSAGE, TOOL = {"messageId": "m", "subagentRunId": None}, {"toolCallId": "c", "subagentRunId": None}
+READ: dict[str, dict[str, Any]] = {
+    "RUN_STARTED": {"threadId": "t", "runId": "r", "protocolVersion": "1.0", "input": None},
+    "RUN_FINISHED": {"threadId": "t", "runId": "r", "outcome": {"type": "success"}, "usage": [{"totalTokens": 1}]},
+    "RUN_ERROR": {"message": "no", "usage": []},
+    "TEXT_MESSAGE_START": {**MESSAGE, "role": "assistant"},
+    "TEXT_MESSAGE_CONTENT": {**MESSAGE, "delta": "x"},
+    "TEXT_MESSAGE_END": MESSAGE,
+    "TEXT_MESSAGE_CHUNK": {**MESSAGE, "role": "assistant", "delta": "x"},
+    "REASONING_START": MESSAGE,
+    "REASONING_MESSAGE_START": {**MESSAGE, "role": "reasoning"},
+    "REASONING_MESSAGE_CONTENT": {**MESSAGE, "delta": "x"},
+    "REASONING_MESSAGE_END": MESSAGE,
+    "REASONING_MESSAGE_CHUNK": {**MESSAGE, "delta": "x"},
+    "REASONING_END": MESSAGE,
+    "TOOL_CALL_START": {**TOOL, "toolCallName": "ls", "parentMessageId": "m"},
+    "TOOL_CALL_ARGS": {**TOOL, "delta": "{}"},
+    "TOOL_CALL_END": TOOL,
+    "TOOL_CALL_CHUNK": {**TOOL, "toolCallName": "ls", "parentMessageId": "m", "delta": "{}"},
+    "TOOL_CALL_RESULT": {**MESSAGE, **TOOL, "content": "a", "role": "tool"},
+    "MESSAGES_SNAPSHOT": {"messages": []},
+}
+KEPT = {
+    *("STATE_SNAPSHOT", "STATE_DELTA", "ACTIVITY_SNAPSHOT", "ACTIVITY_DELTA", "RAW", "CUSTOM", "STEP_STARTED"),
+    *("STEP_FINISHED", "REASONING_ENCRYPTED_VALUE", "SUBAGENT_STARTED", "SUBAGENT_FINISHED", "SUBAGENT_ERROR"),
+}
+
+
+@pytest.mark.parametrize("kind", sorted({*READ, *KEPT}))
+def test_every_kind_of_event_is_read_or_kept(kind: str) -> None:
+    """C11: what says nothing about texts and calls is in the log, whole, and shows nowhere."""
+    event = {"type": kind, "rawEvent": {"for": "debugging"}, **READ.get(kind, {"value": 1})}
+    made = drafted(RUN, CALL[0], event)
+    kept = ev.Raw(format=FORMAT, body=event)
+    assert made == [kept] if kind in KEPT else kept not in made
+
+
+@pytest.mark.parametrize("kind", sorted(READ))
+def test_what_an_event_says_beyond_its_meaning_is_kept(kind: str) -> None:
+    """C11: a member that nobody here knows may matter to somebody."""
+    event = {"type": kind, **READ[kind], "fromTheFuture": 1}
+    assert ev.Raw(format=FORMAT, body=event) in drafted(RUN, CALL[0], event)
+
+
+def test_an_event_has_its_own_time() -> None:
+    """Milliseconds, as every producer writes them; what cannot be a time is none."""
+    event = {"type": "TEXT_MESSAGE_CONTENT", "messageId": "m", "delta": "x"}
+    times = [1_761_000_000_000, 1_761_000_000, -5, 1.5, "now", None, 2**60, True]
+    assert [drafted({**event, "timestamp": at})[0].at for at in times] == [times[0], *[0] * 7]
+
+
+# Runs and turns
+
+INTERRUPT = {"type": "interrupt", "interrupts": [{"id": "i", "reason": "tool_call", "toolCallId": "c"}]}
+HELD = [INTERRUPT, {"type": "success", "pendingToolCallIds": ["c"]}, {"type": "success"}, None]
+
+
+@pytest.mark.parametrize("outcome", HELD)
+def test_a_run_that_leaves_a_call_to_answer_leaves_its_turn_open(outcome: Any) -> None:
+    """S2.7: whether it says so, or a call simply has no result: the next run goes on with the turn."""
+    end = {"type": "RUN_FINISHED", "threadId": "t", "runId": "r", **({"outcome": outcome} if outcome else {})}
+    assert not [event for event in drafted(RUN, *CALL, end) if isinstance(event, ev.TurnEnded)]
+    assert drafted(RUN, *CALL, end, {**RUN, "runId": "r2"}) == []
+    answered = {"type": "TOOL_CALL_RESULT", "messageId": "m", "toolCallId": "c", "content": ""}
+    last = drafted(RUN, *CALL, end, {**RUN, "runId": "r2"}, answered, {**end, "runId": "r2", "outcome": None})
+    assert last == [ev.TurnEnded(reason="end_turn")]
+
+
+@pytest.mark.parametrize(
+    ("end", "reason", "detail"),
+    [
+        ({"type": "RUN_FINISHED", "runId": "r"}, "end_turn", ""),
+        ({"type": "RUN_FINISHED", "runId": "r", "outcome": {"type": "success"}}, "end_turn", ""),
+        ({"type": "RUN_FINISHED", "runId": "r", "outcome": {"type": "cancelled"}}, "cancelled", ""),
+        ({"type": "RUN_ERROR", "message": "overloaded"}, "error", "overloaded"),
+    ],
+)
+def test_every_end_of_a_run_ends_its_turn(end: Any, reason: str, detail: str) -> None:
+    """But for a run that waits for somebody."""
+    assert drafted(RUN, end) == [ev.TurnEnded(reason=reason, detail=detail)]
+    assert drafted(RUN, end, {**RUN, "runId": "r2"}) == [ev.TurnStarted()]
+
+
+def test_a_cancelled_run_waits_for_nobody() -> None:
+    """C5: its calls end with it, answered or not."""
+    state = read([RUN, *CALL, {"type": "RUN_FINISHED", "runId": "r", "outcome": {"type": "cancelled"}}])
+    assert [entry.status for entry in state.entries.values() if isinstance(entry, ToolCall)] == ["cancelled"]
+
+
+def test_the_end_of_the_line_ends_the_turn() -> None:
+    """S2.12, C5."""
+    decoder = registry.decoder(FORMAT)
+    decoder.feed(RUN)
+    assert decoder.close("eof") == [Draft(ev.TurnEnded(reason="eof"))]
+    assert decoder.close("eof") == []
+
+
+QUICK = Settings(synchronous="NORMAL", reaper_interval=3600, turn_grace=0.0, reaper_grace=0.0)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("name", ["approved", "client_approval", "frontend_tool", "client_frontend_tool"])
+async def test_a_call_waits_for_the_input_of_the_next_run(name: str) -> None:
+    """S2.7: no reaper closes it before the client has answered, however long that takes."""
+    lines = case(name)
+    answer = [at for at, line in enumerate(lines) if "type" not in line][1]
+    decoder = registry.decoder(FORMAT)
+    async with await callslip.open("sqlite:///:memory:", QUICK) as ledger:
+        for at, line in enumerate(lines):
+            if at == answer:
+                reaper = Reaper(ledger.store, ledger.write_context(source="callslip", strict=True), QUICK)
+                assert await reaper.reap() == 0
+                (call,) = await ledger.store.open_calls()
+                assert call.state == ("queued" if "frontend" in name else "awaiting_approval")
+            for draft in decoder.feed(line):
+                await ledger.append("s", [draft], source=FORMAT)
+        (entry,) = [entry for entry in (await ledger.snapshot("s")).entries if isinstance(entry, ToolCall)]
+        assert entry.status == "completed"
+        row = await ledger.store.session("s")
+        assert row is not None and not row.turn
+
+
+# Approval
+
+
+@pytest.mark.parametrize(
+    ("entry", "answer"),
+    [
+        ({"status": "resolved", "payload": {"approved": True}}, ev.ApprovalGranted(option="approve")),
+        ({"status": "resolved", "payload": True}, ev.ApprovalGranted(option="approve")),
+        ({"status": "resolved"}, ev.ApprovalGranted(option="approve")),
+        ({"status": "resolved", "payload": {"approved": False}}, ev.ApprovalRefused(option="deny")),
+        ({"status": "resolved", "payload": False}, ev.ApprovalRefused(option="deny")),
+        (
+            {"status": "resolved", "payload": {"approved": False, "reason": "no"}},
+            ev.ApprovalRefused(option="deny", reason="no"),
+        ),
+        (
+            {"status": "resolved", "payload": {"approved": True, "editedArgs": {"a": 1}}},
+            ev.ApprovalGranted(option="approve", input={"a": 1}),
+        ),
+        ({"status": "cancelled"}, ev.ApprovalWithdrawn()),
+    ],
+)
+def test_an_answer_stands_in_the_payload(entry: Any, answer: ev.ApprovalAnswer) -> None:
+    """S2.7: yes, no with its reason, other arguments, or nobody answers."""
+    asked = {"type": "RUN_FINISHED", "runId": "r", "outcome": INTERRUPT}
+    body = {"threadId": "t", "runId": "r2", "messages": [], "resume": [{"interruptId": "i", **entry}]}
+    (made,) = drafted(RUN, *CALL, asked, body)
+    assert type(made) is type(answer) and made.by == "client"
+    assert (made.option, made.reason) == (answer.option, answer.reason)
+    assert getattr(made, "input", None) == getattr(answer, "input", None)
+
+
+def test_an_interrupt_that_is_about_no_call_is_kept() -> None:
+    """Only a call can be approved; what else is asked for stays in the log, and holds the turn all the same."""
+    asked = {"type": "RUN_FINISHED", "runId": "r", "outcome": {"type": "interrupt", "interrupts": [{"id": "i"}]}}
+    assert drafted(RUN, asked) == [ev.Raw(format=FORMAT, body=asked)]
+    assert drafted(RUN, asked, {**RUN, "runId": "r2"}) == []
+
+
+def test_whoever_did_not_see_the_question_can_record_the_answer() -> None:
+    """S2.7: the interrupt's id leads to the call, also in another process."""
+    lines, desk = case("client_approval"), Desk(redact=False)
+    second = [at for at, line in enumerate(lines) if "type" not in line][1]
+    read(lines[:second], desk)
+    read(lines[second:], desk)
+    assert view(desk.state) == view(read(lines))
+    (request,) = [entry for entry in desk.state.entries.values() if isinstance(entry, PermissionRequest)]
+    assert (request.state, request.by, request.options) == ("granted", "client", OPTIONS)
+
+
+# What is told more than once
+
+RUNS = ["weather", "parallel", "failing", "approved", "denied", "frontend_tool", "ids_reused", "client_approval"]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_that_is_cut_and_replayed_tells_nothing_twice(name: str) -> None:
+    """C7: wherever the line broke, the session is the same."""
+    lines = case(name)
+    whole = view(read(lines))
+    begin = max(at for at, line in enumerate(lines) if line.get("type") == "RUN_STARTED")
+    for cut in range(begin + 1, len(lines) + 1):
+        assert view(read(lines[:cut] + lines[begin:])) == whole, cut
+
+
+@pytest.mark.parametrize("name", [*RUNS, "client_frontend_tool"])
+def test_each_run_may_be_read_by_itself(name: str) -> None:
+    """S2.11: a server that keeps nothing between two requests records what one that listens all the time does."""
+    lines, desk = case(name), Desk(redact=False)
+    runs: list[list[Any]] = []
+    for line in lines:
+        runs += [[]] if "type" not in line or not runs else []
+        runs[-1].append(line)
+    for run in runs:
+        read(run, desk)
+    assert view(desk.state) == view(read(lines))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_snapshot_of_what_was_streamed_tells_nothing(name: str) -> None:
+    """The agent's own list of the messages adds no entry to those that its events made."""
+    lines = case(name)
+    bodies = [line for line in lines if "type" not in line and line.get("messages")]
+    last = max(at for at, line in enumerate(lines) if line.get("type") in ("RUN_FINISHED", "RUN_ERROR"))
+    snapshots = [{"type": "MESSAGES_SNAPSHOT", "messages": body["messages"]} for body in bodies]
+    assert view(read([*lines[:last], *snapshots, *lines[last:]])) == view(read(lines))
+
+
+def test_a_list_of_messages_alone_tells_the_conversation() -> None:
+    """S2.11: where nobody streamed, the list is all there is; each call is one event, with its result."""
+    messages = next(line["messages"] for line in reversed(case("weather")) if "type" not in line)
+    told = [entry[:-2] for entry in view(read([RUN, {"type": "MESSAGES_SNAPSHOT", "messages": messages}]))]
+    assert [entry[0] for entry in told] == ["Message", "Thought", "Message", "ToolCall", "Message", "Message"]
+    assert told[3][1:5] == ["completed", "weather", {"city": "Paris"}, '{"sky":"rain"}']
+
+
+def test_inputs_keep_their_tools_once() -> None:
+    """What a run is given beside the conversation is in the log when it is new, without the conversation."""
+    lines = case("client_frontend_tool")
+    decoder = registry.decoder(FORMAT)
+    kept = [draft.event for line in lines for draft in decoder.feed(line) if isinstance(draft.event, ev.Raw)]
+    assert len(kept) == 1
+    assert "tools" in kept[0].body and "messages" not in kept[0].body
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_long_conversation_is_not_told_over_and_over(named: bool) -> None:
+    """C12: every input carries the whole history; the log grows by what is new."""
+
+    def size(turns: int) -> int:
+        desk, decoder, messages = Desk(redact=False), registry.decoder(FORMAT), list[Any]()
+        for number in range(turns):
+            messages.append({"role": "user", "content": "Hi.", **({"id": f"u{number}"} if named else {})})
+            run = {"threadId": "t", "runId": f"r{number}"}
+            desk.write(*decoder.feed({**run, "messages": messages}))
+            for event in (
+                {"type": "RUN_STARTED", **run},
+                {"type": "TEXT_MESSAGE_CHUNK", "messageId": f"a{number}", "delta": "Yes."},
+                {"type": "RUN_FINISHED", **run},
+            ):
+                desk.write(*decoder.feed(event))
+            messages.append({"role": "assistant", "content": "Yes.", **({"id": f"a{number}"} if named else {})})
+        return len(desk.log)
+
+    assert size(40) - size(20) == 2 * (size(20) - size(10))
+
+
+def test_arguments_are_not_kept_when_their_turn_is_over() -> None:
+    """A conversation may last for days; what it said is in the log."""
+    decoder = registry.decoder(FORMAT)
+
+    def turn(number: int) -> None:
+        args = {"type": "TOOL_CALL_ARGS", "toolCallId": f"c{number}", "delta": f'"{number}{"x" * 20_000}"'}
+        start, end = ({**event, "toolCallId": f"c{number}"} for event in CALL)
+        result = {"type": "TOOL_CALL_RESULT", "toolCallId": f"c{number}", "content": "ok"}
+        finished = {"type": "RUN_FINISHED", "runId": f"r{number}"}
+        for event in ({**RUN, "runId": f"r{number}"}, start, args, end, result, finished):
+            decoder.feed(event)
+
+    tracemalloc.start()
+    try:
+        for number in range(50):
+            turn(number)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 50 * 10_000
+
+
+def test_an_end_of_arguments_that_comes_turns_later_takes_nothing_away() -> None:
+    """C4, C10: it says nothing that is not known, and is kept as it came."""
+    args = {"type": "TOOL_CALL_ARGS", "toolCallId": "c", "delta": '{"a":1}'}
+    finished = {"type": "RUN_FINISHED", "runId": "r", "outcome": {"type": "success"}}
+    prompt = {"runId": "r2", "messages": [{"id": "u", "role": "user", "content": "x"}]}
+    state = read([RUN, CALL[0], args, CALL[1], finished, prompt, {**RUN, "runId": "r2"}, CALL[1]])
+    assert [entry[3] for entry in view(state) if entry[0] == "ToolCall"] == [{"a": 1}]
+
+
+@pytest.mark.parametrize("parents", [(None, None), ("m1", "m2")])
+def test_an_id_that_comes_again_unanswered_has_its_own_arguments(parents: tuple[str | None, str | None]) -> None:
+    """C2: some producers count their ids anew in every round."""
+    events: list[Any] = [RUN]
+    for number, parent in enumerate(parents):
+        args = {"type": "TOOL_CALL_ARGS", "toolCallId": "c", "delta": f'{{"n":{number}}}'}
+        events += [{**CALL[0], "parentMessageId": parent}, args, CALL[1]]
+    inputs_read = [entry[3] for entry in view(read(events)) if entry[0] == "ToolCall"]
+    assert inputs_read == ([{"n": 0}, {"n": 1}] if all(parents) else [{"n": 1}])
+
+
+# Chunks
+
+
+def test_chunks_read_as_the_events_they_stand_for() -> None:
+    """The shorthand: begun by its first chunk, ended by whatever comes next."""
+    long = case("parallel")
+    short: list[Any] = []
+    for event in long:
+        kind = event["type"].rpartition("_")[2]
+        if event["type"].startswith("TOOL_CALL") and kind in ("START", "ARGS"):
+            short.append({**event, "type": "TOOL_CALL_CHUNK"})
+        elif kind != "END":
+            short.append(event)
+    one = [event for event in short if event.get("toolCallId") in (None, "c3")]
+    whole = [event for event in long if event.get("toolCallId") in (None, "c3")]
+    assert view(read(one)) == view(read(whole))
+
+
+@given(st.data())
+def test_texts_and_arguments_may_be_split_anywhere(data: st.DataObject) -> None:
+    """S2.4: deltas, however long each is."""
+    lines = case("weather")
+    split: list[Any] = []
+    for line in lines:
+        if not isinstance(line.get("delta"), str):
+            split.append(line)
+            continue
+        at = data.draw(st.integers(0, len(line["delta"])))
+        split += [{**line, "delta": line["delta"][:at]}, {**line, "delta": line["delta"][at:]}]
+    assert view(read(split)) == view(read(lines))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "read_as"),
+    [("", {}), (" ", {}), ("{}", {}), ('{"a":1}', {"a": 1}), ("[1]", [1]), ('{"a":', '{"a":'), ("null", None)],
+)
+def test_arguments_are_json_or_the_text_itself(arguments: str, read_as: Any) -> None:
+    """C11: what does not parse is kept as it is, and the call goes on."""
+    piece = {"type": "TOOL_CALL_ARGS", "toolCallId": "c", "delta": arguments}
+    (made,) = drafted(RUN, CALL[0], piece, CALL[1])
+    assert isinstance(made, ev.CallInput) and made.input == read_as
+
+
+@given(st.lists(format_cases.garbage | st.sampled_from(format_cases.messages_of(FORMAT)), max_size=8))
+def test_any_value_is_read_without_a_word(messages: list[Any]) -> None:
+    """C11: also texts that are no Unicode, which only a caller in Python can bring."""
+    decoder = registry.decoder(FORMAT)
+    for message in messages:
+        decoder.feed(message)
+    decoder.close("eof")

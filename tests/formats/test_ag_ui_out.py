@@ -1,0 +1,766 @@
+"""`ag-ui` out: a run, read by the real client after any event, is the agent's part of the turn that the history has."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import groupby
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from callslip.formats import registry
+from callslip.formats.ag_ui.encode import STREAM, AgUiEncoder, history
+from callslip.formats.ag_ui.wire import parsed
+from callslip.formats.base import Restart
+from callslip.model import codec
+from callslip.model import events as ev
+from callslip.model.entries import Entry, Message, ToolCall
+from callslip.model.events import Alias, Event
+from callslip.model.state_names import STATE_NAMES
+from callslip.rules.fold import SessionFold
+from tests.support import scenarios, stream_checks
+from tests.support.strategies import scripts, written
+from tests.support.stream_checks import Client, Job, Law, folded, places
+
+Listed = dict[str, Any]
+Chunk = dict[str, Any]
+
+ONE, TWO = (Alias("t", "one"),), (Alias("t", "two"),)
+NAMED = re.compile(r"turn-(.*)-\d+(-result)?", re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def client(node: str) -> Iterator[Client]:
+    """One Node process for all tests here."""
+    made = Client(node, "reduce_ag_ui.mjs")
+    yield made
+    made.close()
+
+
+# The law
+
+
+def of_turn(messages: list[Listed], turn: str) -> list[Listed]:
+    """The agent's messages of a turn: their ids tell it, and the client has the person's own."""
+    found = [(NAMED.fullmatch(message["id"]), message) for message in messages]
+    return [message for match, message in found if match and match[1] == turn]
+
+
+def meant(messages: list[Listed]) -> list[Listed]:
+    """Messages in which the arguments of calls are what their text says: how it is spaced is not for us to change."""
+    return [{**message, "toolCalls": [_meant(call) for call in message.get("toolCalls", ())]} for message in messages]
+
+
+def _meant(call: Listed) -> Listed:
+    function = call["function"]
+    said = codec.encode(parsed(function["arguments"]))
+    return {**call, "function": {**function, "arguments": json.loads(said, parse_int=str)}}
+
+
+class Reader:
+    """The client, asked for what arguments mean."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def ask(self, jobs: Sequence[Job]) -> list[Job]:
+        answers = self._client.ask(jobs)
+        return [{**answer, "messages": [meant(shown or []) for shown in answer["messages"]]} for answer in answers]
+
+
+def prove(client: Client, log: Sequence[Event], resumed: Iterable[int]) -> None:
+    """The whole law for one log. A replay is the history to the letter; what was streamed before means the same."""
+    live = Law(Reader(client), "ag-ui", lambda messages, turn: meant(of_turn(messages, turn)))  # pyright: ignore
+    told, turns = live.histories(log), stream_checks.turns_of(log)
+    whole = [segment for turn in turns for segment in live.connections(log, turn)]
+    live.check(whole, told)
+    replays = live.replays(log, turns)
+    Law(client, "ag-ui", of_turn).check(replays, told)
+    for after in resumed:
+        part = log[: after + stream_checks.WATCHED]
+        live.check([s for turn in turns for s in live.connections(part, turn, after, resume=False)], told)
+    shared = [segment for turn in turns for segment in live.joined(log, turn)]
+    live.check(shared, told)
+    for segment in (*whole, *replays, *shared):
+        check_order(segment.chunks)
+    check_sendable(client, told)
+
+
+def check_sendable(client: Client, told: list[list[Listed]]) -> None:
+    """The client takes every history as it is, and sends all of it but what is only for people to see."""
+    full = [messages for messages in told if messages]
+    for messages, answer in zip(full, client.ask([{"id": 0, "history": one} for one in full]), strict=True):
+        assert answer["error"] is None
+        assert answer["sent"] == [message for message in messages if message["role"] != "activity"]
+        assert len({message["id"] for message in messages}) == len(messages)
+        answered = {message["toolCallId"] for message in messages if message["role"] == "tool"}
+        calls = {call["id"]: call["function"] for message in messages for call in message.get("toolCalls", ())}
+        assert answered <= set(calls)
+        for call in answered:
+            json.loads(calls[call]["arguments"])  # Who sends it to a model has to read it first.
+
+
+def check_order(chunks: list[Chunk]) -> None:
+    """What the client does not catch: ids opened again, results without a call, before its end, or twice."""
+    begun: set[str] = set()
+    whole: set[str] = set()
+    answered: set[str] = set()
+    standing: dict[str, Chunk] = {}
+    for place, chunk in enumerate(chunks):
+        kind = chunk["type"]
+        assert (kind == "RUN_STARTED") == (place == 0)
+        assert kind not in ("RUN_FINISHED", "RUN_ERROR") or place == len(chunks) - 1
+        assert None not in chunk.values() and type(chunk.get("timestamp", 0)) is int
+        if kind in ("TEXT_MESSAGE_START", "REASONING_MESSAGE_START", "ACTIVITY_SNAPSHOT", "TOOL_CALL_RESULT"):
+            _first(chunk["messageId"], begun)
+        if kind == "TOOL_CALL_START":
+            _first(f"call {chunk['toolCallId']}", begun)
+            assert chunk["parentMessageId"] and chunk["toolCallName"]
+        if kind == "TOOL_CALL_END":
+            _first(chunk["toolCallId"], whole)
+        if kind == "TOOL_CALL_RESULT":
+            assert chunk["toolCallId"] in whole and isinstance(chunk["content"], str)
+            _first(chunk["toolCallId"], answered)
+        if kind == "CUSTOM":
+            call, told = chunk["value"]["toolCallId"], chunk["value"]
+            assert standing.get(call) != told and call not in answered
+            standing[call] = told
+        if kind == "RUN_FINISHED" and chunk.get("outcome", {}).get("type") != "interrupt":
+            assert whole == answered
+
+
+def _first(identity: str, seen: set[str]) -> None:
+    assert identity not in seen, f"{identity} comes twice"
+    seen.add(identity)
+
+
+@pytest.mark.parametrize("name", scenarios.NAMES)
+def test_stream_and_history_agree_after_every_event(client: Client, name: str) -> None:
+    """C13, S4.7: live, replayed and resumed streams show what the history holds, at every prefix of every scenario."""
+    log = scenarios.events(name)
+    prove(client, log, places(log))
+
+
+@pytest.mark.parametrize("name", stream_checks.CAPTURES)
+def test_what_real_agents_did_streams_as_its_history(client: Client, name: str) -> None:
+    """S4.7: the same for the recorded traffic of real agents, as it is imported."""
+    for log in stream_checks.captured(name):
+        prove(client, log, places(log))
+
+
+@given(scripts(), st.integers(0, 40), st.none() | st.lists(st.sampled_from([0, 0, 1, 5]), min_size=1, max_size=9))
+def test_any_log_streams_as_its_history(
+    client: Client, script: list[Event], after: int, clock: list[int] | None
+) -> None:
+    """C4, C11: whatever comes, in whatever order, by clocks that go, stand or run back, the client is never wrong."""
+    drafts = [ev.TurnStarted(), *script]
+    if clock:
+        drafts = [structs.replace(draft, at=1000 + clock[n % len(clock)]) for n, draft in enumerate(drafts)]
+    log = written(drafts).log
+    prove(client, log, [after] if after < len(log) else [])
+
+
+def blocks(entries: list[Entry]) -> list[list[Entry]]:
+    """Entries in the pieces that can be read alone: runs of one turn, and a new one where a person speaks in none."""
+    loose, number = list[int](), 0
+    for entry in entries:
+        number += isinstance(entry, Message) and entry.role == "user" and not entry.turn
+        loose.append(number)
+    pairs = zip(entries, loose, strict=True)
+    return [[entry for entry, _ in block] for _, block in groupby(pairs, key=lambda pair: (pair[0].turn, pair[1]))]
+
+
+@given(scripts())
+def test_a_history_is_that_of_its_turns(script: list[Event]) -> None:
+    """S4.5: pages of whole turns hold every message once, and no call without its result."""
+    entries = written(script).state.snapshot().entries
+    assert history(entries) == [message for block in blocks(entries) for message in history(block)]
+
+
+# When a stream has to begin again
+
+AFTER, REPLACED, NAMES = (
+    "the turn went on after its end",
+    "the arguments of a call were replaced",
+    "a call got another name",
+)
+RESTARTS = {
+    "approval_expired": [AFTER],
+    "approval_granted": [AFTER],
+    "approval_granted_with_other_input": [REPLACED],
+    "approval_pending": [REPLACED],
+    "approval_refused": [AFTER],
+    "approval_superseded": [REPLACED, AFTER],
+    "approval_withdrawn": [AFTER],
+    "turn_cancelled": [AFTER],
+    "cumulative_text": ["a text was repaired"] * 2,
+    "cumulative_text_ends_early": ["a text was repaired"] * 2,
+    "hostile_strings": [NAMES],
+    "streamed_arguments": [NAMES, REPLACED, AFTER],
+    "told_piece_by_piece": [NAMES, NAMES, REPLACED, REPLACED, NAMES, AFTER, AFTER, NAMES, REPLACED],
+}
+
+
+@pytest.mark.parametrize("name", scenarios.NAMES)
+def test_a_stream_restarts_only_where_nothing_else_is_left(name: str) -> None:
+    """What the protocol can say is said on the open connection; a restart is seen by the application, and costs it."""
+    assert stream_checks.restarts("ag-ui", scenarios.events(name)) == RESTARTS.get(name, [])
+
+
+def test_after_a_restart_only_a_replay_goes_on() -> None:
+    """Until the turn was replayed every event asks for it, also of an encoder that begins in the middle."""
+    log = scenarios.events("approval_granted")
+    encoder, late = AgUiEncoder(), AgUiEncoder(folded(log[:5]))
+    said = [isinstance(encoder.feed(event), Restart) for event in log]
+    assert said == [False] * 5 + [True] * 5
+    assert all(isinstance(late.feed(event), Restart) for event in log[5:])
+    assert encoder.opening() == late.opening()
+    assert encoder.finished and encoder.feed(structs.replace(log[0], turn="t2", seq=11)) == []
+
+
+def test_the_farewell_of_a_restart_is_an_end_that_the_client_reads(client: Client) -> None:
+    """An application is told to come back by an error with a code, and the messages do not show it."""
+    log = written([ev.TurnStarted(), ev.CallProposed(aliases=ONE, tool_name="a"), ev.MessageDelta(text="Hi.")]).log
+    encoder = AgUiEncoder(folded(log))
+    seen = encoder.opening()
+    said = encoder.feed(ev.CallProgress(call=log[1].call, seq=9, tool_name="b"))  # pyright: ignore
+    assert isinstance(said, Restart)
+    bare, told = client.ask([{"id": 0, "chunks": seen}, {"id": 0, "chunks": [*seen, *said.chunks]}])
+    assert told["error"] is None and (bare["outcome"], told["outcome"]) == (None, "error")
+    assert said.chunks[0]["code"] == "restart"
+    assert told["message"] == bare["message"]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "whole", "restarts"),
+    [
+        (['{"a"', ': [1, "é"]}'], {"a": [1, "é"]}, []),
+        (['{"b": 1, "a": "\\u00e9"}'], {"a": "é", "b": 1}, []),
+        (["{}"], {}, []),
+        ([" "], {}, []),
+        (["ls -l"], "ls -l", []),
+        (['{"a": 1'], {"a": 1}, [REPLACED]),
+        (['{"a": 1}'], {"a": True}, [REPLACED]),
+        (['{"a": 1}'], {"a": 2}, [REPLACED]),
+    ],
+    ids=lambda value: json.dumps(value) if isinstance(value, dict | str) else None,
+)
+def test_arguments_that_came_in_pieces_stand_if_they_mean_the_same(
+    client: Client, pieces: list[str], whole: Any, restarts: list[str]
+) -> None:
+    """C10: models write JSON with spaces where others have none; that is no reason to begin again."""
+    drafts: list[Event] = [ev.TurnStarted(), ev.CallProposed(aliases=ONE, tool_name="t")]
+    drafts += [ev.CallInputDelta(aliases=ONE, text=piece) for piece in pieces]
+    log = written([*drafts, ev.CallInput(aliases=ONE, input=whole), ev.CallCompleted(aliases=ONE)]).log
+    assert stream_checks.restarts("ag-ui", log) == restarts
+    prove(client, log, places(log))
+
+
+def test_arguments_are_sent_once_they_are_known() -> None:
+    """Agents announce a call before they know its arguments; an empty object in the beginning says nothing yet."""
+    log = written(
+        [
+            ev.TurnStarted(),
+            ev.CallProposed(aliases=ONE, tool_name="read", input={}),
+            ev.CallStarted(aliases=ONE, input={"path": "a"}),
+            ev.CallStarted(aliases=TWO, tool_name="list", input={}),
+            ev.CallCompleted(aliases=TWO, output="a"),
+        ]
+    ).log
+    assert stream_checks.restarts("ag-ui", log) == []
+    chunks = whole_stream(log)
+    told = {chunk["toolCallId"]: chunk["delta"] for chunk in chunks if chunk["type"] == "TOOL_CALL_ARGS"}
+    assert told == {"one": '{"path":"a"}', "two": "{}"}
+
+
+def test_arguments_told_again_in_another_order_are_the_same(client: Client) -> None:
+    """C10: an agent that repeats what it said has said nothing new, and a call's arguments end once."""
+    log = written(
+        [
+            ev.TurnStarted(),
+            ev.CallProposed(aliases=ONE, tool_name="t", input={"a": 1, "b": {"c": 2, "d": 3}}),
+            ev.CallStarted(aliases=ONE, input={"b": {"d": 3, "c": 2}, "a": 1}),
+        ]
+    ).log
+    assert stream_checks.restarts("ag-ui", log) == []
+    prove(client, log, places(log))
+
+
+def test_pieces_that_follow_whole_arguments_are_not_added_to_them(client: Client) -> None:
+    """An empty object may be all that came or nothing yet; a client that has it cannot be given another one."""
+    given = [ev.CallInputDelta(aliases=ONE, text="{}"), ev.CallInput(aliases=ONE, input={})]
+    log = written([ev.TurnStarted(), *given, ev.CallInputDelta(aliases=ONE, text='{"a": 1}')]).log
+    assert stream_checks.restarts("ag-ui", log) == [REPLACED]
+    prove(client, log, places(log))
+
+
+def test_who_comes_while_a_request_is_open_is_told_the_same_as_who_was_there(client: Client) -> None:
+    """Arguments that were shown to whoever approves stay whole after the answer, for all readers of one line."""
+    log = written(
+        [
+            ev.TurnStarted(),
+            ev.CallStarted(aliases=TWO, tool_name="read"),
+            ev.CallProposed(aliases=ONE, tool_name="stop"),
+            ev.ApprovalRequested(aliases=ONE),
+            ev.ApprovalGranted(aliases=ONE),
+            ev.CallCompleted(aliases=ONE),
+            ev.CallCompleted(aliases=TWO),
+            ev.TurnEnded(),
+        ]
+    ).log
+    assert stream_checks.restarts("ag-ui", log) == []
+    prove(client, log, places(log))
+
+
+def test_a_replay_tells_results_where_they_came() -> None:
+    """Who reads a turn again sees it in the order in which it happened."""
+    log = scenarios.events("parallel_calls")
+    live, again = whole_stream(log), AgUiEncoder(folded(log)).opening()
+    told = ("TEXT_MESSAGE_START", "TOOL_CALL_START", "TOOL_CALL_RESULT")
+    order = [
+        [chunk.get("messageId", chunk.get("toolCallId")) for chunk in one if chunk["type"] in told]
+        for one in (live, again)
+    ]
+    assert order[0] == order[1] and len(order[0]) > 4
+
+
+# How a run begins and ends
+
+
+def whole_stream(log: Sequence[Event], turn: str = "t1") -> list[Chunk]:
+    """What one connection is sent from the beginning of a log that asks for no restart."""
+    encoder = AgUiEncoder(turn=turn)
+    chunks: list[Chunk] = []
+    for event in log:
+        said = encoder.feed(event)
+        assert not isinstance(said, Restart), said
+        chunks += said
+    return chunks
+
+
+def test_a_stream_without_a_named_turn_takes_the_open_one_or_the_last_or_the_first_to_come() -> None:
+    """Whoever does not care which turn it is gets the one that matters."""
+    log = scenarios.events("two_turns")
+    assert AgUiEncoder(folded(log[:10])).turn.name == "second"
+    assert AgUiEncoder(folded(log[:7])).turn.name == "first"
+    waiting = AgUiEncoder(folded(scenarios.events("no_turns")))
+    assert waiting.opening() == []
+    assert waiting.feed(log[0]) == [{"type": "RUN_STARTED", "threadId": "", "runId": "first"}]
+
+
+def test_a_run_is_named_after_its_turn_and_its_session() -> None:
+    """A client tells runs and threads apart by the names that the ledger has for turns and sessions."""
+    state = SessionFold("thread-1")
+    state.fold(scenarios.events("text_only"))
+    first, *_, last = AgUiEncoder(state).opening()
+    assert first == {"type": "RUN_STARTED", "threadId": "thread-1", "runId": "t1"}
+    assert (last["threadId"], last["runId"]) == ("thread-1", "t1")
+
+
+def test_a_stream_finishes_when_the_last_call_of_its_turn_has() -> None:
+    """C5: a call that outlives the end of its turn for a moment is still shown; then the stream says how it went."""
+    log = scenarios.events("two_turns")
+    encoder = AgUiEncoder()
+    said = [encoder.feed(event) for event in log[:6]]
+    assert said[4] == [] and isinstance(log[4], ev.TurnEnded)
+    assert [chunk["type"] for chunk in said[5]] == ["TOOL_CALL_RESULT", "RUN_FINISHED"]  # pyright: ignore
+    assert encoder.finished and encoder.close("bye") == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "outcome"),
+    [
+        ("end_turn", "success"),
+        ("max_tokens", "success"),
+        ("refusal", "success"),
+        ("cancelled", "cancelled"),
+        ("superseded", "cancelled"),
+        ("error", "error"),
+        ("eof", "error"),
+    ],
+)
+def test_the_client_reads_how_the_turn_ended(client: Client, reason: str, outcome: str) -> None:
+    """Every way a turn ends has an outcome that the client knows, and nothing is left for it to answer."""
+    drafts = [ev.TurnStarted(), ev.MessageDelta(text="Hi."), ev.CallStarted(aliases=ONE), ev.CallLost(aliases=ONE)]
+    log = written([*drafts, ev.TurnEnded(reason=reason, detail="a fuse blew")]).log
+    (answer,) = client.ask([{"id": 0, "chunks": (chunks := whole_stream(log))}])
+    assert answer["error"] is None
+    assert (answer["outcome"], answer["pending"], answer["interrupts"]) == (outcome, [], [])
+    assert outcome != "error" or chunks[-1]["message"] == "a fuse blew"
+
+
+def test_an_empty_turn_makes_no_message(client: Client) -> None:
+    """Nothing was said, so nothing is shown, streamed or stored; and yet there was a run."""
+    log = written([ev.TurnStarted(), ev.TurnEnded()]).log
+    (answer,) = client.ask([{"id": 0, "chunks": whole_stream(log)}])
+    assert (answer["message"], answer["outcome"], answer["error"]) == ([], "success", None)
+    assert history(folded(log)) == []
+
+
+def test_a_stream_that_is_closed_early_says_why(client: Client) -> None:
+    """A server that stops tells its clients, and what they saw stays."""
+    encoder = AgUiEncoder(folded(scenarios.events("parallel_calls")[:8]))
+    seen = encoder.opening()
+    last = encoder.close("the server stops")
+    bare, told = client.ask([{"id": 0, "chunks": seen}, {"id": 0, "chunks": [*seen, *last]}])
+    assert last == [{"type": "RUN_ERROR", "message": "the server stops", "code": "closed"}]
+    assert told["error"] is None and told["message"] == bare["message"]
+
+
+def test_a_stream_grows_with_what_is_said(scale: int) -> None:
+    """C12: twice the chunks make twice the stream; output still being written is not sent over and over."""
+
+    def size(count: int) -> int:
+        log = written(
+            [
+                ev.TurnStarted(),
+                *(ev.MessageDelta(text="word ", chunks="delta") for _ in range(count)),
+                ev.CallStarted(aliases=ONE, input={"n": 1}),
+                *(ev.CallProgress(aliases=ONE, text="line\n", progress=n) for n in range(count)),
+                *(ev.CallInputDelta(aliases=TWO, text="piece") for _ in range(count)),
+                ev.CallCompleted(aliases=ONE),
+            ]
+        ).log
+        return sum(len(STREAM.frame(chunk)) for chunk in whole_stream(log))
+
+    few, many = size(200), size(400 * scale)
+    assert many < 2.1 * scale * few
+
+
+# Requests for approval
+
+ASKED: list[Event] = [
+    ev.TurnStarted(),
+    ev.CallProposed(aliases=ONE, tool_name="bash", title="List", kind="execute", input={"command": "ls"}),
+    ev.ApprovalRequested(
+        aliases=ONE, description="List the files?", options=[{"optionId": "y", "name": "Yes"}], expires_at=1794700000000
+    ),
+]
+
+
+def test_a_request_ends_the_run_and_the_client_waits_for_its_answer(client: Client) -> None:
+    """S2.7: that is how an application learns of it: by what, about which call, with which choices, until when."""
+    desk = written(ASKED)
+    (answer,) = client.ask([{"id": 0, "chunks": whole_stream(desk.log)}])
+    (waits,) = answer["interrupts"]
+    call = next(entry for entry in desk.state.entries.values() if isinstance(entry, ToolCall))
+    assert (answer["error"], answer["outcome"], answer["message"][0]["id"]) == (None, "interrupt", "turn-t1-2")
+    assert (waits["id"], waits["toolCallId"], waits["message"]) == (call.approval, "one", "List the files?")
+    assert waits["expiresAt"] == "2026-11-14T23:46:40Z"
+    assert waits["metadata"]["callslip"] == {"callId": call.call_id, "options": [{"optionId": "y", "name": "Yes"}]}
+    assert waits["responseSchema"]["required"] == ["approved"]
+
+
+def test_after_the_answer_the_turn_goes_on_where_it_is_read_again() -> None:
+    """S2.13: the connection that ended with the request is over; the next one is a run that goes on."""
+    desk = written([*ASKED, ev.ApprovalGranted(aliases=ONE)])
+    before, after = AgUiEncoder(folded(desk.log[:3])), AgUiEncoder(folded(desk.log))
+    assert before.opening()[-1]["type"] == "RUN_FINISHED" and before.finished
+    assert after.opening()[-1]["type"] == "CUSTOM" and not after.finished
+    assert before.feed(desk.log[3]) == Restart(AFTER)
+    said = after.feed(ev.CallCompleted(call=desk.log[1].call, seq=5, output="a"))  # pyright: ignore
+    assert not isinstance(said, Restart) and [chunk["type"] for chunk in said] == ["TOOL_CALL_RESULT"]
+
+
+def test_a_run_goes_on_while_another_call_does_and_then_names_all_that_wait(client: Client) -> None:
+    """C5: a result is not held up because somebody else waits for an answer; who waits is told meanwhile."""
+    log = written(
+        [
+            *ASKED[:1],
+            ev.CallStarted(aliases=TWO, tool_name="read", input={"n": 1}),
+            ev.CallProposed(aliases=(Alias("t", "three"),), tool_name="bash"),
+            *ASKED[1:],
+            ev.MessageDelta(text="While you think: "),
+            ev.CallCompleted(aliases=TWO, output="ok"),
+            ev.ApprovalRequested(aliases=(Alias("t", "three"),)),
+        ]
+    ).log
+    encoder = AgUiEncoder()
+    said = [encoder.feed(event) for event in log]
+    (answer,) = client.ask([{"id": 0, "chunks": [chunk for one in said if isinstance(one, list) for chunk in one]}])
+    assert answer["error"] is None
+    assert [waits["toolCallId"] for waits in answer["interrupts"]] == ["one", "three"]
+    waiting = [value["toolCallId"] for _, value in answer["customs"] if value["state"] == "awaiting_approval"]
+    assert waiting == ["one", "three"]
+
+
+def test_a_request_is_told_though_a_text_was_never_ended(client: Client) -> None:
+    """C5: many agents end no text; whoever has to answer would never be asked if the run waited for that."""
+    other = [ev.CallStarted(aliases=TWO, tool_name="read", input={"n": 1}), ev.CallProposed(aliases=ONE)]
+    text = [ev.ThoughtDelta(text="Hm."), ev.MessageDelta(text="One moment"), ev.CallCompleted(aliases=TWO)]
+    log = written([*ASKED[:1], *other, *ASKED[2:], *text, ev.MessageDelta(text=", please")]).log
+    encoder = AgUiEncoder()
+    *_, ending, after = (encoder.feed(event) for event in log)
+    assert isinstance(ending, list)
+    assert [chunk["type"] for chunk in ending][-2:] == ["TEXT_MESSAGE_END", "RUN_FINISHED"]
+    assert after == Restart(AFTER)
+    (answer,) = client.ask([{"id": 0, "chunks": AgUiEncoder(folded(log)).opening()}])
+    assert (answer["error"], answer["outcome"]) == (None, "interrupt")
+    assert answer["message"][-1]["content"] == "One moment, please"
+    prove(client, log, places(log))
+
+
+@pytest.mark.parametrize("at", [-1, 0, 10**15 + 1, 10**300])
+def test_a_time_that_no_calendar_has_is_no_deadline(client: Client, at: int) -> None:
+    """C11: an odd number in a request does not take the stream down."""
+    state = written(ASKED).state
+    state.requests[next(iter(state.requests))].expires_at = at
+    (answer,) = client.ask([{"id": 0, "chunks": AgUiEncoder(state).opening()}])
+    assert answer["error"] is None and "expiresAt" not in answer["interrupts"][0]
+
+
+# Over a socket
+
+
+@contextmanager
+def served(body: bytes, piece: int = 7) -> Generator[str]:
+    """The address of a server that answers with these bytes, in pieces that heed no boundary."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            for name, value in STREAM.headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            for begin in range(0, len(body), piece):
+                self.wfile.write(body[begin : begin + piece])
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nobody reads it."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.mark.parametrize("name", ["parallel_calls", "hostile_strings", "thoughts_and_text", "approval_pending"])
+def test_the_clients_own_transport_reads_the_stream(client: Client, name: str) -> None:
+    """S4.7: framed and sent over a socket, with the remarks that a server may put between, it is still the history."""
+    state = folded(scenarios.events(name))
+    frames = [STREAM.frame(chunk) for chunk in AgUiEncoder(state).opening()]
+    with served(b": still here\n\n".join(frames) + STREAM.done) as url:
+        (answer,) = client.ask([{"id": 0, "url": url}])
+    assert answer["error"] is None
+    assert answer["headers"]["content-type"] == "text/event-stream"
+    assert answer["message"] == of_turn(json.loads(codec.encode(history(state))), "t1")
+
+
+def test_no_frame_is_larger_than_the_client_takes(client: Client) -> None:
+    """C11: it gives up on 10 MiB; long texts come in pieces, and a long result is cut and says so."""
+    long = "\x01" * 1_800_000
+    log = written(
+        [
+            ev.TurnStarted(),
+            ev.MessageDelta(text=long),
+            ev.CallStarted(aliases=ONE, tool_name="print"),
+            ev.CallInputDelta(aliases=ONE, text=long),
+            ev.CallProgress(aliases=ONE, text=long),
+            ev.CallCompleted(aliases=ONE),
+        ]
+    ).log
+    chunks = whole_stream(log)
+    with served(b"".join(map(STREAM.frame, chunks)), piece=2**20) as url:
+        (answer,) = client.ask([{"id": 0, "url": url}])
+    assert answer["error"] is None
+    said, result = answer["message"]
+    assert said["content"] == said["toolCalls"][0]["function"]["arguments"] == long
+    assert result["content"].endswith(f"\n(cut: {len(long) - 2**20} more characters)")
+    assert max(len(STREAM.frame(chunk)) for chunk in (*chunks, *AgUiEncoder(folded(log)).opening())) < 10 * 2**20
+
+
+def test_frames_end_their_lines_as_the_client_wants() -> None:
+    """One frame a chunk, each one line whatever the text holds, LF only, and no word for the end."""
+    chunks = AgUiEncoder(folded(scenarios.events("hostile_strings"))).opening()
+    frames = b"".join(map(STREAM.frame, chunks)).split(b"\n\n")
+    assert frames.pop() == b"" and STREAM.done == b""
+    assert [json.loads(frame.removeprefix(b"data: ")) for frame in frames] == chunks
+    assert not any(b"\n" in frame or b"\r" in frame for frame in frames)
+
+
+# What the messages say
+
+
+def messages_of(*drafts: Event) -> list[Listed]:
+    """The messages of the one turn that these events make."""
+    return history(written([ev.TurnStarted(), *drafts]).state)
+
+
+STATES: dict[str, list[Event]] = {
+    "queued": ASKED[1:2],
+    "awaiting_approval": ASKED[1:],
+    "running": [*ASKED[1:2], ev.CallStarted(aliases=ONE)],
+    "completed": [*ASKED[1:2], ev.CallCompleted(aliases=ONE, output="out", exit_status=3)],
+    "failed": [*ASKED[1:2], ev.CallFailed(aliases=ONE, error="no")],
+    "denied": [*ASKED[1:], ev.ApprovalRefused(aliases=ONE, reason="no")],
+    "cancelled": [*ASKED[1:], ev.ApprovalWithdrawn(aliases=ONE, reason="no")],
+    "expired": [*ASKED[1:2], ev.CallExpired(aliases=ONE, reason="no")],
+    "lost": [*ASKED[1:2], ev.CallLost(aliases=ONE, reason="no")],
+}
+
+
+@pytest.mark.parametrize("state", STATE_NAMES)
+def test_every_state_has_its_word_and_keeps_its_own(client: Client, state: str) -> None:
+    """C13: a call is open, interrupted or has a result, as the one table says; which of the ends, the metadata says."""
+    desk = written([ev.TurnStarted(), *STATES[state]])
+    call, *results = history(desk.state)
+    assert call["toolCalls"][0]["function"] == {"name": "bash", "arguments": '{"command":"ls"}'}
+    assert bool(results) == (STATE_NAMES[state].ag_ui == "result")
+    (answer,) = client.ask([{"id": 0, "chunks": AgUiEncoder(desk.state).opening()}])
+    assert bool(answer["interrupts"]) == (STATE_NAMES[state].ag_ui == "interrupt")
+    for result in results:
+        ours = result["metadata"]["callslip"]
+        assert (ours["state"], ours.get("error", False)) == (state, STATE_NAMES[state].error)
+        assert ours["callId"] == call["toolCalls"][0]["metadata"]["callslip"]["callId"]
+        assert (ours["title"], ours["kind"]) == ("List", "execute")
+        assert ours.get("exitStatus") == (3 if state == "completed" else None)
+        assert ("no" if STATE_NAMES[state].error else "out") in result["content"]
+    if not results:
+        assert answer["customs"][-1][1]["state"] == state
+
+
+@pytest.mark.parametrize(
+    ("output", "content"),
+    [("text", "text"), ({"a": [1]}, '{"a":[1]}'), ([], "[]"), (0, "0"), (False, "false"), (None, "(no output)")],
+)
+def test_a_result_is_a_text(output: Any, content: str) -> None:
+    """The protocol has no other; what is not a text is told as JSON."""
+    *_, result = messages_of(ev.CallCompleted(aliases=ONE, tool_name="t", output=output))
+    assert result["content"] == content
+
+
+def test_arguments_that_never_came_to_an_end_are_still_json(client: Client) -> None:
+    """C11: a call cut off in its arguments is told with as much of them as there is, as a text."""
+    log = written([ev.TurnStarted(), ev.CallInputDelta(aliases=ONE, text='{"path": "a'), ev.CallLost(aliases=ONE)]).log
+    assert json.loads(history(folded(log))[0]["toolCalls"][0]["function"]["arguments"]) == '{"path": "a'
+    assert stream_checks.restarts("ag-ui", log) == []
+    prove(client, log, places(log))
+
+
+def test_numbers_that_the_client_would_round_are_told_as_texts(client: Client) -> None:
+    """C11: in arguments and results they stand in a text anyway; elsewhere JavaScript would show another number."""
+    log = written(
+        [
+            ev.TurnStarted(),
+            ev.PlanUpdated(entries=[{"content": 2**60, "__proto__": {"a": 1}}]),
+            ev.CallCompleted(aliases=ONE, tool_name="t", input={"n": 2**60}, output=2**60, exit_status=2**60),
+        ]
+    ).log
+    (answer,) = client.ask([{"id": 0, "chunks": whole_stream(log)}])
+    plan, call, result = answer["message"]
+    assert plan["content"] == {"entries": [{"content": str(2**60), "(__proto__)": {"a": 1}}]}
+    assert call["toolCalls"][0]["function"]["arguments"] == f'{{"n":{2**60}}}'
+    assert result["content"].startswith(str(2**60)) and result["metadata"]["callslip"]["exitStatus"] == str(2**60)
+
+
+def test_a_call_stands_in_the_message_of_its_round_with_its_results_behind_it() -> None:
+    """A model asked to go on finds each answer behind the message that asked, also if the talk had gone on by then."""
+    messages = messages_of(
+        ev.ThoughtDelta(text="Hm."),
+        ev.MessageDelta(text="Let me see."),
+        ev.CallStarted(aliases=ONE, tool_name="a"),
+        ev.CallStarted(aliases=TWO, tool_name="b"),
+        ev.CallCompleted(aliases=TWO, output="2"),
+        ev.MessageDelta(text="Wait."),
+        ev.CallCompleted(aliases=ONE, output="1"),
+        ev.CallCompleted(aliases=(Alias("t", "three"),), tool_name="c", output="3"),
+        ev.CallCompleted(aliases=(Alias("t", "four"),), tool_name="d", output="4"),
+    )
+    told = [
+        (message["role"], message.get("content"), [call["id"] for call in message.get("toolCalls", ())])
+        for message in messages
+    ]
+    assert told == [
+        ("reasoning", "Hm.", []),
+        ("assistant", "Let me see.", ["one", "two"]),
+        ("tool", "2", []),
+        ("tool", "1", []),
+        ("assistant", "Wait.", ["three"]),
+        ("tool", "3", []),
+        ("assistant", None, ["four"]),
+        ("tool", "4", []),
+    ]
+
+
+def test_what_a_person_says_within_a_turn_ends_the_round(client: Client) -> None:
+    """The call that follows belongs to no message from before, streamed or stored."""
+    said = ev.MessageUser(text="And?")
+    log = written([ev.TurnStarted(), ev.CallStarted(aliases=ONE), said, ev.CallStarted(aliases=TWO)]).log
+    assert [message["id"] for message in history(folded(log))] == ["turn-t1-2", "msg-3", "turn-t1-4"]
+    prove(client, log, places(log))
+
+
+def test_a_detached_call_has_its_answer_at_once() -> None:
+    """S3.1: it outlives the turn, so the turn does not wait for it."""
+    log = scenarios.events("detached_call")
+    call = next(entry for entry in folded(log).entries.values() if isinstance(entry, ToolCall))
+    (result,) = [m for m in history(folded(log)) if m["role"] == "tool" and m["toolCallId"] == call.tool_call_id]
+    assert json.loads(result["content"]) == {"status": "queued", "correlation_id": call.call_id}
+
+
+def test_plans_and_modes_are_for_people_to_see(client: Client) -> None:
+    """S2.10: they keep their place, and the client sends them to no model."""
+    state = folded(scenarios.events("plan_mode_commands"))
+    shown = [message["activityType"] for message in history(state) if message["role"] == "activity"]
+    assert {"plan", "mode"} <= set(shown)
+    (answer,) = client.ask([{"id": 0, "history": history(state)}])
+    assert answer["error"] is None and not [m for m in answer["sent"] if m["role"] == "activity"]
+
+
+@pytest.mark.parametrize(
+    ("block", "part"),
+    [
+        ({"type": "text", "text": "hi"}, None),
+        (
+            {"type": "image", "mimeType": "image/png", "data": "AA=="},
+            {"type": "image", "source": {"type": "data", "value": "AA==", "mimeType": "image/png"}},
+        ),
+        (
+            {"type": "resource", "mimeType": "application/pdf", "data": "AA=="},
+            {"type": "document", "source": {"type": "data", "value": "AA==", "mimeType": "application/pdf"}},
+        ),
+        (
+            {"type": "audio", "source": {"type": "url", "value": "https://x/y", "extra": 1}},
+            {"type": "audio", "source": {"type": "url", "value": "https://x/y"}},
+        ),
+        ({"type": "image", "source": {"type": "data", "value": "AA=="}}, None),
+        ({"type": "image", "source": {"type": [], "value": 1}}, None),
+        ({"__proto__": 1}, None),
+        ("odd", None),
+    ],
+)
+def test_what_a_person_sent_comes_with_its_files(client: Client, block: Any, part: Any) -> None:
+    """Whatever form a prompt had, the client takes it: files it can read stand beside the text."""
+    messages = messages_of(ev.MessageUser(text="hi", content=[block]))
+    assert messages[0]["content"] == ([{"type": "text", "text": "hi"}, part] if part else "hi")
+    (answer,) = client.ask([{"id": 0, "history": messages}])
+    assert answer["error"] is None and answer["sent"] == messages
+
+
+def test_our_own_stream_reads_back_as_what_happened() -> None:
+    """Whoever records a stream of ours has the same calls with the same ends."""
+    decoder, drafts = registry.decoder("ag-ui"), list[Event]()
+    log = written([event for name in ("failed", "denied", "lost") for event in _renamed(STATES[name], name)]).log
+    log = written([ev.TurnStarted(), *(structs.replace(event, seq=0, verdict="applied") for event in log)]).log
+    for chunk in AgUiEncoder(folded(log)).opening():
+        drafts += [draft.event for draft in decoder.feed(chunk)]
+    again = [entry for entry in written(drafts).state.entries.values() if isinstance(entry, ToolCall)]
+    assert [entry.status for entry in again] == ["failed", "denied", "lost"]
+    assert all(entry.raw_input == {"command": "ls"} for entry in again)
+
+
+def _renamed(drafts: list[Event], name: str) -> list[Event]:
+    return [structs.replace(draft, aliases=(Alias("t", name),)) for draft in drafts]  # pyright: ignore

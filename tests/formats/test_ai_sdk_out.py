@@ -1,0 +1,702 @@
+"""`ui-v5`, `ui-v6`, `ui-v7` out: a stream, reduced by the real client after any event, is the history's message."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from callslip.api.ledger import open_ledger
+from callslip.formats import registry
+from callslip.formats.ai_sdk import wire
+from callslip.formats.base import Restart, Streaming
+from callslip.formats.js_json import readable
+from callslip.formats.outcome import is_open
+from callslip.ledger.queries import blocks
+from callslip.model import codec
+from callslip.model import events as ev
+from callslip.model.entries import ToolCall
+from callslip.model.events import Alias, Event
+from callslip.model.state_names import STATE_NAMES
+from callslip.rules.fold import SessionFold
+from tests.support import scenarios, stream_checks
+from tests.support.strategies import Desk, scripts, written
+from tests.support.stream_checks import Client, Job, Law, folded
+
+MAJORS = ("v5", "v6", "v7")
+Message = dict[str, Any]
+
+
+@pytest.fixture(scope="module", params=MAJORS)
+def major(request: pytest.FixtureRequest) -> str:
+    """Each major of the SDK."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def client(node: str, major: str) -> Iterator[Client]:
+    """The real client of a major: one Node process for all tests here."""
+    made = Client(node, "reduce_ui.mjs", major)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def law(client: Client, major: str) -> Law:
+    return Law(client, f"ui-{major}", message_of)
+
+
+@pytest.fixture(scope="module")
+def stream(major: str) -> Streaming:
+    return registry.streaming(f"ui-{major}")
+
+
+@pytest.fixture(scope="module")
+def history(major: str) -> Any:
+    return registry.encoder(f"ui-{major}")
+
+
+# What the client must agree with
+
+
+def message_of(messages: list[Message], turn: str) -> Message | None:
+    """The assistant message of a turn, if it has begun."""
+    return next((message for message in messages if message["id"] == f"turn-{turn}"), None)
+
+
+def check_histories(client: Client, log: Sequence[Event], told: list[list[Message]]) -> None:
+    """Every history is valid, and where no call is open a model can be asked to go on from it."""
+    state = SessionFold()
+    jobs: list[Job] = []
+    still: list[bool] = []
+    for event, messages in zip(log, told[1:], strict=True):
+        state.apply(event)
+        if messages:  # the client's own check refuses an empty list
+            jobs.append({"id": 0, "history": messages})
+            still.append(not any(isinstance(e, ToolCall) and is_open(e) for e in state.entries.values()))
+    for quiet, answer in zip(still, client.ask(jobs), strict=True):
+        assert answer["valid"], answer["validError"]
+        assert answer["modelError"] is None
+        assert not answer["model"]["repeated"]
+        assert not (quiet and answer["model"]["missing"])
+
+
+def prove(law: Law, log: Sequence[Event], resumed: Iterable[int]) -> None:
+    """The whole law for one log, for its streams and for its histories."""
+    check_histories(law.client, log, law.histories(log))
+    law.prove(log, resumed)
+
+
+@pytest.mark.parametrize("name", scenarios.NAMES)
+def test_stream_and_history_agree_after_every_event(law: Law, name: str) -> None:
+    """C13, S4.7: live, replayed and resumed streams show what the history holds, at every prefix of every scenario."""
+    log = scenarios.events(name)
+    prove(law, log, stream_checks.places(log))
+
+
+@pytest.mark.parametrize("name", stream_checks.CAPTURES)
+def test_what_real_agents_did_streams_as_its_history(law: Law, name: str) -> None:
+    """S4.7: the same for the recorded traffic of real agents, as it is imported."""
+    for log in stream_checks.captured(name):
+        prove(law, log, stream_checks.places(log))
+
+
+CLOCKS = st.none() | st.lists(st.sampled_from([0, 0, 1, 5]), min_size=1, max_size=9)
+
+
+@given(scripts(), st.integers(0, 40), CLOCKS)
+def test_any_log_streams_as_its_history(law: Law, script: list[Event], after: int, clock: list[int] | None) -> None:
+    """C4, C11: whatever comes, in whatever order, by clocks that go, stand or run back, the client is never wrong."""
+    drafts = [ev.TurnStarted(), *script]
+    if clock:
+        drafts = [structs.replace(draft, at=1000 + clock[n % len(clock)]) for n, draft in enumerate(drafts)]
+    log = written(drafts).log
+    prove(law, log, [after] if after < len(log) else [])
+
+
+# Pages
+
+
+def check_pages(history: Any, state: SessionFold) -> None:
+    entries = state.snapshot().entries
+    assert history(entries) == [message for block in blocks(entries) for message in history(block)]
+
+
+@pytest.mark.parametrize("name", scenarios.NAMES)
+def test_a_history_is_the_histories_of_its_turns(history: Any, name: str) -> None:
+    """S4.7: a page of messages can be made from its own turns alone, after every event of every scenario."""
+    state = SessionFold()
+    for event in scenarios.events(name):
+        state.apply(event)
+        check_pages(history, state)
+
+
+@given(scripts())
+def test_any_history_is_the_histories_of_its_turns(history: Any, script: list[Event]) -> None:
+    """S4.7: wherever requests, answers and ends come, in their own turn or in a later one."""
+    state = SessionFold()
+    for event in written([ev.TurnStarted(), *script]).log:
+        state.apply(event)
+        check_pages(history, state)
+
+
+def test_a_request_in_another_turn_tells_the_message_only_that_it_waits(law: Law, major: str) -> None:
+    """The question and the answer are entries of the other turn; the call's own message does not change with them."""
+    drafts = [
+        ev.CallStarted(aliases=ONE, tool_name="bash", input={}),
+        ev.TurnEnded(),
+        ev.ApprovalRequested(aliases=ONE, description="may I?"),
+        ev.ApprovalGranted(aliases=ONE, by="ann"),
+    ]
+    waiting, answered = (part_of_call(law.history, *drafts[:count]) for count in (3, 4))
+    assert waiting.get("approval", {}).get("descriptor") == ({} if major != "v5" else None)
+    assert "approval" not in answered
+    made = written([ev.TurnStarted(), *drafts])
+    check_pages(law.history, made.state)
+    prove(law, made.log, range(1, len(made.log)))
+
+
+# When a stream has to begin again
+
+CLOSED = "a request for approval was closed"
+TEXTS = {"cumulative_text": ["a text was repaired"] * 2, "cumulative_text_ends_early": ["a text was repaired"] * 2}
+SINCE_V6 = {
+    **TEXTS,
+    "approval_superseded": [CLOSED],
+    "approval_withdrawn": [CLOSED],
+    "told_piece_by_piece": [CLOSED],
+    "turn_cancelled": [CLOSED],
+    "streamed_arguments": [CLOSED],
+    "progress_output": ["a title was taken away"],
+    "detached_call_changes": ["a call of an earlier step was changed"],
+}
+ANSWERED = ("approval_expired", "approval_granted", "approval_granted_with_other_input", "approval_refused")
+LATER = {"commands": ["the turn went on after its end"]}
+RESTARTS = {"v5": TEXTS | LATER, "v6": SINCE_V6 | {name: [CLOSED] for name in ANSWERED}, "v7": SINCE_V6}
+
+
+@pytest.mark.parametrize("name", scenarios.NAMES)
+def test_a_stream_restarts_only_where_nothing_else_is_left(major: str, name: str) -> None:
+    """What a major can say is said on the open connection; a restart is seen by the application, and costs it."""
+    assert stream_checks.restarts(f"ui-{major}", scenarios.events(name)) == RESTARTS[major].get(name, [])
+
+
+CALLED, ASKED_FOR, TOLD = "tool-input-available", "tool-approval-request", "tool-approval-response"
+
+
+@pytest.mark.parametrize(
+    ("name", "chunks", "told"),
+    [
+        (
+            "approval_granted",
+            [[CALLED, ASKED_FOR], [CALLED, TOLD], [CALLED, TOLD], ["tool-output-available"]],
+            {"approved": True},
+        ),
+        (
+            "approval_refused",
+            [[CALLED, ASKED_FOR], [CALLED, TOLD, "tool-output-denied"]],
+            {"approved": False, "reason": "not on a Friday"},
+        ),
+    ],
+)
+def test_version_7_hears_the_answer_on_the_open_connection(
+    name: str, chunks: list[list[str]], told: dict[str, Any]
+) -> None:
+    """S2.7: request, answer and end stand in one stream; the part keeps what was asked and answered, and by whom."""
+    log = scenarios.events(name)
+    encoder = registry.streaming("ui-v7").encoder(None, "")
+    said = [[chunk["type"] for chunk in fed(encoder, event) if chunk["type"].startswith("tool-")] for event in log]
+    assert [types for types in said if types][1:] == chunks
+    (part,) = [part for part in registry.encoder("ui-v7")(folded(log))[-1]["parts"] if part["type"] == "dynamic-tool"]
+    assert told.items() <= part["approval"].items()
+    assert part["approval"]["descriptor"]["options"]
+    assert part["toolMetadata"]["callslip"]["by"] == "ann"
+
+
+def fed(encoder: Any, event: Event) -> list[Any]:
+    """What an event adds to a stream that goes on."""
+    said = encoder.feed(event)
+    assert not isinstance(said, Restart)
+    return said
+
+
+def test_after_a_restart_only_a_replay_goes_on(stream: Streaming) -> None:
+    """Until the turn was replayed every event asks for it, also of an encoder that begins in the middle."""
+    log = scenarios.events("cumulative_text")
+    encoder, late = stream.encoder(None, ""), stream.encoder(folded(log[:4]), "")
+    said = [isinstance(encoder.feed(event), Restart) for event in log]
+    assert said.index(True) < len(log) - 1 and all(said[said.index(True) :])
+    assert all(isinstance(late.feed(event), Restart) for event in log[4:])
+    assert encoder.opening() == late.opening()
+    assert encoder.finished and encoder.feed(structs.replace(log[0], turn="other", seq=len(log) + 1)) == []
+
+
+def test_the_farewell_of_a_restart_leaves_no_trace(client: Client, stream: Streaming) -> None:
+    """An application can be told to come back without the message showing it."""
+    log = scenarios.events("cumulative_text")
+    encoder = stream.encoder(None, "")
+    said = [encoder.feed(event) for event in log]
+    chunks = [chunk for one in said if isinstance(one, list) for chunk in one]
+    (farewell,) = next(one for one in said if isinstance(one, Restart)).chunks
+    bare, told = client.ask([{"id": 0, "chunks": chunks}, {"id": 0, "chunks": [*chunks, farewell]}])
+    assert farewell["transient"]
+    assert told["error"] is None
+    assert bare["message"] and told["message"] == bare["message"]
+
+
+# How a stream begins and ends
+
+
+def test_a_stream_without_a_named_turn_takes_the_open_one_or_the_last_or_the_first_to_come(stream: Streaming) -> None:
+    """Whoever does not care which turn it is gets the one that matters."""
+    log = scenarios.events("two_turns")
+    first = {"type": "start", "messageId": "turn-first"}
+    assert stream.encoder(folded(log[:11]), "").opening()[0] == {"type": "start", "messageId": "turn-second"}
+    assert stream.encoder(folded(log[:7]), "").opening()[0] == first
+    waiting = stream.encoder(folded(scenarios.events("no_turns")), "")
+    assert waiting.opening() == []
+    assert next(chunk for event in log[:4] for chunk in fed(waiting, event)) == first
+
+
+def test_a_stream_finishes_when_the_last_call_of_its_turn_has(stream: Streaming) -> None:
+    """C5: a call that outlives the end of its turn for a moment is still shown; then the stream says how it went."""
+    log = scenarios.events("two_turns")
+    encoder = stream.encoder(None, "")
+    said = [fed(encoder, event) for event in log[:6]]
+    assert said[4] == [] and isinstance(log[4], ev.TurnEnded)
+    assert [chunk["type"] for chunk in said[5]] == ["tool-output-available", "finish-step", "finish"]
+    assert encoder.finished and encoder.close("bye") == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "word"),
+    [
+        ("end_turn", "stop"),
+        ("max_tokens", "length"),
+        ("refusal", "content-filter"),
+        ("cancelled", "other"),
+        ("eof", "error"),
+    ],
+)
+def test_the_client_reads_how_the_turn_ended(law: Law, major: str, reason: str, word: str) -> None:
+    """Every way a turn ends has a word that the client knows; early releases of version 5 know none."""
+    log = written([ev.TurnStarted(), ev.MessageDelta(text="Hi."), ev.TurnEnded(reason=reason)]).log
+    chunks = law.connections(log, "t1")[0].chunks
+    assert chunks[-1] == {"type": "finish", **({"finishReason": word} if major != "v5" else {})}
+    assert law.client.ask([{"id": 0, "chunks": chunks}])[0]["error"] is None
+
+
+def test_an_empty_turn_makes_no_message(law: Law) -> None:
+    """Nothing was said, so nothing is shown, streamed or stored."""
+    log = written([ev.TurnStarted(), ev.TurnEnded()]).log
+    chunks = law.connections(log, "t1")[0].chunks
+    assert [chunk["type"] for chunk in chunks] == ["finish"]
+    assert law.client.ask([{"id": 0, "chunks": chunks}])[0]["message"] is None
+    assert law.history(folded(log)) == []
+
+
+def test_a_stream_that_is_closed_early_says_so(client: Client, stream: Streaming, major: str) -> None:
+    """A server that stops tells its clients, and what they saw stays."""
+    encoder = stream.encoder(folded(scenarios.events("parallel_calls")[:8]), "")
+    seen = encoder.opening()
+    last = encoder.close("the server stops")
+    bare, told = client.ask([{"id": 0, "chunks": seen}, {"id": 0, "chunks": [*seen, *last]}])
+    assert last == [{"type": "abort", **({"reason": "the server stops"} if major != "v5" else {})}]
+    assert told["error"] is None and told["message"] == bare["message"]
+
+
+def body_of(stream: Streaming, name: str) -> tuple[list[Any], bytes]:
+    """A scenario's stream: its chunks, and the bytes that are sent."""
+    chunks = stream.encoder(folded(scenarios.events(name)), "").opening()
+    return chunks, b"".join(map(stream.frame, chunks)) + stream.done
+
+
+def test_a_stream_is_server_sent_events(stream: Streaming) -> None:
+    """One frame a chunk, each one line whatever the text holds, and the client's word for the end."""
+    chunks, body = body_of(stream, "hostile_strings")
+    frames = body.split(b"\n\n")
+    assert frames[-2:] == [b"data: [DONE]", b""]
+    assert [json.loads(frame.removeprefix(b"data: ")) for frame in frames[:-2]] == chunks
+    assert not any(b"\n" in frame or b"\r" in frame for frame in frames)
+
+
+def test_a_stream_can_be_read_from_a_socket(client: Client, stream: Streaming, history: Any) -> None:
+    """The client's own parser, on a real connection, with ids and keep-alive comments between the frames."""
+    body = b": still here\n\nid: 1\n" + body_of(stream, "hostile_strings")[1]
+    headers = {name: value for name, value in stream.headers.items() if name != "connection"}
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.headers["authorization"] == "Bearer t" else 401)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/"
+        good, bad = client.ask(
+            [{"id": 0, "url": url, "headers": {"authorization": "Bearer t"}}, {"id": 1, "url": url}],
+        )
+        server.shutdown()
+    assert good["error"] is None
+    assert headers.items() <= good["headers"].items()
+    assert good["message"] == json.loads(codec.encode(history(folded(scenarios.events("hostile_strings")))[-1]))
+    assert bad["message"] is None and bad["error"].startswith("401")
+
+
+def test_a_stream_grows_with_what_is_said(law: Law, stream: Streaming, scale: int) -> None:
+    """C12: twice the chunks make twice the stream; output still being written is not sent over and over."""
+
+    def size(count: int) -> int:
+        log = written(
+            [
+                ev.TurnStarted(),
+                *(ev.MessageDelta(text="word ", chunks="delta") for _ in range(count)),
+                ev.CallStarted(aliases=(Alias("t", "1"),), input={"n": 1}),
+                *(ev.CallProgress(aliases=(Alias("t", "1"),), text="line\n", progress=n) for n in range(count)),
+                *(ev.CallInputDelta(aliases=(Alias("t", "2"),), text="piece") for _ in range(count)),
+                ev.CallCompleted(aliases=(Alias("t", "1"),)),
+            ]
+        ).log
+        return sum(len(stream.frame(chunk)) for chunk in law.connections(log, "t1")[0].chunks)
+
+    few, many = size(200), size(400 * scale)
+    assert many < 2.1 * scale * few
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        [ev.CallProposed(aliases=(Alias("t", "one"),), scope="detached")],
+        [ev.ApprovalRequested(aliases=(Alias("t", "one"),))],
+        [ev.ApprovalRequested(aliases=(Alias("t", "one"),)), ev.ApprovalGranted(aliases=(Alias("t", "one"),))],
+    ],
+)
+def test_arguments_that_come_after_the_question_are_told_once(law: Law, before: list[Event]) -> None:
+    """C12: whatever a call waits for, its arguments are not sent again with every piece, and are right when whole."""
+    pieces = ['{"a": "', *["piece "] * 200, '}"', "}", " ", "\u00a0", "}"]
+    log = written([ev.TurnStarted(), *before, *(ev.CallInputDelta(aliases=ONE, text=piece) for piece in pieces)]).log
+    law.prove(log, [3, len(log) - 4])
+    chunks = [chunk for segment in law.connections(log, "t1") for chunk in segment.chunks]
+    assert sum(len(codec.encode(chunk)) for chunk in chunks if chunk["type"] == "tool-input-available") < 5_000
+
+
+def test_ten_thousand_chunks_stream_as_their_history(law: Law) -> None:
+    """C12: a long turn is read to its end by the client, and right on the way."""
+    drafts: list[Event] = [ev.TurnStarted()]
+    for number in range(20):
+        alias = (Alias("t", str(number)),)
+        drafts += [ev.MessageDelta(text=f"{n} ", chunks="delta") for n in range(300)]
+        drafts += [ev.CallInputDelta(aliases=alias, text=text) for text in ('{"n": [', *["1, "] * 98, "1]}")]
+        drafts += [ev.CallStarted(aliases=alias), *[ev.CallProgress(aliases=alias, text="line\n")] * 100]
+        drafts += [ev.CallCompleted(aliases=alias)]
+    desk = Desk()
+    desk.write(*drafts, ev.TurnEnded())
+    assert len(desk.log) > 10_000
+    (segment,) = law.connections(desk.log, "t1")
+    segment.reached = {seq: at for seq, at in segment.reached.items() if seq % 450 == 7 or seq == len(desk.log)}
+    told = {seq: json.loads(codec.encode(law.history(folded(desk.log[:seq])))) for seq in segment.reached}
+    law.check([segment], told)
+
+
+@pytest.mark.parametrize(
+    "went", [[ev.ApprovalRequested(), ev.ApprovalGranted()], [ev.CallStarted(), ev.CallRequeued()]]
+)
+def test_a_call_that_went_on_without_arguments_does_not_go_back_to_being_written(
+    history: Any, went: list[Event]
+) -> None:
+    """C13: whoever was asked about it, or began it, took it as it was; it has the word of a queued call."""
+    part = part_of_call(history, ev.CallProposed(aliases=ONE), *(structs.replace(one, aliases=ONE) for one in went))
+    assert (part["state"], part["input"]) in [("input-available", {}), ("approval-responded", {})]
+
+
+# What the messages say
+
+
+def parts_of(history: Any, *drafts: Event) -> list[dict[str, Any]]:
+    """The parts of the one turn that these events make, without its first step."""
+    (message,) = history(written([ev.TurnStarted(), *drafts]).state)
+    assert message["parts"][0] == {"type": "step-start"}
+    return message["parts"][1:]
+
+
+def part_of_call(history: Any, *drafts: Event) -> dict[str, Any]:
+    """The part of the one call that these events make."""
+    messages = history(written([ev.TurnStarted(), *drafts]).state)
+    (part,) = [part for message in messages for part in message["parts"] if part["type"] == "dynamic-tool"]
+    return part
+
+
+ONE = (Alias("t", "one"),)
+ASKED = [ev.CallProposed(aliases=ONE, tool_name="bash", input={"a": 1}), ev.ApprovalRequested(aliases=ONE)]
+STATES: dict[str, list[Event]] = {
+    "queued": ASKED[:1],
+    "awaiting_approval": ASKED,
+    "running": [*ASKED[:1], ev.CallStarted(aliases=ONE)],
+    "completed": [*ASKED[:1], ev.CallCompleted(aliases=ONE, output="out")],
+    "failed": [*ASKED[:1], ev.CallFailed(aliases=ONE, error="no")],
+    "denied": [*ASKED, ev.ApprovalRefused(aliases=ONE, reason="no")],
+    "cancelled": [*ASKED, ev.ApprovalWithdrawn(aliases=ONE, reason="no")],
+    "expired": [*ASKED[:1], ev.CallExpired(aliases=ONE, reason="no")],
+    "lost": [*ASKED[:1], ev.CallLost(aliases=ONE, reason="no")],
+}
+
+
+@pytest.mark.parametrize("state", STATE_NAMES)
+def test_every_state_has_its_word_and_keeps_its_own(history: Any, major: str, state: str) -> None:
+    """C13: the word comes from the one table; what a major has no word for stands in the part's metadata."""
+    part = part_of_call(history, *STATES[state])
+    assert part["state"] == getattr(STATE_NAMES[state], major)
+    assert ("errorText" in part) == (STATE_NAMES[state].error and part["state"] != "output-denied")
+    assert ("approval" in part) == (part["state"] in ("approval-requested", "output-denied"))
+    if major != "v5":
+        assert part["toolMetadata"]["callslip"]["state"] == state
+
+
+ANSWER = ev.ApprovalGranted(aliases=ONE, reason="once")
+GRANTED = [*ASKED, ANSWER]
+
+
+@pytest.mark.parametrize(
+    ("drafts", "words"),
+    [
+        (GRANTED, ["input-available", "input-available", "approval-responded"]),
+        ([*GRANTED, ev.CallStarted(aliases=ONE)], ["input-available", "input-available", "approval-responded"]),
+        ([ev.ApprovalRequested(aliases=ONE), ANSWER], ["input-available", "input-available", "approval-responded"]),
+        ([*GRANTED, ev.CallCompleted(aliases=ONE)], ["output-available"] * 3),
+        ([*GRANTED, ev.CallDenied(aliases=ONE)], ["output-error"] * 3),
+        ([*ASKED, ev.CallDenied(aliases=ONE)], ["output-error"] * 3),
+    ],
+)
+def test_a_granted_request_stays_with_its_call_on_version_7(
+    client: Client, history: Any, major: str, drafts: list[Event], words: list[str]
+) -> None:
+    """Version 7 keeps the answer on the part, in states that it accepts together with it; the others show none."""
+    part = part_of_call(history, *drafts)
+    assert part["state"] == words[MAJORS.index(major)]
+    assert part.get("approval", {}).get("approved") is (True if major == "v7" and ANSWER in drafts else None)
+    (answer,) = client.ask([{"id": 0, "history": history(written([ev.TurnStarted(), *drafts]).state)}])
+    assert answer["valid"], answer["validError"]
+
+
+@pytest.mark.parametrize(
+    ("end", "text"),
+    [
+        (ev.CallFailed(error="no such file"), "no such file"),
+        (ev.CallFailed(error={"message": "no", "code": 1}, output="half"), "no\nhalf"),
+        (ev.CallFailed(error={"code": 1}), '{"code":1}'),
+        (ev.CallFailed(reason="gone"), "gone"),
+        (ev.CallFailed(content=[{"type": "text", "text": "bad"}]), "bad"),
+        (ev.CallFailed(), "The tool call failed."),
+        (ev.CallDenied(reason="not today"), "The tool call was denied: not today"),
+        (ev.CallDenied(), "The tool call was denied."),
+        (ev.CallCancelled(reason="stopped", output="half"), "The tool call was cancelled: stopped\nhalf"),
+        (ev.CallExpired(reason="5 s"), "The tool call ran out of time: 5 s"),
+        (ev.CallLost(reason="eof"), "The outcome of the tool call is unknown: eof"),
+    ],
+)
+def test_a_call_without_output_tells_the_model_why(history: Any, end: ev.CallEnd, text: str) -> None:
+    """C5: a sentence that a model can act on, with what had come out by then."""
+    (part,) = parts_of(history, ev.CallStarted(aliases=ONE, input={}), structs.replace(end, aliases=ONE))
+    assert part["errorText"] == text
+
+
+@pytest.mark.parametrize(
+    ("end", "output"),
+    [
+        (ev.CallCompleted(output={"a": [1]}), {"a": [1]}),
+        (ev.CallCompleted(output=False, content=[{"type": "text", "text": "shown"}]), False),
+        (ev.CallCompleted(content=[{"type": "content", "content": {"type": "text", "text": "shown"}}]), "shown"),
+        (ev.CallCompleted(content=[{"type": "terminal", "terminalId": "1"}]), "printed\n"),
+        (ev.CallCompleted(content=[{"type": "diff", "path": "a"}]), [{"type": "diff", "path": "a"}]),
+        (ev.CallCompleted(), "printed\n"),
+    ],
+)
+def test_the_output_is_the_best_that_was_told(history: Any, end: ev.CallEnd, output: Any) -> None:
+    """The output itself, else what was shown of it, else what was printed."""
+    printed = ev.CallProgress(aliases=ONE, text="printed\n")
+    (part,) = parts_of(history, ev.CallStarted(aliases=ONE), printed, structs.replace(end, aliases=ONE))
+    assert part["output"] == output
+
+
+def test_output_still_being_written_is_no_output_yet(history: Any) -> None:
+    """C13: a running call has the word of a running call, and no model takes half an output for the result."""
+    half = ev.CallProgress(aliases=ONE, text="one\n", content=[{"type": "text", "text": "one"}])
+    (part,) = parts_of(history, ev.CallStarted(aliases=ONE, input={}), half)
+    assert part["state"] == "input-available" and "output" not in part
+
+
+def test_arguments_in_pieces_are_text_until_they_are_whole(history: Any, major: str) -> None:
+    """The client guesses at nothing: version 5, which could only guess, shows them when they are whole."""
+    piece = ev.CallInputDelta(aliases=ONE, text="[1, ")
+    (part,) = parts_of(history, ev.CallProposed(aliases=ONE, tool_name="bash"), piece)
+    assert part["state"] == "input-streaming"
+    assert part.get("input") == ("[1, " if major != "v5" else None)
+    (part,) = parts_of(history, piece, ev.CallInput(aliases=ONE, input={"a": 1}), ev.CallStarted(aliases=ONE))
+    assert part["input"] == {"a": 1}
+
+
+QUESTION = {
+    "description": "Remove a folder",
+    "options": [
+        {"optionId": "yes", "name": "Allow", "kind": "allow_once"},
+        {"optionId": "no", "name": "Reject", "kind": "reject_once"},
+    ],
+}
+
+
+def test_a_request_shows_its_options_in_the_words_of_whoever_asks(history: Any, major: str) -> None:
+    """S2.7: the client can offer exactly what the agent offers; version 5 finds it beside the call."""
+    last = history(folded(scenarios.events("approval_pending")))[-1]["parts"][-1]
+    identity = "appr_000000000001"
+    if major == "v5":
+        told = {"approvalId": identity, "toolCallId": "call_1", "state": "pending", **QUESTION}
+        assert (last["type"], last["data"]) == ("data-approval", told)
+    else:
+        assert last["approval"] == {"id": identity, "descriptor": QUESTION}
+
+
+def test_version_5_shows_the_answer_in_the_place_of_the_request() -> None:
+    """A data part with the id of one that is there replaces it."""
+    drafts = [*ASKED, ev.ApprovalRefused(aliases=ONE, option="no", by="ann", reason="not today")]
+    call, request = parts_of(registry.encoder("ui-v5"), *drafts)
+    assert call["errorText"] == "The tool call was denied: not today"
+    told = {"state": "refused", "option": "no", "by": "ann", "reason": "not today"}
+    assert told.items() <= request["data"].items()
+
+
+def test_a_detached_call_stands_as_queued_for_ever(history: Any) -> None:
+    """S3.1: its answer to the model was its correlation id; how it went is asked for elsewhere."""
+    log = scenarios.events("detached_call")
+    (call,) = [entry for entry in folded(log).entries.values() if isinstance(entry, ToolCall)]
+    part = history(folded(log))[1]["parts"][1]
+    assert call.status == "completed"
+    assert part["output"] == {"status": "queued", "correlation_id": call.call_id}
+
+
+def test_late_news_of_an_ended_call_reach_nobody(history: Any) -> None:
+    """C4: the message that was shown when the call ended is the message for good."""
+    log = scenarios.events("late_result")
+    at_end, now = history(folded(log[:4])), history(folded(log))
+    assert now[1]["parts"][1] == at_end[1]["parts"][1]
+
+
+def test_output_too_large_for_the_log_says_so(history: Any, major: str) -> None:
+    """S2.8: a preview, how large the whole is, and where it is kept."""
+    small = structs.replace(scenarios.QUIET, inline_limit=100, preview=10)
+    drafts = [ev.TurnStarted(), ev.CallStarted(aliases=ONE), ev.CallCompleted(aliases=ONE, output="x" * 1000)]
+    (message,) = history(folded(asyncio.run(scenarios.record(drafts, settings=small))))
+    part = message["parts"][-1]
+    assert part["output"] == "x" * 10
+    if major != "v5":
+        told = part["toolMetadata"]["callslip"]
+        assert (told["truncated"], told["size"]) == (True, 1000)
+        assert told["blob"]
+
+
+def test_text_after_results_begins_a_step(history: Any) -> None:
+    """The model reads a text after the results it was written after; one written meanwhile stays beside the call."""
+    kinds = [part["type"] for part in history(folded(scenarios.events("parallel_calls")))[-1]["parts"]]
+    step, text, tool, thought = "step-start", "text", "dynamic-tool", "reasoning"
+    assert kinds == [step, text, tool, tool, tool, thought, text, tool, step, text]
+
+
+def test_messages_are_one_per_turn_and_one_between_turns(history: Any) -> None:
+    """S2.9: ids are those of entries and turns, so they are the same on every read."""
+    messages = history(folded(scenarios.events("two_turns")))
+    shown = [(message["id"], message["role"]) for message in messages]
+    assert shown == [
+        ("msg-2", "user"),
+        ("turn-first", "assistant"),
+        ("msg-7", "assistant"),
+        ("msg-10", "user"),
+        ("turn-second", "assistant"),
+        ("msg-12", "user"),
+        ("turn-third", "assistant"),
+    ]
+
+
+def test_attachments_of_a_user_are_files_or_kept_as_they_are(history: Any) -> None:
+    """What the client can show it shows; the rest is there and reaches no model."""
+    assert history(folded(scenarios.events("plan_mode_commands")))[0]["parts"] == [
+        {"type": "text", "text": "Plan it."},
+        {"type": "file", "mediaType": "image/png", "url": "data:image/png;base64,iVBORw0KGgo="},
+        {"type": "data-block", "data": {"type": "resource_link", "uri": "file:///a.txt", "name": "a.txt"}},
+    ]
+
+
+@pytest.mark.parametrize("name", ["parallel_calls", "two_turns", "approval_granted", "streamed_arguments"])
+def test_stored_entries_make_the_same_messages(history: Any, name: str) -> None:
+    """C9: a history read from a checkpoint is the one that is folded from the log."""
+
+    async def read() -> tuple[list[Message], list[Message]]:
+        async with await open_ledger("sqlite:///:memory:", scenarios.QUIET) as ledger:
+            for draft in scenarios.drafts(name):
+                await ledger.append("s", [draft])
+                await ledger.project("s")
+            return history(await ledger.snapshot("s")), history(await ledger.state_at("s"))
+
+    stored, derived = asyncio.run(read())
+    assert stored == derived
+
+
+# What JavaScript makes of JSON
+
+KEYS = st.sampled_from(
+    ["a", "__proto__", "(__proto__)", "((__proto__))", "constructor", "(constructor)", "prototype", "toString"]
+)
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(2**53 - 2, 2**53 + 2)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | KEYS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def shape(value: Any) -> Any:
+    """How many members stand where."""
+    if isinstance(value, dict):
+        return [shape(member) for member in value.values()]
+    return [shape(item) for item in value] if isinstance(value, list) else 0
+
+
+def hazards(value: Any) -> Iterator[Any]:
+    """What JavaScript would refuse or round."""
+    if isinstance(value, dict):
+        yield from (key for key in value if key in ("__proto__", "constructor"))
+        yield from (hazard for member in value.values() for hazard in hazards(member))
+    elif isinstance(value, list):
+        yield from (hazard for item in value for hazard in hazards(item))
+    elif isinstance(value, int) and abs(value) >= 2**53:
+        yield value
+
+
+@given(JSON)
+def test_any_value_can_be_read_in_javascript(client: Client, value: Any) -> None:
+    """C11: nothing ends the client's stream or is rounded by it, nothing is lost, and what is harmless stays."""
+    made = readable(value)
+    assert shape(made) == shape(value)
+    assert made == value if not list(hazards(value)) else not list(hazards(made))
+    part = {"type": "dynamic-tool", "toolCallId": "1", "toolName": "x", "input": made, "output": made}
+    message = {"id": "m", "role": "assistant", "parts": [{**part, "state": "output-available"}]}
+    chunks = [{"type": "start", "messageId": "m"}, wire.input_available(part), wire.output(message["parts"][0])]
+    (answer,) = client.ask([{"id": 0, "chunks": chunks, "history": [message]}])
+    assert answer["error"] is None
+    assert answer["message"] == message
+    assert answer["valid"] and answer["modelError"] is None

@@ -1,0 +1,649 @@
+"""`vercel-v4` out: a data stream, reduced by the real client after any event, is the message of the history by then."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from callslip.api.ledger import open_ledger
+from callslip.formats import registry
+from callslip.formats.ai_sdk_v4 import format_messages_to_vercel
+from callslip.formats.ai_sdk_v4.encode import history
+from callslip.formats.ai_sdk_v4.stream import STREAM, DataStreamEncoder
+from callslip.formats.base import Restart
+from callslip.formats.js_json import readable
+from callslip.formats.outcome import is_open
+from callslip.ingest.importer import import_lines
+from callslip.ledger.queries import blocks
+from callslip.model import codec
+from callslip.model import events as ev
+from callslip.model.entries import Message as Spoken
+from callslip.model.entries import ToolCall
+from callslip.model.events import Alias, Event
+from callslip.model.state_names import STATE_NAMES
+from callslip.rules.fold import SessionFold
+from tests.formats.test_ai_sdk_v4_rows import call, row, time, weather
+from tests.support import scenarios, stream_checks
+from tests.support.strategies import Desk, scripts, written
+from tests.support.stream_checks import Client, Job, Law, folded
+
+Message = dict[str, Any]
+
+ONE = (Alias("t", "one"),)
+PROPOSED = ev.CallProposed(aliases=ONE, tool_name="bash", input={"a": 1})
+ASKED: list[Event] = [PROPOSED, ev.ApprovalRequested(aliases=ONE)]
+DONE = ev.CallCompleted(aliases=ONE, output="out")
+
+
+@pytest.fixture(scope="module")
+def client(node: str) -> Iterator[Client]:
+    """One Node process for all tests here."""
+    made = Client(node, "reduce_v4.mjs")
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def law(client: Client) -> Law:
+    return Law(client, "vercel-v4", message_of)
+
+
+def message_of(messages: list[Message], turn: str) -> Message | None:
+    """The message of a turn, if it has begun, without what the client takes from its own clock."""
+    found = next((message for message in messages if message["id"] == f"turn-{turn}"), None)
+    return found and {name: value for name, value in found.items() if name != "createdAt"}
+
+
+def check_histories(client: Client, log: Sequence[Event], told: list[list[Message]]) -> None:
+    """Where no call is open, a model can be asked to go on from the history."""
+    state, jobs = SessionFold(), list[Job]()
+    for event, messages in zip(log, told[1:], strict=True):
+        state.apply(event)
+        if not any(isinstance(entry, ToolCall) and is_open(entry) for entry in state.entries.values()):
+            jobs.append({"id": 0, "history": messages[::-1]})
+    for answer in client.ask(jobs):
+        assert answer["modelError"] is None
+        assert not answer["model"]["missing"] and not answer["model"]["empty"]
+        assert len(set(answer["model"]["calls"])) == len(answer["model"]["calls"])
+
+
+@pytest.mark.parametrize("name", scenarios.NAMES)
+def test_stream_and_history_agree_after_every_event(client: Client, law: Law, name: str) -> None:
+    """C13, S4.7: live, replayed and resumed streams show what the history holds, at every prefix of every scenario."""
+    log = scenarios.events(name)
+    check_histories(client, log, law.histories(log))
+    law.prove(log, stream_checks.places(log))
+
+
+@pytest.mark.parametrize("name", stream_checks.CAPTURES)
+def test_what_real_agents_did_streams_as_its_history(client: Client, law: Law, name: str) -> None:
+    """S4.7: the same for the recorded traffic of real agents, as it is imported."""
+    for log in stream_checks.captured(name):
+        check_histories(client, log, law.histories(log))
+        law.prove(log, stream_checks.places(log))
+
+
+@given(scripts(), st.integers(0, 40), st.none() | st.lists(st.sampled_from([0, 0, 1, 5]), min_size=1, max_size=9))
+def test_any_log_streams_as_its_history(
+    client: Client, law: Law, script: list[Event], after: int, clock: list[int] | None
+) -> None:
+    """C4, C11: whatever comes, in whatever order, by clocks that go, stand or run back, the client is never wrong."""
+    drafts = [ev.TurnStarted(), *script]
+    if clock:
+        drafts = [structs.replace(draft, at=1000 + clock[n % len(clock)]) for n, draft in enumerate(drafts)]
+    log = written(drafts).log
+    check_histories(client, log, law.histories(log))
+    law.prove(log, [after] if after < len(log) else [])
+
+
+# When a stream has to begin again
+
+ANSWERED = "a request for approval was closed"
+REPAIRED = "a text was repaired"
+UNNAMED = "a call was changed before its arguments came"
+RESTARTS: dict[str, list[str]] = {
+    "approval_expired": [ANSWERED],
+    "approval_granted": [ANSWERED],
+    "approval_granted_with_other_input": [ANSWERED],
+    "approval_refused": [ANSWERED],
+    "approval_superseded": [ANSWERED] * 2,
+    "approval_withdrawn": [ANSWERED],
+    "cumulative_text": [REPAIRED] * 2,
+    "cumulative_text_ends_early": [REPAIRED] * 2,
+    "streamed_arguments": [UNNAMED, ANSWERED],
+    "told_piece_by_piece": [UNNAMED] * 2 + [ANSWERED] * 2,
+    "turn_cancelled": [ANSWERED],
+}
+
+
+@pytest.mark.parametrize("name", scenarios.NAMES)
+def test_a_stream_restarts_only_where_nothing_else_is_left(name: str) -> None:
+    """What version 4 can say is said on the open connection; a restart is seen by the application, and costs it."""
+    assert stream_checks.restarts("vercel-v4", scenarios.events(name)) == RESTARTS.get(name, [])
+
+
+def test_after_a_restart_only_a_replay_goes_on() -> None:
+    """Until the turn was replayed every event asks for it, also of an encoder that begins in the middle."""
+    log = scenarios.events("approval_granted")
+    encoder, late = DataStreamEncoder(), DataStreamEncoder(folded(log[:5]))
+    said = [isinstance(encoder.feed(event), Restart) for event in log]
+    assert said == [False] * 5 + [True] * 5
+    assert all(isinstance(late.feed(event), Restart) for event in log[5:])
+    assert encoder.opening() == late.opening()
+    assert encoder.finished and encoder.feed(structs.replace(log[0], turn="t2", seq=11)) == []
+
+
+def test_the_farewell_of_a_restart_leaves_no_trace(client: Client) -> None:
+    """An application can be told to come back without the message showing it; where there is none, none is made."""
+    log = scenarios.events("approval_granted")
+    encoder = DataStreamEncoder()
+    said = [encoder.feed(event) for event in log[:6]]
+    assert isinstance(said[-1], Restart)
+    seen = [chunk for chunks in said[:-1] for chunk in chunks]
+    bare, told = client.ask([{"id": 0, "chunks": seen}, {"id": 0, "chunks": [*seen, *said[-1].chunks]}])
+    assert told["error"] is None and told["message"] == bare["message"]
+    assert (bare["data"], told["data"]) == ([], [{"type": "restart"}])
+    unseen = DataStreamEncoder(folded(log[:1])).feed(log[1])
+    assert isinstance(unseen, Restart) and unseen.chunks == ()
+
+
+# How a stream begins and ends
+
+
+def chunks_of(log: Sequence[Event]) -> list[Any]:
+    """Everything that is said live of the first turn."""
+    encoder = DataStreamEncoder()
+    return [chunk for event in log for chunk in encoder.feed(event)]
+
+
+def test_a_stream_finishes_when_the_last_call_of_its_turn_has() -> None:
+    """C5: a call that outlives the end of its turn for a moment is still shown; then the stream says how it went."""
+    log = scenarios.events("two_turns")
+    encoder = DataStreamEncoder()
+    said = [encoder.feed(event) for event in log[:6]]
+    assert said[4] == [] and isinstance(log[4], ev.TurnEnded)
+    assert [chunk[0] for chunk in said[5]] == ["a", "8", "8", "e", "d"]
+    assert encoder.finished and encoder.close("bye") == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "word"),
+    [
+        ("end_turn", "stop"),
+        ("max_tokens", "length"),
+        ("refusal", "content-filter"),
+        ("cancelled", "other"),
+        ("eof", "error"),
+    ],
+)
+def test_the_client_reads_how_the_turn_ended(client: Client, reason: str, word: str) -> None:
+    """Every way a turn ends has a word that the client knows."""
+    log = written([ev.TurnStarted(), ev.MessageDelta(text="Hi."), ev.TurnEnded(reason=reason)]).log
+    (told,) = client.ask([{"id": 0, "chunks": chunks_of(log)}])
+    assert (told["error"], told["finish"]) == (None, word)
+
+
+def test_an_empty_turn_makes_no_message(client: Client) -> None:
+    """Nothing was said, so nothing is shown, streamed or stored."""
+    log = written([ev.TurnStarted(), ev.TurnEnded()]).log
+    chunks = chunks_of(log)
+    assert chunks == [["d", {"finishReason": "stop"}]]
+    assert client.ask([{"id": 0, "chunks": chunks}])[0]["message"] is None
+    assert history(folded(log)) == []
+
+
+def test_a_stream_that_is_closed_early_says_why(client: Client) -> None:
+    """A server that stops tells its clients, and what they saw stays."""
+    encoder = DataStreamEncoder(folded(scenarios.events("parallel_calls")[:8]))
+    seen = encoder.opening()
+    bare, told = client.ask(
+        [{"id": 0, "chunks": seen}, {"id": 0, "chunks": [*seen, *encoder.close("the server stops")]}]
+    )
+    assert told["error"] == "the server stops" and told["message"] == bare["message"]
+
+
+def test_a_client_that_may_take_steps_does_not_go_on_after_the_answer(client: Client) -> None:
+    """The client looks for calls in the last step: without its `step-start` an answered turn would be sent again."""
+    log = written([ev.TurnStarted(), PROPOSED, DONE, ev.MessageDelta(text="Done."), ev.TurnEnded()]).log
+    called, answered = client.ask([{"id": 0, "chunks": chunks_of(part)} for part in (log[:-2], log)])
+    assert [part["type"] for part in answered["message"]["parts"]][-2:] == ["step-start", "text"]
+    assert (called["again"], answered["again"]) == (True, False)
+
+
+def test_a_call_never_shows_as_running_after_its_result() -> None:
+    """S4.7: no chunk that names a call comes after the one with its result, in any scenario."""
+    for name in scenarios.NAMES:
+        encoder, ended = DataStreamEncoder(), set[str]()
+        for event in scenarios.events(name):
+            said = encoder.feed(event)
+            for code, value in encoder.opening() if isinstance(said, Restart) else said:
+                if isinstance(said, Restart):
+                    ended.clear()
+                    break
+                assert code not in ("9", "b") or value["toolCallId"] not in ended, name
+                ended |= {value["toolCallId"]} if code == "a" else set()
+
+
+def test_a_detached_call_changes_in_place(client: Client, law: Law) -> None:
+    """S4.7: what is told of it after its answer corrects it without showing it as running again."""
+    drafts = [ev.CallProposed(aliases=ONE, scope="detached"), ev.MessageDelta(text="Queued.")]
+    log = written([ev.TurnStarted(), *drafts, ev.CallInput(aliases=ONE, tool_name="bash", input={"a": 1})]).log
+    law.prove(log, stream_checks.places(log))
+    assert [code for code, _ in chunks_of(log)] == ["f", "b", "9", "a", "8", "e", "f", "0", "a"]
+
+
+def test_what_changes_a_turn_that_was_told_to_its_end_asks_for_a_replay() -> None:
+    """A detached call outlives its turn's stream: how it ends changes nothing in it, other arguments do."""
+    pieces = ev.CallInputDelta(aliases=ONE, text='{"a": 1}')
+    turn = [ev.TurnStarted(), ev.CallProposed(aliases=ONE, scope="detached"), pieces, ev.TurnEnded()]
+    said: list[Any] = []
+    for last in (DONE, ev.CallInput(aliases=ONE, input={"b": 2})):
+        log = written([*turn, last]).log
+        encoder = DataStreamEncoder(folded(log[:-1]))
+        assert encoder.opening()[-1][0] == "d" and encoder.finished
+        said.append(encoder.feed(log[-1]))
+    assert said == [[], Restart("the turn went on after its end", (["2", [{"type": "restart"}]],))]
+
+
+@pytest.mark.parametrize("answer", [ev.ApprovalGranted(aliases=ONE), ev.ApprovalRefused(aliases=ONE)])
+def test_a_request_of_a_later_turn_is_not_looked_at(law: Law, answer: Event) -> None:
+    """S4.5: a call whose turn was over when it was asked about is told by what stands in its own turn alone."""
+    between = [ev.TurnEnded(), ev.TurnStarted()]
+    log = written([ev.TurnStarted(), PROPOSED, *between, ASKED[1], answer, DONE, ev.TurnEnded()]).log
+    law.prove(log, stream_checks.places(log))
+    (message,) = history(folded(log))
+    word = "accepted" if isinstance(answer, ev.ApprovalGranted) else "rejected"
+    assert message["annotations"][0] == {"toolCallId": "one", "validated": word, "isComplete": True}
+
+
+# On the wire
+
+
+def lines_of(chunks: Iterable[Any]) -> bytes:
+    return b"".join(map(STREAM.frame, chunks))
+
+
+@contextmanager
+def served(body: bytes) -> Iterator[str]:
+    """A server that answers everything with these lines, a few bytes at a time."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            for name, value in STREAM.headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            for place in range(0, len(body), 7):
+                self.wfile.write(body[place : place + 7])
+                self.wfile.flush()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.parametrize("name", ["hostile_strings", "parallel_calls"])
+def test_the_client_reads_the_stream_from_a_socket(client: Client, name: str) -> None:
+    """Wherever the bytes are cut, and with empty lines to keep the connection alive, the message is the history's."""
+    log = scenarios.events(name)
+    body = b"\n".join(map(STREAM.frame, chunks_of(log))) + b"\n"
+    with served(body) as url:
+        (told,) = client.ask([{"id": 0, "url": url}])
+    assert (told["error"], told["finish"]) == (None, "stop")
+    assert told["message"] == message_of(json.loads(codec.encode(history(folded(log)))), "t1")
+    assert told["headers"]["content-type"] == "text/plain; charset=utf-8"
+    assert told["headers"]["x-vercel-ai-data-stream"] == "v1"
+
+
+def test_a_chunk_is_one_line() -> None:
+    """Whatever a text holds, the client splits at line feeds alone."""
+    chunks = chunks_of(scenarios.events("hostile_strings"))
+    lines = lines_of(chunks).split(b"\n")
+    assert lines.pop() == b""
+    assert [[line[:1].decode(), json.loads(line[2:])] for line in lines] == chunks
+    assert not STREAM.events and registry.streaming("vercel-v4") is STREAM
+
+
+def test_a_stream_grows_with_what_is_said(scale: int) -> None:
+    """C12: twice the chunks make twice the stream; arguments and output still being written are not sent at all."""
+
+    def size(count: int) -> int:
+        log = written(
+            [
+                ev.TurnStarted(),
+                *(ev.MessageDelta(text="word ", chunks="delta") for _ in range(count)),
+                ev.CallStarted(aliases=(Alias("t", "1"),), input={"n": 1}),
+                *(ev.CallProgress(aliases=(Alias("t", "1"),), text="line\n", progress=n) for n in range(count)),
+                *(ev.CallInputDelta(aliases=(Alias("t", "2"),), text="piece") for _ in range(count)),
+                ev.CallCompleted(aliases=(Alias("t", "1"),)),
+            ]
+        ).log
+        return len(lines_of(chunks_of(log)))
+
+    few, many = size(200), size(400 * scale)
+    assert many < 2.1 * scale * few
+
+
+def test_ten_thousand_chunks_stream_as_their_history(law: Law) -> None:
+    """C12: a long turn is read to its end by the client, and right on the way."""
+    drafts: list[Event] = [ev.TurnStarted()]
+    for number in range(20):
+        alias = (Alias("t", str(number)),)
+        drafts += [ev.MessageDelta(text=f"{n} ", chunks="delta") for n in range(498)]
+        drafts += [ev.CallInputDelta(aliases=alias, text='{"n": 1}'), ev.CallStarted(aliases=alias)]
+        drafts += [ev.CallCompleted(aliases=alias, output=number)]
+    desk = Desk()
+    desk.write(*drafts, ev.TurnEnded())
+    assert len(desk.log) > 10_000
+    (segment,) = law.connections(desk.log, "t1")
+    segment.reached = {seq: at for seq, at in segment.reached.items() if seq % 450 == 7 or seq == len(desk.log)}
+    told = {seq: json.loads(codec.encode(law.history(folded(desk.log[:seq])))) for seq in segment.reached}
+    law.check([segment], told)
+
+
+# Rows in, messages out
+
+
+async def through_a_ledger(rows: list[Any]) -> list[Message]:
+    """What is exported of rows that were imported."""
+    async with await open_ledger("sqlite:///:memory:", scenarios.QUIET) as ledger:
+        await import_lines(ledger, "thread", "rows", [json.dumps(row).encode() for row in rows])
+        return history(await ledger.snapshot("thread"))
+
+
+def without_steps(message: Message) -> list[Any]:
+    return [part for part in message["parts"] if part["type"] != "step-start"]
+
+
+@pytest.mark.anyio
+async def test_the_weather_in_paris_is_one_message_through_the_ledger() -> None:
+    """S4.8: text, call, text; what a page shows of rows is the same with a ledger between and without one."""
+    answer, question = await through_a_ledger(weather())
+    bare_answer, bare_question = format_messages_to_vercel(weather(), {})
+    assert [part["type"] for part in without_steps(answer)] == ["text", "tool-invocation", "text"]
+    assert without_steps(answer) == bare_answer["parts"]
+    assert (answer["role"], question["role"]) == ("assistant", "user")
+    for name in ("content", "parts", "createdAt"):
+        assert question[name] == bare_question[name]
+    notes, bare_notes = answer["annotations"], bare_answer["annotations"]
+    assert notes == [bare_notes[0], {"messageId": answer["id"], "isComplete": True}]
+    # What cannot agree: a message has its id and its time when it begins, and the client gathers all text.
+    assert (answer["id"], question["id"]) == ("turn-t1", "msg-2")
+    assert (answer["createdAt"], bare_answer["createdAt"]) == (time(2), time(4))
+    assert answer["content"] == "I'll check the weatherThe weather in Paris is 20°C"
+    assert answer["content"].endswith(bare_answer["content"])
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("validated", [True, False, None])
+async def test_what_a_person_said_to_a_call_is_told_as_from_rows(validated: bool | None) -> None:
+    """S4.2, S4.3: the annotations of calls are those of the rows that they were imported from."""
+    rows = [
+        row(1, "USER", {"content": "Go."}),
+        row(2, "AI_TOOL", {"content": "", "reasoning": "Hm."}, [call("a", validated), call("b")]),
+        row(3, "TOOL", {"tool_call_id": "a", "content": "first"}),
+        row(4, "TOOL", {"tool_call_id": "b", "content": "second"}),
+        row(5, "AI_MESSAGE", {"content": "Done."}),
+        row(6, "USER", {"content": "Thanks."}),
+    ]
+    ours, bare = await through_a_ledger(rows), format_messages_to_vercel(rows, {})
+    assert [message["role"] for message in ours] == [message["role"] for message in bare]
+    told, known = ours[1]["annotations"], bare[1]["annotations"]
+    assert told[:-1] == known[:-1]
+    types = [part["type"] for part in bare[1]["parts"]]
+    assert [part["type"] for part in without_steps(ours[1])] == types == ["reasoning", *["tool-invocation"] * 2, "text"]
+
+
+# What the messages say
+
+STATES: dict[str, list[Event]] = {
+    "queued": [PROPOSED],
+    "awaiting_approval": ASKED,
+    "running": [PROPOSED, ev.CallStarted(aliases=ONE)],
+    "completed": [PROPOSED, ev.CallCompleted(aliases=ONE, output="out")],
+    "failed": [PROPOSED, ev.CallFailed(aliases=ONE, error="no")],
+    "denied": [*ASKED, ev.ApprovalRefused(aliases=ONE, reason="no")],
+    "cancelled": [*ASKED, ev.ApprovalWithdrawn(aliases=ONE, reason="no")],
+    "expired": [PROPOSED, ev.CallExpired(aliases=ONE, reason="no")],
+    "lost": [PROPOSED, ev.CallLost(aliases=ONE, reason="no")],
+}
+
+
+def told_of(*drafts: Event, turn: bool = True) -> tuple[dict[str, Any], list[Any]]:
+    """The one call that these events make, and the annotations of calls in its message."""
+    (message,) = history(written([*([ev.TurnStarted()] if turn else []), *drafts]).state)
+    (part,) = [part for part in message["parts"] if part["type"] == "tool-invocation"]
+    return part["toolInvocation"], [note for note in message["annotations"] if "toolCallId" in note]
+
+
+@pytest.mark.parametrize("state", STATE_NAMES)
+def test_every_state_has_its_word(state: str) -> None:
+    """C13, S4.2: the words come from the one table; a call that ended has its annotation, and one that is asked for."""
+    made, notes = told_of(*STATES[state])
+    assert made["state"] == STATE_NAMES[state].v4
+    assert ("result" in made) == (STATE_NAMES[state].v4 == "result")
+    assert not STATE_NAMES[state].error or list(made["result"]) == ["error"]
+    assert [note["isComplete"] for note in notes] == (
+        [] if state in ("queued", "running") else [STATE_NAMES[state].complete]
+    )
+
+
+@pytest.mark.parametrize("state", STATE_NAMES)
+def test_outside_of_turns_every_call_has_its_annotation(state: str) -> None:
+    """S4.2: what is never streamed has no need to wait."""
+    _, (note,) = told_of(*STATES[state], turn=False)
+    assert note["isComplete"] == STATE_NAMES[state].complete
+
+
+@pytest.mark.parametrize(
+    ("drafts", "validated"),
+    [
+        ([PROPOSED, DONE], "not_required"),
+        (ASKED, "pending"),
+        ([*ASKED, ev.ApprovalGranted(aliases=ONE), DONE], "accepted"),
+        ([*ASKED, ev.ApprovalRefused(aliases=ONE)], "rejected"),
+        ([PROPOSED, ev.CallDenied(aliases=ONE)], "rejected"),
+        ([*ASKED, DONE], "not_required"),
+        ([*ASKED, ev.ApprovalWithdrawn(aliases=ONE)], "not_required"),
+        ([*ASKED, ASKED[1], ev.ApprovalGranted(aliases=ONE), DONE], "accepted"),
+    ],
+)
+def test_validated_is_what_a_person_said(drafts: list[Event], validated: str) -> None:
+    """S4.3: accepted, rejected, still to be answered, or never answered since nobody had to."""
+    _, (note,) = told_of(*drafts)
+    assert note["validated"] == validated
+    assert ("approvalId" in note) == (validated == "pending")
+
+
+@pytest.mark.parametrize(
+    ("end", "result"),
+    [
+        (ev.CallCompleted(output={"a": [1]}), {"a": [1]}),
+        (ev.CallCompleted(output=False), False),
+        (ev.CallCompleted(output=2**60), str(2**60)),
+        (ev.CallCompleted(content=[{"type": "text", "text": "shown"}]), "shown"),
+        (ev.CallCompleted(), "printed\n"),
+        (ev.CallFailed(error="no such file"), {"error": "no such file\nprinted\n"}),
+        (ev.CallCancelled(reason="stopped"), {"error": "This call was cancelled: stopped\nprinted\n"}),
+    ],
+)
+def test_a_result_is_the_output_or_why_there_is_none(end: ev.CallEnd, result: Any) -> None:
+    """C5: a value for the page, or a sentence that a model can act on."""
+    printed = ev.CallProgress(aliases=ONE, text="printed\n")
+    made, _ = told_of(ev.CallStarted(aliases=ONE), printed, structs.replace(end, aliases=ONE))
+    assert made["result"] == result
+
+
+@pytest.mark.parametrize(
+    ("drafts", "args"),
+    [
+        ([ev.CallStarted(aliases=ONE, input="ls")], {"input": "ls"}),
+        ([ev.CallStarted(aliases=ONE, input=[1])], {"input": [1]}),
+        ([ev.CallStarted(aliases=ONE)], {}),
+        ([ev.CallStarted(aliases=ONE), ev.CallInputDelta(aliases=ONE, text='{"a": ')], {}),
+        ([ev.CallInputDelta(aliases=ONE, text='{"a": 1}'), DONE], {"a": 1}),
+        ([ev.CallInputDelta(aliases=ONE, text='{"a": '), DONE], {"input": '{"a": '}),
+        ([ev.CallStarted(aliases=ONE, input={"n": 2**53, "__proto__": 1})], {"n": str(2**53), "(__proto__)": 1}),
+    ],
+)
+def test_arguments_are_always_an_object(drafts: list[Event], args: Any) -> None:
+    """C11: the client ends its stream at any other; arguments that are not whole are shown when no more can come."""
+    assert told_of(*drafts)[0]["args"] == args
+
+
+def test_a_call_whose_arguments_are_still_written_is_a_partial_one() -> None:
+    """The page shows that it comes and where, without a guess at what half of its arguments mean."""
+    made, notes = told_of(ev.CallProposed(aliases=ONE, tool_name="bash"), ev.CallInputDelta(aliases=ONE, text='{"a'))
+    assert made == {"state": "partial-call", "step": 0, "toolCallId": "one", "toolName": "bash"}
+    assert notes == []
+
+
+@pytest.mark.parametrize("went", [ASKED[1:], [ev.CallStarted(aliases=ONE), ev.CallRequeued(aliases=ONE)]])
+def test_a_call_that_went_on_without_arguments_is_partial_no_more(went: list[Event]) -> None:
+    """Whoever was asked about it, or began it, took it as it was: it does not go back to being written."""
+    answer = [ev.ApprovalGranted(aliases=ONE)] if went == ASKED[1:] else []
+    made, _ = told_of(ev.CallProposed(aliases=ONE, tool_name="bash"), *went, *answer)
+    assert (made["state"], made["args"]) == ("call", {})
+
+
+def test_a_detached_call_stands_as_queued_for_ever() -> None:
+    """S3.1: its answer to the model was its correlation id; how it went is asked for elsewhere."""
+    log = scenarios.events("detached_call")
+    (entry,) = [entry for entry in folded(log).entries.values() if isinstance(entry, ToolCall)]
+    message = history(folded(log))[-2]
+    (part,) = [part for part in message["parts"] if part["type"] == "tool-invocation"]
+    assert entry.status == "completed"
+    assert part["toolInvocation"]["result"] == {"status": "queued", "correlation_id": entry.call_id}
+
+
+@pytest.mark.anyio
+async def test_output_too_large_for_the_log_says_so() -> None:
+    """S2.8: a preview; how large the whole is, and where it is kept, stands in the annotation."""
+    small = structs.replace(scenarios.QUIET, inline_limit=100, preview=10)
+    end = ev.CallCompleted(aliases=ONE, output="x" * 1000, exit_status=3)
+    log = await scenarios.record([ev.TurnStarted(), ev.CallStarted(aliases=ONE), end], settings=small)
+    (message,) = history(folded(log))
+    note = message["annotations"][0]
+    assert message["parts"][-1]["toolInvocation"]["result"] == "x" * 10
+    assert (note["truncated"], note["size"], note["exitStatus"]) == (True, 1000, 3) and note["blob"]
+
+
+def test_messages_come_newest_first_one_a_turn() -> None:
+    """S4.1, S4.4: ids are those of entries and turns, so they are the same on every read."""
+    messages = history(folded(scenarios.events("two_turns")))
+    assert [(message["id"], message["role"]) for message in messages] == [
+        ("turn-third", "assistant"),
+        ("msg-12", "user"),
+        ("turn-second", "assistant"),
+        ("msg-10", "user"),
+        ("msg-7", "assistant"),
+        ("turn-first", "assistant"),
+        ("msg-2", "user"),
+    ]
+    assert all(note["messageId"] == m["id"] for m in messages for note in m["annotations"] if "messageId" in note)
+
+
+@pytest.mark.parametrize("name", scenarios.NAMES)
+def test_a_history_is_that_of_its_blocks(name: str) -> None:
+    """S4.5: the newest block first; no message needs what stands in another block."""
+    log = scenarios.events(name)
+    for count in range(len(log) + 1) if len(log) < 200 else (len(log),):
+        entries = folded(log[:count]).snapshot().entries
+        assert history(entries) == [message for block in blocks(entries)[::-1] for message in history(block)]
+
+
+@given(scripts())
+def test_any_history_is_that_of_its_blocks(script: list[Event]) -> None:
+    """S4.5: whatever was said and called, in turns and between them."""
+    snapshot = written(script).state.snapshot()
+    apart = [structs.replace(snapshot, entries=block) for block in blocks(snapshot.entries)[::-1]]
+    assert history(snapshot) == [message for block in apart for message in history(block)]
+    assert history(snapshot.entries) == [message for block in apart for message in history(block.entries)]
+
+
+def test_a_message_is_complete_when_its_turn_is_over() -> None:
+    """S4.2: a pause in a turn is not its end."""
+    log = written([ev.TurnStarted(), *STATES["completed"], ev.TurnEnded()]).log
+    (going,), (over,) = history(folded(log[:-1])), history(folded(log))
+    assert [note for note in going["annotations"] if "messageId" in note] == []
+    assert over["annotations"] == [*going["annotations"], {"messageId": "turn-t1", "isComplete": True}]
+
+
+FILES = [
+    {"type": "image", "mimeType": "image/png", "data": "iVBORw0KGgo="},
+    {"type": "image", "mimeType": "image/png", "data": "no base64"},
+    {"type": "image", "mimeType": "image/png,x", "data": "iVBORw0KGgo="},
+    {"type": "resource", "mimeType": "text/plain", "data": "aGk="},
+    {"type": "resource_link", "uri": "file:///a.txt"},
+    "text",
+]
+
+
+def test_files_of_a_person_are_attachments(client: Client) -> None:
+    """What the client takes it is given; one broken file would make it refuse the whole history."""
+    log = written([ev.MessageUser(text="See.", content=FILES)]).log
+    (message,) = history(folded(log))
+    assert message["experimental_attachments"] == [
+        {"contentType": "image/png", "url": "data:image/png;base64,iVBORw0KGgo="},
+        {"contentType": "text/plain", "url": "data:text/plain;base64,aGk="},
+    ]
+    assert client.ask([{"id": 0, "history": [message]}])[0]["modelError"] is None
+
+
+@pytest.mark.parametrize(("at", "shown"), [(1, "1970-01-01T00:00:00.001Z"), (2**53 - 1, None)])
+def test_a_time_is_told_as_javascript_writes_it(at: int, shown: str | None) -> None:
+    """C11: a time that no calendar has is none."""
+    assert history([Spoken(id=1, at=at, role="user", content="Hi.")])[0]["createdAt"] == shown
+
+
+@pytest.mark.parametrize("name", ["parallel_calls", "two_turns", "approval_pending", "streamed_arguments"])
+@pytest.mark.anyio
+async def test_stored_entries_make_the_same_messages(name: str) -> None:
+    """C9: a history read from a checkpoint is the one that is folded from the log."""
+    async with await open_ledger("sqlite:///:memory:", scenarios.QUIET) as ledger:
+        for draft in scenarios.drafts(name):
+            await ledger.append("s", [draft])
+            await ledger.project("s")
+        assert history(await ledger.snapshot("s")) == history(await ledger.state_at("s"))
+
+
+# What JavaScript makes of JSON
+
+KEYS = st.sampled_from(["a", "__proto__", "(__proto__)", "constructor", "prototype", "(prototype)"])
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(2**53 - 2, 2**53 + 2)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | KEYS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(JSON)
+def test_any_result_is_read_as_it_is_meant(client: Client, value: Any) -> None:
+    """C11: no number is rounded and no key becomes a prototype on the way."""
+    chunks = [["b", {"toolCallId": "1", "toolName": "x"}], ["9", {"toolCallId": "1", "toolName": "x", "args": {}}]]
+    (answer,) = client.ask([{"id": 0, "chunks": [*chunks, ["a", {"toolCallId": "1", "result": readable(value)}]]}])
+    assert answer["error"] is None
+    assert answer["message"]["parts"][0]["toolInvocation"]["result"] == readable(value)

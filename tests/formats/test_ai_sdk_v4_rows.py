@@ -1,0 +1,845 @@
+"""Stored rows: read into a session, and turned into messages of the AI SDK 4 without one."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from callslip.formats.ai_sdk_v4 import format_messages_to_vercel, vercel_json
+from callslip.formats.ai_sdk_v4.rows_decode import LARGE, RowsDecoder
+from callslip.formats.ai_sdk_v4.threads import Threads
+from callslip.model import codec
+from callslip.model import events as ev
+from callslip.model.entries import Message, PermissionRequest, ToolCall
+from tests.support import format_cases
+from tests.support.strategies import Desk, canonical
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def time(number: int) -> str:
+    return (NOON + timedelta(seconds=number)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def row(number: int, kind: str, said: Any, calls: list[Any] | None = None, **more: Any) -> dict[str, Any]:
+    """A row as a database holds it: its content is JSON text."""
+    made = {"id": f"m{number}", "entity": kind, "content": json.dumps(said), "creationDate": time(number)}
+    return {**made, "isComplete": True, "toolCalls": calls or [], **more}
+
+
+def call(identity: str, validated: Any = None, name: str = "get_weather", args: str = '{"city": "Paris"}') -> Any:
+    return {"id": identity, "name": name, "arguments": args, "validated": validated}
+
+
+def weather() -> list[dict[str, Any]]:
+    """A question, a call, its result, the answer."""
+    return [
+        row(1, "USER", {"content": "What's the weather in Paris?"}),
+        row(2, "AI_TOOL", {"content": "I'll check the weather"}, [call("call_123")]),
+        row(3, "TOOL", {"tool_call_id": "call_123", "content": '{"temp": 20}'}),
+        row(4, "AI_MESSAGE", {"content": "The weather in Paris is 20°C"}),
+    ]
+
+
+def invocations(messages: list[Any]) -> list[Any]:
+    """All calls of messages, oldest first."""
+    parts = [part for message in reversed(messages) for part in message["parts"]]
+    return [part["toolInvocation"] for part in parts if part["type"] == "tool-invocation"]
+
+
+def notes(messages: list[Any], key: str) -> dict[str, Any]:
+    """The annotations of calls or of messages, by id."""
+    found = [note for message in messages for note in message["annotations"] if key in note]
+    assert len({note[key] for note in found}) == len(found)
+    return {note[key]: note for note in found}
+
+
+# Messages
+
+
+def test_the_weather_in_paris_is_one_assistant_message() -> None:
+    """S4.8: text, call, text, in one message, and the question after it, since the newest comes first."""
+    answer, question = format_messages_to_vercel(weather()[::-1], {})
+    assert answer == {
+        "id": "m4",
+        "role": "assistant",
+        "createdAt": time(4),
+        "content": "The weather in Paris is 20°C",
+        "parts": [
+            {"type": "text", "text": "I'll check the weather"},
+            {
+                "type": "tool-invocation",
+                "toolInvocation": {
+                    "state": "result",
+                    "step": 0,
+                    "toolCallId": "call_123",
+                    "toolName": "get_weather",
+                    "args": {"city": "Paris"},
+                    "result": '{"temp": 20}',
+                },
+            },
+            {"type": "text", "text": "The weather in Paris is 20°C"},
+        ],
+        "annotations": [
+            {"toolCallId": "call_123", "validated": "not_required", "isComplete": True},
+            {"messageId": "m4", "isComplete": True},
+        ],
+    }
+    assert question == {
+        "id": "m1",
+        "role": "user",
+        "createdAt": time(1),
+        "content": "What's the weather in Paris?",
+        "parts": [{"type": "text", "text": "What's the weather in Paris?"}],
+        "annotations": [{"messageId": "m1", "isComplete": True}],
+    }
+
+
+SAID = [
+    ({"tool_call_id": "c", "content": "out"}, "out"),
+    ({"toolCallId": "c", "content": "out"}, "out"),
+    ({"tool_call_id": "c", "result": "out"}, "out"),
+    ({"tool_call_id": "c", "content": "", "result": "out"}, "out"),
+    ({"tool_call_id": "c", "content": None, "result": {"a": 1}}, {"a": 1}),
+    ({"tool_call_id": "c", "content": {"a": [1]}}, {"a": [1]}),
+    ({"tool_call_id": "c", "content": 0}, 0),
+    ({"tool_call_id": "c", "content": False, "result": "out"}, False),
+    ({"tool_call_id": "c"}, ""),
+]
+
+
+@pytest.mark.parametrize(("said", "result"), SAID)
+@pytest.mark.parametrize("text", [True, False])
+def test_a_result_is_read_in_every_spelling(said: Any, result: Any, text: bool) -> None:
+    """S4.1: either id, content before result, else empty; a content column of text or of JSON."""
+    rows = [*weather()[:1], row(2, "AI_TOOL", {}, [call("c")]), row(3, "TOOL", said)]
+    if not text:
+        rows[2]["content"] = said
+    (found,) = invocations(format_messages_to_vercel(rows, {}))
+    assert (found["state"], found["result"]) == ("result", result)
+    assert json.loads(vercel_json(json.dumps(rows))) == format_messages_to_vercel(rows)
+
+
+SNAKE = {
+    "id": "message_id",
+    "creationDate": "creation_date",
+    "isComplete": "is_complete",
+    "toolCalls": "tool_calls",
+}
+SPELLINGS = [
+    {},
+    SNAKE,
+    {"id": "messageId", "creationDate": "createdAt"},
+    {"creationDate": "created_at", "content": "msg_content"},
+]
+
+
+def spelled(rows: list[dict[str, Any]], names: dict[str, str]) -> list[dict[str, Any]]:
+    return [{names.get(name, name): value for name, value in row.items()} for row in rows]
+
+
+@pytest.mark.parametrize("names", SPELLINGS)
+def test_columns_are_read_in_every_spelling(names: dict[str, str]) -> None:
+    """S4.1: camelCase, snake_case, and the words of the backend's own API."""
+    rows = spelled(weather(), names)
+    lower = [{**row, "entity": row["entity"].lower()} for row in rows]
+    assert format_messages_to_vercel(rows) == format_messages_to_vercel(lower) == format_messages_to_vercel(weather())
+    assert json.loads(vercel_json(json.dumps(rows))) == format_messages_to_vercel(weather())
+
+
+class Entity(Enum):
+    USER = "user"
+    AI_MESSAGE = "ai_message"
+
+
+def test_rows_may_hold_what_a_database_driver_gives() -> None:
+    """Enumerations, UUIDs and times as objects become the texts that JSON has for them."""
+    identity = UUID(int=7)
+    rows = [
+        {"message_id": identity, "entity": Entity.USER, "content": "Hi", "creation_date": NOON.replace(tzinfo=None)},
+        {"message_id": 8, "entity": Entity.AI_MESSAGE, "content": {"content": "Ho"}, "creation_date": NOON.timestamp()},
+    ]
+    answer, question = format_messages_to_vercel(rows)
+    assert (question["id"], question["createdAt"]) == (str(identity), "2026-03-01T12:00:00.000Z")
+    assert (answer["id"], answer["createdAt"]) == ("8", "2026-03-01T12:00:00.000Z")
+    assert json.loads(json.dumps([answer, question])) == [answer, question]
+
+
+def test_reasoning_stands_before_text_and_everything_has_its_note() -> None:
+    """S4.2: also in a round of calls; the details are what the client sends back to a model."""
+    said = {"content": "Looking", "reasoning": "Which city?"}
+    rows = [
+        row(1, "USER", {"content": "Weather?"}, isComplete=False),
+        row(2, "AI_TOOL", said, [call("a"), call("b")], isComplete=False),
+        row(3, "TOOL", {"tool_call_id": "a", "content": "x"}),
+        row(4, "AI_MESSAGE", {"content": "Done", "reasoning": "Enough."}, isComplete=False),
+    ]
+    messages = format_messages_to_vercel(rows)
+    parts = messages[0]["parts"]
+    kinds = ["reasoning", "text", "tool-invocation", "tool-invocation", "reasoning", "text"]
+    assert [part["type"] for part in parts] == kinds
+    assert parts[0] == {
+        "type": "reasoning",
+        "reasoning": "Which city?",
+        "details": [{"type": "text", "text": "Which city?"}],
+    }
+    assert {name: note["isComplete"] for name, note in notes(messages, "toolCallId").items()} == {"a": True, "b": False}
+    assert {name: note["isComplete"] for name, note in notes(messages, "messageId").items()} == {
+        "m1": False,
+        "m4": False,
+    }
+
+
+VALIDATED = [
+    (True, "accepted", "accepted"),
+    (False, "rejected", "rejected"),
+    (None, "pending", "not_required"),
+    (1, "accepted", "accepted"),
+    (0, "rejected", "rejected"),
+    ("accepted", "accepted", "accepted"),
+    ("not_required", "not_required", "not_required"),
+    ([], "pending", "not_required"),
+]
+
+
+@pytest.mark.parametrize(("stored", "required", "free"), VALIDATED)
+def test_a_call_shows_what_a_person_said_of_it(stored: Any, required: str, free: str) -> None:
+    """S4.3: what is stored counts; without it, whether the tool requires an answer, by a mapping or a function."""
+    rows = [row(1, "AI_TOOL", {}, [call("c", stored)])]
+    for needs, shown in (({"get_weather": True}, required), ({"other": True}, free), (None, free)):
+        found = format_messages_to_vercel(rows, needs)
+        assert notes(found, "toolCallId")["c"]["validated"] == shown
+        assert json.loads(vercel_json(json.dumps(rows), needs)) == found
+        if needs is not None:
+            assert format_messages_to_vercel(rows, lambda tool, needs=needs: needs.get(tool, False)) == found
+
+
+def test_calls_that_nothing_closes_get_a_placeholder() -> None:
+    """S4.4: with the time of the USER row that follows, else of the last row."""
+    rows = [
+        *weather()[:3],
+        row(7, "USER", {"content": "Never mind"}),
+        row(8, "AI_TOOL", {"content": "Again"}, [call("b")]),
+        row(9, "TOOL", {"tool_call_id": "b", "content": "x"}),
+    ]
+    last, _, first, _ = format_messages_to_vercel(rows)
+    assert [message["createdAt"] for message in (first, last)] == [time(7), time(9)]
+    assert [message["content"] for message in (first, last)] == ["", ""]
+    assert [[part["type"] for part in message["parts"]] for message in (first, last)] == [
+        ["text", "tool-invocation"]
+    ] * 2
+    assert first["annotations"][-1] == {"messageId": first["id"], "isComplete": False}
+    assert first["id"] != last["id"] and UUID(first["id"]) and UUID(last["id"])
+
+
+def test_the_id_of_a_placeholder_is_the_same_on_every_read() -> None:
+    """S4.4: whatever comes after, and whatever page it is read on."""
+    rows = weather()[:2]
+    (read, _), (again, _) = format_messages_to_vercel(rows), format_messages_to_vercel(weather()[:3])
+    (alone,) = format_messages_to_vercel(rows[1:])
+    later = format_messages_to_vercel([*rows, row(9, "USER", {"content": "And?"})])[1]
+    assert read["id"] == again["id"] == alone["id"] == later["id"]
+    longer = format_messages_to_vercel([*rows, row(8, "AI_TOOL", {"content": "And"}, [call("b")])])[0]
+    assert len(longer["parts"]) == 4 and longer["id"] == read["id"]
+    other = format_messages_to_vercel([{**rows[1], "id": "m77"}])[0]
+    assert other["id"] != read["id"]
+
+
+def test_a_call_stays_a_call_until_its_result_is_there() -> None:
+    """S4.7: `call` without a result while it runs, `result` after."""
+    before, after = (invocations(format_messages_to_vercel(weather()[:n]))[0] for n in (2, 3))
+    assert before["state"] == "call" and "result" not in before
+    assert after["state"] == "result" and {**before, "state": "result", "result": '{"temp": 20}'} == after
+
+
+def test_steps_count_the_rounds_of_calls_in_a_message() -> None:
+    """So that the client can part them again for a model; a round without calls is none."""
+    rows = [
+        row(1, "AI_TOOL", {}, [call("a"), call("b")]),
+        row(2, "AI_TOOL", {"content": "hm"}),
+        row(3, "AI_TOOL", {}, [call("c")]),
+        row(4, "AI_MESSAGE", {"content": "."}),
+        row(5, "AI_TOOL", {}, [call("d")]),
+    ]
+    found = {asked["toolCallId"]: asked["step"] for asked in invocations(format_messages_to_vercel(rows))}
+    assert found == {"a": 0, "b": 0, "c": 1, "d": 0}
+
+
+# Bad input
+
+
+def test_malformed_arguments_spoil_one_call_only() -> None:
+    """C11: they stay the text they are; none at all are no arguments."""
+    given = ['{"city": ', "{}", "", "NaN", "[" * 200_000, '{"n": 1e5}', "\ud800"]
+    calls = [call(str(number), args=args) for number, args in enumerate(given)]
+    rows = [*weather(), row(5, "AI_TOOL", {}, calls)]
+    found = [asked["args"] for asked in invocations(format_messages_to_vercel(rows))[1:]]
+    assert found[:-1] == ['{"city": ', {}, {}, "NaN", "[" * 200_000, {"n": 1e5}]
+    assert json.loads(vercel_json(json.dumps(rows[:-1]))) == format_messages_to_vercel(rows[:-1])
+    rows[-1]["toolCalls"].pop()
+    assert json.loads(vercel_json(json.dumps(rows))) == format_messages_to_vercel(rows)
+
+
+def test_arguments_that_are_no_json_are_shown_as_far_as_they_can_be() -> None:
+    """A value inside itself, or of a type that JSON has not."""
+    inside: dict[str, Any] = {"set": {1}, 2: b"x"}
+    inside["self"] = inside
+    rows = [row(1, "AI_TOOL", {}, [{"id": "a", "name": "f", "arguments": inside}])]
+    (found,) = invocations(format_messages_to_vercel(rows))
+    assert found["args"] == {"set": [1], "2": "x", "self": "[cycle]"}
+
+
+@pytest.mark.parametrize("odd", [None, 3, "text", [], {}, {"entity": "SYSTEM"}, {"entity": ["USER"]}, {"entity": None}])
+def test_what_is_no_row_is_in_no_message(odd: Any) -> None:
+    """Values that are no objects, and kinds that nobody knows, leave the others as they are."""
+    rows = [*weather()[:2], odd, *weather()[2:]]
+    assert format_messages_to_vercel(rows) == format_messages_to_vercel(weather())
+    assert json.loads(vercel_json(json.dumps(rows))) == format_messages_to_vercel(weather())
+
+
+def test_rows_and_calls_without_ids_have_ids_of_their_own() -> None:
+    """C2: the same on every read, and different for equal rows."""
+    rows: list[dict[str, Any]] = [
+        {"entity": "USER", "content": "Hi"},
+        {"entity": "AI_TOOL", "toolCalls": [{"name": "ls"}, {"name": "ls"}]},
+        {"entity": "AI_MESSAGE", "content": "Ho"},
+        {"entity": "USER", "content": "Hi"},
+        {"entity": "AI_TOOL", "toolCalls": [{"name": "ls"}]},
+    ]
+    messages = format_messages_to_vercel(rows)
+    assert len({message["id"] for message in messages}) == 4
+    assert len({asked["toolCallId"] for asked in invocations(messages)}) == 3
+    assert [message["createdAt"] for message in messages] == [None] * 4
+    assert format_messages_to_vercel(rows) == messages == json.loads(vercel_json(json.dumps(rows)))
+
+
+def test_the_first_result_counts() -> None:
+    """C4: a second one, and a call's end after the message was closed, change nothing that was settled."""
+    rows = [
+        *weather(),
+        row(5, "TOOL", {"tool_call_id": "call_123", "content": "other"}, isComplete=False),
+        row(6, "TOOL", {"tool_call_id": "nobody", "content": "orphan"}),
+        row(7, "TOOL", {"content": "of nobody"}),
+    ]
+    assert format_messages_to_vercel(rows) == format_messages_to_vercel(weather())
+
+
+def test_a_result_finds_its_call_before_it_and_after_the_answer() -> None:
+    """S4.1: one that stands too early, and one that stands behind the message or the next question."""
+    rows = [
+        row(1, "USER", {"content": "Go"}),
+        row(2, "TOOL", {"tool_call_id": "early", "content": 1}),
+        row(3, "AI_TOOL", {}, [call("early"), call("late"), call("later")]),
+        row(4, "AI_MESSAGE", {"content": "Done"}),
+        row(5, "TOOL", {"tool_call_id": "late", "content": 2}),
+        row(6, "USER", {"content": "More"}),
+        row(7, "TOOL", {"tool_call_id": "later", "content": 3}),
+    ]
+    assert [asked["result"] for asked in invocations(format_messages_to_vercel(rows))] == [1, 2, 3]
+
+
+def test_ids_that_start_anew_with_every_turn_are_new_calls() -> None:
+    """C2: a result is of the newest call of its id, and never of one in a later turn."""
+    rows = [
+        row(1, "AI_TOOL", {}, [call("0")]),
+        row(2, "USER", {"content": "stop"}),
+        row(3, "TOOL", {"tool_call_id": "1", "content": "of an older page"}),
+        row(4, "USER", {"content": "again"}),
+        row(5, "AI_TOOL", {}, [call("0"), call("1")]),
+        row(6, "TOOL", {"tool_call_id": "0", "content": "second"}),
+    ]
+    found = [asked.get("result") for asked in invocations(format_messages_to_vercel(rows))]
+    assert found == [None, "second", None]
+
+
+@pytest.mark.parametrize("order", [(2, 3), (3, 2)])
+def test_a_reason_too_long_to_show_is_kept_whole(order: tuple[int, int]) -> None:
+    """Once, whether the row that gives it stands behind its call or before it."""
+    asked, told = order
+    why = row(told, "TOOL", {"tool_call_id": "a", "content": "no " * 5000})
+    thread = [row(1, "USER", {"content": "hi"}), row(asked, "AI_TOOL", {}, [call("a", False)]), why]
+    decoder = RowsDecoder()
+    fed = [draft.event for one in sorted(thread, key=lambda one: one["id"]) for draft in decoder.feed(one)]
+    assert [event.body for event in fed if isinstance(event, ev.Raw)] == [why]
+
+
+def test_an_early_result_is_of_the_call_in_its_own_turn() -> None:
+    """C2: although an open call of an earlier turn has the same id; in messages and in the session alike."""
+    rows = [
+        row(1, "USER", {"content": "one"}),
+        row(2, "AI_TOOL", {}, [call("0")]),
+        row(3, "USER", {"content": "two"}),
+        row(4, "TOOL", {"tool_call_id": "0", "content": "second"}),
+        row(5, "AI_TOOL", {}, [call("0")]),
+        row(6, "AI_MESSAGE", {"content": "Done"}),
+    ]
+    assert [asked.get("result") for asked in invocations(format_messages_to_vercel(rows))] == [None, "second"]
+    entries = Reading().feed(*rows).close().entries(ToolCall)
+    assert [entry.output for entry in entries] == [None, "second"]
+
+
+def test_rows_that_two_pages_share_are_there_once() -> None:
+    """Only what is equal is the same: rows that share nothing but an id both stay."""
+    rows = weather()
+    assert format_messages_to_vercel(rows + copy.deepcopy(rows[1:])) == format_messages_to_vercel(rows)
+    assert json.loads(vercel_json(json.dumps(rows + rows[1:]))) == format_messages_to_vercel(rows)
+    same = [row(n, "USER", {"content": f"question {n}"}, id="thread") for n in range(3)]
+    assert [message["content"] for message in format_messages_to_vercel(same)] == [f"question {n}" for n in (2, 1, 0)]
+
+
+ORDERS = {
+    "times": {},
+    "numbers": {"creationDate": time(1)},
+    "calls": {"creationDate": None},
+}
+
+
+@pytest.mark.parametrize("told", ORDERS)
+def test_which_row_is_the_oldest_is_told_by_times_numbers_or_calls(told: str) -> None:
+    """S4.1: either order in gives the newest first out."""
+    rows = [
+        {**row, **ORDERS[told], "id": 10 + n if told == "numbers" else row["id"]} for n, row in enumerate(weather())
+    ]
+    forward, backward = format_messages_to_vercel(rows), format_messages_to_vercel(rows[::-1])
+    assert forward == backward
+    assert [message["role"] for message in forward] == ["assistant", "user"]
+    assert len(forward[0]["parts"]) == 3
+
+
+def test_rows_of_the_same_time_are_ordered_by_ids_that_count() -> None:
+    """Whatever order they come in."""
+    rows = [{**row, "id": 10 + n, "creationDate": time(1)} for n, row in enumerate(weather())]
+    wanted = format_messages_to_vercel(rows)
+    for seed in range(10):
+        assert format_messages_to_vercel(random.Random(seed).sample(rows, 4)) == wanted
+
+
+def test_rows_without_times_are_ordered_by_call_and_result() -> None:
+    """Also on a page on which nobody asks anything."""
+    rows = [{**row, "creationDate": None} for row in weather()[1:]]
+    (message,) = format_messages_to_vercel(rows[::-1])
+    assert [message] == format_messages_to_vercel(rows)
+    assert len(message["parts"]) == 3
+
+
+def test_a_row_without_a_time_stays_with_its_neighbours() -> None:
+    """Among rows that have one, whichever end they begin at."""
+    rows = [
+        row(n, "USER", {"content": str(n)}, **({"creationDate": None} if n in (0, 2, 3, 5) else {})) for n in range(7)
+    ]
+    wanted = [str(n) for n in reversed(range(7))]
+    assert [message["content"] for message in format_messages_to_vercel(rows)] == wanted
+    assert [message["content"] for message in format_messages_to_vercel(rows[::-1])] == wanted
+
+
+def test_times_of_any_form_are_compared_as_times() -> None:
+    """Text with and without fractions and zones, and milliseconds."""
+    texts = ["2026-03-01T12:00:00Z", "2026-03-01T12:00:00.5Z", "2026-03-01 13:00:01+01", "2026-03-01T12:00:02"]
+    times: list[Any] = [*texts, int(NOON.timestamp() * 1000) + 3000, "2026-03-01T12:00:04.000001+00:00"]
+    rows = [row(n, "USER", {"content": str(n)}, creationDate=at) for n, at in enumerate(times)]
+    for order in (rows, rows[::-1], random.Random(3).sample(rows, len(rows))):
+        assert [message["content"] for message in format_messages_to_vercel(order)] == ["5", "4", "3", "2", "1", "0"]
+
+
+@pytest.mark.parametrize("wrapped", [lambda rows: rows, lambda rows: {"rows": rows}, lambda rows: {"results": rows}])
+def test_json_may_be_a_list_a_document_or_lines(wrapped: Any) -> None:
+    """All give the same; bytes that are no JSON are refused."""
+    wanted = format_messages_to_vercel(weather())
+    lines = "\n".join(json.dumps(row, indent=None) for row in weather())
+    assert json.loads(vercel_json(json.dumps(wrapped(weather())).encode())) == wanted
+    assert json.loads(vercel_json(lines)) == json.loads(vercel_json(lines.encode() + b"\n\n")) == wanted
+    assert vercel_json(b"[]") == vercel_json(b"") == b"[]"
+    with pytest.raises(ValueError, match="not JSON"):
+        vercel_json(b"{")
+    with pytest.raises(ValueError, match="UTF-8"):
+        vercel_json(
+            json.dumps([{**weather()[2], "content": {"tool_call_id": "a", "content": "@"}}])
+            .encode()
+            .replace(b"@", b"\xff")
+        )
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ([{"type": "text", "text": "one"}, {"type": "image"}, "two"], "one\ntwo"),
+        ({"a": 1}, '{"a":1}'),
+        (7, "7"),
+        (None, ""),
+    ],
+)
+@pytest.mark.parametrize("as_text", [True, False])
+def test_what_is_said_is_always_one_text(content: Any, text: str, as_text: bool) -> None:
+    """Of blocks their texts, of anything else its JSON: the client shows `content` as it is."""
+    said = {"role": "assistant", "content": content}
+    rows = [*weather()[:3], {**row(4, "AI_MESSAGE", said), "content": json.dumps(said) if as_text else said}]
+    found = format_messages_to_vercel(rows)
+    assert found[0]["content"] == text
+    assert json.loads(vercel_json(json.dumps(rows))) == found
+
+
+@pytest.mark.parametrize("names", [{}, SNAKE])
+@pytest.mark.parametrize("text", [True, False])
+def test_arguments_and_results_are_passed_on_unread(names: dict[str, str], text: bool) -> None:
+    """A long thread costs little: their bytes are those that came, spaces and all, in both usual spellings."""
+    loose = '{"city" :  "Paris"}'
+    rows = weather()
+    rows[1] = row(2, "AI_TOOL", {"role": "assistant", "content": ""}, [call("call_123", args=loose)])
+    rows[3] = row(4, "AI_MESSAGE", {"role": "assistant", "content": None})
+    given = json.dumps(spelled(rows, names))
+    if not text:
+        rows = [{**row, "content": json.loads(row["content"])} for row in rows]
+        given = json.dumps(spelled(rows, names), separators=(" ,", ": ")).replace("20}", "20 }")
+    assert loose.encode() in vercel_json(given)
+    assert json.loads(vercel_json(given)) == format_messages_to_vercel(json.loads(given))
+
+
+# Laws
+
+
+class Asked(NamedTuple):
+    """A call as it was planned. No result: it is still open."""
+
+    id: str
+    validated: bool | None
+    args: Any
+    result: Any
+
+
+class Round(NamedTuple):
+    text: str
+    reasoning: str
+    calls: list[Asked]
+
+
+class Turn(NamedTuple):
+    """No closing text: the model never answered."""
+
+    question: str
+    rounds: list[Round]
+    answer: str
+
+
+values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-(2**53), 2**53), st.text(max_size=5)),
+    lambda inside: st.lists(inside, max_size=2) | st.dictionaries(st.text(max_size=3), inside, max_size=2),
+    max_leaves=4,
+)
+words = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=8)
+maybe = st.just("") | words
+OPEN: Any = ...
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> list[Turn]:
+    """A conversation, told as what happened and not as rows."""
+    ids = iter(range(1000))
+    asked = st.builds(
+        lambda validated, args, result: Asked(f"call_{next(ids)}", validated, args, result),
+        st.sampled_from([None, True, False]),
+        st.dictionaries(st.text(max_size=3), values, max_size=2),
+        st.just(OPEN) | values.filter(lambda value: value not in (None, "")),
+    )
+    rounds = st.builds(Round, maybe, maybe, st.lists(asked, min_size=1, max_size=3))
+    return draw(st.lists(st.builds(Turn, words, st.lists(rounds, max_size=3), maybe), min_size=1, max_size=4))
+
+
+def rows_of(plan: list[Turn], pick: random.Random) -> list[dict[str, Any]]:
+    """The rows that a backend would have stored, oldest first. Results come in any order."""
+    rows: list[dict[str, Any]] = []
+
+    def add(kind: str, said: dict[str, Any], calls: list[Any] | None = None) -> None:
+        rows.append(row(len(rows), kind, said, calls))
+
+    for turn in plan:
+        add("USER", {"content": turn.question})
+        for one in turn.rounds:
+            calls = [call(a.id, a.validated, args=json.dumps(a.args)) for a in one.calls]
+            add("AI_TOOL", {"content": one.text, "reasoning": one.reasoning}, calls)
+            for done in pick.sample(
+                [a for a in one.calls if a.result is not OPEN], sum(a.result is not OPEN for a in one.calls)
+            ):
+                add("TOOL", {"tool_call_id": done.id, "content": done.result})
+        if turn.answer:
+            add("AI_MESSAGE", {"content": turn.answer})
+    return rows
+
+
+def shown(plan: list[Turn]) -> list[tuple[str, list[Any]]]:
+    """The role and the parts of every message that a plan should give, newest first."""
+    found: list[tuple[str, list[Any]]] = []
+    for turn in plan:
+        found.append(("user", [turn.question]))
+        parts: list[Any] = []
+        for one in turn.rounds:
+            parts += [("thought", one.reasoning)] if one.reasoning else []
+            parts += [one.text] if one.text else []
+            parts += [(*asked[::2], asked.result) for asked in one.calls]
+        parts += [turn.answer] if turn.answer else []
+        found += [("assistant", parts)] if parts else []
+    return found[::-1]
+
+
+def told(part: Any) -> Any:
+    """A part, as `shown` has it."""
+    if part["type"] == "tool-invocation":
+        asked = part["toolInvocation"]
+        assert asked["state"] == ("result" if "result" in asked else "call")
+        return asked["toolCallId"], asked["args"], asked.get("result", OPEN)
+    return ("thought", part["reasoning"]) if part["type"] == "reasoning" else part["text"]
+
+
+@given(plans(), st.randoms(use_true_random=False))
+def test_messages_tell_what_happened(plan: list[Turn], pick: random.Random) -> None:
+    """S4.1: every text once and in its place, every call exactly once, every result in its call."""
+    messages = format_messages_to_vercel(rows_of(plan, pick), {})
+    assert [(message["role"], [told(part) for part in message["parts"]]) for message in messages] == shown(plan)
+    calls = {asked.id: asked.validated for turn in plan for one in turn.rounds for asked in one.calls}
+    words = {True: "accepted", False: "rejected", None: "not_required"}
+    assert {name: note["validated"] for name, note in notes(messages, "toolCallId").items()} == {
+        name: words[validated] for name, validated in calls.items()
+    }
+    assert set(notes(messages, "messageId")) == {message["id"] for message in messages}
+
+
+@given(plans(), st.randoms(use_true_random=False), st.sampled_from(SPELLINGS))
+def test_the_order_of_rows_is_that_of_their_times(plan: list[Turn], pick: random.Random, names: dict[str, str]) -> None:
+    """S4.1, S4.9: rows in any order give the same messages, from values as from JSON, and stay as they were."""
+    rows = spelled(rows_of(plan, pick), names)
+    wanted = canonical(format_messages_to_vercel(rows, {"get_weather": True}))
+    mixed = pick.sample(rows, len(rows))
+    before = copy.deepcopy(mixed)
+    assert canonical(format_messages_to_vercel(mixed, {"get_weather": True})) == wanted
+    assert mixed == before
+    assert canonical(json.loads(vercel_json(json.dumps(mixed), {"get_weather": True}))) == wanted
+    objects = [{**row, **{k: json.loads(row[k]) for k in ("content", "msg_content") if k in row}} for row in mixed]
+    assert canonical(json.loads(vercel_json(json.dumps(objects), {"get_weather": True}))) == wanted
+
+
+@given(format_cases.streams("rows"))
+def test_anything_gives_messages(rows: list[Any]) -> None:
+    """C11: damaged rows too; what is given stays as it was, and no message shares a value with it."""
+    before = copy.deepcopy(rows)
+    messages = format_messages_to_vercel(rows)
+    assert rows == before
+    for message in messages:
+        assert set(message) == {"id", "role", "createdAt", "content", "parts", "annotations"}
+        for part in message["parts"]:
+            part.get("toolInvocation", {}).clear()
+    assert rows == before
+
+
+# Sessions
+
+
+class Reading:
+    """A decoder and the ledger's write path behind it."""
+
+    def __init__(self) -> None:
+        self.decoder = RowsDecoder()
+        self.desk = Desk(redact=False)
+
+    def feed(self, *messages: Any) -> Reading:
+        for message in messages:
+            self.take(self.decoder.feed(codec.parse_json(json.dumps(message))))
+        return self
+
+    def close(self) -> Reading:
+        self.take(self.decoder.close("eof"))
+        return self
+
+    def take(self, drafts: list[ev.Draft]) -> None:
+        if drafts:
+            self.desk.write(*drafts)
+
+    def entries(self, kind: type[Any] = msgspec.Struct) -> list[Any]:
+        return [entry for entry in self.desk.state.snapshot().entries if isinstance(entry, kind)]
+
+    def log(self, kind: type[Any]) -> list[Any]:
+        return [event for event in self.desk.log if isinstance(event, kind)]
+
+    def shown(self) -> bytes:
+        """The entries, with one name for each minted id."""
+        text = canonical(self.entries()).decode()
+        for number, name in enumerate(self.desk.names.calls + self.desk.names.approvals):
+            text = text.replace(name, f"#{number}")
+        return text.encode()
+
+
+@given(plans(), st.randoms(use_true_random=False), st.integers(1, 5))
+def test_a_thread_reads_the_same_from_either_end(plan: list[Turn], pick: random.Random, page: int) -> None:
+    """A file that begins with the newest row gives the session of one that begins with the oldest.
+
+    So do pages, newest first, and one document with all rows in any order.
+    """
+    rows = rows_of(plan, pick)
+    wanted = Reading().feed(*rows).close()
+    newest = rows[::-1]
+    pages = [{"results": newest[at : at + page]} for at in range(0, len(newest), page)]
+    for lines in (newest, [rows], [newest], [pick.sample(rows, len(rows))], pages):
+        assert Reading().feed(*lines).close().shown() == wanted.shown()
+
+
+@given(plans(), st.randoms(use_true_random=False))
+def test_a_session_has_the_calls_that_the_messages_have(plan: list[Turn], pick: random.Random) -> None:
+    """C3: by id, with their arguments and results; what a person rejected has no result, but a reason."""
+    rows = rows_of(plan, pick)
+    reading = Reading().feed(*rows).close()
+    found = {entry.tool_call_id: entry for entry in reading.entries(ToolCall)}
+    messages = {asked["toolCallId"]: asked for asked in invocations(format_messages_to_vercel(rows))}
+    assert list(found) == list(messages)
+    rejected = {asked.id for turn in plan for one in turn.rounds for asked in one.calls if asked.validated is False}
+    for name, entry in found.items():
+        assert entry.raw_input == messages[name]["args"]
+        assert (entry.status == "denied") == (name in rejected)
+        if name not in rejected:
+            assert (entry.status == "completed") == ("result" in messages[name])
+            assert entry.output == messages[name].get("result")
+
+
+def test_rows_are_told_as_they_come_once_the_way_is_known() -> None:
+    """The first waits for the second; from there on nothing waits."""
+    decoder = RowsDecoder()
+    drafts = [decoder.feed(row) for row in weather()]
+    assert [bool(found) for found in drafts] == [False, True, True, True]
+    kinds = [type(draft.event) for found in drafts for draft in found]
+    assert kinds == [
+        ev.TurnStarted,
+        ev.MessageUser,
+        ev.MessageDelta,
+        ev.MessageEnded,
+        ev.CallProposed,
+        ev.CallCompleted,
+        ev.MessageDelta,
+        ev.MessageEnded,
+        ev.TurnEnded,
+    ]
+    assert [draft.event.at for draft in drafts[-1]] == [int((NOON.timestamp() + 4) * 1000)] * 3
+    assert decoder.close("eof") == []
+
+
+def test_a_user_row_begins_a_turn_and_an_ai_message_ends_it() -> None:
+    """Broken off by the user, it ends as cancelled, and so do its calls (C5)."""
+    broken = row(3, "AI_MESSAGE", {"content": "The wea"}, isComplete=False)
+    reading = Reading().feed(*weather()[:2], broken)
+    assert [event.reason for event in reading.log(ev.TurnEnded)] == ["cancelled"]
+    assert [entry.status for entry in reading.entries(ToolCall)] == ["cancelled"]
+    assert not [entry for entry in reading.entries(Message) if entry.streaming]
+
+
+def test_what_a_person_said_of_a_call_is_recorded_as_an_answer() -> None:
+    """S4.3, S4.6: accepted, rejected with the reason that the model reads, rejected without, and not asked."""
+    calls = [call("yes", True), call("no", False), call("never", False), call("free")]
+    reading = Reading().feed(
+        weather()[0],
+        row(2, "AI_TOOL", {}, calls),
+        row(3, "TOOL", {"tool_call_id": "no", "content": "Too dear."}),
+        row(4, "TOOL", {"tool_call_id": "yes", "content": "ok"}),
+        row(5, "TOOL", {"tool_call_id": "free", "content": "ok"}),
+        row(6, "AI_MESSAGE", {"content": "Done"}),
+    )
+    found = {entry.tool_call_id: (entry.status, entry.reason) for entry in reading.entries(ToolCall)}
+    assert found == {
+        "yes": ("completed", ""),
+        "no": ("denied", "Too dear."),
+        "never": ("denied", ""),
+        "free": ("completed", ""),
+    }
+    asked = {entry.tool_call_id: (entry.state, entry.by, entry.reason) for entry in reading.entries(PermissionRequest)}
+    assert asked == {
+        "yes": ("granted", "user", ""),
+        "no": ("refused", "user", "Too dear."),
+        "never": ("refused", "user", ""),
+    }
+
+
+def test_an_id_that_comes_again_in_the_next_round_is_another_call() -> None:
+    """C2: even while the first is open."""
+    reading = Reading().feed(weather()[0], row(2, "AI_TOOL", {}, [call("0")]), row(3, "AI_TOOL", {}, [call("0")]))
+    assert [(entry.iteration, entry.status) for entry in reading.entries(ToolCall)] == [(0, "queued"), (1, "queued")]
+
+
+def test_a_rejected_call_waits_for_a_reason_until_the_next_round() -> None:
+    """Then it is denied without one."""
+    reading = Reading().feed(weather()[0], row(2, "AI_TOOL", {}, [call("a", False)]))
+    assert [entry.status for entry in reading.entries(ToolCall)] == ["awaiting_approval"]
+    reading.feed(row(3, "AI_TOOL", {}, [call("b")]))
+    assert [entry.status for entry in reading.entries(ToolCall)] == ["denied", "queued"]
+
+
+def test_a_call_that_waits_for_a_person_waits_in_the_session() -> None:
+    """S4.3: where the row itself says so."""
+    reading = Reading().feed(weather()[0], row(2, "AI_TOOL", {}, [call("c", "pending"), call("d")]))
+    assert [entry.status for entry in reading.entries(ToolCall)] == ["awaiting_approval", "queued"]
+
+
+def test_a_tool_that_was_stopped_is_cancelled() -> None:
+    """C5: its row is not complete; what it had to say is kept."""
+    stopped = row(3, "TOOL", {"tool_call_id": "call_123", "content": "Aborted."}, isComplete=False)
+    (entry,) = Reading().feed(*weather()[:2], stopped).entries(ToolCall)
+    assert (entry.status, entry.output) == ("cancelled", "Aborted.")
+
+
+def test_a_row_that_is_there_twice_is_kept_and_says_nothing() -> None:
+    """Neither a text nor a call is shown again."""
+    once, twice = Reading().feed(*weather()), Reading().feed(*(row for row in weather() for _ in range(2)))
+    assert [entry.id for entry in twice.entries()] != []
+    assert [type(entry) for entry in twice.entries()] == [type(entry) for entry in once.entries()]
+    assert [event.body["id"] for event in twice.log(ev.Raw)] == ["m1", "m2", "m3", "m4"]
+
+
+def test_what_is_not_taken_over_is_kept_whole() -> None:
+    """Columns that nobody knows, parts of a content, and values that are no rows."""
+    rows = [{**row, "model": "m"} if n == 0 else row for n, row in enumerate(weather())]
+    rows[3] = row(4, "AI_MESSAGE", {"content": "Done", "sender": "Agent"})
+    reading = Reading().feed(*rows, 17, {"entity": "SYSTEM"}, [])
+    assert [event.body for event in reading.log(ev.Raw)] == [rows[0], rows[3], 17, {"entity": "SYSTEM"}, []]
+    assert len(reading.entries(Message)) == 3
+
+
+@pytest.mark.parametrize("lines", [lambda rows: rows, lambda rows: rows[::-1], lambda rows: [rows]])
+def test_a_row_that_is_too_large_spoils_none_of_the_others(lines: Any) -> None:
+    """C11: one that is drafted together with others is kept raw, for if it were refused they all would be."""
+    rows = weather()
+    rows[0] = row(1, "USER", {"content": "x" * LARGE})
+    rows[2] = row(3, "TOOL", {"tool_call_id": "call_123", "content": "y" * LARGE})
+    decoder = RowsDecoder()
+    drafts = [draft for line in lines(rows) for draft in decoder.feed(line)] + decoder.close("eof")
+    assert [draft.event.body for draft in drafts if isinstance(draft.event, ev.Raw)] == [rows[0]]
+    told = [type(draft.event) for draft in drafts]
+    assert {ev.CallProposed, ev.CallCompleted, ev.MessageDelta} < set(told) and ev.MessageUser not in told
+
+
+def test_a_large_row_that_stands_alone_is_told() -> None:
+    """Whether it is too large is then for the ledger to say, and only it would be refused."""
+    decoder = RowsDecoder()
+    large = row(5, "USER", {"content": "x" * LARGE})
+    drafts = [decoder.feed(line) for line in (*weather(), large)][-1]
+    assert [type(draft.event) for draft in drafts] == [ev.TurnStarted, ev.MessageUser]
+
+
+def test_threads_of_one_table_are_conversations_of_their_own() -> None:
+    """Rows of two threads may stand mixed, one a line or in one document."""
+    one = [{**row, "threadId": "t-1"} for row in weather()]
+    other = [{**row, "threadId": "t-2"} for row in weather()]
+    mixed = [row for pair in zip(one, other, strict=True) for row in pair]
+    wanted = Reading().feed(*weather()).close().shown()
+    for lines in (mixed, [mixed], [{"rows": mixed[:3]}, *mixed[3:]]):
+        talks: dict[str, Reading] = {}
+        threads = Threads()
+        for line in lines:
+            for name, part in threads.split(line):
+                talks.setdefault(name, Reading()).feed(part)
+        assert {name: talk.close().shown() for name, talk in talks.items()} == {"": wanted, "t-2": wanted}
+    assert Threads().split({"t": 1.0, "dir": "in", "msg": 3}) == [("", 3)]
+    assert Threads().split([]) == [("", [])]

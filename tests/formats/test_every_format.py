@@ -1,0 +1,120 @@
+"""What every format that can be read keeps to, whatever comes: run over the cases of tests/inputs and the captures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import callslip
+from callslip.api.ledger import Ledger
+from callslip.formats import registry
+from callslip.ingest.importer import import_lines
+from callslip.model import codec
+from callslip.model.entries import ToolCall
+from callslip.rules.lifecycle import TERMINAL_STATES
+from callslip.settings import Settings
+from tests.support import format_cases, scenarios
+from tests.support.invariants import faults
+
+QUIET = Settings(synchronous="NORMAL", reaper_interval=3600, checkpoint_every=50)
+READ = [name for name in registry.readable() if name != "events"]
+
+anyio = pytest.mark.anyio
+
+
+async def opened() -> Ledger:
+    return await callslip.open("sqlite:///:memory:", QUIET)
+
+
+async def entries_of(case: str) -> Any:
+    """What a session shows once a case was imported, as plain JSON."""
+    with scenarios.counted_ids():
+        async with await opened() as ledger:
+            await import_lines(
+                ledger, "s", format_cases.format_of(case), format_cases.lines_of(case), started=scenarios.NOON
+            )
+            found = {row.name: await ledger.snapshot(row.name) for row in (await ledger.sessions(limit=100)).items}
+    shown = {name: codec.parse_json(codec.encode(snapshot.entries)) for name, snapshot in sorted(found.items())}
+    return [_without_times(entry) for entry in shown["s"]] if list(shown) == ["s"] else _without_times(shown)
+
+
+def _without_times(value: Any) -> Any:
+    """The store's own clock gives times to what brings none; a golden cannot hold those."""
+    if isinstance(value, dict):
+        return {key: _without_times(member) for key, member in value.items() if not _is_time(key, member)}
+    return [_without_times(item) for item in value] if isinstance(value, list) else value
+
+
+def _is_time(key: str, value: Any) -> bool:
+    return (
+        (key == "at" or key.endswith(("At", "Time", "timestamp")))
+        and isinstance(value, int)
+        and value > scenarios.NOON + 10**9
+    )
+
+
+def test_every_format_has_cases() -> None:
+    """And no golden stands there without its case."""
+    lacking = set(READ) - {format_cases.format_of(case) for case in format_cases.CASES}
+    assert not lacking
+    goldens = {path.relative_to(format_cases.FOLDER) for path in format_cases.FOLDER.glob("*/*.entries.json")}
+    assert goldens == {Path(f"{case}.entries.json") for case in format_cases.CASES}
+
+
+@anyio
+@pytest.mark.parametrize("case", format_cases.CASES)
+async def test_a_case_reads_as_its_golden_says(case: str) -> None:
+    """The entries of every case, in full."""
+    found = await entries_of(case)
+    golden = format_cases.golden_of(case)
+    if os.environ.get("CALLSLIP_GOLDENS"):
+        golden.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    assert found == json.loads(golden.read_text("utf-8"))
+
+
+@anyio
+@pytest.mark.parametrize("case", format_cases.CASES)
+async def test_a_case_read_twice_changes_nothing(case: str) -> None:
+    """C7."""
+    async with await opened() as ledger:
+        first = await import_lines(ledger, "s", format_cases.format_of(case), format_cases.lines_of(case))
+        again = await import_lines(ledger, "s", format_cases.format_of(case), format_cases.lines_of(case))
+        assert first.events and not again.events
+        assert not await faults(ledger)
+
+
+@anyio
+@pytest.mark.parametrize("case", format_cases.CASES)
+async def test_wherever_a_case_stops_every_call_has_ended(case: str) -> None:
+    """C5: every line in turn is the last one."""
+    lines = format_cases.lines_of(case)
+    async with await opened() as ledger:
+        for cut in range(len(lines) + 1):
+            await import_lines(ledger, f"cut-{cut}", format_cases.format_of(case), lines[:cut])
+        assert not await ledger.store.open_calls()
+        assert not await ledger.approvals()
+        assert {row.turn for row in (await ledger.sessions(limit=10_000)).items} == {""}
+        assert not await faults(ledger)
+
+
+@pytest.mark.parametrize("format", READ)
+@given(data=st.data())
+def test_nothing_that_comes_makes_a_session_unreadable(format: str, data: st.DataObject) -> None:
+    """C11: messages of the format whole, damaged, out of order and made up; none is lost, every call ends."""
+    asyncio.run(check_readable(format, data.draw(format_cases.streams(format))))
+
+
+async def check_readable(format: str, messages: list[Any]) -> None:
+    async with await opened() as ledger:
+        await import_lines(ledger, "s", format, [json.dumps(message).encode() for message in messages])
+        for row in (await ledger.sessions(limit=100)).items:
+            shown = await ledger.snapshot(row.name)
+            assert {entry.status for entry in shown.entries if isinstance(entry, ToolCall)} <= TERMINAL_STATES
+        assert not await faults(ledger)

@@ -1,0 +1,461 @@
+"""`html` out: one file that shows every entry, and in which nothing that somebody else wrote is anything but text.
+
+How it looks with its scripts is told by `tests/web/test_share.py`.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from hypothesis import given
+from msgspec import structs
+
+from callslip.formats import registry
+from callslip.formats.html.calls import ANSWERS, STATES
+from callslip.formats.html.encode import document
+from callslip.formats.html.page import NEEDS_A_SERVER
+from callslip.formats.html.style import DARK, GROUNDS, INKS, LIGHT, STYLE
+from callslip.model import codec
+from callslip.model.entries import (
+    AnyEntry,
+    Blob,
+    Entry,
+    Info,
+    Message,
+    Meta,
+    ModeChange,
+    PermissionRequest,
+    Plan,
+    Snapshot,
+    Thought,
+    ToolCall,
+)
+from callslip.model.events import Event
+from callslip.rules.lifecycle import OPEN_STATES, TERMINAL_STATES
+from tests.support import scenarios, stream_checks
+from tests.support.strategies import scripts, written
+
+NOON = scenarios.NOON
+
+# Whatever else stood in a page would be somebody else's.
+VOID = {"meta"}
+ELEMENTS = {
+    *("html", "head", "meta", "title", "style", "body", "header", "main", "footer", "article", "h1", "h2", "p", "div"),
+    *("span", "b", "small", "bdi", "code", "pre", "time", "ul", "ol", "li", "details", "summary", "script"),
+}
+ATTRIBUTES = {
+    *("lang", "charset", "http-equiv", "content", "name", "class", "id", "dir", "datetime", "open", "tabindex"),
+    *("aria-hidden", "type", "media"),
+}
+ACTIVE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+COLOURS = re.compile("\x1b\\[[0-9;:]*m")
+
+
+class Page(HTMLParser):
+    """A page, read: its elements and attributes, and the texts in it, without the names of control characters."""
+
+    def __init__(self, page: bytes) -> None:
+        super().__init__()
+        self.source = page.decode()
+        self.elements: list[str] = []
+        self.attributes: dict[str, set[str | None]] = {}
+        self.texts: dict[str, str] = {}
+        self._open: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(self.source)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag in ELEMENTS, tag
+        assert {name for name, _ in attrs} <= ATTRIBUTES, attrs
+        self.elements.append(tag)
+        for name, value in attrs:
+            self.attributes.setdefault(name, set()).add(value)
+        if tag not in VOID:
+            self._open.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop()[0] == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1][1].get("class") == "control":
+            return
+        for tag, attrs in self._open:
+            place = str(attrs.get("id") or tag)
+            if tag in ("article", "title", "style", "script", "h1", "header"):
+                self.texts[place] = self.texts.get(place, "") + data
+
+    def handle_comment(self, data: str) -> None:
+        raise AssertionError(f"a comment: {data}")
+
+    def handle_pi(self, data: str) -> None:
+        raise AssertionError(f"an instruction: {data}")
+
+    def unknown_decl(self, data: str) -> None:
+        raise AssertionError(f"a declaration: {data}")
+
+
+def page_of(*entries: Entry) -> Page:
+    return Page(document(Snapshot("s", 1, Info(), list(entries))))
+
+
+def article(entry: Entry) -> str:
+    return page_of(entry).texts[f"e{entry.id}"]
+
+
+def bare(text: str) -> str:
+    """A text without what is shown by name."""
+    return ACTIVE.sub("", text.replace("\r\n", "\n"))
+
+
+def call(**told: Any) -> ToolCall:
+    return ToolCall(**{"id": 7, "call_id": "exec_0123456789ab", "tool_call_id": "t", "status": "completed", **told})
+
+
+# Everything shows
+
+
+@pytest.mark.parametrize("name", scenarios.NAMES)
+def test_every_entry_of_every_scenario_shows(name: str) -> None:
+    """Whatever it is, with what it says, in a page of known elements and nothing alive."""
+    state = stream_checks.folded(scenarios.events(name))
+    _check(state.snapshot().entries, document(state))
+
+
+@pytest.mark.parametrize("name", stream_checks.CAPTURES)
+def test_every_entry_of_a_real_agent_shows(name: str) -> None:
+    """The same for what real agents sent."""
+    for log in stream_checks.captured(name):
+        _check(stream_checks.folded(log).snapshot().entries, document(stream_checks.folded(log)))
+
+
+@given(scripts())
+def test_every_entry_of_any_session_shows(script: list[Event]) -> None:
+    """The same for anything that may happen."""
+    state = written(script).state
+    _check(state.snapshot().entries, document(state))
+
+
+def _check(entries: list[Any], made: bytes) -> None:
+    page = Page(made)
+    assert not ACTIVE.search(page.source)
+    for entry in entries:
+        shown = page.texts[f"e{entry.id}"]
+        for said in _said(entry):
+            assert bare(said) in shown, (entry, said)
+
+
+def _said(entry: AnyEntry) -> list[str]:
+    """What a page must say of an entry."""
+    if isinstance(entry, Message | Thought):
+        return [entry.content]
+    if isinstance(entry, ToolCall):
+        return [entry.status.replace("_", " "), entry.tool_name or "", entry.call_id[:13], *_outcome(entry)]
+    if isinstance(entry, PermissionRequest):
+        return [ANSWERS[entry.state][1], entry.description, entry.by, COLOURS.sub("", entry.reason)]
+    if isinstance(entry, ModeChange):
+        return [entry.previous_mode_id, entry.new_mode_id]
+    return []
+
+
+def _outcome(entry: ToolCall) -> list[str]:
+    values = (entry.output, entry.error, entry.output_text, entry.reason)
+    return [entry.title or "", *(COLOURS.sub("", value) for value in values if isinstance(value, str))]
+
+
+def test_a_call_says_how_it_stands() -> None:
+    """Sign and word of its state, title, tool, id, times, exit status, input, output, error and reason."""
+    times = {"at": NOON, "started_at": NOON, "ended_at": NOON + 1500}
+    failed = {"status": "failed", "error": {"message": "it broke"}, "reason": "no disk", "exit_status": 3}
+    shown = article(call(title="make", tool_name="shell", raw_input={"a": [1]}, output="half", **failed, **times))
+    expected = ("✗ failed", "make", "shell", "exec_01234567", "22:13:20", "1.5 s", "exit status 3", "half", "it broke")
+    for said in (*expected, "no disk", '{\n  "a": [\n    1\n  ]\n}'):
+        assert said in shown, said
+
+
+def test_a_process_that_was_killed_says_by_what() -> None:
+    """Not as the object that stands in the log."""
+    assert "ended by signal SIGKILL" in article(call(exit_status={"signal": "SIGKILL"}))
+    for odd in ({"exitCode": 3}, {"signal": None}, {"signal": 9}):
+        assert "exit status {" in article(call(exit_status=odd))
+
+
+def test_every_state_has_a_sign_a_word_and_a_colour() -> None:
+    """Nobody has to see colours, and nothing stands in the page without one."""
+    assert set(STATES) == OPEN_STATES | TERMINAL_STATES
+    for state in STATES:
+        page = page_of(call(status=state))
+        assert f"{STATES[state]} {state.replace('_', ' ')}" in page.texts["e7"]
+        assert f".{state.partition('_')[0]}" in STYLE
+    assert all(f".{state}" in STYLE for state in ANSWERS)
+
+
+def test_what_was_cut_and_what_came_late_is_said() -> None:
+    """In plain words, with the size of the whole."""
+    shown = article(call(output="x", truncated=True, blob=Blob("h", 5_243_123), late=44))
+    assert "cut short" in shown and "5.2 MB (5,243,123 bytes)" in shown
+    assert "late, event 44" in shown
+
+
+def test_an_output_is_text_wherever_it_stands() -> None:
+    """A text, blocks of content, what was printed; anything else is JSON. Nothing is shown twice."""
+    block = {"type": "content", "content": {"type": "text", "text": "from a block"}}
+    assert "from a block" in article(call(content=[block, {"type": "terminal", "terminalId": "x"}]))
+    assert '"n": 1' in article(call(output={"n": 1}))
+    both = article(call(output="all of it", output_text="on the way"))
+    assert "Printed" in both and "on the way" in both and "all of it" in both
+    assert article(call(output="once", output_text="once")).count("once") == 1
+    assert "from pieces" in article(call(input_text="from pieces"))
+    image = {"type": "image", "mimeType": "image/png", "data": "AAAA"}
+    told = article(call(output={"raw": True}, content=[block, image]))
+    assert "from a block" in told and '"raw": true' in told and "Attached: image, image/png, about 3 bytes" in told
+
+
+def test_a_change_of_a_file_shows_both_sides() -> None:
+    """What was taken out and put in, with a few lines around."""
+    old = "".join(f"line {n}\n" for n in range(20))
+    diff = {"type": "diff", "path": "a.py", "oldText": old, "newText": old.replace("line 9\n", "line nine\nand more\n")}
+    shown = article(call(content=[diff]))
+    assert "a.py" in shown
+    assert "  line 8\n- line 9\n+ line nine\n+ and more\n  line 10\n" in shown
+    assert "line 5\n" not in shown and "line 13" not in shown
+    fresh = {"type": "diff", "path": "b.py", "newText": "all new\n"}
+    assert "+ all new\n" in article(call(content=[fresh]))
+
+
+def test_an_answer_says_who_and_when() -> None:
+    """And which option was chosen, and why."""
+    options = [{"optionId": "y", "name": "Allow once"}, {"optionId": "n", "name": "Reject"}]
+    asked = PermissionRequest(id=3, request_id="a", call_id="exec_1", description="rm -rf /", options=options)
+    answered = {"state": "refused", "by": "ann", "reason": "never", "response_time": NOON, "response_option": "n"}
+    shown = article(structs.replace(asked, raw_input={"p": 1}, **answered))
+    for said in ("rm -rf /", "Allow once", "Reject chosen", "⊘ refused", "Refused by ann at 2023-11-14 22:13:20 UTC"):
+        assert said in shown, said
+    assert "never" in shown and '"p": 1' in shown
+    assert "maybe" in article(structs.replace(asked, options=["maybe", {"other": 1}]))
+    waiting = article(structs.replace(asked, expires_at=NOON))
+    assert "not answered yet" in waiting and "Open until 2023-11-14 22:13:20 UTC" in waiting
+
+
+def test_plans_modes_and_offers_show() -> None:
+    """Each in its place, whatever an agent put into it."""
+    steps = [{"content": "run", "status": "in_progress", "priority": "high"}, "bare", {"x": 1}, None]
+    plan = article(Plan(id=1, entries=steps))
+    assert "● run in progress, high" in plan and "bare" in plan and '"x": 1' in plan
+    assert "ask → code" in article(ModeChange(id=1, previous_mode_id="ask", new_mode_id="code"))
+    offers = article(Meta(id=1, available_modes=[{"id": "deep"}], current_mode_id="deep"))
+    assert "1 mode" in offers and '"deep"' in offers
+
+
+def test_what_a_person_attached_is_named() -> None:
+    """The page shows texts only; that there was more is said."""
+    image = {"type": "image", "mimeType": "image/png", "data": "A" * 4000}
+    shown = article(Message(id=1, role="user", content="see", blocks=[{"type": "text", "text": "see"}, image]))
+    assert "Attached: image, image/png, about 3.0 KB" in shown and shown.count("see") == 1
+
+
+def test_the_head_sums_it_up() -> None:
+    """Name, times in UTC, calls by state."""
+    entries = [call(id=1, at=NOON), call(id=2, at=NOON + 90_000, status="failed"), call(id=3, at=NOON + 1)]
+    head = Page(document(Snapshot("fix-login", 9, Info(title="Why?"), list(entries)))).texts["header"]
+    assert "Why?" in head and "fix-login" in head and "as of event 9" in head
+    assert "2023-11-14 22:13:20 UTC – 22:14:50" in head
+    assert "3 calls" in head and "✓ 2 completed" in head and "✗ 1 failed" in head
+
+
+def test_times_that_no_calendar_has_are_left_out() -> None:
+    """A foreign clock may say anything."""
+    shown = page_of(call(at=10**18, started_at=-5, ended_at=10**17), Message(id=9, at=NOON, role="user", content="x"))
+    assert "2023-11-14 22:13:20 UTC" in shown.texts["header"]
+
+
+def test_a_session_may_come_in_any_form() -> None:
+    """A state, a snapshot, or entries alone; and an empty one is a page, too."""
+    state = stream_checks.folded(scenarios.events("two_turns"))
+    page = document(state)
+    assert document(state.snapshot()) == page
+    main = page[page.index(b"<main>") : page.index(b"</main>")]
+    assert main in document(iter(state.snapshot().entries))
+    assert "No calls." in Page(document([])).texts["header"]
+
+
+# Nothing is alive
+
+HOSTILE = [
+    "<img src=x onerror=alert(1)>",
+    "</style><script>alert(1)</script>",
+    "</pre></div></article></main><iframe src=//evil.example></iframe>",
+    "</title><svg onload=alert(1)>",
+    "<!-- --><![CDATA[x]]><?php x ?><!DOCTYPE x>",
+    '" onmouseover="alert(1)" x=\'',
+    "&lt;script&gt;&#x3c;b&#62;&amp;",
+    "\x1b[31mred\x1b[0m \x1b[2J\x1b[8mhidden",
+    "\x1b]52;c;ZXZpbA==\x07 \x1b]8;;http://evil.example\x1b\\link\x1b]8;;\x1b\\",
+    "safe\u202egpj.exe\u202c \u2066x\u2069 \u200f\u061c",
+    "a\x00b\x08c\x0cd\re\x7ff\x85g\u2028h\u2029i\ufeffj",
+    "\n\nafter two line feeds\t.\r\nend",
+    "javascript:alert(1)",
+    "{{constructor}} ${x} `x`",
+]
+
+
+@pytest.mark.parametrize("said", HOSTILE)
+def test_hostile_text_is_only_text_wherever_it_stands(said: str) -> None:
+    """Every field of every kind of entry, and the session's name and title."""
+    entries = _hostile(said)
+    snapshot = Snapshot(said, 1, Info(title=said), list(entries))
+    page = Page(document(snapshot))
+    assert not ACTIVE.search(page.source)
+    harmless = Page(document(Snapshot("x", 1, Info(title="y"), list(_hostile("plain")))))
+    assert {name for name in page.elements if name != "span"} == {name for name in harmless.elements if name != "span"}
+    names = ("id", "datetime", "http-equiv", "content", "name")
+    assert all(page.attributes[name] == harmless.attributes[name] for name in names)
+    fixed = ("style", "page", "script", "modules", "licences")
+    assert all(page.texts[name] == harmless.texts[name] for name in fixed)
+    assert json.loads(page.texts["session"]) == json.loads(codec.encode(snapshot)) and "<" not in page.texts["session"]
+    for entry in entries:
+        for text in _said(entry):
+            assert bare(text) in page.texts[f"e{entry.id}"]
+
+
+def _hostile(said: str) -> list[Entry]:
+    """Entries that say nothing else."""
+    within = {said: [said, {"name": said}]}
+    told = {"title": said, "tool_name": said, "kind": said, "reason": said, "exit_status": said, "output_text": said}
+    diff = {"type": "diff", "path": said, "oldText": said, "newText": f"{said}\n{said}"}
+    block = {"type": "content", "content": {"type": "text", "text": said}}
+    option = {"optionId": said, "name": said, "kind": said}
+    asked = {"description": said, "tool_name": said, "options": [option, said], "raw_input": said}
+    answered = {"response_option": said, "by": said, "reason": said}
+    file = {"type": said, "mimeType": said, "data": said}
+    person = Message(id=1, at=NOON, role="user", content=said, blocks=[file, said])
+    return [
+        person,
+        Message(id=2, role=said, content=said, streaming=True),
+        Thought(id=3, content=said, streaming=True),
+        call(id=4, call_id=said, raw_input=within, output=within, error=within, content=[diff, block, said], **told),
+        call(id=5, call_id=said, input_text=said, output=said, error=said, locations=[{"path": said}], **told),
+        PermissionRequest(id=6, request_id=said, call_id=said, state="granted", **asked, **answered),
+        Plan(id=7, entries=[{"content": said, "status": said, "priority": said}, said, within]),
+        ModeChange(id=8, previous_mode_id=said, new_mode_id=said),
+        Meta(id=9, available_modes=[within], available_commands=[said], current_mode_id=said, current_model_id=said),
+    ]
+
+
+def test_colours_of_a_terminal_are_left_out_and_the_rest_is_named() -> None:
+    """Colours change nothing but looks; what else a terminal would do is shown instead of done."""
+    page = page_of(call(output="\x1b[1;31mred\x1b[0m \x1b]52;c;eA==\x07"))
+    assert 'red <span class="control">ESC</span>]52;c;eA==<span class="control">BEL</span>' in page.source
+    assert '<span class="control">U+202E</span>' in page_of(call(title="\u202e")).source
+
+
+def test_foreign_text_cannot_turn_the_line_around_it() -> None:
+    """Right-to-left names stand apart within a line, and texts of their own find their own direction."""
+    page = page_of(call(title="\u05e9\u05dc\u05d5\u05dd", output="\u05e9"))
+    assert "<bdi>\u05e9\u05dc\u05d5\u05dd</bdi>" in page.source
+    assert '<pre dir="auto">\u05e9</pre>' in page.source
+
+
+def test_the_file_allows_its_own_script_and_styles_and_nothing_else() -> None:
+    """Each by what it is; modules only from addresses that a script made; nothing can be asked for, anywhere."""
+    page = Page(document(stream_checks.folded(scenarios.events("hostile_strings"))))
+    policy = next(said for said in page.attributes["content"] if said and "default-src" in said)
+    told = dict(part.split(" ", 1) for part in policy.split("; "))
+    assert told["default-src"] == told["connect-src"] == "'none'" and told["img-src"] == "data:"
+    assert told["script-src"] == f"{_hash(page.texts['script'])} blob:"
+    assert told["style-src"] == f"{_hash(page.texts['style'])} {_hash(page.texts['page'])}"
+    assert page.texts["style"] == STYLE
+    assert not re.search(r"url\(|@import|@font-face|expression", STYLE + page.texts["page"])
+    policy_at = page.source.index("Content-Security-Policy")
+    assert policy_at < page.source.index("<title>") < page.source.index("<style>") < page.source.index("<script>")
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+# The page is in it
+
+
+def test_every_module_stands_behind_those_that_it_imports() -> None:
+    """So that each can be given the addresses of others; only what needs a server is left out."""
+    page = Page(document([]))
+    known: set[str] = set()
+    for name, pieces in json.loads(gzip.decompress(base64.b64decode(page.texts["modules"]))):
+        assert set(pieces[1::2]) <= known, name
+        code = re.sub(r"/\*\*.*?\*/", "", "".join(pieces[::2]), flags=re.DOTALL)
+        assert set(re.findall(r'"\./([^"]+)"', code)) <= NEEDS_A_SERVER, name
+        known.add(name)
+    assert {"vendor/preact.mjs", "session.js", "request.js", "waterfall.js", "filters.js"} <= known
+    assert name == "shared_page.js" and "prompt.js" not in known
+    assert "Copyright (c) 2015-present Jason Miller" in page.texts["licences"]
+
+
+def test_what_every_file_has_is_small() -> None:
+    """Whatever a session weighs, its file weighs little more."""
+    assert len(document([])) < 300_000
+
+
+# It can be read
+
+
+@pytest.mark.parametrize("palette", [LIGHT, DARK])
+def test_every_text_can_be_read_on_its_ground(palette: dict[str, str]) -> None:
+    """A contrast of 4.5 at least, in light and dark."""
+    for ink in INKS:
+        for ground in GROUNDS:
+            assert _contrast(palette[ink], palette[ground]) >= 4.5, (ink, ground)
+    assert all(_contrast(palette["text"], palette[ground]) >= 4.5 for ground in ("added", "removed"))
+
+
+def _contrast(one: str, other: str) -> float:
+    """As the Web Content Accessibility Guidelines compute it."""
+    dark, light = sorted(_luminance(colour) for colour in (one, other))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_every_class_has_a_look_and_both_palettes_have_every_colour() -> None:
+    """And the style names no colour that is not there."""
+    assert LIGHT.keys() == DARK.keys()
+    used = set(re.findall(r"var\(--([a-z]+)", STYLE)) - {"tone"}
+    assert used == LIGHT.keys()
+    assert "prefers-color-scheme:dark" in STYLE
+
+
+def test_a_tall_output_can_be_reached_by_keyboard() -> None:
+    """What scrolls can be focused."""
+    assert "tabindex" in page_of(call(output="line\n" * 100)).attributes
+    assert "tabindex" not in page_of(call(output="line\n" * 3)).attributes
+
+
+# It costs what it shows
+
+
+def test_the_page_grows_as_the_session_does() -> None:
+    """Twice the entries are twice the page, and a deeply nested value is no larger than its JSON by much."""
+    sizes = [len(document([call(id=n, output={"n": ["x"] * 20}) for n in range(count)])) for count in (0, 100, 200)]
+    assert 1.9 < (sizes[2] - sizes[0]) / (sizes[1] - sizes[0]) < 2.1
+    deep: Any = "x"
+    for _ in range(200):
+        deep = {"k": [deep]}
+    plain = len(document([call()]))
+    assert len(document([call(output=deep)])) - plain < 10 * len(codec.encode(deep))
+
+
+def test_the_registry_knows_the_page() -> None:
+    """By the name in the list of formats."""
+    assert registry.document("html") is document
+    assert registry.find("html").media.startswith("text/html")

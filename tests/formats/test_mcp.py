@@ -1,0 +1,346 @@
+"""Recorded traffic of the Model Context Protocol: what becomes of a call, and what is never taken for its result."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import callslip
+from callslip.api.ledger import Ledger
+from callslip.formats.mcp.decode import McpDecoder
+from callslip.formats.mcp.wire import key_of
+from callslip.ingest.importer import import_lines
+from callslip.model import events as ev
+from callslip.model.entries import ToolCall
+from callslip.model.events import Alias, Event
+from callslip.settings import Settings
+from tests.support import format_cases
+from tests.support.invariants import faults
+
+S = "s"
+
+anyio = pytest.mark.anyio
+
+
+async def opened(**settings: Any) -> Ledger:
+    return await callslip.open("sqlite:///:memory:", Settings(synchronous="NORMAL", reaper_interval=3600, **settings))
+
+
+def lines(*messages: Any) -> list[bytes]:
+    return [json.dumps(message).encode() + b"\n" for message in messages]
+
+
+def c2s(message: Any, t: float = 1.0) -> Any:
+    return {"t": t, "dir": "c2s", "msg": message}
+
+
+def s2c(message: Any, t: float = 1.0) -> Any:
+    return {"t": t, "dir": "s2c", "msg": message}
+
+
+def request(identity: Any, method: str, **params: Any) -> Any:
+    return {"jsonrpc": "2.0", "id": identity, "method": method, "params": params}
+
+
+def call(identity: Any, tool: str = "tool", **params: Any) -> Any:
+    return request(identity, "tools/call", name=tool, arguments={}, **params)
+
+
+def note(method: str, **params: Any) -> Any:
+    return {"jsonrpc": "2.0", "method": method, "params": params}
+
+
+def result(identity: Any, text: str = "done", **more: Any) -> Any:
+    return {"jsonrpc": "2.0", "id": identity, "result": {"content": [{"type": "text", "text": text}], **more}}
+
+
+def fed(*messages: Any) -> list[Event]:
+    """What a decoder makes of messages."""
+    decoder = McpDecoder()
+    return [draft.event for message in messages for draft in decoder.feed(message)]
+
+
+def ends(events: list[Event]) -> list[ev.CallEnd]:
+    return [event for event in events if isinstance(event, ev.CallEnd)]
+
+
+async def calls_of(ledger: Ledger, session: str = S) -> list[ToolCall]:
+    return [entry for entry in (await ledger.snapshot(session)).entries if isinstance(entry, ToolCall)]
+
+
+async def log_of(ledger: Ledger, session: str = S) -> list[Any]:
+    return [event async for event in ledger.events(session)]
+
+
+# Ids
+
+
+@given(st.lists(st.one_of(st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text()), unique_by=repr))
+def test_ids_that_are_not_the_same_have_not_the_same_name(ids: list[Any]) -> None:
+    """1 is not "1", nor is it 1.0, and a text that looks like the name of another id is not that id."""
+    given_ids = [identity for identity in ids if identity != ""]
+    names = [key_of(identity) for identity in given_ids]
+    assert "" not in names and len(set(names)) == len({json.dumps(identity) for identity in given_ids})
+
+
+def test_an_id_means_a_request_of_its_own_direction() -> None:
+    """What the client answers to the server under the id of a call is no result, nor is a server's request a call."""
+    made = fed(
+        c2s(call(1)),
+        s2c(request(1, "sampling/createMessage", messages=[])),
+        s2c(call(2)),
+        c2s(result(1, "what the model said")),
+        c2s(result(2, "of a client")),
+        c2s({"jsonrpc": "2.0", "id": 1, "error": {"code": -1, "message": "no"}}),
+        s2c(note("notifications/cancelled", requestId=1)),
+        c2s(note("notifications/progress", progressToken=1, progress=1)),
+    )
+    assert not ends(made) and len([event for event in made if isinstance(event, ev.CallProposed)]) == 1
+    assert [type(event) for event in made[2:]] == [ev.Raw] * 7
+
+
+@pytest.mark.parametrize(
+    ("method", "answer"),
+    [
+        ("sampling/createMessage", {"role": "assistant", "content": {"type": "text", "text": "x"}, "model": "m"}),
+        ("elicitation/create", {"action": "accept", "content": {}}),
+        ("roots/list", {"roots": []}),
+        ("ping", {}),
+    ],
+)
+@pytest.mark.parametrize("first", ["call", "question"])
+def test_without_directions_an_answer_goes_to_the_request_that_it_suits(method: str, answer: Any, first: str) -> None:
+    """Bare messages: the two requests have one id, in either order, and so are the answers."""
+    asked = [call(1), request(1, method)]
+    answers = [result(1, "the tool's"), {"jsonrpc": "2.0", "id": 1, "result": answer}]
+    for order in (answers, answers[::-1]):
+        (end,) = ends(fed(*(asked if first == "call" else asked[::-1]), *order))
+        assert isinstance(end, ev.CallCompleted) and end.output == "the tool's"
+
+
+def test_an_answer_whose_id_is_of_another_type_is_taken_where_it_can_mean_nothing_else() -> None:
+    """As clients take it. While both are asked for, 7 is not "7"."""
+    assert [end.aliases[0].id for end in ends(fed(c2s(call(7)), s2c(result("7"))))] == ["7"]
+    assert [end.aliases[0].id for end in ends(fed(c2s(call("7")), s2c(result(7))))] == ['"7"']
+    both = fed(c2s(call("7")), c2s(call(7)), s2c(result(7)), s2c(result("7")))
+    assert [end.aliases[0].id for end in ends(both)] == ["7", '"7"']
+    assert not ends(fed(c2s(call("a")), s2c(result("b")), s2c(result(None))))
+
+
+@anyio
+async def test_each_request_is_a_call_even_under_an_id_that_was_used() -> None:
+    """Byte for byte the same, after the first was answered or before: an id means the newest that bears it."""
+    async with await opened() as ledger:
+        talk = [call(1), result(1, "first"), call(1), result(1, "second"), call(2), call(2), result(2, "newer")]
+        await import_lines(ledger, S, "mcp", lines(*talk))
+        found = [(entry.status, entry.output) for entry in await calls_of(ledger)]
+        assert found == [("completed", "first"), ("completed", "second"), ("lost", None), ("completed", "newer")]
+        log = await log_of(ledger)
+        assert {event.verdict for event in log} == {"applied"} and not await faults(ledger)
+        bears = [event.call for event in log if Alias("mcp", "1") in getattr(event, "aliases", ())]
+        assert bears == [entry.call_id for entry in (await calls_of(ledger))[:2]], "each in turn is the newest"
+
+
+@anyio
+async def test_two_recordings_in_one_session_share_no_call() -> None:
+    """They were made at different times, and count alike."""
+    async with await opened() as ledger:
+        for at in (10.0**9, 10.0**9 + 60):
+            talk = lines(c2s(call(1), at), s2c(result(1), at + 1))
+            await import_lines(ledger, S, "mcp", talk)
+            await import_lines(ledger, S, "mcp", talk)
+        found = await calls_of(ledger)
+        assert [(entry.status, entry.at) for entry in found] == [("completed", 10**12), ("completed", 10**12 + 60_000)]
+        assert {event.verdict for event in await log_of(ledger)} == {"applied"}
+        assert not await faults(ledger)
+
+
+# Ends
+
+
+def test_a_cancellation_counts_once_and_only_before_the_answer() -> None:
+    """A client may cancel what it was not answered yet; the reason is its own."""
+    cancel = note("notifications/cancelled", requestId=1, reason="enough")
+    (end,) = ends(fed(c2s(call(1)), c2s(cancel), c2s(cancel)))
+    assert isinstance(end, ev.CallCancelled) and end.reason == "enough"
+    (end,) = ends(fed(c2s(call(1)), s2c(result(1)), c2s(cancel)))
+    assert isinstance(end, ev.CallCompleted)
+
+
+@anyio
+async def test_what_comes_after_the_client_gave_up_is_late() -> None:
+    """Progress and result; that the server admits the cancellation is no news."""
+    async with await opened() as ledger:
+        talk = [
+            c2s(call(1, _meta={"progressToken": "t"})),
+            c2s(note("notifications/cancelled", requestId=1)),
+            s2c(note("notifications/progress", progressToken="t", progress=1)),
+            s2c({"jsonrpc": "2.0", "id": 1, "error": {"code": 0, "message": "Request cancelled"}}),
+            s2c(result(1, "after all")),
+        ]
+        await import_lines(ledger, S, "mcp", lines(*talk))
+        (entry,) = await calls_of(ledger)
+        assert entry.status == "cancelled" and entry.late == 6 and entry.output is None
+        verdicts = [event.verdict for event in await log_of(ledger)]
+        assert verdicts == ["applied", "applied", "applied", "late", "duplicate", "late"]
+
+
+def said(**members: Any) -> Any:
+    return {"jsonrpc": "2.0", "id": 1, "result": members}
+
+
+IMAGE = {"type": "image", "data": "AAAA", "mimeType": "image/png"}
+TEXT = {"type": "text", "text": '{"n": 1}'}
+
+
+@pytest.mark.parametrize(
+    ("answer", "output", "content"),
+    [
+        (said(content=[TEXT]), '{"n": 1}', None),
+        (said(content=[TEXT], structuredContent={"n": 1}), {"n": 1}, None),
+        (said(content=[TEXT], structuredContent={"n": 2}), {"n": 2}, [TEXT]),
+        (said(content=[], structuredContent=[1]), [1], None),
+        (said(content=[TEXT, IMAGE]), [TEXT, IMAGE], [TEXT, IMAGE]),
+        (said(content=[]), [], None),
+        (said(toolResult={"old": 1}), {"old": 1}, None),
+        (said(), {}, None),
+        (said(content="no list"), "no list", None),
+    ],
+)
+def test_the_output_is_what_is_structured_else_the_text_else_the_blocks(answer: Any, output: Any, content: Any) -> None:
+    """And what is shown beside it is only what it does not say."""
+    (end,) = ends(fed(call(1), answer))
+    assert isinstance(end, ev.CallCompleted) and end.output == output
+    assert (end.content or None) == content
+
+
+@anyio
+@pytest.mark.parametrize("wrong", [False, True])
+async def test_a_result_of_any_size_ends_its_call(wrong: bool) -> None:
+    """What is too large for an event is kept as a blob, whichever way the call ended."""
+    blocks = [
+        {"type": "text", "text": "x" * 300_000},
+        {"type": "image", "data": "A" * 300_000, "mimeType": "image/png"},
+    ]
+    async with await opened(max_event=200_000, inline_limit=50_000) as ledger:
+        answers = [
+            said(content=blocks[:1], isError=wrong),
+            said(content=blocks, isError=wrong),
+            said(content=blocks, structuredContent={"n": 1}, isError=wrong),
+            {"jsonrpc": "2.0", "id": 1, "error": {"code": 1, "message": "y" * 300_000}},
+        ]
+        for answer in answers:
+            await import_lines(ledger, S, "mcp", lines(c2s(call(1), 10**9 + len(str(answer))), answer))
+        found = await calls_of(ledger)
+        ended = "failed" if wrong else "completed"
+        assert [entry.status for entry in found] == [ended, ended, ended, "failed"]
+        assert all(entry.blob and entry.blob.size >= 300_000 for entry in found)
+
+
+@anyio
+async def test_arguments_that_are_refused_take_nothing_else_with_them() -> None:
+    """Too large for an event: kept as they came, and the call has its tool, its progress and its end."""
+    huge = {"name": "write", "arguments": {"text": "x" * 300_000}}
+    async with await opened(max_event=100_000) as ledger:
+        talk = [{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": huge}, call(2), result(1), result(2)]
+        await import_lines(ledger, S, "mcp", lines(*talk))
+        found = [(entry.tool_name, entry.status, entry.output) for entry in await calls_of(ledger)]
+        assert found == [("write", "completed", "done"), ("tool", "completed", "done")]
+        (kept,) = [event for event in await log_of(ledger) if isinstance(event, ev.Raw)]
+        assert kept.blob is not None and kept.blob.size > 300_000
+
+
+# Tasks and questions
+
+
+def task(status: str, **more: Any) -> dict[str, Any]:
+    return {"taskId": "t", "status": status, "createdAt": "", "lastUpdatedAt": "", "ttl": None, **more}
+
+
+def test_a_poll_that_tells_nothing_new_leaves_no_event() -> None:
+    """Clients poll often."""
+    handle = {"jsonrpc": "2.0", "id": 1, "result": {"task": task("working")}}
+    poll = [request(2, "tasks/get", taskId="t"), {"jsonrpc": "2.0", "id": 2, "result": task("working")}]
+    once = fed(call(1, task={}), handle)
+    assert len(fed(call(1, task={}), handle, *poll, *poll)) == len(once)
+    news = {"jsonrpc": "2.0", "id": 2, "result": task("working", statusMessage="half")}
+    told = fed(call(1, task={}), handle, *poll, poll[0], news)[-1]
+    assert isinstance(told, ev.CallProgress) and told.text == "half\n"
+
+
+def test_a_task_that_is_over_ends_its_call_when_the_line_ends_if_nobody_fetched_the_result() -> None:
+    """While somebody may still ask for the result it has not ended."""
+    for status, ending in (("completed", ev.CallCompleted), ("failed", ev.CallFailed)):
+        decoder = McpDecoder()
+        decoder.feed(call(1, task={}))
+        decoder.feed({"jsonrpc": "2.0", "id": 1, "result": {"task": task("working")}})
+        over = [draft.event for draft in decoder.feed(note("notifications/tasks/status", **task(status)))]
+        assert not ends(over)
+        (end,) = decoder.close("eof")
+        assert isinstance(end.event, ending) and not decoder.close("eof")
+
+
+def test_a_task_of_the_client_is_not_one_of_the_server() -> None:
+    """Both may have one of the same name, and the server polls as well."""
+    handle = {"jsonrpc": "2.0", "id": 1, "result": {"task": task("working")}}
+    poll = s2c(request(7, "tasks/get", taskId="t"))
+    told = c2s({"jsonrpc": "2.0", "id": 7, "result": task("cancelled")})
+    made = fed(c2s(call(1, task={})), s2c(handle), poll, told, c2s(note("notifications/tasks", **task("cancelled"))))
+    assert not ends(made) and [type(event) for event in made[-3:]] == [ev.Raw] * 3
+
+
+def test_a_call_that_asks_goes_on_under_the_next_id() -> None:
+    """Version 2026-07-28: two such calls at once are told apart by what they ask for and by their state."""
+    asks = [
+        {"jsonrpc": "2.0", "id": identity, "result": {"resultType": "input_required", "requestState": state}}
+        for identity, state in ((1, "a"), (2, "b"))
+    ]
+    again = [call(3, requestState="b", inputResponses={}), call(4, requestState="a", inputResponses={})]
+    made = fed(call(1), call(2), *asks, *again, result(3, "of b"), result(4, "of a"))
+    assert len([event for event in made if isinstance(event, ev.CallProposed)]) == 2
+    assert [(end.aliases[0].id, end.output) for end in ends(made)] == [("2", "of b"), ("1", "of a")]
+
+
+# What is kept
+
+
+def test_all_that_is_not_about_a_call_is_kept_whole() -> None:
+    """Pings, lists, resources, prompts, logs, and answers to nobody."""
+    talk = [
+        c2s({"jsonrpc": "2.0", "id": 1, "method": "ping"}),
+        s2c({"jsonrpc": "2.0", "id": 1, "result": {}}),
+        c2s(request(2, "resources/read", uri="file:///a", _meta={"progressToken": 2})),
+        s2c(note("notifications/progress", progressToken=2, progress=1)),
+        s2c({"jsonrpc": "2.0", "id": 2, "result": {"contents": []}}),
+        s2c(note("notifications/message", level="info", data="x")),
+        s2c({"jsonrpc": "2.0", "id": None, "error": {"code": -32700, "message": "Parse error"}}),
+        s2c(result(99)),
+        c2s({"jsonrpc": "2.0", "method": "tools/call", "params": {"name": "a notification"}}),
+        "no JSON-RPC at all",
+    ]
+    made = fed(*talk)
+    assert [event.body for event in made if isinstance(event, ev.Raw)] == talk and len(made) == len(talk)
+
+
+@pytest.mark.parametrize("case", [case for case in format_cases.CASES if case.startswith("mcp/")])
+def test_a_batch_says_what_its_messages_say(case: str) -> None:
+    """Neighbours that one side sent, put into one array as older versions of the protocol have it."""
+    rows = [json.loads(line) for line in format_cases.lines_of(case)]
+    rows = [row for row in rows if isinstance(row, dict) and isinstance(row.get("msg"), dict)]
+    rows = [row for row in rows if row["dir"] != "sideways"]
+    batches: list[Any] = []
+    for row in rows:
+        if batches and (batches[-1]["dir"], batches[-1]["t"]) == (row["dir"], row["t"]):
+            batches[-1]["msg"].append(row["msg"])
+        else:
+            batches.append({**row, "msg": [row["msg"]]})
+    assert unmarked(fed(*batches)) == unmarked(fed(*rows))
+
+
+def unmarked(made: list[Event]) -> str:
+    """Events without the mark of their connection, which is that of its first line."""
+    return json.dumps([{**json.loads(ev.encode_event(event)), "aliases": None} for event in made])

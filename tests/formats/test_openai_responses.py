@@ -1,0 +1,378 @@
+"""`responses` in: OpenAI's Responses as streams, whole responses and items. tests/inputs/responses tells the rest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openai import omit
+from openai._models import construct_type
+from openai.lib.streaming.responses._responses import ResponseStreamState
+from openai.types.responses import ResponseStreamEvent
+
+from callslip.formats.openai.responses import ResponsesDecoder
+from callslip.model import events as ev
+from callslip.model.entries import Message, Thought
+from tests.support import format_cases
+from tests.support.provider_rules import calls_on, desk_of, shown
+
+USER = {"role": "user", "content": "Go."}
+ORACLE = ["stream", "parallel_interleaved", "built_in_tools", "tools_run_by_us", "bad_arguments"]
+
+
+def as_sdk(event: dict[str, Any]) -> Any:
+    """An event as the SDK hands it out."""
+    return construct_type(type_=cast(Any, ResponseStreamEvent), value=event)
+
+
+def drafted(messages: Sequence[Any], **options: Any) -> list[ev.Event]:
+    """What a decoder drafts, without its end."""
+    decoder = ResponsesDecoder(**options)
+    return [draft.event for message in messages for draft in decoder.feed(message)]
+
+
+def of(kind: type[Any], events: Sequence[ev.Event]) -> list[Any]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def whole(*output: Any, status: str = "completed", identity: str = "resp_1", **more: Any) -> dict[str, Any]:
+    """A whole response."""
+    return {"id": identity, "object": "response", "created_at": 1, "status": status, "output": list(output), **more}
+
+
+def call(identity: str, name: str = "ls", arguments: str = "{}", **more: Any) -> dict[str, Any]:
+    return {"type": "function_call", "call_id": identity, "name": name, "arguments": arguments, **more}
+
+
+def result(identity: str, output: Any = "ok") -> dict[str, Any]:
+    return {"type": "function_call_output", "call_id": identity, "output": output}
+
+
+def said(text: str, identity: str = "msg_1") -> dict[str, Any]:
+    part = {"type": "output_text", "text": text, "annotations": []}
+    return {"type": "message", "id": identity, "role": "assistant", "status": "completed", "content": [part]}
+
+
+def streams_of(case: str) -> list[list[dict[str, Any]]]:
+    """The events of a case, response by response."""
+    found: list[list[dict[str, Any]]] = []
+    for line in format_cases.lines_of(f"responses/{case}"):
+        message = json.loads(line)
+        kind = message.get("type", "") if isinstance(message, dict) else ""
+        if kind == "response.created":
+            found.append([])
+        if kind.startswith("response."):
+            found[-1].append(message)
+    return found
+
+
+# The SDK as a judge
+
+
+@pytest.mark.parametrize("case", ORACLE)
+def test_a_stream_reads_as_the_sdk_reads_it(case: str) -> None:
+    """Texts, ids, names and arguments of every response."""
+    streams = streams_of(case)
+    assert streams
+    for stream in streams:
+        state: Any = ResponseStreamState(input_tools=omit, text_format=omit)
+        snapshot: Any = None
+        for event in stream:
+            state.handle_event(as_sdk(event))
+            snapshot = state._completed_response or snapshot
+        desk = desk_of("responses", stream)
+        assert "".join(e.content for e in shown(desk) if isinstance(e, Message)) == snapshot.output_text
+        functions = [item for item in snapshot.output if item.type == "function_call"]
+        named = {item.name for item in functions}
+        found = [json.dumps(c.raw_input) for c in calls_on(desk) if c.tool_name in named]
+        assert found == [json.dumps(_read(item.arguments)) for item in functions]
+
+
+def _read(arguments: str) -> Any:
+    try:
+        return json.loads(arguments or "{}")
+    except ValueError:
+        return arguments
+
+
+@pytest.mark.parametrize("case", [*ORACLE, "same_ids"])
+def test_a_whole_response_reads_as_its_stream(case: str) -> None:
+    """The last event of a stream has the response in it: by itself it says the same."""
+    for stream in streams_of(case):
+        streamed, alone = desk_of("responses", stream), desk_of("responses", [stream[-1]["response"]])
+        facts = [
+            [(c.tool_call_id, c.tool_name, json.dumps(c.raw_input), c.status, c.iteration) for c in calls_on(desk)]
+            for desk in (streamed, alone)
+        ]
+        assert facts[0] == facts[1]
+        texts = [[e.content for e in shown(desk) if isinstance(e, Message | Thought)] for desk in (streamed, alone)]
+        assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("case", [*ORACLE, "same_ids"])
+def test_an_sdks_event_reads_as_what_it_was_read_from(case: str) -> None:
+    """An event that is dumped says null where the wire said nothing."""
+    kept_as_it_came = ev.Raw | ev.SessionInfo
+    for stream in streams_of(case):
+        dumped = [as_sdk(event).model_dump(mode="json", warnings=False) for event in stream]
+        read, meant = (
+            [event for event in drafted(one) if not isinstance(event, kept_as_it_came)] for one in (dumped, stream)
+        )
+        assert [_without_nulls(event) for event in read] == [_without_nulls(event) for event in meant]
+
+
+def _without_nulls(event: ev.Event) -> Any:
+    """Arguments and outputs that are objects are dumped with their nulls."""
+    if isinstance(event, ev.CallUpdate):
+        return (type(event), event.aliases, event.tool_name)
+    return event
+
+
+# Pieces
+
+
+@given(st.text(max_size=12), st.integers(0, 200), st.data())
+def test_wherever_a_stream_is_cut_it_says_the_same(text: str, number: int, data: st.DataObject) -> None:
+    """Arguments and text in any pieces."""
+    arguments = json.dumps({"n": number, "t": text})
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(arguments)), max_size=4)))
+    parts = [arguments[a:b] for a, b in zip([0, *cuts], [*cuts, len(arguments)], strict=True)]
+    item = call("call_1", arguments="", id="fc_1")
+    stream: list[Any] = [
+        {"type": "response.created", "response": whole(status="in_progress")},
+        {"type": "response.output_item.added", "output_index": 0, "item": item},
+    ]
+    pieces = {"type": "response.function_call_arguments.delta", "item_id": "fc_1", "output_index": 0}
+    stream += [{**pieces, "delta": part} for part in parts]
+    done = {"type": "response.output_item.done", "output_index": 0, "item": {**item, "arguments": arguments}}
+    for end in ([done], [{"type": "response.completed", "response": whole(done["item"])}], [result("call_1")]):
+        (found,) = calls_on(desk_of("responses", [*stream, *end]))
+        assert found.raw_input == {"n": number, "t": text} and found.input_text == ""
+
+
+def test_an_item_has_two_ids_and_both_name_the_call() -> None:
+    """Results go by the id of the call, events by that of the item."""
+    proposed = of(ev.CallProposed, drafted([whole(call("call_1", id="fc_1"))]))[0]
+    assert {alias.id for alias in proposed.aliases} == {"call_1", "fc_1"}
+    assert proposed.aliases[0].id == "call_1"
+
+
+def test_pieces_that_come_before_their_item_belong_to_it() -> None:
+    """Whoever tunes in late hears of a call first by an id of its item, which may change meanwhile."""
+    late = {"type": "response.function_call_arguments.delta", "item_id": "fc_1", "output_index": 0, "delta": "{}"}
+    done = {"type": "response.output_item.done", "output_index": 0, "item": call("call_1", id="fc_2")}
+    (found,) = calls_on(desk_of("responses", [late, done, result("call_1")]))
+    assert (found.tool_call_id, found.tool_name, found.raw_input, found.output) == ("fc_1", "ls", {}, "ok")
+
+
+def test_texts_come_as_deltas_unless_the_caller_knows_better() -> None:
+    """S2.4: providers send deltas."""
+    delta = {"type": "response.output_text.delta", "item_id": "m", "output_index": 0, "content_index": 0, "delta": "x"}
+    assert [event.chunks for event in of(ev.MessageDelta, drafted([delta]))] == ["delta"]
+    assert [event.chunks for event in of(ev.MessageDelta, drafted([delta], chunks="dedupe"))] == ["dedupe"]
+
+
+def test_what_is_sent_again_after_a_reconnection_says_nothing_new() -> None:
+    """Events are numbered."""
+    stream = streams_of("stream")[0]
+    middle = len(stream) // 2
+    assert drafted([*stream[:middle], *stream[3:middle], *stream[middle:]]) == drafted(stream)
+
+
+def test_the_last_event_before_a_reconnection_may_be_sent_again_too() -> None:
+    """A replay goes on after it, not with it."""
+    begun = {"type": "response.created", "sequence_number": 0, "response": {"id": "resp_1"}}
+    place = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
+    stream = [begun] + [
+        {"type": "response.output_text.delta", **place, "sequence_number": number, "delta": text}
+        for number, text in enumerate("abc", 1)
+    ]
+    for cut in range(1, len(stream) + 1):
+        assert drafted(stream[:cut] + stream) == drafted(stream)
+
+
+def test_events_that_all_have_one_number_are_all_heard() -> None:
+    """Not every server counts."""
+    place = {"item_id": "msg_1", "output_index": 0, "content_index": 0, "sequence_number": 0}
+    begun = {"type": "response.created", "sequence_number": 0, "response": {"id": "resp_1"}}
+    stream = [{"type": "response.output_text.delta", **place, "delta": text} for text in "abc"]
+    assert [event.text for event in of(ev.MessageDelta, drafted([begun, *stream]))] == list("abc")
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_calls_whose_items_have_one_id_are_as_many_calls(streamed: bool) -> None:
+    """C3: the id of the call counts, not that of the item."""
+    items = [call(f"call_{n}", arguments=f'{{"n":{n}}}', id="fc_0") for n in range(3)]
+    events = [
+        {"type": f"response.output_item.{verb}", "output_index": n, "item": item if verb == "done" else begun}
+        for n, item in enumerate(items)
+        for begun in ({**item, "arguments": ""},)
+        for verb in ("added", "done")
+    ]
+    end = {"type": "response.completed", "response": whole(*items)}
+    desk = desk_of("responses", [*events, end] if streamed else [whole(*items)])
+    assert [(one.tool_call_id, one.raw_input) for one in calls_on(desk)] == [(f"call_{n}", {"n": n}) for n in range(3)]
+
+
+def test_an_item_that_has_another_id_in_every_event_is_one_call() -> None:
+    """Its place is the same."""
+    search = {"type": "web_search_call", "status": "completed", "action": {"query": "x"}}
+    done = {"type": "response.output_item.done", "output_index": 0, "item": {**search, "id": "ws_1"}}
+    end = {"type": "response.completed", "response": whole({**search, "id": "ws_2"})}
+    assert len(calls_on(desk_of("responses", [done, end]))) == 1
+
+
+# Tools that the provider runs
+
+
+@pytest.mark.parametrize(
+    ("status", "state"),
+    [("completed", "completed"), ("failed", "failed"), ("incomplete", "failed"), ("searching", "running")],
+)
+def test_the_status_of_a_tool_that_the_provider_runs_is_that_of_the_call(status: str, state: str) -> None:
+    """Nobody else will tell how it went."""
+    item = {"type": "web_search_call", "id": "ws_1", "status": status, "action": {"type": "search", "query": "x"}}
+    added = {"type": "response.output_item.added", "output_index": 0, "item": {**item, "status": "in_progress"}}
+    done = {"type": "response.output_item.done", "output_index": 0, "item": item}
+    (found,) = calls_on(desk_of("responses", [added, done]))
+    assert (found.tool_name, found.status) == ("web_search", state)
+
+
+def test_the_status_of_an_item_is_not_that_of_a_call_that_we_run() -> None:
+    """`completed` says that the model has written it down."""
+    (found,) = calls_on(desk_of("responses", [whole(call("call_1", status="completed"))]))
+    assert found.status == "queued"
+
+
+def test_leave_to_go_on_is_asked_for_and_given() -> None:
+    """S2.6, S2.7: an MCP call is one call from the question to its result, in another response."""
+    question = {"type": "mcp_approval_request", "id": "mcpr_1", "name": "wipe", "arguments": "{}", "server_label": "d"}
+    answer = {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True}
+    run = {"type": "mcp_call", "id": "mcp_1", "approval_request_id": "mcpr_1", "name": "wipe", "arguments": "{}"}
+    asked = [USER, whole(question)]
+    assert [c.status for c in calls_on(desk_of("responses", asked))] == ["awaiting_approval"]
+    refused = desk_of("responses", [*asked, {**answer, "approve": False, "reason": "no"}])
+    assert [(c.status, c.reason) for c in calls_on(refused)] == [("denied", "no")]
+    done = whole({**run, "output": "clean", "server_label": "d"}, said("Done."), identity="resp_2")
+    granted = desk_of("responses", [*asked, answer, done])
+    assert [(c.status, c.output) for c in calls_on(granted)] == [("completed", "clean")]
+    assert not desk_of("responses", [*asked, done]).state.requests
+    assert not of(ev.TurnEnded, drafted(asked)) and of(ev.TurnEnded, drafted([*asked, answer, done]))
+
+
+# Turns
+
+
+@pytest.mark.parametrize(
+    ("response", "reason"),
+    [
+        (whole(said("Yes.")), "end_turn"),
+        (whole(said("Ye"), status="incomplete", incomplete_details={"reason": "max_output_tokens"}), "max_tokens"),
+        (whole(said("Ye"), status="incomplete", incomplete_details={"reason": "content_filter"}), "refusal"),
+        (whole(status="failed", error={"code": "x", "message": "broken"}), "error"),
+        (whole(status="cancelled"), "cancelled"),
+        (whole({**said(""), "content": [{"type": "refusal", "refusal": "No."}]}), "refusal"),
+        ({"type": "error", "message": "gone", "code": None, "param": None, "sequence_number": 3}, "error"),
+        ({"error": {"message": "bad key"}}, "error"),
+    ],
+)
+def test_a_turn_ends_with_the_response_that_asks_for_nothing(response: Any, reason: str) -> None:
+    """In the words of the ledger."""
+    assert [event.reason for event in of(ev.TurnEnded, drafted([USER, response]))] == [reason]
+
+
+def test_items_by_themselves_are_rounds_and_turns_too() -> None:
+    """The model has the word until a result or a prompt comes; a last answer ends the turn as it should."""
+    items = [USER, said("I look."), call("1"), call("2"), result("1"), result("2"), call("3"), result("3"), said("So.")]
+    decoder = ResponsesDecoder()
+    events = [draft.event for item in [*items, USER] for draft in decoder.feed(item)]
+    assert [event.iteration for event in of(ev.CallProposed, events)] == [0, 0, 1]
+    assert [event.reason for event in of(ev.TurnEnded, events)] == ["end_turn"]
+    assert [draft.event for draft in decoder.close("eof")] == [ev.TurnEnded(reason="eof")]
+    over = ResponsesDecoder()
+    for item in items:
+        over.feed(item)
+    assert [draft.event for draft in over.close("eof")] == [ev.TurnEnded(reason="end_turn")]
+
+
+@pytest.mark.parametrize(("reason", "state"), [("eof", "lost"), ("cancelled", "cancelled")])
+@pytest.mark.parametrize("prompt", [[USER], []])
+def test_a_stream_that_breaks_off_ends_what_is_not_whole(prompt: list[Any], reason: str, state: str) -> None:
+    """C5: also what the provider was running."""
+    begun = [
+        {"type": "response.output_item.added", "output_index": n, "item": item}
+        for n, item in enumerate(
+            [call("a", arguments="", id="fc_a"), {"type": "web_search_call", "id": "ws", "status": "in_progress"}]
+        )
+    ]
+    cut = {"type": "response.function_call_arguments.delta", "item_id": "fc_a", "output_index": 0, "delta": '{"x'}
+    found = calls_on(desk_of("responses", [*prompt, *begun, cut], close=reason))
+    assert [c.status for c in found] == [state, state] and found[0].raw_input is None
+
+
+# Requests
+
+
+def test_of_a_request_only_the_news_count() -> None:
+    """With the whole conversation in it, or with the id of the response that it goes on from."""
+    start = [USER, whole(call("call_1", id="fc_1"))]
+    long = {"model": "m", "input": [USER, call("call_1"), result("call_1")]}
+    short = {"model": "m", "previous_response_id": "resp_1", "input": [result("call_1")]}
+    for request in (long, short):
+        decoder = ResponsesDecoder()
+        for message in start:
+            decoder.feed(message)
+        news = [draft.event for draft in decoder.feed(request) if not isinstance(draft.event, ev.Raw)]
+        assert [type(event) for event in news] == [ev.CallCompleted]
+
+
+def test_what_goes_on_from_a_response_is_all_news() -> None:
+    """The provider keeps the rest, so that a prompt in the same words is another prompt."""
+    again = {"model": "m", "previous_response_id": "resp_1", "input": "Go."}
+    events = drafted([USER, whole(said("Which?")), again])
+    assert [event.text for event in of(ev.MessageUser, events)] == ["Go.", "Go."]
+
+
+def test_where_the_server_keeps_the_conversation_all_is_news() -> None:
+    """A person may say the same again."""
+    asks = {"model": "m", "conversation": "conv_1", "input": "Yes."}
+    talk = [message for n in range(3) for message in (asks, whole(said(f"{n}", f"msg_{n}"), identity=f"resp_{n}"))]
+    assert len(of(ev.MessageUser, drafted(talk))) == 3
+
+
+def test_a_prompt_may_be_a_plain_text() -> None:
+    """Also over a socket, where a request is an event."""
+    for request in ({"model": "m", "input": "Hi."}, {"type": "response.create", "model": "m", "input": "Hi."}):
+        assert [event.text for event in of(ev.MessageUser, drafted([request]))] == ["Hi."]
+
+
+def test_an_item_of_the_response_told_once_more_is_the_same_item() -> None:
+    """Clients keep the items of a response with the rest of the conversation."""
+    told = [USER, whole(said("Hi."), call("call_1", id="fc_1")), said("Hi."), call("call_1"), result("call_1")]
+    desk = desk_of("responses", told)
+    assert [entry.content for entry in shown(desk) if isinstance(entry, Message)] == ["Go.", "Hi."]
+    assert [c.status for c in calls_on(desk)] == ["completed"]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"type": "response.new.event", "sequence_number": 1},
+        {"type": "mcp_list_tools", "id": "l", "tools": []},
+        {"type": "item_reference", "id": "x"},
+        {"type": "message", "role": "developer", "content": "Be brief."},
+        {"type": "reasoning", "id": "r", "summary": [], "encrypted_content": "gAAA"},
+        call("call_1", surprise=1),
+        {"role": "critic", "content": "x"},
+        {"nothing": "known"},
+        "text",
+        None,
+    ],
+)
+def test_what_is_not_taken_over_is_kept_whole(message: Any) -> None:
+    """Nothing is lost, and nothing raises (C11)."""
+    assert [event.body for event in of(ev.Raw, drafted([message]))] == [message]

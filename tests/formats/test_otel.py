@@ -1,0 +1,395 @@
+"""Calls as spans of OpenTelemetry: OTLP in JSON by its rules, and objects that the SDK's exporters take."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.semconv._incubating.attributes import gen_ai_attributes as gen_ai
+from opentelemetry.semconv.attributes import error_attributes, service_attributes
+from opentelemetry.trace import SpanKind, StatusCode
+
+from callslip import otel
+from callslip.formats import registry
+from callslip.formats.otel.encode import document
+from callslip.model import codec
+from callslip.model import events as ev
+from callslip.model.entries import Info, Message, Snapshot, ToolCall
+from callslip.model.events import Alias, Blob, Event
+from callslip.model.state_names import STATE_NAMES
+from callslip.rules.fold import SessionFold
+from callslip.rules.lifecycle import TERMINAL_STATES
+from tests.support import scenarios, stream_checks
+from tests.support.strategies import scripts, written
+
+NOON = 1_700_000_000_000
+DIGITS = re.compile(r"0|[1-9][0-9]{0,18}")
+SPAN = {
+    "traceId",
+    "spanId",
+    "parentSpanId",
+    "name",
+    "kind",
+    "startTimeUnixNano",
+    "endTimeUnixNano",
+    "attributes",
+    "status",
+}
+
+
+# The rules of OTLP in JSON
+
+
+def refused(body: bytes) -> list[str]:
+    """What a collector would not read, or would read as something else."""
+    told = json.loads(body)
+    wrong = [] if told.keys() == {"resourceSpans"} else [f"the document has {sorted(told)}"]
+    for resource in told["resourceSpans"]:
+        wrong += [] if resource.keys() == {"resource", "scopeSpans"} else [f"a resource has {sorted(resource)}"]
+        wrong += _attributes(resource["resource"]["attributes"])
+        for scope in resource["scopeSpans"]:
+            wrong += [] if scope["scope"]["name"] else ["a scope without a name"]
+            wrong += [problem for span in scope["spans"] for problem in _span(span)]
+    found = [(span["traceId"], span["spanId"]) for span in listed(body)]
+    return wrong + ([] if len(found) == len(set(found)) else ["a span comes twice"])
+
+
+def _span(span: dict[str, Any]) -> Iterator[str]:
+    if not SPAN - {"parentSpanId"} <= span.keys() <= SPAN:
+        yield f"a span has {sorted(span)}"
+    for name, length in (("traceId", 32), ("spanId", 16), ("parentSpanId", 16)):
+        identity = span.get(name, "f" * length)
+        if not re.fullmatch(rf"[0-9a-f]{{{length}}}", identity) or not int(identity, 16):
+            yield f"{name} is {identity!r}"
+    times = [span["startTimeUnixNano"], span["endTimeUnixNano"]]
+    if not all(isinstance(time, str) and DIGITS.fullmatch(time) for time in times) or int(times[0]) > int(times[1]):
+        yield f"from {times[0]!r} to {times[1]!r}"
+    if type(span["kind"]) is not int or span["status"].get("code") not in (0, 1, 2):
+        yield "an enumeration is no number that it knows"
+    if not span["name"]:
+        yield "a span without a name"
+    yield from _attributes(span["attributes"])
+
+
+def _attributes(attributes: list[Any]) -> Iterator[str]:
+    names = [attribute["key"] for attribute in attributes]
+    if len(names) != len(set(names)) or "" in names:
+        yield f"attributes {names}"
+    for attribute in attributes:
+        ((kind, value),) = attribute["value"].items()
+        if not isinstance(value, str) or kind not in ("stringValue", "intValue"):
+            yield f"{attribute['key']} is {attribute['value']}"
+        elif kind == "intValue" and not DIGITS.fullmatch(value):
+            yield f"{attribute['key']} is no number"
+
+
+def listed(body: bytes) -> list[dict[str, Any]]:
+    """The spans of a document."""
+    scopes = [scope for resource in json.loads(body)["resourceSpans"] for scope in resource["scopeSpans"]]
+    return [span for scope in scopes for span in scope["spans"]]
+
+
+def attributes(span: dict[str, Any]) -> dict[str, str]:
+    return {one["key"]: value for one in span["attributes"] for value in one["value"].values()}
+
+
+def states(log: Sequence[Event], session: str = "s") -> Iterator[SessionFold]:
+    state = SessionFold(session)
+    for event in log:
+        state.apply(event)
+        yield state
+
+
+def ended(state: SessionFold) -> list[ToolCall]:
+    """The calls that have ended."""
+    return [
+        entry for entry in state.entries.values() if isinstance(entry, ToolCall) and entry.status in TERMINAL_STATES
+    ]
+
+
+def checked(state: SessionFold) -> None:
+    """Every call that has ended is one span, and no other call is; all by the rules."""
+    body = document(state, content=True)
+    assert not refused(body)
+    told = {attributes(span).get("callslip.api.call.id"): span for span in listed(body)}
+    told.pop(None, None)
+    assert told.keys() == {call.call_id for call in ended(state)}
+    for call in ended(state):
+        span, said = told[call.call_id], attributes(told[call.call_id])
+        failed = STATE_NAMES[call.status].error
+        assert (span["status"]["code"] == 2) is ("error.type" in said) is failed
+        assert said["gen_ai.tool.call.id"] == call.tool_call_id
+        assert ("parentSpanId" in span) is bool(call.turn)
+
+
+@pytest.mark.parametrize("name", scenarios.NAMES)
+def test_a_scenario_gives_a_span_for_every_ended_call_after_every_event(name: str) -> None:
+    """And a document that a collector reads."""
+    log = scenarios.events(name)
+    for state in states(log):
+        if name != "long" or state.seq % 25 == 0 or state.seq == len(log):
+            checked(state)
+
+
+@pytest.mark.parametrize("name", stream_checks.CAPTURES)
+def test_what_real_agents_did_gives_a_span_for_every_ended_call(name: str) -> None:
+    """Every session of every capture, as it stands at its end."""
+    logs = stream_checks.captured(name)
+    assert any(logs)
+    for log in logs:
+        *_, state = states(log)
+        checked(state)
+
+
+@given(scripts())
+def test_any_session_gives_a_span_for_every_ended_call(script: list[Event]) -> None:
+    """Whatever happened to it."""
+    log = written(script).log
+    for state in states(log):
+        if state.seq % 5 == 0 or state.seq == len(log):
+            checked(state)
+
+
+@given(scripts())
+def test_a_span_that_was_told_stays_as_it_is(script: list[Event]) -> None:
+    """A session that grows has more spans, and none of a call that changes."""
+    before: dict[str, Any] = {}
+    for state in states(written(script).log):
+        now = {span["spanId"]: span for span in listed(document(state, content=True))}
+        assert before.keys() <= now.keys()
+        for identity, span in before.items():
+            if span["name"] != "invoke_agent":
+                assert now[identity] == span
+        before = now
+
+
+def test_the_checker_finds_what_a_collector_refuses() -> None:
+    """One rule each."""
+    *_, state = states(scenarios.events("parallel_calls"))
+    good = document(state)
+    assert not refused(good) and len(listed(good)) > 2
+    for field, value in (
+        ("traceId", "AB" * 16),
+        ("traceId", "0" * 32),
+        ("spanId", "abc"),
+        ("parentSpanId", ""),
+        ("name", ""),
+        ("kind", "SPAN_KIND_INTERNAL"),
+        ("startTimeUnixNano", 5),
+        ("startTimeUnixNano", "9" * 19),
+        ("endTimeUnixNano", "1e9"),
+        ("status", {}),
+        ("attributes", [{"key": "a", "value": {"intValue": 1}}]),
+        ("attributes", [{"key": "a", "value": {"stringValue": "x"}}] * 2),
+        ("dropped", 1),
+    ):
+        told = json.loads(good)
+        told["resourceSpans"][0]["scopeSpans"][0]["spans"][0][field] = value
+        assert refused(codec.encode(told)), field
+    told = json.loads(good)
+    spans = told["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    spans.append(spans[0])
+    assert refused(codec.encode(told)) == ["a span comes twice"]
+
+
+# What they say
+
+
+def call(**told: Any) -> ToolCall:
+    made: dict[str, Any] = {"id": 2, "call_id": "exec_0123456789ab", "tool_call_id": "call_1", "tool_name": "ls"}
+    times = {"at": NOON, "started_at": NOON + 10, "ended_at": NOON + 1510, "turn": "t"}
+    return ToolCall(**(made | times | {"status": "completed", "end": 3} | told))
+
+
+def session_of(*entries: Any, turn: str = "") -> Snapshot:
+    return Snapshot("thread-1", 9, Info(turn=turn), list(entries))
+
+
+def span_of(entry: ToolCall, *, content: bool = False) -> dict[str, Any]:
+    """The span of a call."""
+    return listed(document(session_of(entry, turn="t"), content=content))[0]
+
+
+def test_a_call_is_a_span_by_the_conventions() -> None:
+    """Named, timed from its start to its end, and by default without what was said in it."""
+    span = span_of(call(raw_input={"secret": 1}, output="secret", title="secret"))
+    assert (span["name"], span["kind"], span["status"]) == ("execute_tool ls", 1, {"code": 0})
+    assert span["startTimeUnixNano"] == "1700000000010000000" and span["endTimeUnixNano"] == "1700000001510000000"
+    assert attributes(span) == {
+        gen_ai.GEN_AI_OPERATION_NAME: gen_ai.GenAiOperationNameValues.EXECUTE_TOOL.value,
+        gen_ai.GEN_AI_TOOL_NAME: "ls",
+        gen_ai.GEN_AI_TOOL_CALL_ID: "call_1",
+        gen_ai.GEN_AI_CONVERSATION_ID: "thread-1",
+        "callslip.api.call.id": "exec_0123456789ab",
+        "callslip.api.call.state": "completed",
+    }
+
+
+@pytest.mark.parametrize("state", sorted(TERMINAL_STATES))
+def test_every_end_has_its_status(state: str) -> None:
+    """Only what is completed is no error; why it is one is content."""
+    entry = call(status=state, error={"message": "secret"}, reason="secret")
+    span = span_of(entry)
+    assert attributes(span).get(error_attributes.ERROR_TYPE) == (None if state == "completed" else state)
+    assert span["status"] == {"code": 0 if state == "completed" else 2}
+    assert "secret" not in json.dumps(span)
+    assert ("secret" in span_of(entry, content=True)["status"].get("message", "")) is (state != "completed")
+
+
+def test_content_is_told_only_when_it_is_asked_for() -> None:
+    """Arguments and result as texts; of a result that was too large its beginning, and how much there was."""
+    entry = call(raw_input={"path": "/a"}, output="begin", truncated=True, blob=Blob("h", 9000))
+    said = attributes(span_of(entry, content=True))
+    assert said[gen_ai.GEN_AI_TOOL_CALL_ARGUMENTS] == '{"path":"/a"}'
+    assert said[gen_ai.GEN_AI_TOOL_CALL_RESULT] == "begin\n(cut: only the beginning of 9000 bytes is shown)"
+    without = attributes(span_of(entry))
+    assert without["callslip.api.call.output.size"] == "9000"
+    assert not {gen_ai.GEN_AI_TOOL_CALL_ARGUMENTS, gen_ai.GEN_AI_TOOL_CALL_RESULT} & without.keys()
+
+
+@pytest.mark.parametrize(
+    ("told", "name"),
+    [
+        ({"raw_tool_name": "mcp__acp__ls"}, "execute_tool ls"),
+        ({"tool_name": None, "kind": "read"}, "execute_tool read"),
+        ({"tool_name": ""}, "execute_tool unknown"),
+    ],
+)
+def test_a_span_has_the_name_of_its_tool(told: dict[str, Any], name: str) -> None:
+    """By the clean name, so that one tool is one name."""
+    assert span_of(call(**told))["name"] == name
+
+
+@pytest.mark.parametrize(
+    ("told", "times"),
+    [
+        ({"started_at": 0}, (NOON * 10**6, (NOON + 1510) * 10**6)),
+        ({"ended_at": NOON - 5}, ((NOON + 10) * 10**6,) * 2),
+        ({"at": 0, "started_at": 0, "ended_at": 0}, (0, 0)),
+        ({"started_at": 2**62, "ended_at": 2**62}, (2**63 - 1,) * 2),
+        ({"started_at": -5}, (0, (NOON + 1510) * 10**6)),
+    ],
+)
+def test_times_are_such_as_can_be_written(told: dict[str, Any], times: tuple[int, int]) -> None:
+    """Also of sources whose clocks are wrong; no span ends before it begins."""
+    span = span_of(call(**told))
+    assert (int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])) == times
+
+
+def test_a_turn_is_a_trace_with_a_span_around_its_calls() -> None:
+    """From its first entry to the end of its last call that it waits for."""
+    prompt = Message(id=1, at=NOON - 20, turn="t", role="user", content="Go.")
+    apart = call(id=5, call_id="exec_3", scope="detached", ended_at=NOON + 10**6)
+    turn, first, second, _ = listed(document(session_of(prompt, call(), call(id=4, call_id="exec_2"), apart)))
+    assert turn["name"] == "invoke_agent" and "parentSpanId" not in turn
+    assert turn["startTimeUnixNano"] == "1699999999980000000" and turn["endTimeUnixNano"] == first["endTimeUnixNano"]
+    assert first["parentSpanId"] == second["parentSpanId"] == turn["spanId"]
+    assert first["traceId"] == second["traceId"] == turn["traceId"]
+    assert first["spanId"] != second["spanId"]
+    assert attributes(turn) == {
+        gen_ai.GEN_AI_OPERATION_NAME: gen_ai.GenAiOperationNameValues.INVOKE_AGENT.value,
+        gen_ai.GEN_AI_CONVERSATION_ID: "thread-1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("entries", "turn", "names"),
+    [
+        ([call()], "t", ["execute_tool ls"]),
+        ([call(), call(call_id="exec_2", status="running", ended_at=0)], "", ["execute_tool ls"]),
+        (
+            [call(), call(call_id="exec_2", status="queued", ended_at=0, scope="detached")],
+            "",
+            ["invoke_agent", "execute_tool ls"],
+        ),
+        ([call(turn="")], "", ["execute_tool ls"]),
+        ([call(status="awaiting_approval", ended_at=0)], "t", []),
+    ],
+)
+def test_what_is_not_over_has_no_span(entries: list[ToolCall], turn: str, names: list[str]) -> None:
+    """A call that is open, a turn that is, and a turn that waits for a call. It waits for no detached one."""
+    assert [span["name"] for span in listed(document(session_of(*entries, turn=turn)))] == names
+
+
+def test_ids_are_those_of_what_they_name() -> None:
+    """The same on every day; others in another session, another turn, another call. No turn is no trace to share."""
+    one = span_of(call())
+    assert one == span_of(call())
+    others = [
+        listed(document(Snapshot("thread-2", 9, Info(turn="t"), [call()])))[0],
+        listed(document(session_of(call(turn="u"), turn="u")))[0],
+    ]
+    loose = listed(document(session_of(call(turn=""), call(turn="", call_id="exec_2"))))
+    assert len({span["traceId"] for span in [one, *others, *loose]}) == 5
+    assert len({span["spanId"] for span in [one, others[0], loose[1]]}) == 3
+    assert all("parentSpanId" not in span for span in loose)
+
+
+def test_a_session_without_calls_is_an_empty_document() -> None:
+    """Not a resource with nothing in it."""
+    assert document([]) == b'{"resourceSpans":[]}'
+    assert registry.document("otel") is document
+
+
+# The SDK
+
+
+def test_the_sdk_exports_the_same_spans() -> None:
+    """What an exporter is given is what stands in the document, span by span."""
+    *_, state = states(scenarios.events("call_fails"), "thread-1")
+    exporter = InMemorySpanExporter()
+    assert exporter.export(otel.spans(state, content=True)) is SpanExportResult.SUCCESS
+    found, told = exporter.get_finished_spans(), listed(document(state, content=True))
+    assert len(found) == len(told) > 1
+    assert {span.status.status_code for span in found} == {StatusCode.UNSET, StatusCode.ERROR}
+    for span, written_down in zip(found, told, strict=True):
+        assert span.context is not None and span.kind is SpanKind.INTERNAL
+        assert span.resource.attributes[service_attributes.SERVICE_NAME] == "callslip"
+        assert {name: str(value) for name, value in (span.attributes or {}).items()} == attributes(written_down)
+        assert written_down == {
+            "name": span.name,
+            "traceId": f"{span.context.trace_id:032x}",
+            "spanId": f"{span.context.span_id:016x}",
+            **({"parentSpanId": f"{span.parent.span_id:016x}"} if span.parent else {}),
+            "startTimeUnixNano": str(span.start_time),
+            "endTimeUnixNano": str(span.end_time),
+            "kind": 1,
+            "attributes": written_down["attributes"],
+            "status": {
+                "code": span.status.status_code.value,
+                **({"message": span.status.description} if span.status.description else {}),
+            },
+        }
+        assert span.to_json()
+
+
+def test_the_sdk_gets_no_content_unless_it_is_asked_for() -> None:
+    """As the document."""
+    (span,) = otel.spans(session_of(call(status="failed", error="secret", raw_input="secret"), turn="t"))
+    assert "secret" not in span.to_json()
+
+
+def test_the_document_needs_nothing_of_opentelemetry() -> None:
+    """Only whoever asks for the SDK's objects has to have it."""
+    code = (
+        "import sys; sys.modules['opentelemetry'] = None\n"
+        "import callslip.otel\nfrom callslip.formats.otel.encode import document\nprint(document([]).decode())\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == '{"resourceSpans":[]}'
+
+
+def test_a_turn_that_failed_is_told_with_its_calls() -> None:
+    """What the end of a turn closes is a failure of its own kind."""
+    one = (Alias("t", "1"),)
+    told = [ev.TurnStarted(), ev.CallStarted(aliases=one, tool_name="ls"), ev.TurnEnded(reason="cancelled")]
+    turn, span = listed(document(written(told).state))
+    assert (turn["name"], attributes(span)["error.type"]) == ("invoke_agent", "cancelled")

@@ -1,0 +1,663 @@
+"""Sessions as histories for OpenAI (Chat Completions and Responses) and Anthropic: always what those APIs accept."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from callslip.api.ledger import open_ledger
+from callslip.formats import registry
+from callslip.formats.anthropic.history import anthropic_history
+from callslip.formats.openai.history import chat_history
+from callslip.formats.openai.input import responses_history
+from callslip.ingest.importer import import_lines
+from callslip.model import codec
+from callslip.model import events as ev
+from callslip.model.entries import Message, Snapshot, ToolCall
+from callslip.model.events import Alias, Blob, Event
+from callslip.rules.fold import SessionFold
+from callslip.rules.lifecycle import TRANSITIONS
+from tests.support import format_cases, scenarios
+from tests.support.provider_rules import (
+    calls_on,
+    check_anthropic,
+    check_openai,
+    check_responses,
+    desk_of,
+    typed_anthropic,
+    typed_openai,
+    typed_responses,
+)
+from tests.support.strategies import Desk, scripts, written
+
+OWN = ("openai", "responses", "anthropic")
+STATES = sorted(set(TRANSITIONS) - {"none"})
+
+
+# Each API's history, the checker of its rules, and the types of its SDK.
+APIS: dict[str, tuple[Callable[[Any], list[Any]], Callable[[Any], list[str]], Callable[[list[Any]], list[str]]]] = {
+    "openai": (chat_history, check_openai, typed_openai),
+    "responses": (responses_history, check_responses, typed_responses),
+    "anthropic": (anthropic_history, check_anthropic, typed_anthropic),
+}
+HISTORIES = [history for history, _, _ in APIS.values()]
+
+
+def broken(source: Any, *, typed: bool = True) -> list[str]:
+    """What is wrong with the histories of a session."""
+    entries = list(source.snapshot().entries if isinstance(source, SessionFold) else source)
+    wrong: list[str] = []
+    for history, check, types in APIS.values():
+        made = history(entries)
+        wrong += check(made) + (types(made) if typed else [])
+    return wrong
+
+
+def states(log: Iterable[Event]) -> Iterator[SessionFold]:
+    """A session after every event."""
+    state = SessionFold("s")
+    for event in log:
+        state.apply(event)
+        yield state
+
+
+def states_of(logs: list[list[Event]]) -> Iterator[SessionFold]:
+    """Several sessions, each after every event. There is one at least."""
+    assert any(logs)
+    for log in logs:
+        yield from states(log)
+
+
+def call(**told: Any) -> ToolCall:
+    """A call as an entry."""
+    made: dict[str, Any] = {"id": 2, "call_id": "exec_0123456789ab", "tool_call_id": "call_1", "tool_name": "ls"}
+    return ToolCall(**(made | {"status": "completed", "end": 3} | told))
+
+
+def result(entry: ToolCall) -> dict[str, Any]:
+    """What Anthropic's model reads of a call."""
+    return anthropic_history([Message(id=1, role="user", content="Go."), entry])[-1]["content"][0]
+
+
+# Always accepted
+
+
+@pytest.mark.parametrize("name", scenarios.NAMES)
+def test_a_scenario_gives_an_accepted_history_after_every_event(name: str) -> None:
+    """In the rules of the APIs, and in the types of their SDKs."""
+    for state in states(scenarios.events(name)):
+        assert not broken(state), state.seq
+
+
+@cache
+def imported(format: str, path: Path) -> list[list[Event]]:
+    """The logs of all sessions that a file makes."""
+
+    async def logs() -> list[list[Event]]:
+        async with await open_ledger("sqlite:///:memory:", scenarios.QUIET) as ledger:
+            report = await import_lines(ledger, "s", format, path.read_bytes().splitlines())
+            return [[event async for event in ledger.events(session)] for session in report.sessions]
+
+    with scenarios.counted_ids():
+        return asyncio.run(logs())
+
+
+@pytest.mark.parametrize("path", sorted(format_cases.CAPTURES.glob("*.jsonl")), ids=lambda path: path.stem)
+def test_what_real_agents_did_gives_an_accepted_history_after_every_event(path: Path) -> None:
+    """Sessions of agents that know nothing of these APIs."""
+    for state in states_of(imported("acp", path)):
+        assert not broken(state), state.seq
+
+
+@pytest.mark.parametrize("case", [case for case in format_cases.CASES if format_cases.format_of(case) in OWN])
+def test_what_providers_sent_gives_an_accepted_history_after_every_event(case: str) -> None:
+    """Also where they sent bad arguments, no ids, ids twice, or results of nothing."""
+    for state in states_of(imported(format_cases.format_of(case), format_cases.path_of(case))):
+        assert not broken(state), state.seq
+
+
+@given(scripts())
+def test_any_session_gives_an_accepted_history_after_every_event(script: list[Event]) -> None:
+    """Whatever may happen to a session."""
+    for state in states(written(script).log):
+        assert not broken(state, typed=False), state.seq
+    assert not broken(state)
+
+
+@given(scripts())
+def test_a_history_is_the_same_whenever_it_is_made(script: list[Event]) -> None:
+    """From a state, from its snapshot, from its entries; and making it changes none of them."""
+    state = written(script).state
+    snapshot = state.snapshot()
+    before = codec.encode(snapshot)
+    for history in HISTORIES:
+        assert history(state) == history(snapshot) == history(iter(snapshot.entries)) == history(state)
+    assert codec.encode(state.snapshot()) == before
+
+
+# The checker itself
+
+GOOD_OPENAI: list[Any] = [
+    {"role": "user", "content": "Go."},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {"id": "a", "type": "function", "function": {"name": "ls", "arguments": "{}"}},
+            {"id": "b", "type": "function", "function": {"name": "ls", "arguments": "{}"}},
+        ],
+    },
+    {"role": "tool", "tool_call_id": "b", "content": "2"},
+    {"role": "tool", "tool_call_id": "a", "content": "1"},
+    {"role": "assistant", "content": "Done."},
+]
+GOOD_RESPONSES: list[Any] = [
+    {"role": "user", "content": "Go."},
+    {"type": "message", "role": "assistant", "content": "Twice."},
+    {"type": "function_call", "call_id": "a", "name": "ls", "arguments": "{}"},
+    {"type": "function_call", "call_id": "b", "name": "ls", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "b", "output": "2"},
+    {"type": "function_call_output", "call_id": "a", "output": "1"},
+    {"type": "message", "role": "assistant", "content": "Done."},
+]
+GOOD_ANTHROPIC: list[Any] = [
+    {"role": "user", "content": "Go."},
+    {
+        "role": "assistant",
+        "content": [
+            {"type": "text", "text": "Twice."},
+            {"type": "tool_use", "id": "a", "name": "ls", "input": {}},
+            {"type": "tool_use", "id": "b", "name": "ls", "input": {}},
+        ],
+    },
+    {
+        "role": "user",
+        "content": [
+            {"type": "tool_result", "tool_use_id": "b", "content": "2"},
+            {"type": "tool_result", "tool_use_id": "a", "content": "1", "is_error": True},
+            {"type": "text", "text": "Go on."},
+        ],
+    },
+    {"role": "assistant", "content": [{"type": "text", "text": "Done."}]},
+]
+
+
+def changed(messages: list[Any], *path: Any, to: Any = ...) -> list[Any]:
+    """Messages with something else at a place, or without it."""
+    made = copy.deepcopy(messages)
+    inside = made
+    for step in path[:-1]:
+        inside = inside[step]
+    if to is ...:
+        del inside[path[-1]]
+    else:
+        inside[path[-1]] = to
+    return made
+
+
+def test_the_checker_accepts_what_is_right() -> None:
+    """By its own rules and by the SDKs' types."""
+    assert not check_openai(GOOD_OPENAI) + typed_openai(GOOD_OPENAI)
+    assert not check_anthropic(GOOD_ANTHROPIC) + typed_anthropic(GOOD_ANTHROPIC)
+    assert not check_responses(GOOD_RESPONSES) + typed_responses(GOOD_RESPONSES)
+    assert not check_openai([]) + check_responses([]) + check_anthropic([])
+
+
+CALLED = (1, "tool_calls", 0)
+
+
+@pytest.mark.parametrize(
+    ("messages", "complaint"),
+    [
+        (changed(GOOD_OPENAI, 3), "comes before the results"),
+        (GOOD_OPENAI[:3], "are missing"),
+        ([*GOOD_OPENAI, GOOD_OPENAI[2]], "no call directly before it"),
+        (changed(GOOD_OPENAI, 2, "tool_call_id", to="a"), "no call directly before it"),
+        (changed(GOOD_OPENAI, 2, "content", to=""), "blank"),
+        (changed(GOOD_OPENAI, 1, "tool_calls", to=[]), "empty list"),
+        (changed(GOOD_OPENAI, *CALLED, "id", to="b"), "second time"),
+        (changed(GOOD_OPENAI, *CALLED, "id", to="x" * 41), "wrong length"),
+        (changed(GOOD_OPENAI, *CALLED, "type", to="custom"), "no function"),
+        (changed(GOOD_OPENAI, *CALLED, "function", "arguments", to="[]"), "no object"),
+        (changed(GOOD_OPENAI, *CALLED, "function", "arguments", to="{"), "no JSON"),
+        (changed(GOOD_OPENAI, *CALLED, "function", "arguments", to={}), "no JSON"),
+        (changed(GOOD_OPENAI, *CALLED, "function", "arguments", to='{"a":NaN}'), "no JSON"),
+        (changed(GOOD_OPENAI, *CALLED, "function", "name", to="a b"), "the name"),
+        (changed(GOOD_OPENAI, 4, "content", to=None), "no text"),
+        (changed(GOOD_OPENAI, 0, "content", to=" "), "blank"),
+        (changed(GOOD_OPENAI, 0, "role", to="critic"), "nobody has the role"),
+        (changed(GOOD_OPENAI, 0, "content", to="\ud800"), "not JSON"),
+        (changed(GOOD_OPENAI, 0, "at", to=1), "unknown parameter"),
+        (changed(GOOD_OPENAI, 2, "is_error", to=True), "unknown parameter"),
+        (changed(GOOD_OPENAI, *CALLED, "index", to=0), "unknown parameter"),
+        ({"role": "user"}, "not a list"),
+    ],
+)
+def test_the_checker_finds_what_openai_refuses(messages: list[Any], complaint: str) -> None:
+    """One rule each."""
+    assert any(complaint in problem for problem in check_openai(messages)), check_openai(messages)
+
+
+@pytest.mark.parametrize(
+    ("items", "complaint"),
+    [
+        (changed(GOOD_RESPONSES, 5), "comes before the results"),
+        (GOOD_RESPONSES[:5], "are missing"),
+        (GOOD_RESPONSES[:3], "are missing"),
+        ([*GOOD_RESPONSES[:5], GOOD_RESPONSES[1], GOOD_RESPONSES[5]], "comes before the results"),
+        ([*GOOD_RESPONSES[:3], GOOD_RESPONSES[0], *GOOD_RESPONSES[3:]], "comes before the results"),
+        (
+            [*GOOD_RESPONSES[:5], {**GOOD_RESPONSES[2], "call_id": "c"}, GOOD_RESPONSES[5]],
+            "comes before the results",
+        ),
+        ([*GOOD_RESPONSES, GOOD_RESPONSES[4]], "no call directly before it"),
+        (changed(GOOD_RESPONSES, 4, "call_id", to="a"), "no call directly before it"),
+        (changed(GOOD_RESPONSES, 4, "output", to=""), "blank"),
+        (changed(GOOD_RESPONSES, 4, "output", to=None), "no text"),
+        (changed(GOOD_RESPONSES, 2, "call_id", to="b"), "second time"),
+        (changed(GOOD_RESPONSES, 2, "call_id", to="x" * 65), "wrong length"),
+        (changed(GOOD_RESPONSES, 2, "call_id", to=""), "wrong length"),
+        (changed(GOOD_RESPONSES, 2, "arguments", to="[]"), "no object"),
+        (changed(GOOD_RESPONSES, 2, "arguments", to={}), "no JSON"),
+        (changed(GOOD_RESPONSES, 2, "name", to="a b"), "the name"),
+        (changed(GOOD_RESPONSES, 2, "id", to="call_1"), "unknown parameter"),
+        (changed(GOOD_RESPONSES, 1, "content", to=" "), "blank"),
+        (changed(GOOD_RESPONSES, 1, "role", to="tool"), "nobody has the role"),
+        (changed(GOOD_RESPONSES, 1, "type", to="reasoning"), "of the kind"),
+        (changed(GOOD_RESPONSES, 1, "content", to="\ud800"), "not JSON"),
+        ("Go.", "not a list"),
+    ],
+)
+def test_the_checker_finds_what_responses_refuses(items: list[Any], complaint: str) -> None:
+    """One rule each."""
+    assert any(complaint in problem for problem in check_responses(items)), check_responses(items)
+
+
+@pytest.mark.parametrize(
+    ("messages", "complaint"),
+    [
+        (GOOD_ANTHROPIC[1:], "assistant speaks"),
+        ([GOOD_ANTHROPIC[0], *GOOD_ANTHROPIC], "user speaks"),
+        (GOOD_ANTHROPIC[:2], "are missing"),
+        (changed(GOOD_ANTHROPIC, 2, "content", 0), "results of"),
+        (changed(GOOD_ANTHROPIC, 2, "content", 0, "tool_use_id", to="a"), "results of"),
+        (changed(GOOD_ANTHROPIC, 2, "content", to=GOOD_ANTHROPIC[2]["content"][::-1]), "before a result"),
+        (changed(GOOD_ANTHROPIC, 2, "content", 1, "content", to=""), "blank"),
+        (changed(GOOD_ANTHROPIC, 2, "content", 1, "is_error", to=1), "is_error"),
+        (changed(GOOD_ANTHROPIC, 1, "content", 0, "text", to="\n"), "blank"),
+        (changed(GOOD_ANTHROPIC, 1, "content", 1, "id", to="b"), "second time"),
+        (changed(GOOD_ANTHROPIC, 1, "content", 1, "id", to="a#1"), "not allowed"),
+        (changed(GOOD_ANTHROPIC, 1, "content", 1, "id", to="x" * 65), "wrong length"),
+        (changed(GOOD_ANTHROPIC, 1, "content", 1, "input", to="{}"), "no object"),
+        (changed(GOOD_ANTHROPIC, 1, "content", 1, "name", to=""), "the name"),
+        (changed(GOOD_ANTHROPIC, 1, "content", 0, "type", to="thinking"), "of the kind"),
+        (changed(GOOD_ANTHROPIC, 1, "content", to=[]), "no content"),
+        (changed(GOOD_ANTHROPIC, 0, "content", to=""), "blank"),
+        (changed(GOOD_ANTHROPIC, 0, "content", to=[{"type": "tool_use", "id": "z"}]), "a call by a person"),
+        (changed(GOOD_ANTHROPIC, 3, "content", to=[{"type": "tool_result"}]), "a result by the model"),
+        (changed(GOOD_ANTHROPIC, 3, "content", 0, "text", to="Done. "), "ends in space"),
+        (changed(GOOD_ANTHROPIC, 0, "id", to="msg_1"), "unknown parameter"),
+        (changed(GOOD_ANTHROPIC, 1, "content", 1, "title", to="ls"), "unknown parameter"),
+        (None, "not a list"),
+    ],
+)
+def test_the_checker_finds_what_anthropic_refuses(messages: list[Any], complaint: str) -> None:
+    """One rule each."""
+    assert any(complaint in problem for problem in check_anthropic(messages)), check_anthropic(messages)
+
+
+@pytest.mark.parametrize(
+    ("typed", "messages"),
+    [
+        (typed_openai, changed(GOOD_OPENAI, *CALLED, "function")),
+        (typed_openai, changed(GOOD_OPENAI, 2, "tool_call_id")),
+        (typed_openai, changed(GOOD_OPENAI, 4, "content", to=1)),
+        (typed_responses, changed(GOOD_RESPONSES, 2, "arguments")),
+        (typed_responses, changed(GOOD_RESPONSES, 2, "name", to=None)),
+        (typed_responses, changed(GOOD_RESPONSES, 4, "output")),
+        (typed_responses, changed(GOOD_RESPONSES, 4, "call_id", to=1)),
+        (typed_responses, changed(GOOD_RESPONSES, 0, "content", to=[{"type": "input_text"}])),
+        (typed_responses, changed(GOOD_RESPONSES, 0, "role", to="nobody")),
+        (typed_anthropic, changed(GOOD_ANTHROPIC, 1, "content", 1, "input", to=[])),
+        (typed_anthropic, changed(GOOD_ANTHROPIC, 2, "content", 0, "tool_use_id")),
+    ],
+)
+def test_the_types_are_looked_at_to_the_bottom(typed: Callable[[list[Any]], list[str]], messages: list[Any]) -> None:
+    """Also inside of what the SDKs declare as iterable."""
+    assert typed(messages)
+
+
+def call_places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where the calls and results of a history stand."""
+    if isinstance(value, dict):
+        kind = str(value.get("type", "")) or value.get("role")
+        if kind in ("function", "function_call", "function_call_output", "tool", "tool_use", "tool_result"):
+            yield path
+    for name in ("tool_calls", "content") if isinstance(value, dict) else ():
+        yield from call_places(value.get(name), (*path, name))
+    if isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from call_places(item, (*path, number))
+
+
+@pytest.mark.parametrize("name", ["parallel_calls", "ids_reused_within_a_turn", "approval_pending", "detached_call"])
+@pytest.mark.parametrize("format", list(APIS))
+def test_no_call_and_no_result_may_be_missing_or_come_twice(format: str, name: str) -> None:
+    """The checker misses none of them, wherever it stands in a real history."""
+    history, check, _ = APIS[format]
+    *_, state = states(scenarios.events(name))
+    good = history(state)
+    places = list(call_places(good))
+    assert len(places) == 2 * len([entry for entry in state.entries.values() if isinstance(entry, ToolCall)]) > 0
+    for *inside, number in places:
+        assert check(changed(good, *inside, number)), (inside, number)
+        twice = copy.deepcopy(good)
+        around: Any = twice
+        for step in inside:
+            around = around[step]
+        around.insert(number, copy.deepcopy(around[number]))
+        assert check(twice), (inside, number)
+
+
+# What they say
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_every_state_has_its_result(state: str) -> None:
+    """Only what is completed is no error, and the model reads why."""
+    told = result(call(status=state, end=0, reason="the reason" if state != "completed" else "", output_text="so far"))
+    assert told.get("is_error", False) is (state != "completed")
+    assert "so far" in told["content"]
+    assert ("the reason" in told["content"]) is (state != "completed")
+
+
+@pytest.mark.parametrize(
+    ("told", "text"),
+    [
+        ({"output": "18 degrees\n"}, "18 degrees\n"),
+        ({"output": {"message": "kept whole", "n": 1}}, '{"message":"kept whole","n":1}'),
+        ({"output": ""}, "(no output)"),
+        ({}, "(no output)"),
+        ({"output_text": "printed\n"}, "printed\n"),
+        ({"content": [{"type": "content", "content": {"type": "text", "text": "shown"}}]}, "shown"),
+        ({"content": [{"type": "terminal", "terminalId": "t"}], "output_text": "printed"}, "printed"),
+        ({"content": [{"type": "diff", "path": "a"}]}, '[{"type":"diff","path":"a"}]'),
+        ({"output": "no match\n", "exit_status": 1}, "no match\n(exit status 1)"),
+        ({"output": "fine", "exit_status": 0}, "fine"),
+        ({"exit_status": {"exitCode": 2, "signal": None}}, "(no output)\n(exit status 2)"),
+        ({"exit_status": {"exitCode": None, "signal": "SIGKILL"}}, "(no output)\n(ended by signal SIGKILL)"),
+        (
+            {"output": "begin", "truncated": True, "blob": Blob("h", 9000)},
+            "begin\n(cut: only the beginning of 9000 bytes is shown)",
+        ),
+        ({"status": "failed", "error": {"message": "no such file", "code": 2}}, "no such file"),
+        ({"status": "failed", "output": "2 failed\n", "exit_status": 1}, "2 failed\n(exit status 1)"),
+        ({"status": "failed", "error": "boom", "reason": "boom", "output": "boom"}, "boom"),
+        ({"status": "failed"}, "This call failed."),
+        ({"status": "denied", "reason": "not on a Friday"}, "This call was denied and has not run: not on a Friday"),
+        ({"status": "lost"}, "The outcome of this call is unknown."),
+        (
+            {"status": "queued", "end": 0},
+            "The outcome of this call is unknown: it had not begun when this was written.",
+        ),
+        ({"status": "awaiting_approval", "end": 0}, "This call has not run: a person has still to approve it."),
+        (
+            {"status": "running", "end": 0, "scope": "detached"},
+            '{"status":"queued","correlation_id":"exec_0123456789ab"}',
+        ),
+        ({"output": "first", "late": 9}, "first"),
+    ],
+)
+def test_what_a_model_reads_of_a_call(told: dict[str, Any], text: str) -> None:
+    """The same words for all APIs. Notes of what came late are for people."""
+    entry = call(**told)
+    assert result(entry)["content"] == text
+    assert chat_history([entry])[-1]["content"] == text
+    assert responses_history([entry])[-1]["output"] == text
+
+
+@pytest.mark.parametrize(
+    ("told", "given"),
+    [
+        ({"raw_input": {"a": 1}}, {"a": 1}),
+        ({"raw_input": None}, {}),
+        ({"raw_input": ""}, {}),
+        ({"raw_input": "print(1)"}, {"input": "print(1)"}),
+        ({"raw_input": [1]}, {"input": [1]}),
+        ({"raw_input": 0}, {"input": 0}),
+        ({"input_text": '{"a": 1}'}, {"a": 1}),
+        ({"input_text": '{"a": '}, {"input": '{"a": '}),
+    ],
+)
+def test_arguments_are_always_an_object(told: dict[str, Any], given: Any) -> None:
+    """As a text for two APIs, as a value for the third."""
+    openai, anthropic = chat_history([call(**told)]), anthropic_history([call(**told)])
+    assert json.loads(responses_history([call(**told)])[0]["arguments"]) == given
+    assert json.loads(openai[0]["tool_calls"][0]["function"]["arguments"]) == given
+    assert anthropic[1]["content"][0]["input"] == given
+
+
+@pytest.mark.parametrize(
+    ("told", "name"),
+    [
+        ({"tool_name": "Read", "raw_tool_name": "mcp__acp__Read"}, "mcp__acp__Read"),
+        ({"tool_name": None, "kind": "execute"}, "execute"),
+        ({"tool_name": None}, "unknown"),
+        ({"tool_name": "rm -rf /; ü"}, "rm_-rf_"),
+        ({"tool_name": "x" * 100}, "x" * 64),
+    ],
+)
+def test_a_tool_has_the_name_that_the_model_knows(told: dict[str, Any], name: str) -> None:
+    """In the letters that all APIs take."""
+    assert chat_history([call(**told)])[0]["tool_calls"][0]["function"]["name"] == name
+    assert responses_history([call(**told)])[0]["name"] == name
+    assert anthropic_history([call(**told)])[1]["content"][0]["name"] == name
+
+
+def ids(history: list[dict[str, Any]]) -> list[str]:
+    """The ids of calls in any history."""
+    if any("call_id" in item for item in history):
+        return [item["call_id"] for item in history if item["type"] == "function_call"]
+    history = [message for message in history if "role" in message]
+    listed = [message.get("tool_calls") or message["content"] for message in history if message["role"] == "assistant"]
+    return [one["id"] for blocks in listed for one in blocks if isinstance(one, dict) and "id" in one]
+
+
+def test_only_ids_that_would_be_refused_are_replaced() -> None:
+    """The same ones on every day, and on the results too; two of one id stay two calls."""
+    given = ["call_1", "call_1", "a#b", "x" * 41, "exec_0000000000a5", "y" * 65, ""]
+    entries = [
+        call(id=n, call_id=f"exec_0000000000a{n}", tool_call_id=name, raw_input={"n": n}, output=f"result {n}")
+        for n, name in enumerate(given, 1)
+    ]
+    a = "exec_0000000000a"
+    short = ["call_1", f"{a}2", f"{a}3", f"{a}4", f"{a}5", f"{a}6", f"{a}7"]
+    assert ids(chat_history(entries)) == short
+    assert ids(anthropic_history(entries)) == [*short[:3], "x" * 41, *short[4:]]
+    assert ids(responses_history(entries)) == [*short[:3], "x" * 41, *short[4:]]
+    answers = [item["call_id"] for item in responses_history(entries) if item["type"] == "function_call_output"]
+    assert answers == ids(responses_history(entries))
+    assert not broken(entries)
+    clash = [call(id=1, tool_call_id="exec_0123456789ab"), call(id=2, tool_call_id="exec_0123456789ab")]
+    assert ids(chat_history(clash)) == ["exec_0123456789ab", "exec_0123456789ab_2"]
+
+
+@pytest.mark.parametrize("format", list(APIS))
+def test_a_call_has_its_own_result_and_no_other(format: str) -> None:
+    """Whatever ids were written anew: who reads the history finds each result at the arguments that it belongs to."""
+    given = ["same", "same", "a#b", "same", "z" * 70]
+    entries = [
+        call(id=n, end=99, call_id=f"exec_{n:012x}", tool_call_id=name, raw_input={"n": n}, output=f"result {n}")
+        for n, name in enumerate(given, 1)
+    ]
+    found = calls_on(desk_of(format, registry.encoder(format)(entries)))
+    assert [(entry.raw_input, entry.output) for entry in found] == [({"n": n}, f"result {n}") for n in range(1, 6)]
+
+
+def shape(history: list[dict[str, Any]]) -> list[str]:
+    """A history of OpenAI's in short: who speaks, and how many calls they make."""
+    return [message["role"][0] + str(len(message.get("tool_calls", [])) or "") for message in history]
+
+
+def test_calls_of_one_round_are_one_answer_with_the_text_before_them() -> None:
+    """Rounds are told apart by their number, whatever stands or happened between."""
+    told: Sequence[Event] = [
+        ev.TurnStarted(),
+        ev.MessageUser(text="Go."),
+        ev.MessageDelta(text="Let me.", chunks="delta"),
+        ev.CallProposed(aliases=(Alias("t", "1"),), tool_name="ls", iteration=0),
+        ev.CallCompleted(aliases=(Alias("t", "1"),), output="one"),
+        ev.MessageDelta(text="And this.", chunks="delta"),
+        ev.CallProposed(aliases=(Alias("t", "2"),), tool_name="ls", iteration=0),
+        ev.CallProposed(aliases=(Alias("t", "3"),), tool_name="ls", iteration=1),
+        ev.MessageDelta(text="Done.", chunks="delta"),
+    ]
+    history = chat_history(written(told).state)
+    assert shape(history) == ["u", "a2", "t", "t", "a1", "t", "a"]
+    assert history[1]["content"] == "Let me.\n\nAnd this."
+    items = responses_history(written(told).state)
+    said = {"message": "content", "function_call": "call_id", "function_call_output": "call_id"}
+    assert [(item["type"], item[said[item["type"]]]) for item in items] == [
+        ("message", "Go."),
+        ("message", "Let me.\n\nAnd this."),
+        ("function_call", "1"),
+        ("function_call", "2"),
+        ("function_call_output", "1"),
+        ("function_call_output", "2"),
+        ("function_call", "3"),
+        ("function_call_output", "3"),
+        ("message", "Done."),
+    ]
+    assert [item["role"] for item in items if item["type"] == "message"] == ["user", "assistant", "assistant"]
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        (["1", "2", "1.", "2."], ["a2", "t", "t"]),
+        (["1", "1.", "2", "2."], ["a1", "t", "a1", "t"]),
+        (["1", "text", "2"], ["a1", "t", "a1", "t"]),
+        (["1", "user", "2"], ["a1", "t", "u", "a1", "t"]),
+        (["1", "thought", "2"], ["a2", "t", "t"]),
+        (["1", "turn", "2"], ["a1", "t", "a1", "t"]),
+    ],
+)
+def test_without_round_numbers_neighbours_are_one_answer(order: list[str], expected: list[str]) -> None:
+    """Unless one had ended before the next began, or somebody spoke between them."""
+    kinds: dict[str, Event] = {
+        "text": ev.MessageDelta(text="Now.", chunks="delta"),
+        "thought": ev.ThoughtDelta(text="Hm.", chunks="delta"),
+        "user": ev.MessageUser(text="And?"),
+        "turn": ev.TurnStarted(),
+        **{name: ev.CallProposed(aliases=(Alias("t", name),), tool_name="ls") for name in "12"},
+        **{f"{name}.": ev.CallCompleted(aliases=(Alias("t", name),), output="x") for name in "12"},
+    }
+    assert shape(chat_history(written([kinds[name] for name in order]).state)) == expected
+
+
+def steps(entries: list[Any]) -> int:
+    """How many functions are entered, or gone on with, to make a history."""
+    count = 0
+
+    def counting(frame: Any, what: str, arg: Any) -> None:
+        nonlocal count
+        count += what == "call"
+
+    sys.setprofile(counting)
+    try:
+        chat_history(entries)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_a_history_costs_what_it_is_long() -> None:
+    """C12: calls of which each begins before the last one has ended are one long round."""
+
+    def chain(length: int) -> list[Any]:
+        return [call(id=10 * n, end=10 * n + 15, call_id=f"exec_{n:012x}", tool_call_id=f"c{n}") for n in range(length)]
+
+    assert steps(chain(400)) < 5 * steps(chain(100))
+
+
+def test_anthropic_hears_a_person_first_and_results_in_front() -> None:
+    """What a person says after a call stands behind its result, in one message."""
+    entries = [call(), Message(id=5, role="user", content="Go on."), Message(id=6, role="user", content="Now!")]
+    first, _, last = anthropic_history(entries)
+    assert first["role"] == "user" and first["content"][0]["text"]
+    assert [block["type"] for block in last["content"]] == ["tool_result", "text", "text"]
+
+
+def test_what_no_model_reads_is_left_out() -> None:
+    """Thoughts, blank texts, plans and modes; what a person sent beside text is named."""
+    told: Sequence[Event] = [
+        ev.MessageUser(text="", content=[{"type": "image", "mimeType": "image/png", "data": "AA=="}]),
+        ev.ThoughtDelta(text="Hm.", chunks="delta"),
+        ev.MessageDelta(text=" \n", chunks="delta"),
+        ev.PlanUpdated(entries=[{"content": "a"}]),
+        ev.SessionMode(mode="ask"),
+        ev.MessageUser(text="Read.", content=[{"type": "resource", "resource": {"uri": "file:///a", "text": "A"}}]),
+    ]
+    said = ["[image: image/png]", "Read.\n[resource: file:///a]\nA"]
+    assert [message["content"] for message in chat_history(written(told).state)] == said
+    assert [item["content"] for item in responses_history(written(told).state)] == said
+
+
+def test_a_session_without_a_word_is_no_message() -> None:
+    """An empty history for an empty session."""
+    empty = Snapshot("s", 0, SessionFold("s").info, [])
+    assert [history(empty) for history in HISTORIES] == [[], [], []]
+
+
+# There and back
+
+
+def joined_texts(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Anthropic's messages with neighbouring texts of a person as one."""
+    made = copy.deepcopy(history)
+    for message in made:
+        texts = [block["text"] for block in message["content"] if block["type"] == "text"]
+        others = [block for block in message["content"] if block["type"] != "text"]
+        message["content"] = ["\n".join(texts), *others]
+    return made
+
+
+def back(format: str, history: list[dict[str, Any]], *, whole: bool) -> Desk:
+    """A history, read again: as the body of a request, or message by message."""
+    body = {"model": "m", "input" if format == "responses" else "messages": history}
+    return desk_of(format, [body] if whole else history)
+
+
+@given(scripts(), st.booleans())
+def test_a_history_that_is_read_again_gives_the_same_history(script: list[Event], whole: bool) -> None:
+    """So that every call is there once, with its arguments and its result."""
+    state = written(script, redact=False).state
+    openai, responses, anthropic = (history(state) for history in HISTORIES)
+    assert chat_history(back("openai", openai, whole=whole).state) == openai
+    assert responses_history(back("responses", responses, whole=whole).state) == responses
+    again = anthropic_history(back("anthropic", anthropic, whole=whole).state)
+    assert joined_texts(again) == joined_texts(anthropic)
+
+
+@pytest.mark.parametrize("name", scenarios.NAMES)
+@pytest.mark.parametrize("format", list(APIS))
+def test_the_calls_of_a_scenario_come_back(format: str, name: str) -> None:
+    """In their order, by their tool and arguments, each ended."""
+    *_, state = states(scenarios.events(name))
+    calls = [entry for entry in state.snapshot().entries if isinstance(entry, ToolCall)]
+    history = registry.encoder(format)(state)
+    found = calls_on(back(format, history, whole=True))
+    assert len(found) == len(calls)
+    assert [entry.tool_call_id for entry in found] == ids(history)
+    failed = [entry.status != "completed" and entry.scope != "detached" for entry in calls]
+    assert [entry.status == "failed" for entry in found] == (failed if format == "anthropic" else [False] * len(found))

@@ -1,0 +1,702 @@
+"""Commands in a model's text: the tags, the ids, what the model is told, and the events of producers that run them."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from callslip.formats.shell import (
+    Command,
+    ShellParser,
+    Text,
+    command_id,
+    extract_commands,
+    format_tool_results,
+    parse,
+    truncate_output,
+)
+from callslip.formats.shell.decode import ShellDecoder
+from callslip.formats.shell.results import LIMIT, split_tool_results
+from callslip.ingest.importer import import_lines
+from callslip.model import codec
+from callslip.model import events as ev
+from callslip.model.entries import Message
+from callslip.model.events import Alias
+from tests.support.decoder_harness import Read
+from tests.support.invariants import sound_ledger
+
+# Pieces that texts about tags are made of, so that tags whole, broken, empty and nested are frequent.
+PIECES = ["<shell>", "</shell>", "<", "</", "<s", "shell>", "ls", " ", "\n", "<shell", "é", "😀", "`", "a<b", "</shell"]
+texts = st.lists(st.sampled_from(PIECES), max_size=14).map("".join)
+
+
+def commands(text: str) -> list[str]:
+    return [command for _, command in extract_commands(text)]
+
+
+def cut(text: str, places: list[int]) -> list[str]:
+    """A text in pieces."""
+    ends = sorted({place % (len(text) + 1) for place in places})
+    return [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=True)]
+
+
+def fed(pieces: list[str]) -> tuple[str, list[Command]]:
+    """All the text that is shown of some pieces, and their commands."""
+    parser = ShellParser()
+    found = [piece for text in pieces for piece in parser.feed(text)] + parser.close()
+    shown = "".join(piece.text for piece in found if isinstance(piece, Text))
+    return shown, [piece for piece in found if isinstance(piece, Command)]
+
+
+# Finding commands
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("Look: <shell>ls -la</shell>", ["ls -la"], id="one"),
+        pytest.param("<shell>pwd</shell> <shell>id</shell> <shell>date</shell>", ["pwd", "id", "date"], id="several"),
+        pytest.param("<shell>ls</shell> <shell>ls</shell>", ["ls", "ls"], id="the same twice"),
+        pytest.param("<shell>cat <<X\none\n\ntwo\nX</shell>", ["cat <<X\none\n\ntwo\nX"], id="several lines"),
+        pytest.param("<shell>\t  df -h \n\n</shell>", ["df -h"], id="blanks around it"),
+        pytest.param("Nothing to run here.", [], id="no tags"),
+        pytest.param("", [], id="no text"),
+        pytest.param(
+            """<shell>awk '$1 > "a.*" && !/x|y/' f</shell>""", ["""awk '$1 > "a.*" && !/x|y/' f"""], id="signs"
+        ),
+        pytest.param("First\n<shell>a</shell>\nthen\n<shell>b</shell>\nend", ["a", "b"], id="between sentences"),
+        pytest.param("<shell></shell><shell> \n </shell><shell>x</shell>", ["x"], id="empty ones"),
+        pytest.param("<shell>never closed", [], id="not closed"),
+        pytest.param("closed</shell> before <shell>w</shell>", ["w"], id="closed before it opens"),
+        pytest.param("<shell>echo '<shell>'</shell>", ["echo '<shell>'"], id="a tag inside"),
+        pytest.param("<shell>echo a</shell>b</shell>", ["echo a"], id="closed twice"),
+        pytest.param("```\n<shell>make</shell>\n```", ["make"], id="in a code fence"),
+        pytest.param("<SHELL>a</SHELL><shell >b</shell ><shel>c</shel>", [], id="other tags"),
+        pytest.param("<<shell>a < b</shell>", ["a < b"], id="angle brackets around and inside"),
+        pytest.param("<shell>echo </shel</shell>", ["echo </shel"], id="nearly closed before"),
+        pytest.param("<shell>printf 'é 日本 😀'</shell>", ["printf 'é 日本 😀'"], id="other letters"),
+    ],
+)
+def test_a_command_is_what_stands_between_the_tags(text: str, expected: list[str]) -> None:
+    """S0.1, S0.2: and one character at a time gives the same."""
+    assert commands(text) == expected
+    assert [found.command for found in fed(list(text))[1]] == expected
+
+
+def test_one_reading_leaves_nothing_behind_for_the_next() -> None:
+    """Reading a text changes nothing for the text after it."""
+    assert commands("<shell>one</shell> and <shell>half") == ["one"]
+    assert commands("a line</shell> <shell>two</shell>") == ["two"]
+
+
+@given(texts, st.lists(st.integers(0, 200), max_size=8))
+def test_the_same_is_found_wherever_the_text_is_cut(text: str, places: list[int]) -> None:
+    """S0.1: one piece, any pieces, single characters; each command once."""
+    whole = fed([text])
+    assert fed(cut(text, places)) == whole
+    assert fed(list(text)) == whole
+
+
+@given(texts)
+def test_what_is_not_a_command_comes_out_as_it_went_in(text: str) -> None:
+    """Text and commands together are the whole of it, but for the tags and the blanks around commands."""
+    shown, found = fed(list(text))
+    parser = ShellParser()
+    pieces = [*parser.feed(text), *parser.close()]
+    again = "".join(p.text if isinstance(p, Text) else f"<shell>{p.command}</shell>" for p in pieces)
+    assert "".join(again.split()) == "".join(text.split())
+    if not found:
+        assert shown == text
+
+
+@given(texts)
+def test_only_the_beginning_of_a_tag_is_held_back(text: str) -> None:
+    """Outside of a command, all but what may become a tag is shown at once."""
+    parser = ShellParser()
+    shown = "".join(piece.text for piece in parser.feed(text) if isinstance(piece, Text))
+    held = "".join(piece.text for piece in parser.close() if isinstance(piece, Text))
+    assert "<shell>".startswith(held) or held.startswith("<shell>")
+    assert held != "<shell>" or text.endswith("<shell>")
+    assert (shown + held) == fed([text])[0]
+
+
+def test_text_is_shown_before_the_tag_after_it_is_whole() -> None:
+    """As early as can be, and held back no longer than needed."""
+    parser = ShellParser()
+    assert parser.feed("Hi <she") == [Text("Hi ")]
+    assert parser.feed("d>") == [Text("<shed>")]
+    assert parser.feed("<shell>l") == []
+    assert parser.feed("s</shell") == []
+    assert parser.feed("> ok") == [Command("ls", 0), Text(" ok")]
+
+
+def test_what_is_no_command_is_shown_with_its_tags() -> None:
+    """S0.2: an empty pair and a pair that is not closed are text, as they stand there."""
+    assert fed(["say <shell> \n</shell>, then <shell>x"]) == ("say <shell> \n</shell>, then <shell>x", [])
+
+
+def test_a_command_is_given_out_when_its_end_is_read() -> None:
+    """S0.4: before the text goes on."""
+    parser = ShellParser()
+    found = [(character, parser.feed(character)) for character in "<shell>ls</shell>x"]
+    assert [(character, pieces) for character, pieces in found if pieces] == [
+        (">", [Command("ls", 0)]),
+        ("x", [Text("x")]),
+    ]
+
+
+def test_numbers_begin_anew_with_every_round() -> None:
+    """`close` ends a round: the next command is the first again."""
+    parser = ShellParser()
+    assert parser.feed("<shell>a</shell><shell>b</shell><shell>") == [Command("a", 0), Command("b", 1)]
+    assert parser.close() == [Text("<shell>")]
+    assert parser.feed("<shell>c</shell>") == [Command("c", 0)]
+
+
+def looked_at(pieces: list[str]) -> int:
+    """How many characters the parser searches in all."""
+    work = 0
+    search = parse.seek
+
+    def counting(text: str, tag: str, start: int) -> tuple[bool, int]:
+        nonlocal work
+        work += len(text) - start
+        found = search(text, tag, start)
+        if found[0]:
+            work -= len(text) - found[1] - len(tag)
+        return found
+
+    with patch.object(parse, "seek", counting):
+        fed(pieces)
+    return work
+
+
+@pytest.mark.parametrize("text", ["plain ", "<shell>", "<shell>ls</shell>", "<", "<shell>never closed ", "</shell"])
+def test_work_grows_with_the_text_and_no_faster(text: str) -> None:
+    """S0.1: ten times the characters, one at a time, are ten times the work; none is searched over and over."""
+    short, long = list(text * 1000), list(text * 10_000)
+    assert looked_at(long) <= 10 * looked_at(short) + 100
+    assert looked_at(long) <= 9 * len(long)
+
+
+# Ids
+
+
+def test_ids_are_made_of_round_and_place() -> None:
+    """S0.3: both count from 0."""
+    assert command_id(0, 0) == "cmd-0-0"
+    assert extract_commands("<shell>a</shell><shell>b</shell>") == [("cmd-0-0", "a"), ("cmd-0-1", "b")]
+    assert extract_commands("<shell>a</shell>", iteration=3) == [("cmd-3-0", "a")]
+
+
+def test_an_empty_command_takes_no_number() -> None:
+    """S0.2"""
+    assert extract_commands("<shell>a</shell><shell> </shell><shell>b</shell>") == [("cmd-0-0", "a"), ("cmd-0-1", "b")]
+
+
+@given(texts, st.integers(0, 5))
+def test_no_two_commands_share_an_id(text: str, iteration: int) -> None:
+    """S0.3: and none has a gap before it."""
+    found = [name for name, _ in extract_commands(text, iteration)]
+    assert found == [f"cmd-{iteration}-{index}" for index in range(len(found))]
+
+
+# What the model is told
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        pytest.param({"command": "ls", "result": "a\nb\n"}, "a\nb", id="text"),
+        pytest.param({"command": "touch x", "result": ""}, "(no output)", id="nothing"),
+        pytest.param({"command": "x", "result": "\n\n"}, "(no output)", id="only line ends"),
+        pytest.param({"command": "x"}, "(no output)", id="nothing said"),
+        pytest.param({"stdout": "out\n", "stderr": "", "exitStatus": 0}, "out", id="streams"),
+        pytest.param({"stdout": "out\n", "stderr": "warn\n"}, "out\n[stderr]\nwarn", id="both streams"),
+        pytest.param(
+            {"result": {"stdout": "half\n", "stderr": "broke\n", "exitStatus": 2}, "isError": True},
+            "half\n[stderr]\nbroke\n[exit status 2]",
+            id="failure keeps all",
+        ),
+        pytest.param({"result": "", "exit_code": 1}, "(no output)\n[exit status 1]", id="silent failure"),
+        pytest.param({"result": "x", "error": "timed out"}, "x\n[error: timed out]", id="error"),
+        pytest.param({"error": {"message": "no such tool"}}, "(no output)\n[error: no such tool]", id="error object"),
+        pytest.param({"result": "x", "isError": True}, "x\n[failed]", id="failed and nothing more"),
+        pytest.param({"result": {"rows": 2}}, '{"rows":2}', id="an object"),
+        pytest.param(
+            {"result": "x", "exitStatus": {"signal": "KILL"}}, 'x\n[exit status {"signal":"KILL"}]', id="signal"
+        ),
+    ],
+)
+def test_a_result_is_one_terminal_block(result: dict[str, Any], expected: str) -> None:
+    """S0.6: what was printed, and on failure everything that is known."""
+    assert format_tool_results([result]) == f"```terminal\n{expected}\n```"
+
+
+def test_results_follow_one_another_in_their_order() -> None:
+    """S0.6: a block each; the same results give the same text."""
+    results = [{"result": "one"}, {"result": ""}, {"result": "two"}]
+    told = format_tool_results(results)
+    assert told == "```terminal\none\n```\n\n```terminal\n(no output)\n```\n\n```terminal\ntwo\n```"
+    assert told == format_tool_results(codec.parse_json(codec.encode(results)))
+    assert format_tool_results([]) == ""
+
+
+fences = st.lists(st.sampled_from(["`", "```", "````", "\n", "```\n", "terminal", "a", " "]), max_size=8).map("".join)
+
+
+@given(st.lists(fences, min_size=1, max_size=4))
+def test_no_output_can_end_its_block(outputs: list[str]) -> None:
+    """S0.6: a fence is longer than any inside, so that the blocks can be told apart again."""
+    outputs = [*outputs, "\n```\n\n```terminal"]
+    told = format_tool_results([{"result": output} for output in outputs])
+    assert split_tool_results(told) == [output.rstrip("\n") for output in outputs]
+
+
+def test_a_text_that_is_no_list_of_results_is_not_read_as_one() -> None:
+    """Words around the blocks, a block of another language, one that does not end."""
+    for text in [
+        "",
+        "hello",
+        "```terminal\nx",
+        "```python\nx\n```",
+        "```terminal\nx\n```\nand",
+        "so\n```terminal\nx\n```",
+    ]:
+        assert split_tool_results(text) is None
+
+
+def test_output_within_the_limit_is_left_alone() -> None:
+    """S0.6: up to and with the last character."""
+    assert truncate_output("short", 100) == "short"
+    assert truncate_output("a" * 100, 100) == "a" * 100
+    assert truncate_output("a" * LIMIT) == "a" * LIMIT
+
+
+def test_output_beyond_the_limit_says_how_much_was_cut() -> None:
+    """S0.6: the beginning and the end stay."""
+    text = "begin " + "." * 500 + " end"
+    told = truncate_output(text, 100)
+    assert told.startswith("begin ") and told.endswith(" end")
+    head, _, rest = told.partition("\n[... ")
+    number, _, tail = rest.partition(" of 510 characters cut ...]\n")
+    assert int(number) == len(text) - len(head) - len(tail)
+    assert len(truncate_output("a" * (LIMIT + 1))) <= LIMIT
+
+
+@given(st.text(max_size=400), st.integers(60, 300))
+def test_what_was_cut_is_not_cut_again(text: str, limit: int) -> None:
+    """S0.6: cutting fits the limit, and once cut a text stays as it is, live and on reload."""
+    told = truncate_output(text, limit)
+    assert len(told) <= limit
+    assert truncate_output(told, limit) == told
+
+
+def test_a_limit_too_small_for_words_leaves_the_words() -> None:
+    """Nothing of the text, and how much that was."""
+    assert truncate_output("a" * 50, 3) == "\n[... 50 of 50 characters cut ...]\n"
+    assert truncate_output("a" * 50, -1) == "\n[... 50 of 50 characters cut ...]\n"
+
+
+def test_a_long_output_does_not_push_out_what_went_wrong() -> None:
+    """S0.6: each stream has the limit for itself."""
+    told = format_tool_results([{"stdout": "a" * 1000, "stderr": "b" * 50, "exitStatus": 1}], limit=100)
+    assert "b" * 50 in told and "[exit status 1]" in told and "of 1000 characters cut" in told
+
+
+# Reading producers
+
+
+class Reading(Read):
+    """What the decoder makes of messages."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(ShellDecoder(**options))
+
+
+def text(said: str) -> dict[str, Any]:
+    return {"type": "text", "content": said}
+
+
+def event(kind: str, command: str = "", name: str = "", **more: Any) -> dict[str, Any]:
+    named = {"commandId": name} if name else {}
+    return {"type": kind, "command": command, **named, **more}
+
+
+PROMPT = {"type": "user", "text": "Go"}
+DONE = {"type": "done"}
+
+
+def test_a_command_is_proposed_as_soon_as_its_end_is_read() -> None:
+    """S0.4: within the very message, before the text goes on; its id is an alias."""
+    decoder = ShellDecoder()
+    assert not decoder.feed("<shell>ls</shell")
+    (draft,) = decoder.feed(">")
+    assert draft.event == ev.CallProposed(
+        aliases=(Alias("shell", "cmd-0-0"),),
+        tool_name="shell",
+        title="ls",
+        kind="execute",
+        input={"command": "ls"},
+        iteration=0,
+        index=0,
+    )
+
+
+def test_a_card_goes_from_queued_to_running_to_completed() -> None:
+    """S0.4: by its id, whatever is said beside it."""
+    reading = Reading().feed(text("<shell>ls</shell>"))
+    seen = [reading.calls[0].status]
+    for message in (
+        event("tool-call", "ls", "cmd-0-0"),
+        event("tool-start", "ls", "cmd-0-0"),
+        event("tool-result", "ls", "cmd-0-0", result="a\n"),
+    ):
+        seen.append(reading.feed(message).calls[0].status)
+    assert seen == ["queued", "queued", "running", "completed"]
+    (call,) = reading.calls
+    assert (call.tool_call_id, call.output, call.raw_input) == ("cmd-0-0", "a\n", {"command": "ls"})
+
+
+def test_of_two_equal_commands_each_has_its_own_course() -> None:
+    """C3: the second one runs and ends while the first one waits."""
+    reading = Reading().feed(text("<shell>ls</shell><shell>ls</shell>"))
+    reading.feed(event("tool-start", "ls", "cmd-0-1"))
+    assert [call.status for call in reading.calls] == ["queued", "running"]
+    reading.feed(event("tool-result", "ls", "cmd-0-1", result="second"))
+    assert [(call.status, call.output) for call in reading.calls] == [("queued", None), ("completed", "second")]
+    reading.feed(event("tool-result", "ls", "cmd-0-0", result="first"))
+    assert [call.output for call in reading.calls] == ["first", "second"]
+
+
+def test_different_commands_are_not_mistaken_for_each_other() -> None:
+    """Results come back in another order than the commands went out."""
+    reading = Reading().feed(text("<shell>a</shell><shell>b</shell><shell>c</shell>"))
+    for name in ("cmd-0-2", "cmd-0-0", "cmd-0-1"):
+        reading.feed(event("tool-start", "", name), event("tool-result", "", name, result=name))
+    assert [call.output for call in reading.calls] == ["cmd-0-0", "cmd-0-1", "cmd-0-2"]
+
+
+def test_every_round_counts_its_own_commands() -> None:
+    """S0.3: a mark ends a round, and so does a command that begins to run."""
+    reading = Reading().feed(text("<shell>a</shell><shell>b</shell>"), {"type": "iteration-end"})
+    reading.feed(text("<shell>c</shell>"), event("tool-start", "c", "cmd-1-0"), text("<shell>d</shell>"))
+    assert [call.tool_call_id for call in reading.calls] == ["cmd-0-0", "cmd-0-1", "cmd-1-0", "cmd-2-0"]
+    assert [(call.iteration, call.index) for call in reading.calls] == [(0, 0), (0, 1), (1, 0), (2, 0)]
+
+
+def test_a_mark_after_the_results_does_not_count_twice() -> None:
+    """The round ended with its results; that is what the mark says again."""
+    reading = Reading().feed(text("<shell>a</shell>"), event("tool-result", "a", "cmd-0-0", result=""))
+    reading.feed({"type": "iteration-end", "hasMoreCommands": True}, {"type": "iteration-start"})
+    assert reading.feed("<shell>b</shell>").calls[1].tool_call_id == "cmd-1-0"
+
+
+def test_the_same_id_in_the_next_turn_is_another_call() -> None:
+    """S0.3: an id holds within its turn."""
+    reading = Reading()
+    for day in ("Monday", "Tuesday"):
+        reading.feed(PROMPT, text("<shell>date</shell>"), event("tool-call", "date", "cmd-0-0"))
+        reading.feed(event("tool-result", "date", "cmd-0-0", result=day), DONE)
+    assert [call.output for call in reading.calls] == ["Monday", "Tuesday"]
+    assert [call.turn for call in reading.calls] == ["t1", "t2"]
+
+
+@pytest.mark.parametrize("between", [[], [PROMPT]])
+def test_rounds_are_counted_anew_in_the_next_turn(between: list[Any]) -> None:
+    """S0.3: after two rounds in one turn the next begins with the first round, with a prompt or without."""
+    reading = Reading()
+    for _ in range(2):
+        reading.feed(*between, "<shell>a</shell>", {"type": "iteration-end"}, "<shell>b</shell>", DONE)
+    proposed = [event.aliases[0].id for event in reading.log(ev.CallProposed)]
+    assert proposed == ["cmd-0-0", "cmd-1-0"] * 2
+    assert len(reading.calls) == 4
+
+
+def test_what_a_tool_call_repeats_is_one_call() -> None:
+    """S0.4: found in the text, told by the producer, and told once more."""
+    reading = Reading().feed(text("<shell>ls</shell>"), *[event("tool-call", "ls", "cmd-0-0")] * 2)
+    assert len(reading.calls) == 1
+    reading.feed(event("tool-result", "ls", "cmd-0-0", result="a"), event("tool-call", "ls", "cmd-0-0"))
+    assert len(reading.calls) == 1
+    assert reading.verdicts[-1] == "duplicate"
+
+
+def test_an_id_that_comes_again_for_another_command_is_another_call() -> None:
+    """C2: after the end of the first one; while that is open, it is the same call told anew."""
+    ids = {"commandId": "x"}
+    first = [{"type": "tool-call", "command": "ls", **ids}, {"type": "tool-result", "result": "1", **ids}]
+    again = [{"type": "tool-call", "command": "pwd", **ids}, {"type": "tool-start", "command": "pwd", **ids}]
+    reading = Reading().feed(*first, *again, {"type": "tool-result", "result": "2", **ids})
+    assert [(call.title, call.status, call.output) for call in reading.calls] == [
+        ("ls", "completed", "1"),
+        ("pwd", "completed", "2"),
+    ]
+    assert [call.title for call in Reading().feed(first[0], *again).calls] == ["pwd"]
+
+
+def test_an_id_of_the_producers_own_names_the_command_of_the_text() -> None:
+    """Each `tool-call` takes the oldest command of its text that none has named, and both names lead to the call."""
+    reading = Reading().feed(text("<shell>ls</shell><shell>id</shell><shell>ls</shell>"))
+    for command, name in (("ls", "x1"), ("id", "x2"), ("ls", "x3")):
+        reading.feed(event("tool-call", command, name))
+    reading.feed(event("tool-result", "ls", "x3", result="third"), event("tool-call", "ls", "x3"))
+    reading.feed(event("tool-start", "ls", "x1"), event("tool-result", "ls", "cmd-0-0", result="first"))
+    assert [call.output for call in reading.calls] == ["first", None, "third"]
+    reading.feed(event("tool-start", "ls", "x1"), event("tool-start", "ls", "cmd-0-2"))
+    assert [bool(call.late) for call in reading.calls] == [True, False, True]
+
+
+def test_an_id_that_we_gave_to_another_command_goes_with_the_command() -> None:
+    """A producer that leaves out a repeated command counts fewer than there are in the text."""
+    reading = Reading().feed(text("<shell>ls</shell><shell>ls</shell><shell>id</shell>"))
+    reading.feed(event("tool-call", "ls", "cmd-0-0"), event("tool-call", "id", "cmd-0-1"))
+    reading.feed(event("tool-start", "id", "cmd-0-1"), event("tool-result", "id", "cmd-0-1", result="root"))
+    assert [(call.status, call.output) for call in reading.calls] == [
+        ("queued", None),
+        ("queued", None),
+        ("completed", "root"),
+    ]
+
+
+def test_a_producer_that_counts_rounds_from_one_is_understood() -> None:
+    """Its first id shows it: from then on our ids are its ids."""
+    reading = Reading()
+    for number in (1, 2, 3):
+        reading.feed(text("<shell>ls</shell>"), event("tool-call", "ls", f"cmd-{number}-0"))
+        reading.feed(event("tool-result", "ls", f"cmd-{number}-0", result=number), {"type": "iteration-end"})
+    assert [call.output for call in reading.calls] == [1, 2, 3]
+    assert [call.iteration for call in reading.calls] == [0, 1, 2]
+    assert [call.tool_call_id for call in reading.calls] == ["cmd-0-0", "cmd-2-0", "cmd-3-0"]
+
+
+def test_events_without_ids_are_taken_in_their_order() -> None:
+    """C2: two equal commands, each started and ended once; a result too many stands by itself."""
+    reading = Reading().feed(text("<shell>ls</shell><shell>ls</shell>"), *[event("tool-call", "ls")] * 2)
+    reading.feed(event("tool-start", "ls"))
+    assert [call.status for call in reading.calls] == ["running", "queued"]
+    for number in range(3):
+        reading.feed(event("tool-result", "ls", result=number))
+    assert [(call.status, call.output) for call in reading.calls] == [("completed", number) for number in range(3)]
+
+
+def test_an_event_without_an_id_is_not_about_a_call_that_has_one() -> None:
+    """What the producer speaks of by its id is left alone."""
+    reading = Reading().feed(text("<shell>ls</shell><shell>ls</shell>"), event("tool-start", "ls", "cmd-0-0"))
+    reading.feed(event("tool-result", "ls", result="second"))
+    assert [(call.status, call.output) for call in reading.calls] == [("running", None), ("completed", "second")]
+
+
+def test_an_unknown_id_changes_no_other_card() -> None:
+    """S0.4: it is kept, as a call of its own."""
+    reading = Reading().feed(text("<shell>ls</shell>"))
+    reading.feed(event("tool-result", "ls", "cmd-7-7", result="whose"))
+    assert [(call.tool_call_id, call.status) for call in reading.calls] == [
+        ("cmd-0-0", "queued"),
+        ("cmd-7-7", "completed"),
+    ]
+
+
+def test_a_card_that_ended_stays_as_it_is() -> None:
+    """C4: a start, another result and a start without an id come late and open nothing."""
+    reading = Reading().feed(text("<shell>ls</shell>"), event("tool-result", "ls", "cmd-0-0", result="a"))
+    reading.feed(event("tool-start", "ls", "cmd-0-0"), event("tool-result", "ls", "cmd-0-0", result="b"))
+    (call,) = reading.calls
+    assert (call.status, call.output, bool(call.late)) == ("completed", "a", True)
+    assert reading.verdicts[-2:] == ["late", "late"]
+
+
+def test_a_result_after_done_still_reaches_its_call() -> None:
+    """It begins no turn."""
+    reading = Reading().feed(PROMPT, text("<shell>make</shell>"), event("tool-start", "make", "cmd-0-0"), DONE)
+    reading.feed(event("tool-result", "make", "cmd-0-0", result="made"))
+    assert [(call.status, call.output) for call in reading.calls] == [("completed", "made")]
+    assert len(reading.log(ev.TurnStarted)) == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "exit", "error"),
+    [
+        ({"result": "x"}, "completed", None, None),
+        ({"result": "x", "exitStatus": 3}, "completed", 3, None),
+        ({"result": {"stdout": "", "stderr": "e", "exitCode": 2}, "isError": True}, "failed", 2, None),
+        ({"result": "", "error": "timed out"}, "failed", None, "timed out"),
+        ({"stdout": "o", "stderr": "", "exit_status": 0}, "completed", 0, None),
+        ({}, "completed", None, None),
+    ],
+)
+def test_how_a_command_ended_is_for_its_producer_to_say(
+    said: dict[str, Any], status: str, exit: Any, error: Any
+) -> None:
+    """An exit status is shown, and is a failure only where that is said."""
+    (call,) = Reading().feed("<shell>x</shell>", event("tool-result", "x", "cmd-0-0", **said)).calls
+    assert (call.status, call.exit_status, call.error) == (status, exit, error)
+
+
+def test_both_streams_of_a_result_are_kept() -> None:
+    """S0.6: as the producer gave them."""
+    (call,) = Reading().feed(event("tool-result", "x", "cmd-0-0", stdout="o", stderr="e", exitStatus=1)).calls
+    assert (call.output, call.exit_status) == ({"stdout": "o", "stderr": "e"}, 1)
+
+
+def test_the_text_is_shown_without_its_commands() -> None:
+    """Each stands at its place between the texts."""
+    reading = Reading().feed(PROMPT, *"Look: <shell>ls</shell> then <b> and <shell>cat").close()
+    assert reading.said == ["Go", "Look: ", " then <b> and <shell>cat"]
+    assert [type(entry).__name__ for entry in reading.entries()] == ["Message", "Message", "ToolCall", "Message"]
+
+
+def test_what_was_held_back_comes_out_when_the_round_ends() -> None:
+    """A mark, a result, `done` and the end of the line all end the text."""
+    for ending in ({"type": "iteration-end"}, event("tool-result", "x", "y", result=""), DONE, {"type": "error"}):
+        assert Reading().feed("a <sh", ending).said == ["a <sh"]
+    assert Reading().feed("a <sh").close().said == ["a <sh"]
+
+
+@given(texts, st.lists(st.integers(0, 200), max_size=6))
+def test_a_stream_reads_the_same_wherever_it_is_cut(said: str, places: list[int]) -> None:
+    """S0.1 for the whole way: the calls and the text shown do not depend on the messages."""
+    whole = Reading().feed(said).close()
+    pieces = Reading().feed(*cut(said, places)).close()
+    assert pieces.said == whole.said
+    assert [call.raw_input for call in pieces.calls] == [call.raw_input for call in whole.calls]
+
+
+def test_a_producer_that_repeats_its_text_is_read_once() -> None:
+    """Declared cumulative: what is new in each message counts."""
+    said = "Hm <shell>ls</shell> <shell>id</shell>."
+    reading = Reading(chunks="cumulative").feed(*[text(said[:end]) for end in range(1, len(said) + 1)])
+    assert [call.raw_input["command"] for call in reading.calls] == ["ls", "id"]
+    assert reading.close().said == ["Hm ", " ", "."]
+
+
+def test_a_command_of_a_text_that_is_told_otherwise_is_found_once() -> None:
+    """S0.1: the text is read anew, and its commands have the ids that they had."""
+    reading = Reading(chunks="cumulative").feed("<shell>ls</shell> hello", "<shell>ls</shell> help")
+    assert [call.title for call in reading.calls] == ["ls"]
+
+
+def test_a_prompt_begins_a_turn_and_done_ends_it_once() -> None:
+    """A second `done` says nothing new, and the reason is the producer's."""
+    reading = Reading().feed(PROMPT, "Hello", {"type": "done", "reason": "max_turn_requests"}, DONE).close()
+    assert [event.reason for event in reading.log(ev.TurnEnded)] == ["max_turn_requests"]
+    assert not any(entry.streaming for entry in reading.entries(Message))
+
+
+def test_a_turn_that_was_begun_elsewhere_is_not_ended_here() -> None:
+    """A stream without its prompt leaves the turn to whoever began it; its text is whole all the same."""
+    reading = Reading().feed("Hello", DONE).close()
+    assert not reading.log(ev.TurnStarted) and not reading.log(ev.TurnEnded)
+    assert not any(entry.streaming for entry in reading.entries(Message))
+
+
+def test_the_next_run_without_a_prompt_is_a_turn_of_its_own() -> None:
+    """Ids are counted anew after `done`, so that they must not mean the calls before it."""
+    reading = Reading()
+    for day in ("Monday", "Tuesday"):
+        reading.feed("<shell>date</shell>", event("tool-result", "date", "cmd-0-0", result=day), DONE)
+    assert [call.output for call in reading.calls] == ["Monday", "Tuesday"]
+
+
+def test_an_error_ends_the_turn_and_its_commands() -> None:
+    """C5: with the reason that a person can read."""
+    reading = Reading().feed(PROMPT, "<shell>make</shell>", {"type": "error", "content": "overloaded"})
+    assert [(call.status, call.reason) for call in reading.calls] == [("lost", "overloaded")]
+
+
+def test_stored_parts_become_texts_and_cards() -> None:
+    """S0.8: `{type: "tool", command, commandId, toolStatus, content}` beside text parts."""
+    states = [("queued", None), ("running", None), ("completed", "out")]
+    parts: list[dict[str, Any]] = [{"type": "text", "content": "So:"}]
+    for index, (status, content) in enumerate(states):
+        name = f"cmd-0-{index}"
+        parts.append({"type": "tool", "command": "ls", "commandId": name, "toolStatus": status, "content": content})
+    reading = Reading().feed({"role": "user", "content": "Go"}, {"role": "assistant", "content": "So:", "parts": parts})
+    assert reading.said == ["Go", "So:"]
+    assert [(call.status, call.output) for call in reading.calls] == states
+
+
+def test_stored_texts_and_results_become_calls() -> None:
+    """What the model was told of its commands goes back to each of them, a block for each."""
+    written = {"role": "assistant", "content": "<shell>ls</shell><shell>true</shell>"}
+    told = {"role": "tool", "content": format_tool_results([{"result": "a"}, {"result": ""}])}
+    reading = Reading().feed(written, told)
+    assert [call.status for call in reading.calls] == ["completed", "completed"]
+    assert [type(draft.event) for draft in reading.decoder.feed(told)] == [ev.Raw]
+    reading.feed(written, {"role": "tool", "content": "something else"})
+    assert [call.tool_call_id for call in reading.calls] == ["cmd-0-0", "cmd-0-1", "cmd-1-0", "cmd-1-1"]
+    assert [call.output for call in reading.calls] == ["a", "", None, None]
+    assert [raw.body for raw in reading.log(ev.Raw)] == [{"role": "tool", "content": "something else"}]
+
+
+def test_what_else_the_model_calls_has_names_of_its_own() -> None:
+    """A call by another way may have the id of a command and is another call."""
+    reading = Reading().feed("<shell>ls</shell>")
+    reading.feed({"type": "agent-tool-call", "toolName": "search", "toolArgs": {"q": 1}, "toolCallId": "cmd-0-0"})
+    reading.feed({"type": "agent-tool-result", "toolCallId": "cmd-0-0", "result": "found"})
+    assert [(call.tool_name, call.status, call.output) for call in reading.calls] == [
+        ("shell", "queued", None),
+        ("search", "completed", "found"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        None,
+        7,
+        [],
+        {},
+        {"type": "unheard"},
+        {"type": 5},
+        {"type": "text", "content": 5},
+        {"type": "tool-call"},
+        {"type": "tool-start"},
+        {"type": "user"},
+        {"role": "assistant"},
+        {"role": "tool", "content": "x"},
+        {"type": "tool", "command": "ls", "toolStatus": "odd"},
+    ],
+)
+def test_what_is_not_understood_is_kept_whole(message: Any) -> None:
+    """C11: one `raw`, and nothing else."""
+    (draft,) = ShellDecoder().feed(message)
+    assert draft.event == ev.Raw(format="shell", body=message)
+
+
+def test_a_message_is_kept_once() -> None:
+    """However many reasons there are to keep it."""
+    failed = {"type": "error", "error": "no model", "code": 7}
+    assert Reading().feed(failed).raws == [failed]
+
+
+def test_messages_inside_of_messages_are_no_parts() -> None:
+    """C11: they are kept, however deep they go."""
+    message: Any = {"type": "text", "text": "a"}
+    for _ in range(5000):
+        message = {"role": "assistant", "parts": [message]}
+    (kept, *_) = ShellDecoder().feed(message)
+    assert isinstance(kept.event, ev.Raw) and kept.event.body is message["parts"][0]
+
+
+def test_a_message_that_says_more_is_kept_beside_what_was_taken() -> None:
+    """Members that no rule knows are not lost."""
+    message = event("tool-call", "ls", "cmd-0-0", risk="low")
+    assert [type(draft.event) for draft in ShellDecoder().feed(message)] == [ev.CallProposed, ev.Raw]
+
+
+@pytest.mark.anyio
+async def test_a_recorded_stream_is_imported_and_found_by_command_id(db: str) -> None:
+    """S0.3, S0.4 through a store: the command's id leads to its call, and a second import changes nothing."""
+    messages = [PROMPT, text("<shell>ls</shell>"), event("tool-result", "ls", "cmd-0-0", result="a"), DONE]
+    lines = [codec.encode(message) for message in messages]
+    async with sound_ledger(db) as ledger:
+        first = await import_lines(ledger, "s", "shell", lines)
+        again = await import_lines(ledger, "s", "shell", lines)
+        assert first.events and not again.events
+        found = [row for row in (await ledger.calls(session="s")).items if row.shown == "cmd-0-0"]
+        assert [(row.tool, row.state) for row in found] == [("shell", "completed")]

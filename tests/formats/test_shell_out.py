@@ -1,0 +1,397 @@
+"""`shell` out: a page that takes a turn's events as its cards do has the parts that the history holds by then."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from callslip.formats import registry
+from callslip.formats.base import Restart
+from callslip.formats.base import sse_frame as frame
+from callslip.formats.shell.decode import ShellDecoder
+from callslip.formats.shell.encode import ShellEncoder, history
+from callslip.formats.shell.history import model_messages
+from callslip.model import codec
+from callslip.model import events as ev
+from callslip.model.entries import Entry, Message, ToolCall
+from callslip.model.events import Alias, Event
+from callslip.model.state_names import STATE_NAMES
+from callslip.rules.lifecycle import OPEN_STATES, TERMINAL_STATES
+from tests.support import scenarios, stream_checks
+from tests.support.strategies import scripts, written
+
+Parts = list[dict[str, Any]]
+Card = dict[str, Any]
+
+NEXT = {"queued": ("running", "completed"), "running": ("completed",), "completed": ()}
+
+
+class Page:
+    """The page of the format's own client: texts go on with the last part of their kind, cards are found by id."""
+
+    def __init__(self) -> None:
+        self.parts: Parts = []
+        self.done = 0
+        self._cards: dict[str, Card] = {}
+
+    def see(self, event: dict[str, Any]) -> None:
+        assert not self.done, "nothing comes after `done`"
+        self.SEEN.get(event["type"], Page._ignore)(self, event)
+
+    def _ignore(self, event: dict[str, Any]) -> None:
+        """A page of another age knows other events."""
+
+    def _text(self, event: dict[str, Any]) -> None:
+        if not self.parts or self.parts[-1]["type"] != event["type"]:
+            self.parts.append({"type": event["type"], "content": ""})
+        self.parts[-1]["content"] += event["content"]
+
+    def _call(self, event: dict[str, Any]) -> None:
+        assert event["commandId"] not in self._cards, "one card for each id"
+        card = {"type": "tool", "command": event["command"], "commandId": event["commandId"], "toolStatus": "queued"}
+        self._cards[event["commandId"]] = card
+        self.parts.append(card)
+
+    def _start(self, event: dict[str, Any]) -> None:
+        self._move(event, "running")
+
+    def _result(self, event: dict[str, Any]) -> None:
+        self._move(event, "completed", content=event["result"], isError=event["isError"])
+
+    def _move(self, event: dict[str, Any], status: str, **told: Any) -> None:
+        """A card only goes on, and events for ids that nobody called change nothing (S0.4)."""
+        card = self._cards.get(event["commandId"])
+        if card is not None and status in NEXT[card["toolStatus"]]:
+            assert card["command"] == event["command"]
+            card.update(toolStatus=status, **told)
+
+    def _done(self, event: dict[str, Any]) -> None:
+        self.done += 1
+
+    SEEN: ClassVar[dict[str, Callable[[Any, dict[str, Any]], None]]] = {
+        "text": _text,
+        "reasoning": _text,
+        "tool-call": _call,
+        "tool-start": _start,
+        "tool-result": _result,
+        "done": _done,
+    }
+
+
+class Pages(stream_checks.Client):
+    """The page in the place of a client's process."""
+
+    def __init__(self) -> None:
+        pass
+
+    def ask(self, jobs: Sequence[stream_checks.Job]) -> list[stream_checks.Job]:
+        return [{"error": None, "messages": _reduced(job["chunks"], job["at"])} for job in jobs]
+
+
+def _reduced(chunks: list[Any], at: list[int]) -> list[Parts]:
+    """The parts after each number of events, as they come over the wire."""
+    page, shown, seen = Page(), [], 0
+    for count in at:
+        for chunk in chunks[seen:count]:
+            page.see(json.loads(frame(chunk).removeprefix(b"data: ")))
+        seen = count
+        shown.append([dict(part) for part in page.parts])
+    return shown
+
+
+def parts_of(messages: list[Any], turn: str) -> Parts:
+    """The parts of a turn's assistant message; none before it begins."""
+    return next((message["parts"] for message in messages if message["id"] == f"turn-{turn}"), [])
+
+
+@pytest.fixture(scope="module")
+def law() -> stream_checks.Law:
+    return stream_checks.Law(Pages(), "shell", parts_of)
+
+
+# The law
+
+
+@pytest.mark.parametrize("name", scenarios.NAMES)
+def test_stream_and_history_agree_at_every_event(law: stream_checks.Law, name: str) -> None:
+    """S0.4, S0.8: from the start, from any event, and after a restart, the cards are the stored parts."""
+    log = scenarios.events(name)
+    law.prove(log, stream_checks.places(log))
+
+
+@pytest.mark.parametrize("name", stream_checks.CAPTURES)
+def test_real_agents_stream_as_they_are_stored(law: stream_checks.Law, name: str) -> None:
+    """The same for what real agents sent."""
+    for log in stream_checks.captured(name):
+        law.prove(log, stream_checks.places(log))
+
+
+@given(scripts(), st.data())
+def test_any_session_streams_as_it_is_stored(script: list[Event], data: st.DataObject) -> None:
+    """The same for anything that may happen, begun anywhere."""
+    log = written(script).log
+    stream_checks.Law(Pages(), "shell", parts_of).prove(log, [data.draw(st.integers(1, len(log)))])
+
+
+@given(scripts())
+def test_events_of_a_card_come_in_order_and_done_comes_once(script: list[Event]) -> None:
+    """S0.4: `tool-call`, `tool-start`, `tool-result` for each id, each at most once; one `done`, and nothing after."""
+    log = written(script).log
+    for turn in stream_checks.turns_of(log):
+        for segment in stream_checks.Law(Pages(), "shell", parts_of).connections(log, turn):
+            _check_order([event for event in segment.chunks if event["type"].startswith("tool-")])
+            kinds = [event["type"] for event in segment.chunks]
+            assert "done" not in kinds[:-1]
+
+
+def _check_order(events: list[dict[str, Any]]) -> None:
+    order = ["tool-call", "tool-start", "tool-result"]
+    seen: dict[str, list[str]] = {}
+    for event in events:
+        seen.setdefault(event["commandId"], []).append(event["type"])
+    for kinds in seen.values():
+        assert kinds[0] == "tool-call"
+        assert kinds == [kind for kind in order if kind in kinds]
+
+
+@given(scripts())
+def test_the_history_is_that_of_its_turns(script: list[Event]) -> None:
+    """A page of a long history is made from the entries of its turns alone."""
+    entries = written(script).state.snapshot().entries
+    assert history(entries) == [message for block in _blocks(entries) for message in history(block)]
+    identities = [message["id"] for message in history(entries)]
+    assert len(identities) == len(set(identities))
+
+
+def _blocks(entries: list[Entry]) -> list[list[Entry]]:
+    made: list[list[Entry]] = []
+    for entry in entries:
+        prompt = isinstance(entry, Message) and entry.role == "user" and not entry.turn
+        if not made or prompt or made[-1][-1].turn != entry.turn:
+            made.append([])
+        made[-1].append(entry)
+    return made
+
+
+# What is said
+
+
+LS = ev.CallProposed(aliases=(Alias("shell", "cmd-0-0"),), tool_name="shell", input={"command": "ls"})
+
+
+def streamed(*script: Event) -> list[dict[str, Any]]:
+    """All events of the first turn of a script, which needs no restart."""
+    encoder, told = ShellEncoder(), []
+    for event in written([ev.TurnStarted(), *script]).log:
+        said = encoder.feed(event)
+        assert not isinstance(said, Restart), said.reason
+        told += said
+    return told
+
+
+def about(cls: type[ev.CallEvent], **told: Any) -> ev.CallEvent:
+    return cls(aliases=LS.aliases, **told)
+
+
+def test_a_command_goes_from_queued_to_completed() -> None:
+    """S0.4: each event has the command and its id, and the result as the model is told it."""
+    ended = about(ev.CallFailed, output={"stdout": "a\n", "stderr": "no b"}, exit_status=2)
+    told = streamed(ev.MessageDelta(text="See: "), LS, about(ev.CallStarted), ended, ev.TurnEnded())
+    named = {"command": "ls", "commandId": "cmd-0-0"}
+    assert told == [
+        {"type": "text", "content": "See: "},
+        {"type": "tool-call", **named},
+        {"type": "tool-start", **named},
+        {"type": "tool-result", **named, "result": "a\n[stderr]\nno b\n[exit status 2]", "isError": True},
+        {"type": "done", "reason": "end_turn"},
+    ]
+
+
+def test_a_result_is_what_the_model_is_told() -> None:
+    """S0.6: the same text on the card, in the stored part, and in the block that goes back to the model."""
+    for output in ("", "a\n", "x" * 40_000, "```\nfence\n````", "\n\n", {"n": 1}, None, {"stderr": "e"}):
+        state = written([ev.TurnStarted(), LS, about(ev.CallStarted), about(ev.CallCompleted, output=output)]).state
+        (part,) = history(state)[-1]["parts"]
+        block = model_messages(state)[-1]["content"]
+        assert block.split("\n", 1)[1].rsplit("\n", 1)[0] == part["content"]
+        assert part["content"]
+
+
+def test_one_that_never_ran_is_not_started() -> None:
+    """A refused command shows its refusal and no beginning."""
+    told = streamed(LS, about(ev.ApprovalRequested), ev.ApprovalRefused(approval="#0", reason="never"))
+    assert [event["type"] for event in told] == ["tool-call", "tool-result"]
+    assert told[-1]["isError"] and "[error: never]" in told[-1]["result"]
+
+
+def test_calls_of_other_tools_show_too() -> None:
+    """What is no command has its title for one, else its tool's name; nothing known is `unknown`."""
+    state = written(
+        [
+            ev.CallProposed(aliases=(Alias("t", "1"),), tool_name="read", title="Read a.txt", input={"path": "a.txt"}),
+            ev.CallProposed(aliases=(Alias("t", "2"),), tool_name="read", input=["command"]),
+            ev.CallProposed(aliases=(Alias("t", "3"),), input={"command": 7}),
+        ]
+    ).state
+    assert [part["command"] for part in history(state)[0]["parts"]] == ["Read a.txt", "read", "unknown"]
+
+
+def test_what_was_only_shown_is_a_result() -> None:
+    """Agents that give no output but blocks of content have their text on the card."""
+    block = {"type": "content", "content": {"type": "text", "text": "done it"}}
+    told = streamed(LS, about(ev.CallCompleted, content=[block, {"type": "terminal", "terminalId": "1"}]))
+    assert told[-1]["result"] == "done it"
+
+
+def test_what_was_shown_of_a_result_comes_before_what_was_printed() -> None:
+    """As in every other format."""
+    block = {"type": "content", "content": {"type": "text", "text": "3 files"}}
+    told = streamed(LS, about(ev.CallProgress, text="a b c"), about(ev.CallCompleted, content=[block]))
+    assert told[-1]["result"] == "3 files"
+
+
+@pytest.mark.parametrize(
+    ("failed", "told"),
+    [
+        ({"exit_status": 2, "reason": "exit status 2"}, "half\n[exit status 2]"),
+        ({"exit_status": 2}, "half\n[exit status 2]"),
+        ({"exit_status": 2, "error": {"message": "boom"}}, "half\n[error: boom]\n[exit status 2]"),
+        ({"exit_status": 2, "reason": "the disk is full"}, "half\n[error: the disk is full]\n[exit status 2]"),
+        ({"exit_status": 0, "error": "boom"}, "half\n[error: boom]"),
+        ({"exit_status": 0}, "half\n[error: failed]"),
+        ({}, "half\n[error: failed]"),
+    ],
+)
+def test_why_a_command_failed_is_told_beside_its_exit_status(failed: dict[str, Any], told: str) -> None:
+    """S0.6: an exit status takes no other word's place, and one of 0 does not make a success of it."""
+    assert streamed(LS, about(ev.CallFailed, output="half", **failed))[-1]["result"] == told
+
+
+def test_every_state_has_its_word() -> None:
+    """C13: `toolStatus` is the word of the table, and every end is `completed`, with `isError`."""
+    for status in (*OPEN_STATES, *TERMINAL_STATES):
+        call = ToolCall(id=1, call_id="exec_1", tool_call_id="cmd-0-0", status=status)
+        (part,) = history([call])[0]["parts"]
+        assert part["toolStatus"] == STATE_NAMES[status].shell
+        assert part.get("isError") == (STATE_NAMES[status].error if status in TERMINAL_STATES else None)
+        assert ("content" in part) == (status in TERMINAL_STATES)
+
+
+def test_texts_that_follow_each_other_are_paragraphs() -> None:
+    """They are one part, since their pieces bear no name, and are not glued together."""
+    told = streamed(ev.MessageDelta(text="One."), ev.PlanUpdated(entries=[]), ev.MessageDelta(text="Two."))
+    assert "".join(event["content"] for event in told) == "One.\n\nTwo."
+
+
+def test_a_person_s_words_stand_beside() -> None:
+    """S0.8: as a message of their own, in the turn or before it."""
+    state = written(
+        [ev.MessageUser(text="a"), ev.TurnStarted(), ev.MessageUser(text="b"), ev.MessageDelta(text="c")]
+    ).state
+    assert [(message["role"], message["parts"]) for message in history(state)] == [
+        ("user", [{"type": "text", "content": "a"}]),
+        ("user", [{"type": "text", "content": "b"}]),
+        ("assistant", [{"type": "text", "content": "c"}]),
+    ]
+
+
+def test_stored_messages_are_read_back() -> None:
+    """What is written is what the decoder of the format reads: same texts, commands, ids and ends."""
+    ended = about(ev.CallFailed, output="no", error="gone")
+    script = [
+        ev.TurnStarted(),
+        ev.MessageUser(text="go"),
+        ev.MessageDelta(text="I do"),
+        LS,
+        about(ev.CallStarted),
+        ended,
+    ]
+    first = history(written([*script, ev.MessageDelta(text="So."), ev.TurnEnded()]).state)
+    decoder = ShellDecoder()
+    drafts = [draft.event for message in json.loads(codec.encode(first)) for draft in decoder.feed(message)]
+    again = history(written([ev.TurnStarted(), *drafts]).state)
+    kept = [[{**part, "content": "..."} for part in message["parts"]] for message in first]
+    assert [[{**part, "content": "..."} for part in message["parts"]] for message in again] == kept
+    assert not [event for event in drafts if isinstance(event, ev.Raw)]
+
+
+# Beginnings and ends
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        about(ev.CallProgress, input={"command": "rm"}),
+        about(ev.CallRequeued),
+        about(ev.ApprovalRequested),
+    ],
+)
+def test_what_a_card_cannot_take_back_asks_for_a_restart(event: Event) -> None:
+    """Every feed asks again until the turn was replayed."""
+    log = written([ev.TurnStarted(), LS, about(ev.CallStarted), event, ev.MessageDelta(text="Well.")]).log
+    encoder = ShellEncoder()
+    *told, changed, after = [encoder.feed(event) for event in log]
+    assert not [said for said in told if isinstance(said, Restart)]
+    assert isinstance(changed, Restart) and isinstance(after, Restart)
+    assert [chunk["type"] for chunk in changed.chunks] == ["restart"]
+    replayed = encoder.opening()
+    assert replayed[-1] == {"type": "text", "content": "Well."}
+    assert encoder.feed(ev.MessageUser(seq=99, text="next")) == []
+
+
+def test_a_stream_waits_for_the_last_call() -> None:
+    """The turn is over, its command is not: `done` comes when that has ended."""
+    encoder = ShellEncoder()
+    log = written([ev.TurnStarted(), LS, about(ev.CallStarted), ev.TurnEnded(), about(ev.CallCompleted)]).log
+    for event in log[:-1]:
+        encoder.feed(event)
+    assert not encoder.finished
+    assert [event["type"] for event in encoder.feed(log[-1])] == ["tool-result", "done"]
+    assert encoder.finished
+    assert encoder.feed(ev.MessageUser(seq=99, text="next")) == []
+
+
+def test_news_after_the_end_ask_for_a_restart() -> None:
+    """A detached call has its answer at once; what is told of it when the stream is over needs a new one."""
+    detached = structs.replace(LS, scope="detached")
+    rename = about(ev.CallProgress, input={"command": "pwd"})
+    encoder = ShellEncoder()
+    *told, after = [encoder.feed(event) for event in written([ev.TurnStarted(), detached, ev.TurnEnded(), rename]).log]
+    assert [event["type"] for said in told for event in said] == ["tool-call", "tool-result", "done"]
+    assert json.loads(told[1][-1]["result"])["status"] == "queued"
+    assert isinstance(after, Restart)
+    assert encoder.opening()[0]["command"] == "pwd"
+
+
+def test_a_stream_that_is_cut_off_is_not_done() -> None:
+    """It says why, once; after `done` there is nothing to say."""
+    encoder = ShellEncoder()
+    encoder.feed(ev.TurnStarted(seq=1, turn="t"))
+    assert encoder.close("the server stops") == [{"type": "error", "error": "the server stops"}]
+    assert encoder.finished and encoder.close("again") == []
+
+
+def test_a_chunk_costs_the_same_however_much_came_before() -> None:
+    """C12: a piece of text is one event with that piece and no more."""
+    encoder = ShellEncoder()
+    encoder.feed(ev.TurnStarted(seq=1, turn="t"))
+    told = [encoder.feed(_piece(seq)) for seq in range(2, 2000)]
+    assert told == [[{"type": "text", "content": "12345678"}]] * len(told)
+
+
+def _piece(seq: int) -> Event:
+    return ev.MessageDelta(seq=seq, text="12345678", chunks="delta")
+
+
+def test_the_registry_knows_the_stream() -> None:
+    """Server-sent events, by the names that the list of formats has."""
+    stream = registry.streaming("shell")
+    assert stream.events and stream.headers["content-type"] == "text/event-stream"
+    assert stream.frame({"type": "done"}) == b'data: {"type":"done"}\n\n'
+    assert registry.encoder("shell") is history

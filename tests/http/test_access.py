@@ -1,0 +1,566 @@
+"""Who gets what, over real sockets: every route by every kind of token, and two users of a host app by every route."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
+from starlette.routing import Mount
+
+import callslip
+from callslip import http
+from callslip.api.ledger import Ledger
+from callslip.client.token_file import digest
+from callslip.formats import registry
+from callslip.http.access import VERBS
+from callslip.http.lists import TOPICS
+from callslip.model import events as ev
+from callslip.model.records import SessionRecord, TokenRecord
+from tests.support.live_server import Answer, ask, asking, running
+
+pytestmark = pytest.mark.anyio
+
+TO_ALL = {
+    "/",
+    "/s/{session}",
+    "/c/{call}",
+    "/inbox",
+    "/commands",
+    "/callslip.js",
+    "/callslip.d.ts",
+    "/web/{file}",
+    "/web/vendor/{module}",
+    "/healthz",
+    "/openapi.json",
+}
+"""What anybody may have: files of the package, a word on the server's health, and how to ask for the rest."""
+LISTS = {"GET /v1/sessions", "GET /v1/calls", "GET /v1/approvals", "GET /v1/commands"}
+"""What leaves out the sessions that are not theirs, and is there for every reader."""
+WHOLE = {"/metrics"}
+"""What is about all sessions at once."""
+BODIES: dict[str, Any] = {
+    "POST /v1/sessions/{session}/events": [{"type": "message.delta", "text": "more", "chunks": "delta"}],
+    "POST /v1/calls": {"action": "look"},
+    "POST /v1/calls/claim": {},
+    "POST /v1/calls/{call}/cancel": {},
+    "POST /v1/calls/{call}/result": {"result": "seen", "fence": 1},
+    "POST /v1/calls/{call}/heartbeat": {"fence": 1},
+    "POST /v1/calls/{call}/release": {"fence": 1},
+    "POST /v1/approvals/{approval}": {"decision": "approve"},
+    "POST /v1/sessions/{session}/approvals/{approval}": {"decision": "approve"},
+    "POST /v1/sessions/{session}/prompt": {"text": "hello"},
+}
+PROMPT = "POST /v1/sessions/{session}/prompt"
+"""What is done only where no turn is under way."""
+RUNS = {"POST /v1/calls/{call}/result", "POST /v1/calls/{call}/heartbeat", "POST /v1/calls/{call}/release"}
+"""What is done to a command that somebody has claimed."""
+SAYS_WHERE = {"POST /v1/calls", "POST /v1/calls/claim"}
+"""What names the session in its body."""
+CLOSED = [route for route in http.ROUTES if route.verb]
+SECRET = "5ecret"
+
+
+def label(route: http.Route) -> str:
+    return f"{route.method} {route.path}"
+
+
+def body_of(route: http.Route, session: str) -> Any:
+    body = BODIES.get(label(route))
+    return {**body, "session": session} if label(route) in SAYS_WHERE else body
+
+
+@pytest.fixture
+async def ledger() -> AsyncIterator[Ledger]:
+    async with await callslip.open("sqlite:///:memory:") as ledger:
+        yield ledger
+
+
+class Things(msgspec.Struct):
+    """What lies in a session, by the names that routes have for it."""
+
+    session: str
+    call: str
+    approval: str
+    hash: str
+    alias: str = ""
+    command: str = ""
+
+
+async def filled(ledger: Ledger, session: str, *, alias: str, large: str) -> Things:
+    """A session with a turn, a large output, a call under way and a question; its texts hold the secret."""
+    made = await ledger.append(
+        session,
+        [
+            ev.TurnStarted(turn="t1"),
+            ev.MessageUser(text=f"{SECRET} of {session}"),
+            ev.CallStarted(call="new:1", tool_name=f"{SECRET}-{session}", aliases=(ev.Alias("openai", alias),)),
+        ],
+    )
+    async with ledger.session(session).call("print", {"n": 1}) as call:
+        call.complete(large)
+    asked = await ledger.append(
+        session,
+        [
+            ev.CallProposed(call="new:2", tool_name="rm", input={"path": f"{SECRET} of {session}"}),
+            ev.ApprovalRequested(call="new:2", description=f"{SECRET} of {session}"),
+        ],
+    )
+    command = await ledger.append(
+        session,
+        [
+            *(
+                ev.CallProposed(
+                    call=name, tool_name=f"{SECRET}-{session}", client="default", timeout=60_000, scope="detached"
+                )
+                for name in ("new:3", "new:4")
+            ),
+            ev.CallStarted(call="new:3", attempt=1),
+        ],
+    )
+    found = (await ledger.snapshot(session)).entries
+    blob = next(entry.blob.hash for entry in found if getattr(entry, "blob", None))  # type: ignore[union-attr]
+    ids = made[2].call, asked[-1].approval, blob, alias, command[-1].call  # type: ignore[attr-defined]
+    return Things(session, *ids)
+
+
+async def answers(ledger: Ledger, session: str, text: str) -> None:
+    """Somebody who answers prompts, and has nothing to say."""
+
+
+def large(text: str) -> str:
+    return f"{text} " * 20_000
+
+
+async def asked(url: str, method: str, headers: dict[str, str], body: Any) -> Answer:
+    """An answer; of a stream that begins and has no end, what it begins with."""
+    sent = None if body is None else json.dumps(body).encode()
+    given = {**headers, **({"content-type": "application/json"} if sent else {})}
+    async with asking(url, method, headers=given, body=sent) as reply:
+        if reply.status == 200 and "/v1/stream" in url:
+            await reply.until(b"id: ")
+        else:
+            async for _ in reply.pieces():
+                pass
+        return reply
+
+
+# Tokens
+
+MAIN = "the-main-token-of-this-server"
+
+
+def scopes() -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Each verb, each two of them and all, for the session, for another, and for all of them."""
+    verbs = [*itertools.combinations(VERBS, 1), *itertools.combinations(VERBS, 2), VERBS]
+    yield from itertools.product(("mine", "other", ""), verbs)
+
+
+async def given(ledger: Ledger, session: str, verbs: tuple[str, ...], fate: str = "") -> str:
+    """A token of this scope, and what becomes of it."""
+    token = f"{session or 'all'}-{'-'.join(verbs)}-{fate}"
+    now = await ledger.store.clock()
+    row = TokenRecord(f"tok_{token}", digest(token), token, session, verbs, now, now - 1 if fate == "expired" else 0)
+    await ledger.store.put_token(row)
+    return token
+
+
+async def useless(ledger: Ledger) -> list[dict[str, str]]:
+    """Headers with no token, or with one that was never any or is none any more."""
+    revoked = await given(ledger, "mine", VERBS, "revoked")
+    assert await ledger.store.drop_token(f"tok_{revoked}")
+    tokens = ["", "wrong", digest(MAIN), MAIN[:-1], await given(ledger, "", VERBS, "expired"), revoked]
+    said = [{"authorization": f"Bearer {token}".strip()} for token in tokens]
+    return [{}, {"authorization": f"Basic {MAIN}"}, *said, *({"cookie": f"callslip={token}"} for token in tokens)]
+
+
+def within(route: http.Route, session: str, verbs: tuple[str, ...]) -> bool:
+    """Whether a token of this scope may ask for the things of the session `mine` by a route."""
+    places = {"": True, "mine": route.path not in WHOLE, "other": label(route) in LISTS}
+    return route.verb in verbs and places[session]
+
+
+def address(route: http.Route, things: Things) -> str:
+    here = f"?session={things.session}"
+    query = {"/v1/stream": here, "/v1/sessions/{session}/stream": "?follow=false", "/pending-queries": here}
+    if label(route) in RUNS:
+        things = _named(things, call=things.command)
+    return route.path.format(**msgspec.structs.asdict(things)) + query.get(route.path, "")
+
+
+def test_only_named_things_are_for_everybody() -> None:
+    """A new route is behind the gate, or stands in this list."""
+    assert {route.path for route in http.ROUTES if route.verb is None} == TO_ALL
+    assert not [route for route in http.ROUTES if route.verb is None and route.method != "GET"]
+
+
+@pytest.mark.parametrize("route", CLOSED, ids=label)
+async def test_a_token_without_the_scope_gets_nothing(ledger: Ledger, route: http.Route) -> None:
+    """No token, a bad one, or one for other verbs or another session: never 2xx, no secret, nothing changed."""
+    things = await filled(ledger, "mine", alias="call_1", large=large("mine"))
+    await ledger.append("other", [ev.MessageUser(text="hello")])
+    before, body = await ledger.store.session("mine"), body_of(route, "mine")
+    outside = [
+        {"authorization": f"Bearer {await given(ledger, session, verbs)}"}
+        for session, verbs in scopes()
+        if not within(route, session, verbs)
+    ]
+    async with running(http.standalone(ledger, MAIN, answers=answers)) as url:
+        for headers in await useless(ledger):
+            told = await asked(url + address(route, things), route.method, headers, body)
+            assert told.status == 401, (headers, told.text)
+            assert told.headers["content-type"] == "application/problem+json" and SECRET not in told.text
+        for headers in outside:
+            told = await asked(url + address(route, things), route.method, headers, body)
+            assert told.status in (403, 404), (headers, told.text)
+            assert told.headers["content-type"] == "application/problem+json" and SECRET not in told.text
+    assert outside and await ledger.store.session("mine") == before
+
+
+@pytest.mark.parametrize("route", CLOSED, ids=label)
+async def test_a_token_with_the_scope_gets_it(ledger: Ledger, route: http.Route) -> None:
+    """So that the other test refuses what is there; a list that is not about the token's session shows none of it."""
+    await ledger.append("other", [ev.MessageUser(text="hello")])
+    inside = [scope for scope in scopes() if within(route, *scope)]
+    async with running(http.standalone(ledger, MAIN, answers=answers)) as url:
+        for number, (session, verbs) in enumerate(inside):
+            things = await filled(ledger, "mine", alias=f"call_{number}", large=large("mine"))
+            if label(route) == PROMPT:
+                await ledger.end_turn("mine")
+            headers = {"authorization": f"Bearer {await given(ledger, session, verbs)}"}
+            told = await asked(url + address(route, things), route.method, headers, body_of(route, "mine"))
+            assert told.status in (200, 201, 202, 204), (session, verbs, told.text)
+            assert session != "other" or (SECRET not in told.text and "mine" not in told.text)
+    assert inside
+
+
+# Two users of a host
+
+ANN, BOB = {"x-user": "alma"}, {"x-user": "bob"}
+PREFIX = "/team/slips"
+
+
+async def authorize(request: HTTPConnection, session: SessionRecord | None, verb: str) -> str | None:
+    """A host's own rule: a session is its owner's, and one that nobody has begun is anybody's to begin."""
+    user = request.headers.get("x-user", "")
+    if not user:
+        raise HTTPException(401, "log in first")
+    return user if session is None or session.owner in ("", user) else None
+
+
+@pytest.fixture
+async def host(ledger: Ledger) -> AsyncIterator[str]:
+    app = Starlette(routes=[Mount(PREFIX, callslip.asgi(ledger, authorize=authorize, answers=answers))])
+    async with running(app) as url:
+        yield url + PREFIX
+
+
+class World(msgspec.Struct):
+    """What Ann has, what Bob has, and names like Ann's of things that never were."""
+
+    ann: Things
+    bob: Things
+    never: Things
+    shared: str
+
+    def hidden(self) -> list[str]:
+        """What may not stand in anything that Bob gets, unless he said it himself; all of Ann's texts name her."""
+        ann = self.ann
+        return ["alma", ann.call, ann.approval, ann.hash, ann.command]
+
+
+@pytest.fixture
+async def world(ledger: Ledger, host: str) -> World:
+    """Each begins a session by posting to it; both have an id in common, and an output."""
+    shared = large("the same for both")
+    made = dict[str, Things]()
+    for user, headers in (("alma", ANN), ("bob", BOB)):
+        told = await ask(f"{host}/v1/sessions/{user}-s/events", "POST", value=_said(user), headers=headers)
+        assert told.status == 201, told.text
+        made[user] = await filled(ledger, f"{user}-s", alias=f"call_{user}", large=large(f"{user}'s own"))
+        async with ledger.session(f"{user}-s").call("print", {}, alias=("openai", "call_1")) as call:
+            call.complete(shared)
+    common = next(name for name in await _blobs(ledger, "bob-s") if name != made["bob"].hash)
+    assert common in await _blobs(ledger, "alma-s") and made["alma"].hash not in await _blobs(ledger, "bob-s")
+    ann = made["alma"]
+    never = Things("nil-s", _other(ann.call), _other(ann.approval), "0" * 64, "call_nil", _other(ann.command))
+    return World(made["alma"], made["bob"], never, common)
+
+
+def _said(user: str) -> list[Any]:
+    return [{"type": "session.info", "title": f"what {user} does"}]
+
+
+async def _blobs(ledger: Ledger, session: str) -> set[str]:
+    entries = (await ledger.snapshot(session)).entries
+    return {entry.blob.hash for entry in entries if getattr(entry, "blob", None)}  # type: ignore[union-attr]
+
+
+def _other(identity: str) -> str:
+    """An id of the same shape that nothing has."""
+    start, _, rest = identity.partition("_")
+    return f"{start}_{rest[::-1]}"
+
+
+QUERIES: dict[str, list[str]] = {
+    "/v1/sessions/{session}": [
+        "",
+        *(f"?format={name}" for name in sorted({"events", "entries", "nonsense", *registry.writable()})),
+        *("?at=1", "?at=999999", "?limit=1", "?cursor=1", "?cursor=x", "?wait=0.01", "?wait=999", "?nonsense=1"),
+    ],
+    "/v1/sessions/{session}/stream": [
+        "",
+        *(f"?format={name}" for name in sorted({"events", "entries", "nonsense", *registry.streamable()})),
+        *("?after=1", "?after=999999", "?turn=t1&format=ui-v6", "?limit=1", "?follow=false"),
+    ],
+    "/v1/sessions/{session}/approvals/{approval}": [""],
+    "/v1/sessions/{session}/prompt": ["", "?nonsense=1"],
+    "/v1/sessions/{session}/prompt/stop": ["", "?nonsense=1"],
+    "/v1/calls": [
+        *("?session={session}", "?session={session}&q={call}", "?session={session}&limit=1", "?cursor={call}"),
+        *("?q={call}", "?q={session}", "?q={alias}", "?tool=5ecret-{session}", "?status=running&q={session}"),
+    ],
+    "/v1/calls/{call}": [
+        "",
+        *("?session={session}", "?session=bob-s", "?wait=0.01", "?session={session}&wait=0.01"),
+        *("?format=command", "?format=command&wait=0.01"),
+    ],
+    "/v1/calls/{call}/cancel": ["", "?session={session}", "?session=bob-s"],
+    "/v1/calls/{call}/result": ["", "?session={session}", "?session=bob-s"],
+    "/v1/calls/{call}/heartbeat": ["", "?session={session}", "?session=bob-s"],
+    "/v1/calls/{call}/release": ["", "?session={session}", "?session=bob-s"],
+    "/v1/commands": ["?client={session}", "?client={alias}"],
+    "/pending-queries": ["?session={session}", "?session={session}&client=x"],
+    "/v1/approvals": ["?session={session}", "?session={session}&state=", "?session={session}&limit=1"],
+    "/v1/approvals/{approval}": [""],
+    "/v1/blobs/{hash}": ["", "?nonsense=1"],
+    "/v1/stream": [
+        *("?session={session}", "?session=bob-s&session={session}", "?session={session}&topic=inbox"),
+        *("?session={session}&after={session}:1", "?session={session}&after={session}:999999"),
+    ],
+}
+"""What Bob says after each path: all of it names something of Ann's, or something that never was."""
+APART = {"GET /v1/sessions", "POST /v1/sessions/{session}/events", "GET /metrics", *SAYS_WHERE}
+"""What has tests of its own below."""
+HEADERS: list[dict[str, str]] = [
+    {},
+    {"last-event-id": "1"},
+    {"last-event-id": "alma-s:1"},
+    {"if-none-match": "*"},
+    {"range": "bytes=0-1"},
+]
+
+
+Way = tuple[str, Things]
+
+
+def ways(route: http.Route, world: World) -> Iterator[tuple[Way, Way]]:
+    """Addresses of what is Ann's and the names in them, each with one like it of what never was."""
+    pairs = [
+        (world.ann, world.never),
+        *((_named(world.ann, call=one), _named(world.never, call=two)) for one, two in _call_names(world)),
+        (_named(world.ann, call=world.ann.command), _named(world.never, call=world.never.command)),
+        (_named(world.ann, approval=world.ann.approval[:-4]), _named(world.never, approval=world.never.approval[:-4])),
+        (_named(world.ann, session="bob-s"), _named(world.never, session="bob-s")),
+        (_named(world.ann, approval=world.bob.approval), _named(world.never, approval=world.bob.approval)),
+    ]
+    for (there, nothing), query in itertools.product(pairs, QUERIES[route.path]):
+        one, two = ((route.path + query).format(**msgspec.structs.asdict(names)) for names in (there, nothing))
+        if one != two:
+            yield (one, there), (two, nothing)
+
+
+def _named(things: Things, **names: str) -> Things:
+    return msgspec.structs.replace(things, **names)
+
+
+def _call_names(world: World) -> list[tuple[str, str]]:
+    """Ids that mean Ann's call: what its producer called it, and the beginning of its own."""
+    return [(world.ann.alias, world.never.alias), (world.ann.call[:-3], world.never.call[:-3])]
+
+
+def _alike(told: Answer, names: Things) -> tuple[int, dict[str, str], str]:
+    """An answer without the names that were asked for."""
+    text = told.text
+    for name in msgspec.structs.asdict(names).values():
+        text = text.replace(repr(name), "?").replace(f'"correlation_id":"{name}"', "?")
+    return told.status, {name: value for name, value in told.headers.items() if name != "content-length"}, text
+
+
+def test_every_route_is_asked_by_the_other_user() -> None:
+    """A new route must be told how Bob asks there for what is Ann's."""
+    assert {route.path for route in CLOSED} == {*QUERIES, *(name.partition(" ")[2] for name in APART)}
+
+
+@pytest.mark.parametrize("route", [route for route in CLOSED if label(route) not in APART], ids=label)
+async def test_what_is_anothers_is_like_what_never_was(
+    ledger: Ledger, host: str, world: World, route: http.Route
+) -> None:
+    """By every name, parameter, format and cursor the same answer, which says no more than what was asked for."""
+    before = await ledger.store.session("alma-s")
+    body = BODIES.get(label(route))
+    for (one, there), (two, nothing) in ways(route, world):
+        for headers in HEADERS:
+            told = _alike(await asked(host + one, route.method, BOB | headers, body), there)
+            assert told == _alike(await asked(host + two, route.method, BOB | headers, body), nothing), (one, headers)
+            assert told[0] in (400, 404) or (label(route) in LISTS and told[0] == 200), (one, headers, told)
+            assert not [name for name in world.hidden() if name in str(told)], (one, headers, told)
+    assert await ledger.store.session("alma-s") == before
+
+
+@pytest.mark.parametrize("route", [route for route in CLOSED if label(route) not in APART], ids=label)
+async def test_what_is_ones_own_is_there(ledger: Ledger, host: str, world: World, route: http.Route) -> None:
+    """The same ways lead Bob to what is his, so that it is not the way that is refused; nobody gets it unnamed."""
+    place = host + address(route, world.bob)
+    if label(route) == PROMPT:
+        await ledger.end_turn("bob-s")
+    assert (await asked(place, route.method, {}, body_of(route, "bob-s"))).status == 401
+    told = await asked(place, route.method, BOB, body_of(route, "bob-s"))
+    assert told.status in (200, 202, 204), told.text
+    assert not [name for name in world.hidden() if name in told.text]
+
+
+async def test_an_id_in_common_means_ones_own_call(host: str, world: World) -> None:
+    """Two calls have it, and each of the two people has one: nothing is ambiguous to either."""
+    for user, headers in (("alma", ANN), ("bob", BOB)):
+        told = (await ask(f"{host}/v1/calls/call_1", headers=headers)).json()
+        assert (told["session"], told["toolCallId"]) == (f"{user}-s", "call_1")
+
+
+async def test_an_output_in_common_is_there_for_both(ledger: Ledger, host: str, world: World) -> None:
+    """It is Bob's by his own session, and only as long as that names it."""
+    for headers in (ANN, BOB):
+        assert (await ask(f"{host}/v1/blobs/{world.shared}", headers=headers)).text == large("the same for both")
+    await ledger.store.delete("bob-s")
+    assert (await ask(f"{host}/v1/blobs/{world.shared}", headers=ANN)).status == 200
+    assert (await ask(f"{host}/v1/blobs/{world.shared}", headers=BOB)).status == 404
+
+
+async def test_the_beginning_of_every_id_means_ones_own(ledger: Ledger, host: str, world: World) -> None:
+    """Whoever tries short beginnings finds, and is told to choose from, nothing but what is theirs."""
+    told = await ask(f"{host}/v1/calls/exec_", headers=BOB)
+    assert told.status == 409 and {row["session"] for row in told.json()["current"]} == {"bob-s"}
+    assert not [name for name in world.hidden() if name in told.text]
+
+
+async def test_whoever_began_a_session_owns_it(ledger: Ledger, host: str, world: World) -> None:
+    """To post to another's session changes nothing, says that there is none, and does not say so differently."""
+    for user in ("alma", "bob"):
+        row = await ledger.store.session(f"{user}-s")
+        assert row is not None and row.owner == user
+    before = await ledger.store.session("alma-s")
+    never = (await ask(f"{host}/v1/sessions/nil-s", headers=BOB)).text.replace("nil-s", "alma-s")
+    for query in ("", *(f"?format={name}" for name in registry.readable()), "?end=true", "?nonsense=1"):
+        for key in ({}, {"idempotency-key": "k"}):
+            told = await ask(f"{host}/v1/sessions/alma-s/events{query}", "POST", value=_said("bob"), headers=BOB | key)
+            assert (told.status, told.text) == (404, never)
+    said = [{"type": "session.info", "owner": "bob"}]
+    assert (await ask(f"{host}/v1/sessions/alma-s/events", "POST", value=said, headers=BOB)).status == 404
+    assert (await ask(f"{host}/v1/sessions/alma-s/events", "POST", value=said, headers=ANN)).status == 400
+    assert await ledger.store.session("alma-s") == before
+
+
+async def test_commands_are_run_by_who_may(ledger: Ledger, host: str, world: World) -> None:
+    """Bob puts nothing into what is Ann's and gets nothing out of it, by name or without one."""
+    before = await ledger.store.session("alma-s")
+    for path in ("/v1/calls", "/v1/calls/claim"):
+        body = {"action": "look"} if path == "/v1/calls" else {}
+        told = await ask(f"{host}{path}", "POST", value={**body, "session": "alma-s"}, headers=BOB)
+        assert told.status == 404 and "alma" not in told.text.replace("alma-s", "")
+    assert (await ask(f"{host}/v1/calls/claim", "POST", value={"session": "nil-s"}, headers=BOB)).status == 404
+    assert (await ask(f"{host}/v1/calls/claim", "POST", value={}, headers=BOB)).json()["session"] == "bob-s"
+    assert (await ask(f"{host}/v1/calls/claim", "POST", value={}, headers=BOB)).status == 204
+    assert (await ask(f"{host}/pending-queries", headers=BOB)).json() == {"queries": []}
+    assert await ledger.store.session("alma-s") == before
+    assert (await ask(f"{host}/v1/calls/claim", "POST", value={}, headers=ANN)).json()["session"] == "alma-s"
+
+
+async def test_a_session_begun_by_a_command_is_the_submitters(ledger: Ledger, host: str) -> None:
+    """The first to submit a command into a new session owns it; the other is told that there is none."""
+    first = await ask(f"{host}/v1/calls", "POST", value={"action": "look", "session": "new"}, headers=BOB)
+    assert first.status == 202
+    row = await ledger.store.session("new")
+    assert row is not None and row.owner == "bob"
+    told = await ask(f"{host}/v1/calls", "POST", value={"action": "look", "session": "new"}, headers=ANN)
+    assert told.status == 404
+
+
+async def test_an_answer_is_in_the_name_of_who_gave_it(host: str, world: World) -> None:
+    """`by` is whom the host admitted, whatever the body or a header says."""
+    place = f"{host}/v1/approvals/{world.bob.approval}"
+    assert (await ask(place, "POST", value={"decision": "deny", "by": "alma"}, headers=BOB)).status == 400
+    told = await ask(place, "POST", value={"decision": "deny"}, headers=BOB)
+    assert (told.status, told.json()["by"]) == (200, "bob")
+
+
+# Lists
+
+
+async def every(place: str, name: str, key: str, limit: int) -> list[Any]:
+    """All pages of a list, each of which is full but the last."""
+    found, cursor = list[Any](), ""
+    while True:
+        page = (await ask(f"{place}&limit={limit}&cursor={cursor}", headers=BOB)).json()
+        found += [row[key] for row in page[name]]
+        cursor = page["cursor"]
+        if not cursor:
+            return found
+        assert len(page[name]) == limit
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+async def test_lists_are_what_they_would_be_without_the_others(
+    ledger: Ledger, host: str, world: World, limit: int
+) -> None:
+    """Every page is full, nothing is left out or told twice, and the end is told as soon as it is reached."""
+    for number in range(4):
+        for user in ("alma", "bob", "alma"):
+            await filled(ledger, f"{user}-{number}", alias="call_2", large=large("x x x"))
+            await ledger.append(f"{user}-{number}", [ev.SessionInfo(owner=user)])
+    await ledger.append("alma-s", [ev.MessageUser(text="the last word")])
+    names = {"bob-s", *(f"bob-{number}" for number in range(4))}
+    found = await every(f"{host}/v1/sessions?prefix=", "sessions", "session", limit)
+    assert len(found) == len(set(found)) and set(found) == names
+    assert await every(f"{host}/v1/sessions?prefix=alma", "sessions", "session", limit) == []
+    theirs = [row.id for row in (await ledger.store.calls(limit=1000)).items if row.session in names]
+    assert await every(f"{host}/v1/calls?tool=", "calls", "call", limit) == theirs
+    assert await every(f"{host}/v1/calls?q=alma", "calls", "call", limit) == []
+    waiting = (await ask(f"{host}/v1/approvals?limit=1000", headers=BOB)).json()["approvals"]
+    assert len(waiting) == 5 and {row["session"] for row in waiting} == names
+
+
+async def test_a_list_that_ends_with_ones_own_has_no_cursor(ledger: Ledger, host: str) -> None:
+    """That others have older calls is not told by a page that would be empty."""
+    for user in ("alma", "bob"):
+        await ledger.append(f"{user}-s", [ev.SessionInfo(owner=user), ev.CallStarted(call="new:1", tool_name="t")])
+    told = await ask(f"{host}/v1/calls?limit=1", headers=BOB)
+    assert [row["session"] for row in told.json()["calls"]] == ["bob-s"] and told.json()["cursor"] == ""
+
+
+async def test_topics_tell_of_ones_own_as_it_goes_on(ledger: Ledger, host: str, world: World) -> None:
+    """What others do passes by a page that is open, and by one that comes later."""
+    topics = "&".join(f"topic={name}" for name in TOPICS)
+    async with asking(f"{host}/v1/stream?session=bob-s&{topics}", headers=BOB) as reply:
+        await reply.until(b"id: ")
+        await filled(ledger, "alma-s", alias="call_3", large=large("more"))
+        await ledger.append("bob-s", [ev.SessionInfo(title="and so on")])
+        seen = await reply.until(b"and so on")
+        assert not [name for name in world.hidden() if name.encode() in seen] and b"bob-s" in seen
+
+
+async def test_the_numbers_of_all_sessions_are_for_who_may_read_them_all(ledger: Ledger, host: str) -> None:
+    """A count of everybody's calls would tell each user what the others do."""
+    assert (await ask(f"{host}/metrics")).status == 401
+    assert (await ask(f"{host}/metrics", headers=BOB)).status == 403
+
+    async def root(request: HTTPConnection, session: SessionRecord | None, verb: str) -> str:
+        return "root"
+
+    async with running(callslip.asgi(ledger, authorize=root)) as url:
+        assert (await ask(f"{url}/metrics")).status == 200

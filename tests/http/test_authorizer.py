@@ -1,0 +1,352 @@
+"""Who is admitted to what: tokens and their scopes, and the people of a host."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from itertools import combinations
+from typing import Any
+
+import pytest
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
+from starlette.responses import Response
+
+import callslip
+from callslip.api.ledger import Ledger
+from callslip.client.token_file import digest
+from callslip.errors import InvalidInputError, NotFoundError
+from callslip.http import server
+from callslip.http.access import (
+    COOKIE,
+    VERBS,
+    AllowAll,
+    Authorizer,
+    CallbackAuthorizer,
+    Forbidden,
+    Principal,
+    TokenAuthorizer,
+    Unauthenticated,
+    Verb,
+)
+from callslip.http.app import build
+from callslip.http.request import RequestContext, Route, answer
+from callslip.model import events as ev
+from callslip.model.records import SessionRecord, TokenRecord
+from tests.support.asgi_client import get, scope_of
+
+pytestmark = pytest.mark.anyio
+
+MAIN = "main-token-of-this-test"
+MINE, THEIRS = SessionRecord(name="mine", owner="ann"), SessionRecord(name="theirs", owner="bob")
+SCOPES = [verbs for size in range(1, len(VERBS) + 1) for verbs in combinations(VERBS, size)]
+
+
+def asked(**headers: str) -> HTTPConnection:
+    return HTTPConnection(scope_of("/v1/sessions", {name.replace("_", "-"): value for name, value in headers.items()}))
+
+
+def bearing(token: str) -> HTTPConnection:
+    return asked(authorization=f"Bearer {token}")
+
+
+@pytest.fixture
+async def ledger(db: str) -> AsyncIterator[Ledger]:
+    async with await callslip.open(db) as opened:
+        yield opened
+
+
+@pytest.fixture
+def gate(ledger: Ledger) -> TokenAuthorizer:
+    return TokenAuthorizer(ledger.store, MAIN)
+
+
+async def given(ledger: Ledger, session: str, verbs: tuple[str, ...], *, expires_at: int = 0, label: str = "") -> str:
+    """A token of this scope."""
+    token = f"callslip_{session}-{'-'.join(verbs)}-{expires_at}"
+    row = TokenRecord(f"tok_{digest(token)[:12]}", digest(token), label, session, verbs, 1, expires_at)
+    await ledger.store.put_token(row)
+    return token
+
+
+async def outcome(gate: Any, request: HTTPConnection, session: SessionRecord | None, verb: Verb) -> object:
+    """The name of whoever was admitted, or the refusal."""
+    try:
+        return (await gate.admit(request, session, verb)).name
+    except (Unauthenticated, Forbidden, NotFoundError) as error:
+        return type(error)
+
+
+# Tokens
+
+
+async def test_the_main_token_opens_everything(gate: TokenAuthorizer) -> None:
+    """Every verb, every session, by header or by cookie."""
+    for request in (bearing(MAIN), asked(authorization=f"bEARER {MAIN}"), asked(cookie=f"a=b; {COOKIE}={MAIN}; c=d")):
+        for session in (MINE, THEIRS, None):
+            assert [await outcome(gate, request, session, verb) for verb in VERBS] == ["user"] * 4
+
+
+@pytest.mark.parametrize("verbs", SCOPES, ids=",".join)
+async def test_a_token_opens_its_session_and_its_verbs(
+    ledger: Ledger, gate: TokenAuthorizer, verbs: tuple[str, ...]
+) -> None:
+    """Another session is not there for it, another verb is forbidden, and without a session it may only look."""
+    request = bearing(await given(ledger, "mine", verbs, label="ci"))
+    for verb in VERBS:
+        assert await outcome(gate, request, MINE, verb) == ("ci" if verb in verbs else Forbidden)
+        assert await outcome(gate, request, THEIRS, verb) is NotFoundError
+        assert await outcome(gate, request, None, verb) == ("ci" if verb in verbs and verb == "read" else Forbidden)
+
+
+@pytest.mark.parametrize("verbs", SCOPES, ids=",".join)
+async def test_a_token_for_all_sessions_opens_its_verbs(
+    ledger: Ledger, gate: TokenAuthorizer, verbs: tuple[str, ...]
+) -> None:
+    """Whatever the session, and without one; nobody's name is the token's id."""
+    token = await given(ledger, "", verbs)
+    name = f"tok_{digest(token)[:12]}"
+    for session in (MINE, THEIRS, None):
+        for verb in VERBS:
+            assert await outcome(gate, bearing(token), session, verb) == (name if verb in verbs else Forbidden)
+
+
+async def test_a_foreign_session_is_refused_like_one_that_is_not_there(ledger: Ledger, gate: TokenAuthorizer) -> None:
+    """The words tell nothing but the name that was asked for."""
+    token = await given(ledger, "mine", ("read",))
+    said: list[str] = []
+    for session in (THEIRS, SessionRecord(name="nobody")):
+        with pytest.raises(NotFoundError) as refusal:
+            await gate.admit(bearing(token), session, "read")
+        said.append(str(refusal.value).replace(session.name, "NAME"))
+    assert said == ["no session 'NAME'"] * 2
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"authorization": ""},
+        {"authorization": "Bearer"},
+        {"authorization": "Bearer "},
+        {"authorization": "Bearer wrong"},
+        {"authorization": f"Bearer {MAIN}x"},
+        {"authorization": f"Bearer {MAIN[:-1]}"},
+        {"authorization": f"Bearer {MAIN.upper()}"},
+        {"authorization": f"Bearer {digest(MAIN)}"},
+        {"authorization": f"Basic {MAIN}"},
+        {"authorization": MAIN},
+        {"authorization": f"Bearer {MAIN}, Bearer {MAIN}"},
+        {"authorization": "Bearer \xff\xfe"},
+        {"authorization": "Bearer " + "x" * 100_000},
+        {"cookie": f"{COOKIE}="},
+        {"cookie": f"{COOKIE}=wrong"},
+        {"cookie": f"other={MAIN}"},
+        {"cookie": f"{COOKIE}2={MAIN}"},
+        {"authorization": "Bearer wrong", "cookie": f"{COOKIE}={MAIN}"},
+    ],
+    ids=str,
+)
+async def test_nobody_comes_in_without_a_token(gate: TokenAuthorizer, headers: dict[str, str]) -> None:
+    """Wrong, cut, of another scheme or in another cookie; and no cookie makes a wrong header good."""
+    for session in (MINE, None):
+        with pytest.raises(Unauthenticated) as refusal:
+            await gate.admit(asked(**headers), session, "read")
+        assert MAIN not in str(refusal.value) and "wrong" not in str(refusal.value)
+
+
+async def test_a_hash_that_was_read_in_the_file_opens_nothing(ledger: Ledger, gate: TokenAuthorizer) -> None:
+    """Whoever sees the table of tokens has none of them."""
+    await given(ledger, "mine", ("read",))
+    (row,) = await ledger.store.tokens()
+    for stolen in (row.hash, row.id):
+        assert await outcome(gate, bearing(stolen), MINE, "read") is Unauthenticated
+
+
+async def test_a_token_ends_when_it_expires_or_is_revoked(ledger: Ledger, gate: TokenAuthorizer) -> None:
+    """From the next request on, by the store's clock."""
+    now = await ledger.store.clock()
+    over = await given(ledger, "mine", ("read",), expires_at=now)
+    good = await given(ledger, "mine", ("read",), expires_at=now + 3_600_000, label="ci")
+    assert await outcome(gate, bearing(over), MINE, "read") is Unauthenticated and not await gate.knows(over)
+    assert await outcome(gate, bearing(good), MINE, "read") == "ci" and await gate.knows(good)
+    row = await ledger.store.token(digest(good))
+    assert row is not None and await ledger.store.drop_token(row.id)
+    assert await outcome(gate, bearing(good), MINE, "read") is Unauthenticated and not await gate.knows(good)
+    assert await gate.knows(MAIN) and not await gate.knows("") and not await gate.knows("\ud800")
+
+
+async def test_cookies_can_be_left_out(ledger: Ledger) -> None:
+    """Then a token counts in the header only."""
+    gate = TokenAuthorizer(ledger.store, MAIN, "ann", cookies=False)
+    assert await outcome(gate, asked(cookie=f"{COOKIE}={MAIN}"), MINE, "read") is Unauthenticated
+    assert await outcome(gate, bearing(MAIN), MINE, "read") == "ann"
+
+
+@pytest.mark.parametrize("token", ["", " ", "a b", "a;b", "a\nb", "\u00e9", "a" * 1000, "Z" * 15])
+async def test_a_main_token_that_is_none_is_refused(ledger: Ledger, token: str) -> None:
+    """An empty one would be everybody's; the words do not repeat it."""
+    with pytest.raises(InvalidInputError) as refusal:
+        TokenAuthorizer(ledger.store, token)
+    assert not token.strip() or token not in str(refusal.value)
+
+
+# In an app
+
+
+async def look(visit: RequestContext) -> Response:
+    """One session, by its name."""
+    return answer((await visit.session(visit.request.path_params["name"])).name)
+
+
+async def names(visit: RequestContext) -> Response:
+    """The sessions that whoever asks may see."""
+    await visit.admit()
+    rows = (await visit.ledger.sessions()).items
+    return answer(sorted([row.name for row in rows if await visit.may_see(row.name)]))
+
+
+async def write(visit: RequestContext) -> Response:
+    """As if something were written."""
+    return answer((await visit.session(visit.request.path_params["name"])).name)
+
+
+ROUTES = [
+    Route(method="GET", path="/s/{name}", endpoint=look, about="one"),
+    Route(method="POST", path="/s/{name}", endpoint=write, about="write", verb="write"),
+    Route(method="GET", path="/s", endpoint=names, about="all"),
+]
+
+
+async def app_of(ledger: Ledger, gate: Authorizer) -> Any:
+    for row in (MINE, THEIRS):
+        await ledger.append(row.name, [ev.SessionInfo(owner=row.owner)])
+    return build(server(ledger, gate), ROUTES)
+
+
+async def test_what_a_token_may_not_see_is_not_there(ledger: Ledger, gate: TokenAuthorizer) -> None:
+    """The same status and the same words for a session of others and for none; lists leave it out."""
+    app = await app_of(ledger, gate)
+    said = {"authorization": f"Bearer {await given(ledger, 'mine', ('read',))}"}
+    assert (await get(app, "/s/mine", said)).status == 200
+    bodies = [await get(app, f"/s/{name}", said) for name in ("theirs", "nobody")]
+    assert {found.status for found in bodies} == {404}
+    assert bodies[0].body.replace(b"theirs", b"?") == bodies[1].body.replace(b"nobody", b"?")
+    assert json.loads((await get(app, "/s", said)).body) == ["mine"]
+    assert json.loads((await get(app, "/s", {"authorization": f"Bearer {MAIN}"})).body) == ["mine", "theirs"]
+    assert (await get(app, "/s/mine", said, "POST")).status == 403
+    assert (await get(app, "/s/theirs", said, "POST")).status == 404
+
+
+async def test_a_request_without_a_token_is_told_how_to_say_one(ledger: Ledger, gate: TokenAuthorizer) -> None:
+    """401 with the scheme, and nothing of what was sent, before anything is told of a session."""
+    app = await app_of(ledger, gate)
+    for path in ("/s", "/s/mine", "/s/nobody"):
+        status, headers, body = await get(app, path, {"authorization": "Bearer se-cret", "cookie": f"{COOKIE}=se-cret"})
+        assert (status, headers["www-authenticate"]) == (401, 'Bearer realm="callslip"') and b"se-cret" not in body
+
+
+async def test_the_owner_that_the_log_names_is_the_hosts_to_judge_by(
+    ledger: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each sees their own; when the host's function breaks, nobody sees anything, and nothing is told of why."""
+
+    def admits(request: HTTPConnection, session: SessionRecord | None, verb: Verb) -> str | None:
+        user = request.headers["x-user"]
+        return user if session is None or session.owner == user else None
+
+    app = await app_of(ledger, CallbackAuthorizer(admits))
+    assert json.loads((await get(app, "/s", {"x-user": "ann"})).body) == ["mine"]
+    assert (await get(app, "/s/theirs", {"x-user": "ann"})).status == 404
+    assert (await get(app, "/s/theirs", {"x-user": "bob"})).status == 200
+    status, _, body = await get(app, "/s/theirs", {"authorization": "Bearer se-cret"})
+    assert status == 500 and b"x-user" not in body and "se-cret" not in caplog.text
+
+
+# A host's own people
+
+
+class Person:
+    def __init__(self, name: object) -> None:
+        self.name = name
+
+    def __str__(self) -> str:
+        return "a person"
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("ann", "ann"),
+        (Person("ann"), "ann"),
+        (Person(""), "a person"),
+        (Person(7), "a person"),
+        (7, "7"),
+        (True, "user"),
+        (Principal("ann", "x"), "ann"),
+    ],
+)
+async def test_whom_the_host_gives_is_admitted(given: object, name: str) -> None:
+    """By a plain function or an async one; what it gave stays at hand."""
+
+    async def later(*_: Any) -> object:
+        return given
+
+    for admits in (lambda *_: given, later):
+        principal = await CallbackAuthorizer(admits).admit(asked(), MINE, "read")
+        assert principal.name == name and (principal.given is given or isinstance(given, Principal))
+
+
+@pytest.mark.parametrize("nothing", [None, "", 0, False, [], {}])
+async def test_whom_the_host_does_not_give_is_not_admitted(nothing: object) -> None:
+    """A session is not there for them; where there is none to hide, it is forbidden."""
+
+    async def later(*_: Any) -> object:
+        return nothing
+
+    for admits in (lambda *_: nothing, later):
+        assert await outcome(CallbackAuthorizer(admits), asked(), MINE, "read") is NotFoundError
+        assert await outcome(CallbackAuthorizer(admits), asked(), None, "read") is Forbidden
+
+
+async def test_the_host_is_asked_about_request_session_and_verb() -> None:
+    """Owner and labels are those of the row; a list is asked about without one."""
+    seen: list[tuple[str, str, str]] = []
+
+    def admits(request: HTTPConnection, session: SessionRecord | None, verb: Verb) -> str | None:
+        user = request.headers.get("x-user", "")
+        seen.append((user, session.owner if session else "-", verb))
+        return user if session is None or session.owner == user else None
+
+    gate = CallbackAuthorizer(admits)
+    assert await outcome(gate, asked(x_user="ann"), MINE, "approve") == "ann"
+    assert await outcome(gate, asked(x_user="ann"), THEIRS, "read") is NotFoundError
+    assert await outcome(gate, asked(x_user="ann"), None, "read") == "ann"
+    assert seen == [("ann", "ann", "approve"), ("ann", "bob", "read"), ("ann", "-", "read")]
+
+
+async def test_an_error_of_the_host_admits_nobody() -> None:
+    """It stays an error; the no of its framework is a no."""
+
+    def broken(*_: Any) -> str:
+        raise ZeroDivisionError("no")
+
+    with pytest.raises(ZeroDivisionError):
+        await CallbackAuthorizer(broken).admit(asked(), MINE, "read")
+    for status, kind in ((401, Unauthenticated), (403, Forbidden), (404, NotFoundError)):
+
+        async def refusing(*_: Any, status: int = status) -> str:
+            raise HTTPException(status)
+
+        assert await outcome(CallbackAuthorizer(refusing), asked(), MINE, "read") is kind
+
+    def busy(*_: Any) -> str:
+        raise HTTPException(503)
+
+    with pytest.raises(HTTPException):
+        await CallbackAuthorizer(busy).admit(asked(), None, "read")
+
+
+async def test_an_open_gate_admits_anybody() -> None:
+    """It is for those who have decided already."""
+    assert [await outcome(AllowAll(), asked(), MINE, verb) for verb in VERBS] == ["anybody"] * 4

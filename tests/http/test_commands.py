@@ -1,0 +1,417 @@
+"""Commands over real sockets: submitted, polled for, claimed, finished; and who is told what when it goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import callslip
+from callslip import http
+from callslip.api.ledger import Ledger
+from callslip.client.token_file import digest
+from callslip.http.access import TokenAuthorizer
+from callslip.http.limits import Limits
+from callslip.model import events as ev
+from callslip.model.events import encode_event
+from callslip.model.records import TokenRecord
+from callslip.settings import Settings
+from tests.support import asgi_client
+from tests.support import cli_process as processes
+from tests.support.live_server import Answer, ask, asking, running, served
+from tests.support.paths import TESTS
+
+pytestmark = pytest.mark.anyio
+
+EXTENSION = "chrome-extension://abcdefghijklmnopabcdefghijklmnop"
+TOKEN = "the-main-token-of-this-server"
+SECRET = "sk-ant-api03-" + "A" * 40
+PROGRAM = str(TESTS / "programs" / "claim_one.py")
+LOOK = {"action": "execute_js", "params": {"script": "document.title"}}
+
+
+@pytest.fixture
+async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
+    async with await callslip.open(f"sqlite:///{tmp_path}/ledger.db", Settings(queue_limit=3)) as ledger:
+        yield ledger
+
+
+@pytest.fixture
+async def url(ledger: Ledger) -> AsyncIterator[str]:
+    async with served(ledger, limits=Limits(wait=5)) as url:
+        yield url
+
+
+async def post(url: str, path: str, value: Any, **headers: str) -> Answer:
+    return await ask(url + path, "POST", value=value, headers=headers)
+
+
+async def submitted(url: str, **told: Any) -> str:
+    answer = await post(url, "/v1/calls", LOOK | told)
+    assert answer.status == 202, answer.text
+    return answer.json()["correlation_id"]
+
+
+async def poll(url: str, command: str, query: str = "") -> Any:
+    return (await ask(f"{url}/v1/calls/{command}?format=command{query}")).json()
+
+
+async def verdicts(ledger: Ledger, command: str) -> list[tuple[str, str]]:
+    row = await ledger.find_call(command)
+    found = [event async for event in ledger.events(row.session)]
+    return [(ev.type_of(one), one.verdict) for one in found if isinstance(one, ev.CallEvent) and one.call == row.id]
+
+
+async def test_a_command_from_submitting_to_its_result(ledger: Ledger, url: str) -> None:
+    """S3.1, S3.2: the answer comes at once, in the seed's words; then polls tell how it goes."""
+    told = await post(url, "/v1/calls", LOOK)
+    assert told.status == 202
+    command = told.json()["correlation_id"]
+    assert told.json() == {"status": "queued", "correlation_id": command} and command.startswith("exec_")
+    pending = await poll(url, command)
+    assert {name: pending[name] for name in ("correlation_id", "status", "final")} == {
+        "correlation_id": command,
+        "status": "pending",
+        "final": False,
+    }
+    assert "completed_at" not in pending and "result" not in pending and pending["created_at"].endswith("Z")
+    claim = (await post(url, "/v1/calls/claim", {"worker": "tab 1"})).json()
+    assert (claim["action"], claim["params"], claim["fence"]) == (LOOK["action"], LOOK["params"], 1)
+    done = await post(url, f"/v1/calls/{command}/result", {"result": {"title": "x"}, "fence": 1})
+    assert done.status == 200 and done.json() == await poll(url, command)
+    assert done.json()["status"] == "complete" and done.json()["final"] and done.json()["result"] == {"title": "x"}
+    assert done.json()["completed_at"] >= pending["created_at"]
+
+
+async def test_a_command_says_for_which_client_it_is(ledger: Ledger, url: str) -> None:
+    """In the list, by its id, and to a page that follows the commands; a call that is none says nothing of it."""
+    command = await submitted(url, client="browser", session="a")
+    async with ledger.session("a").call("look") as call:
+        call.complete("seen")
+    listed = (await ask(f"{url}/v1/calls?session=a")).json()["calls"]
+    assert [row.get("client", "nobody") for row in listed] == ["nobody", "browser"]
+    shown = (await ask(f"{url}/v1/calls/{command}")).json()
+    assert shown["client"] == "browser" and shown["toolCall"]["callId"] == command
+    assert "client" not in (await ask(f"{url}/v1/calls/{listed[0]['call']}")).json()
+    async with asking(f"{url}/v1/stream?topic=commands") as reply:
+        told = await anext(frame async for frame in reply.frames() if frame.get("event") == "topic")
+    assert [row["client"] for row in json.loads(told["data"])["rows"]] == ["browser"]
+
+
+async def test_the_default_is_the_calls_entry(url: str) -> None:
+    """The same address without a format is the call as everybody else sees it."""
+    told = (await ask(f"{url}/v1/calls/{await submitted(url)}")).json()
+    assert told["state"] == "queued" and told["toolCall"]["toolName"] == "execute_js"
+
+
+async def test_whoever_submits_may_wait_in_the_same_request(url: str) -> None:
+    """200 with the outcome when it has ended in time, 202 with how it stands when not."""
+    waiting = asyncio.create_task(post(url, "/v1/calls?wait=5", LOOK))
+    claim = (await post(url, "/v1/calls/claim", {"wait": 5})).json()
+    await post(url, f"/v1/calls/{claim['call']}/result", {"error": "no page", "fence": claim["fence"]})
+    told = await waiting
+    assert told.status == 200 and (told.json()["status"], told.json()["error"]) == ("error", "no page")
+    later = await post(url, "/v1/calls?wait=0.01", LOOK)
+    assert later.status == 202 and later.json()["status"] == "pending"
+
+
+async def test_an_unknown_command_is_not_found_for_good(url: str) -> None:
+    """S3.2: the answer is structured, and says that asking again is no use."""
+    told = await ask(f"{url}/v1/calls/exec_000000000000?format=command&wait=5")
+    assert told.status == 404 and told.headers["content-type"] == "application/problem+json"
+    assert told.json()["correlation_id"] == "exec_000000000000" and told.json()["final"] is True
+    for path in ("result", "heartbeat"):
+        body = {"fence": 1} | ({"result": 1} if path == "result" else {})
+        assert (await post(url, f"/v1/calls/exec_000000000000/{path}", body)).json()["final"] is True
+
+
+@pytest.mark.parametrize("ending", ["result", "error", "cancel", "expiry"])
+async def test_a_poll_that_waits_is_woken_by_any_end(url: str, ending: str) -> None:
+    """S3.3: long before the time it would wait."""
+    command = await submitted(url, timeout=0.2 if ending == "expiry" else 30)
+    waiting = asyncio.create_task(poll(url, command, "&wait=5"))
+    if ending == "cancel":
+        await post(url, f"/v1/calls/{command}/cancel", {})
+    elif ending != "expiry":
+        await post(url, f"/v1/calls/{command}/result", {ending: "x"})
+    began = time.monotonic()
+    words = {"result": "complete", "error": "error", "cancel": "cancelled", "expiry": "expired"}
+    told = await waiting
+    assert told["status"] == words[ending] and told["final"] and time.monotonic() - began < 4
+
+
+async def test_what_an_executor_polls_for_stays_in_the_queue(url: str) -> None:
+    """S3.6: `/pending-queries` takes nothing away; a result without a claim ends the command, once."""
+    command = await submitted(url)
+    await submitted(url, client="other")
+    for _ in range(2):
+        found = (await ask(f"{url}/pending-queries")).json()["queries"]
+        assert [one["correlation_id"] for one in found] == [command] and found[0]["params"] == LOOK["params"]
+    assert [one["client"] for one in (await ask(f"{url}/pending-queries?client=other")).json()["queries"]] == ["other"]
+    done = [await post(url, f"/v1/calls/{command}/result", {"result": 1}) for _ in range(2)]
+    assert [one.status for one in done] == [200, 200] and done[0].json() == done[1].json()
+    other = await post(url, f"/v1/calls/{command}/result", {"result": 2})
+    assert other.status == 409 and other.json()["current"]["state"] == "completed"
+    assert (await ask(f"{url}/pending-queries")).json() == {"queries": []}
+
+
+async def test_a_stale_fence_is_refused_and_recorded(ledger: Ledger, url: str) -> None:
+    """S3.6: 412, kept in the log as late, and never shown as the outcome."""
+    command = await submitted(url, idempotent=True)
+    first = (await post(url, "/v1/calls/claim", {"worker": "stalled"})).json()
+    row = await ledger.find_call(command)
+    await ledger.append(row.session, [ev.CallRequeued(call=row.id, reason="silence")])
+    second = (await post(url, "/v1/calls/claim", {"worker": "quick"})).json()
+    assert (first["fence"], second["fence"]) == (1, 2)
+    for path, body in (("result", {"result": "zombie"}), ("heartbeat", {"text": "zombie"})):
+        told = await post(url, f"/v1/calls/{command}/{path}", body | {"fence": 1})
+        assert told.status == 412 and told.json()["type"] == "urn:callslip:stale-fence"
+    assert (await post(url, f"/v1/calls/{command}/result", {"result": "unfenced"})).status == 412
+    assert (await poll(url, command))["status"] == "pending"
+    assert (await post(url, f"/v1/calls/{command}/heartbeat", {"fence": 2, "text": "half"})).status == 200
+    assert (await post(url, f"/v1/calls/{command}/result", {"result": "ours", "fence": 2})).json()["result"] == "ours"
+    assert (await post(url, f"/v1/calls/{command}/result", {"result": "zombie", "fence": 1})).status == 412
+    assert (await poll(url, command))["result"] == "ours"
+    late = [kind for kind, verdict in await verdicts(ledger, command) if verdict == "late"]
+    assert late == ["call.completed", "call.progress", "call.completed", "call.completed"]
+
+
+async def test_nobody_is_given_work_who_has_gone(ledger: Ledger, url: str) -> None:
+    """A connection that was lost while it waited takes nothing from those who are still there."""
+    body = b'{"wait": 5, "worker": "gone"}'
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+    head = f"POST /v1/calls/claim HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+    writer.write(head.encode() + body)
+    async with asyncio.timeout(10):
+        while not await ledger.store.executors():
+            await asyncio.sleep(0.01)
+        writer.close()
+        await reader.read()
+        command = await submitted(url)
+        claim = (await post(url, "/v1/calls/claim", {"wait": 5, "worker": "here"})).json()
+    assert claim["correlation_id"] == command and (await ledger.find_call(command)).worker == "here"
+
+
+async def test_nobody_is_given_work_who_goes_at_that_moment(ledger: Ledger, url: str) -> None:
+    """The command was claimed already, and the line is found dead just before the answer: it is queued again."""
+    name = await submitted(url)
+    asked = 0
+
+    async def receive() -> dict[str, Any]:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            await asyncio.Event().wait()  # Nothing is heard of it while the claim is made.
+        return {"type": "http.request", "body": b'{"wait": 5}'} if asked == 1 else {"type": "http.disconnect"}
+
+    statuses: list[int] = []
+
+    async def send(message: Any) -> None:
+        statuses.append(message.get("status", 0))
+
+    app = http.asgi(ledger, authorize=lambda *_: "ann")
+    await app(asgi_client.scope_of("/v1/calls/claim", method="POST"), receive, send)
+    assert (statuses[0], asked) == (204, 3)
+    row = await ledger.find_call(name)
+    assert row.state == "queued"
+    types = [ev.type_of(event) async for event in ledger.events(row.session)]
+    assert types[-2:] == ["call.started", "call.requeued"]
+
+
+async def test_a_claimed_command_is_given_back_by_who_holds_it(ledger: Ledger, url: str) -> None:
+    """S3.6: it goes to the next who asks, with another fence; nobody else can give it back."""
+    command = await submitted(url)
+    await post(url, "/v1/calls/claim", {"worker": "first"})
+    assert (await post(url, f"/v1/calls/{command}/release", {"fence": 2})).status == 412
+    assert (await post(url, f"/v1/calls/{command}/release", {"fence": 1, "reason": "I stop"})).status == 204
+    assert (await post(url, f"/v1/calls/{command}/release", {"fence": 1})).status == 412
+    claim = (await post(url, "/v1/calls/claim", {"worker": "second"})).json()
+    assert (claim["correlation_id"], claim["fence"]) == (command, 2)
+    await post(url, f"/v1/calls/{command}/result", {"result": 1, "fence": 2})
+    assert (await post(url, f"/v1/calls/{command}/release", {"fence": 2})).status == 409
+
+
+async def test_a_full_queue_refuses(url: str) -> None:
+    """S3.7: `queue_full` with the limit; each client has a queue of its own."""
+    for _ in range(3):
+        await submitted(url)
+    told = await post(url, "/v1/calls", LOOK)
+    assert told.status == 429 and told.json()["type"] == "urn:callslip:queue_full" and told.json()["limit"] == 3
+    await submitted(url, client="other")
+
+
+async def test_the_same_request_twice_is_one_command(ledger: Ledger, url: str) -> None:
+    """By the header or by a correlation id of one's own; another body under the same name is refused."""
+    one = [(await post(url, "/v1/calls", LOOK, **{"idempotency-key": "k"})).json() for _ in range(2)]
+    assert one[0] == one[1]
+    two = [(await post(url, "/v1/calls", LOOK | {"correlation_id": "mine-1"})).json() for _ in range(2)]
+    assert two == [{"status": "queued", "correlation_id": "mine-1"}] * 2
+    assert (await poll(url, "mine-1"))["status"] == "pending"
+    assert (await post(url, "/v1/calls", LOOK | {"correlation_id": "mine-1", "client": "x"})).status == 409
+    assert (await post(url, "/v1/calls", {"action": "other"}, **{"idempotency-key": "k"})).status == 409
+    assert len((await ledger.calls()).items) == 2
+
+
+async def test_the_lists_are_windows(url: str) -> None:
+    """S3.5: what is open, what was completed of late, what failed of late."""
+    ids = [await submitted(url) for _ in range(3)]
+    await post(url, f"/v1/calls/{ids[0]}/result", {"result": 1})
+    await post(url, f"/v1/calls/{ids[1]}/result", {"error": "no"})
+    told = (await ask(f"{url}/v1/commands")).json()
+    assert {name: [one["correlation_id"] for one in told[name]] for name in told} == {
+        "pending": [ids[2]],
+        "completed": [ids[0]],
+        "failed": [ids[1]],
+    }
+    assert (await ask(f"{url}/v1/commands?client=nobody")).json() == {"pending": [], "completed": [], "failed": []}
+
+
+async def token_for(ledger: Ledger, verb: str, session: str = "") -> dict[str, str]:
+    """The header of somebody who may do this and no more."""
+    token = f"{verb}-only-{session}-and-long-enough"
+    await ledger.store.put_token(TokenRecord(f"tok_{verb}", digest(token), verb, session, (verb,), 0))
+    return {"authorization": f"Bearer {token}"}
+
+
+async def test_the_lists_leave_room_for_what_whoever_asks_may_see(ledger: Ledger) -> None:
+    """S3.5: commands of others neither show nor take a place."""
+    async with served(ledger, gate=TokenAuthorizer(ledger.store, TOKEN)) as url:
+        everybody = {"authorization": f"Bearer {TOKEN}"}
+        await ledger.append("mine", [ev.SessionInfo(title="t")])
+        reader = await token_for(ledger, "read", session="mine")
+        for session in ("theirs", "theirs", "mine"):
+            assert (await post(url, "/v1/calls", LOOK | {"session": session}, **everybody)).status == 202
+        told = (await ask(f"{url}/v1/commands?limit=1", headers=reader)).json()
+        assert [one["session"] for one in told["pending"]] == ["mine"]
+
+
+async def test_a_worker_whose_token_is_revoked_while_it_waits_is_given_nothing(ledger: Ledger) -> None:
+    """Whoever submits does not hear of it; the worker is told that it is nobody."""
+    async with served(ledger, gate=TokenAuthorizer(ledger.store, TOKEN), limits=Limits(wait=20)) as url:
+        everybody = {"authorization": f"Bearer {TOKEN}"}
+        worker = await token_for(ledger, "execute")
+        assert (await post(url, "/v1/calls", LOOK, **everybody)).status == 202
+        assert (await post(url, "/v1/calls/claim", {}, **worker)).status == 200
+        waiting = asyncio.create_task(post(url, "/v1/calls/claim", {"wait": 15}, **worker))
+        await asyncio.sleep(0.1)
+        for row in await ledger.store.tokens():
+            await ledger.store.drop_token(row.id)
+        assert (await post(url, "/v1/calls", LOOK, **everybody)).status == 202
+        assert (await waiting).status == 401
+        assert (await post(url, "/v1/calls/claim", {}, **everybody)).status == 200
+
+
+async def test_whoever_polls_for_a_command_that_is_deleted_is_told_for_good(ledger: Ledger, url: str) -> None:
+    """S3.2: as one that never was."""
+    command = await submitted(url)
+    waiting = asyncio.create_task(ask(f"{url}/v1/calls/{command}?format=command&wait=5"))
+    await asyncio.sleep(0.1)
+    await ledger.delete("commands")
+    answer = await waiting
+    assert answer.status == 404 and answer.json()["correlation_id"] == command and answer.json()["final"] is True
+
+
+async def test_secrets_reach_only_who_runs_the_command(ledger: Ledger, url: str) -> None:
+    """Its arguments are whole for executors, and without their secrets everywhere else."""
+    command = await submitted(url, params={"key": SECRET})
+    assert (await ask(f"{url}/pending-queries")).json()["queries"][0]["params"] == {"key": SECRET}
+    row = await ledger.find_call(command)
+    log = b"".join([encode_event(event) async for event in ledger.events(row.session)]).decode()
+    places = [f"/v1/calls/{command}", f"/v1/calls/{command}?format=command", "/v1/commands", "/v1/sessions/commands"]
+    assert SECRET not in log + "".join([(await ask(url + place)).text for place in places])
+    claim = (await post(url, "/v1/calls/claim", {})).json()
+    assert claim["params"] == {"key": SECRET} and await ledger.store.sealed(row.id)
+    await post(url, f"/v1/calls/{command}/result", {"result": f"used {SECRET}", "fence": 1})
+    assert SECRET not in (await ask(f"{url}/v1/calls/{command}?format=command")).text
+    assert await ledger.store.sealed(row.id) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/calls", {}),
+        ("/v1/calls", {"action": ""}),
+        ("/v1/calls", {"action": "a" * 201}),
+        ("/v1/calls", {"action": "a\u0000b"}),
+        ("/v1/calls", {"action": 1}),
+        ("/v1/calls", LOOK | {"timeout": 0}),
+        ("/v1/calls", LOOK | {"timeout": -1}),
+        ("/v1/calls", LOOK | {"timeout": 1e300}),
+        ("/v1/calls", LOOK | {"timeout": "soon"}),
+        ("/v1/calls", LOOK | {"client": ""}),
+        ("/v1/calls", LOOK | {"session": "a/b"}),
+        ("/v1/calls", LOOK | {"approve": "maybe"}),
+        ("/v1/calls", LOOK | {"correlation_id": "exec_0123456789ab"}),
+        ("/v1/calls", LOOK | {"script": "flat"}),
+        ("/v1/calls?wait=6", LOOK),
+        ("/v1/calls?nonsense=1", LOOK),
+        ("/v1/calls/claim", {"wait": 6}),
+        ("/v1/calls/claim", {"lease": 0}),
+        ("/v1/calls/claim", {"client": "\n"}),
+        ("/v1/calls/claim", []),
+        ("/v1/calls/claim?x=1", {}),
+        ("/v1/calls/{command}/result", {}),
+        ("/v1/calls/{command}/result", {"result": 1, "error": 2}),
+        ("/v1/calls/{command}/result", {"result": 1, "fence": -1}),
+        ("/v1/calls/{command}/release", {}),
+        ("/v1/calls/{command}/heartbeat", {}),
+        ("/v1/calls/{command}/heartbeat", {"fence": 0}),
+        ("/v1/calls/{command}/heartbeat", {"fence": 1, "lease": -5}),
+    ],
+)
+async def test_what_makes_no_sense_is_refused_and_changes_nothing(
+    ledger: Ledger, url: str, path: str, body: Any
+) -> None:
+    """400, with the field that is wrong."""
+    command = await submitted(url)
+    before = await ledger.store.session("commands")
+    told = await post(url, path.format(command=command), body)
+    assert told.status == 400 and told.json()["field"], told.text
+    assert await ledger.store.session("commands") == before and len((await ledger.sessions()).items) == 1
+
+
+async def test_a_call_that_is_no_command_takes_no_result(ledger: Ledger, url: str) -> None:
+    """Whoever made it runs it; a stranger's result would be a lie."""
+    made = await ledger.append("s", [ev.CallStarted(call="new:1", tool_name="bash")])
+    told = await post(url, f"/v1/calls/{made[0].call}/result", {"result": 1})  # type: ignore[attr-defined]
+    assert told.status == 400 and "no command" in told.json()["detail"]
+
+
+async def test_an_extension_can_be_an_executor(ledger: Ledger) -> None:
+    """S3.12: one whose origin is named reads the queue and posts results with its token; no other page does."""
+    app = http.standalone(ledger, TOKEN, host="127.0.0.1", allow_origins=[EXTENSION])
+    bearer = {"authorization": f"Bearer {TOKEN}"}
+    async with running(app) as url:
+        host = {"host": url.removeprefix("http://")}
+        own = bearer | {"origin": EXTENSION} | host
+        command = (await ask(f"{url}/v1/calls", "POST", value=LOOK, headers=bearer)).json()["correlation_id"]
+        told = await ask(f"{url}/pending-queries", headers=own)
+        assert told.status == 200 and told.headers["access-control-allow-origin"] == EXTENSION
+        assert [one["correlation_id"] for one in told.json()["queries"]] == [command]
+        asks = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,content-type"}
+        place = f"{url}/v1/calls/{command}/result"
+        before = await ask(place, "OPTIONS", headers={"origin": EXTENSION} | asks | host)
+        assert before.status < 300 and "authorization" in before.headers["access-control-allow-headers"].lower()
+        assert (await ask(place, "POST", value={"result": 1}, headers=own)).status == 200
+        evil = own | {"origin": "chrome-extension://ponmlkjihgfedcbaponmlkjihgfedcba"}
+        assert (await ask(f"{url}/pending-queries", headers=evil)).status == 403
+        assert (await ask(f"{url}/pending-queries", headers={"origin": EXTENSION} | host)).status == 401
+
+
+async def test_two_processes_and_a_waiter(tmp_path: Path) -> None:
+    """S3.3: submitted here, claimed and completed by another process over sockets, and the waiter is woken at once."""
+    with (
+        processes.serving(tmp_path / "ledger.db") as server,
+        processes.process(server.url, server.token, program=PROGRAM) as worker,
+    ):
+        worker.until("ready")
+        bearer = {"authorization": f"Bearer {server.token}"}
+        told = (await ask(f"{server.url}/v1/calls?wait=30", "POST", value=LOOK, headers=bearer)).json()
+        assert told["status"] == "complete" and told["result"] == LOOK["params"]
+        assert await asyncio.to_thread(worker.end) == 0
+        assert json.loads(worker.out[-1])["correlation_id"] == told["correlation_id"]

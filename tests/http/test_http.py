@@ -1,0 +1,1002 @@
+"""The REST edge over real sockets: calls, approvals, blobs, posting, health, and what is said to bad requests."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from starlette.requests import HTTPConnection
+
+import callslip
+from callslip import http
+from callslip.api.ledger import Ledger
+from callslip.client.token_file import digest
+from callslip.errors import CallEndedError, DiskFullError, NotFoundError
+from callslip.http import approvals
+from callslip.http.access import AllowAll, Forbidden, Principal, TokenAuthorizer, Verb
+from callslip.http.app import build
+from callslip.http.blobs import range_of
+from callslip.http.limits import Limits
+from callslip.model import events as ev
+from callslip.model.records import CallRecord, SessionRecord, TokenRecord
+from callslip.rules.lifecycle import OPEN_STATES
+from tests.support import acp_session, live_server
+from tests.support.live_server import PATIENCE, Answer, ask, asking, served
+
+pytestmark = pytest.mark.anyio
+LARGE = "0123456789" * 200_000
+
+
+@pytest.fixture
+async def ledger() -> AsyncIterator[Ledger]:
+    async with await callslip.open("sqlite:///:memory:") as ledger:
+        yield ledger
+
+
+@pytest.fixture
+async def url(ledger: Ledger) -> AsyncIterator[str]:
+    async with served(ledger, limits=Limits(body=100_000)) as url:
+        yield url
+
+
+class Hiding:
+    """Knows nothing of sessions whose name begins with `hidden`, and lets nobody write to those called `shown`."""
+
+    async def admit(self, request: HTTPConnection, session: SessionRecord | None, verb: Verb) -> Principal:
+        if session is not None and session.name.startswith("hidden"):
+            raise NotFoundError(f"no session {session.name!r}")
+        if session is not None and session.name == "shown" and verb != "read":
+            raise Forbidden("look, do not touch")
+        return Principal("ann")
+
+
+async def ran(
+    ledger: Ledger, tool: str = "tool", session: str = "s", *, alias: str = "", title: str = ""
+) -> CallRecord:
+    """A call that was run and is over."""
+    named = ("openai", alias) if alias else None
+    async with ledger.session(session).call(tool, {"n": 1}, title=title, alias=named) as call:
+        call.complete("done")
+    return await call.result()
+
+
+async def running(ledger: Ledger, session: str = "s", alias: str = "call_1") -> CallRecord:
+    """A call that somebody else says is under way."""
+    made = await ledger.append(session, [ev.CallStarted(call="new:1", aliases=(ev.Alias("openai", alias),))])
+    return await ledger.find_call(made[0].call)  # type: ignore[attr-defined]
+
+
+async def asked(ledger: Ledger, session: str = "s", **more: Any) -> str:
+    """The id of a request for approval that waits."""
+    made = await ledger.append(
+        session,
+        [
+            ev.CallProposed(call="new:1", tool_name="rm", input={"path": "/"}),
+            ev.ApprovalRequested(call="new:1", **more),
+        ],
+    )
+    return made[-1].approval  # type: ignore[attr-defined]
+
+
+async def followed(ledger: Ledger) -> None:
+    """Return when somebody waits for news of a session."""
+    async with asyncio.timeout(PATIENCE):
+        while not ledger.feed._channels:  # pyright: ignore[reportPrivateUsage]
+            await asyncio.sleep(0.001)
+
+
+def problem(answer: Answer, status: int) -> Any:
+    """What a problem document says, if it is one of this status."""
+    assert (answer.status, answer.headers["content-type"]) == (status, "application/problem+json"), answer.text
+    told = answer.json()
+    assert told["status"] == status and told["type"].startswith("urn:callslip:") and told["title"]
+    return told
+
+
+# Calls
+
+
+async def every(url: str, name: str) -> list[Any]:
+    """All pages of a list."""
+    found, cursor = list[Any](), ""
+    while True:
+        page = (await ask(f"{url}&cursor={cursor}")).json()
+        found += page[name]
+        cursor = page["cursor"]
+        if not cursor:
+            return found
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 5, 6])
+async def test_calls_come_newest_first_and_page_by_page(ledger: Ledger, url: str, limit: int) -> None:
+    """No page size leaves one out or gives one twice."""
+    made = [(await ran(ledger, session=session)).id for session in "ababa"]
+    found = await every(f"{url}/v1/calls?limit={limit}", "calls")
+    times = [row["createdAt"] for row in found]
+    assert sorted(row["call"] for row in found) == sorted(made) and times == sorted(times, reverse=True)
+    found = await every(f"{url}/v1/calls?session=a&limit={limit}", "calls")
+    assert [row["call"] for row in found] == made[::-2]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 4])
+async def test_lists_leave_out_sessions_that_are_not_theirs(ledger: Ledger, limit: int) -> None:
+    """However many calls and requests of other sessions lie between, what is theirs comes in full pages."""
+    mine = list[str]()
+    for number in range(12):
+        hidden = number % 3 != 0
+        row = await ran(ledger, session=f"hidden-{number}" if hidden else "open")
+        approval = await asked(ledger, f"hidden-{number}" if hidden else "open")
+        mine += [] if hidden else [row.id, approval]
+    async with served(ledger, gate=Hiding()) as url:
+        found = await every(f"{url}/v1/calls?status=completed&limit={limit}", "calls")
+        assert [row["call"] for row in found] == mine[::2][::-1]
+        waiting = (await ask(f"{url}/v1/approvals?limit={limit}")).json()["approvals"]
+        assert len(waiting) == limit and {row["approval"] for row in waiting} <= set(mine[1::2])
+        assert problem(await ask(f"{url}/v1/calls?session=hidden-1"), 404)
+        assert problem(await ask(f"{url}/v1/approvals?session=hidden-1"), 404)
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("", ["über", "100%", "[x]"]),
+        ("status=completed", ["über", "100%"]),
+        ("status=running,failed", ["[x]"]),
+        ("status=lost", []),
+        ("tool=get_weather", ["über"]),
+        ("tool=get_weathe", []),
+        ("q=WEATHER", ["über"]),
+        ("q=%C3%9CB", ["über"]),
+        ("q=%25", ["100%"]),
+        ("q=t_w", ["über"]),
+        ("q=c_unt", []),
+        ("q=*", []),
+        ("q=%5Bx%5D", ["[x]"]),
+        ("q=%5E", []),
+        ("q=CALL_%C3%A4", ["100%"]),
+        ("q=exec_", ["über", "100%", "[x]"]),
+        ("q=done", []),
+        ("q=b&tool=get_weather&status=completed&session=s", ["über"]),
+    ],
+)
+async def test_calls_are_found_by_state_tool_and_words(
+    ledger: Ledger, url: str, query: str, expected: list[str]
+) -> None:
+    """`tool` is a whole name; `q` is a part of a title, a tool or an id, in any case; nothing in it is a pattern."""
+    await ran(ledger, "get_weather", title="über")
+    await ran(ledger, "count", title="100%", alias="call_Ä")
+    await ledger.append("s", [ev.CallStarted(call="new:1", tool_name="draw", title="[x]")])
+    found = (await ask(f"{url}/v1/calls?{query}")).json()["calls"]
+    assert sorted(row["title"] for row in found) == sorted(expected)
+
+
+async def test_a_call_is_found_by_each_of_its_ids(ledger: Ledger, url: str) -> None:
+    """Its own, the beginning of it, the one a producer gave it; and it comes with its entry."""
+    row = await ran(ledger, "search", alias="call|1:x")
+    for given in (row.id, row.id[:12], "call%7C1:x"):
+        told = (await ask(f"{url}/v1/calls/{given}")).json()
+        assert (told["call"], told["toolCallId"], told["state"]) == (row.id, "call|1:x", "completed")
+        assert told["toolCall"] == (await ask(f"{url}/v1/sessions/s")).json()["entries"][-1]
+        assert told["toolCall"]["output"] == "done"
+    for nothing in ("exec_", "exec_0000", "call", "nothing", "%00", "%FF", "..%5C"):
+        if not row.id.startswith(nothing):
+            assert problem(await ask(f"{url}/v1/calls/{nothing}"), 404)["detail"].startswith("no call")
+
+
+async def test_an_id_of_several_calls_names_the_ones_they_may_see(ledger: Ledger) -> None:
+    """Producers count their calls from 1 in every session: which one is meant must be said."""
+    first, second, _ = [await ran(ledger, session=name, alias="call_1") for name in ("a", "b", "hidden")]
+    async with served(ledger, gate=Hiding()) as url:
+        told = problem(await ask(f"{url}/v1/calls/call_1"), 409)
+        assert {row["call"] for row in told["current"]} == {first.id, second.id}
+        assert (await ask(f"{url}/v1/calls/call_1?session=b")).json()["call"] == second.id
+        assert (await ask(f"{url}/v1/calls/exec_")).json().get("current", [{}]) != [{}]
+        for session in ("hidden", "none"):
+            problem(await ask(f"{url}/v1/calls/call_1?session={session}"), 404)
+
+
+async def test_a_call_in_a_hidden_session_is_not_there(ledger: Ledger) -> None:
+    """Nothing in the answer tells it from one that never was, and nothing can be done to it."""
+    hidden, shown = await running(ledger, "hidden"), await running(ledger, "shown")
+    async with served(ledger, gate=Hiding()) as url:
+        for given in (hidden.id, hidden.id[:-1], "exec_000000000000"):
+            assert problem(await ask(f"{url}/v1/calls/{given}"), 404)["detail"] == f"no call {given!r}"
+            assert problem(await ask(f"{url}/v1/calls/{given}/cancel", "POST"), 404)["detail"] == f"no call {given!r}"
+        assert problem(await ask(f"{url}/v1/calls?cursor={hidden.id}"), 400)["field"] == "cursor"
+        assert (await ask(f"{url}/v1/calls/{shown.id}")).status == 200
+        problem(await ask(f"{url}/v1/calls/{shown.id}/cancel", "POST"), 403)
+    assert (await ledger.find_call(hidden.id)).state == (await ledger.find_call(shown.id)).state == "running"
+
+
+async def test_waiting_for_a_call_ends_with_the_call(ledger: Ledger, url: str) -> None:
+    """S3.3: a long poll is answered when the call ends, however that is, and not when it only tells more."""
+    for ending in (ev.CallCompleted, ev.CallFailed, ev.CallCancelled, ev.CallDenied, ev.CallExpired, ev.CallLost):
+        row = await running(ledger, alias=ending.__name__)
+        waiting = asyncio.ensure_future(ask(f"{url}/v1/calls/{row.id}?wait=60"))
+        await followed(ledger)
+        await ledger.append("s", [ev.CallProgress(call=row.id, text="soon")])
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        await ledger.append("s", [ending(call=row.id)])
+        told = (await waiting).json()
+        assert told["state"] == told["toolCall"]["status"] == (await ledger.find_call(row.id)).state
+        assert told["toolCall"]["outputText"] == "soon"
+
+
+async def test_waiting_too_long_gives_the_call_as_it_stands(ledger: Ledger, url: str) -> None:
+    """Polling, with or without a wait, always answers."""
+    row = await running(ledger)
+    for wait in ("0", "0.01"):
+        assert (await ask(f"{url}/v1/calls/{row.id}?wait={wait}")).json()["state"] == "running"
+
+
+async def test_waiting_for_a_call_whose_session_is_deleted_ends(ledger: Ledger, url: str) -> None:
+    """There is nothing left to wait for."""
+    row = await running(ledger)
+    waiting = asyncio.ensure_future(ask(f"{url}/v1/calls/{row.id}?wait=60"))
+    await followed(ledger)
+    await ledger.delete("s")
+    await ledger.append("s", [ev.MessageUser(text="anew")])
+    problem(await waiting, 404)
+
+
+async def test_a_call_is_sent_again_only_when_it_has_changed(ledger: Ledger, url: str) -> None:
+    """The ETag follows the entry: what happens to other calls does not touch it, a piece of output does."""
+    row = await running(ledger)
+    first = await ask(f"{url}/v1/calls/{row.id}")
+    await ran(ledger)
+    again = await ask(f"{url}/v1/calls/{row.id}", headers={"if-none-match": first.headers["etag"]})
+    assert (again.status, again.body, again.headers["etag"]) == (304, b"", first.headers["etag"])
+    await ledger.append("s", [ev.CallProgress(call=row.id, text="more. ")])
+    again = await ask(f"{url}/v1/calls/{row.id}", headers={"if-none-match": first.headers["etag"]})
+    assert again.status == 200 and again.headers["etag"] != first.headers["etag"]
+
+
+async def test_cancelling_stops_the_tool(ledger: Ledger, url: str) -> None:
+    """A function that runs in this process is stopped, and whoever called it is told why."""
+    begun, stopped = asyncio.Event(), asyncio.Event()
+
+    @ledger.session("s").tool
+    async def forever() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    work = asyncio.ensure_future(forever())
+    await begun.wait()
+    (row,) = (await ledger.calls()).items
+    told = await ask(f"{url}/v1/calls/{row.id}/cancel", "POST", value={"reason": "too slow"})
+    assert (told.status, told.json()["state"]) == (200, "cancelled")
+    with pytest.raises(CallEndedError, match="cancelled by anybody: too slow"):
+        await asyncio.wait_for(work, 10)
+    assert stopped.is_set()
+
+
+async def test_cancelling_is_done_once(ledger: Ledger, url: str) -> None:
+    """A second time changes nothing; a call that ended otherwise is a conflict, with the call as it is."""
+    row = await running(ledger)
+    first = await ask(f"{url}/v1/calls/call_1/cancel", "POST")
+    again = await ask(f"{url}/v1/calls/{row.id}/cancel", "POST", value={"reason": "again"})
+    assert (first.status, again.status) == (200, 200) and first.json() == again.json()
+    assert [type(event).__name__ async for event in ledger.events("s")] == ["CallStarted", "CallCancelled"]
+    over = await ran(ledger)
+    told = problem(await ask(f"{url}/v1/calls/{over.id}/cancel", "POST"), 409)
+    assert (told["current"]["call"], told["current"]["state"]) == (over.id, "completed")
+
+
+async def test_cancelling_withdraws_the_question(ledger: Ledger, url: str) -> None:
+    """Nobody is asked any more about a call that was stopped."""
+    approval = await asked(ledger)
+    row = await ledger.store.approval(approval)
+    assert row is not None and (await ask(f"{url}/v1/calls/{row.call}/cancel", "POST")).status == 200
+    assert (await ask(f"{url}/v1/approvals/{approval}")).json()["state"] == "moot"
+    assert (await ask(f"{url}/v1/approvals")).json() == {"approvals": []}
+
+
+# Approvals
+
+
+@pytest.mark.parametrize(
+    ("said", "state", "call"),
+    [
+        ({"decision": "approve"}, "granted", "queued"),
+        ({"decision": "deny", "reason": "not there"}, "refused", "denied"),
+        ({"decision": "edit", "input": {"path": "/tmp"}}, "granted", "queued"),
+        ({"decision": "edit", "input": None}, "granted", "queued"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/approvals/{}", "/v1/sessions/s/approvals/{}"])
+async def test_an_answer_counts_once(ledger: Ledger, path: str, said: Any, state: str, call: str) -> None:
+    """S2.7, S4.6: the first one is kept with who gave it; the second is told of it, whatever it says."""
+    approval = await asked(ledger)
+    async with served(ledger, gate=Hiding()) as url:
+        (waiting,) = (await ask(f"{url}/v1/approvals")).json()["approvals"]
+        assert (waiting["approval"], waiting["state"]) == (approval, "pending")
+        told = await ask(url + path.format(approval), "POST", value=said)
+        assert (told.status, told.json()["state"], told.json()["by"]) == (200, state, "ann")
+        assert told.json() == (await ask(f"{url}/v1/approvals/{approval}")).json()
+        for second in ({"decision": "deny"}, {"decision": "approve"}):
+            assert problem(await ask(url + path.format(approval), "POST", value=second), 409)["current"] == told.json()
+    row = await ledger.find_call(told.json()["call"])
+    assert row.state == call and (await ledger.approvals()) == []
+
+
+async def test_of_many_answers_at_once_one_wins(ledger: Ledger, url: str) -> None:
+    """All the others are told the same winner."""
+    approval = await asked(ledger)
+    said = [{"decision": "deny", "reason": f"reason {number}"} for number in range(8)]
+    told = await asyncio.gather(*[ask(f"{url}/v1/approvals/{approval}", "POST", value=one) for one in said])
+    (winner,) = [one.json() for one in told if one.status == 200]
+    assert [problem(one, 409)["current"] for one in told if one.status != 200] == [winner] * 7
+
+
+async def test_the_answer_reaches_the_tool_that_waits(ledger: Ledger, url: str) -> None:
+    """S4.6: it runs with the arguments as they were edited."""
+
+    @ledger.session("s").tool(approve="ask")
+    async def greet(name: str) -> str:
+        return f"hello {name}"
+
+    work = asyncio.ensure_future(greet("Bob"))
+    while not (waiting := (await ask(f"{url}/v1/approvals")).json()["approvals"]):
+        assert not work.done()
+    said = {"decision": "edit", "input": {"name": "Ann"}}
+    assert (await ask(f"{url}/v1/approvals/{waiting[0]['approval']}", "POST", value=said)).status == 200
+    assert await asyncio.wait_for(work, 10) == "hello Ann"
+
+
+ON_OFFER = [{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b"", "body"),
+        (b"null", "body"),
+        (b"[]", "body"),
+        (b"{", "body"),
+        (b"\xff", "body"),
+        (b"{}", "body"),
+        (b'{"decision": "maybe"}', "decision"),
+        (b'{"decision": 1}', "decision"),
+        (b'{"decision": "edit"}', "body"),
+        (b'{"decision": "approve", "input": {}}', "body"),
+        (b'{"decision": "deny", "input": {}}', "body"),
+        (b'{"decision": "approve", "by": "root"}', "body"),
+        (b'{"decision": "approve", "option": 1}', "option"),
+        (b'{"decision": "approve", "option": "n"}', "option"),
+        (b'{"decision": "deny", "option": "y"}', "option"),
+        (b'{"decision": "deny", "option": "x"}', "option"),
+        (b'{"decision": "deny", "reason": []}', "reason"),
+    ],
+)
+async def test_an_answer_that_makes_no_sense_leaves_it_pending(
+    ledger: Ledger, url: str, body: bytes, field: str
+) -> None:
+    """S4.6: it is refused with the field that is wrong, and nothing is written."""
+    approval = await asked(ledger, options=ON_OFFER)
+    head = (await ledger.find_session("s")).last_seq
+    told = problem(await ask(f"{url}/v1/approvals/{approval}", "POST", body=body), 400)
+    assert told["field"] == field
+    assert (await ask(f"{url}/v1/approvals/{approval}")).json()["state"] == "pending"
+    assert (await ledger.find_session("s")).last_seq == head
+
+
+async def test_an_approval_of_another_session_is_not_there(ledger: Ledger) -> None:
+    """S4.6: by a session's path only that session's are answered, and those of hidden sessions by nobody."""
+    mine, hidden, shown = await asked(ledger), await asked(ledger, "hidden"), await asked(ledger, "shown")
+    said = {"decision": "approve"}
+    async with served(ledger, gate=Hiding()) as url:
+        for path in (f"sessions/other/approvals/{mine}", f"sessions/s/approvals/{hidden}", "sessions/s/approvals/x"):
+            problem(await ask(f"{url}/v1/{path}", "POST", value=said), 404)
+        for path in (f"approvals/{hidden}", f"sessions/hidden/approvals/{hidden}", f"approvals/{mine[:-1]}"):
+            problem(await ask(f"{url}/v1/{path}", "POST", value=said), 404)
+        problem(await ask(f"{url}/v1/approvals/{hidden}"), 404)
+        problem(await ask(f"{url}/v1/approvals/{shown}", "POST", value=said), 403)
+    assert len(await ledger.approvals()) == 3
+
+
+async def test_requests_are_listed_by_how_they_stand(ledger: Ledger, url: str) -> None:
+    """One word or all; every word of the lifecycle is known."""
+    first, second, third = await asked(ledger, "a"), await asked(ledger, "b"), await asked(ledger, "b")
+    for approval, decision in ((first, "approve"), (second, "deny")):
+        await ask(f"{url}/v1/approvals/{approval}", "POST", value={"decision": decision})
+    expected = {"pending": {third}, "granted": {first}, "refused": {second}, "": {first, second, third}}
+    for state in ("", *approvals.STATES):
+        found = (await ask(f"{url}/v1/approvals?state={state}")).json()["approvals"]
+        assert {row["approval"] for row in found} == expected.get(state, set())
+    assert len((await ask(f"{url}/v1/approvals?session=b&state=")).json()["approvals"]) == 2
+    assert len((await ask(f"{url}/v1/approvals?limit=1&state=")).json()["approvals"]) == 1
+
+
+# Blobs
+
+
+async def large(ledger: Ledger, session: str = "s", output: Any = LARGE) -> str:
+    async with ledger.session(session).call("cat") as call:
+        call.complete(output)
+    (row,) = (await ledger.calls(session=session)).items
+    ending = await ledger.ending(row)
+    assert isinstance(ending, ev.CallEnd) and ending.blob is not None
+    return ending.blob.hash
+
+
+async def test_a_large_output_is_fetched_whole_or_in_part(ledger: Ledger, url: str) -> None:
+    """As something to be saved, by whole pieces and across them; once had, it need never be asked for again."""
+    place = f"{url}/v1/blobs/{await large(ledger)}"
+    whole, size = await ask(place, headers={"accept-encoding": "gzip"}), len(LARGE)
+    assert (whole.status, whole.text) == (200, LARGE)
+    assert whole.headers["content-type"] == "text/plain; charset=utf-8"
+    assert whole.headers["content-disposition"].startswith("attachment;")
+    assert whole.headers["x-content-type-options"] == "nosniff" and "immutable" in whole.headers["cache-control"]
+    for said, start, end in (
+        ("bytes=0-9", 0, 10),
+        ("bytes=1048570-1048585", 1048570, 1048586),
+        ("bytes=1999990-", 1999990, size),
+        ("bytes=-5", size - 5, size),
+        ("bytes=1999999-99999999999", size - 1, size),
+    ):
+        part = await ask(place, headers={"range": said, "accept-encoding": "gzip"})
+        assert (part.status, part.text) == (206, LARGE[start:end])
+        assert part.headers["content-range"] == f"bytes {start}-{end - 1}/{size}"
+    outside = await ask(place, headers={"range": f"bytes={size}-"})
+    assert problem(outside, 416) and outside.headers["content-range"] == f"bytes */{size}"
+    etag = whole.headers["etag"]
+    assert (await ask(place, headers={"if-none-match": etag})).status == 304
+    assert (await ask(place, headers={"range": "bytes=0-9", "if-range": etag})).status == 206
+    assert (await ask(place, headers={"range": "bytes=0-9", "if-range": '"other"'})).status == 200
+    head = await ask(place, "HEAD")
+    assert (head.status, head.body, head.headers["content-length"]) == (200, b"", str(size))
+
+
+@pytest.mark.parametrize("said", ["", "bytes=", "bytes=-", "bytes=5-2", "lines=1-2", "bytes=0-1,3-4", "bytes=a-b", "x"])
+def test_what_is_no_single_range_gives_all_of_it(said: str) -> None:
+    """As the standard has it: a Range header that says nothing is not there."""
+    assert range_of(said, 10) == (0, 10)
+
+
+async def test_what_a_tool_made_is_never_a_page(ledger: Ledger, url: str) -> None:
+    """JSON stays JSON; a type that a browser might run is taken away."""
+    told = await ask(f"{url}/v1/blobs/{await large(ledger, 'a', {'text': LARGE})}")
+    assert told.headers["content-type"] == "application/json" and told.json() == {"text": LARGE}
+    page = await ledger.store.put_blob(b"<script>" * 20_000, "text/html")
+    blob = ev.Blob(page, 160_000, "text/html")
+    await ledger.append("b", [ev.CallStarted(call="new:1"), ev.CallCompleted(call="new:1", blob=blob)])
+    told = await ask(f"{url}/v1/blobs/{page}")
+    assert (told.status, told.headers["content-type"]) == (200, "application/octet-stream")
+
+
+async def test_a_blob_is_there_for_readers_of_a_session_that_names_it(ledger: Ledger) -> None:
+    """Who may read none of them cannot tell it from one that never was."""
+    hidden = await large(ledger, "hidden")
+    async with served(ledger, gate=Hiding()) as url:
+        for given in (hidden, "0" * 64, "x", "%2e%2e", hidden.upper()):
+            problem(await ask(f"{url}/v1/blobs/{given}"), 404)
+        assert await large(ledger, "open") == hidden
+        assert (await ask(f"{url}/v1/blobs/{hidden}")).status == 200
+
+
+# Posting
+
+
+def said(text: str, **more: Any) -> dict[str, Any]:
+    return {"type": "message.delta", "text": text, "chunks": "delta", **more}
+
+
+async def test_lines_and_lists_are_the_same(ledger: Ledger, url: str) -> None:
+    """A body is one message, an array of them, or one a line; the first one makes the session."""
+    messages = [said("a"), said("b"), said("c")]
+    lines = b"\r\n\n".join(json.dumps(message).encode() for message in messages)
+    told = await ask(f"{url}/v1/sessions/a/events", "POST", value=messages)
+    assert (told.status, told.json()["appended"]) == (201, 3)
+    for kind in ("application/x-ndjson", "application/jsonl; charset=utf-8"):
+        told = await ask(f"{url}/v1/sessions/{kind[12:13]}/events", "POST", body=lines, headers={"content-type": kind})
+        assert (told.status, told.json()["appended"]) == (201, 3)
+    for message in messages:
+        told = await ask(f"{url}/v1/sessions/b/events", "POST", value=message)
+    assert (told.status, told.json()["seq"]) == (200, 4)
+    texts = [(await ask(f"{url}/v1/sessions/{name}")).json()["entries"][0]["content"] for name in "abxj"]
+    assert texts == ["abc"] * 4
+
+
+async def test_a_body_with_a_key_counts_once(ledger: Ledger, url: str) -> None:
+    """The same again is told what came of it; another one under that key is refused; other keys are other bodies."""
+    place, key = f"{url}/v1/sessions/s/events", {"idempotency-key": "k1"}
+    first = await ask(place, "POST", value=[said("a"), said("b")], headers=key)
+    again = await ask(place, "POST", value=[said("a"), said("b")], headers=key)
+    assert (first.status, again.status) == (201, 200)
+    assert first.json()["appended"] == again.json()["appended"] == 2 and first.json()["seq"] == again.json()["seq"]
+    problem(await ask(place, "POST", value=[said("other")], headers=key), 409)
+    await ask(place, "POST", value=[said("a"), said("b")], headers={"idempotency-key": "k"})
+    assert (await ask(f"{url}/v1/sessions/s")).json()["entries"][0]["content"] == "abab"
+
+
+async def test_a_key_is_not_the_beginning_of_another(ledger: Ledger, url: str) -> None:
+    """Whatever stands in keys, each is for itself; the same in another session too, and however long."""
+    keys = ["a:b", "a", "a:b:00000000", "http:a", "\xe9", "k" * 5000]
+    for session in "st":
+        for key in keys:
+            told = await ask(
+                f"{url}/v1/sessions/{session}/events", "POST", value=[said(key)], headers={"idempotency-key": key}
+            )
+            assert told.json().get("appended") == 1, told.text
+
+
+async def test_a_body_that_comes_several_times_at_once_counts_once(ledger: Ledger, url: str) -> None:
+    """All are told the same: what the decoder has read it does not read again, which would say something else."""
+    place = f"{url}/v1/sessions/s/events?format=anthropic"
+    block = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "hi"}}
+    sent = [{"type": "message_start", "message": {"id": "m"}}, block]
+    told = await asyncio.gather(*(ask(place, "POST", value=sent, headers={"idempotency-key": "k"}) for _ in range(5)))
+    assert {one.status for one in told} <= {200, 201}
+    assert len({(one.json()["seq"], one.json()["appended"]) for one in told}) == 1
+    row = await ledger.store.session("s")
+    assert row is not None and row.last_seq == told[0].json()["seq"]
+
+
+async def test_a_body_that_was_broken_off_is_finished_by_its_key(
+    ledger: Ledger, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long one is written in parts. When the disk is full after the first, the same again writes the others."""
+    append, parts = ledger.append, list[int]()
+
+    async def full(session: str, drafts: Any, **more: Any) -> Any:
+        parts.append(len(drafts))
+        if len(parts) == 2:
+            raise DiskFullError("no room")
+        return await append(session, drafts, **more)
+
+    monkeypatch.setattr(ledger, "append", full)
+    body = [{"type": "message.user", "text": f"{number}"} for number in range(1500)]
+    sent = {"value": body, "headers": {"idempotency-key": "k"}}
+    problem(await ask(f"{url}/v1/sessions/s/events", "POST", **sent), 507)
+    assert len((await ledger.snapshot("s")).entries) < 1500
+    for _ in range(2):
+        told = await ask(f"{url}/v1/sessions/s/events", "POST", **sent)
+        assert (told.status, told.json()["appended"]) == (200, 1500)
+    assert [entry.content for entry in (await ledger.snapshot("s")).entries] == [str(n) for n in range(1500)]  # type: ignore[union-attr]
+
+
+async def test_what_was_refused_is_not_written_by_the_next_body(ledger: Ledger) -> None:
+    """Not even by one that has waited for it to be read, in the same conversation."""
+    refuse = asyncio.Event()
+
+    class Slowly(Hiding):
+        async def admit(self, request: HTTPConnection, session: SessionRecord | None, verb: Verb) -> Principal:
+            if session is not None and session.name.endswith(":s2"):
+                await refuse.wait()
+                raise Forbidden("not there")
+            return await super().admit(request, session, verb)
+
+    other = acp_session.prompt(2, "two")
+    other["msg"]["params"]["sessionId"] = "s2"
+    shared = http.server(ledger, Slowly())
+    async with live_server.running(build(shared, http.ROUTES)) as url:
+        place = f"{url}/v1/sessions/n/events?format=acp"
+        bodies = [[acp_session.prompt(1, "refused"), other], [acp_session.prompt(3, "taken")]]
+        first = asyncio.ensure_future(ask(place, "POST", value=bodies[0]))
+        await waiting(lambda: any(talk.lock.locked() for talk in shared.posts._open.values()))  # pyright: ignore[reportPrivateUsage]
+        second = asyncio.ensure_future(ask(place, "POST", value=bodies[1]))
+        await waiting(lambda: any(talk.lock._waiters for talk in shared.posts._open.values()))  # type: ignore[attr-defined]
+        refuse.set()
+        problem(await first, 403)
+        assert (await second).status == 201
+    told = json.dumps((await ledger.snapshot("n")).entries, default=str)
+    assert "taken" in told and "refused" not in told
+
+
+async def waiting(done: Callable[[], bool]) -> None:
+    """Return when it is so."""
+    async with asyncio.timeout(PATIENCE):
+        while not done():
+            await asyncio.sleep(0.001)
+
+
+async def test_nothing_that_is_posted_makes_nothing(ledger: Ledger, url: str) -> None:
+    """A session comes to be with its first event, and is said to have come to be only then."""
+    told = await ask(f"{url}/v1/sessions/s/events", "POST", value=[])
+    assert (told.status, told.json()["appended"]) == (200, 0)
+    problem(await ask(f"{url}/v1/sessions/s"), 404)
+
+
+async def test_a_packed_body_is_refused_as_such(ledger: Ledger, url: str) -> None:
+    """Nobody unpacks it here, and that is what is said; not that it is no JSON."""
+    row = await running(ledger)
+    for path, sent in (("/v1/sessions/s/events", [said("a")]), (f"/v1/calls/{row.id}/cancel", {})):
+        for packed in ("gzip", "br", "GZIP, identity"):
+            body, headers = gzip.compress(json.dumps(sent).encode()), {"content-encoding": packed}
+            assert packed.lower() in problem(await ask(url + path, "POST", body=body, headers=headers), 415)["detail"]
+        plain = {"content-encoding": "identity"}
+        assert (await ask(url + path, "POST", value=sent, headers=plain)).status == 200
+
+
+async def test_two_conversations_in_one_body_become_two_sessions(ledger: Ledger, url: str) -> None:
+    """An agent's wire carries several; the first has the posted name, the others are told."""
+    other = acp_session.prompt(2, "two")
+    other["msg"]["params"]["sessionId"] = "s2"
+    told = await ask(f"{url}/v1/sessions/w/events?format=acp", "POST", value=[acp_session.prompt(1, "one"), other])
+    assert told.status == 201 and list(told.json()["others"]) == ["w:s2"]
+    for name, text in (("w", "one"), ("w:s2", "two")):
+        assert text in (await ask(f"{url}/v1/sessions/{name}")).text
+
+
+async def test_a_body_that_is_refused_leaves_nothing(ledger: Ledger) -> None:
+    """Not its first half either, and not in another session that it speaks of."""
+    broken = json.dumps(said("a")).encode() + b"\n{"
+    other = acp_session.prompt(2, "two")
+    other["msg"]["params"]["sessionId"] = "s2"
+    refused: list[tuple[str, dict[str, Any]]] = [
+        ("n/events", {"body": broken, "headers": {"content-type": "application/x-ndjson"}}),
+        ("n/events", {"body": b"[" + json.dumps(said("a")).encode() + b", NaN]"}),
+        ("n/events", {"value": [said("a"), {"type": "session.info", "owner": "root"}]}),
+        ("n/events?format=nonsense", {"value": [said("a")]}),
+        ("n/events?format=html", {"value": [said("a")]}),
+        ("n/events?chunks=some", {"value": [said("a")]}),
+    ]
+
+    class NotTheSecond(Hiding):
+        async def admit(self, request: HTTPConnection, session: SessionRecord | None, verb: Verb) -> Principal:
+            if session is not None and session.name.endswith(":s2"):
+                raise Forbidden("not there")
+            return await super().admit(request, session, verb)
+
+    async with served(ledger, gate=NotTheSecond()) as url:
+        for path, sent in refused:
+            problem(await ask(f"{url}/v1/sessions/{path}", "POST", **sent), 400)
+        talk = [acp_session.prompt(1, "one"), other]
+        problem(await ask(f"{url}/v1/sessions/n/events?format=acp", "POST", value=talk), 403)
+        problem(await ask(f"{url}/v1/sessions/hidden/events", "POST", value=[said("a")]), 404)
+        assert (await ask(f"{url}/v1/sessions")).json()["sessions"] == []
+        assert (await ask(f"{url}/v1/sessions/n/events?format=acp", "POST", value=talk[:1])).status == 201
+
+
+async def test_a_body_that_is_too_large_is_not_read(ledger: Ledger, url: str) -> None:
+    """Whether it says so or only turns out to be; a type that nobody reads is refused."""
+    place, body = f"{url}/v1/sessions/s/events", b"[" + b" " * 100_000 + b"]"
+    problem(await ask(place, "POST", body=body), 413)
+    problem(await ask(place, "POST", body=body, headers={"transfer-encoding": "chunked"}), 413)
+    problem(await ask(f"{url}/v1/approvals/{await asked(ledger)}", "POST", body=body), 413)
+    problem(await ask(place, "POST", body=b"<x/>", headers={"content-type": "text/xml"}), 415)
+
+
+# Anything that is wrong
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("calls?limit=0", "limit"),
+        ("calls?limit=1001", "limit"),
+        ("calls?limit=ten", "limit"),
+        ("calls?limit=null", "limit"),
+        ("calls?limit=1&limit=2", "limit"),
+        ("calls?limit=99999999999999999999999", "limit"),
+        ("calls?cursor=nonsense", "cursor"),
+        ("calls?status=done", "status"),
+        ("calls?status=running,", "status"),
+        ("calls?status=Running", "status"),
+        ("calls?q=%00", "q"),
+        ("calls?q=" + "x" * 201, "q"),
+        ("calls?order=asc", "order"),
+        ("calls/call_1?wait=-1", "wait"),
+        ("calls/call_1?wait=61", "wait"),
+        ("calls/call_1?wait=nan", "wait"),
+        ("calls/call_1?wait=inf", "wait"),
+        ("calls/call_1?what=1", "what"),
+        ("approvals?state=open", "state"),
+        ("approvals?limit=-1", "limit"),
+        ("approvals?cursor=x", "cursor"),
+        ("sessions?limit=0", "limit"),
+        ("sessions?cursor=x", "cursor"),
+        ("sessions?cursor=[1]", "cursor"),
+        ("sessions/s?format=nonsense", "format"),
+        ("sessions/s?at=-1", "at"),
+        ("sessions/s?at=1000", "at"),
+        ("sessions/s?at=1&limit=1", "at"),
+        ("sessions/s?wait=nan", "wait"),
+        ("sessions/s?limit=1&format=openai", "limit"),
+        ("sessions/s?cursor=x", "cursor"),
+        ("sessions/s/stream?after=1000", "after"),
+        ("sessions/s/stream?format=openai", "format"),
+        ("sessions/s/stream?follow=maybe", "follow"),
+    ],
+)
+async def test_a_bad_parameter_is_refused_by_its_name(ledger: Ledger, url: str, path: str, field: str) -> None:
+    """Nothing is guessed, and no list silently begins anew."""
+    await running(ledger)
+    assert problem(await ask(f"{url}/v1/{path}"), 400)["field"] == field
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/sessions/none",
+        "/v1/sessions/none/stream",
+        "/v1/calls/none",
+        "/v1/calls?session=none",
+        "/v1/approvals/none",
+        "/v1/approvals?session=none",
+        "/v1/blobs/none",
+        "/v1",
+        "/v2/sessions",
+        "/v1/sessions/a/b/c",
+        "/%00",
+    ],
+)
+async def test_what_is_not_there_is_a_problem_too(url: str, path: str) -> None:
+    """Every 404 is the same kind of document."""
+    problem(await ask(url + path), 404)
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+@pytest.mark.parametrize("host", ["[", "[::1", "a b", "\xff", "x:y:z", ""])
+async def test_a_host_header_that_is_none_breaks_nothing(url: str, host: str, method: str) -> None:
+    """What is said about a path does not depend on it."""
+    told = await ask(f"{url}/v1/sessions" + ("/none" if method == "GET" else ""), method, headers={"host": host})
+    problem(told, 404 if method == "GET" else 405)
+
+
+async def test_what_breaks_is_a_problem_too(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the endpoint has an answer or after that, it is told as everything else is, without what broke."""
+    await ran(ledger)
+    shared = http.server(ledger, AllowAll())
+
+    def broken(*given: Any, **more: Any) -> Any:
+        raise RuntimeError("the secret of this server")
+
+    monkeypatch.setattr(shared.hub, "reader", broken)
+    monkeypatch.setattr(ledger.store, "calls", broken)
+    async with live_server.running(build(shared, http.ROUTES)) as url:
+        for path in (
+            "/v1/calls",
+            "/v1/sessions/s/stream",
+            "/v1/sessions/s/stream?format=ui-v6",
+            "/v1/stream?session=s",
+        ):
+            assert "detail" not in problem(await ask(url + path), 500)
+        told = await ask(f"{url}/metrics")
+    assert sum(int(line.split()[-1]) for line in told.text.splitlines() if 'status="500"' in line) == 4
+
+
+async def test_whoever_leaves_in_the_middle_of_a_body_breaks_nothing(
+    ledger: Ledger, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is written and nothing is wrong with the server."""
+    place = urlsplit(url)
+    _, writer = await asyncio.open_connection(place.hostname, place.port)
+    head = f"POST /v1/sessions/s/events HTTP/1.1\r\nhost: {place.netloc}\r\ncontent-length: 1000\r\n\r\n["
+    writer.write(head.encode())
+    await writer.drain()
+    writer.close()
+    counted = 'route="/v1/sessions/{session}/events"'
+    async with asyncio.timeout(PATIENCE):
+        while counted not in (await ask(f"{url}/metrics")).text:
+            await asyncio.sleep(0.01)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+    assert await ledger.store.session("s") is None
+
+
+async def test_things_that_take_no_parameters_say_so(ledger: Ledger, url: str) -> None:
+    """One that is misspelt, or meant for another place, is not passed over."""
+    approval, blob = await asked(ledger), await large(ledger, "other")
+    for path in (f"approvals/{approval}", f"blobs/{blob}"):
+        assert problem(await ask(f"{url}/v1/{path}?session=s"), 400)["field"] == "session"
+    told = await ask(f"{url}/v1/approvals/{approval}?session=s", "POST", value={"decision": "approve"})
+    assert problem(told, 400) and len(await ledger.approvals()) == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("DELETE", "/v1/sessions", "GET, HEAD"),
+        ("PUT", "/v1/sessions/s", "GET, HEAD"),
+        ("GET", "/v1/sessions/s/events", "POST"),
+        ("GET", "/v1/calls/x/cancel", "POST"),
+        ("PATCH", "/v1/approvals/x", "GET, HEAD, POST"),
+        ("POST", "/metrics", "GET, HEAD"),
+        ("PROPFIND", "/v1/calls", "GET, HEAD, POST"),
+        ("OPTIONS", "/v1/calls/claim", "POST"),
+    ],
+)
+async def test_a_wrong_method_is_told_the_right_ones(url: str, method: str, path: str, allowed: str) -> None:
+    """All of them, also where two routes share a path."""
+    told = await ask(url + path, method)
+    assert problem(told, 405) and told.headers["allow"] == allowed
+
+
+@pytest.mark.parametrize(
+    "body", [b"[]", b"{", b'{"reason": 1}', b'{"why": "x"}', b'{"reason": "' + b"x" * 2001 + b'"}']
+)
+async def test_a_cancel_that_makes_no_sense_stops_nothing(ledger: Ledger, url: str, body: bytes) -> None:
+    """The call goes on."""
+    row = await running(ledger)
+    problem(await ask(f"{url}/v1/calls/{row.id}/cancel", "POST", body=body), 400)
+    assert (await ledger.find_call(row.id)).state == "running"
+
+
+# Who asks
+
+
+TOKEN = "the-main-token-of-this-server"
+CLOSED = [route for route in http.ROUTES if route.verb and route.path.startswith(("/v1", "/metrics"))]
+
+
+@pytest.mark.parametrize("route", CLOSED, ids=lambda route: f"{route.method} {route.path}")
+async def test_without_a_token_nothing_is_told(ledger: Ledger, route: http.Route) -> None:
+    """Whether the thing is there or not, and whatever else is wrong with the request, the answer is the same."""
+    row, approval, blob = await ran(ledger), await asked(ledger), await large(ledger, "other")
+    there = {"session": "s", "call": row.id, "approval": approval, "hash": blob}
+    nothing = dict.fromkeys(there, "nothing")
+    async with served(ledger, gate=TokenAuthorizer(ledger.store, TOKEN)) as url:
+        told = [
+            await ask(url + route.path.format(**names), route.method, headers=headers)
+            for names in (there, nothing)
+            for headers in ({}, {"authorization": "Bearer wrong"}, {"cookie": "callslip=wrong"})
+        ]
+    assert all(problem(one, 401) and one.headers["www-authenticate"].startswith("Bearer") for one in told)
+    assert len({one.body for one in told[::3]}) == 1
+
+
+async def test_a_token_for_one_session_and_verb_does_that_and_no_more(ledger: Ledger) -> None:
+    """It answers requests of its session without being able to read them; all others are not there."""
+    mine, other = await asked(ledger, "mine"), await asked(ledger, "other")
+    given = {"authorization": "Bearer part"}
+    row = TokenRecord("tok_1", digest("part"), "phone", "mine", ("approve",), await ledger.store.clock())
+    await ledger.store.put_token(row)
+    said = {"decision": "approve"}
+    async with served(ledger, gate=TokenAuthorizer(ledger.store, TOKEN)) as url:
+        problem(await ask(f"{url}/v1/approvals", headers=given), 403)
+        problem(await ask(f"{url}/v1/approvals/{mine}", headers=given), 404)
+        problem(await ask(f"{url}/v1/approvals/{other}", "POST", value=said, headers=given), 404)
+        told = await ask(f"{url}/v1/approvals/{mine}", "POST", value=said, headers=given)
+        assert (told.status, told.json()["by"]) == (200, "phone")
+        problem(await ask(f"{url}/v1/calls/{told.json()['call']}/cancel", "POST", headers=given), 404)
+
+
+# Health, metrics, compression
+
+
+async def test_health_is_for_everybody(ledger: Ledger) -> None:
+    """It needs no token; when the store is gone it says so, and nothing about where it was."""
+    async with served(ledger, gate=Nobody()) as url:
+        told = await ask(f"{url}/healthz")
+        assert (told.status, told.json()) == (200, {"status": "ok", "version": callslip.__version__})
+        problem(await ask(f"{url}/metrics"), 403)
+        await ledger.close()
+        told = await ask(f"{url}/healthz")
+        assert (told.status, told.json()) == (503, {"status": "unavailable", "version": callslip.__version__})
+
+
+class Nobody:
+    async def admit(self, request: HTTPConnection, session: SessionRecord | None, verb: Verb) -> Principal:
+        raise Forbidden("no")
+
+
+async def numbers(url: str) -> dict[str, int]:
+    told = await ask(f"{url}/metrics")
+    assert told.headers["content-type"].startswith("text/plain; version=0.0.4")
+    lines = [line.rsplit(" ", 1) for line in told.text.splitlines() if not line.startswith("#")]
+    return {name: int(value) for name, value in lines}
+
+
+async def test_metrics_count_what_happens(ledger: Ledger, url: str) -> None:
+    """Requests by pattern and never by id, events, open calls, questions, and who reads."""
+    before = await numbers(url)
+    assert before["callslip_pending_approvals"] == before["callslip_readers"] == 0
+    await asked(ledger)
+    await running(ledger)
+    await ask(f"{url}/v1/sessions/s")
+    await ask(f"{url}/v1/calls/nothing")
+    await ask(f"{url}/v1/calls/nothing")
+    await ask(f"{url}/nowhere/secret", "PROPFIND")
+    await ask(f"{url}/v1/sessions/s/stream?format=ui-v6&turn=none")
+    async with asking(f"{url}/v1/sessions/s/stream") as reply:
+        await reply.until(b"snapshot")
+        after = await numbers(url)
+    assert after["callslip_readers"] == 1
+    assert after["callslip_events_appended_total"] - before["callslip_events_appended_total"] == 3
+    assert {state: after[f'callslip_open_calls{{state="{state}"}}'] for state in OPEN_STATES} == {
+        "queued": 0,
+        "running": 1,
+        "awaiting_approval": 1,
+    }
+    assert after["callslip_pending_approvals"] == 1 and after["callslip_reader_cuts_total"] == 0
+    told = {name: value for name, value in after.items() if name.startswith("callslip_requests_total")}
+    label = 'callslip_requests_total{{route="{}",method="{}",status="{}"}}'.format
+    assert told[label("/v1/calls/{call}", "GET", 404)] == 2
+    assert told[label("/v1/sessions/{session}", "GET", 200)] == 1
+    assert told[label("/v1/sessions/{session}/stream", "GET", 404)] == 1
+    assert told[label("/v1/sessions/{session}/stream", "GET", 200)] == 1
+    assert told[label("", "", 404)] == 1 and "secret" not in str(told)
+
+
+async def test_a_reader_that_falls_behind_is_counted(ledger: Ledger) -> None:
+    """It is cut off, and whoever runs the server can see how often that happens."""
+    await running(ledger)
+    limits = Limits(backlog=1, stall=0.05)
+    async with served(ledger, limits=limits) as url, asking(f"{url}/v1/sessions/s/stream?format=events") as reply:
+        await reply.until(b"call.started")
+        for _ in range(200):
+            await ledger.append("s", [ev.Raw(body="x" * 60_000) for _ in range(4)])
+            if (await numbers(url))["callslip_reader_cuts_total"]:
+                return
+    raise AssertionError("nobody was cut off")
+
+
+@pytest.mark.parametrize(
+    ("accepted", "packed"),
+    [
+        ("gzip", True),
+        ("br;q=1.0, GZIP;q=0.8, *;q=0.1", True),
+        ("*", True),
+        ("", False),
+        ("identity", False),
+        ("gzip;q=0", False),
+        ("gzip; q=0.000, *", False),
+    ],
+)
+async def test_long_answers_are_compressed_for_who_takes_that(
+    ledger: Ledger, url: str, accepted: str, packed: bool
+) -> None:
+    """The same bytes come out, caches are told to mind, and the ETag still works."""
+    await ledger.append("s", [ev.MessageUser(text="hello " * 40_000)])
+    plain = await ask(f"{url}/v1/sessions/s")
+    told = await ask(f"{url}/v1/sessions/s", headers={"accept-encoding": accepted})
+    assert told.headers["vary"] == plain.headers["vary"] == "Accept-Encoding"
+    assert (told.headers.get("content-encoding") == "gzip") is packed
+    assert (gzip.decompress(told.body) if packed else told.body) == plain.body
+    assert int(told.headers["content-length"]) == len(told.body)
+    again = {"accept-encoding": accepted, "if-none-match": told.headers["etag"]}
+    assert (await ask(f"{url}/v1/sessions/s", headers=again)).status == 304
+
+
+async def test_short_answers_and_streams_are_not_compressed(ledger: Ledger, url: str) -> None:
+    """A stream must come as it is written."""
+    await ledger.append("s", [ev.MessageUser(text="hello " * 1000)])
+    for path in ("/healthz", "/v1/approvals", "/v1/sessions/s/stream?follow=false"):
+        told = await ask(url + path, headers={"accept-encoding": "gzip"})
+        assert told.status == 200 and "content-encoding" not in told.headers
+    assert b"hello hello" in told.body
+
+
+# Sessions
+
+
+async def test_sessions_are_read_in_any_format_and_waited_for(ledger: Ledger, url: str) -> None:
+    """As entries, as events, in a foreign format; with the right ETag, when something happens."""
+    await ran(ledger, "search", session="s")
+    (row,) = (await ask(f"{url}/v1/sessions?prefix=s")).json()["sessions"]
+    assert (row["session"], row["calls"], row["seq"]) == ("s", 1, 3)
+    told = await ask(f"{url}/v1/sessions/s?format=events")
+    assert [event["type"] for event in told.json()["events"]] == ["call.proposed", "call.started", "call.completed"]
+    assert (await ask(f"{url}/v1/sessions/s?at=2")).json()["entries"][0]["status"] == "running"
+    assert (await ask(f"{url}/v1/sessions/s?format=ui-v6")).json()["messages"][0]["role"] == "assistant"
+    headers = {"if-none-match": told.headers["etag"]}
+    assert (await ask(f"{url}/v1/sessions/s?format=events&wait=0.01", headers=headers)).status == 304
+    waiting = asyncio.ensure_future(ask(f"{url}/v1/sessions/s?format=events&wait=60", headers=headers))
+    await followed(ledger)
+    await ran(ledger, session="s")
+    assert len((await waiting).json()["events"]) > 3
+
+
+@pytest.mark.parametrize("format", ["events", "entries", "ui-v6"])
+async def test_a_session_is_read_page_by_page(ledger: Ledger, url: str, format: str) -> None:
+    """The pages together are the whole."""
+    for number in range(7):
+        await ledger.append("s", [ev.MessageUser(text=f"number {number}")])
+    name = {"ui-v6": "messages"}.get(format, format)
+    whole = (await ask(f"{url}/v1/sessions/s?format={format}")).json()[name]
+    pages, cursor = list[list[Any]](), ""
+    while not pages or cursor:
+        page = (await ask(f"{url}/v1/sessions/s?format={format}&limit=3&cursor={cursor}")).json()
+        pages.append(page[name])
+        cursor = page["cursor"]
+    ordered = pages if format == "events" else pages[::-1]
+    assert [item for page in ordered for item in page] == whole and len(pages) >= 2

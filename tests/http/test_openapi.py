@@ -1,0 +1,183 @@
+"""The OpenAPI document against the server it describes: everything it allows is asked, and things it does not allow."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis.checks import CheckFunction
+from schemathesis.specs.openapi import checks
+
+import callslip
+from callslip import http
+from callslip.formats import registry
+from callslip.http.access import TokenAuthorizer
+from callslip.http.limits import Limits
+from callslip.http.openapi import document
+from callslip.model import events as ev
+from tests.support.live_server import PATIENCE, ask, served
+
+TOKEN = "a-token-that-is-long-enough-for-the-main-one"
+LIMITS = Limits(wait=0.05, body=200_000, most=50)
+LARGE = "large " * 20_000
+HASH = hashlib.blake2b(LARGE.encode(), digest_size=32).hexdigest()
+# What path parameters may be: something that is there, and something that is not. Under NEW any name will do.
+THERE = {"session": "demo", "call": "call_1", "approval": "appr_00000000000a", "hash": HASH}
+THERE |= {"file": "app.js", "module": "preact.mjs"}
+NEW = ("/v1/sessions/{session}/events", "/s/{session}", "/c/{call}")
+
+
+def described() -> dict[str, Any]:
+    """The document as a client reads it, with paths that lead somewhere."""
+    made = msgspec.json.decode(msgspec.json.encode(document(http.ROUTES, LIMITS)))
+    for path, operations in made["paths"].items():
+        for parameter in [one for operation in operations.values() for one in operation["parameters"]]:
+            if parameter["in"] == "path" and path not in NEW:
+                parameter["schema"]["enum"] = [THERE[parameter["name"]], "nothing"]
+    return made
+
+
+# What the page follows has no end at all; its own tests read it.
+SCHEMA = schemathesis.openapi.from_dict(described()).exclude(path="/v1/stream")
+
+
+@schemathesis.serializer("application/x-ndjson")
+def lines(context: Any, value: Any) -> bytes:
+    """One message a line."""
+    return b"".join(msgspec.json.encode(item) + b"\n" for item in (value if isinstance(value, list) else [value]))
+
+
+@SCHEMA.auth()
+class Bearer:
+    """Whoever asks, unless a check leaves it out."""
+
+    def get(self, case: schemathesis.Case, context: Any) -> str:
+        return f"Bearer {TOKEN}"
+
+    def set(self, case: schemathesis.Case, data: str, context: Any) -> None:
+        case.headers = {**(case.headers or {}), "Authorization": data}
+
+
+async def filled(ledger: callslip.Ledger) -> None:
+    session = ledger.session("demo")
+    async with session.call("search", {"q": "cats"}, alias=("openai", "call_1")) as call:
+        call.complete(LARGE)
+    await session.append(
+        ev.CallProposed(call="new:1", tool_name="rm", input={"path": "/"}),
+        ev.ApprovalRequested(call="new:1", approval=THERE["approval"]),
+    )
+
+
+class Apart:
+    """A server in a thread of its own: schemathesis asks and waits in this one."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self._ready, self._over = threading.Event(), asyncio.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        async with await callslip.open("sqlite:///:memory:") as ledger:
+            await filled(ledger)
+            async with served(ledger, gate=TokenAuthorizer(ledger.store, TOKEN), limits=LIMITS) as self.url:
+                self._ready.set()
+                await self._over.wait()
+
+    def __enter__(self) -> str:
+        self._thread.start()
+        assert self._ready.wait(PATIENCE)
+        return self.url
+
+    def __exit__(self, *error: object) -> None:
+        self._loop.call_soon_threadsafe(self._over.set)
+        self._thread.join(PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with Apart() as url:
+        yield url
+
+
+def excluded(case: schemathesis.Case) -> list[CheckFunction]:
+    """Rules between parameters, cursors and names on offer cannot be told in a schema; `follow` is not asked freely."""
+    streamed = case.operation.path.endswith("/stream")
+    return [checks.positive_data_acceptance, *([checks.negative_data_rejection] if streamed else [])]
+
+
+@SCHEMA.parametrize()
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+def test_the_server_does_what_the_document_says(case: schemathesis.Case, url: str) -> None:
+    """Every status, type, header and body is a documented one; what breaks the schema is refused; no token, no way."""
+    if case.operation.path.endswith("/stream"):  # One that is followed has no end.
+        case.query = {**(case.query or {}), "follow": "false"}
+    case.call_and_validate(base_url=url, excluded_checks=excluded(case), timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("format", ["events", "entries", *registry.writable()])
+def test_a_session_is_what_the_document_says_in_every_format(format: str, url: str) -> None:
+    """Also in the formats that are documents of their own."""
+    case = SCHEMA["/v1/sessions/{session}"]["GET"].Case(
+        path_parameters={"session": "demo"}, query={"format": format}, headers={"Authorization": f"Bearer {TOKEN}"}
+    )
+    assert case.call_and_validate(base_url=url, timeout=PATIENCE).status_code == 200
+
+
+@pytest.mark.anyio
+async def test_the_document_needs_no_token_and_names_every_route() -> None:
+    """Anybody may know what can be asked."""
+    async with (
+        await callslip.open("sqlite:///:memory:") as ledger,
+        served(ledger, gate=TokenAuthorizer(ledger.store, TOKEN)) as base,
+    ):
+        answer = await ask(f"{base}/openapi.json")
+    assert answer.status == 200 and answer.headers["content-type"] == "application/json"
+    told = answer.json()
+    assert told["openapi"] == "3.1.0" and told["info"]["version"] == callslip.__version__
+    operations = {(method.upper(), path) for path, methods in told["paths"].items() for method in methods}
+    assert operations == {(route.method, route.path) for route in http.ROUTES}
+
+
+def test_every_operation_is_described() -> None:
+    """Each has a name of its own, says what it is about, what its parameters mean, and who may do it."""
+    told = document(http.ROUTES, LIMITS)
+    operations = [operation for methods in told["paths"].values() for operation in methods.values()]
+    names = [operation["operationId"] for operation in operations]
+    assert len(set(names)) == len(names)
+    for operation in operations:
+        assert operation["summary"] and operation["responses"]
+        meant = [parameter.get("description") or operation.get("description") for parameter in operation["parameters"]]
+        assert all(meant), operation["operationId"]
+    open_to_all = {
+        path for path, methods in told["paths"].items() if any(not one["security"] for one in methods.values())
+    }
+    assert open_to_all >= {"/openapi.json", "/healthz"}
+    assert not [path for path in open_to_all if path.startswith(("/v1", "/metrics"))]
+
+
+def test_limits_stand_in_the_document() -> None:
+    """A server with other limits says so."""
+    told = document(http.ROUTES, Limits(most=7, wait=3.0))
+    found = {
+        parameter["name"]: parameter["schema"]["maximum"]
+        for parameter in [
+            *told["paths"]["/v1/calls"]["get"]["parameters"],
+            *told["paths"]["/v1/calls/{call}"]["get"]["parameters"],
+        ]
+        if "maximum" in parameter["schema"]
+    }
+    assert found == {"limit": 7, "wait": 3.0}
+
+
+def test_a_mounted_server_says_where_it_stands() -> None:
+    """Paths are told relative to the prefix."""
+    assert document(http.ROUTES, LIMITS, "/callslip")["servers"] == [{"url": "/callslip"}]
+    assert document(http.ROUTES, LIMITS)["servers"] == [{"url": "/"}]

@@ -1,0 +1,185 @@
+"""The page as the server gives it: its files and no others, the same for everybody, also where an address is none."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import AsyncIterator
+from html import unescape
+
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import Response
+from starlette.routing import Mount
+
+import callslip
+from callslip import http
+from callslip.api.ledger import Ledger
+from callslip.http.access import Forbidden
+from callslip.http.browser_guard import SAFE
+from callslip.http.page import PAGES
+from callslip.http.request import RequestContext
+from tests.support.live_server import ask, running
+
+pytestmark = pytest.mark.anyio
+
+TOKEN = "the-main-token-of-this-server"
+BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"}
+PROBLEM = "application/problem+json"
+HTML = "text/html; charset=utf-8"
+
+
+@pytest.fixture
+async def ledger() -> AsyncIterator[Ledger]:
+    async with await callslip.open("sqlite:///:memory:") as ledger:
+        yield ledger
+
+
+@pytest.fixture
+async def url(ledger: Ledger) -> AsyncIterator[str]:
+    async with running(http.standalone(ledger, TOKEN)) as url:
+        yield url
+
+
+@pytest.mark.parametrize(
+    "path", ["/nowhere", "/s", "/s/a/b", "/s/a%2Fb", "/s/", "/c/claim", "/inbox/x", "/v1x", "//v1/x", "/%F0%9F%8C%8A"]
+)
+async def test_an_address_that_is_none_is_the_page_for_a_person(ledger: Ledger, url: str, path: str) -> None:
+    """With 404, and not a byte that a stranger does not get at `/`; programs are told the problem."""
+    await ledger.session("a").append(callslip.events.MessageUser(text="secret"))
+    for headers in (BROWSER, {**BROWSER, "authorization": f"Bearer {TOKEN}"}):
+        told = await ask(url + path, headers=headers)
+        assert (told.status, told.headers["content-type"]) == (404, HTML)
+        assert told.body == (await ask(f"{url}/", headers=BROWSER)).body
+        assert SAFE.items() <= told.headers.items() and "etag" not in told.headers
+    head = await ask(url + path, "HEAD", headers=BROWSER)
+    assert (head.status, head.headers["content-type"], head.body) == (404, HTML, b"")
+    for headers in ({}, {"accept": "*/*"}, {"accept": "application/json"}, {"accept": "text/html;q=0, */*"}):
+        assert (await ask(url + path, headers=headers)).headers["content-type"] == PROBLEM
+    assert (await ask(url + path, "POST", headers=BROWSER, value={})).headers["content-type"] == PROBLEM
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/nothing", "/v1", "/web/none.js", "/web", "/mcp/x", "/openapi.json/x", "/healthz/x"]
+)
+async def test_where_programs_ask_an_address_that_is_none_is_a_problem(url: str, path: str) -> None:
+    """Whatever they say they read: a script that meets a page in place of data would try to read that."""
+    told = await ask(url + path, headers=BROWSER)
+    assert (told.status, told.headers["content-type"]) == (404, PROBLEM)
+
+
+@pytest.mark.parametrize("given", ["token=wrong", "token=", f"token={TOKEN}&token={TOKEN}", f"token={TOKEN}x"])
+async def test_a_wrong_token_leads_a_person_to_the_page(url: str, given: str) -> None:
+    """Without a cookie, and not with the token in the address; programs are told that it is none."""
+    told = await ask(f"{url}/s/a?q=b&{given}", headers=BROWSER)
+    assert (told.status, told.headers["location"]) == (303, "/s/a?q=b#unknown-token")
+    assert "set-cookie" not in told.headers and told.body == b""
+    assert (await ask(f"{url}/s/a?q=b&{given}")).status == 401
+    assert (await ask(f"{url}/v1/sessions?{given}", headers={"accept": "application/json"})).status == 401
+    known = await ask(f"{url}/s/a?q=b&token={TOKEN}", headers=BROWSER)
+    assert known.headers["location"] == "/s/a?q=b" and TOKEN in known.headers["set-cookie"]
+
+
+async def test_further_routes_are_behind_the_same_gate(ledger: Ledger) -> None:
+    """What is added to a standalone server asks for its token, and its places are a program's, too."""
+
+    async def look(visit: RequestContext) -> Response:
+        await visit.admit()
+        raise Forbidden("seen")
+
+    more = http.Route(method="GET", path="/more", endpoint=look, about="More.")
+    async with running(http.standalone(ledger, TOKEN, routes=[more])) as url:
+        assert (await ask(f"{url}/more")).status == 401
+        told = await ask(f"{url}/more", headers={"authorization": f"Bearer {TOKEN}"})
+        assert (told.status, told.json()["detail"]) == (403, "seen")
+        assert (await ask(f"{url}/more/x", headers=BROWSER)).headers["content-type"] == PROBLEM
+
+
+@pytest.mark.parametrize("name", ["a", "a.b", "..a", "%C3%BC%20x", "%25", "%F0%9F%8C%8A", "-", "claim", "a%3Fb", "%00"])
+async def test_every_session_has_its_page(url: str, name: str) -> None:
+    """Whatever its name has in it: the same file for all, so that it says nothing of which there are."""
+    told = await ask(f"{url}/s/{name}", headers=BROWSER)
+    assert (told.status, told.body) == (200, (await ask(f"{url}/")).body)
+
+
+async def test_a_session_to_share_is_a_file_and_no_page_of_the_server(ledger: Ledger, url: str) -> None:
+    """What others wrote is never shown under this server's name; the file is called as the session is."""
+    await ledger.append('ü "x"', [callslip.events.MessageUser(text="hello")])
+    headers = {**BROWSER, "authorization": f"Bearer {TOKEN}"}
+    told = await ask(f"{url}/v1/sessions/%C3%BC%20%22x%22?format=html", headers=headers)
+    assert (told.status, told.headers["content-type"]) == (200, HTML) and "hello" in told.text
+    assert told.headers["content-disposition"] == "attachment; filename*=UTF-8''%C3%BC%20%22x%22.html"
+    assert "content-disposition" not in (await ask(f"{url}/v1/sessions/%C3%BC%20%22x%22", headers=headers)).headers
+
+
+@pytest.mark.parametrize("path", [*(path for path in PAGES if "{" not in path), "/web/app.js", "/callslip.js"])
+async def test_a_file_comes_once(url: str, path: str) -> None:
+    """It is packed for who takes that; who has it is told so, however it came to them; HEAD tells the same of it."""
+    plain = await ask(url + path)
+    packed = await ask(url + path, headers={"accept-encoding": "gzip"})
+    assert packed.headers["content-encoding"] == "gzip" and gzip.decompress(packed.body) == plain.body
+    for told in (plain, packed):
+        assert told.headers["cache-control"] == "no-cache" and told.headers["vary"] == "Accept-Encoding"
+        for known in (told.headers["etag"], f'"other", {told.headers["etag"]}'):
+            again = await ask(url + path, headers={"if-none-match": known})
+            assert (again.status, again.body) == (304, b"")
+        assert (await ask(url + path, headers={"if-none-match": '"other"'})).status == 200
+    head = await ask(url + path, "HEAD")
+    assert (head.status, head.headers, head.body) == (200, plain.headers, b"")
+    assert {**SAFE, "cache-control": "no-cache"}.items() <= plain.headers.items()
+
+
+async def test_what_the_page_names_is_there(url: str) -> None:
+    """Every file that it loads, and every one that a loaded file imports, as what it is."""
+    page = (await ask(f"{url}/")).text
+    waiting = re.findall(r'(?:src|href)="(/web/[^"]+)"', page)
+    seen: set[str] = set()
+    while waiting:
+        path = waiting.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        told = await ask(url + path)
+        kind = "text/css" if path.endswith(".css") else "text/javascript"
+        assert (told.status, told.headers["content-type"]) == (200, f"{kind}; charset=utf-8"), path
+        folder = path.rpartition("/")[0]
+        waiting += [f"{folder}/{name}" for name in re.findall(r'(?:from |import\()"\./([^"]+\.js)"', told.text)]
+    assert {"/web/app.js", "/web/page.css", "/web/state.js"} < seen and len(seen) > 20
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/web/__init__.py",
+        "/web/vendor",
+        "/web/vendor/..%2Fcallslip.js",
+        "/web/..%2F__init__.py",
+        "/web/..%2f..%2f..%2f..%2fetc%2fpasswd",
+        "/web/%2Fetc%2Fpasswd",
+        "/web/..",
+        "/web/../errors.py",
+        "/web/app.js%00",
+        "/web/APP.JS",
+        "/web/vendor/../../codec.py",
+        "/web/%ff",
+    ],
+)
+async def test_nothing_but_the_files_of_the_page_is_given(url: str, path: str) -> None:
+    """A name is looked up and never made into a path."""
+    told = await ask(url + path)
+    assert (told.status, told.headers["content-type"]) == (404, PROBLEM)
+
+
+@pytest.mark.parametrize(("root", "said"), [("/team/slips", "/team/slips"), ("/my slips/ü'&", "/my%20slips/%C3%BC'&")])
+async def test_a_mounted_page_names_its_parts_where_they_are(ledger: Ledger, root: str, said: str) -> None:
+    """The prefix stands in it as a browser has it in an address; also in the page of an address that is none."""
+    app = Starlette(routes=[Mount(root, callslip.asgi(ledger, authorize=lambda *_: None))])
+    prefix = said.replace("'", "%27")
+    async with running(app) as url:
+        page = (await ask(f"{url}{prefix}/inbox")).text
+        assert unescape(re.findall(r'data-root="([^"]*)"', page)[0]) == said
+        named = [unescape(path) for path in re.findall(r'(?:src|href)="([^"]*/web/[^"]+)"', page)]
+        assert named and {(await ask(url + path)).status for path in named} == {200}
+        lost = await ask(f"{url}{prefix}/nowhere", headers=BROWSER)
+        assert (lost.status, lost.text) == (404, page)
+        assert (await ask(f"{url}{prefix}/v1/nothing", headers=BROWSER)).headers["content-type"] == PROBLEM

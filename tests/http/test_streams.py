@@ -1,0 +1,523 @@
+"""Live streams over a real socket: every event once, in order, whoever is cut off when, at a cost that is shared."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+import callslip
+from callslip import http
+from callslip.api import approvals
+from callslip.api.ledger import Ledger
+from callslip.client.token_file import digest, mint
+from callslip.http.access import AllowAll, TokenAuthorizer
+from callslip.http.app import build
+from callslip.http.broadcast import Broadcast, woken
+from callslip.http.limits import Limits
+from callslip.http.streams import follow
+from callslip.ledger import checkpoint
+from callslip.model import events as ev
+from callslip.model.events import Alias
+from callslip.model.records import TokenRecord
+from callslip.settings import Settings
+from tests.support.live_server import Reply, ask, asking, running, served
+from tests.support.strategies import canonical
+
+pytestmark = pytest.mark.anyio
+
+SETTINGS = Settings(synchronous="NORMAL", reaper_interval=3600.0, redact=False)
+ONE = (Alias("t", "1"),)
+S = "s"
+
+
+@pytest.fixture
+async def ledger(db: str) -> AsyncIterator[Ledger]:
+    async with await callslip.open(db, SETTINGS) as opened:
+        yield opened
+
+
+def said(text: str) -> ev.MessageDelta:
+    return ev.MessageDelta(text=text, chunks="delta")
+
+
+async def take(reply: Reply, upto: int) -> list[dict[str, str]]:
+    """Frames that carry an id, up to the one with this id."""
+    got: list[dict[str, str]] = []
+    async with asyncio.timeout(30):
+        async for frame in reply.frames():
+            if "id" in frame:
+                got.append(frame)
+            if frame.get("id") == str(upto):
+                break
+    return got
+
+
+class Page:
+    """What a browser makes of a stream: a snapshot, then patches, and nothing else."""
+
+    def __init__(self) -> None:
+        self.seq = 0
+        self.info: dict[str, Any] = {}
+        self.entries: dict[int, dict[str, Any]] = {}
+
+    def take(self, frame: dict[str, str]) -> None:
+        data = json.loads(frame["data"])
+        if frame["event"] == "snapshot":
+            self.entries = {entry["id"]: entry for entry in data["entries"]}
+            self.info = data["info"]
+        else:
+            assert data["seq"] == self.seq + 1
+            for patch in data["patches"]:
+                self._apply(patch)
+        self.seq = data["seq"]
+
+    def _apply(self, patch: dict[str, Any]) -> None:
+        if patch["op"] == "put":
+            self.entries[patch["entry"]["id"]] = patch["entry"]
+            return
+        target = self.entries[patch["id"]] if patch["id"] else self.info
+        if patch["op"] == "set":
+            for name, value in patch["fields"].items():
+                if value is None:
+                    target.pop(name, None)
+                else:
+                    target[name] = value
+            return
+        text = target.get(patch["field"], "")
+        assert len(text.encode("utf-16-le")) // 2 == patch["offset"]
+        target[patch["field"]] = text + patch["text"]
+
+    def same_as(self, document: dict[str, Any]) -> bool:
+        shown = [self.entries[identity] for identity in sorted(self.entries)]
+        return canonical([shown, self.info, self.seq]) == canonical(
+            [document["entries"], document["info"], document["seq"]]
+        )
+
+
+async def test_without_a_cursor_a_snapshot_comes_first(ledger: Ledger) -> None:
+    """C9: snapshot and patches are the session, as reading it whole gives it."""
+    await ledger.append(S, [ev.TurnStarted(), said("a"), ev.CallStarted(aliases=ONE, tool_name="look")])
+    async with served(ledger) as url, asking(f"{url}/v1/sessions/{S}/stream") as reply:
+        assert reply.headers["content-type"].startswith("text/event-stream")
+        await reply.until(b"event: snapshot")
+        await ledger.append(S, [said("b"), ev.CallProgress(aliases=ONE, text="x😀"), ev.CallCompleted(aliases=ONE)])
+        await ledger.append(S, [ev.Raw(format="t", body={}), said("c"), ev.TurnEnded()])
+        page = Page()
+        for frame in await take(reply, 9):
+            page.take(frame)
+        assert page.same_as((await ask(f"{url}/v1/sessions/{S}")).json())
+        assert reply.body.startswith(b"retry: 1000\n\n")
+
+
+@pytest.mark.parametrize("format", ["events", "entries"])
+async def test_a_cursor_is_honoured_from_the_query_or_the_header(ledger: Ledger, format: str) -> None:
+    """C8: what comes is what comes after it, from the log and then live, with no gap and no repeat."""
+    await ledger.append(S, [said(str(number)) for number in range(20)])
+    async with served(ledger) as url:
+        where = f"{url}/v1/sessions/{S}/stream?format={format}"
+        async with (
+            asking(f"{where}&after=7") as asked,
+            asking(where, headers={"Last-Event-ID": "12"}) as remembered,
+            asking(f"{where}&after=3", headers={"Last-Event-ID": "15"}) as both,
+        ):
+            for reply, after in ((asked, 7), (remembered, 12), (both, 15)):
+                got = await take(reply, 20)
+                assert [int(frame["id"]) for frame in got] == list(range(after + 1, 21))
+            await ledger.append(S, [said("more")])
+            for reply in (asked, remembered, both):
+                await reply.until(b"id: 21\n")
+
+
+@pytest.mark.parametrize(
+    ("query", "headers", "status"),
+    [
+        ("after=-1", {}, 400),
+        ("after=21", {}, 400),
+        ("after=x", {}, 400),
+        ("after=1&after=2", {}, 400),
+        ("", {"Last-Event-ID": "abc"}, 400),
+        ("", {"Last-Event-ID": "-1"}, 400),
+        ("", {"Last-Event-ID": "99999999999999999999999"}, 400),
+        ("after=1&turn=t1", {}, 400),
+        ("format=ui-v6&after=1", {}, 400),
+        ("format=nonsense", {}, 400),
+        ("format=openai", {}, 400),
+        ("format=ui-v6&turn=none", {}, 404),
+        ("format=events&follow=maybe", {}, 400),
+        ("fromat=events", {}, 400),
+    ],
+)
+async def test_a_cursor_that_makes_no_sense_is_refused(
+    ledger: Ledger, query: str, headers: dict[str, str], status: int
+) -> None:
+    """A stream never silently begins anew; the answer says what is wrong."""
+    await ledger.append(S, [ev.TurnStarted(), *[said(str(number)) for number in range(19)]])
+    async with served(ledger) as url:
+        answer = await ask(f"{url}/v1/sessions/{S}/stream?{query}", headers=headers)
+        assert answer.status == status, answer.text
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert answer.json()["detail"]
+
+
+async def test_what_retention_removed_is_gone(ledger: Ledger) -> None:
+    """410 with where the log begins now; from there on it can be followed, and without a cursor too."""
+    for number in range(10):
+        await ledger.append(S, [ev.MessageUser(text=str(number), at=1000 + number)])
+    await checkpoint.prune(ledger.store, S, 1005)
+    row = await ledger.store.session(S)
+    assert row is not None and row.pruned_seq == 5
+    async with served(ledger) as url:
+        where = f"{url}/v1/sessions/{S}/stream?format=events&follow=false"
+        gone = await ask(f"{where}&after=4")
+        assert (gone.status, gone.json()["low"]) == (410, 5)
+        assert (await ask(f"{url}/v1/sessions/{S}/stream", headers={"last-event-id": "1"})).status == 410
+        for kept in (f"{where}&after=5", where):
+            assert (await ask(kept)).body.count(b"\nid: ") + 1 == 6
+
+
+async def test_a_reader_that_is_cut_off_again_and_again_misses_nothing(ledger: Ledger, scale: int) -> None:
+    """C8: cut at random 200 times while 20,000 events are written, it sees 1 to N once each."""
+    total = 20_000 * scale
+    chance = random.Random(7)
+
+    async def write() -> None:
+        for start in range(0, total, 50):
+            await ledger.append(S, [said(str(number)) for number in range(start, start + 50)])
+
+    await ledger.append(S, [ev.MessageUser(text="first")])
+    seen: list[int] = []
+    cuts = 0
+    async with served(ledger) as url:
+        writing = asyncio.ensure_future(write())
+        while not seen or seen[-1] < total + 1:
+            headers = {"last-event-id": str(seen[-1])} if seen else {}
+            left = chance.randint(1, total // 200) if cuts < 200 else total
+            async with asking(f"{url}/v1/sessions/{S}/stream?format=events", headers=headers) as reply:
+                async for frame in reply.frames():
+                    if "id" in frame:
+                        seen.append(int(frame["id"]))
+                        left -= 1
+                    if not left or seen[-1:] == [total + 1]:
+                        break
+            cuts += 1
+        await writing
+    assert cuts > 200
+    assert seen == list(range(1, total + 2))
+
+
+async def test_a_page_that_is_cut_off_again_and_again_shows_the_session(ledger: Ledger) -> None:
+    """C9: the same for snapshot and patches, while entries of every kind change."""
+    chance = random.Random(3)
+
+    async def write() -> None:
+        for number in range(150):
+            one = (Alias("t", str(number)),)
+            await ledger.append(S, [ev.TurnStarted(), said("a"), ev.CallStarted(aliases=one), said("b")])
+            await ledger.append(S, [ev.CallProgress(aliases=one, text="out"), ev.ThoughtDelta(text="hm")])
+            await ledger.append(S, [ev.CallCompleted(aliases=one, output=number), said("c"), ev.TurnEnded()])
+            await ledger.append(S, [ev.CallProgress(aliases=one, text="late")])
+            await asyncio.sleep(0)
+
+    await ledger.append(S, [ev.MessageUser(text="first")])
+    page = Page()
+    async with served(ledger) as url:
+        writing = asyncio.ensure_future(write())
+        while page.seq < 1501:
+            headers = {"last-event-id": str(page.seq)} if page.seq else {}
+            async with asking(f"{url}/v1/sessions/{S}/stream", headers=headers) as reply:
+                left = chance.randint(1, 60)
+                async for frame in reply.frames():
+                    if "id" in frame:
+                        page.take(frame)
+                        left -= 1
+                    if not left or page.seq == 1501:
+                        break
+        await writing
+        assert page.same_as((await ask(f"{url}/v1/sessions/{S}")).json())
+
+
+async def test_a_reader_that_is_far_behind_gets_a_snapshot(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C12: nobody folds a long log again because one reader was away for long."""
+    monkeypatch.setattr("callslip.ledger.queries.MAX_REPLAY_EVENTS", 5)
+    await ledger.append(S, [said(str(number)) for number in range(50)])
+    await ledger.project(S)
+    async with served(ledger) as url:
+        far = await ask(f"{url}/v1/sessions/{S}/stream?after=10&follow=false")
+        near = await ask(f"{url}/v1/sessions/{S}/stream?after=2&follow=false")
+        whole = (await ask(f"{url}/v1/sessions/{S}")).json()
+    assert far.body.count(b"event: snapshot") == 1 and b"event: patches" not in far.body
+    assert json.loads(far.body.split(b"data: ")[1])["entries"] == whole["entries"]
+    assert near.body.count(b"event: patches") == 48
+
+
+async def test_idle_connections_are_kept_alive(ledger: Ledger) -> None:
+    """A comment now and then, so that nothing in between takes the line for dead."""
+    await ledger.append(S, [ev.TurnStarted(), said("a")])
+    async with served(ledger, limits=Limits(heartbeat=0.02)) as url:
+        for query in ("format=events", "format=entries", "format=ui-v6"):
+            async with asking(f"{url}/v1/sessions/{S}/stream?{query}") as reply:
+                await reply.until(b"\n\n:\n\n:\n\n")
+
+
+async def test_a_reader_that_falls_behind_is_cut_off_and_resumes(ledger: Ledger) -> None:
+    """Nobody waits for the slow: the connection ends, and the cursor is as good as before."""
+    await ledger.append(S, [said("a")])
+    limits = Limits(backlog=16)
+    async with served(ledger, limits=limits) as url:
+        async with asking(f"{url}/v1/sessions/{S}/stream?format=events") as slow:
+            await slow.until(b"id: 1\n")
+            for _ in range(60):
+                await ledger.append(S, [said("x" * 60_000) for _ in range(5)])
+            got = [int(frame["id"]) async for frame in slow.frames() if "id" in frame]
+        assert got == list(range(1, got[-1] + 1)) and got[-1] < 301
+        again = await ask(f"{url}/v1/sessions/{S}/stream?format=events&follow=false&after={got[-1]}")
+        assert again.body.count(b"\nid: ") + again.body.startswith(b"id: ") == 301 - got[-1]
+
+
+async def test_one_reader_too_many_is_told_so(ledger: Ledger) -> None:
+    """503, and room again when somebody leaves."""
+    await ledger.append(S, [said("a")])
+    async with served(ledger, limits=Limits(readers=2)) as url:
+        where = f"{url}/v1/sessions/{S}/stream"
+        async with asking(where) as one, asking(where) as two:
+            await one.until(b"snapshot")
+            await two.until(b"snapshot")
+            assert (await ask(where)).status == 503
+        async with asyncio.timeout(20):
+            while (await ask(f"{where}?follow=false")).status != 200:
+                await asyncio.sleep(0.01)
+
+
+async def test_nothing_is_left_running_when_the_last_reader_has_gone(ledger: Ledger) -> None:
+    """A line, its filling and its heartbeat live as long as somebody follows."""
+    await ledger.append(S, [ev.TurnStarted(), said("a")])
+    edge = http.server(ledger, AllowAll())
+    async with running(build(edge, http.ROUTES)) as url:
+        before = len(asyncio.all_tasks())
+        for query in ("format=events", "format=entries", "format=ui-v6"):
+            async with asking(f"{url}/v1/sessions/{S}/stream?{query}") as reply:
+                await reply.until(b"id: 2\n")
+                assert edge.hub.readers == 1
+            async with asyncio.timeout(20):
+                while edge.hub.readers or len(asyncio.all_tasks()) > before:
+                    await asyncio.sleep(0.01)
+            assert not edge.hub._lines and edge.hub._beating is None
+
+
+async def test_many_readers_share_what_is_made_for_one(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frame is made once, however many follow."""
+    made = 0
+    frame = http.sse.frame
+
+    def counted(*args: Any, **more: Any) -> bytes:
+        nonlocal made
+        made += 1
+        return frame(*args, **more)
+
+    await ledger.append(S, [said("a")])
+    async with served(ledger) as url, contextlib.AsyncExitStack() as stack:
+        where = f"{url}/v1/sessions/{S}/stream?format=events"
+        readers = [await stack.enter_async_context(asking(where)) for _ in range(20)]
+        for reader in readers:
+            await reader.until(b"id: 1\n")
+        monkeypatch.setattr(http.sse, "frame", counted)
+        for _ in range(10):
+            await ledger.append(S, [said("b")])
+        for reader in readers:
+            await reader.until(b"id: 11\n")
+    assert made == 10
+
+
+async def test_a_session_that_is_deleted_ends_its_streams(ledger: Ledger) -> None:
+    """The line breaks, and whoever comes back is told that there is nothing."""
+    await ledger.append(S, [said("a")])
+    async with served(ledger) as url:
+        async with asking(f"{url}/v1/sessions/{S}/stream?format=events") as reply:
+            await reply.until(b"id: 1\n")
+            await ledger.delete(S)
+            async with asyncio.timeout(20):
+                assert [frame async for frame in reply.frames()]
+        assert (await ask(f"{url}/v1/sessions/{S}/stream?after=1")).status == 404
+
+
+# By turn
+
+
+async def test_a_turn_is_replayed_and_goes_on(ledger: Ledger) -> None:
+    """Whoever comes in the middle gets the turn from its start; the end of the turn is the end of the stream."""
+    await ledger.append(S, [ev.TurnStarted(), said("Hel")])
+    async with served(ledger) as url, asking(f"{url}/v1/sessions/{S}/stream?format=ui-v6") as reply:
+        assert reply.headers["x-vercel-ai-ui-message-stream"] == "v1"
+        await reply.until(b'"delta":"Hel"')
+        await ledger.append(S, [said("lo"), ev.TurnEnded()])
+        async with asyncio.timeout(20):
+            frames = [frame async for frame in reply.frames()]
+        assert frames[-1]["data"] == "[DONE]"
+        again = await ask(f"{url}/v1/sessions/{S}/stream?format=ui-v6")
+        assert b'"delta":"Hello"' in again.body and again.body.endswith(b"data: [DONE]\n\n")
+
+
+async def test_what_cannot_be_taken_back_ends_the_connection(ledger: Ledger) -> None:
+    """A restart: the reader is told, the line ends in order, and the next connection replays what is true now."""
+    await ledger.append(S, [ev.TurnStarted(), ev.CallProposed(aliases=ONE, tool_name="rm", input={})])
+    await ledger.append(S, [ev.ApprovalRequested(aliases=ONE)])
+    async with served(ledger) as url:
+        async with asking(f"{url}/v1/sessions/{S}/stream?format=ui-v6") as reply:
+            await reply.until(b"tool-approval-request")
+            (pending,) = await ledger.approvals()
+            await approvals.approve(ledger, pending.id, by="ada")
+            async with asyncio.timeout(20):
+                frames = [frame async for frame in reply.frames()]
+        assert "data-restart" in frames[-2]["data"] and frames[-1]["data"] == "[DONE]"
+        async with asking(f"{url}/v1/sessions/{S}/stream?format=ui-v6") as reply:
+            await reply.until(b"tool-input-available")
+            assert b"approval-request" not in reply.body
+
+
+async def test_another_process_is_followed_too(ledger: Ledger) -> None:
+    """What another ledger on the same file writes comes through the stream."""
+    await ledger.append(S, [ev.TurnStarted(), said("a")])
+    async with (
+        served(ledger) as url,
+        await callslip.open(ledger.store.url, SETTINGS) as other,
+        asking(f"{url}/v1/sessions/{S}/stream?format=events") as events,
+        asking(f"{url}/v1/sessions/{S}/stream?format=ui-v6") as turn,
+    ):
+        await events.until(b"id: 2\n")
+        await turn.until(b'"delta":"a"')
+        await other.append(S, [said("b")])
+        await events.until(b"id: 3\n")
+        await turn.until(b'"delta":"b"')
+
+
+# What went wrong once
+
+
+@pytest.mark.parametrize("format", ["events", "entries"])
+async def test_what_is_there_is_read_to_its_end_while_others_follow(ledger: Ledger, format: str) -> None:
+    """With follow=false a reader gets all up to the head, also what the line of another reader holds."""
+    await ledger.append(S, [said("a")])
+    async with served(ledger) as url:
+        where = f"{url}/v1/sessions/{S}/stream?format={format}"
+        async with asking(where) as other:
+            await other.until(b"id: 1\n")
+            await ledger.append(S, [said(str(number)) for number in range(5)])
+            await other.until(b"id: 6\n")
+            for after in (0, 2, 6):
+                there = await ask(f"{where}&follow=false&after={after}")
+                ids = [int(line[4:]) for line in there.body.split(b"\n") if line.startswith(b"id: ")]
+                assert ids == list(range(after + 1, 7))
+
+
+async def test_asking_for_the_headers_of_a_stream_gets_them_and_no_more(ledger: Ledger) -> None:
+    """HEAD ends: the next request on that connection is answered, and nobody is counted as a reader."""
+    await ledger.append(S, [ev.TurnStarted(), said("a")])
+    async with served(ledger) as url:
+        port = int(url.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for path in (f"/v1/sessions/{S}/stream", f"/v1/sessions/{S}/stream?format=ui-v6", "/v1/stream?topic=inbox"):
+            writer.write(f"HEAD {path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\n\r\n".encode())
+        writer.write(f"GET /metrics HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\n\r\n".encode())
+        try:
+            async with asyncio.timeout(20):
+                said_so = await reader.readuntil(b"callslip_readers 0\n")
+        finally:
+            writer.close()
+    assert said_so.count(b"200 OK") == 4 and said_so.count(b"text/event-stream") == 3
+
+
+async def test_the_open_turn_is_meant_also_while_the_one_before_has_open_calls(ledger: Ledger) -> None:
+    """Without a name it is the open turn, whoever else still follows the last one."""
+    await ledger.append(S, [ev.TurnStarted(), ev.CallStarted(aliases=ONE, tool_name="old"), ev.TurnEnded()])
+    async with served(ledger) as url:
+        where = f"{url}/v1/sessions/{S}/stream?format=ui-v6"
+        async with asking(where) as old:
+            await old.until(b'"old"')
+            await ledger.append(S, [ev.TurnStarted(), said("new")])
+            async with asking(where) as reply:
+                assert b'"old"' not in await reply.until(b'"delta":"new"')
+
+
+async def test_a_session_that_is_deleted_while_one_waits_for_news_is_not_there(ledger: Ledger) -> None:
+    """404 at once: nothing of it was removed by retention, which 410 would say."""
+    await ledger.append(S, [said("a")])
+    async with served(ledger) as url:
+        first = await ask(f"{url}/v1/sessions/{S}")
+        waits = {"if-none-match": first.headers["etag"]}
+        waiting = asyncio.ensure_future(ask(f"{url}/v1/sessions/{S}?wait=30", headers=waits))
+        async with asyncio.timeout(20):
+            while S not in ledger.feed._channels:
+                await asyncio.sleep(0.01)
+        await ledger.delete(S)
+        assert (await waiting).status == 404
+
+
+async def test_a_burst_is_written_in_few_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader is woken for what has come by then, not for every event; the first one comes at once."""
+    monkeypatch.setattr("callslip.http.broadcast.COALESCE_S", 3600.0)
+    line = Broadcast(1, 1000)
+    woke: list[bytes] = []
+
+    async def write(data: bytes) -> None:
+        woke.append(data)
+
+    following = asyncio.ensure_future(follow(line, 1, write))
+    await asyncio.sleep(0)
+    for number in range(500):
+        line.push([b"%d " % number])
+        await asyncio.sleep(0)
+    line.end()
+    await following
+    assert b"".join(woke) == b"".join(b"%d " % number for number in range(500))
+    assert woke[0] == b"0 " and len(woke) == 3  # And the last words, which are none.
+
+
+async def test_the_first_frame_comes_at_once_on_a_machine_that_has_just_booted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The monotonic clock may be smaller than the pause; a line that never woke its readers does not wait."""
+    monkeypatch.setattr("callslip.http.broadcast.COALESCE_S", 3600.0)
+    line = Broadcast(1, 1000)
+    with monkeypatch.context() as booted:
+        booted.setattr(asyncio.get_running_loop(), "time", lambda: 0.0)
+        line.push([b"first"])
+        assert line.happened == 1
+        line.push([b"second"])
+        assert line.happened == 1, "the second waits for the pause"
+
+
+async def test_what_a_line_remembers_does_not_grow_with_the_session(ledger: Ledger) -> None:
+    """Entries that nothing can change any more are of no use to who makes patches."""
+    await ledger.append(S, [said("a")])
+    edge = http.server(ledger, AllowAll())
+    async with edge.hub.by_seq(S, "entries") as numbered:
+        for _ in range(30):
+            await ledger.append(S, [ev.MessageUser(text=str(number)) for number in range(100)])
+        async with asyncio.timeout(20):
+            while numbered.line.next <= 3001:
+                await woken((numbered.line,))
+        assert len(numbered._state.entries) < 1500
+
+
+async def test_a_token_that_is_revoked_ends_its_streams(ledger: Ledger) -> None:
+    """Whoever may not read any more is told nothing more, soon after."""
+    told = mint()
+    row = TokenRecord(id="t1", hash=digest(told), label="", session=S, verbs=("read",), created_at=1)
+    await ledger.store.put_token(row)
+    await ledger.append(S, [ev.TurnStarted(), said("a")])
+    gate = TokenAuthorizer(ledger.store, "the-main-token-of-this-test")
+    headers = {"authorization": f"Bearer {told}"}
+    async with served(ledger, gate=gate, limits=Limits(heartbeat=0.02)) as url:
+        for query in ("sessions/s/stream?format=events", "sessions/s/stream?format=ui-v6", f"stream?session={S}"):
+            async with asking(f"{url}/v1/{query}", headers=headers) as reply:
+                await reply.until(b"\n\n:\n\n")
+                await ledger.store.drop_token("t1")
+                async with asyncio.timeout(20):
+                    async for _ in reply.pieces():
+                        pass
+            assert (await ask(f"{url}/v1/{query}", headers=headers)).status == 401
+            await ledger.store.put_token(row)

@@ -1,0 +1,267 @@
+"""Tokens: the file that keeps the main one, and the command that makes, lists and revokes all others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import stat
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import callslip
+from callslip.cli import main
+from callslip.client import token_file
+from callslip.client.token_file import digest, main_token, mint
+from callslip.errors import InvalidInputError, StoreError
+from callslip.model import events as ev
+from callslip.model.records import TokenRecord
+
+# The main token
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_the_main_token_is_made_once(tmp_path: Path) -> None:
+    """The first start makes it, for its owner's eyes only; the next ones read it."""
+    folder = tmp_path / "data" / "callslip"
+    token = main_token(folder)
+    assert len(token) >= 43 and main_token(folder) == token
+    assert [path.name for path in folder.iterdir()] == ["token"]
+    assert (mode(folder), mode(folder / "token")) == (0o700, 0o600)
+    assert main_token(tmp_path / "another") != token
+
+
+def test_a_given_token_wins_and_is_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The option, then the variable, then the file; what is empty says nothing."""
+    monkeypatch.setenv("CALLSLIP_TOKEN", "from-the-variable")
+    assert main_token(tmp_path, "from-the-option-") == "from-the-option-"
+    assert main_token(tmp_path) == "from-the-variable"
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setenv("CALLSLIP_TOKEN", "")
+    assert main_token(tmp_path) == (tmp_path / "token").read_text().strip()
+
+
+@pytest.mark.parametrize(
+    "token", [" ", "a b", "a;b", "a\r\nb", "b\u00e4r", "x" * 600, "\ud800", "=", "x", "only-15-letters"]
+)
+def test_a_token_that_cannot_be_sent_or_can_be_guessed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
+    """In the words of whoever gave it, without repeating it."""
+    with pytest.raises(InvalidInputError, match="--token") as refusal:
+        main_token(tmp_path, token)
+    assert len(str(refusal.value)) < 200
+    monkeypatch.setattr(os, "environ", {"CALLSLIP_TOKEN": token})
+    with pytest.raises(InvalidInputError, match="CALLSLIP_TOKEN"):
+        main_token(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"two words\n", b"\xff\xfe", b"x" * 5000])
+def test_a_file_without_a_token_is_told(tmp_path: Path, content: bytes) -> None:
+    """An empty token would be everybody's."""
+    (tmp_path / "token").write_bytes(content)
+    with pytest.raises(StoreError, match="holds no token"):
+        main_token(tmp_path)
+    assert (tmp_path / "token").read_bytes() == content
+
+
+def test_a_place_without_room_for_a_token_is_told(tmp_path: Path) -> None:
+    """A folder in its place, a link to nowhere, a file in the folder's place: words, not a traceback."""
+    for number, make in enumerate(
+        [
+            lambda folder: (folder / "token").mkdir(parents=True),
+            lambda folder: (folder.mkdir(), (folder / "token").symlink_to("nowhere")),
+            lambda folder: folder.write_text("a file"),
+        ]
+    ):
+        make(folder := tmp_path / str(number))
+        with pytest.raises(StoreError, match="cannot be read or made"):
+            main_token(folder)
+
+
+def test_a_token_that_others_can_read_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It works, with a word about it that does not repeat it."""
+    token = main_token(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        assert main_token(tmp_path) == token and not caplog.records
+        (tmp_path / "token").chmod(0o644)
+        assert main_token(tmp_path) == token
+    assert "can be read by others" in caplog.text and token not in caplog.text
+
+
+def test_two_first_starts_have_the_same_token(tmp_path: Path) -> None:
+    """Whoever comes second takes what the first one made."""
+    gate, found = threading.Barrier(8), list[str]()
+
+    def start() -> None:
+        gate.wait()
+        found.append(main_token(tmp_path))
+
+    threads = [threading.Thread(target=start) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8 and len(set(found)) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["token"]
+
+
+def test_a_file_system_without_links_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then the file is put in place whole, by its name."""
+
+    def unable(*_: Any) -> None:
+        raise PermissionError("no links here")
+
+    monkeypatch.setattr(token_file.os, "link", unable)
+    token = main_token(tmp_path)
+    assert main_token(tmp_path) == token and mode(tmp_path / "token") == 0o600
+
+
+def test_tokens_differ(tmp_path: Path) -> None:
+    """Each is new, and its hash is not the token."""
+    made = {mint() for _ in range(100)}
+    assert len(made) == 100 and not made & {digest(token) for token in made}
+
+
+# The command
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The ledger that the commands mean."""
+    monkeypatch.setenv("CALLSLIP_DB", str(tmp_path / "ledger.db"))
+    return tmp_path / "ledger.db"
+
+
+def cli(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["admin", "token", *arguments])
+
+
+def stored(path: Path) -> list[TokenRecord]:
+    async def read() -> list[TokenRecord]:
+        async with await callslip.open(f"sqlite:///{path}") as ledger:
+            return await ledger.store.tokens()
+
+    return asyncio.run(read())
+
+
+def listed() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in cli("ls", "--json").stdout.splitlines()]
+
+
+def test_a_token_is_printed_once_and_kept_as_a_hash(path: Path) -> None:
+    """stdout is the token and nothing else; the file has no trace of it."""
+    result = cli("create", "--session", "S", "--can", "read,approve", "--label", "ci", "--expires", "30d")
+    token = result.stdout.strip()
+    assert result.exit_code == 0 and result.stdout == f"{token}\n" and token.startswith("callslip_")
+    (row,) = stored(path)
+    assert (row.hash, row.session, row.verbs, row.label) == (digest(token), "S", ("read", "approve"), "ci")
+    assert row.expires_at - row.created_at == 30 * 86_400_000
+    assert token not in result.stderr and row.id in result.stderr and "no session S yet" in result.stderr
+    for file in path.parent.iterdir():
+        assert token.encode() not in file.read_bytes()
+    shown = cli("ls")
+    assert row.id in shown.stdout and token not in shown.output and row.hash not in shown.output
+
+
+def test_a_token_reads_everything_unless_told_otherwise(path: Path) -> None:
+    """Without options: every session, for reading, for ever."""
+    made = json.loads(cli("create", "--json").stdout)
+    (row,) = stored(path)
+    assert (row.session, row.verbs, row.label, row.expires_at) == ("", ("read",), "", 0)
+    assert digest(made.pop("token")) == row.hash
+    assert [made] == listed() and made == {
+        "id": row.id,
+        "session": None,
+        "can": ["read"],
+        "label": "",
+        "createdAt": row.created_at,
+        "expiresAt": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "verbs"),
+    [
+        (["read,write,approve,execute"], ("read", "write", "approve", "execute")),
+        (["write", "read"], ("read", "write")),
+        (["execute, approve", "execute"], ("approve", "execute")),
+    ],
+)
+def test_verbs_are_given_with_commas_or_several_times(path: Path, given: list[str], verbs: tuple[str, ...]) -> None:
+    """In any order, each once."""
+    assert cli("create", *(word for one in given for word in ("--can", one))).exit_code == 0
+    assert stored(path)[0].verbs == verbs
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--can", "fly"),
+        ("--can", ""),
+        ("--can", "read,"),
+        ("--can", "READ"),
+        ("--session", ""),
+        ("--session", "a/b"),
+        ("--session", "x" * 300),
+        ("--label", "a\nb"),
+        ("--label", "x" * 600),
+        ("--expires", "0"),
+        ("--expires", "soon"),
+        ("--expires", "-1d"),
+        ("--expires", "99999999w"),
+        ("--expires", "9" * 400),
+    ],
+)
+def test_what_makes_no_sense_makes_no_token(path: Path, arguments: tuple[str, ...]) -> None:
+    """Status 2, one line, nothing on stdout and nothing stored."""
+    result = cli("create", *arguments)
+    assert (result.exit_code, result.stdout) == (2, "") and len(result.stderr.splitlines()) == 1
+    assert not path.exists() or stored(path) == []
+
+
+def test_a_session_that_is_there_needs_no_word(path: Path) -> None:
+    """Only its whole name will do: a beginning is another session, that may yet come."""
+
+    async def fill() -> None:
+        async with await callslip.open(f"sqlite:///{path}") as ledger:
+            await ledger.append("session-one", [ev.MessageUser(text="x")])
+
+    asyncio.run(fill())
+    assert "yet" not in cli("create", "--session", "session-one").stderr
+    assert "no session session yet" in cli("create", "--session", "session").stderr
+    assert [row.session for row in stored(path)] == ["session-one", "session"]
+
+
+def test_a_token_is_revoked_by_its_id(path: Path) -> None:
+    """By a beginning of it, too, if it is the only one; the token itself is no id and is not repeated."""
+    tokens = [cli("create", "--label", label).stdout.strip() for label in ("one", "two")]
+    one, two = stored(path)
+    several = cli("revoke", "tok_")
+    assert several.exit_code == 2 and one.id in several.stderr and two.id in several.stderr
+    wrong = cli("revoke", tokens[0])
+    assert wrong.exit_code == 3 and tokens[0] not in wrong.output
+    assert cli("revoke", one.id).exit_code == 0 and stored(path) == [two]
+    assert cli("revoke", one.id).exit_code == 3
+    assert json.loads(cli("revoke", two.id[:10], "--json").stdout) == {"id": two.id, "revoked": True}
+    assert stored(path) == [] and listed() == [] and "no tokens" in cli("ls").stderr
+
+
+def test_reading_tokens_makes_no_ledger(path: Path) -> None:
+    """Where there is none, there is none to list or revoke."""
+    assert cli("ls").exit_code == 3 and cli("revoke", "tok_1").exit_code == 3 and not path.exists()
+
+
+def test_a_hostile_label_is_shown_inert(path: Path) -> None:
+    """What a terminal would obey does not reach it."""
+    hostile = "a\u202eb"
+    assert cli("create", "--label", hostile).exit_code == 0
+    assert hostile not in cli("ls").stdout and hostile not in cli("revoke", stored(path)[0].id).stderr

@@ -1,0 +1,428 @@
+"""Turns of a chat that wait for its client: requests for approval, and tools that run in the page (S2.7, S4.6)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+import callslip
+from callslip.agent.loop import Agent
+from callslip.agent.models import Scripted
+from callslip.agent.tools import Tool
+from callslip.api import approvals
+from callslip.errors import CallDeniedError, CallEndedError, InvalidTransitionError
+from callslip.http.turn_runner import Chat
+from callslip.model import events as ev
+from tests.support.chat_clients import FORMATS, Clients, Page, answers, chatting
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def clients(node: str) -> Iterator[Clients]:
+    made = Clients(node)
+    yield made
+    made.close()
+
+
+async def careful(chat: Chat) -> AsyncIterator[str]:
+    """Asks before it acts, twice."""
+    yield "May I? "
+    for number in (1, 2):
+        try:
+            async with chat.session.call("delete", {"file": number}, approve="ask") as call:
+                call.complete(f"deleted {call.input}")
+        except CallDeniedError as no:
+            yield f"Then not: {no} "
+    yield "Done."
+
+
+def asked(messages: list[Any]) -> list[str]:
+    """The requests that a message shows as waiting."""
+    parts = messages[-1].get("parts", [])
+    return [part["approval"]["id"] for part in parts if part.get("state") == "approval-requested"]
+
+
+def without_requests(messages: list[Any]) -> list[Any]:
+    """Messages but for the answers on their calls, which version 6 keeps only where a person gave them."""
+    return [
+        {**message, "parts": [{k: v for k, v in part.items() if k != "approval"} for part in message["parts"]]}
+        for message in answers(messages)
+    ]
+
+
+@pytest.mark.parametrize("format", ["ui-v6", "ui-v7"])
+async def test_a_person_answers_in_the_page_and_the_turn_goes_on(clients: Clients, db: str, format: str) -> None:
+    """One yes and one no, posted by the client itself; the message in the end is the one that is stored."""
+    async with chatting(clients, db, careful, format) as server:
+        page = await server.page(auto=True)
+        told = await page.say("clean up")
+        assert (told["status"], told["error"]) == ("ready", None)
+        (first,) = asked(told["messages"])
+        told = await page.do("approve", id=first, approved=True)
+        (second,) = asked(told["messages"])
+        told = await page.do("approve", id=second, approved=False, reason="keep it")
+        assert (told["status"], told["error"], told["restarts"]) == ("ready", None, 0)
+        stored = await page.history()
+        same = without_requests if format == "ui-v6" else answers
+        assert same(told["messages"]) == same(stored)
+        assert "Then not: keep it" in str(stored) and "deleted {'file': 1}" in str(stored)
+        rows = await server.ledger.approvals(session=page.id, state="")
+        assert [(row.state, row.by) for row in rows] == [("granted", "anybody"), ("refused", "anybody")]
+        assert answers((await page.again())["messages"]) == answers(stored)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+async def test_an_answer_from_elsewhere_is_seen_by_who_comes_back(clients: Clients, db: str, format: str) -> None:
+    """Somebody approves at the desk. The page, opened anew, shows the turn as it went on."""
+    async with chatting(clients, db, careful, format) as server:
+        page = await server.page()
+        assert (await page.say("clean up"))["error"] is None
+        for _ in range(2):
+            waiting = await server.ledger.approvals(session=page.id)
+            while not waiting:
+                await asyncio.sleep(0.01)
+                waiting = await server.ledger.approvals(session=page.id)
+            assert (await page.again())["error"] is None
+            await approvals.approve(server.ledger, waiting[0].id, by="desk")
+        while (await server.ledger.store.session(page.id)).turn:
+            await asyncio.sleep(0.01)
+        told = await page.again()
+        assert answers(told["messages"]) == answers(await page.history())
+        assert "Done." in str(told["messages"])
+
+
+class Beside:
+    """A handler that asks for one call while another one runs, until it is let go."""
+
+    def __init__(self) -> None:
+        self.end = asyncio.Event()
+
+    async def __call__(self, chat: Chat) -> None:
+        async def ask() -> None:
+            async with chat.session.call("delete", {}, approve="ask") as call:
+                call.complete("gone")
+
+        async with chat.session.call("watch", {}) as call:
+            asking = asyncio.ensure_future(ask())
+            await self.end.wait()
+            call.complete("seen")
+        await asking
+        await chat.session.say("Done.")
+
+
+async def requested(server: Any, page: Page) -> str:
+    """The request of a chat, once it is there."""
+    while not (waiting := await server.ledger.approvals(session=page.id)):
+        await asyncio.sleep(0.01)
+    return waiting[0].id
+
+
+@pytest.mark.parametrize("format", ["ui-v6", "ui-v7"])
+async def test_an_answer_from_elsewhere_comes_into_a_stream(clients: Clients, db: str, format: str) -> None:
+    """While another call runs the stream goes on. Version 6 is told to begin again, and does when its page says so."""
+    handler = Beside()
+    async with chatting(clients, db, handler, format) as server:
+        page = await server.page(comes=True)
+        await page.say("clean up", wait=False)
+        await approvals.approve(server.ledger, await requested(server, page), by="desk")
+        while (await server.ledger.calls(session=page.id, states=["completed"])).items == []:
+            await asyncio.sleep(0.01)
+        handler.end.set()
+        told = await page.do("settle")
+        assert told["error"] is None and told["restarts"] == (1 if format == "ui-v6" else 0)
+        assert answers(told["messages"]) == answers(await page.history())
+
+
+@pytest.mark.parametrize("format", ["ui-v6", "ui-v7"])
+async def test_an_answer_is_posted_when_the_stream_has_ended(clients: Clients, db: str, format: str) -> None:
+    """Given while another call runs it waits in the client: that one ends, the stream does, and the answer is sent."""
+    handler = Beside()
+    async with chatting(clients, db, handler, format) as server:
+        page = await server.page(auto=True)
+        await page.say("clean up", wait=False)
+        request = await requested(server, page)
+        while asked((await page.do("look"))["messages"]) != [request]:
+            await asyncio.sleep(0.01)
+        told = await page.do("approve", id=request, approved=True, wait=False)
+        assert told["status"] == "streaming" and len(await server.ledger.approvals(session=page.id)) == 1
+        handler.end.set()
+        told = await page.do("settle")
+        same = without_requests if format == "ui-v6" else answers
+        assert told["error"] is None and same(told["messages"]) == same(await page.history())
+        assert "Done." in str(told["messages"])
+
+
+@pytest.mark.parametrize("format", ["ui-v6", "ui-v7", "ag-ui"])
+@pytest.mark.parametrize("pause", [0, 0.02])
+async def test_several_requests_at_once_are_all_answered(clients: Clients, db: str, format: str, pause: float) -> None:
+    """Calls beside each other, each with its own request: the client answers those it knows, and hears of more."""
+
+    async def handler(chat: Chat) -> str:
+        async def ask(number: int) -> None:
+            await asyncio.sleep(number * pause)
+            async with chat.session.call("delete", {"file": number}, approve="ask") as call:
+                call.complete(f"gone {number}")
+
+        await asyncio.gather(*map(ask, range(3)))
+        return "All gone."
+
+    async with chatting(clients, db, handler, format) as server:
+        page = await server.page(auto=True)
+        told = await page.say("clean up")
+        for _ in range(3):
+            if format == "ag-ui" and told["interrupts"]:
+                payload = {"status": "resolved", "payload": {"approved": True}}
+                given = [{"interruptId": request["id"], **payload} for request in told["interrupts"]]
+                told = await page.do("answer", answers=given)
+            elif format != "ag-ui":
+                waiting = asked(told["messages"])
+                for number, request in enumerate(waiting, 1):
+                    told = await page.do("approve", id=request, approved=True, wait=number == len(waiting))
+            assert told["error"] is None
+        told = await page.do("settle")
+        same = without_requests if format == "ui-v6" else answers
+        assert same(told["messages"]) == same(await page.history())
+        assert "All gone." in str(told["messages"])
+
+
+async def test_an_answer_that_comes_second_still_goes_on(clients: Clients, db: str) -> None:
+    """Somebody else was faster: the page's own answer changes nothing, and it is told all that it missed."""
+    async with chatting(clients, db, careful, "ui-v7") as server:
+        page = await server.page(auto=True)
+        (first,) = asked((await page.say("clean up"))["messages"])
+        await approvals.approve(server.ledger, first, by="desk")
+        while not (waiting := await server.ledger.approvals(session=page.id)):
+            await asyncio.sleep(0.01)
+        told = await page.do("approve", id=first, approved=False)
+        assert (told["error"], asked(told["messages"])) == (None, [waiting[0].id])
+        told = await page.do("approve", id=waiting[0].id, approved=True)
+        assert "deleted {'file': 1}" in str(told) and "deleted {'file': 2}" in str(told)
+        texts = [part["text"] for part in told["messages"][-1]["parts"] if part["type"] == "text"]
+        assert texts == ["May I? ", "Done."]
+
+
+@pytest.mark.parametrize("format", ["ui-v6", "ui-v7", "ag-ui"])
+async def test_a_cut_after_an_answer_is_made_good(clients: Clients, db: str, format: str) -> None:
+    """Wherever the connection breaks that brings what came of an answer, whoever comes back has all of it."""
+
+    async def handler(chat: Chat) -> AsyncIterator[str]:
+        async with chat.session.call("delete", {}, approve="ask") as call:
+            call.complete("gone")
+        yield "Now "
+        await asyncio.sleep(0.005)
+        yield "it is gone."
+
+    async with chatting(clients, db, handler, format) as server:
+        for cut in range(12):
+            page = await server.page(auto=True)
+            told = await page.say("clean up")
+            if format == "ag-ui":
+                (request,) = told["interrupts"]
+                given = {"interruptId": request["id"], "status": "resolved", "payload": {"approved": True}}
+                told = await page.do("answer", answers=[given], cut=cut)
+            else:
+                told = await page.do("approve", id=asked(told["messages"])[0], approved=True, cut=cut)
+            if told["status"] == "ready":
+                break
+            told = await page.back()
+            assert told["error"] is None, cut
+            assert answers(told["messages"]) == answers(await page.history()), cut
+            assert "Now it is gone." in str(told["messages"])
+        assert cut > 2
+
+
+async def test_an_interrupted_run_goes_on_in_a_new_one(clients: Clients, db: str) -> None:
+    """AG-UI: each request ends a run; the next one has a name of its own and says only what is new."""
+    async with chatting(clients, db, careful, "ag-ui") as server:
+        page = await server.page()
+        told = await page.say("clean up", run="r1")
+        assert (told["outcome"], told["error"]) == ("interrupt", None)
+        edited = {"approved": True, "editedArgs": {"file": "other"}}
+        for payload in (edited, {"approved": False, "reason": "keep it"}):
+            (request,) = told["interrupts"]
+            given = [{"interruptId": request["id"], "status": "resolved", "payload": payload}]
+            told = await page.do("answer", answers=given)
+            assert told["error"] is None
+        assert told["outcome"] == "success" and told["interrupts"] == []
+        assert len(set(told["runs"])) == 3 and told["runs"][0] == "r1"
+        stored = await page.history()
+        assert answers(told["messages"]) == answers(stored)
+        assert "deleted {'file': 'other'}" in str(stored) and "Then not: keep it" in str(stored)
+
+
+async def test_who_cancels_an_interrupt_denies_the_call(clients: Clients, db: str) -> None:
+    """AG-UI has a word for it that is no decision."""
+    async with chatting(clients, db, careful, "ag-ui") as server:
+        page = await server.page()
+        (request,) = (await page.say("clean up"))["interrupts"]
+        given = [{"interruptId": request["id"], "status": "cancelled"}]
+        assert (await page.do("answer", answers=given))["error"] is None
+        (row,) = await server.ledger.approvals(session=page.id, state="refused")
+        assert row.reason == "denied by anybody"
+
+
+# Tools of the client's
+
+
+async def located(chat: Chat) -> AsyncIterator[str]:
+    """Asks the page where it is, twice, and does something itself in between."""
+    yield "Where? "
+    place = await chat.ask_client("locate", {"precise": True})
+    async with chat.session.call("look", {}) as call:
+        call.complete("seen")
+    yield f"At {place}. "
+    try:
+        yield f"And {await chat.ask_client('locate', {'precise': False})}."
+    except CallEndedError as error:
+        yield f"No: {error}"
+
+
+def open_call(told: dict[str, Any]) -> str:
+    """The call that the client has no result for."""
+    found: list[str] = []
+    for message in told["messages"]:
+        for part in message.get("parts", []):
+            call = part.get("toolInvocation", part)
+            if call.get("state") in ("call", "input-available"):
+                found.append(call["toolCallId"])
+        found += [call["id"] for call in message.get("toolCalls", [])]
+        if message["role"] == "tool":
+            found.remove(message["toolCallId"])
+    (call,) = found
+    return call
+
+
+@pytest.mark.parametrize("format", FORMATS)
+async def test_a_tool_of_the_page_gives_the_output(clients: Clients, db: str, format: str) -> None:
+    """The turn waits, the page answers, and the turn goes on with that; twice in one message."""
+    async with chatting(clients, db, located, format) as server:
+        page = await server.page(auto=True)
+        told = await page.say("where am I")
+        for place in ("Paris", "Rome"):
+            assert told["error"] is None
+            told = await page.do("output", call=open_call(told), tool="locate", output=place)
+        assert told["error"] is None
+        assert await stands(page, told)
+        assert "At Paris. " in str(told["messages"]) and "And Rome." in str(told["messages"])
+
+
+async def stands(page: Page, told: dict[str, Any]) -> bool:
+    """Whether the client shows what is stored."""
+    assert answers(told["messages"]) == answers(await page.history())
+    return True
+
+
+@pytest.mark.parametrize("format", ["ui-v5", "ui-v6", "ui-v7"])
+async def test_a_page_that_answers_by_itself_needs_no_person(clients: Clients, db: str, format: str) -> None:
+    """`onToolCall` gives the output while the stream is read; the client posts it when that ends."""
+    async with chatting(clients, db, located, format) as server:
+        page = await server.page(auto=True, tools={"locate": "Rome"})
+        await page.say("where am I")
+        told = await page.do("settle")
+        assert told["error"] is None and await stands(page, told)
+        assert [method for method, *_ in told["requests"]] == []
+        assert "And Rome." in str(told["messages"])
+
+
+@pytest.mark.parametrize("format", ["ui-v5", "ui-v6", "ui-v7"])
+async def test_a_tool_of_the_page_may_fail(clients: Clients, db: str, format: str) -> None:
+    """The handler is told, as of any call."""
+    async with chatting(clients, db, located, format) as server:
+        page = await server.page(auto=True)
+        told = await page.say("where am I")
+        told = await page.do("output", call=open_call(told), tool="locate", output="Paris")
+        told = await page.do("output", call=open_call(told), tool="locate", error="no signal")
+        assert "No: " in str(told["messages"]) and "no signal" in str(told["messages"])
+        assert told["error"] is None
+
+
+async def test_a_client_has_no_say_about_calls_that_run_here(clients: Clients, db: str) -> None:
+    """An output that is posted for a call of the server's is not taken, and begins nothing."""
+    begun, end = asyncio.Event(), asyncio.Event()
+
+    async def handler(chat: Chat) -> None:
+        async with chat.session.call("look", {}) as call:
+            begun.set()
+            await end.wait()
+            call.complete("mine")
+
+    async with chatting(clients, db, handler, "ui-v6") as server:
+        page = await server.page()
+        await page.say("go", wait=False)
+        await begun.wait()
+        (call,) = (await server.ledger.calls(session=page.id)).items
+        part = {"type": "dynamic-tool", "toolCallId": call.id, "state": "output-available", "output": "forged"}
+        told = await server.post({"id": page.id, "messages": [{"role": "assistant", "parts": [part]}]})
+        assert told.status == 409
+        end.set()
+        shown = await page.do("settle")
+        assert shown["messages"][-1]["parts"][-1]["output"] == "mine"
+
+
+# The agent loop
+
+
+def said(reason: str | None = None, **delta: Any) -> dict[str, Any]:
+    return {"id": "c", "choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}
+
+
+async def test_the_agent_loop_answers_a_chat(clients: Clients, db: str) -> None:
+    """A scripted model, a tool that asks first, and the page's answer in between; one turn, ended once."""
+    function = {"name": "add", "arguments": '{"a": 2, "b": 3}'}
+    model = Scripted(
+        [
+            [
+                said(content="Adding."),
+                said(tool_calls=[{"index": 0, "id": "x1", "function": function}]),
+                said("tool_calls"),
+            ],
+            [said(content="It is 5."), said("stop")],
+        ]
+    )
+
+    async def add(call: Any, input: dict[str, Any]) -> int:
+        return input["a"] + input["b"]
+
+    tool = Tool(name="add", run=add, parameters={"type": "object"}, approve="ask")
+
+    async def handler(chat: Chat) -> Any:
+        return await Agent(chat.session, model, tools=[tool]).run(chat.prompt, turn=chat.turn)
+
+    async with chatting(clients, db, handler, "ui-v6") as server:
+        page = await server.page(auto=True)
+        (request,) = asked((await page.say("2 and 3?"))["messages"])
+        told = await page.do("approve", id=request, approved=True)
+        assert told["error"] is None
+        stored = await page.history()
+        assert without_requests(told["messages"]) == without_requests(stored)
+        assert [part["type"] for part in stored[1]["parts"]] == [
+            "step-start",
+            "text",
+            "dynamic-tool",
+            "step-start",
+            "text",
+        ]
+        log = [event async for event in server.ledger.events(page.id)]
+        assert [type(e).__name__ for e in log if isinstance(e, ev.TurnStarted | ev.TurnEnded | ev.MessageUser)] == [
+            "TurnStarted",
+            "MessageUser",
+            "TurnEnded",
+        ]
+        assert model.asked[0] == [{"role": "user", "content": "2 and 3?"}]
+
+
+async def test_the_agent_loop_takes_up_an_open_turn_only(db: str) -> None:
+    """A turn that has ended meanwhile, or never was, is not begun again behind somebody's back."""
+    async with await callslip.open(db) as ledger:
+        session = ledger.session("s")
+        over = await session.turn("hi")
+        await session.end_turn()
+        for turn in (over, "t9"):
+            with pytest.raises(InvalidTransitionError):
+                await Agent(session, Scripted([])).run("hi", turn=turn)
+        row = await ledger.store.session("s")
+        assert row is not None and (row.turns, row.turn) == (1, "")

@@ -1,0 +1,303 @@
+"""Streams that are recorded while they pass: any client's chunks, each durable before it is seen (C6)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tracemalloc
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from callslip.api.ledger import Ledger
+from callslip.errors import InvalidInputError
+from callslip.ingest.recorder import StreamParser
+from callslip.model import events as ev
+from callslip.model.entries import Message, ToolCall
+from tests.support import model_server
+from tests.support.invariants import events, sound_ledger
+from tests.support.model_server import Server, calls, says
+
+pytestmark = pytest.mark.anyio
+
+CALLING = calls(("call_1", "get_weather", {"city": "Paris"}), text="Let me look.")
+
+
+@pytest.fixture
+async def ledger(db: str) -> AsyncIterator[Ledger]:
+    async with sound_ledger(db, synchronous="NORMAL") as made:
+        yield made
+
+
+async def each(chunks: list[Any]) -> AsyncIterator[Any]:
+    for one in chunks:
+        yield one
+
+
+async def call_of(ledger: Ledger) -> ToolCall:
+    found = [entry for entry in (await ledger.snapshot("s")).entries if isinstance(entry, ToolCall)]
+    assert len(found) == 1
+    return found[0]
+
+
+async def test_a_stream_passes_unchanged_and_each_chunk_is_durable_first(ledger: Ledger) -> None:
+    """C6: when a chunk is seen, what it says is in the log."""
+    said = says("Good morning.")
+    passed: list[Any] = []
+    async for chunk in ledger.session("s").record(each(said), format="openai"):
+        passed.append(chunk)
+        heard = "".join(event.text for event in await events(ledger, "s") if isinstance(event, ev.MessageDelta))
+        spoken = "".join(item["choices"][0]["delta"].get("content") or "" for item in passed)
+        assert heard == spoken
+    assert passed == said
+
+
+async def test_what_comes_live_has_the_time_at_which_it_came(ledger: Ledger) -> None:
+    """Not the one at which another clock says that the answer began, which all its chunks repeat."""
+    before = await ledger.store.clock()
+    async for _ in ledger.session("s").record(each(says("Now.")), format="openai"):
+        pass
+    assert all(before <= event.at <= before + 60_000 for event in await events(ledger, "s"))
+
+
+async def test_a_recorded_call_is_taken_up_by_the_models_id(ledger: Ledger) -> None:
+    """The stream proposes it, the program runs it: one call, completed."""
+    session = ledger.session("s")
+    await session.turn("How is the weather?")
+    async for _ in session.record(each(CALLING), format="openai"):
+        pass
+    assert (await call_of(ledger)).status == "queued"
+    async with session.call("get_weather", {"city": "Paris"}, alias=("openai", "call_1")) as call:
+        call.complete({"celsius": 20})
+    done = await call_of(ledger)
+    assert (done.status, done.tool_call_id, done.raw_input) == ("completed", "call_1", {"city": "Paris"})
+    await session.end_turn()
+
+
+async def test_rounds_of_one_turn_keep_their_calls_apart(ledger: Ledger) -> None:
+    """C2: a server that calls every call `call_0` still makes two of them, equal arguments or not."""
+    session = ledger.session("s")
+    await session.turn("Twice, please.")
+    for number in range(2):
+        async for _ in session.record(each(calls(("call_0", "ls", {}), number=number)), format="openai"):
+            pass
+        async with session.call("ls", {}, alias=("openai", "call_0")) as call:
+            call.complete(number)
+    await session.end_turn()
+    made = [entry for entry in (await ledger.snapshot("s")).entries if isinstance(entry, ToolCall)]
+    assert [(entry.status, entry.output) for entry in made] == [("completed", 0), ("completed", 1)]
+
+
+async def test_the_sdks_own_objects_are_recorded(ledger: Ledger) -> None:
+    """Over a real socket, with the real client."""
+    from openai import AsyncOpenAI
+
+    with Server([CALLING]).running() as server:
+        async with AsyncOpenAI(base_url=server.url, api_key="none") as client:
+            stream = await client.chat.completions.create(model="m", messages=[], stream=True)
+            async for chunk in ledger.session("s").record(stream, format="openai"):
+                assert chunk.choices
+    assert (await call_of(ledger)).raw_input == {"city": "Paris"}
+    await ledger.session("s").append(ev.CallCancelled(call=(await call_of(ledger)).call_id))
+
+
+@pytest.mark.parametrize("as_bytes", [False, True])
+async def test_lines_and_bytes_of_an_sse_response_are_recorded(ledger: Ledger, as_bytes: bool) -> None:
+    """Lines as text, or bytes cut anywhere; comments and the end mark say nothing."""
+    frames = [f"data: {json.dumps(chunk)}\n\n" for chunk in says("Grüße!")]
+    body = ": hello\n\n" + "".join(frames) + "data: [DONE]\n\n"
+    data = body.encode()
+    pieces: list[Any] = [data[at : at + 7] for at in range(0, len(data), 7)] if as_bytes else body.split("\n")
+    async for _ in ledger.session("s").record(pieces, format="openai"):
+        pass
+    said = (await ledger.snapshot("s")).entries
+    assert isinstance(said[-1], Message) and said[-1].content == "Grüße!"
+
+
+async def test_a_stream_that_breaks_off_ends_its_calls(ledger: Ledger) -> None:
+    """C5: the error reaches whoever reads, and the call says why it was never run."""
+
+    async def broken() -> AsyncIterator[Any]:
+        for chunk in CALLING[:4]:
+            yield chunk
+        raise ConnectionError("reset by peer")
+
+    with pytest.raises(ConnectionError):
+        async for _ in ledger.session("s").record(broken(), format="openai"):
+            pass
+    call = await call_of(ledger)
+    assert call.status == "lost" and "broke off" in call.reason
+
+
+async def test_a_reader_that_stops_cancels_the_calls(ledger: Ledger) -> None:
+    """Nobody is left to run them."""
+    reading = ledger.session("s").record(each(CALLING), format="openai")
+    async for chunk in reading:
+        if chunk["choices"][0]["delta"].get("tool_calls"):
+            break
+    await reading.aclose()
+    assert (await call_of(ledger)).status == "cancelled"
+
+
+async def test_a_cancelled_reader_leaves_nothing_open(ledger: Ledger) -> None:
+    """Also when the program's own task is cancelled while the stream hangs."""
+    begun = asyncio.Event()
+
+    async def hangs() -> AsyncIterator[Any]:
+        for chunk in CALLING[:4]:
+            yield chunk
+        begun.set()
+        await asyncio.sleep(3600)
+
+    async def read() -> None:
+        async for _ in ledger.session("s").record(hangs(), format="openai"):
+            pass
+
+    reading = asyncio.ensure_future(read())
+    await begun.wait()
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert (await call_of(ledger)).status == "cancelled"
+
+
+async def test_what_the_ledger_cannot_keep_is_kept_as_it_came(db: str) -> None:
+    """C11: one chunk that is too large for an event is kept whole beside the log, and the recording goes on."""
+    huge = model_server.chunk({"content": "x" * 100_000})
+    async with sound_ledger(db, max_event=50_000, inline_limit=1000, preview=100) as ledger:
+        async for _ in ledger.session("s").record(each([huge, *says("Still here.")]), format="openai"):
+            pass
+        log = await events(ledger, "s")
+        kept = [event for event in log if isinstance(event, ev.Raw)]
+        assert len(kept) == 1 and kept[0].blob is not None
+        assert json.loads(await ledger.blob(kept[0].blob.hash)) == huge
+        assert "".join(event.text for event in log if isinstance(event, ev.MessageDelta)) == "Still here."
+
+
+async def test_a_format_that_is_not_there_is_refused(ledger: Ledger) -> None:
+    """Before anything is read."""
+    with pytest.raises(InvalidInputError, match="unknown format"):
+        async for _ in ledger.session("s").record(each([1]), format="acme"):
+            raise AssertionError
+
+
+def test_a_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes that never come to an end of line are not kept for ever."""
+    monkeypatch.setattr("callslip.ingest.recorder.MAX_LINE_CHARS", 100)
+    wire = StreamParser(plain_text=False)
+    with pytest.raises(InvalidInputError, match="too long"):
+        for _ in range(20):
+            wire.messages(b"x" * 10)
+
+
+async def test_plain_text_is_recorded_to_its_last_character(ledger: Ledger) -> None:
+    """S0.1: a stream of text with tags; a tag that is never closed was none."""
+    text = "First <shell>ls</shell> and then <shell>oops"
+    async for _ in ledger.session("s").record(each(list(text)), format="shell"):
+        pass
+    shown = (await ledger.snapshot("s")).entries
+    assert [entry.content for entry in shown if isinstance(entry, Message)] == ["First ", " and then <shell>oops"]
+    assert (await call_of(ledger)).raw_input == {"command": "ls"}
+    await ledger.append("s", [ev.CallCancelled(call=(await call_of(ledger)).call_id)])
+
+
+TWO = calls(("call_1", "ls", {"path": "/a"}), ("call_2", "ls", {"path": "/b"}))
+
+
+async def statuses(ledger: Ledger) -> list[str]:
+    return [entry.status for entry in (await ledger.snapshot("s")).entries if isinstance(entry, ToolCall)]
+
+
+async def test_a_scope_that_cancels_again_and_again_leaves_nothing_open(ledger: Ledger) -> None:
+    """C5: web frameworks cancel by scopes, in which every wait is cancelled, also that for the last write."""
+    import anyio
+
+    async def hangs() -> AsyncIterator[Any]:
+        for chunk in TWO[:-1]:
+            yield chunk
+        scope.cancel()
+        await anyio.sleep(3600)
+
+    with anyio.CancelScope() as scope:
+        async for _ in ledger.session("s").record(hangs(), format="openai"):
+            pass
+    assert await statuses(ledger) == ["cancelled", "cancelled"]
+
+
+async def test_half_a_line_of_a_broken_stream_does_not_spoil_the_next_stream(ledger: Ledger) -> None:
+    """Each stream begins with a line of its own."""
+
+    async def broken() -> AsyncIterator[Any]:
+        yield b'data: {"choices": [{"del'
+        raise ConnectionError
+
+    session = ledger.session("s")
+    with pytest.raises(ConnectionError):
+        async for _ in session.record(broken(), format="openai"):
+            pass
+    whole = model_server.chunk({"content": "Whole."})
+    async for _ in session.record([f"data: {json.dumps(whole)}\n\n".encode()], format="openai"):
+        pass
+    assert [event.text for event in await events(ledger, "s") if isinstance(event, ev.MessageDelta)] == ["Whole."]
+
+
+async def test_frames_of_several_lines_as_text_are_recorded(ledger: Ledger) -> None:
+    """A frame of SSE may name its event before its data; one text may hold several frames, or a value over lines."""
+    first, *others = [json.dumps(chunk) for chunk in says("Good morning.")]
+    frames = [json.dumps(json.loads(first), indent=1), "".join(f"event: x\r\ndata: {one}\r\n\r\n" for one in others)]
+    async for _ in ledger.session("s").record(frames, format="openai"):
+        pass
+    said = (await ledger.snapshot("s")).entries
+    assert [entry.content for entry in said if isinstance(entry, Message)] == ["Good morning."]
+    assert not [event for event in await events(ledger, "s") if isinstance(event, ev.Raw) and event.body in frames]
+
+
+async def test_a_stream_that_breaks_off_ends_no_call_of_the_one_before(ledger: Ledger) -> None:
+    """A call that an earlier, whole stream proposed is being run, and goes on."""
+
+    async def broken() -> AsyncIterator[Any]:
+        yield says("Well")[0]
+        raise ConnectionError
+
+    session = ledger.session("s")
+    await session.turn("How is the weather?")
+    async for _ in session.record(each(CALLING), format="openai"):
+        pass
+    async with session.call("get_weather", {"city": "Paris"}, alias=("openai", "call_1")) as call:
+        with pytest.raises(ConnectionError):
+            async for _ in session.record(broken(), format="openai"):
+                pass
+        call.complete(20)
+    assert (await call_of(ledger)).status == "completed"
+    await session.end_turn()
+
+
+async def test_streams_that_are_recorded_at_once_are_not_mixed_up(ledger: Ledger) -> None:
+    """Two answers of a model, interleaved in one session: each keeps its arguments."""
+    session = ledger.session("s")
+    wanted = {"call_1": {"path": "/a" * 30}, "call_2": {"path": "/b" * 30}}
+    both = [session.record(each(calls((name, "ls", given))), format="openai") for name, given in wanted.items()]
+    going = list(both)
+    while going:
+        for stream in list(going):
+            if await anext(stream, None) is None:
+                going.remove(stream)
+    made = [entry for entry in (await ledger.snapshot("s")).entries if isinstance(entry, ToolCall)]
+    assert {entry.tool_call_id: entry.raw_input for entry in made} == wanted
+    for entry in made:
+        await ledger.append("s", [ev.CallCancelled(call=entry.call_id)])
+
+
+def test_a_long_line_costs_its_length() -> None:
+    """C12: a line that comes in many pieces is put together once, so that a piece needs no more room than itself."""
+    wire = StreamParser(plain_text=False)
+    for _ in range(2_000):
+        wire.messages(b"x" * 500)
+    tracemalloc.start()
+    try:
+        for _ in range(10):
+            wire.messages(b"x" * 500)
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()

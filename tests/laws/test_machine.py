@@ -1,0 +1,345 @@
+"""A ledger on a real file under everything that may be done to it, in any order: a machine that Hypothesis drives.
+
+Beside the ledger the machine keeps the whole log that it has seen and one live fold of it. After every step the log has
+no gap and no call ended twice; whenever it is looked at, and at the end, all that is stored is what the log gives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import time
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+from unittest import mock
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
+from msgspec import structs
+
+import callslip
+from callslip.api import approvals
+from callslip.api.ledger import Ledger
+from callslip.errors import ConflictError, CursorExpiredError, InvalidTransitionError, NotFoundError
+from callslip.ledger import checkpoint
+from callslip.ledger.liveness import Reaper
+from callslip.ledger.verify import verify
+from callslip.model import events as ev
+from callslip.model.entries import Entry, ToolCall
+from callslip.model.events import Draft, Event
+from callslip.model.records import CallRecord
+from callslip.rules.fold import SessionFold
+from callslip.rules.lifecycle import OPEN_STATES, TERMINAL_STATES, is_terminal
+from callslip.settings import Settings
+from callslip.store import sqlite, sqlite_maintenance, sqlite_rows
+from tests.support.strategies import Names, any_event, call_events, canonical, either, interleaved, lives, talks
+
+T = TypeVar("T")
+SETTINGS = Settings(synchronous="NORMAL", reaper_interval=10**6, checkpoint_every=10**9, read_page=7)
+REASONS = ["end_turn", "cancelled", "error", "eof", "max_tokens"]
+
+
+class Clock:
+    """What the store takes for the time of day."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000.0
+
+    def time(self) -> float:
+        return self.now
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+
+class Seen:
+    """One session as somebody saw it who was there from the beginning."""
+
+    def __init__(self, name: str) -> None:
+        self.log: list[Event] = []
+        self.state = SessionFold(name)
+        self.names = Names()
+        self.ended: set[str] = set()
+        self.low = 0
+        self.kept: set[int] = set()
+
+    def take(self, events: list[Event]) -> None:
+        for event in events:
+            assert event.seq == len(self.log) + 1  # C8
+            if isinstance(event, ev.CallEvent) and event.verdict == "applied" and is_terminal(event):
+                assert event.call not in self.ended  # C4
+                self.ended.add(event.call)
+            self.log.append(event)
+            self.state.apply(event)
+        self.names.see(events)
+
+    def cut(self, low: int) -> None:
+        """Retention took everything up to here, but for what was open then."""
+        then = SessionFold()
+        then.fold(self.log[:low])
+        then.finished()
+        self.low, self.kept = low, set(then.entries)
+        gone = {e.call_id for e in self.state.entries.values() if isinstance(e, ToolCall) and not self.keeps(e)}
+        self.ended -= gone
+
+    def has(self, seq: int, key: str) -> bool:
+        """Whether neither retention nor deletion took the event with this key."""
+        return self.low < seq <= len(self.log) and self.log[seq - 1].key == key
+
+    def keeps(self, entry: Entry) -> bool:
+        return entry.id > self.low or entry.id in self.kept
+
+    def snapshot(self, name: str) -> bytes:
+        whole = self.state.snapshot()
+        kept = [entry for entry in whole.entries if self.keeps(entry)]
+        return canonical({"session": name, "seq": whole.seq, "info": whole.info, "entries": kept})
+
+
+class Machine(RuleBasedStateMachine):
+    """Two sessions of one ledger."""
+
+    keyed = Bundle("keyed")
+    sessions = st.sampled_from(["a", "a", "a", "b"])
+    picks = st.lists(st.integers(0, 3), min_size=4, max_size=20)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.folder = tempfile.mkdtemp()
+        self.clock = Clock()
+        self.patches = [
+            mock.patch.object(module, "time", self.clock) for module in (sqlite, sqlite_rows, sqlite_maintenance)
+        ]
+        for patch in self.patches:
+            patch.start()
+        self.keys = 0
+        self.seen = {name: Seen(name) for name in ("a", "b")}
+        self.ledger: Ledger
+        self.reaper: Reaper
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.loop.run_until_complete(work)
+
+    @initialize()
+    def open(self) -> None:
+        self.ledger = self.run(callslip.open(f"sqlite:///{self.folder}/ledger.db", SETTINGS))
+        how = self.ledger.write_context(source="callslip", strict=True)
+        self.reaper = Reaper(self.ledger.store, how, SETTINGS, monotonic=self.clock.time)
+
+    def teardown(self) -> None:
+        try:
+            if hasattr(self, "ledger"):
+                self.look()
+                self.run(self.ledger.close())
+        finally:
+            self.loop.close()
+            for patch in self.patches:
+                patch.stop()
+            shutil.rmtree(self.folder)
+
+    # Writing
+
+    def append(self, session: str, *drafts: Event | Draft, **how: Any) -> list[Event]:
+        self.clock.now += 0.01
+        made = self.run(self.ledger.append(session, drafts, **how))
+        self.catch_up()
+        return made
+
+    def catch_up(self) -> None:
+        for name, seen in self.seen.items():
+            seen.take(self.run(self.events_after(name, len(seen.log))))
+
+    async def events_after(self, session: str, after: int) -> list[Event]:
+        return [event async for event in self.ledger.events(session, after)]
+
+    def resolved(self, session: str, event: Event) -> Event:
+        return self.seen[session].names.resolve(event)
+
+    @rule(session=sessions, events=st.lists(any_event, min_size=1, max_size=6))
+    def anything(self, session: str, events: list[Event]) -> None:
+        for event in events:
+            self.append(session, self.resolved(session, event))
+
+    @rule(session=sessions, threads=st.lists(either(lives(), talks()), min_size=2, max_size=4), picks=picks)
+    def interleaved_one_by_one(self, session: str, threads: list[list[Event]], picks: list[int]) -> None:
+        for event in interleaved(threads, picks):
+            self.append(session, event)
+
+    @rule(session=sessions, threads=st.lists(either(lives(), talks()), min_size=2, max_size=4), picks=picks)
+    def interleaved_at_once(self, session: str, threads: list[list[Event]], picks: list[int]) -> None:
+        self.append(session, *interleaved(threads, picks))
+
+    @rule(session=sessions, event=call_events(), owned=st.booleans())
+    def by_our_own_process(self, session: str, event: Event, owned: bool) -> None:
+        """Strict: an impossible step raises and nothing is appended."""
+        head = len(self.seen[session].log)
+        try:
+            (made,) = self.append(
+                session, self.resolved(session, event), strict=True, owner=self.ledger.owner if owned else ""
+            )
+        except (InvalidTransitionError, ConflictError):
+            self.catch_up()
+            assert len(self.seen[session].log) == head
+        else:
+            assert made.verdict != "illegal"
+
+    @rule(target=keyed, session=sessions, event=any_event)
+    def under_a_key(self, session: str, event: Event) -> tuple[str, Draft, int]:
+        self.keys += 1
+        draft = Draft(self.resolved(session, event), key=f"key-{self.keys}")
+        (made,) = self.append(session, draft)
+        return session, draft, made.seq
+
+    @rule(sent=keyed)
+    def the_same_key_again(self, sent: tuple[str, Draft, int]) -> None:
+        """C7: a retry gets the first result and appends nothing."""
+        session, draft, seq = sent
+        seen = self.seen[session]
+        if not seen.has(seq, draft.key):
+            return
+        head, first = len(seen.log), seen.log[seq - 1]
+        assert self.append(session, draft) == [first]
+        assert len(seen.log) == head
+
+    @rule(sent=consumes(keyed), event=any_event)
+    def the_same_key_for_something_else(self, sent: tuple[str, Draft, int], event: Event) -> None:
+        """C7: another body under the key is refused, with all that came with it."""
+        session, draft, seq = sent
+        seen = self.seen[session]
+        if not seen.has(seq, draft.key):
+            return
+        head = len(seen.log)
+        other = structs.replace(draft, event=structs.replace(draft.event, at=12345))
+        with pytest.raises(ConflictError):
+            self.append(session, self.resolved(session, event), other)
+        self.catch_up()
+        assert len(seen.log) == head
+
+    # Calls
+
+    def open_calls(self) -> list[CallRecord]:
+        return self.run(self.ledger.store.open_calls())
+
+    @rule(
+        which=st.integers(0, 9), event=call_events([ev.CallStarted, ev.CallCompleted, ev.CallFailed, ev.CallCancelled])
+    )
+    def go_on_with_an_open_call(self, which: int, event: Event) -> None:
+        rows = self.open_calls()
+        if rows:
+            row = rows[which % len(rows)]
+            (made,) = self.append(row.session, structs.replace(event, call=row.id, aliases=()))
+            assert made.verdict == "applied" or (row.state, type(made)) == ("awaiting_approval", ev.CallStarted)
+
+    @rule(which=st.integers(0, 9), answer=st.sampled_from(["approve", "deny", "withdraw"]))
+    def answer(self, which: int, answer: str) -> None:
+        """S2.7: a pending approval is answered once; whoever comes second is told."""
+        pending = self.run(self.ledger.approvals())
+        if not pending:
+            return
+        row = pending[which % len(pending)]
+        verbs = {"approve": approvals.approve, "deny": approvals.deny, "withdraw": approvals.withdraw}
+        answered = self.run(verbs[answer](self.ledger, row.id, by="ann", reason="because"))
+        self.catch_up()
+        assert answered.state == {"approve": "granted", "deny": "refused", "withdraw": "withdrawn"}[answer]
+        with pytest.raises(ConflictError):
+            self.run(approvals.deny(self.ledger, row.id, by="bob"))
+
+    @rule(seconds=st.sampled_from([1, 3, 400, 10_000]))
+    def time_passes(self, seconds: int) -> None:
+        """C5: what nobody renews comes to its end, and only that."""
+        before = {row.id: row for row in self.open_calls()}
+        self.run(self.reaper.reap())
+        self.clock.now += seconds
+        self.run(self.reaper.reap())
+        self.catch_up()
+        now = self.clock.now * 1000
+        for call in before.keys() - {row.id for row in self.open_calls()}:
+            row = before[call]
+            asked = row.state == "awaiting_approval"
+            assert asked or 0 < row.lease <= now or 0 < row.deadline <= now
+        if seconds >= 10_000:
+            assert not [row for row in self.open_calls() if not row.owner]
+
+    # Turns
+
+    @rule(session=sessions)
+    def begin_a_turn(self, session: str) -> None:
+        self.append(session, ev.TurnStarted())
+
+    @rule(session=sessions, reason=st.sampled_from(REASONS))
+    def end_the_turn(self, session: str, reason: str) -> None:
+        """C5: a turn that was cut off leaves none of its calls open."""
+        (made,) = self.append(session, ev.TurnEnded(reason=reason))
+        if made.verdict == "applied" and reason in ("cancelled", "error", "eof"):
+            assert not [row for row in self.open_calls() if row.session == session and row.scope == "turn"]
+
+    # The house
+
+    @rule()
+    def close_and_open(self) -> None:
+        """C5: what this process owned ends with it; all else is as it was."""
+        owned = [row.id for row in self.open_calls() if row.owner]
+        self.run(self.ledger.close())
+        self.open()
+        self.catch_up()
+        for call in owned:
+            row = self.run(self.ledger.store.call(call))
+            assert row is not None and row.state == "lost"
+
+    @rule(session=sessions)
+    def make_a_checkpoint(self, session: str) -> None:
+        self.run(self.ledger.project(session))
+
+    @precondition(lambda self: any(len(seen.log) > 10 for seen in self.seen.values()))
+    @rule(session=sessions, share=st.floats(0, 1))
+    def forget_the_old(self, session: str, share: float) -> None:
+        """Retention: the kept part reads as before, and a cursor below it is told so."""
+        seen = self.seen[session]
+        if not seen.log:
+            return
+        before = seen.log[int(share * (len(seen.log) - 1))].at + 1
+        removed = self.run(checkpoint.prune(self.ledger.store, session, before))
+        row = self.run(self.ledger.store.session(session))
+        assert row is not None and row.pruned_seq == seen.low + removed
+        if removed:
+            seen.cut(row.pruned_seq)
+            with pytest.raises(CursorExpiredError):
+                self.run(self.ledger.state_at(session, row.pruned_seq - 1))
+
+    @precondition(lambda self: any(len(seen.log) > 60 for seen in self.seen.values()))
+    @rule(session=sessions)
+    def forget_a_session(self, session: str) -> None:
+        if self.seen[session].log:
+            self.run(self.ledger.delete(session))
+            self.seen[session] = Seen(session)
+            with pytest.raises(NotFoundError):
+                self.run(self.ledger.snapshot(session))
+
+    @rule()
+    def look(self) -> None:
+        """C9: the stored view is the fold of the log, whatever was done; and everything derived again is the same."""
+        assert self.run(verify(self.ledger)) == []
+        for name, seen in self.seen.items():
+            if seen.log:
+                want = seen.snapshot(name)
+                assert canonical(self.run(self.ledger.snapshot(name))) == want
+                assert canonical(self.run(self.ledger.state_at(name)).snapshot()) == want
+
+    @invariant()
+    def rows_follow_the_fold(self) -> None:
+        """The state of every call is the same in the row that writes decide from and in the entry that readers see."""
+        if not hasattr(self, "ledger"):
+            return
+        rows = {row.id: row.state for row in self.open_calls()}
+        open_in_folds = {
+            entry.call_id: entry.status for seen in self.seen.values() for entry in seen.state.calls.values()
+        }
+        assert rows == open_in_folds
+        assert set(rows.values()) <= OPEN_STATES and not set(rows.values()) & TERMINAL_STATES
+
+
+TestMachine = Machine.TestCase
+TestMachine.settings = settings(stateful_step_count=30)

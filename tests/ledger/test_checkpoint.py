@@ -1,0 +1,531 @@
+"""Checkpoints: reading costs the same however long a session is, and never shows anything but the fold of its log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+import callslip
+from callslip.api.ledger import Ledger
+from callslip.errors import CursorExpiredError, InvalidInputError, NotFoundError
+from callslip.ledger import checkpoint
+from callslip.ledger.verify import verify
+from callslip.model import events as ev
+from callslip.model.events import Alias, Event
+from callslip.rules import fold
+from callslip.rules.fold import SessionFold
+from callslip.settings import Settings
+from tests.support.strategies import SESSION, Names, canonical, scripts
+
+pytestmark = pytest.mark.anyio
+
+SETTINGS = Settings(synchronous="NORMAL", checkpoint_every=10**9, reaper_interval=10**6, redact=False)
+ONE, TWO = (Alias("acp", "1"),), (Alias("acp", "2"),)
+
+
+@pytest.fixture
+async def ledger(db: str) -> AsyncIterator[Ledger]:
+    async with await callslip.open(db, SETTINGS) as opened:
+        yield opened
+
+
+def said(text: str, **told: Any) -> ev.MessageDelta:
+    return ev.MessageDelta(text=text, chunks="delta", **told)
+
+
+async def whole(ledger: Ledger, seq: int | None = None) -> bytes:
+    """The session as folding its log gives it."""
+    return canonical((await ledger.state_at(SESSION, seq)).snapshot())
+
+
+async def stored(ledger: Ledger) -> bytes:
+    """The session as its rows and the fold of the tail give it."""
+    return canonical(await ledger.snapshot(SESSION))
+
+
+def traced(ledger: Ledger) -> list[tuple[str, Any]]:
+    """Every statement that the writer runs from now on, with its values."""
+    ran: list[tuple[str, Any]] = []
+
+    def trace(_: object, sql: str, values: Any) -> bool:
+        ran.append((sql, values))
+        return True
+
+    ledger.store._writing.exec_trace = trace
+    return ran
+
+
+# Reading
+
+
+async def test_the_newest_entries_and_the_ones_before_them(ledger: Ledger) -> None:
+    """Pages from the end, whether stored or in the tail: each entry once, in order, nothing lost at the seams."""
+    await ledger.append(SESSION, [ev.MessageUser(text=str(n)) for n in range(10)])
+    await ledger.project(SESSION)
+    await ledger.append(SESSION, [ev.MessageUser(text=str(n)) for n in range(10, 15)])
+    everything = [entry.id for entry in (await ledger.snapshot(SESSION)).entries]
+    assert everything == list(range(1, 16))
+    for size in (1, 3, 4, 7, 15, 20):
+        pages, before = list[int](), checkpoint.ALL
+        while page := [e.id for e in (await ledger.snapshot(SESSION, limit=size, before=before)).entries]:
+            assert len(page) <= size
+            pages, before = page + pages, page[0]
+        assert pages == everything
+    assert (await ledger.snapshot(SESSION, limit=0)).entries == []
+
+
+async def test_an_open_entry_is_shown_where_it_belongs(ledger: Ledger) -> None:
+    """A call that is still open stands among stored entries by its id, in every page."""
+    await ledger.append(SESSION, [ev.MessageUser(text="a"), ev.CallStarted(aliases=ONE), ev.MessageUser(text="b")])
+    await ledger.project(SESSION)
+    assert [entry.id for entry in (await ledger.snapshot(SESSION)).entries] == [1, 2, 3]
+    assert [entry.id for entry in (await ledger.snapshot(SESSION, limit=2)).entries] == [2, 3]
+    assert [entry.id for entry in (await ledger.snapshot(SESSION, limit=1, before=3)).entries] == [2]
+
+
+async def test_reading_a_long_session_reads_its_tail_only(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C12: with a checkpoint at the head the newest entries are read without any event."""
+    await ledger.append(SESSION, [ev.MessageUser(text=str(n)) for n in range(3000)])
+    await ledger.project(SESSION)
+    await ledger.append(SESSION, [ev.MessageUser(text="tail")])
+    asked = list[tuple[int, int]]()
+    events = ledger.store.events
+
+    async def counted(session: str, after: int, limit: int) -> list[tuple[int, bytes]]:
+        rows = await events(session, after, limit)
+        asked.append((after, len(rows)))
+        return rows
+
+    monkeypatch.setattr(ledger.store, "events", counted)
+    assert len((await ledger.snapshot(SESSION, limit=50)).entries) == 50
+    assert asked == [(3000, 1)]
+
+
+async def test_what_comes_late_is_noted_on_a_stored_entry(ledger: Ledger) -> None:
+    """C4: before the checkpoint, in the tail, and after the next checkpoint."""
+    await ledger.append(SESSION, [ev.CallCompleted(aliases=ONE, output="x")])
+    await ledger.project(SESSION)
+    for seq in (2, 3):
+        await ledger.append(SESSION, [ev.CallProgress(aliases=ONE, text="late")])
+        for _ in range(2):
+            (entry,) = (await ledger.snapshot(SESSION)).entries
+            assert (entry.late, entry.output) == (seq, "x")
+            assert await stored(ledger) == await whole(ledger)
+            await ledger.project(SESSION)
+    assert await verify(ledger) == []
+
+
+async def test_a_reader_is_not_fooled_by_a_checkpoint_made_meanwhile(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C9: rows that a projector moves between two reads are neither shown twice nor missed."""
+    await ledger.append(SESSION, [ev.MessageUser(text="a"), said("one "), ev.CallStarted(aliases=ONE)])
+    await ledger.project(SESSION)
+    await ledger.append(SESSION, [ev.CallProgress(aliases=ONE, text="out")])
+    for name in ("session", "checkpoint", "pieces", "events", "entries"):
+        await ledger.append(SESSION, [ev.MessageUser(text=name), said("more "), ev.CallProgress(aliases=ONE, text="!")])
+        read, moved = getattr(ledger.store, name), list[bool]()
+
+        async def between(*args: Any, read: Any = read, moved: list[bool] = moved, **named: Any) -> Any:
+            found = await read(*args, **named)
+            if not moved:
+                moved.append(True)
+                await ledger.append(SESSION, [ev.CallCompleted(aliases=TWO)])
+                await ledger.project(SESSION)
+            return found
+
+        monkeypatch.setattr(ledger.store, name, between)
+        seen = await ledger.snapshot(SESSION)
+        monkeypatch.undo()
+        assert moved
+        assert canonical(seen) == await whole(ledger, seen.seq)
+
+
+# Making
+
+
+async def test_making_it_twice_changes_nothing(ledger: Ledger) -> None:
+    """The same events give the same rows: nothing is written a second time."""
+    await ledger.append(SESSION, [ev.MessageUser(text="a"), said("b"), ev.CallStarted(aliases=ONE)])
+    await ledger.project(SESSION)
+    before, ran = await stored(ledger), traced(ledger)
+    assert await checkpoint.project(ledger.store, SESSION) is not None
+    assert await checkpoint.project(ledger.store, "nobody") is not None
+    assert ran == [] and await stored(ledger) == before
+
+
+async def test_of_two_projectors_one_is_enough(db: str) -> None:
+    """Whoever comes second does nothing, and the session reads the same by both, however they race."""
+    async with await callslip.open(db, SETTINGS) as one, await callslip.open(db, SETTINGS) as two:
+        for number in range(20):
+            alias = (Alias("acp", str(number)),)
+            await one.append(SESSION, [ev.CallStarted(aliases=alias), said("x")])
+            await two.append(SESSION, [ev.CallProgress(aliases=alias, text="y"), said(f"{number}")])
+            if number % 2:
+                await one.append(SESSION, [ev.CallCompleted(aliases=alias), ev.MessageEnded()])
+            await asyncio.gather(*(ledger.project(SESSION) for ledger in (one, two, one)))
+            assert await stored(one) == await stored(two) == await whole(one)
+        assert await verify(one) == []
+
+
+async def test_one_that_stood_still_meanwhile_does_not_overwrite(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A projector that comes late, with work begun before another's, adds nothing."""
+    save = ledger.store.save_progress
+    for first in (True, False):  # without a checkpoint, and with one
+        await ledger.append(SESSION, [said(f"a{first}"), ev.MessageUser(text="b"), said("c")])
+
+        async def slow(progress: Any) -> bool:
+            monkeypatch.undo()
+            await ledger.append(SESSION, [said("d"), ev.MessageUser(text="e")])
+            await ledger.project(SESSION)
+            return await save(progress)
+
+        monkeypatch.setattr(ledger.store, "save_progress", slow)
+        assert await checkpoint.project(ledger.store, SESSION) is None
+        assert await stored(ledger) == await whole(ledger)
+        assert await verify(ledger) == []
+
+
+async def test_of_a_session_that_came_again_nothing_old_is_stored(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A projector that began before its session was deleted does not write into the next one of that name."""
+    await ledger.append(SESSION, [ev.MessageUser(text="old"), said("old")])
+    save = ledger.store.save_progress
+
+    async def slow(progress: Any) -> bool:
+        monkeypatch.undo()
+        await ledger.delete(SESSION)
+        await ledger.append(SESSION, [ev.MessageUser(text="new")])
+        return await save(progress)
+
+    monkeypatch.setattr(ledger.store, "save_progress", slow)
+    assert await checkpoint.project(ledger.store, SESSION) is None
+    assert [entry.content for entry in (await ledger.snapshot(SESSION)).entries] == ["new"]
+    assert await verify(ledger) == []
+
+
+async def test_a_long_text_is_stored_piece_by_piece(ledger: Ledger) -> None:
+    """C12: each checkpoint writes what is new of a text, so that all of them together write it once."""
+    await ledger.append(SESSION, [ev.CallStarted(aliases=ONE)])
+    await ledger.project(SESSION)
+    ran, sent = traced(ledger), 0
+    for number in range(40):
+        text = f"{number:100}é😀"
+        sent += 2 * len(text)
+        await ledger.append(SESSION, [ev.CallProgress(aliases=ONE, text=text), said(text)])
+        await ledger.project(SESSION)
+    texts = [values[4] for sql, values in ran if "INTO pieces" in sql]
+    assert sum(map(len, texts)) == sent
+    assert not [sql for sql, _ in ran if "DELETE FROM pieces" in sql]
+    states = [len(values[3]) for sql, values in ran if "INTO checkpoints" in sql]
+    assert max(states) < min(states) + 100
+    assert await stored(ledger) == await whole(ledger)
+    await ledger.append(SESSION, [ev.CallCompleted(aliases=ONE), ev.MessageEnded()])
+    await ledger.project(SESSION)
+    assert (await ledger.store.tally(SESSION)).texts == 0
+    assert await stored(ledger) == await whole(ledger)
+
+
+@pytest.mark.parametrize("policy", ["delta", "auto"])
+async def test_a_checkpoint_of_deltas_does_not_read_what_is_stored_of_them(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, policy: Any
+) -> None:
+    """C12: declared or proven, deltas are added to a text by its length alone, however long it is."""
+    await ledger.append(SESSION, [ev.MessageDelta(text="one"), ev.MessageDelta(text=" two"), ev.MessageEnded()])
+    await ledger.append(SESSION, [ev.MessageDelta(text="begun", chunks=policy)])
+    await ledger.project(SESSION)
+    read = list[int]()
+    pieces = ledger.store.pieces
+
+    async def count(session: str, entry: int, field: str) -> str:
+        read.append(entry)
+        return await pieces(session, entry, field)
+
+    with monkeypatch.context() as counting:
+        counting.setattr(ledger.store, "pieces", count)
+        for number in range(5):
+            await ledger.append(SESSION, [ev.MessageDelta(text=f" {number}", chunks=policy)])
+            await ledger.project(SESSION)
+    assert read == []
+    assert (await ledger.snapshot(SESSION)).entries[-1].content == "begun 0 1 2 3 4"
+    assert await stored(ledger) == await whole(ledger)
+
+
+TURNS: dict[str, list[Event]] = {
+    "whole arguments replace streamed ones": [
+        ev.CallInputDelta(aliases=ONE, text="abc"),
+        ev.CallInput(aliases=ONE, input={"a": 1}),
+        ev.CallInputDelta(aliases=ONE, text="xyz123"),
+        ev.CallStarted(aliases=ONE),
+    ],
+    "deltas, then a cumulative chunk": [said("Hello "), ev.MessageDelta(text="Hello world", chunks="cumulative")],
+    "deltas, then a literal repeat": [said("Hello "), ev.MessageDelta(text="lo ", chunks="dedupe")],
+    "a repaired text": [ev.MessageDelta(text="x" * n) for n in (1, 5, 20, 30, 31)],
+    "one that is repaired at its end": [*(ev.MessageDelta(text="x" * n) for n in (1, 2, 3)), ev.MessageEnded()],
+    "a text that was replaced": [ev.MessageDelta(text=text, chunks="cumulative") for text in ("abc", "abd", "abde")],
+    "a source that is proven": [
+        *(ev.MessageDelta(text="x" * n) for n in (1, 5, 20, 30)),
+        ev.MessageEnded(),
+        *(ev.MessageDelta(text="y" * n) for n in (3, 4, 2, 9)),
+    ],
+    "an id that comes later": [said("a"), said("b", message_id="m"), said("c", message_id="m"), said("d")],
+    "characters of two units": [said("😀"), said("e\u0301"), said("👩‍👧"), said("x"), ev.MessageEnded()],
+    "a superseded request": [
+        ev.ApprovalRequested(aliases=ONE, input=1),
+        ev.ApprovalRequested(aliases=ONE, input=True),
+        ev.ApprovalGranted(aliases=ONE, input=1.0),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", TURNS)
+@pytest.mark.parametrize("every", [1, 2, 3])
+async def test_the_turns_a_session_may_take_between_two_checkpoints(ledger: Ledger, name: str, every: int) -> None:
+    """C9: whatever is being written when the checkpoint is made goes on as if there had been none."""
+    for number, event in enumerate(TURNS[name]):
+        await ledger.append(SESSION, [event])
+        if number % every == 0:
+            await ledger.project(SESSION)
+        assert await stored(ledger) == await whole(ledger)
+    await ledger.project(SESSION)
+    assert await stored(ledger) == await whole(ledger)
+    assert await verify(ledger) == []
+
+
+async def test_another_version_of_the_fold_derives_it_afresh(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an older version stored is not read, and replaced at the next checkpoint."""
+    await ledger.append(SESSION, [ev.MessageUser(text="a"), said("b"), ev.CallCompleted(aliases=ONE), said("c")])
+    await ledger.project(SESSION)
+    monkeypatch.setattr(checkpoint, "VERSION", fold.VERSION + 1)
+    asked = list[str]()
+    entries = ledger.store.entries
+
+    async def counted(session: str, before: int, limit: int) -> list[tuple[int, bytes]]:
+        asked.append(session)
+        return await entries(session, before, limit)
+
+    monkeypatch.setattr(ledger.store, "entries", counted)
+    assert await stored(ledger) == await whole(ledger) and not asked
+    await ledger.append(SESSION, [said("d")])
+    await ledger.project(SESSION)
+    at = await ledger.store.checkpoint(SESSION)
+    assert at is not None and (at.seq, at.version) == (5, fold.VERSION + 1)
+    assert await stored(ledger) == await whole(ledger) and asked
+
+
+async def test_two_versions_at_work_do_not_mix(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older process that moves on from its own checkpoint does not add to one that a newer made there."""
+    await ledger.append(SESSION, [ev.MessageUser(text="a"), said("b")])
+    await ledger.project(SESSION)
+    save, newer = ledger.store.save_progress, list[Any]()
+
+    async def waits(progress: Any) -> bool:
+        newer.append(progress)
+        return True
+
+    async def overtaken(progress: Any) -> bool:
+        assert await save(newer[0])
+        return await save(progress)
+
+    with monkeypatch.context() as upgraded:
+        upgraded.setattr(checkpoint, "VERSION", fold.VERSION + 1)
+        upgraded.setattr(ledger.store, "save_progress", waits)
+        await checkpoint.project(ledger.store, SESSION)
+    await ledger.append(SESSION, [said("more"), ev.MessageUser(text="c")])
+    monkeypatch.setattr(ledger.store, "save_progress", overtaken)
+    assert await checkpoint.project(ledger.store, SESSION) is None
+    at = await ledger.store.checkpoint(SESSION)
+    assert at is not None and (at.seq, at.version) == (2, fold.VERSION + 1)
+    assert await stored(ledger) == await whole(ledger)
+
+
+# Time travel
+
+
+async def test_any_past_state_can_be_had(ledger: Ledger) -> None:
+    """A state after N is the fold of N events; beyond the log there is none."""
+    await ledger.append(SESSION, [ev.MessageUser(text=str(n)) for n in range(5)])
+    for seq in range(6):
+        assert len((await ledger.state_at(SESSION, seq)).entries) == seq
+    for wrong in (-1, 6):
+        with pytest.raises(InvalidInputError):
+            await ledger.state_at(SESSION, wrong)
+    with pytest.raises(NotFoundError):
+        await ledger.state_at("nobody")
+    with pytest.raises(NotFoundError):
+        await ledger.snapshot("nobody")
+
+
+# Retention
+
+
+def aged(*events: Event) -> list[Event]:
+    """Events of which each is one ms younger than the last, from 1 on."""
+    return [structs.replace(event, at=number) for number, event in enumerate(events, 1)]
+
+
+OLD = aged(
+    ev.TurnStarted(),
+    ev.CallCompleted(aliases=ONE, output="old"),
+    ev.CallStarted(aliases=TWO, title="long"),
+    ev.ApprovalRequested(aliases=TWO),
+    ev.CallProgress(aliases=TWO, text="some "),
+    ev.MessageUser(text="and then"),
+    said("begun "),
+    said("and not ended"),
+)
+
+
+async def test_retention_keeps_what_is_open(ledger: Ledger) -> None:
+    """Events go, and with them what ended; the open call, its request and the text being written stay and go on."""
+    await ledger.append(SESSION, OLD)
+    before = (await ledger.snapshot(SESSION)).entries
+    assert await checkpoint.prune(ledger.store, SESSION, 8) == 7
+    row = await ledger.store.session(SESSION)
+    assert row is not None and (row.pruned_seq, row.last_seq) == (7, 8)
+    kept = [entry for entry in before if entry.id in (3, 4, 7)]
+    assert (await ledger.snapshot(SESSION)).entries == kept
+    assert await ledger.store.alias("1", SESSION) == []
+    (call,) = await ledger.store.alias("2", SESSION)
+    assert (call.state, call.title) == ("awaiting_approval", "long")
+    assert len(await ledger.approvals()) == 1
+    await ledger.append(SESSION, [ev.ApprovalGranted(aliases=TWO), ev.CallStarted(aliases=TWO), said(", or is it")])
+    await ledger.append(SESSION, [ev.CallProgress(aliases=TWO, text="more"), ev.CallCompleted(aliases=TWO)])
+    for _ in range(2):
+        called, asked, message = (await ledger.snapshot(SESSION)).entries
+        assert (called.status, called.output_text, asked.state) == ("completed", "some more", "granted")
+        assert message.content == "begun and not ended, or is it"
+        assert await stored(ledger) == await whole(ledger)
+        await ledger.project(SESSION)
+    assert await verify(ledger) == []
+
+
+async def test_a_call_answered_before_the_cut_is_sound_after_it(ledger: Ledger) -> None:
+    """What retention froze of an open call names no request, since none is pending: its row names none either."""
+    answered: list[Event] = [
+        ev.ApprovalRequested(aliases=ONE),
+        ev.ApprovalGranted(aliases=ONE),
+        ev.CallStarted(aliases=ONE),
+        ev.MessageUser(text="x"),
+    ]
+    await ledger.append(SESSION, aged(*answered))
+    assert await checkpoint.prune(ledger.store, SESSION, 100) == 5
+    assert [call.approval for call in await ledger.store.open_calls()] == [""]
+    assert await verify(ledger) == []
+
+
+async def test_below_what_is_kept_there_is_nothing_to_be_had(ledger: Ledger) -> None:
+    """A cursor or a time before the cut is told so, with where the log begins."""
+    await ledger.append(SESSION, OLD)
+    await checkpoint.prune(ledger.store, SESSION, 6)
+    with pytest.raises(CursorExpiredError) as gone:
+        await ledger.state_at(SESSION, 4)
+    assert (gone.value.cursor, gone.value.low) == (4, 5)
+    with pytest.raises(CursorExpiredError):
+        await anext(aiter(ledger.follow(SESSION, 4)))
+    assert (await ledger.state_at(SESSION, 5)).seq == 5
+
+
+async def test_a_cut_session_is_derived_afresh_from_its_base(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new version of the fold begins with what retention froze: no text loses its beginning."""
+    await ledger.append(SESSION, OLD)
+    await checkpoint.prune(ledger.store, SESSION, 8)
+    before = await stored(ledger)
+    for version in (fold.VERSION + 1, fold.VERSION + 2):
+        monkeypatch.setattr(checkpoint, "VERSION", version)
+        assert await stored(ledger) == before == await whole(ledger)
+        await ledger.project(SESSION)
+        assert await stored(ledger) == before
+
+
+async def test_retention_of_nothing_changes_nothing(ledger: Ledger) -> None:
+    """What is younger than the cut stays, and a second cut at the same place finds nothing."""
+    await ledger.append(SESSION, OLD)
+    assert await checkpoint.prune(ledger.store, SESSION, 1) == 0
+    assert await checkpoint.prune(ledger.store, SESSION, 5) == 4
+    before = await stored(ledger)
+    assert await checkpoint.prune(ledger.store, SESSION, 5) == 0
+    assert await stored(ledger) == before
+    with pytest.raises(NotFoundError):
+        await checkpoint.prune(ledger.store, "nobody", 5)
+
+
+async def test_everything_may_be_forgotten(ledger: Ledger) -> None:
+    """A session of which no event is kept still numbers on from where it was (C8)."""
+    await ledger.append(SESSION, [*OLD, structs.replace(ev.MessageEnded(), at=9)])
+    assert await checkpoint.prune(ledger.store, SESSION, 100) == 9
+    assert [type(entry).__name__ for entry in (await ledger.snapshot(SESSION)).entries] == [
+        "ToolCall",
+        "PermissionRequest",
+    ]
+    (event,) = await ledger.append(SESSION, [ev.MessageUser(text="more")])
+    assert event.seq == 10
+    assert await verify(ledger) == []
+
+
+def folded(log: list[Event]) -> SessionFold:
+    state = SessionFold(SESSION)
+    state.fold(log)
+    return state
+
+
+def open_entries(log: list[Event]) -> set[int]:
+    state = folded(log)
+    state.finished()
+    return set(state.entries)
+
+
+async def cut_and_go_on(script: list[Event], cuts: list[int]) -> None:
+    names, log, low, kept = Names(), list[Event](), 0, set[int]()
+    async with await callslip.open("sqlite:///:memory:", SETTINGS) as ledger:
+        for number, event in enumerate(script):
+            await ledger.append(SESSION, [structs.replace(names.resolve(event), at=1000 + number)])
+            log += [one async for one in ledger.events(SESSION, after=len(log))]
+            names.see(log)
+            if number not in cuts:
+                continue
+            if removed := await checkpoint.prune(ledger.store, SESSION, 1000 + number - number % 3):
+                low += removed
+                kept = open_entries(log[:low])
+            whole_state, seen = folded(log).snapshot(), await ledger.snapshot(SESSION)
+            want = [canonical(entry) for entry in whole_state.entries if entry.id > low or entry.id in kept]
+            assert [canonical(entry) for entry in seen.entries] == want
+            assert canonical(seen.info) == canonical(whole_state.info)
+            assert canonical(seen) == await whole(ledger)
+        assert await verify(ledger) == []
+
+
+@given(scripts(), st.lists(st.integers(0, 30), min_size=1, max_size=3))
+def test_what_retention_keeps_reads_as_if_nothing_had_been_cut(script: list[Event], cuts: list[int]) -> None:
+    """The kept entries of a cut session are those of the whole log, wherever it was cut, and so it goes on."""
+    asyncio.run(cut_and_go_on(script, cuts))
+
+
+async def test_a_deleted_session_leaves_nothing(ledger: Ledger, db: str) -> None:
+    """And its name begins anew, from 1, without the calls, ids and keys of before."""
+    await ledger.append(SESSION, OLD)
+    await ledger.append("other", [ev.CallStarted(aliases=ONE)])
+    await checkpoint.prune(ledger.store, SESSION, 3)
+    await ledger.project(SESSION)
+    await ledger.delete(SESSION)
+    for reading in (
+        ledger.snapshot(SESSION),
+        ledger.state_at(SESSION),
+        ledger.delete(SESSION),
+        verify(ledger, SESSION),
+    ):
+        with pytest.raises(NotFoundError):
+            await reading
+    (event,) = await ledger.append(SESSION, [ev.CallCompleted(aliases=TWO)])
+    assert event.seq == 1
+    assert len((await ledger.calls()).items) == 2
+    assert await verify(ledger) == []

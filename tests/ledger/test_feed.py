@@ -1,0 +1,387 @@
+"""Following a session: catch up, go live, no gap, no repeat, whoever writes and whenever the reader comes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import subprocess
+import time
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+
+import callslip
+from callslip.api.ledger import Ledger
+from callslip.errors import CursorExpiredError, InvalidInputError, NotFoundError, SlowReaderError, StoreError
+from callslip.model import events as ev
+from callslip.model.entries import Append, Put, Set
+from callslip.store.protocol import StoredEvent
+from tests.support.invariants import events, opened, program
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def ledger(db: str) -> AsyncIterator[Ledger]:
+    opened_ledger = await callslip.open(db)
+    try:
+        yield opened_ledger
+    finally:
+        await opened_ledger.close()
+
+
+def said(*texts: object) -> list[ev.Event]:
+    return [ev.MessageUser(text=str(text)) for text in texts]
+
+
+async def take(ledger: Ledger, session: str, count: int, after: int = 0) -> list[StoredEvent]:
+    """The next so many events after a cursor."""
+    seen: list[StoredEvent] = []
+    async with contextlib.aclosing(ledger.follow(session, after)) as batches, asyncio.timeout(120):
+        async for batch in batches:
+            seen += batch
+            if len(seen) >= count:
+                return seen
+    raise AssertionError("the feed ended")
+
+
+def seqs(stored: list[StoredEvent]) -> list[int]:
+    return [one.event.seq for one in stored]
+
+
+class Other:
+    """Another process that writes when told to."""
+
+    def __init__(self, db: str, session: str, count: int, batch: int = 1) -> None:
+        self.process = program("stream", db, session, count, batch, stdin=subprocess.PIPE)
+
+    async def ready(self) -> None:
+        assert self.process.stdout is not None
+        assert await asyncio.to_thread(self.process.stdout.readline) == "ready\n"
+
+    def go(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    async def done(self) -> None:
+        out, errors = await asyncio.to_thread(self.process.communicate)
+        assert (out, errors, self.process.returncode) == ("done\n", "", 0)
+
+
+# No gap, no repeat
+
+
+async def test_a_reader_catches_up_and_goes_live(db: str) -> None:
+    """C6: what was there and what comes arrive in one order, each once, as it is stored."""
+    async with await opened(db, read_page=10) as ledger:
+        await ledger.append("a", said(*range(35)))
+        reading = asyncio.create_task(take(ledger, "a", 60))
+        await asyncio.sleep(0.01)
+        for number in range(35, 60):
+            await ledger.append("a", said(number))
+        seen = await reading
+        assert seqs(seen) == list(range(1, 61))
+        assert [(one.event.seq, one.body) for one in seen] == await ledger.store.events("a", 0, 100)
+
+
+async def test_a_reader_may_come_before_the_session(ledger: Ledger) -> None:
+    """Following a session that does not exist yet gives its first event when it comes."""
+    reading = asyncio.create_task(take(ledger, "a", 2))
+    await asyncio.sleep(0.01)
+    await ledger.append("b", said("elsewhere"))
+    await ledger.append("a", said("first", "second"))
+    assert seqs(await reading) == [1, 2]
+
+
+async def test_a_reader_may_come_before_the_session_of_another_process(ledger: Ledger, db: str) -> None:
+    """Also when somebody else makes it."""
+    other = Other(db, "a", 3)
+    await other.ready()
+    reading = asyncio.create_task(take(ledger, "a", 3))
+    await asyncio.sleep(0.05)
+    other.go()
+    assert seqs(await reading) == [1, 2, 3]
+    await other.done()
+
+
+@pytest.mark.chaos
+async def test_readers_that_come_at_random_miss_nothing(db: str, scale: int) -> None:
+    """C6: whatever cursor a reader brings, while this and another process write, it sees every event after it once."""
+    chance = random.Random(8)
+    count = 400 * min(scale, 10)
+    async with await opened(db, read_page=7, feed_length=16_384) as ledger:
+        other = Other(db, "a", count)
+        await other.ready()
+        other.go()
+        readers: list[tuple[int, asyncio.Task[list[StoredEvent]]]] = []
+        for number in range(count):
+            (event,) = await ledger.append("a", said(f"ours {number}"))
+            if chance.random() < 20 / count and event.seq < 2 * count:
+                after = chance.choice((0, event.seq, event.seq - 1, chance.randrange(event.seq)))
+                readers.append((after, asyncio.create_task(take(ledger, "a", 2 * count - after, after))))
+            await asyncio.sleep(0)
+        await other.done()
+        assert readers
+        for after, reading in readers:
+            assert seqs(await reading) == list(range(after + 1, 2 * count + 1))
+        texts = [event.text for event in await events(ledger, "a")]
+        assert [text for text in texts if text.startswith("theirs")] == [f"theirs {n}" for n in range(count)]
+
+
+async def test_many_readers_share_one_channel(ledger: Ledger) -> None:
+    """All of them see the same events, and when the last one leaves nothing is left to do."""
+    reading = [asyncio.create_task(take(ledger, "a", 50)) for _ in range(50)]
+    await asyncio.sleep(0.01)
+    for number in range(50):
+        await ledger.append("a", said(number))
+    seen = await asyncio.gather(*reading)
+    assert all(seqs(one) == list(range(1, 51)) for one in seen)
+    assert all(first is second for first, second in zip(seen[0], seen[49], strict=True))
+    assert not ledger.feed._channels and ledger.feed._noticing is None
+
+
+async def test_a_reader_that_leaves_takes_no_other_along(ledger: Ledger) -> None:
+    """Cancelling one reader changes nothing for another of the same session."""
+    staying = asyncio.create_task(take(ledger, "a", 3))
+    leaving = asyncio.create_task(take(ledger, "a", 3))
+    await asyncio.sleep(0.01)
+    await ledger.append("a", said(1))
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    await ledger.append("a", said(2, 3))
+    assert seqs(await staying) == [1, 2, 3]
+
+
+async def test_what_is_delivered_can_be_read_by_anybody(ledger: Ledger, db: str) -> None:
+    """C6: at the moment of delivery another connection already finds the event in the store."""
+    async with await callslip.open(db) as other:
+
+        async def check() -> None:
+            count = 0
+            async for batch in ledger.follow("a"):
+                last = batch[-1].event.seq
+                row = await other.store.session("a")
+                assert row is not None and row.last_seq >= last
+                assert [seq for seq, _ in await other.store.events("a", last - 1, 1)] == [last]
+                count += len(batch)
+                if count == 300:
+                    return
+
+        checking = asyncio.create_task(check())
+        await asyncio.sleep(0)
+        await asyncio.gather(*(ledger.append("a", said(number)) for number in range(300)))
+        async with asyncio.timeout(10):
+            await checking
+
+
+async def test_another_process_is_noticed_soon(ledger: Ledger, db: str) -> None:
+    """What another process wrote arrives by itself, with nobody here writing."""
+    other = Other(db, "a", 40)
+    await other.ready()
+    reading = asyncio.create_task(take(ledger, "a", 40))
+    await asyncio.sleep(0)
+    begun = time.monotonic()
+    other.go()
+    assert seqs(await reading) == list(range(1, 41))
+    print(f"\n40 events of another process, one by one, arrived within {(time.monotonic() - begun) * 1000:.0f} ms")
+    await other.done()
+
+
+# Cursors
+
+
+@pytest.mark.parametrize("after", [-1, 4, 10**9])
+async def test_a_cursor_ahead_of_the_session_is_refused(ledger: Ledger, after: int) -> None:
+    """A cursor that makes no sense is never silently restarted."""
+    await ledger.append("a", said(1, 2, 3))
+    with pytest.raises(InvalidInputError, match=r"^after.*goes to 3"):
+        await take(ledger, "a", 1, after)
+
+
+async def test_a_cursor_below_what_was_kept_is_gone(ledger: Ledger) -> None:
+    """Retention tells how far it went; a snapshot and its seq are the way on."""
+    await ledger.append("a", [ev.MessageUser(text=str(n), at=1000 + n) for n in range(5)])
+    await ledger.append("a", said("kept"))
+    assert await ledger.prune(60) == 5
+    for after in (0, 4):
+        with pytest.raises(CursorExpiredError) as gone:
+            await take(ledger, "a", 1, after)
+        assert (gone.value.cursor, gone.value.low) == (after, 5)
+    assert seqs(await take(ledger, "a", 1, 5)) == [6]
+    snapshot = await ledger.snapshot("a")
+    await ledger.append("a", said("new"))
+    assert seqs(await take(ledger, "a", 1, snapshot.seq)) == [7]
+
+
+async def test_retention_during_the_catching_up_is_told(db: str) -> None:
+    """A reader never jumps over what was removed under it."""
+    async with await opened(db, read_page=5) as ledger:
+        await ledger.append("a", [ev.MessageUser(text=str(n), at=1000 + n) for n in range(30)])
+        await ledger.append("a", said("kept"))
+        async with contextlib.aclosing(ledger.follow("a")) as batches:
+            assert seqs(await anext(batches)) == [1, 2, 3, 4, 5]
+            await ledger.prune(60)
+            with pytest.raises(CursorExpiredError) as gone:
+                await anext(batches)
+            assert (gone.value.cursor, gone.value.low) == (5, 30)
+
+
+async def test_a_deleted_session_ends_its_readers(ledger: Ledger, db: str) -> None:
+    """A session that comes by the same name later is another one: no reader is carried over."""
+    await ledger.append("a", [*said(1, 2), ev.CallStarted()])
+    reading = asyncio.create_task(take(ledger, "a", 100))
+    waiting = asyncio.create_task(ledger.wait("@last"))
+    await asyncio.sleep(0.05)
+    async with await callslip.open(db) as other:
+        await other.delete("a")
+        await other.append("a", said(*range(10)))
+    async with asyncio.timeout(5):
+        with pytest.raises(CursorExpiredError):
+            await reading
+        with pytest.raises((CursorExpiredError, NotFoundError)):
+            await waiting
+    assert seqs(await take(ledger, "a", 10)) == list(range(1, 11))
+
+
+# Slow readers
+
+
+async def test_a_slow_reader_is_dropped_and_resumes_without_loss(db: str) -> None:
+    """Who falls out of the channel's back is told the cursor from which nothing is lost."""
+    async with await opened(db, feed_length=10) as ledger:
+        await ledger.append("a", said(0))
+        batches = ledger.follow("a")
+        seen = seqs(await anext(batches))
+        waiting = asyncio.create_task(anext(batches))
+        await asyncio.sleep(0)
+        await ledger.append("a", said(1))
+        seen += seqs(await waiting)
+        for number in range(2, 40):
+            await ledger.append("a", said(number))
+        with pytest.raises(SlowReaderError) as slow:
+            await anext(batches)
+        assert slow.value.cursor == seen[-1] == 2
+        seen += seqs(await take(ledger, "a", 38, slow.value.cursor))
+        assert seen == list(range(1, 41))
+
+
+async def test_a_burst_longer_than_the_channel_drops_nobody_who_waited(db: str) -> None:
+    """A reader that was up to date is not slow because somebody wrote much at once, here or elsewhere."""
+    async with await opened(db, feed_length=10, read_page=8) as ledger:
+        reading = asyncio.create_task(take(ledger, "a", 200))
+        await asyncio.sleep(0.01)
+        await ledger.append("a", said(*range(100)))
+        other = Other(db, "a", 100, 100)
+        await other.ready()
+        other.go()
+        assert seqs(await reading) == list(range(1, 201))
+        await other.done()
+
+
+async def test_nobody_waits_for_the_slow(db: str) -> None:
+    """Writers and other readers go on while one reader does nothing."""
+    async with await opened(db, feed_length=10) as ledger:
+        await ledger.append("a", said(0))
+        idle = ledger.follow("a")
+        await anext(idle)
+        quick = asyncio.create_task(take(ledger, "a", 101))
+        for number in range(1, 101):
+            await ledger.append("a", said(number))
+            await asyncio.sleep(0)
+        assert seqs(await quick) == list(range(1, 102))
+        await idle.aclose()
+
+
+# The end, and what it costs to wait
+
+
+async def test_closing_the_ledger_ends_its_readers(db: str) -> None:
+    """Nobody waits for ever on a ledger that is closed; he hears that it was."""
+    ledger = await callslip.open(db)
+    (made,) = await ledger.append("a", [ev.CallStarted()])
+    reading = asyncio.create_task(take(ledger, "a", 100))
+    waiting = asyncio.create_task(ledger.wait(made.call))
+    await asyncio.sleep(0.01)
+    await ledger.close()
+    async with asyncio.timeout(5):
+        for task in (reading, waiting):
+            with pytest.raises(StoreError, match="closed"):
+                await task
+    with pytest.raises(StoreError):
+        await take(ledger, "a", 1)
+
+
+async def test_a_store_that_fails_for_a_moment_loses_no_reader(
+    ledger: Ledger, db: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk error while looking for news is survived; the news comes when the disk does."""
+    reading = asyncio.create_task(take(ledger, "a", 4))
+    await asyncio.sleep(0.01)
+
+    def broken(*_: object) -> object:
+        raise StoreError("the disk failed")
+
+    async with await callslip.open(db) as other:
+        for method in ("changed", "events"):
+            with monkeypatch.context() as patch:
+                patch.setattr(ledger.store, method, broken)
+                await other.append("a", said(method, method))
+                await asyncio.sleep(0.1)
+        assert seqs(await reading) == [1, 2, 3, 4]
+
+
+async def test_waiting_costs_next_to_nothing(ledger: Ledger) -> None:
+    """Forty followed sessions in a ledger where nothing happens: the processor time of two seconds is printed."""
+    for number in range(40):
+        await ledger.append(f"s{number}", said(1))
+    reading = [asyncio.create_task(take(ledger, f"s{number}", 99)) for number in range(40)]
+    await asyncio.sleep(0.1)
+    begun, spent = time.monotonic(), time.process_time()
+    await asyncio.sleep(2)
+    spent, passed = time.process_time() - spent, time.monotonic() - begun
+    print(f"\nidle with 40 readers: {spent / passed * 100:.2f} % of one processor")
+    for task in reading:
+        task.cancel()
+    await asyncio.gather(*reading, return_exceptions=True)
+    assert spent < passed / 2
+
+
+# Patches
+
+
+async def test_patches_after_a_snapshot_give_the_state(ledger: Ledger) -> None:
+    """C9: a snapshot at N and the patches after N make the same entries as a new snapshot, whatever N."""
+    session = ledger.session("a")
+    await session.turn("what is the weather?")
+    await session.say("Let me ")
+    first = await ledger.snapshot("a")
+    entries = {entry.id: msgspec.to_builtins(entry) for entry in first.entries}
+    await session.say("look.")
+    async with session.call("weather", {"city": "Paris"}) as call:
+        await call.progress("asking\n")
+        call.complete({"sky": "blue"})
+    await session.say("It is blue.")
+    await session.end_turn()
+    last = await ledger.snapshot("a")
+    async with asyncio.timeout(5), contextlib.aclosing(ledger.patches("a", first.seq)) as changes:
+        async for seq, patches in changes:
+            for patch in patches:
+                apply(entries, patch)
+            if seq == last.seq:
+                break
+    assert list(entries.values()) == [msgspec.to_builtins(entry) for entry in last.entries]
+
+
+def apply(entries: dict[int, dict[str, object]], patch: Put | Set | Append) -> None:
+    """What a browser does with a patch."""
+    if isinstance(patch, Put):
+        entries[patch.entry.id] = msgspec.to_builtins(patch.entry)
+    elif isinstance(patch, Append):
+        entry = entries[patch.id]
+        entry[patch.field] = str(entry.get(patch.field, "")) + patch.text
+    elif patch.id:
+        changed = entries[patch.id] | msgspec.to_builtins(patch.fields)
+        entries[patch.id] = {name: value for name, value in changed.items() if value is not None}

@@ -1,0 +1,325 @@
+"""A ledger that version 0.1 wrote opens, verifies and exports the same, and can be worked with.
+
+`tests/fixtures/ledger-0.1/README.md` says what is in it. Everything here goes through the command line, HTTP and
+`callslip.open`, because only that surface is promised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlsplit
+
+import pytest
+from click.testing import CliRunner
+
+import callslip
+from callslip.cli import main
+from tests.support.paths import TESTS
+
+FIXTURE = TESTS / "fixtures" / "ledger-0.1"
+EXPORTS = FIXTURE / "exports"
+SESSIONS = sorted(path.name for path in EXPORTS.iterdir())
+TIMEOUT_S = 60.0
+
+JSON = "application/json"
+MAIN = "main"
+"""The name that `answers.jsonl` has for the token of the file `token`; the others are labels in `tokens.json`."""
+
+LEASED, LEASED_FENCE = "leased-1", 2
+HELD_KEY = "C3d4E5f6G7h8I9j0K1l2M3"
+HELD_BEARER = "GH34ij56KL78"
+
+
+@pytest.fixture
+def db(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the ledger, in a data folder with its token file."""
+    folder = tmp_path / "callslip"
+    folder.mkdir(mode=0o700)
+    for name in ("ledger.db", "token"):
+        shutil.copyfile(FIXTURE / name, folder / name)
+    (folder / "token").chmod(0o600)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    return folder / "ledger.db"
+
+
+def run(db: Path, *arguments: str) -> bytes:
+    """The output of a command on the copy, which must succeed."""
+    done = CliRunner().invoke(main, [*arguments, "--db", str(db)])
+    assert done.exit_code == 0, done.stderr
+    return done.stdout_bytes
+
+
+def json_lines(data: bytes) -> list[Any]:
+    return [json.loads(line) for line in data.splitlines()]
+
+
+def stored(name: str) -> list[Any]:
+    """A file of the fixture with a JSON value on each line."""
+    return json_lines((FIXTURE / name).read_bytes())
+
+
+def verify(db: Path) -> None:
+    """Every projection agrees with the log."""
+    assert run(db, "verify", "--json") == b""
+
+
+class Answer(NamedTuple):
+    status: int
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Server(NamedTuple):
+    """`callslip serve` on the copy."""
+
+    url: str
+    tokens: dict[str, str]
+
+    def ask(self, path: str, body: Any = None, *, token: str = MAIN, headers: dict[str, str] | None = None) -> Answer:
+        """Send a request: GET without a body, else POST."""
+        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=TIMEOUT_S)
+        given = {"authorization": f"Bearer {self.tokens[token]}", "content-type": JSON, **(headers or {})}
+        data = body if body is None or isinstance(body, str) else json.dumps(body)
+        with contextlib.closing(connection):
+            connection.request("GET" if body is None else "POST", path, data, given)
+            response = connection.getresponse()
+            return Answer(response.status, response.read())
+
+    def done(self, path: str, body: Any = None, **more: Any) -> Any:
+        """The JSON that comes back from a request that must succeed."""
+        answer = self.ask(path, body, **more)
+        assert answer.status in (200, 201, 202), answer.body
+        return answer.json()
+
+
+@contextlib.contextmanager
+def serving(db: Path) -> Iterator[Server]:
+    """Run the server with its default settings, and with the token of the token file."""
+    command = [sys.executable, "-m", "callslip", "serve", "--port", "0", "--json", "--db", str(db)]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            ready = json.loads(process.stdout.readline())
+            tokens = {row["label"] or row["id"]: row["token"] for row in stored("tokens.jsonl")}
+            yield Server(ready["url"], {**tokens, MAIN: (db.parent / "token").read_text("utf-8").strip()})
+        finally:
+            process.terminate()
+
+
+def check_answers(server: Server) -> None:
+    """Compare every stored answer of the server: its status, and the bytes of a success."""
+    expected = stored("answers.jsonl")
+    assert expected
+    for row in expected:
+        answer = server.ask(row["path"], token=row["token"])
+        body = answer.body.decode() if answer.status == 200 else None
+        assert {"path": row["path"], "token": row["token"], "status": answer.status, "body": body} == row
+
+
+def test_the_fixture_is_complete() -> None:
+    """The files are there, and every session of the ledger is exported in the same formats."""
+    formats = {name: sorted(path.name for path in (EXPORTS / name).iterdir()) for name in SESSIONS}
+    assert {"events.json", "entries.json", "openai.json", "ui-v6.json", "otel.json"} <= set(formats["long"])
+    assert all(names == formats["long"] for names in formats.values())
+    assert sorted(row["session"] for row in stored("ls.jsonl")) == SESSIONS
+
+
+@pytest.mark.parametrize("session", SESSIONS)
+def test_an_old_ledger_exports_the_same(db: Path, session: str) -> None:
+    """Each session in each format is the same to the byte."""
+    for path in sorted((EXPORTS / session).iterdir()):
+        assert run(db, "export", session, "--format", path.stem) == path.read_bytes(), path.name
+
+
+def test_an_old_ledger_verifies_and_lists_the_same(db: Path) -> None:
+    """`verify` finds nothing; `ls` and `admin token ls` print the same rows."""
+    verify(db)
+    assert run(db, "ls", "--json") == (FIXTURE / "ls.jsonl").read_bytes()
+    assert run(db, "ls", "--commands", "--json") == (FIXTURE / "ls-commands.json").read_bytes()
+    tokens = [{name: row[name] for name in row if name != "token"} for row in stored("tokens.jsonl")]
+    assert json_lines(run(db, "admin", "token", "ls", "--json")) == tokens
+    calls = next(
+        json.loads(row["body"])["calls"] for row in stored("answers.jsonl") if row["path"].startswith("/v1/calls?")
+    )
+    for session in SESSIONS:
+        found = json_lines(run(db, "ls", session, "--limit", "1000", "--json"))
+        ours = [call for call in calls if call["session"] == session]
+        assert found == sorted(ours, key=lambda call: -call["entry"])
+
+
+def test_an_old_ledger_answers_the_same(db: Path) -> None:
+    """Entries, calls, approvals, commands, blobs, pages and streams over HTTP, and what each token may do."""
+    with serving(db) as server:
+        check_answers(server)
+    verify(db)
+
+
+def test_opening_an_old_ledger_ends_nothing(db: Path) -> None:
+    """A reaper that runs with the default settings leaves every open call, turn, approval and command open.
+
+    That it ran shows in a call of another session whose deadline is over: nothing but the reaper ends it.
+    """
+    with serving(db) as server:
+        overdue = {"type": "call.proposed", "aliases": [["me", "probe"]], "scope": "detached", "deadline": 1}
+        append(server, "probe", overdue)
+        assert server.done(f"/v1/calls/probe?wait={TIMEOUT_S:g}")["state"] == "expired"
+    run(db, "admin", "delete", "probe", "--yes")
+    states = asyncio.run(ended_states(db, "rm_2", "due", "silent", "count-1"))
+    assert states == ["denied", "expired", "lost", "completed"]
+    for session in SESSIONS:
+        for name in ("events", "entries"):
+            expected = (EXPORTS / session / f"{name}.json").read_bytes()
+            assert run(db, "export", session, "--format", name) == expected
+    assert run(db, "ls", "--json") == (FIXTURE / "ls.jsonl").read_bytes()
+    verify(db)
+
+
+async def ended_states(db: Path, *calls: str) -> list[str]:
+    """How calls ended that are named by their foreign ids, as a program reads it."""
+    async with await callslip.open(f"sqlite:///{db}") as ledger:
+        return [(await ledger.wait(call, TIMEOUT_S)).state for call in calls]
+
+
+# Working with it
+
+
+def entries(server: Server, session: str) -> list[Any]:
+    return server.done(f"/v1/sessions/{session}")["entries"]
+
+
+def append(server: Server, session: str, *events: Any) -> None:
+    assert server.done(f"/v1/sessions/{session}/events", list(events))["appended"] == len(events)
+
+
+def test_a_pending_approval_of_an_old_ledger_is_answered(db: Path) -> None:
+    """By a token in its own name, once; by the command line; and for a command that waits for it."""
+    with serving(db) as server:
+        pending = {row["call"]: row for row in server.done("/v1/approvals")["approvals"]}
+        first, second = (server.done(f"/v1/calls/{name}")["call"] for name in ("rm_4", "rm_5"))
+        path = f"/v1/approvals/{pending[first]['approval']}"
+        assert server.ask(path, {"decision": "approve"}, token="reader").status == 404
+        refused = server.ask(path, {"decision": "edit", "input": {"path": 4}}, token="operator")
+        assert refused.status == 400, "the schema of the request still decides what fits"
+        answered = server.done(path, {"decision": "approve"}, token="operator")
+        assert (answered["state"], answered["by"], answered["option"]) == ("granted", "operator", "allow")
+        assert server.ask(path, {"decision": "deny"}).status == 409
+        assert server.done("/v1/calls/rm_4")["state"] == "queued"
+        asked = server.done("/v1/calls/asked-1")
+        assert server.done(f"/v1/approvals/{asked['approval']}", {"decision": "approve"})["by"] == "user"
+        claim = server.done("/v1/calls/claim", {"worker": "w"})
+        assert (claim["correlation_id"], claim["params"], claim["fence"]) == ("asked-1", {"to": "prod"}, 1)
+    run(db, "deny", pending[second]["approval"], "--reason", "not this one")
+    (denied,) = [row for row in json_lines(run(db, "ls", "decisions", "--json")) if row["call"] == second]
+    assert (denied["state"], denied["reason"]) == ("denied", "not this one")
+    verify(db)
+
+
+def test_a_leased_command_of_an_old_ledger_is_completed_with_its_fence(db: Path) -> None:
+    """A stale fence is refused; a queued command is claimed in its order and with its whole arguments."""
+    with serving(db) as server:
+        stale = server.ask(f"/v1/calls/{LEASED}/result", {"result": "stale", "fence": LEASED_FENCE - 1})
+        assert stale.status == 412
+        server.done(f"/v1/calls/{LEASED}/heartbeat", {"fence": LEASED_FENCE, "text": "whole\n"})
+        done = server.done(f"/v1/calls/{LEASED}/result", {"result": [1, 2], "fence": LEASED_FENCE})
+        assert (done["status"], done["result"]) == ("complete", [1, 2])
+        assert server.done(f"/v1/calls/{LEASED}")["toolCall"]["outputText"] == "half\nwhole\n"
+        claims = [server.done("/v1/calls/claim", {"client": "browser", "worker": "w"}) for _ in range(2)]
+        assert [claim["correlation_id"] for claim in claims] == ["queued-1", "queued-2"]
+        assert claims[0]["params"] == {"url": "https://example.com", "token": "sk-ant-" + "Abc123" * 6}
+        for claim in claims:
+            server.done(f"/v1/calls/{claim['call']}/result", {"result": None, "fence": claim["fence"]})
+    verify(db)
+
+
+def test_a_held_back_text_of_an_old_ledger_continues(db: Path) -> None:
+    """The beginning of a secret that waited in the session is redacted with its end, in a message and in an output."""
+    with serving(db) as server:
+        append(
+            server,
+            "held",
+            {"type": "message.delta", "text": f"{HELD_KEY}. Keep it.", "chunks": "delta"},
+            {"type": "call.progress", "aliases": [["me", "curl"]], "text": f"{HELD_BEARER}\nok\n"},
+            {"type": "call.completed", "aliases": [["me", "curl"]], "output": None},
+            {"type": "turn.ended"},
+        )
+        (message,) = [entry for entry in entries(server, "held") if entry.get("role") == "assistant"]
+        assert message["content"] == "The key is [redacted:anthropic]. Keep it."
+        call = server.done("/v1/calls/curl")["toolCall"]
+        assert call["outputText"] == "> Authorization: [redacted:bearer]\nok\n"
+    log = run(db, "export", "held", "--format", "events").decode()
+    assert not [part for part in ("a1B2", HELD_KEY, "abcdEF12", HELD_BEARER) if part in log]
+    verify(db)
+
+
+def test_an_old_session_is_continued_after_retention_and_after_a_checkpoint(db: Path) -> None:
+    """Open texts and calls continue from their last state, and foreign ids still find their calls."""
+    with serving(db) as server:
+        append(
+            server,
+            "pruned",
+            {"type": "call.progress", "aliases": [["me", "watch_1"]], "text": "third change\n"},
+            {"type": "call.completed", "aliases": [["me", "watch_1"]], "output": 3},
+            {"type": "message.delta", "text": "The rest.", "chunks": "delta"},
+            {"type": "turn.ended"},
+        )
+        watch = server.done("/v1/calls/watch_1")
+        assert watch["state"] == "completed"
+        assert watch["toolCall"]["outputText"] == "one change\nanother change\nthird change\n"
+        texts = [entry["content"] for entry in entries(server, "pruned") if entry.get("role") == "assistant"]
+        assert texts == ["I begin a text that retention cuts in the middle.", "The rest."]
+        before = entries(server, "long")[-1]
+        assert before["streaming"] is True
+        append(
+            server,
+            "long",
+            {"type": "message.delta", "text": "and the end.", "chunks": "delta"},
+            {"type": "call.completed", "aliases": [["me", "call_1"]], "output": "built"},
+            {"type": "turn.ended"},
+        )
+        after = next(entry for entry in entries(server, "long") if entry["id"] == before["id"])
+        assert after["content"] == before["content"] + "and the end."
+        states = [entry["status"] for entry in entries(server, "long") if entry["type"] == "tool_call"]
+        assert states == ["completed"] * 4
+    verify(db)
+
+
+def test_pages_of_an_old_session_make_up_the_whole(db: Path) -> None:
+    """Paging through entries, rows stored by a checkpoint and the rest, misses nothing and repeats nothing."""
+    with serving(db) as server:
+        for session in SESSIONS:
+            found: list[Any] = []
+            cursor = ""
+            while True:
+                page = server.done(f"/v1/sessions/{session}?limit=3" + (f"&cursor={quote(cursor)}" if cursor else ""))
+                found = page["entries"] + found
+                cursor = page["cursor"]
+                if not cursor:
+                    break
+            assert found == entries(server, session)
+
+
+def test_idempotency_keys_of_an_old_ledger_count(db: Path) -> None:
+    """A body that was posted before, and a file that was imported before, change nothing."""
+    posted = json.loads((FIXTURE / "posted.json").read_bytes())
+    key = {"idempotency-key": posted["key"]}
+    with serving(db) as server:
+        path = "/v1/sessions/posted/events"
+        assert server.ask(path, posted["body"], headers=key) == (200, posted["answer"].encode())
+        assert server.ask(path, [], headers=key).status == 409
+    capture = str(TESTS / "captures" / "codex-cancel.jsonl")
+    (report,) = json_lines(run(db, "import", capture, "--format", "acp", "--session", "acp", "--json"))
+    assert report["events"] == 0 and report["seen"] == report["drafts"] > 0
+    for session in ("posted", "acp"):
+        assert run(db, "export", session, "--format", "events") == (EXPORTS / session / "events.json").read_bytes()
+    verify(db)

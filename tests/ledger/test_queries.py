@@ -1,0 +1,261 @@
+"""Reading by the checkpoint: pages, a turn, from a cursor. It gives what the fold of the log gives, at its own cost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import callslip
+from callslip.api.ledger import Ledger, open_ledger
+from callslip.errors import CallslipError, InvalidInputError, NotFoundError
+from callslip.formats import registry
+from callslip.formats.turn_scope import Turn
+from callslip.ledger import queries
+from callslip.model import codec
+from callslip.model import events as ev
+from callslip.model.entries import Snapshot
+from callslip.model.events import Alias, Event
+from callslip.settings import Settings
+from tests.support import scenarios
+from tests.support.strategies import SESSION, Names, canonical, scripts
+
+pytestmark = pytest.mark.anyio
+
+SETTINGS = Settings(synchronous="NORMAL", checkpoint_every=10**9, reaper_interval=10**6, redact=False)
+PAGED = sorted(name for name, entry in registry.FORMATS.items() if entry.paged)
+ONE = (Alias("acp", "1"),)
+
+
+@pytest.fixture
+async def ledger(db: str) -> AsyncIterator[Ledger]:
+    async with await callslip.open(db, SETTINGS) as opened:
+        yield opened
+
+
+def ids(source: Snapshot) -> list[Any]:
+    """A format of the simplest kind: a message for each entry."""
+    return [entry.id for entry in source.entries]
+
+
+async def all_pages(ledger: Ledger, encode: Any, limit: int, *, newest_first: bool = False) -> list[list[Any]]:
+    """Every page, the newest first."""
+    pages: list[list[Any]] = []
+    cursor = ""
+    while True:
+        page = await queries.messages(
+            ledger.store, SESSION, encode, limit=limit, cursor=cursor, newest_first=newest_first
+        )
+        pages.append(page.messages)
+        assert len(page.messages) <= limit
+        if not page.cursor:
+            return pages
+        assert len(page.messages) == limit
+        cursor = page.cursor
+
+
+@given(scripts(), st.sets(st.integers(0, 30)), st.integers(1, 5), st.sampled_from(PAGED))
+def test_pages_of_any_size_are_the_history(script: list[Event], kept: set[int], limit: int, format: str) -> None:
+    """S4.5: whatever was written and checkpointed, pages hold every message once, in order, as the history has it."""
+    asyncio.run(check_pages(script, kept, limit, format))
+
+
+async def check_pages(script: list[Event], kept: set[int], limit: int, format: str) -> None:
+    encode, newest_first = registry.encoder(format), registry.find(format).newest_first
+    async with await open_ledger("sqlite:///:memory:", SETTINGS) as ledger:
+        if not await rewritten(ledger, script, kept):
+            return
+        whole = encode(await ledger.state_at(SESSION))
+        pages = await all_pages(ledger, encode, limit, newest_first=newest_first)
+        ordered = pages if newest_first else pages[::-1]
+        assert canonical([message for page in ordered for message in page]) == canonical(whole)
+
+
+async def rewritten(ledger: Ledger, script: Sequence[Event], kept: set[int]) -> list[Event]:
+    """The log that a script makes in this ledger, with checkpoints where they are asked for."""
+    names = Names()
+    for number, event in enumerate(script):
+        with contextlib.suppress(CallslipError):
+            names.see(await ledger.append(SESSION, [names.resolve(event)]))
+        if number in kept:
+            await ledger.project(SESSION)
+    return [event async for event in ledger.events(SESSION)]
+
+
+@pytest.mark.parametrize("format", PAGED)
+@pytest.mark.parametrize("name", scenarios.NAMES)
+def test_a_history_is_that_of_its_blocks(name: str, format: str) -> None:
+    """S4.5: a message never reaches over the end of its turn, so a call is never parted from its result."""
+    from tests.support.stream_checks import folded
+
+    entries = folded(scenarios.events(name)).snapshot().entries
+    encode, newest_first = registry.encoder(format), registry.find(format).newest_first
+    told = [encode(block) for block in queries.blocks(entries)]
+    told = told[::-1] if newest_first else told
+    assert canonical([message for block in told for message in block]) == canonical(encode(entries))
+
+
+async def turn(ledger: Ledger, number: int) -> None:
+    """A turn with a question, a call and an answer."""
+    await ledger.append(
+        SESSION,
+        [
+            ev.TurnStarted(),
+            ev.MessageUser(text=f"Question {number}"),
+            ev.CallStarted(aliases=ONE, tool_name="look", input={"n": number}),
+            ev.CallCompleted(aliases=ONE, output=number),
+            ev.MessageDelta(text=f"Answer {number}", chunks="delta"),
+            ev.TurnEnded(),
+        ],
+    )
+
+
+async def test_a_cursor_means_the_same_whatever_is_written_meanwhile(ledger: Ledger) -> None:
+    """S4.5: nobody who pages back sees a message twice or misses one because the session goes on."""
+    for number in range(6):
+        await turn(ledger, number)
+    before = [message for page in (await all_pages(ledger, ids, 4))[::-1] for message in page]
+    seen: list[Any] = []
+    cursor = ""
+    for number in range(100):
+        page = await queries.messages(ledger.store, SESSION, ids, limit=4, cursor=cursor)
+        seen = page.messages + seen
+        if not page.cursor:
+            break
+        cursor = page.cursor
+        await turn(ledger, 10 + number)
+        if number % 2:
+            await ledger.project(SESSION)
+    assert seen == before
+
+
+@pytest.mark.parametrize(
+    "cursor", ["x", "[]", "[1]", '["1",2]', "[1,2,3]", "[1,-1]", "[4,1]", "[-3,1]", "[99999,1]", "{}", "[1e3,1]"]
+)
+async def test_a_cursor_that_makes_no_sense_is_refused(ledger: Ledger, cursor: str) -> None:
+    """A list never silently begins anew."""
+    await turn(ledger, 1)
+    with pytest.raises(InvalidInputError):
+        await queries.messages(ledger.store, SESSION, ids, limit=4, cursor=cursor)
+
+
+async def test_no_session_no_page(ledger: Ledger) -> None:
+    """It is said, not shown as empty."""
+    with pytest.raises(NotFoundError):
+        await queries.messages(ledger.store, "none", ids, limit=4)
+
+
+class Counted:
+    """A store that counts the rows it gives."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.rows = 0
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+        if name not in ("events", "entries", "entries_from"):
+            return method
+
+        async def counted(*args: Any) -> Any:
+            found = await method(*args)
+            self.rows += len(found)
+            return found
+
+        return counted
+
+
+async def test_a_page_costs_what_it_gives(db: str) -> None:
+    """C12: the rows that are read for a page of a long session are those of a short one, also just after a restart."""
+    read: list[list[int]] = []
+    for turns in (200, 1000):
+        url = db + str(turns)
+        async with await callslip.open(url, SETTINGS) as ledger:
+            for number in range(turns):
+                await turn(ledger, number)
+            await ledger.project(SESSION)
+            await ledger.append(SESSION, [ev.TurnStarted(), ev.MessageUser(text="The last")])
+        async with await callslip.open(url, SETTINGS) as ledger:
+            read.append(await costs(ledger))
+    assert read[0] == read[1]
+    assert max(read[0]) < 1500
+
+
+async def costs(ledger: Ledger) -> list[int]:
+    """How many rows the first page, one in the middle, the last turn and a resumed state take."""
+    counted: list[int] = []
+    store = Counted(ledger.store)
+    first = await queries.messages(store, SESSION, ids, limit=50)
+    counted.append(store.rows)
+    await queries.messages(store, SESSION, ids, limit=50, cursor=first.cursor)
+    counted.append(store.rows)
+    await queries.load_turn(store, SESSION)
+    counted.append(store.rows)
+    row = await ledger.store.session(SESSION)
+    assert row is not None
+    await queries.state_after(store, SESSION, row.last_seq)
+    counted.append(store.rows)
+    await queries.snapshot(store, SESSION, limit=50)
+    counted.append(store.rows)
+    return counted
+
+
+@given(scripts(), st.sets(st.integers(0, 30)), st.integers(0, 40))
+def test_a_state_resumed_anywhere_folds_on_alike(script: list[Event], kept: set[int], after: int) -> None:
+    """C9: whoever comes back with a cursor gets the patches that a reader from the beginning got."""
+    asyncio.run(check_resumed(script, kept, after))
+
+
+async def check_resumed(script: list[Event], kept: set[int], after: int) -> None:
+    async with await open_ledger("sqlite:///:memory:", SETTINGS) as ledger:
+        log = await rewritten(ledger, script, kept)
+        if not log or after > len(log):
+            return
+        resumed = await queries.state_after(ledger.store, SESSION, after)
+        whole = await ledger.state_at(SESSION, after)
+        assert resumed.seq == whole.seq == after
+        for event in log[after:]:
+            assert canonical(resumed.apply(event)) == canonical(whole.apply(event))
+
+
+@given(scripts(), st.sets(st.integers(0, 30)), st.booleans())
+def test_a_turn_is_read_whole(script: list[Event], kept: set[int], named: bool) -> None:
+    """C9: of the turn that is asked for no entry is missing, wherever the checkpoint stands, and it folds on alike."""
+    asyncio.run(check_turn(script, kept, named))
+
+
+async def check_turn(script: list[Event], kept: set[int], named: bool) -> None:
+    async with await open_ledger("sqlite:///:memory:", SETTINGS) as ledger:
+        if not await rewritten(ledger, script, kept):
+            return
+        whole = await ledger.state_at(SESSION)
+        turns = list(dict.fromkeys(entry.turn for entry in whole.entries.values() if entry.turn))
+        for name in turns if named else [""]:
+            read = Turn(await queries.load_turn(ledger.store, SESSION, name), name)
+            expected = Turn(await ledger.state_at(SESSION), name)
+            assert read.name == expected.name
+            assert canonical(read.entries()) == canonical(expected.entries())
+            assert canonical(read.apply(late(whole.seq))) == canonical(expected.apply(late(whole.seq)))
+
+
+def late(seq: int) -> Event:
+    return ev.MessageDelta(text="more", chunks="delta", seq=seq + 1, at=5)
+
+
+def test_pages_are_told_apart_by_json() -> None:
+    """What a cursor says is JSON, so that it can be carried in a URL and read again."""
+    assert queries.read_cursor(codec.encode([12, 3]).decode(), int, int) == [12, 3]
+
+
+async def test_the_turn_before_the_open_one_is_found(ledger: Ledger) -> None:
+    """Its stored entries lie behind those of the turn that is open now."""
+    await turn(ledger, 1)
+    await ledger.append(SESSION, [ev.TurnStarted(), ev.MessageUser(text="more"), ev.MessageUser(text="and more")])
+    await ledger.project(SESSION)
+    found = Turn(await queries.load_turn(ledger.store, SESSION, "t1"), "t1")
+    assert len(found.entries()) == 3

@@ -1,0 +1,443 @@
+"""Broken and hostile input through the library's doors: refused with the field and the limit, or kept and read back.
+
+Whatever was sent, the session reads as before and nothing half-written remains (C11).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import callslip
+from callslip.api import approvals
+from callslip.api.ledger import Ledger
+from callslip.errors import CallslipError, InvalidInputError
+from callslip.ledger.validation import NAME_LIMIT, read_event
+from callslip.model import codec
+from callslip.model import events as ev
+from callslip.model.events import EVENT_TYPES, Alias, Draft, Event
+from callslip.settings import Settings
+from tests.support.invariants import events, faults
+
+pytestmark = pytest.mark.anyio
+
+LONE = "\ud800"
+
+
+@pytest.fixture
+async def ledger(db: str) -> AsyncIterator[Ledger]:
+    opened = await callslip.open(db, Settings(max_event=100_000, max_blob=1_000_000))
+    await opened.append("s", [ev.MessageUser(text="before")])
+    try:
+        yield opened
+        await opened.append("s", [ev.MessageUser(text="after")])
+        log = await events(opened, "s")
+        assert (log[0].text, log[-1].text) == ("before", "after")
+        assert (await opened.snapshot("s")).entries[-1].content == "after"
+        assert not await faults(opened)
+    finally:
+        await opened.close()
+
+
+def deep(levels: int) -> Any:
+    value: Any = 0
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def itself() -> Any:
+    value: dict[str, Any] = {}
+    value["self"] = value
+    return value
+
+
+# Values that stand for themselves once they are canonical.
+KEPT: dict[str, tuple[Any, Any]] = {
+    "NUL": ("a\x00b", "a\x00b"),
+    "lone surrogate": (f"a{LONE}b", "a\ufffdb"),
+    "lone surrogate in a key": ({LONE: 1}, {"\ufffd": 1}),
+    "halves of a pair": ("\ud83d\ude00", "\U0001f600"),
+    "bidi and ANSI": ("\u202e\x1b[31m", "\u202e\x1b[31m"),
+    "a tuple": ((1, 2), [1, 2]),
+    "keys that are numbers": ({1: "a", None: "b"}, {"1": "a", "null": "b"}),
+    "a large integer": (2**64, 2**64),
+    "300 digits": (10**300 - 1, 10**300 - 1),
+    "128 levels": (deep(128), deep(128)),
+    "an empty key": ({"": {}}, {"": {}}),
+    "proto": ({"__proto__": {"x": 1}}, {"__proto__": {"x": 1}}),
+}
+
+# Values that no JSON can say, and what the refusal must speak of.
+REFUSED: dict[str, tuple[Any, str]] = {
+    "NaN": (math.nan, "input.*nan"),
+    "infinity": ([1, math.inf], r"input\[1\].*inf"),
+    "301 digits": ({"n": 10**300}, r"input\.n.*300"),
+    "too deep": (deep(129), "input.*128"),
+    "far too deep": (deep(100_000), "input.*128"),
+    "inside itself": (itself(), "input.*128"),
+    "bytes": (b"x", "input.*bytes"),
+    "an object": (object(), "input.*object"),
+    "a set": ({1}, "input.*set"),
+    "too large": ("x" * 200_000, "input.*100000"),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+async def test_odd_values_are_kept_and_read_back(ledger: Ledger, name: str) -> None:
+    """C11: what JSON can say is kept in its canonical form, in any field that takes JSON or text."""
+    given_value, canonical = KEPT[name]
+    async with ledger.session("s").call("tool", given_value) as call:
+        call.complete(given_value)
+    (entry,) = [entry for entry in (await ledger.snapshot("s")).entries if getattr(entry, "call_id", "") == call.id]
+    assert entry.raw_input == canonical
+    assert entry.output == canonical
+    if isinstance(given_value, str):
+        made = await ledger.append("s", [ev.MessageUser(text=given_value), ev.SessionMode(mode=given_value)])
+        assert [event.text if isinstance(event, ev.MessageUser) else event.mode for event in made] == [canonical] * 2
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_what_is_not_json_is_refused_with_its_field(ledger: Ledger, name: str) -> None:
+    """C11: the refusal names the field, the place in it, and the limit; nothing of the batch is written."""
+    value, said = REFUSED[name]
+    head = len(await events(ledger, "s"))
+    with pytest.raises(InvalidInputError, match=said):
+        await ledger.append("s", [ev.MessageUser(text="x"), ev.CallProposed(tool_name="t", input=value)])
+    with pytest.raises(InvalidInputError, match=said):
+        async with ledger.session("s").call("tool", value):
+            raise AssertionError("entered")
+    assert len(await events(ledger, "s")) == head and (await ledger.calls()).items == []
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_any_result_of_a_tool_is_kept(ledger: Ledger, name: str) -> None:
+    """S1.5: what a tool returns is made JSON, whatever it is; the call completes."""
+    value, _ = REFUSED[name]
+    async with ledger.session("s").call("tool") as call:
+        call.complete(value)
+    row = await call.result()
+    assert row.state == "completed"
+    ending = await ledger.ending(row)
+    assert isinstance(ending, ev.CallCompleted) and (ending.output is not None or ending.blob is not None)
+
+
+async def test_an_error_too_large_to_keep_still_ends_its_call(ledger: Ledger) -> None:
+    """C5: a call whose outcome is refused by the ledger has failed, and says why."""
+    with pytest.raises(RuntimeError):
+        async with ledger.session("s").call("tool") as call:
+            raise RuntimeError("x" * 5_000_000)
+    row = await call.result()
+    assert row.state == "failed" and "RuntimeError" in row.reason and len(row.reason) < 10_000
+    async with ledger.session("s").call("tool") as call:
+        call.fail({"trace": "y" * 5_000_000}, "it broke")
+    row = await call.result()
+    assert (row.state, row.reason) == ("failed", "it broke")
+
+
+async def test_an_exception_that_cannot_be_shown_still_ends_its_call(ledger: Ledger) -> None:
+    """C5: not even an exception whose text raises leaves a call open."""
+
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no words")
+
+    with pytest.raises(Mute):
+        async with ledger.session("s").call("tool") as call:
+            raise Mute
+    assert (await call.result()).state == "failed"
+
+
+# Fields of the wrong type, as a program that ignores type hints would send them.
+WRONG: list[tuple[str, Any]] = [
+    ("text", ev.MessageUser(text=5)),
+    ("text", ev.MessageUser(text=None)),
+    ("text", ev.MessageDelta(text=b"x")),
+    ("text", ev.MessageDelta(text=["x"])),
+    ("chunks", ev.MessageDelta(text="x", chunks="sometimes")),
+    ("chunks", ev.ThoughtDelta(text="x", chunks=None)),
+    ("message_?[iI]d", ev.MessageDelta(text="x", message_id=7)),
+    ("message_?[iI]d", ev.MessageDelta(text="x", message_id="a\nb")),
+    ("at", ev.MessageDelta(text="x", at="yesterday")),
+    ("at", ev.MessageDelta(text="x", at=-1)),
+    ("at", ev.MessageDelta(text="x", at=1.5)),
+    ("at", ev.MessageUser(text="x", at=math.nan)),
+    ("at", ev.MessageUser(text="x", at=10**30)),
+    ("at", ev.CallStarted(at=2**63)),
+    ("source", ev.MessageDelta(text="x", source=5)),
+    ("source", ev.MessageUser(text="x", source=["a"])),
+    ("key", ev.MessageDelta(text="x", key=5)),
+    ("deadline", ev.CallProposed(tool_name="t", deadline=2**63)),
+    ("deadline", ev.CallProposed(tool_name="t", deadline=True)),
+    ("iteration", ev.CallProposed(tool_name="t", iteration=-(2**70))),
+    ("index", ev.CallProposed(tool_name="t", index="1")),
+    ("attempt", ev.CallStarted(attempt=10**20)),
+    ("expires_?[aA]t", ev.ApprovalRequested(expires_at=10**40)),
+    ("scope", ev.CallProposed(tool_name="t", scope="world")),
+    ("tool_?[nN]ame", ev.CallProposed(tool_name=5)),
+    ("title", ev.CallProposed(title=["x"])),
+    ("idempotent", ev.CallProposed(idempotent="yes")),
+    ("call", ev.CallStarted(call=5)),
+    ("call", ev.CallStarted(call="x" * 1000)),
+    ("call", ev.CallStarted(call="exec_\x00")),
+    ("approval", ev.ApprovalGranted(approval=["a"])),
+    ("aliases", ev.CallStarted(aliases=("c1",))),
+    ("aliases", ev.CallStarted(aliases=5)),
+    ("aliases.ns", ev.CallStarted(aliases=(Alias("", "x"),))),
+    ("aliases.id", ev.CallStarted(aliases=(Alias("acp", ""),))),
+    ("aliases.id", ev.CallStarted(aliases=(Alias("acp", "y" * 1000),))),
+    ("aliases.id", ev.CallStarted(aliases=(Alias("acp", 5),))),
+    ("aliases.id", ev.CallStarted(aliases=(Alias("acp", LONE),))),
+    ("blob", ev.CallCompleted(blob={"hash": "x"})),
+    ("reason", ev.TurnEnded(reason=5)),
+    ("turn", ev.TurnStarted(turn="t" * 1000)),
+    ("modes", ev.SessionCapabilities(modes="x")),
+    ("entries", ev.PlanUpdated(entries=5)),
+    ("commands", ev.SessionCommands(commands=None)),
+    ("event", ev.Event()),
+    ("event", ev.CallEvent()),
+    ("event", ev.CallEnd()),
+    ("event", Alias("a", "b")),
+    ("event", {"type": "message.user", "text": "x"}),
+    ("event", None),
+    ("event", 5),
+    ("event", Draft("x")),
+    ("key", Draft(ev.MessageUser(text="x"), key=5)),
+    ("key", Draft(ev.MessageUser(text="x"), key="k" * 1000)),
+    ("key", Draft(ev.MessageDelta(text="x"), key="\x00")),
+    ("mark", Draft(ev.MessageUser(text="x"), key="k", mark=5)),
+    ("mark", Draft(ev.MessageUser(text="x"), key="k", mark=LONE)),
+]
+
+
+@pytest.mark.parametrize(("field", "draft"), WRONG, ids=[f"{n}-{field}" for n, (field, _) in enumerate(WRONG)])
+async def test_a_field_of_the_wrong_kind_is_refused_by_name(ledger: Ledger, field: str, draft: Any) -> None:
+    """C11: what could not be read again is not written, nor is anything of its batch, nor is a neighbour hurt."""
+    neighbour = asyncio.create_task(ledger.append("other", [ev.MessageUser(text="neighbour")]))
+    with pytest.raises(InvalidInputError, match=f"^{field}"):
+        await ledger.append("s", [ev.MessageUser(text="first"), draft, ev.MessageUser(text="last")])
+    await neighbour
+    assert [event.text for event in await events(ledger, "s")] == ["before"]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "a\\b", "a\x00b", "a\nb", LONE, "n" * 10_000, 5, None])
+async def test_a_name_that_is_none_is_refused(ledger: Ledger, name: Any) -> None:
+    """C11: a session's name works in a URL and a file name, or it is refused, with the limit if it is too long."""
+    with pytest.raises(InvalidInputError, match=r"^session") as refusal:
+        ledger.session(name)
+    assert refusal.value.limit == (NAME_LIMIT if name == "n" * 10_000 else None)
+    with pytest.raises(InvalidInputError, match=r"^session"):
+        await ledger.append(name, [ev.MessageUser(text="x")])
+
+
+@pytest.mark.parametrize("value", [LONE, "x" * 1000, "a\x00b", 5])
+async def test_who_writes_must_have_a_name_too(ledger: Ledger, value: Any) -> None:
+    """C11: source and owner stand in rows and are checked like ids."""
+    with pytest.raises(InvalidInputError, match=r"^source"):
+        await ledger.append("s", [ev.MessageUser(text="x")], source=value)
+    with pytest.raises(InvalidInputError, match=r"^owner"):
+        await ledger.append("s", [ev.CallStarted()], owner=value)
+
+
+async def test_an_event_too_large_is_refused_whatever_its_kind(ledger: Ledger) -> None:
+    """C11: the limit holds for every kind of event, and the refusal tells it."""
+    large = "x" * 150_000
+    for draft in (
+        ev.MessageUser(text=large),
+        ev.MessageDelta(text=large),
+        ev.ThoughtDelta(text=large),
+        ev.CallProgress(text=large),
+        ev.CallInputDelta(text=large),
+        ev.CallProposed(tool_name="t", input={"a": large}),
+        ev.PlanUpdated(entries=[large]),
+        ev.CallFailed(error=large),
+        ev.MessageUser(text="x", content=[large[:60_000], large[:60_000]]),
+    ):
+        with pytest.raises(InvalidInputError) as refusal:
+            await ledger.append("s", [draft])
+        assert refusal.value.limit == 100_000
+    with pytest.raises(InvalidInputError) as refusal:
+        await ledger.append("s", [ev.CallCompleted(output="x" * 1_100_000)])
+    assert refusal.value.limit == 1_000_000
+
+
+async def test_a_hundred_megabytes_are_refused_by_default(db: str) -> None:
+    """C11: with the limits that everybody has."""
+    async with await callslip.open(db) as ledger:
+        large = "x" * 100_000_000
+        for draft in (ev.MessageUser(text=large), ev.MessageDelta(text=large), ev.CallProposed(input=large)):
+            with pytest.raises(InvalidInputError) as refusal:
+                await ledger.append("s", [draft])
+            assert refusal.value.limit == 16 * 2**20
+        with pytest.raises(InvalidInputError):
+            codec.parse_json(b'"' + large.encode() + b'"')
+        assert await ledger.store.session("s") is None
+
+
+@pytest.mark.parametrize(
+    "cursor", ["1", "zz", '["x"]', "[1]", "[1,2,3]", '["a","b","c"]', "null", "[[1],[2]]", "\x00", LONE]
+)
+async def test_a_cursor_that_makes_no_sense_is_refused(ledger: Ledger, cursor: str) -> None:
+    """No cursor silently restarts a list."""
+    with pytest.raises(InvalidInputError, match=r"^cursor"):
+        await ledger.sessions(cursor=cursor)
+    with pytest.raises(InvalidInputError, match=r"^cursor"):
+        await ledger.calls(cursor=cursor)
+
+
+@pytest.mark.parametrize("given_name", [LONE, "\x00", "x" * 100_000, "", "@", "%"])
+async def test_looking_for_nonsense_finds_nothing(ledger: Ledger, given_name: str) -> None:
+    """A query for what cannot exist is answered like any other."""
+    for looking in (
+        ledger.find_call(given_name),
+        ledger.snapshot(given_name),
+        ledger.wait(given_name),
+        ledger.blob(given_name),
+        ledger.delete(given_name),
+        ledger.state_at(given_name),
+        approvals.find(ledger, given_name),
+    ):
+        with pytest.raises(LookupError):
+            await looking
+
+
+# Decoded JSON, as HTTP and imports bring it.
+
+BODIES: list[tuple[str, Any]] = [
+    ("event", 5),
+    ("event", []),
+    ("event", None),
+    ("type", {}),
+    ("type", {"type": "call.exploded"}),
+    ("type", {"type": 5}),
+    ("type", {"type": ["message.user"]}),
+    ("type", {"type": {"a": 1}}),
+    ("text", {"type": "message.user"}),
+    ("text", {"type": "message.user", "text": 5}),
+    ("chunks", {"type": "message.delta", "text": "x", "chunks": "never"}),
+    ("at", {"type": "message.user", "text": "x", "at": "now"}),
+    ("iteration", {"type": "call.proposed", "iteration": 1.5}),
+    ("aliases", {"type": "call.started", "aliases": "c1"}),
+    ("aliases", {"type": "call.started", "aliases": [["acp"]]}),
+    ("aliases", {"type": "call.started", "aliases": [["acp", 5]]}),
+    ("verdict", {"type": "call.started", "verdict": "great"}),
+    ("scope", {"type": "call.proposed", "scope": "all"}),
+]
+
+
+@pytest.mark.parametrize(("field", "body"), BODIES, ids=[str(number) for number in range(len(BODIES))])
+def test_json_that_is_no_event_is_refused_by_field(field: str, body: Any) -> None:
+    """C11: an unknown type or a wrong field is named in the refusal."""
+    with pytest.raises(InvalidInputError, match=f"^{field}"):
+        read_event(body)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b'{"a": NaN}', "not JSON"),
+        (b"[Infinity]", "not JSON"),
+        (b"-Infinity", "not JSON"),
+        (b'"\xff"', "UTF-8"),
+        (b'"a\x00b"', "not JSON"),
+        (b"[" * 100_000 + b"]" * 100_000, "128"),
+        (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "128"),
+        (b"[" * 100_000, "128"),
+        (b"1" * 400, "300"),
+        (b'{"a": 1} {"b": 2}', "not JSON"),
+    ],
+)
+def test_text_that_is_no_json_is_refused(text: bytes, said: str) -> None:
+    """C11: with the field that the caller named and the limit where there is one."""
+    with pytest.raises(InvalidInputError, match=f"^line 3.*{said}"):
+        codec.parse_json(text, field="line 3")
+
+
+async def test_the_ledgers_own_fields_cannot_be_forged(ledger: Ledger) -> None:
+    """Seq, verdict and the notes that the ledger makes are not taken from a stranger."""
+    body = {"type": "message.user", "text": "x", "seq": 77, "verdict": "late"}
+    (event,) = await ledger.append("s", [read_event(body)])
+    assert (event.seq, event.verdict) == (2, "applied")
+    body = {"type": "call.proposed", "toolName": "t", "reused": True, "entry": 1, "aliases": [["acp", "c1"]]}
+    (event,) = await ledger.append("s", [read_event(body)])
+    assert (event.reused, event.entry) == (False, 0)
+    (event,) = await ledger.append("s", [read_event({**body, "type": "call.progress", "title": "more"})])
+    assert (event.reused, event.entry) == (False, 0)
+
+
+async def test_duplicate_keys_and_escaped_surrogates_read_one_way(ledger: Ledger) -> None:
+    """C11: of equal keys the last counts, an escaped lone surrogate becomes U+FFFD, and both read back the same."""
+    body = codec.parse_json(rb'{"type":"call.proposed","toolName":"a","toolName":"b\ud800","input":{"x":1,"x":2}}')
+    (event,) = await ledger.append("s", [read_event(body)])
+    assert isinstance(event, ev.CallProposed) and (event.tool_name, event.input) == ("b\ufffd", {"x": 2})
+
+
+async def test_unknown_fields_are_ignored(ledger: Ledger) -> None:
+    """S1.4: a newer producer's fields do not stop an older reader."""
+    (event,) = await ledger.append("s", [read_event({"type": "message.user", "text": "x", "mood": [1, {"a": None}]})])
+    assert isinstance(event, ev.MessageUser) and event.text == "x"
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(codec=None)),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def hostile(cls: type[Event]) -> st.SearchStrategy[Event]:
+    """An event of this type whose fields hold anything."""
+    names = [field.name for field in msgspec.structs.fields(cls)]
+    required = [field.name for field in msgspec.structs.fields(cls) if field.required]
+    anything = json_values | st.binary(max_size=3) | st.just((Alias("acp", "c1"),)) | st.sampled_from(["delta", "turn"])
+    fields = st.dictionaries(st.sampled_from(names), anything, max_size=4)
+    return fields.map(lambda given: cls(**dict.fromkeys(required, "x") | given))
+
+
+async def _write_all(drafts: list[Event]) -> None:
+    async with await callslip.open("sqlite:///:memory:") as ledger:
+        for draft in drafts:
+            try:
+                await ledger.append("s", [draft])
+            except CallslipError:
+                pass
+        await ledger.append("s", [ev.MessageUser(text="after")])
+        assert not await faults(ledger)
+        assert (await ledger.snapshot("s")).entries[-1].content == "after"
+
+
+@given(st.lists(st.one_of([hostile(cls) for cls in EVENT_TYPES.values()]), max_size=12))
+def test_no_event_whatever_it_holds_makes_a_session_unreadable(drafts: list[Event]) -> None:
+    """C11: each is refused in our own words or kept, and the log, the rows and the entries stay sound."""
+    asyncio.run(_write_all(drafts))
+
+
+@given(json_values, st.sampled_from(sorted(EVENT_TYPES)))
+def test_any_json_is_read_or_refused(value: Any, kind: str) -> None:
+    """C11: no decoded JSON makes the door raise anything but Refused."""
+    bodies = [value, {"type": value}, {"type": kind, **(value if isinstance(value, dict) else {"text": value})}]
+    for body in bodies:
+        try:
+            read_event(body)
+        except InvalidInputError:
+            pass
+
+
+@given(st.binary(max_size=40) | st.text(st.characters(codec=None), max_size=40))
+def test_any_text_is_parsed_or_refused(data: bytes | str) -> None:
+    """C11: and what is parsed is what Python's own reader makes of it, where that reads it at all."""
+    try:
+        value = codec.parse_json(data)
+    except InvalidInputError:
+        return
+    assert json.loads(codec.encode(value)) == value

@@ -1,0 +1,374 @@
+"""`verify` derives everything again: a sound ledger has no problem, and no damage to one goes unnoticed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import msgspec
+import pytest
+
+import callslip
+from callslip.api.ledger import Ledger
+from callslip.errors import NotFoundError
+from callslip.ledger import checkpoint
+from callslip.ledger.verify import Problem, verify
+from callslip.model import events as ev
+from callslip.model.events import Alias, Draft
+from callslip.rules import fold
+from callslip.rules.projection import TURN
+from callslip.settings import Settings
+
+pytestmark = pytest.mark.anyio
+
+SETTINGS = Settings(synchronous="NORMAL", checkpoint_every=10**9, reaper_interval=3600, inline_limit=1000)
+ONE, TWO, THREE = ((Alias("acp", name),) for name in ("1", "2", "3"))
+SCRIPT: list[ev.Event | Draft] = [
+    ev.TurnStarted(),
+    ev.MessageUser(text="look", message_id="m0"),
+    Draft(ev.CallProposed(aliases=ONE, tool_name="ls", input={"path": "."}, iteration=0), key="k1"),
+    ev.CallStarted(aliases=ONE),
+    ev.CallProgress(aliases=ONE, text="one "),
+    Draft(ev.CallCompleted(aliases=ONE, output="x" * 5000), key="k2"),
+    ev.CallProgress(aliases=ONE, text="too late"),
+    ev.ApprovalRequested(aliases=TWO, tool_name="rm", input={"path": "/"}),
+    ev.ApprovalRefused(aliases=TWO, option="no", by="ann", reason="never"),
+    ev.SessionInfo(title="tidying"),
+    ev.ApprovalRequested(aliases=THREE, tool_name="mv"),
+    ev.CallInputDelta(aliases=(Alias("acp", "4"),), text='{"a'),
+    ev.MessageDelta(text="so far", chunks="delta", message_id="m1"),
+    ev.MessageDelta(text=" so good", chunks="delta", message_id="m1"),
+]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.db"
+
+
+@pytest.fixture
+async def ledger(file: Path) -> AsyncIterator[Ledger]:
+    """A ledger with one session in which everything stored has something in it."""
+    async with await callslip.open(f"sqlite:///{file}", SETTINGS) as opened:
+        await opened.append("s", SCRIPT)
+        await opened.project("s")
+        yield opened
+
+
+def damage(file: Path, sql: str, *values: Any) -> None:
+    """Change something behind the ledger's back."""
+    connection = apsw.Connection(str(file))
+    connection.execute(sql, values)
+    assert connection.changes() or sql.startswith("PRAGMA"), "nothing was damaged"
+    connection.close()
+
+
+def kinds(found: list[Problem]) -> set[str]:
+    return {problem.what for problem in found}
+
+
+async def test_a_sound_ledger_has_no_problem(ledger: Ledger) -> None:
+    """With a checkpoint at the head, before it, and without one."""
+    assert await verify(ledger) == await verify(ledger, "s") == []
+    await ledger.append(
+        "s", [ev.CallCompleted(aliases=THREE), ev.MessageDelta(text="more", chunks="delta"), ev.TurnEnded()]
+    )
+    await ledger.append("new", [ev.CallStarted(), ev.MessageDelta(text="hello")])
+    assert await verify(ledger) == []
+
+
+async def test_an_unknown_session_is_not_found(ledger: Ledger) -> None:
+    """What is not there is neither sound nor damaged."""
+    with pytest.raises(NotFoundError):
+        await verify(ledger, "nobody")
+
+
+# Every kind of damage: what is done, and which kind of problem must be found.
+DAMAGES: dict[str, tuple[str, str]] = {
+    # the log
+    "an event is missing": ("DELETE FROM events WHERE seq = 5", "log"),
+    "the first event is missing": ("DELETE FROM events WHERE seq = 1", "log"),
+    "the last event is missing": ("DELETE FROM events WHERE seq = (SELECT max(seq) FROM events)", "log"),
+    "an event is no JSON": ("UPDATE events SET body = CAST('{' AS BLOB) WHERE seq = 5", "log"),
+    "an event is no UTF-8": ("UPDATE events SET body = x'7bff' WHERE seq = 5", "log"),
+    "an event has another number": (
+        "UPDATE events SET body = CAST(replace(CAST(body AS TEXT), '\"seq\":5', '\"seq\":6') AS BLOB) WHERE seq = 5",
+        "log",
+    ),
+    "an event says something else": (
+        "UPDATE events SET body = CAST(replace(CAST(body AS TEXT), 'one ', 'two ') AS BLOB) WHERE seq = 5",
+        "entry",
+    ),
+    "an event lost its verdict": (
+        "UPDATE events SET body = CAST(replace(CAST(body AS TEXT), '\"verdict\":\"late\",', '') AS BLOB) WHERE seq = 7",
+        "call",
+    ),
+    # the session
+    "the head is too low": ("UPDATE sessions SET head = head - 1", "session"),
+    "the head is too high": ("UPDATE sessions SET head = head + 1", "log"),
+    "the turn is another": ("UPDATE sessions SET turn = 't9'", "session"),
+    "the turns are more": ("UPDATE sessions SET turns = 7", "session"),
+    "the title is another": ("UPDATE sessions SET title = 'x'", "session"),
+    "the calls are more": ("UPDATE sessions SET calls = 9", "session"),
+    "the newest message is another": ("UPDATE sessions SET message = 'm9'", "session"),
+    "the beginning is later than it is": ("UPDATE sessions SET low = 2", "base"),
+    # calls
+    "a call has another state": ("UPDATE calls SET state = 'failed' WHERE shown = '1'", "call"),
+    "an open call has another state": ("UPDATE calls SET state = 'running' WHERE shown = '3'", "call"),
+    "a call is missing": ("DELETE FROM calls WHERE shown = '1'", "call"),
+    "an open call is missing": ("DELETE FROM calls WHERE shown = '3'", "call"),
+    "a call ended elsewhere": ("UPDATE calls SET \"end\" = 5 WHERE shown = '1'", "call"),
+    "a call has other arguments": ("UPDATE calls SET input_mark = 'x' WHERE shown = '2'", "call"),
+    "a call may run twice": ("UPDATE calls SET idempotent = 1 WHERE shown = '1'", "call"),
+    "a call too many": (
+        "INSERT INTO calls SELECT 'exec_ffffffffffff', session, entry, state, shown, tool, title, kind, source, turn,"
+        ' iteration, "index", scope, idempotent, attempt, worker, approval, opening, ending, input_mark, deadline,'
+        ' created_at, started_at, ended_at, "end", reason, owner, lease, client, timeout, change'
+        " FROM calls WHERE shown = '1'",
+        "call",
+    ),
+    # approvals
+    "an answer is another": ("UPDATE approvals SET state = 'granted' WHERE state = 'refused'", "approval"),
+    "a request was never answered": ("UPDATE approvals SET state = 'refused' WHERE state = 'pending'", "approval"),
+    "an approval is missing": ("DELETE FROM approvals WHERE state = 'refused'", "approval"),
+    "the options are others": (
+        "UPDATE approvals SET options = CAST('[1]' AS BLOB) WHERE state = 'pending'",
+        "approval",
+    ),
+    "an approval too many": (
+        "INSERT INTO approvals SELECT 'appr_x', session, call, entry, state, input_mark, attempt, description, options,"
+        " expires_at, created_at, answered_at, option, by, reason FROM approvals WHERE state = 'refused'",
+        "approval",
+    ),
+    # aliases and keys
+    "an alias leads elsewhere": ("UPDATE aliases SET call = 'exec_0' WHERE id = '1'", "alias"),
+    "an alias is missing": ("DELETE FROM aliases WHERE id = '2'", "alias"),
+    "a message is not remembered": ("DELETE FROM aliases WHERE id = 'm1'", "alias"),
+    "an alias too many": ("INSERT INTO aliases SELECT session, 'x', ns, call FROM aliases WHERE id = '1'", "alias"),
+    "a key leads elsewhere": ("UPDATE keys SET seq = 4 WHERE key = 'k1'", "key"),
+    "a key leads nowhere": ("UPDATE keys SET seq = 400 WHERE key = 'k1'", "key"),
+    "a key is missing": ("DELETE FROM keys WHERE key = 'k2'", "key"),
+    "a key too many": ("INSERT INTO keys SELECT session, 'k9', mark, seq FROM keys WHERE key = 'k1'", "key"),
+    # entries
+    "an entry says something else": (
+        "UPDATE entries SET body = CAST(replace(CAST(body AS TEXT), 'look', 'leave') AS BLOB) WHERE id = 2",
+        "entry",
+    ),
+    "an entry is missing": ("DELETE FROM entries WHERE id = 2", "entry"),
+    "an entry is no JSON": ("UPDATE entries SET body = CAST('[' AS BLOB) WHERE id = 2", "entry"),
+    "an entry is of another type": (
+        'UPDATE entries SET body = CAST(\'{"type":"thought","id":2,"content":"look"}\' AS BLOB) WHERE id = 2',
+        "entry",
+    ),
+    "an entry too many": ("INSERT INTO entries SELECT session, 1, body FROM entries WHERE id = 2", "entry"),
+    "a late note is lost": (
+        "UPDATE entries SET body = CAST(replace(CAST(body AS TEXT), ',\"late\":7', '') AS BLOB) WHERE id = 3",
+        "entry",
+    ),
+    # the checkpoint
+    "the checkpoint stands too far": ("UPDATE checkpoints SET seq = 400", "checkpoint"),
+    "the checkpoint stands too low": ("UPDATE checkpoints SET seq = 4", "checkpoint"),
+    "the checkpoint's state is another": (
+        "UPDATE checkpoints SET state = CAST(replace(CAST(state AS TEXT), 'tidying', 'other') AS BLOB)",
+        "checkpoint",
+    ),
+    "the checkpoint's state is no JSON": ("UPDATE checkpoints SET state = x'00'", "checkpoint"),
+    "the checkpoint is missing": ("DELETE FROM checkpoints", "checkpoint"),
+    "a piece says something else": ("UPDATE pieces SET text = 'x' WHERE field = 'content'", "checkpoint"),
+    "a piece is missing": ("DELETE FROM pieces WHERE field = 'input_text'", "checkpoint"),
+    "a piece too many": ("INSERT INTO pieces SELECT session, 2, field, 0, text FROM pieces LIMIT 1", "checkpoint"),
+    # blobs
+    "a blob is missing": ("DELETE FROM blobs", "blob"),
+    "a blob is not kept for its event": ("DELETE FROM blob_uses", "blob"),
+    "another blob is kept for an event": ("UPDATE blob_uses SET hash = 'x'", "blob"),
+    "a blob is kept for an event that names none": (
+        "INSERT INTO blob_uses SELECT session, 1, hash FROM blob_uses",
+        "blob",
+    ),
+    "a blob is not whole": ("UPDATE blobs SET whole = 0", "blob"),
+    "a blob is shorter": ("UPDATE blob_pieces SET data = substr(data, 2)", "blob"),
+    "a blob has another content": ("UPDATE blob_pieces SET data = CAST(replace(data, 'x', 'y') AS BLOB)", "blob"),
+    "a piece of a blob is missing": ("DELETE FROM blob_pieces", "blob"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+async def test_damage_is_found(ledger: Ledger, file: Path, name: str) -> None:
+    """Each kind, in a ledger that is open and in use."""
+    sql, what = DAMAGES[name]
+    damage(file, sql)
+    found = await verify(ledger, "s")
+    assert what in kinds(found), found
+    assert all(problem.session == "s" and problem.detail for problem in found)
+
+
+# What the log does not determine: who keeps a call alive, when a row was written, what a foreign message looked like.
+FREE = {
+    "sessions": {"id", "name", "carry", "created_at", "updated_at", "turn_owner"},
+    "keys": {"mark"},
+    "calls": {"owner", "lease", "change"},
+    "pieces": {"at"},
+    "checkpoints": {"version"},
+    "blobs": {"size", "media", "created_at"},
+}
+TABLES = ["sessions", "events", "keys", "calls", "aliases", "approvals", "entries", "pieces", "checkpoints", "blobs"]
+
+
+def cells(connection: apsw.Connection) -> list[tuple[str, str, dict[str, Any]]]:
+    """Every value that is stored and follows from the log: its table, its column, its row."""
+    found: list[tuple[str, str, dict[str, Any]]] = []
+    for table in [*TABLES, "blob_pieces", "blob_uses"]:
+        cursor = connection.execute(f"SELECT * FROM {table}")
+        names = [column[0] for column in cursor.get_description()]
+        for values in cursor.fetchall():
+            row = dict(zip(names, values, strict=True))
+            found += [(table, name, row) for name in names if name not in FREE.get(table, ())]
+    return found
+
+
+def other(value: Any) -> Any:
+    """Another value that the column takes; of JSON, what is left when its end is missing."""
+    if isinstance(value, bytes):
+        return value[:-1]
+    return value + 1000 if isinstance(value, int) else f"{value}x"
+
+
+async def test_no_value_can_be_changed_unnoticed(ledger: Ledger, file: Path) -> None:
+    """Each stored value by itself, whatever table it is in, also where it says which session a row belongs to."""
+    connection = apsw.Connection(str(file))
+    unnoticed: list[str] = []
+    for table, column, row in cells(connection):
+        if row.get("ns") == TURN and column == "session":
+            continue  # One that is not stored is no fault: the first version stores none (S1.7).
+        here = " AND ".join(f'"{name}" IS ?' for name in row)
+        changed = row | {column: other(row[column])}
+        sql = f'UPDATE {table} SET "{column}" = ? WHERE {here}'
+        connection.execute(sql, (changed[column], *row.values()))
+        assert connection.changes() == 1
+        if not await verify(ledger, "s"):
+            unnoticed.append(f"{table}.{column} of {row}")
+        connection.execute(sql, (row[column], *changed.values()))
+    connection.close()
+    assert not unnoticed
+    assert await verify(ledger) == []
+
+
+async def test_a_damaged_file_is_found(ledger: Ledger, file: Path) -> None:
+    """What SQLite itself finds wrong is told once, of the file and not of a session."""
+    connection = apsw.Connection(str(file))
+    connection.execute("PRAGMA writable_schema = ON")
+    connection.execute(
+        "UPDATE sqlite_schema SET sql = replace(sql, 'entry)', 'entry, state)') WHERE name = 'calls_by_session'"
+    )
+    connection.close()
+    async with await callslip.open(f"sqlite:///{file}", SETTINGS) as other:
+        found = await verify(other)
+    assert found and {(problem.session, problem.what) for problem in found} == {("", "file")}
+
+
+async def test_two_endings_of_one_call_are_found(ledger: Ledger, file: Path) -> None:
+    """C4: at most one event that ends a call was applied."""
+    await ledger.append("s", [ev.CallFailed(aliases=ONE, error="again")])
+    sql = (
+        "UPDATE events SET body = CAST(replace(CAST(body AS TEXT), '\"verdict\":\"late\",', '') AS BLOB) WHERE seq = ?"
+    )
+    row = await ledger.store.session("s")
+    assert row is not None
+    damage(file, sql, row.last_seq)
+    found = [problem.detail for problem in await verify(ledger, "s") if problem.what == "call"]
+    assert any(f"event {row.last_seq} was applied" in detail for detail in found)
+
+
+async def test_checkpoints_of_another_version_are_left_alone(ledger: Ledger, file: Path) -> None:
+    """They are derived again when they are next needed."""
+    damage(file, "UPDATE checkpoints SET version = version + 1, state = x'00'")
+    assert await verify(ledger) == []
+
+
+async def test_a_session_that_retention_cut_is_compared_from_its_base(file: Path) -> None:
+    """What is kept is sound, and damage to it is found: in calls that are older than the cut, and in younger ones."""
+    async with await callslip.open(f"sqlite:///{file}", SETTINGS) as ledger:
+        await ledger.append("s", [timed(event, number) for number, event in enumerate(SCRIPT, 1)])
+        for cut in (3, 5, 8, 11, 12):
+            await checkpoint.prune(ledger.store, "s", cut + 1)
+            assert await verify(ledger) == [], cut
+        row = await ledger.store.session("s")
+        (call,) = await ledger.store.alias("3")
+        assert row is not None and call.entry < row.pruned_seq < row.last_seq
+        await ledger.append("s", [ev.ApprovalGranted(aliases=THREE), ev.CallStarted(aliases=THREE), ev.CallProposed()])
+        await ledger.append(
+            "s", [ev.CallCompleted(aliases=THREE, title="done"), ev.MessageDelta(text="!", chunks="delta")]
+        )
+        assert await verify(ledger) == []
+        await ledger.project("s")
+        assert await verify(ledger) == []
+        for sql, what in (
+            ("UPDATE calls SET title = 'x' WHERE shown = '3'", "call"),
+            ("UPDATE approvals SET state = 'refused' WHERE state = 'granted'", "approval"),
+            ("UPDATE aliases SET call = 'x' WHERE id = '3'", "alias"),
+            ("UPDATE entries SET body = CAST(replace(CAST(body AS TEXT), 'done', 'x') AS BLOB)", "entry"),
+            ("UPDATE bases SET state = x'00'", "base"),
+            ("UPDATE bases SET seq = 5", "base"),
+        ):
+            damage(file, sql)
+            assert what in kinds(await verify(ledger, "s")), sql
+
+
+def timed(given: ev.Event | Draft, at: int) -> Draft:
+    draft = given if isinstance(given, Draft) else Draft(given)
+    return msgspec.structs.replace(draft, event=msgspec.structs.replace(draft.event, at=at))
+
+
+async def test_a_ledger_that_is_being_written_is_compared_as_of_one_moment(ledger: Ledger) -> None:
+    """Events, rows and checkpoints that come meanwhile are no problems."""
+    running = True
+
+    async def write() -> None:
+        number = 0
+        while running:
+            number += 1
+            alias = (Alias("acp", f"busy-{number}"),)
+            await ledger.append("s", [ev.CallStarted(aliases=alias), ev.CallCompleted(aliases=alias), ev.TurnEnded()])
+
+    writing = asyncio.create_task(write())
+    found = [await verify(ledger) for _ in range(20)]
+    running = False
+    await writing
+    assert found == [[]] * 20
+
+
+async def test_memory_does_not_grow_with_what_has_ended(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows and entries are compared page by page, and nothing of a finished call is held on to."""
+    import callslip.ledger.verify as module
+
+    monkeypatch.setattr(module, "PAGE", 20)
+    calls = [ev.CallCompleted(aliases=(Alias("acp", f"n{number}"),)) for number in range(200)]
+    await ledger.append("s", calls)
+    await ledger.project("s")
+    held: list[int] = []
+    page = module._Session._page
+
+    async def spied(self: Any, rows: list[tuple[int, bytes]]) -> None:
+        await page(self, rows)
+        tables = self.rows.tables
+        held.append(len(self.state.entries) + len(tables.calls) + len(tables.closed) + len(tables.answered))
+
+    monkeypatch.setattr(module._Session, "_page", spied)
+    assert await verify(ledger) == []
+    assert len(held) > 10 and max(held) < 10
+
+
+async def test_the_version_of_the_fold_is_the_one_that_is_compared(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an upgrade of the fold the old entries are not compared, and a new checkpoint is."""
+    for module in (fold, checkpoint, __import__("callslip.ledger.verify.entries", fromlist=["VERSION"])):
+        monkeypatch.setattr(module, "VERSION", fold.VERSION + 1 if module is not fold else fold.VERSION)
+    assert await verify(ledger) == []
+    await ledger.project("s")
+    at = await ledger.store.checkpoint("s")
+    assert at is not None and at.version == fold.VERSION + 1
+    assert await verify(ledger) == []

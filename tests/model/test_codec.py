@@ -1,0 +1,534 @@
+"""JSON in and out: what is refused, what is mended, and that everything else reads back the same."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import enum
+import json
+import math
+import subprocess
+import sys
+import threading
+import uuid
+from collections import OrderedDict, UserDict, deque, namedtuple
+from decimal import Decimal
+from pathlib import PurePosixPath
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from callslip.errors import InvalidInputError
+from callslip.model.codec import (
+    MAX_DEPTH,
+    MAX_DIGITS,
+    depth_of,
+    digest,
+    encode,
+    parse_json,
+    text,
+    to_json,
+    validate_json,
+)
+
+WIDEST = 10**MAX_DIGITS - 1
+
+texts = st.text(st.characters(codec=None))  # with lone surrogates
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-WIDEST, WIDEST)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+)
+values = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=30)
+
+
+class Hostile:
+    """It cannot be shown, compared or hashed."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+    __str__ = __repr__
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("no")
+
+
+class Masked:
+    """Not even its type can be asked for in the usual way."""
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        raise RuntimeError("no")
+
+
+anything = st.recursive(
+    scalars
+    | texts
+    | st.floats()
+    | st.binary()
+    | st.integers(10**400, 10**401)
+    | st.decimals()
+    | st.datetimes()
+    | st.uuids()
+    | st.builds(ValueError, texts)
+    | st.builds(Hostile)
+    | st.builds(object),
+    lambda inner: (
+        st.lists(inner)
+        | st.tuples(inner, inner)
+        | st.dictionaries(texts | st.integers() | st.floats() | st.none() | st.tuples(st.integers()), inner)
+    ),
+    max_leaves=20,
+)
+
+
+def nested(depth: int, inner: Any = None) -> Any:
+    for _ in range(depth):
+        inner = [inner]
+    return inner
+
+
+def is_canonical(value: Any) -> bool:
+    """The form that the module promises, spelled out."""
+    if type(value) is dict:
+        return all(type(key) is str and is_canonical(key) and is_canonical(member) for key, member in value.items())
+    if type(value) is list:
+        return all(map(is_canonical, value))
+    if type(value) is str:
+        return not any("\ud800" <= char <= "\udfff" for char in value)
+    if type(value) is float:
+        return math.isfinite(value)
+    return value is None or type(value) is bool or (type(value) is int and abs(value) <= WIDEST)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal, and of equal types: 1, 1.0 and True are three values."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
+class TestParse:
+    @given(values)
+    def test_what_is_written_reads_back_the_same(self, value: Any) -> None:
+        """Writing and reading gives the same value, of the same types."""
+        assert same(parse_json(encode(value)), value)
+
+    @given(values)
+    def test_other_writers_are_read(self, value: Any) -> None:
+        """JSON written by another library, as bytes or as text, gives the same value."""
+        written = json.dumps(value)
+        assert same(parse_json(written), value) and same(parse_json(written.encode()), value)
+
+    @given(values)
+    def test_other_readers_read_it(self, value: Any) -> None:
+        """What we write is read by another library as the same value."""
+        assert same(json.loads(encode(value)), value)
+
+    @given(st.binary() | st.text(alphabet='[]{}:,"\\u0dD8cC9aA1.eE-+ntf\0 ').map(str.encode))
+    def test_any_bytes_are_read_or_refused(self, data: bytes) -> None:
+        """No input raises anything but Refused, and whatever is read is canonical and reads back the same."""
+        try:
+            value = parse_json(data)
+        except InvalidInputError as refusal:
+            assert refusal.field == "body"
+            return
+        assert is_canonical(value)
+        assert same(parse_json(encode(value)), value)
+
+    @given(texts)
+    def test_an_escaped_lone_surrogate_is_replaced(self, value: str) -> None:
+        """JSON may escape half a character; it is read as U+FFFD, and its other escapes as they are."""
+        assert parse_json(json.dumps({value: ["\\ud800", value]})) == {text(value): ["\\ud800", text(value)]}
+
+    @pytest.mark.parametrize(
+        ("data", "value"),
+        [
+            (rb'"\ud83d\ude00"', "😀"),
+            (rb'"\ud83d"', "\ufffd"),
+            (rb'"\ude00\ud83d"', "\ufffd\ufffd"),
+            (rb'"\ud83d\ud83d\ude00\ude00"', "\ufffd😀\ufffd"),
+            (rb'"\\ud83d \uD83D"', "\\ud83d \ufffd"),
+            (rb'"\\\ud83d\\\\ud83d"', "\\\ufffd\\\\ud83d"),
+            ('"\ud83d\ude00 \ud83d"', "😀 \ufffd"),
+            (rb'{"a": 1, "b": 2, "a": 3}', {"a": 3, "b": 2}),
+            (rb'{"\ud800": 1, "\udc00": 2}', {"\ufffd": 2}),
+            (rb'"\u0000"', "\0"),
+            (b" [1 ,\t2\r\n] ", [1, 2]),
+            (b"18446744073709551617", 2**64 + 1),
+            (b"1" * MAX_DIGITS, int("1" * MAX_DIGITS)),
+            (b'"' + b"1" * 1000 + b'"', "1" * 1000),
+            (b"0." + b"1" * 1000, 0.1111111111111111),
+            (b"1e-400", 0.0),
+            (b'"[[[" ', "[[["),
+        ],
+    )
+    def test_odd_text_is_read(self, data: bytes | str, value: Any) -> None:
+        """Legal JSON is accepted, however odd."""
+        assert same(parse_json(data), value)
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            *(b"", b" ", b"{", b"[1,]", b"[1] 2", b"{1: 2}", b"'a'", b"01", b"1.", b"+1", b"tru", b"\xef\xbb\xbf1"),
+            *(b"NaN", b"[Infinity]", b"-Infinity", b"1e400", b"-1e400"),
+            *(b'"\xff"', b'{"\xff": 1}', b'"\xed\xa0\x80"', b'"\0"', b'"\0\0 \\ud800"', b'"\n"', b'"\\x"', b'"\\ud8"'),
+        ],
+    )
+    def test_what_is_not_json_is_refused(self, data: bytes) -> None:
+        """Malformed text, numbers out of range and broken UTF-8 are refused by the name of their field."""
+        with pytest.raises(InvalidInputError) as refused:
+            parse_json(data, field="input")
+        assert refused.value.field == "input"
+
+    @pytest.mark.parametrize("digits", [MAX_DIGITS + 1, 1000, 5000, 100_000])
+    def test_an_integer_of_too_many_digits_is_refused(self, digits: int) -> None:
+        """The refusal names the limit, also where Python itself could not write the number."""
+        with pytest.raises(InvalidInputError) as refused:
+            parse_json(b'{"n": [-' + b"7" * digits + b"]}")
+        assert refused.value.limit == MAX_DIGITS
+
+    def test_too_many_bytes_are_refused(self) -> None:
+        """Bytes are counted, not characters."""
+        assert parse_json('"ää"', max_bytes=6) == "ää"
+        for data in ('"äää"', b'"12345"', '"12345"'):
+            with pytest.raises(InvalidInputError) as refused:
+                parse_json(data, field="output", max_bytes=6)
+            assert (refused.value.field, refused.value.limit) == ("output", 6)
+
+    @pytest.mark.parametrize("opening", [b"[", b'{"a":', b'[{"\\"[":'])
+    def test_deep_nesting_is_refused(self, opening: bytes) -> None:
+        """Depth is counted before anything recurses, so that no depth can hurt (C11)."""
+        for count in (MAX_DEPTH + 1, 100_000):
+            with pytest.raises(InvalidInputError) as refused:
+                parse_json(opening * count)
+            assert refused.value.limit == MAX_DEPTH
+
+    def test_nesting_up_to_the_limit_is_read(self) -> None:
+        """Many brackets are no depth, and brackets in texts are none."""
+        deepest = nested(MAX_DEPTH)
+        assert parse_json(encode(deepest)) == deepest
+        wide: list[Any] = [[] for _ in range(1000)] + ['[{"\\' * 200]
+        assert parse_json(encode(wide)) == wide
+        with pytest.raises(InvalidInputError):
+            parse_json(encode(nested(MAX_DEPTH + 1)))
+        with pytest.raises(InvalidInputError):
+            parse_json(b"[[1]]", max_depth=1)
+
+    def test_a_nearly_full_stack_refuses_or_reads_it_whole(self) -> None:
+        """A caller deep in its own recursion is refused; from Python 3.12 on there is room, and the value is right."""
+        data = encode(nested(MAX_DEPTH))
+
+        def descend() -> None:
+            try:
+                descend()
+            except RecursionError:
+                assert encode(parse_json(data)) == data
+                assert sys.version_info >= (3, 12), "the stack had room"
+
+        with (
+            pytest.raises((InvalidInputError, RecursionError))
+            if sys.version_info < (3, 12)
+            else contextlib.nullcontext()
+        ):
+            descend()
+
+    @given(values)
+    def test_depth_is_that_of_the_value(self, value: Any) -> None:
+        """The scan over the text finds what a walk over the value finds."""
+
+        def depth(value: Any) -> int:
+            if isinstance(value, dict):
+                value = list(value.values())
+            return 1 + max(map(depth, value), default=0) if isinstance(value, list) else 0
+
+        assert depth_of(encode(value)) == depth(value)
+
+    @given(st.binary())
+    def test_depth_of_anything_is_a_number(self, data: bytes) -> None:
+        """The scan never fails, whatever the bytes."""
+        assert 0 <= depth_of(data) <= len(data)
+
+
+class TestCheck:
+    @given(values)
+    def test_a_json_value_passes(self, value: Any) -> None:
+        """What is canonical comes back the same."""
+        assert same(validate_json(value, "input"), value)
+
+    @given(anything)
+    def test_anything_passes_or_is_refused(self, value: Any) -> None:
+        """No value raises anything but Refused; what passes is canonical and reads back the same."""
+        try:
+            checked = validate_json(value, "input")
+        except InvalidInputError as refusal:
+            assert refusal.field.startswith(("input", "a key of input"))
+            return
+        assert is_canonical(checked)
+        assert same(parse_json(encode(checked)), checked)
+
+    @pytest.mark.parametrize(
+        ("value", "path"),
+        [
+            ({"items": [1, 2, 3, {"x": {1}}]}, "input.items[3].x"),
+            ({"a": [math.nan]}, "input.a[0]"),
+            ([-math.inf], "input[0]"),
+            ({"when": datetime.date(2024, 1, 1)}, "input.when"),
+            ({"data": b"bytes"}, "input.data"),
+            ([10**MAX_DIGITS], "input[0]"),
+            ({(1, 2): 3}, "input"),
+            ({math.nan: 3}, "a key of input"),
+            (object(), "input"),
+            (Decimal(1), "input"),
+            ({"a" * 100: {1}}, "input." + "a" * 40),
+        ],
+    )
+    def test_what_is_not_json_is_refused_by_its_path(self, value: Any, path: str) -> None:
+        """The refusal says where in the value the trouble is."""
+        with pytest.raises(InvalidInputError) as refused:
+            validate_json(value, "input")
+        assert refused.value.field == path
+
+    def test_what_pytest_itself_cannot_show_is_refused(self) -> None:
+        """Hostile objects and numbers beyond Python's own limit are refused like others."""
+        for value in (Hostile(), 10**5000):
+            with pytest.raises(InvalidInputError) as refused:
+                validate_json([value], "input")
+            assert refused.value.field == "input[0]"
+
+    @pytest.mark.parametrize(
+        ("value", "canonical"),
+        [
+            ((1, (2,)), [1, [2]]),
+            (namedtuple("Point", "x y")(1, 2), [1, 2]),
+            ({1: "a", 2.5: "b", None: "c"}, {"1": "a", "2.5": "b", "null": "c"}),
+            ({1: "a", "1": "b"}, {"1": "b"}),
+            ({False: 0, True: 1}, {"false": 0, "true": 1}),
+            ({10**30: 0}, {"1" + "0" * 30: 0}),
+            (OrderedDict(a=1), {"a": 1}),
+            (type("Text", (str,), {})("a"), "a"),
+            (type("Number", (int,), {})(1), 1),
+            (type("Real", (float,), {})(1.5), 1.5),
+            ({type("Text", (str,), {})("a"): 1}, {"a": 1}),
+            (enum.StrEnum("Colour", {"RED": "red"})("red"), "red"),
+            ([enum.IntEnum("Level", {"LOW": 1})(1)], [1]),
+            ("\ud800", "\ufffd"),
+            ("\ud83d\ude00" * 1000, "😀" * 1000),
+            ({"\ud800": ["\udfff"]}, {"\ufffd": ["\ufffd"]}),
+            (["1" * 1000], ["1" * 1000]),
+        ],
+    )
+    def test_near_misses_become_canonical(self, value: Any, canonical: Any) -> None:
+        """Tuples, number keys, subclasses and halves of characters are put right."""
+        assert same(validate_json(value, "input"), canonical)
+
+    def test_a_copy_is_kept(self) -> None:
+        """What the caller does to its value afterwards changes nothing."""
+        mine = {"a": [1]}
+        checked = validate_json(mine, "input")
+        mine["a"].append(2)
+        assert checked == {"a": [1]}
+
+    def test_depth_and_cycles_are_refused(self) -> None:
+        """A value that is too deep, or inside itself, is refused with the limit."""
+        loop: list[Any] = []
+        loop.append(loop)
+        knot: dict[Any, Any] = {}
+        knot.update(a=knot, b=(knot,))
+        for value in (nested(MAX_DEPTH + 1), nested(5000), nested(MAX_DEPTH, (1,)), loop, knot):
+            with pytest.raises(InvalidInputError) as refused:
+                validate_json(value, "input")
+            assert (refused.value.field, refused.value.limit) == ("input", MAX_DEPTH)
+        assert validate_json(nested(MAX_DEPTH), "input") == nested(MAX_DEPTH)
+        assert validate_json((((),),), "input", 3) == [[[]]]
+        with pytest.raises(InvalidInputError):
+            validate_json((((),),), "input", 2)
+
+    def test_too_many_bytes_are_refused(self) -> None:
+        """The size is that of the JSON text."""
+        for value in ("x" * 2000, ["x" * 2000], ("x" * 2000,)):
+            with pytest.raises(InvalidInputError) as refused:
+                validate_json(value, "input", max_bytes=2000)
+            assert refused.value.limit == 2000
+            validate_json(value, "input", max_bytes=2004)
+
+
+class TestSafe:
+    @given(anything)
+    def test_anything_becomes_json(self, value: Any) -> None:
+        """Whatever a tool returns is made canonical (S1.5), and the same each time."""
+        made = to_json(value)
+        assert is_canonical(made)
+        assert same(parse_json(encode(made)), made)
+        assert same(validate_json(made, "output"), made)
+        assert same(to_json(value), made)
+
+    @given(values)
+    def test_json_stays_as_it_is(self, value: Any) -> None:
+        """A value that is JSON already is not changed."""
+        assert same(to_json(value), value)
+
+    @pytest.mark.parametrize(
+        ("value", "made"),
+        [
+            (b"text", "text"),
+            (bytearray("ä", "utf-8"), "ä"),
+            (memoryview(b"\xff\x00"), {"base64": "/wA="}),
+            (math.nan, "NaN"),
+            ([math.inf, -math.inf], ["Infinity", "-Infinity"]),
+            (10**300, str(10**300)),
+            (True, True),
+            ("\ud800", "\ufffd"),
+            (datetime.datetime(2024, 1, 2, 3, 4, 5, tzinfo=datetime.UTC), "2024-01-02T03:04:05+00:00"),
+            (datetime.date(2024, 1, 2), "2024-01-02"),
+            (datetime.time(3, 4), "03:04:00"),
+            (datetime.timedelta(seconds=90), "0:01:30"),
+            (Decimal("1.10"), "1.10"),
+            (uuid.UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+            (PurePosixPath("/a/b"), "/a/b"),
+            (1 + 2j, "(1+2j)"),
+            (ValueError("no such file"), {"error": "no such file", "type": "ValueError"}),
+            (KeyboardInterrupt(), {"error": "", "type": "KeyboardInterrupt"}),
+            ({3, 1, 2}, [1, 2, 3]),
+            (frozenset({"b", "a", 1}), ["a", "b", 1]),
+            (deque([1, 2]), [1, 2]),
+            (namedtuple("Point", "x y")(1, b"\xff"), [1, {"base64": "/w=="}]),
+            ({1: 1, None: 2, (1, "a"): 3, b"k": 4, 1.5: 5}, {"1": 1, "null": 2, '[1,"a"]': 3, "k": 4, "1.5": 5}),
+            ({True: 1, math.nan: 2}, {"true": 1, "NaN": 2}),
+            (enum.Enum("Colour", {"RED": (1, 2)})((1, 2)), [1, 2]),
+            (enum.StrEnum("Tone", {"LOW": "low"})("low"), "low"),
+            ({enum.IntEnum("Level", {"LOW": 1})(1): 2}, {"1": 2}),
+            (UserDict({"a": {1}}), {"a": [1]}),
+            (ValueError, "<class 'ValueError'>"),
+        ],
+    )
+    def test_kinds_of_values(self, value: Any, made: Any) -> None:
+        """Each kind that JSON lacks has one form."""
+        assert same(to_json(value), made)
+
+    def test_what_pytest_itself_cannot_show(self) -> None:
+        """Hostile objects become a word, alone; numbers beyond Python's own limit stay exact."""
+        made = to_json([1, Hostile(), Masked(), ValueError(Hostile()), -(10**5000)])
+        words = ["[unreadable Hostile]", "[unreadable Masked]", "[unreadable ValueError]"]
+        assert made == [1, *words, hex(-(10**5000))]
+
+    def test_objects_with_fields(self) -> None:
+        """Dataclasses, Structs, pydantic's and numpy's objects become what they hold."""
+
+        @dataclasses.dataclass
+        class Row:
+            at: datetime.date
+            tags: set[str]
+
+        class Event(msgspec.Struct, rename="camel"):
+            call_id: str
+            rows: list[Row]
+
+        class Model:
+            def model_dump(self) -> dict[str, Any]:
+                return {"event": Event("c1", [Row(datetime.date(2024, 1, 2), {"b", "a"})])}
+
+        class Array:
+            def tolist(self) -> list[float]:
+                return [1.5, math.nan]
+
+        rows = [{"at": "2024-01-02", "tags": ["a", "b"]}]
+        assert to_json(Model()) == {"event": {"callId": "c1", "rows": rows}}
+        assert to_json(Array()) == [1.5, "NaN"]
+        assert to_json(Row) == repr(Row)
+
+    def test_cycles_end(self) -> None:
+        """A value inside itself says so where it comes round, and a value that is only used twice is shown twice."""
+        loop: dict[str, Any] = {"a": 1}
+        loop["self"] = [loop]
+        assert to_json(loop) == {"a": 1, "self": ["[cycle]"]}
+        shared = [1]
+        assert to_json([shared, shared]) == [[1], [1]]
+
+    def test_depth_ends(self) -> None:
+        """What lies below the limit is replaced, at any depth, by a word that says so."""
+        assert to_json(nested(MAX_DEPTH, 1)) == nested(MAX_DEPTH, 1)
+        assert to_json(nested(100_000)) == nested(MAX_DEPTH, "[too deep]")
+
+    def test_an_object_that_unwraps_for_ever_ends(self) -> None:
+        """An object that stands for another one of its kind, without end, is cut like any depth."""
+
+        class Doll:
+            def model_dump(self) -> Any:
+                return Doll()
+
+        class Mirror:
+            def model_dump(self) -> Any:
+                return self
+
+        assert to_json(Doll()) == "[too deep]"
+        assert to_json(Mirror()) == "[cycle]"
+
+    def test_a_web_of_objects_ends(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Objects that all point at each other have more paths than can be walked; the walk stops at its limit."""
+        monkeypatch.setattr("callslip.model.codec.MAX_ITEMS", 5000)
+
+        @dataclasses.dataclass(eq=False)
+        class Node:
+            peers: list[Any] = dataclasses.field(default_factory=list)
+
+        web = [Node() for _ in range(30)]
+        for node in web:
+            node.peers = list(web)
+        for value in (web[0], {"a": web}, list(range(6000)), dict.fromkeys(range(6000))):
+            made = encode(to_json(value))
+            assert b"[too many items]" in made and len(made) < 200_000
+
+    def test_addresses_are_left_out(self) -> None:
+        """An object without a form of its own is shown by its repr, which must not differ from run to run."""
+        shown = to_json(object())
+        assert shown == "<object object>"
+        assert "0x" not in to_json([threading.Lock(), lambda: None])[1]
+
+    def test_sets_have_one_order_in_every_process(self) -> None:
+        """The order of a set depends on the process; its form does not."""
+        code = "from callslip.model.codec import to_json; print(to_json({'a', 'b', 'c', ('d',), 1}))"
+        runs = {
+            subprocess.run(
+                [sys.executable, "-c", code],
+                env={"PYTHONHASHSEED": str(seed), "PYTHONPATH": ":".join(sys.path)},
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+            for seed in range(3)
+        }
+        assert len(runs) == 1
+
+
+class TestText:
+    @given(texts)
+    def test_lone_surrogates_are_replaced(self, value: str) -> None:
+        """The result can be encoded; only surrogates are touched, and a second time changes nothing."""
+        made = text(value)
+        made.encode()
+        assert text(made) is made
+        if not any("\ud800" <= char <= "\udfff" for char in value):
+            assert made is value
+
+    def test_each_half_is_replaced_alone(self) -> None:
+        """One mark for each half; two halves that belong together are one character again."""
+        assert text("a\ud800b\udc00\ud83d\ude00\ud83d") == "a\ufffdb\ufffd😀\ufffd"
+
+
+def test_digest_is_stable() -> None:
+    """The digest is stored, so it may never change."""
+    assert digest(b"") == "cae66941d9efbd404e4d88758ea67670"
+    assert digest(b"a") != digest(b"b") and len(digest(b"a")) == 32

@@ -1,0 +1,482 @@
+"""The twelve rules, one by one: what each event makes of the entries, and which patches tell it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import UNSET, structs
+
+from callslip.model import events as ev
+from callslip.model.entries import Append, Entry, Patch, Put, Set
+from callslip.model.events import Alias, Event
+from callslip.rules.fold import RULES, SessionFold
+from tests.support.strategies import call_events, canonical, json_values, maybe, written
+
+ID = (Alias("acp", "1"),)
+
+
+class Session:
+    """Events as the ledger would have numbered and judged them."""
+
+    def __init__(self) -> None:
+        self.state = SessionFold("s")
+
+    def take(self, *events: Event) -> list[Patch]:
+        """The patches that the last of them makes."""
+        made: list[Patch] = []
+        for event in events:
+            seq = self.state.seq + 1
+            made = self.state.apply(structs.replace(event, seq=seq, at=1000 + seq))
+        return made
+
+    @property
+    def entries(self) -> list[Any]:
+        return self.state.snapshot().entries
+
+    @property
+    def last(self) -> Any:
+        return self.entries[-1]
+
+
+@pytest.fixture
+def session() -> Session:
+    return Session()
+
+
+def said(text: str, **told: Any) -> ev.MessageDelta:
+    return ev.MessageDelta(text=text, chunks="delta", **told)
+
+
+def thought(text: str, **told: Any) -> ev.ThoughtDelta:
+    return ev.ThoughtDelta(text=text, chunks="delta", **told)
+
+
+def kinds(entries: list[Entry]) -> list[str]:
+    return [str(type(entry).__struct_config__.tag) for entry in entries]
+
+
+# RULES 1, 2, 8, 9: texts
+
+
+def test_a_chunk_extends_the_last_entry_or_begins_one(session: Session) -> None:
+    """S2.3, RULE 1: the first chunk makes an entry, the next ones are appended to it."""
+    made, added = session.take(said("Hel"))
+    assert isinstance(made, Put) and (made.entry.id, made.entry.streaming) == (1, True)
+    assert added == Append(1, "content", 0, "Hel")
+    assert session.take(said("lo")) == [Append(1, "content", 3, "lo")]
+    assert (session.last.content, session.last.role, session.last.at) == ("Hello", "assistant", 1001)
+
+
+def test_thoughts_and_messages_do_not_extend_each_other(session: Session) -> None:
+    """S2.3, RULE 9: a thought is an entry of its own, and ends the message before it."""
+    session.take(said("a"), thought("b"), thought("c"), said("d"))
+    assert kinds(session.entries) == ["message", "thought", "message"]
+    assert [entry.content for entry in session.entries] == ["a", "bc", "d"]
+    assert [entry.streaming for entry in session.entries] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("ids", "texts"),
+    [
+        (["m1", "m1"], ["ab"]),
+        (["m1", "m2"], ["a", "b"]),
+        (["m1", ""], ["ab"]),
+        (["", "m1"], ["ab"]),
+        (["", "m1", "m2"], ["ab", "c"]),
+        (["m1", "", "m1"], ["abc"]),
+        (["m1", "m2", "m1"], ["a", "b", "c"]),
+    ],
+)
+def test_message_ids_tell_texts_apart_where_they_are_given(session: Session, ids: list[str], texts: list[str]) -> None:
+    """S2.3: a chunk without an id goes on with whatever is being written."""
+    session.take(*(said(text, message_id=identity) for text, identity in zip("abc", ids, strict=False)))
+    assert [entry.content for entry in session.entries] == texts
+    assert session.entries[0].message_id == next(filter(None, ids))
+
+
+ENDING: list[Event] = [
+    ev.MessageEnded(),
+    ev.TurnEnded(),
+    ev.TurnStarted(turn="t2"),
+    ev.MessageUser(text="hi"),
+    ev.CallProposed(call="exec_1"),
+    ev.PlanUpdated(entries=[]),
+    ev.SessionCapabilities(),
+    ev.SessionMode(mode="code"),
+    thought("hm"),
+    said("other", message_id="m2"),
+]
+NOT_ENDING: list[Event] = [
+    ev.MessageEnded(message_id="m9"),
+    ev.CallProgress(call="exec_0", text="x"),
+    ev.CallCompleted(call="exec_0"),
+    ev.SessionCommands(commands=["/help"]),
+    ev.SessionInfo(title="t", usage={"tokens": 1}),
+    ev.SessionMode(mode="ask"),
+    ev.Raw(body="?"),
+    said(""),
+    thought(""),
+    ev.MessageUser(text="no", verdict="witness"),
+    ev.CallProposed(call="exec_2", verdict="duplicate"),
+]
+
+
+@pytest.mark.parametrize("event", ENDING, ids=ev.type_of)
+def test_a_text_ends_with_what_makes_an_entry_and_with_the_turn(session: Session, event: Event) -> None:
+    """S2.12, RULE 2: and what comes after that begins another one."""
+    session.take(said("a", message_id="m1"))
+    assert Set(1, {"streaming": None}) in session.take(event)
+    assert not session.entries[0].streaming
+    session.take(said("b", message_id="m1"))
+    assert session.entries[0].content == "a" and session.last.content == "b"
+
+
+@pytest.mark.parametrize("event", NOT_ENDING, ids=lambda event: f"{ev.type_of(event)}-{event.verdict}")
+def test_a_text_is_not_split_by_what_makes_no_entry(session: Session, event: Event) -> None:
+    """S2.12: an update of a call, a usage figure, an empty chunk, a replay."""
+    session.take(ev.SessionMode(mode="ask"), ev.CallStarted(call="exec_0"), said("a", message_id="m1"))
+    session.take(event, said("b", message_id="m1"))
+    assert (session.last.content, session.last.streaming) == ("ab", True)
+
+
+def test_an_empty_chunk_makes_no_entry(session: Session) -> None:
+    """RULE 1"""
+    assert session.take(said("")) == session.take(thought("")) == []
+    assert session.entries == []
+
+
+def test_what_a_person_says_is_whole(session: Session) -> None:
+    """RULE 8: with what was not text beside it."""
+    session.take(ev.MessageUser(text="look", message_id="m1", content=[{"type": "image"}]), said("ok"))
+    user, reply = session.entries
+    assert (user.role, user.content, user.message_id, user.blocks) == ("user", "look", "m1", [{"type": "image"}])
+    assert (reply.role, user.streaming) == ("assistant", False)
+
+
+SPLIT = ["one", " two", *(f" {number}" for number in range(3, 50))]
+
+
+@pytest.mark.parametrize("cls", [ev.MessageDelta, ev.ThoughtDelta])
+@pytest.mark.parametrize(
+    ("proof", "policy", "rule_runs"),
+    [
+        ([], "delta", 1),  # declared: from the second chunk on
+        ([], "auto", 2),  # undeclared: the second chunk proves it
+        (SPLIT[:2], "auto", 1),  # undeclared, proven by an earlier text of this source
+    ],
+)
+def test_only_the_first_delta_of_a_text_runs_its_rule(
+    session: Session, monkeypatch: pytest.MonkeyPatch, cls: Any, proof: list[str], policy: Any, rule_runs: int
+) -> None:
+    """C12: once the chunks of a text are known to be deltas, the rest is appended without comparing anything."""
+    session.take(*(cls(text=chunk) for chunk in proof), ev.MessageEnded())
+    rule, ran = RULES[cls], list[str]()
+
+    def count(state: SessionFold, event: Any, out: list[Patch] | None) -> None:
+        ran.append(event.text)
+        rule(state, event, out)
+
+    monkeypatch.setitem(RULES, cls, count)
+    session.take(*(cls(text=chunk, chunks=policy) for chunk in SPLIT))
+    assert ran == SPLIT[:rule_runs]
+    assert session.last.content == "".join(SPLIT)
+
+
+# RULES 3, 4: calls
+
+
+OPENINGS: list[ev.CallEvent] = [
+    ev.CallProposed(),
+    ev.CallInputDelta(text="{"),
+    ev.CallInput(input={}),
+    ev.CallStarted(),
+    ev.CallProgress(text="x"),
+    ev.CallCompleted(),
+    ev.CallFailed(),
+]
+
+
+@pytest.mark.parametrize("event", OPENINGS, ids=ev.type_of)
+def test_the_first_event_about_a_call_makes_its_entry(session: Session, event: ev.CallEvent) -> None:
+    """S2.6, S2.9, RULE 3: whatever event it is, and its number is the entry's id."""
+    session.take(ev.TurnStarted(turn="t1"))
+    made = session.take(structs.replace(event, call="exec_1", aliases=ID, source="agent"))
+    assert isinstance(made[0], Put)
+    entry = session.last
+    assert (entry.id, entry.call_id, entry.tool_call_id) == (2, "exec_1", "1")
+    assert (entry.source, entry.turn, entry.at) == ("agent", "t1", 1002)
+    if not isinstance(event, ev.CallEnd):
+        session.take(structs.replace(event, call="exec_1"), ev.CallProgress(call="exec_1", title="more"))
+        assert [(entry.id, entry.title) for entry in session.entries] == [(2, "more")]
+
+
+def test_names_lose_the_prefix_of_their_server_and_keep_it_beside(session: Session) -> None:
+    """S2.5, RULE 3: a raw name that is told wins."""
+    session.take(ev.CallProposed(call="exec_1", tool_name="mcp__acp__Read"))
+    assert (session.last.tool_name, session.last.raw_tool_name) == ("Read", "mcp__acp__Read")
+    session.take(ev.CallProgress(call="exec_1", title="x"))
+    assert session.last.tool_name == "Read"
+    session.take(ev.CallProgress(call="exec_1", tool_name="Write"))
+    assert (session.last.tool_name, session.last.raw_tool_name) == ("Write", None)
+    session.take(ev.CallProgress(call="exec_1", tool_name="Write", raw_tool_name="fs_write"))
+    assert (session.last.tool_name, session.last.raw_tool_name) == ("Write", "fs_write")
+
+
+TELLABLE = {"title": "title", "kind": "kind", "input": "raw_input", "content": "content", "locations": "locations"}
+ENDED = {**TELLABLE, "output": "output", "error": "error", "exit_status": "exit_status"}
+
+
+@given(st.lists(st.fixed_dictionaries({name: maybe(json_values) for name in TELLABLE}), min_size=1, max_size=5))
+def test_what_is_told_last_stands_and_what_is_not_told_stays(told: list[dict[str, Any]]) -> None:
+    """C10, RULE 4: absent leaves a field, null clears it, and 1, 1.0 and true are three values."""
+    told = [{**one, **{n: UNSET if one[n] is UNSET else one[n] and "x" for n in ("title", "kind")}} for one in told]
+    session = Session()
+    session.take(*(ev.CallProgress(call="exec_1", **one) for one in told))
+    for name, field in TELLABLE.items():
+        values = [one[name] for one in told if one[name] is not UNSET]
+        assert canonical(getattr(session.last, field)) == canonical(values[-1] if values else None)
+
+
+@pytest.mark.parametrize("value", [-1, 0, False, "", [], {}, 1.0, "text"])
+@pytest.mark.parametrize("name", ["output", "error", "exit_status", "content", "input"])
+def test_any_value_is_a_value(session: Session, name: str, value: Any) -> None:
+    """C10: an output of -1, false or nothing is shown as that."""
+    session.take(ev.CallStarted(call="exec_1"), ev.CallCompleted(call="exec_1", **{name: value}))
+    assert canonical(getattr(session.last, ENDED[name])) == canonical(value)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(1, True), (1, 1.0), ([1], [True]), ({"a": 0}, {"a": False}), (0.0, -0.0), ({"a": [1]}, {"a": [1.0]}), ([], None)],
+)
+def test_what_python_takes_for_equal_is_told_anew(session: Session, first: Any, second: Any) -> None:
+    """C9, C10: entries are compared as JSON, so an update from 1 to true shows, live and in the approval's edit."""
+    session.take(ev.CallProposed(call="exec_1", input=first), ev.CallProgress(call="exec_1", input=second))
+    assert canonical(session.last.raw_input) == canonical(second)
+    session.take(ev.ApprovalRequested(call="exec_1", approval="a1"))
+    session.take(ev.ApprovalGranted(call="exec_1", approval="a1", input=first))
+    assert canonical(session.entries[0].raw_input) == canonical(first)
+
+
+def test_a_later_proposal_takes_nothing_back(session: Session) -> None:
+    """C10: round, place and scope stay unless they are told anew."""
+    session.take(ev.CallProposed(call="exec_1", iteration=2, index=0, scope="detached"))
+    assert session.take(ev.CallProposed(call="exec_1")) == []
+    session.take(ev.CallProposed(call="exec_1", index=1))
+    assert (session.last.iteration, session.last.index, session.last.scope) == (2, 1, "detached")
+
+
+def test_whom_a_call_outlives_is_settled_when_it_is_made(session: Session) -> None:
+    """A later proposal cannot detach a call that messages already show as part of its turn."""
+    session.take(ev.CallStarted(call="exec_1"))
+    assert session.take(ev.CallProposed(call="exec_1", scope="detached")) == []
+    assert session.last.scope == "turn"
+
+
+def test_output_and_arguments_in_pieces_are_appended(session: Session) -> None:
+    """RULE 4: with offsets as a browser counts them."""
+    session.take(ev.CallInputDelta(call="exec_1", text='{"a":"😀'))
+    assert session.take(ev.CallInputDelta(call="exec_1", text='"}')) == [Append(1, "inputText", 8, '"}')]
+    assert session.take(ev.CallProgress(call="exec_1", text="é")) == [Append(1, "outputText", 0, "é")]
+    assert session.take(ev.CallProgress(call="exec_1", text="!")) == [Append(1, "outputText", 1, "!")]
+    session.take(ev.CallCompleted(call="exec_1", output="done"))
+    assert (session.last.input_text, session.last.output_text) == ('{"a":"😀"}', "é!")
+
+
+def test_whole_arguments_replace_streamed_ones(session: Session) -> None:
+    """RULE 4: and what is streamed after that begins anew."""
+    session.take(ev.CallInputDelta(call="exec_1", text='{"a"'))
+    (told,) = session.take(ev.CallInput(call="exec_1", input={"a": 1}))
+    assert told == Set(1, {"rawInput": {"a": 1}, "inputText": None})
+    assert (session.last.input_text, session.last.raw_input) == ("", {"a": 1})
+    assert session.take(ev.CallInputDelta(call="exec_1", text="{")) == [Append(1, "inputText", 0, "{")]
+
+
+def test_a_patch_says_what_changed_and_no_more(session: Session) -> None:
+    """A new title does not send a long output again."""
+    session.take(ev.CallStarted(call="exec_1", title="a", input={"x": 1}))
+    assert session.take(ev.CallProgress(call="exec_1", title="b", input={"x": 1})) == [Set(1, {"title": "b"})]
+    assert session.take(ev.CallProgress(call="exec_1", title="b")) == []
+    assert session.take(ev.CallProgress(call="exec_1", title=None)) == [Set(1, {"title": None})]
+
+
+def test_how_a_call_ran_is_told(session: Session) -> None:
+    """When it began and ended, which attempt, by whom; a second start is not a second beginning."""
+    session.take(ev.CallProposed(call="exec_1"), ev.CallStarted(call="exec_1", attempt=1, worker="w1"))
+    session.take(ev.CallStarted(call="exec_1"))
+    assert (session.last.started_at, session.last.attempt, session.last.worker) == (1002, 1, "w1")
+    session.take(ev.CallRequeued(call="exec_1"), ev.CallStarted(call="exec_1", attempt=2, worker="w2"))
+    assert (session.last.started_at, session.last.attempt, session.last.worker) == (1005, 2, "w2")
+    session.take(ev.CallFailed(call="exec_1", error="no", exit_status=3, reason="it broke"))
+    entry = session.last
+    assert (entry.status, entry.ended_at, entry.exit_status, entry.reason) == ("failed", 1006, 3, "it broke")
+
+
+def test_the_agents_own_word_stands(session: Session) -> None:
+    """An exit status other than 0, reported as completed, stays completed and is shown."""
+    session.take(ev.CallCompleted(call="exec_1", exit_status=3))
+    assert (session.last.status, session.last.exit_status) == ("completed", 3)
+
+
+def test_an_output_kept_elsewhere_says_so(session: Session) -> None:
+    """S2.8: a preview, where the whole is, how large it is, and that this is not all."""
+    blob = ev.Blob("hash", 10**6)
+    session.take(ev.CallCompleted(call="exec_1", output="the beginning", blob=blob))
+    assert (session.last.output, session.last.blob, session.last.truncated) == ("the beginning", blob, True)
+
+
+# RULES 5, 6: approvals
+
+
+def asked(session: Session, **told: Any) -> None:
+    session.take(ev.CallProposed(call="exec_1", tool_name="rm", title="remove it", input={"path": "/"}))
+    session.take(ev.ApprovalRequested(call="exec_1", approval="a1", **told))
+
+
+def test_a_request_is_an_entry_with_its_own_copy_of_the_arguments(session: Session) -> None:
+    """RULE 5: in the agent's own words; the call awaits it."""
+    options = [{"optionId": "yes", "name": "Go ahead"}]
+    asked(session, options=options, expires_at=9)
+    session.take(ev.CallInput(call="exec_1", input={"path": "/tmp"}))
+    call, request = session.entries
+    assert (call.status, call.approval, call.raw_input) == ("awaiting_approval", "a1", {"path": "/tmp"})
+    assert (request.id, request.request_id, request.call_id, request.state) == (2, "a1", "exec_1", "pending")
+    assert (request.options, request.raw_input, request.expires_at) == (options, {"path": "/"}, 9)
+    assert (request.tool_name, request.description) == ("rm", "remove it")
+
+
+@pytest.mark.parametrize(
+    ("answer", "state", "status"),
+    [
+        (ev.ApprovalGranted, "granted", "queued"),
+        (ev.ApprovalRefused, "refused", "denied"),
+        (ev.ApprovalWithdrawn, "withdrawn", "cancelled"),
+    ],
+)
+def test_an_answer_is_written_on_the_request(session: Session, answer: Any, state: str, status: str) -> None:
+    """S2.13, RULE 6: option and time of the response, by whom and why; nothing is pending after it."""
+    asked(session)
+    session.take(answer(call="exec_1", approval="a1", option="opt", by="ann", reason="because"))
+    call, request = session.entries
+    assert (request.state, request.response_option, request.response_time) == (state, "opt", 1003)
+    assert (request.by, request.reason, call.status) == ("ann", "because", status)
+    assert call.reason == ("" if status == "queued" else "because")
+    assert not session.state.requests
+
+
+def test_an_answer_may_bring_other_arguments(session: Session) -> None:
+    """RULE 6: approved with an edit, the call has the new arguments and the request tells both."""
+    asked(session)
+    session.take(ev.ApprovalGranted(call="exec_1", approval="a1", input={"path": "/tmp"}))
+    call, request = session.entries
+    assert (call.raw_input, request.raw_input) == ({"path": "/tmp"}, {"path": "/"})
+    assert request.response_input == {"path": "/tmp"}
+
+
+def test_a_call_that_ends_otherwise_makes_its_request_moot(session: Session) -> None:
+    """RULE 6: and an answer that comes after that changes nothing."""
+    asked(session)
+    session.take(ev.CallCancelled(call="exec_1"))
+    before = canonical(session.entries)
+    assert session.entries[1].state == "moot" and not session.state.requests
+    assert session.take(ev.ApprovalGranted(call="exec_1", approval="a1")) == []
+    assert canonical(session.entries) == before
+
+
+def test_a_second_request_supersedes_the_first(session: Session) -> None:
+    """RULE 5: a call awaits one answer at a time."""
+    asked(session)
+    session.take(ev.ApprovalRequested(call="exec_1", approval="a2"))
+    call, first, second = session.entries
+    assert (first.state, second.state, call.approval) == ("superseded", "pending", "a2")
+
+
+# RULES 7, 10, 11, 12: the session
+
+
+def test_capabilities_make_a_meta_entry_each_time(session: Session) -> None:
+    """S2.10, RULE 7: with the commands that are known by then."""
+    session.take(ev.SessionCommands(commands=["/help"]))
+    for mode in ("ask", "code"):
+        session.take(ev.SessionCapabilities(modes=["ask", "code"], models=["m"], current_mode=mode, current_model="m"))
+    assert kinds(session.entries) == ["meta", "meta"]
+    assert (session.last.current_mode_id, session.last.available_commands) == ("code", ["/help"])
+    assert (session.state.info.current_mode_id, session.state.info.current_model_id) == ("code", "m")
+
+
+def test_plans_are_kept_each(session: Session) -> None:
+    """RULE 10: a plan comes whole, and does not change an older one."""
+    for status in ("pending", "completed"):
+        session.take(ev.PlanUpdated(entries=[{"content": "look", "priority": "high", "status": status}]))
+    assert [plan.entries[0]["status"] for plan in session.entries] == ["pending", "completed"]
+
+
+def test_a_mode_that_changes_makes_an_entry(session: Session) -> None:
+    """S2.10, RULE 11: with the one before; one that stays the same makes none."""
+    session.take(ev.SessionMode(mode="ask"))
+    assert session.take(ev.SessionMode(mode="ask")) == []
+    session.take(ev.SessionMode(mode="code"))
+    assert [(entry.previous_mode_id, entry.new_mode_id) for entry in session.entries] == [("", "ask"), ("ask", "code")]
+
+
+def test_commands_change_the_session_and_make_no_entry(session: Session) -> None:
+    """S2.10, S2.14, RULE 12: they reach the page as facts of the session, entry 0 of the patches."""
+    assert session.take(ev.SessionCommands(commands=["/a"])) == [Set(0, {"availableCommands": ["/a"]})]
+    assert session.take(ev.SessionCommands(commands=[])) == [Set(0, {"availableCommands": None})]
+    assert session.entries == []
+
+
+def test_facts_of_the_session_stay_until_told_otherwise(session: Session) -> None:
+    """C10: absent leaves them, null clears them."""
+    session.take(ev.SessionInfo(title="a", usage={"tokens": 1}))
+    assert session.take(ev.SessionInfo(usage={"tokens": 2})) == [Set(0, {"usage": {"tokens": 2}})]
+    assert session.take(ev.SessionInfo(title=None)) == [Set(0, {"title": None})]
+    assert (session.state.info.title, session.state.info.usage) == (None, {"tokens": 2})
+    assert session.take(ev.SessionInfo()) == []
+
+
+def test_entries_belong_to_the_turn_they_began_in(session: Session) -> None:
+    """A call that goes on in a later turn stays where it began."""
+    session.take(ev.TurnStarted(turn="t1"), ev.CallStarted(call="exec_1"), ev.TurnEnded(turn="t1"))
+    session.take(ev.TurnStarted(turn="t2"), ev.CallProgress(call="exec_1", title="x"), ev.MessageUser(text="hi"))
+    assert [entry.turn for entry in session.entries] == ["t1", "t2"]
+
+
+# Verdicts
+
+
+@pytest.mark.parametrize("verdict", ["duplicate", "orphan", "illegal", "witness"])
+@given(event=call_events())
+def test_only_applied_events_change_entries(verdict: str, event: Event) -> None:
+    """C4: everything else stays in the log and shows nowhere."""
+    session = Session()
+    session.take(ev.CallStarted(call="exec_1"))
+    before = canonical(session.entries)
+    assert session.take(structs.replace(event, call="exec_1", verdict=verdict)) == []
+    assert canonical(session.entries) == before
+
+
+def test_every_kind_of_event_has_its_rule_or_needs_none() -> None:
+    """S2.2: the rules are one table; only what nobody understood has no rule in it."""
+    assert set(ev.EVENT_TYPES.values()) - set(RULES) == {ev.Raw}
+
+
+def test_the_seven_types_of_entry_are_those_that_the_rules_make() -> None:
+    """S2.1"""
+    desk = written(
+        [
+            ev.SessionCapabilities(modes=["ask"]),
+            ev.SessionMode(mode="code"),
+            ev.MessageUser(text="hi"),
+            thought("hm"),
+            said("ok"),
+            ev.PlanUpdated(entries=[]),
+            ev.ApprovalRequested(tool_name="rm"),
+        ]
+    )
+    assert kinds(desk.state.snapshot().entries) == [
+        *("meta", "mode_change", "message", "thought", "message", "plan", "tool_call", "permission_request")
+    ]

@@ -1,0 +1,428 @@
+"""The lifecycle: every state with every event, what an event is worth, and which call it means.
+
+The table below is written by hand from the design; `lifecycle_matrix.json` is what the code says of every pair. After a
+change that is meant, `CALLSLIP_UPDATE=1 pytest tests/rules/test_lifecycle.py` writes the file again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from msgspec import structs
+
+from callslip.errors import ConflictError, InvalidTransitionError
+from callslip.ledger.write import SOURCE_LEDGER
+from callslip.model import events as ev
+from callslip.model.events import EVENT_TYPES, Alias, Event
+from callslip.model.records import ApprovalRecord, CallRecord
+from callslip.rules.lifecycle import (
+    OPEN_STATES,
+    TERMINAL_STATES,
+    TRANSITIONS,
+    TURN_CLOSES,
+    classify_answer,
+    classify_event,
+    ending_mark,
+    is_terminal,
+    opening_mark,
+    resolve_call,
+    strip_mcp_prefix,
+)
+from callslip.rules.projection import apply_event
+from tests.support.strategies import SESSION, Desk, canonical, scripts, written
+
+MATRIX = Path(__file__).with_name("lifecycle_matrix.json")
+UPDATE = bool(os.environ.get("CALLSLIP_UPDATE"))  # read before the tests get an environment of their own
+CALL_TYPES = {name: cls for name, cls in EVENT_TYPES.items() if issubclass(cls, ev.CallEvent)}
+
+TELLING = ("call.proposed", "call.inputDelta", "call.input", "call.progress")
+ENDINGS = ("completed", "failed", "denied", "cancelled", "expired", "lost")
+ANSWERS = ("approval.granted", "approval.refused", "approval.withdrawn")
+
+
+def row_of(
+    telling: str, started: str, requeued: str, endings: dict[str, str], requested: str, answers: tuple[str, str, str]
+) -> dict[str, str]:
+    """One line of the design's table."""
+    return {
+        **dict.fromkeys(TELLING, telling),
+        "call.started": started,
+        "call.requeued": requeued,
+        **{f"call.{ending}": outcome for ending, outcome in endings.items()},
+        "approval.requested": requested,
+        **dict(zip(ANSWERS, answers, strict=True)),
+    }
+
+
+EACH_ITS_OWN = {ending: ending for ending in ENDINGS}
+ILLEGAL = ("illegal", "illegal", "illegal")
+BARE = {ending: ending if ending in ("completed", "failed") else "orphan" for ending in ENDINGS}
+LATE = dict.fromkeys(ENDINGS, "late")
+
+# The design's table. A request for approval of an unknown call is not here: a proposal is appended before it.
+DESIGN: dict[str, dict[str, str]] = {
+    "none": row_of("queued", "running", "orphan", BARE, "orphan", ("orphan", "orphan", "orphan")),
+    "queued": row_of("queued", "running", "illegal", EACH_ITS_OWN, "awaiting_approval", ILLEGAL),
+    "awaiting_approval": row_of(
+        "awaiting_approval",
+        "illegal",
+        "illegal",
+        EACH_ITS_OWN,
+        "awaiting_approval",
+        ("queued", "denied", "cancelled"),
+    ),
+    "running": row_of("running", "running", "queued", EACH_ITS_OWN, "awaiting_approval", ILLEGAL),
+    **{state: row_of("late", "late", "late", LATE, "late", ("late", "late", "late")) for state in ENDINGS},
+}
+# What agents report again in their own words (an equal ending is one too, and depends on what it says).
+ECHOES = {(state, f"call.{word}") for state in ("denied", "cancelled") for word in ("failed", "cancelled")}
+
+
+def an_event(name: str) -> Event:
+    """Any event of a kind; what it says does not matter here."""
+    cls = CALL_TYPES[name]
+    return cls(text="x") if cls is ev.CallInputDelta else cls()
+
+
+def outcome(state: str, name: str) -> str:
+    """What the code makes of an event: the next state, or the verdict where there is none."""
+    event = an_event(name)
+    row = (
+        CallRecord(id="exec_000000000001", session="s", entry=1, state=state, ending="other")
+        if state != "none"
+        else None
+    )
+    verdict = classify_event(row, event)
+    return TRANSITIONS[state][type(event)] if verdict == "applied" else verdict
+
+
+def matrix() -> dict[str, dict[str, str]]:
+    return {state: {name: outcome(state, name) for name in CALL_TYPES} for state in TRANSITIONS}
+
+
+def test_the_matrix_is_the_committed_one() -> None:
+    """C4: every state with every event; a change shows in the file."""
+    text = json.dumps(matrix(), indent=2) + "\n"
+    if UPDATE:
+        MATRIX.write_text(text, "utf-8")
+    assert MATRIX.read_text("utf-8") == text
+
+
+def test_the_matrix_is_the_table_of_the_design() -> None:
+    """C4: the design's table, with the echoes it names."""
+    expected = {
+        state: {name: "duplicate" if (state, name) in ECHOES else result for name, result in line.items()}
+        for state, line in DESIGN.items()
+    }
+    assert matrix() == expected
+
+
+def test_the_states_are_the_nine_and_none() -> None:
+    """C4: three open, six ends, and the ends lead nowhere."""
+    assert {"queued", "awaiting_approval", "running"} == OPEN_STATES
+    assert set(ENDINGS) == TERMINAL_STATES
+    assert set(TRANSITIONS) == OPEN_STATES | TERMINAL_STATES | {"none"}
+    assert all(TRANSITIONS[state] == {} for state in ENDINGS)
+
+
+def test_every_state_can_be_reached_and_every_open_call_can_end() -> None:
+    """C5: no state is a trap but for the ends."""
+    reached, grown = {"none"}, {"none"}
+    while grown:
+        grown = {after for state in grown for after in TRANSITIONS[state].values()} - reached
+        reached |= grown
+    assert reached == set(TRANSITIONS)
+    assert all(set(TRANSITIONS[state].values()) >= TERMINAL_STATES for state in OPEN_STATES)
+
+
+def test_the_events_that_end_a_call_are_known_as_such() -> None:
+    """What leads to an end is what waiting readers are woken by."""
+    for line in TRANSITIONS.values():
+        for cls, after in line.items():
+            assert (after in TERMINAL_STATES) == is_terminal(an_event(str(cls.__struct_config__.tag)))
+
+
+STATES: dict[str, list[Event]] = {
+    "queued": [ev.CallProposed(aliases=(Alias("acp", "1"),))],
+    "awaiting_approval": [ev.ApprovalRequested(aliases=(Alias("acp", "1"),))],
+    "running": [ev.CallStarted(aliases=(Alias("acp", "1"),))],
+    "completed": [ev.CallCompleted(aliases=(Alias("acp", "1"),))],
+    "denied": [ev.ApprovalRequested(aliases=(Alias("acp", "1"),)), ev.ApprovalRefused(aliases=(Alias("acp", "1"),))],
+}
+
+
+@pytest.mark.parametrize(
+    ("state", "name"),
+    [(state, name) for state in STATES for name in DESIGN[state] if DESIGN[state][name] in ("illegal", "late")],
+)
+def test_rows_make_no_step_that_the_table_does_not_have(state: str, name: str) -> None:
+    """C4: a log that calls an impossible step applied, written by another version or damaged, changes no row."""
+    desk = written(STATES[state])
+    (row,) = desk.unit.calls.values()
+    assert row.state == state
+    before = canonical([desk.unit.calls, desk.unit.approvals])
+    step = structs.replace(an_event(name), call=row.id, seq=len(desk.log) + 1, at=desk.time + 1)
+    apply_event(desk.unit, desk.unit.sessions[SESSION], step)
+    assert canonical([desk.unit.calls, desk.unit.approvals]) == before
+
+
+@given(scripts())
+def test_every_event_has_the_verdict_and_makes_the_step_of_the_table(script: list[Event]) -> None:
+    """C4: in any session each applied event about a call makes a step of the table, and no other event makes any."""
+    desk, states = Desk(), dict[str, str]()
+    for draft in script:
+        before = len(desk.log)
+        desk.write(draft)
+        for event in desk.log[before:]:
+            if isinstance(event, ev.CallEvent) and event.verdict == "applied":
+                states[event.call] = TRANSITIONS[states.get(event.call, "none")][type(event)]
+        assert {row.id: row.state for row in desk.unit.calls.values()} == states
+
+
+def test_reasons_that_end_a_turn_at_once() -> None:
+    """C5: a cancelled turn cancels its calls; a failed or lost one loses them; any other leaves them a moment."""
+    for reason, state in {"cancelled": "cancelled", "error": "lost", "eof": "lost", "end_turn": "running"}.items():
+        desk = written(
+            [ev.TurnStarted(), ev.CallStarted(), ev.CallProposed(scope="detached"), ev.TurnEnded(reason=reason)]
+        )
+        assert [row.state for row in desk.unit.calls.values()] == [state, "queued"]
+        assert (TURN_CLOSES.get(reason) is None) == (state == "running")
+
+
+# What an event is worth
+
+
+ROW = CallRecord(id="exec_000000000001", session="s", entry=1, state="completed", turn="t1")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "verdict"),
+    [
+        (ev.CallCompleted(output="x"), ev.CallCompleted(output="x"), "duplicate"),
+        (ev.CallCompleted(output="x"), ev.CallCompleted(output="y"), "late"),
+        (ev.CallCompleted(output="x"), ev.CallFailed(output="x"), "late"),
+        (ev.CallCompleted(), ev.CallCompleted(output=None, content=[]), "duplicate"),
+        (ev.CallFailed(error={"a": 1, "b": 2}), ev.CallFailed(error={"a": 1, "b": 2}, title="again"), "duplicate"),
+        (ev.CallCompleted(output="x", at=1, source="a"), ev.CallCompleted(output="x", at=2, source="b"), "duplicate"),
+        (
+            ev.CallCompleted(output="p", blob=ev.Blob("1", 9)),
+            ev.CallCompleted(output="p", blob=ev.Blob("2", 9)),
+            "late",
+        ),
+        (ev.CallDenied(reason="no"), ev.CallFailed(error="denied by user"), "duplicate"),
+        (ev.CallCancelled(), ev.CallFailed(error="aborted"), "duplicate"),
+        (ev.CallCancelled(), ev.CallCompleted(output="x"), "late"),
+        (ev.CallExpired(), ev.CallFailed(error="timeout"), "late"),
+    ],
+)
+def test_an_ending_that_says_the_same_is_a_duplicate(first: ev.CallEnd, second: ev.CallEnd, verdict: str) -> None:
+    """C4: equal endings and echoes are duplicates, all else that follows an end is late."""
+    state = str(type(first).__struct_config__.tag).removeprefix("call.")
+    assert classify_event(structs.replace(ROW, state=state, ending=ending_mark(first)), second) == verdict
+
+
+def test_late_events_change_nothing_but_the_note() -> None:
+    """C4: a start, update or result after the end is kept in the log and shown as late."""
+    desk = written([ev.CallStarted(), ev.CallCompleted(call="#0", output="done", title="t")])
+    before = structs.replace(desk.state.snapshot().entries[0])
+    for late in (
+        ev.CallStarted(call="#0", worker="w"),
+        ev.CallProgress(call="#0", text="more", title="other"),
+        ev.CallFailed(call="#0", error="no"),
+        ev.ApprovalRequested(call="#0"),
+        ev.CallRequeued(call="#0"),
+    ):
+        (made,) = desk.write(late)
+        assert (made.verdict, made.entry) == ("late", 1)
+        assert desk.state.snapshot().entries == [structs.replace(before, late=made.seq)]
+
+
+def test_an_answer_counts_once_for_the_request_that_its_call_awaits() -> None:
+    """S2.7: the same answer again is a duplicate, another one late, one to nothing an orphan."""
+    awaiting = structs.replace(ROW, state="awaiting_approval", approval="a")
+    pending = ApprovalRecord(id="a", session="s", call=ROW.id, entry=2)
+    yes, no = ev.ApprovalGranted(option="yes"), ev.ApprovalRefused(option="no")
+    assert classify_answer(awaiting, pending, yes) == classify_answer(awaiting, pending, no) == "applied"
+    granted = structs.replace(pending, state="granted", option="yes")
+    queued = structs.replace(ROW, state="queued")
+    assert classify_answer(queued, granted, yes) == "duplicate"
+    assert classify_answer(queued, granted, ev.ApprovalGranted(option="always")) == "late"
+    assert classify_answer(queued, granted, no) == "late"
+    assert classify_answer(None, None, yes) == classify_answer(queued, None, no) == "orphan"
+
+
+# Which call is meant
+
+
+ID = (Alias("acp", "1"),)
+OPENING = ev.CallProposed(aliases=ID, tool_name="ls", input={"path": "."})
+
+
+def newest(state: str, turn: str = "t1", iteration: int = -1) -> CallRecord:
+    return structs.replace(ROW, state=state, turn=turn, iteration=iteration, opening=opening_mark(OPENING))
+
+
+@pytest.mark.parametrize(
+    ("known", "event", "turn", "meant"),
+    [
+        (None, OPENING, "t1", "new"),
+        (None, ev.CallProgress(aliases=ID), "t1", "new"),
+        # open: that one, whatever comes
+        (newest("queued"), OPENING, "t1", "same"),
+        (newest("queued"), ev.CallProposed(aliases=ID, title="other"), "t1", "same"),
+        (newest("running"), ev.CallStarted(aliases=ID), "t1", "same"),
+        (newest("running"), ev.ApprovalRequested(aliases=ID), "t1", "same"),
+        (newest("awaiting_approval"), ev.CallCompleted(aliases=ID), "t2", "same"),
+        (newest("running"), ev.CallStarted(aliases=ID), "t2", "same"),
+        # but for a proposal in a later turn or round
+        (newest("queued"), OPENING, "t2", "new"),
+        (newest("queued", turn=""), OPENING, "t1", "new"),
+        (newest("queued"), OPENING, "", "same"),
+        (newest("queued", iteration=0), ev.CallProposed(aliases=ID, iteration=1), "t1", "new"),
+        (newest("queued", iteration=1), ev.CallProposed(aliases=ID, iteration=1), "t1", "same"),
+        (newest("queued", iteration=-1), ev.CallProposed(aliases=ID, iteration=0), "t1", "same"),
+        (newest("queued", iteration=1), ev.CallProposed(aliases=ID), "t1", "same"),
+        # ended: an opening makes a new one, unless it is the first one again
+        (newest("completed"), OPENING, "t1", "duplicate"),
+        (newest("completed"), structs.replace(OPENING, at=9, source="x", key="k"), "t1", "duplicate"),
+        (newest("completed"), structs.replace(OPENING, input={"path": "/"}), "t1", "new"),
+        (newest("completed"), OPENING, "t2", "new"),
+        (newest("completed"), ev.CallStarted(aliases=ID), "t1", "new"),
+        (newest("completed"), ev.ApprovalRequested(aliases=ID), "t1", "new"),
+        (newest("completed", iteration=0), ev.CallProposed(aliases=ID, iteration=1), "t1", "new"),
+        # ended: anything else is late on it
+        (newest("completed"), ev.CallProgress(aliases=ID, text="x"), "t1", "same"),
+        (newest("completed"), ev.CallProgress(aliases=ID, text="x"), "t2", "same"),
+        (newest("failed"), ev.CallCompleted(aliases=ID), "t1", "same"),
+        (newest("failed"), ev.CallInput(aliases=ID), "t1", "same"),
+    ],
+)
+def test_which_call_a_foreign_id_means(known: CallRecord | None, event: ev.CallEvent, turn: str, meant: str) -> None:
+    """C2: the newest that bears it, or a new one."""
+    assert resolve_call(known, event, turn) == meant
+
+
+def test_a_foreign_id_over_a_whole_session() -> None:
+    """C2: one id, four calls: a new turn, a new opening, and one that is only repeated."""
+    again = structs.replace(OPENING, title="again")
+    desk = written(
+        [
+            ev.TurnStarted(),
+            OPENING,
+            OPENING,  # open: an upsert
+            ev.CallCompleted(aliases=ID, output=1),
+            OPENING,  # ended, to the byte the first opening: a duplicate
+            ev.CallProgress(aliases=ID, text="x"),  # late
+            again,  # ended, another opening: a new call
+            ev.CallCompleted(aliases=ID, output=2),
+            ev.TurnStarted(),
+            again,  # a later turn: a new call, though the opening is the same
+            ev.TurnStarted(),
+            again,  # and while that is still open
+            ev.CallCompleted(aliases=ID, output=3),
+        ]
+    )
+    calls = list(desk.unit.calls.values())
+    assert [row.state for row in calls] == ["completed", "completed", "queued", "completed"]
+    assert [event.verdict for event in desk.log if isinstance(event, ev.CallEvent)].count("duplicate") == 1
+    assert [entry.late for entry in desk.state.snapshot().entries] == [6, 0, 0, 0]
+    assert [row.client_call_id for row in calls] == ["1", *(row.id for row in calls[1:])]
+
+
+def test_an_execution_id_never_reopens() -> None:
+    """C2: whatever comes for an ended call by its own id is late, in this turn and in later ones."""
+    desk = written([ev.TurnStarted(), ev.CallProposed(tool_name="ls"), ev.CallCompleted(call="#0"), ev.TurnStarted()])
+    for opening in (ev.CallProposed(call="#0"), ev.CallStarted(call="#0"), ev.ApprovalRequested(call="#0")):
+        assert desk.write(opening)[0].verdict == "late"
+    assert len(desk.unit.calls) == 1
+
+
+COPY = Alias(SOURCE_LEDGER, "exec_000000000001")
+
+
+@pytest.mark.parametrize(
+    ("aliases", "repeated", "verdict"),
+    [
+        ((COPY,), OPENING, "late"),
+        ((COPY,), structs.replace(OPENING, title="again"), "late"),
+        ((*ID, COPY), OPENING, "duplicate"),
+        ((*ID, COPY), structs.replace(OPENING, title="again"), "late"),
+        ((*ID, COPY), ev.CallProgress(text="x"), "late"),
+    ],
+)
+def test_a_copied_execution_id_never_reopens(aliases: tuple[Alias, ...], repeated: ev.CallEvent, verdict: str) -> None:
+    """C2: in an imported log the id of the original means its copy; only a foreign id can repeat its opening."""
+    copy = [structs.replace(event, aliases=aliases) for event in (OPENING, ev.CallCompleted(), repeated)]
+    desk = written(copy)
+    assert [event.verdict for event in desk.log] == ["applied", "applied", verdict]
+    assert len(desk.unit.calls) == 1
+
+
+@pytest.mark.parametrize("told", [{}, {"aliases": ()}, {"call": ""}])
+def test_without_a_foreign_id_each_opening_is_a_call_of_its_own(told: dict[str, object]) -> None:
+    """C2, C3: two identical `ls` are two calls."""
+    desk = written([ev.CallProposed(tool_name="ls", input={}, **told)] * 2)
+    assert len(desk.unit.calls) == 2
+
+
+def test_the_same_id_in_another_namespace_is_another_call() -> None:
+    """C2: and only the first of them is shown by it."""
+    desk = written([ev.CallProposed(aliases=(Alias(ns, "1"),)) for ns in ("acp", "shell")])
+    first, second = desk.unit.calls.values()
+    assert (first.client_call_id, second.client_call_id) == ("1", second.id)
+
+
+def test_a_call_may_have_several_foreign_ids() -> None:
+    """C1: all of them lead to it, those too that are told later."""
+    other = (Alias("shell", "cmd-0-0"),)
+    desk = written([OPENING, ev.CallStarted(aliases=(*ID, *other)), ev.CallCompleted(aliases=other)])
+    assert [row.state for row in desk.unit.calls.values()] == ["completed"]
+
+
+def test_a_request_for_an_unknown_call_proposes_it_first() -> None:
+    """S2.6: the call inside a permission request is an update, and makes the call where there is none."""
+    desk = written([ev.ApprovalRequested(aliases=ID, tool_name="mcp__acp__Read", input={"path": "x"})])
+    assert [type(event) for event in desk.log] == [ev.CallProposed, ev.ApprovalRequested]
+    call, request = desk.state.snapshot().entries
+    assert (call.status, call.tool_name, call.raw_tool_name) == ("awaiting_approval", "Read", "mcp__acp__Read")
+    assert (request.call_id, request.raw_input, request.state) == (call.call_id, {"path": "x"}, "pending")
+
+
+@pytest.mark.parametrize(
+    ("raw", "clean"),
+    [
+        ("mcp__acp__Read", "Read"),
+        ("mcp__files__read_file", "read_file"),
+        ("mcp__a__b__c", "b__c"),
+        ("mcp__x", "mcp__x"),
+        ("mcp__x__", "mcp__x__"),
+        ("Read", "Read"),
+        ("", ""),
+    ],
+)
+def test_tool_names_are_freed_of_their_server(raw: str, clean: str) -> None:
+    """S2.5"""
+    assert strip_mcp_prefix(raw) == clean
+
+
+@pytest.mark.parametrize(
+    ("state", "name"),
+    [(state, name) for state in sorted(OPEN_STATES) for name in DESIGN[state] if DESIGN[state][name] == "illegal"],
+)
+def test_an_impossible_step_is_recorded_of_others_and_refused_of_ourselves(state: str, name: str) -> None:
+    """C4: from a foreign source it is kept and changes nothing; in our own process it raises and leaves no trace."""
+    opening = {"queued": ev.CallProposed(), "running": ev.CallStarted(), "awaiting_approval": ev.ApprovalRequested()}
+    step = structs.replace(an_event(name), call="#0")
+    foreign, own = Desk(), Desk(strict=True)
+    for desk in (foreign, own):
+        desk.write(opening[state])
+    before, head = foreign.state.snapshot().entries, len(own.log)
+    assert foreign.write(step)[0].verdict in ("illegal", "orphan")
+    assert foreign.state.snapshot().entries == before
+    with pytest.raises((InvalidTransitionError, ConflictError)):
+        own.write(step)
+    assert len(own.log) == head

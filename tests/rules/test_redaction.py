@@ -1,0 +1,377 @@
+"""Secrets leave the text, all of them and nothing else, however the text was split."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import time
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from callslip.errors import InvalidInputError
+from callslip.rules.redaction import DEFAULT, Pattern, Redactor
+
+REDACTOR = Redactor()
+OFF = Redactor(())
+
+# Short enough for chance to find every way in which they meet: prefixes of one another, a class without letters, one
+# with the backslash, one that holds the prefix of another.
+SMALL = (
+    Pattern("one", "a-", "a-c0-9-", 3),
+    Pattern("two", "a-b-", "a-c-", 4),
+    Pattern("three", "b_", "0-9", 2),
+    Pattern("four", "n", "nx\\\\", 2),
+    Pattern("five", "na b", "A-Z0-9a ", 3, mixed=True),
+    Pattern("six", "0", "^ ]".replace("]", "\\]"), 6),
+)
+REDACTORS = {"small": Redactor(SMALL), "default": REDACTOR}
+
+
+def secret(pattern: Pattern, length: int) -> str:
+    """A text that fits the pattern, made up here so that no scanner takes this file for a leak."""
+    fitting = [char for char in map(chr, range(33, 127)) if re.match(f"[{pattern.chars}]", char)]
+    return pattern.prefix + "".join(fitting[(7 * index) % len(fitting)] for index in range(length))
+
+
+KEYS = {pattern.prefix: secret(pattern, 64) for pattern in DEFAULT}
+KEY = KEYS["ghp_"]
+AROUND = ("{}", '{{"key": "{}"}}', "https://host/?key={}&x", "我的密钥是{}。", "A_{},", "\\n{}")
+
+
+def pieces(patterns: tuple[Pattern, ...]) -> st.SearchStrategy[str]:
+    """Texts made of what matters: prefixes and parts of them, runs of their classes, and what ends or precedes one."""
+    prefixes = [pattern.prefix for pattern in patterns]
+    parts = [prefix[:length] for prefix in prefixes for length in range(1, len(prefix) + 1)]
+    runs = st.builds(lambda pattern, length: secret(pattern, length), st.sampled_from(patterns), st.integers(0, 70))
+    between = ["", "\\", "\\n", "n", "x", "1", " ", "-", "_", ".", "\n", "é", "是", "\0", '"', "]", "[redacted:one]"]
+    piece = st.sampled_from(prefixes) | st.sampled_from(parts) | runs | st.sampled_from(between)
+    return st.lists(piece, max_size=12).map("".join)
+
+
+@st.composite
+def split(draw: st.DrawFn) -> tuple[str, str, list[str]]:
+    """The name of a redactor, a text for it, and the text in chunks."""
+    name = draw(st.sampled_from(sorted(REDACTORS)))
+    alphabet = st.text("ab-_n0x1 \\A", max_size=25) | st.text(max_size=10)
+    text = draw(pieces(REDACTORS[name].patterns) | alphabet)
+    cuts = sorted(draw(st.lists(st.integers(0, len(text)), max_size=12)))
+    return name, text, [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+
+
+def stream(redactor: Redactor, chunks: list[str]) -> tuple[list[str], list[str]]:
+    """What left after each chunk and at the end, and the carries."""
+    outs: list[str] = []
+    carries = [""]
+    for chunk in chunks:
+        out, carry = redactor.feed(carries[-1], chunk, "".join(outs)[-2:])
+        outs.append(out)
+        carries.append(carry)
+    return [*outs, redactor.flush(carries[-1])], carries
+
+
+def by_the_book(patterns: tuple[Pattern, ...], text: str) -> str:
+    """The rule, word for word and slowly."""
+    out, at, since = "", 0, 0
+    while at < len(text):
+        before = text[since:at]
+        word = before[-1:].isascii() and before[-1:].isalnum() and before[-2:-1] != "\\"
+        found = None if word or (since == at and at > 0) else fitting(patterns, text, at)
+        if found is None:
+            out += text[at]
+            at += 1
+        else:
+            out += f"[redacted:{found[0].name}]"
+            at = since = found[1]
+    return out
+
+
+def fitting(patterns: tuple[Pattern, ...], text: str, at: int) -> tuple[Pattern, int] | None:
+    """The pattern with the longest prefix that fits at a place, and where it ends."""
+    for pattern in sorted(patterns, key=lambda pattern: -len(pattern.prefix)):
+        if not text.startswith(pattern.prefix, at):
+            continue
+        end = begin = at + len(pattern.prefix)
+        while end < len(text) and re.match(f"[{pattern.chars}]", text[end]):
+            end += 1
+        first = text[begin : begin + pattern.least]
+        if end - begin >= pattern.least and (not pattern.mixed or re.search("[A-Z0-9]", first)):
+            return pattern, end
+    return None
+
+
+class TestLaws:
+    @given(split())
+    @example(("small", "a-b-aaaa", ["a-b-aaa", "a"]))
+    @example(("small", "\\na-abc", ["\\", "na-abc"]))
+    @example(("small", "\\na-abc", ["\\n", "a-abc"]))
+    @example(("small", "xa-abc", ["x", "a-abc"]))
+    @example(("small", "b_12a-abc", ["b_12", "a-abc"]))
+    @example(("small", "na ba0 ", ["n", "a", " ", "ba", "0", " "]))
+    def test_any_split_gives_the_same_text(self, case: tuple[str, str, list[str]]) -> None:
+        """What leaves chunk by chunk is, together, what leaves of the whole."""
+        name, text, chunks = case
+        assert "".join(stream(REDACTORS[name], chunks)[0]) == REDACTORS[name].text(text)
+
+    @given(split())
+    def test_one_character_at_a_time(self, case: tuple[str, str, list[str]]) -> None:
+        """The finest split is one of them."""
+        name, text, _ = case
+        assert "".join(stream(REDACTORS[name], list(text))[0]) == REDACTORS[name].text(text)
+
+    @given(split())
+    def test_the_whole_text_is_cut_by_the_rule(self, case: tuple[str, str, list[str]]) -> None:
+        """The compiled patterns find what the rule, applied letter by letter, finds."""
+        name, text, _ = case
+        assert REDACTORS[name].text(text) == by_the_book(REDACTORS[name].patterns, text)
+
+    @given(split())
+    def test_the_carry_is_small_and_waits_for_a_reason(self, case: tuple[str, str, list[str]]) -> None:
+        """Held text is shorter than the secret it may become; a secret that is known is not held at all."""
+        name, _, chunks = case
+        patterns = REDACTORS[name].patterns
+        longest = max(len(pattern.prefix) + pattern.least for pattern in patterns)
+        for carry in filter(None, stream(REDACTORS[name], chunks)[1]):
+            if carry[0] == "\0":
+                assert carry[1:] in {pattern.prefix for pattern in patterns}
+            else:
+                assert carry[0] in " \\" and len(carry) <= longest
+                assert any(pattern.prefix.startswith(carry[1 : 1 + len(pattern.prefix)]) for pattern in patterns)
+
+    @given(split())
+    def test_without_the_text_before_only_more_is_cut(self, case: tuple[str, str, list[str]]) -> None:
+        """A caller that does not know what left earlier loses no secret for it."""
+        _, _, chunks = case
+        carry, out = "", ""
+        for chunk in [*chunks, " ", KEY, " "]:
+            more, carry = REDACTOR.feed(carry, chunk)
+            out += more
+        assert KEY not in out + REDACTOR.flush(carry)
+
+    @given(
+        st.recursive(
+            st.none() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+        )
+    )
+    def test_a_value_without_secrets_is_the_same_object(self, value: Any) -> None:
+        """Nothing is copied when nothing changes."""
+        assert REDACTOR.value(value) is value
+
+    @given(st.text())
+    def test_off_means_untouched(self, text: str) -> None:
+        """Without patterns everything leaves at once, as the same object."""
+        assert OFF.text(text) is text
+        assert OFF.value([text])[0] is text
+        assert OFF.feed("", text) == (text, "")
+
+
+class TestSecrets:
+    @pytest.mark.parametrize("prefix", KEYS)
+    def test_each_kind_is_found(self, prefix: str) -> None:
+        """Every default pattern finds its secret at the start, in an assignment, in JSON, in a URL and in Chinese."""
+        key = KEYS[prefix]
+        name = next(pattern.name for pattern in DEFAULT if pattern.prefix == prefix)
+        for around in (*AROUND, "KEY={}\nnext", "\\n{}\\n") if not prefix.startswith("BEGIN") else AROUND:
+            assert REDACTOR.text(around.format(key)) == around.format(f"[redacted:{name}]")
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "sk-" + "a1B2" * 12,
+            "sk-proj-" + "x_Y-9" * 20,
+            "sk-or-v1-" + "0f" * 32,
+            "sk-" + hashlib.md5(b"a", usedforsecurity=False).hexdigest(),
+            "sk-ant-api03-" + "x_Y-9" * 18 + "AA",
+            "ghp_" + "a1B2" * 9,
+            "github_pat_" + "1A" * 11 + "_" + "b2" * 29,
+            "glpat-" + "a1_B-" * 4,
+            "xoxb-" + "1" * 12 + "-" + "2" * 12 + "-" + "aB3" * 8,
+            "AKIA" + "A1B2" * 4,
+            "AIza" + "Sy_-1" * 7,
+            "hf_" + "aBcD" * 8 + "ef",
+            "npm_" + "a1B2" * 9,
+            "Bearer " + "abc.DEF-_~+/" * 3 + "==",
+            "bearer " + "0" * 16,
+            "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0." + "s1-_" * 10,
+            "Authorization: Basic " + base64.b64encode(b"user:password").decode(),
+        ],
+    )
+    def test_typical_secrets(self, text: str) -> None:
+        """Keys as they are in the wild leave nothing behind."""
+        assert re.fullmatch(r"\[redacted:[a-z-]+\]", REDACTOR.text(text))
+
+    @pytest.mark.parametrize("newline", ["\n", "\r\n", "\\n"])
+    def test_a_private_key_leaves_whole(self, newline: str) -> None:
+        """All lines of a PEM key go, also within JSON; its last line stays."""
+        body = newline.join(["MIIEvQIBADANBgkq+/" * 3] * 20)
+        text = newline.join(["-----BEGIN PRIVATE KEY-----", body, "-----END PRIVATE KEY-----"])
+        assert REDACTOR.text(text) == "-----[redacted:private-key]-----END PRIVATE KEY-----"
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "A task-oriented-approach-to-everything-we-do, risk-adjusted-returns-over-2024-and-2025",
+            "task-3f786850e387550fdab836ed7e6dc881de23001b desk-" + "a1B2" * 12,
+            "sk-toggleable__control-hidden--visually sk-estimator-doc-link-hover sk-SK sk-learn",
+            "src/callslip/store/sqlite.py:12 /usr/lib/x86_64-linux-gnu/libssl.so.3 C:\\sk-test\\npm_modules",
+            "npm_config_registry_authentication_token_helper npm_lifecycle_event npm_package_json_path",
+            "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855 9e107d9d372bb6826bd81d3542a419d6",
+            "The bearer of this letter; Bearer authentication-and-authorization; bearer token-authentication-flow",
+            "hf_hub_download_with_retries_and_more_words ghp_ xoxb- AKIA AKIAlowercase0000000 AIzaShort",
+            "cursor=eyJpZCI6MTIzNDU2LCJuZXh0IjoiMjAyNC0wMS0wMVQwMDowMDowMFoifQ==",
+            "-----BEGIN PRIVATE KEY-----\n...\n-----END PRIVATE KEY-----",
+            "basic Authorization: Basic <credentials> Bearer $ACCESS_TOKEN Bearer <token>",
+            "def ask_question(desk_id: int) -> list[str]: return [sk_learn, hf_model, npm_run]",
+        ],
+    )
+    def test_ordinary_text_stays(self, text: str) -> None:
+        """Hyphenated words, paths, digests, settings, cursors and code are no secrets."""
+        assert REDACTOR.text(text) is text
+
+    def test_an_image_in_base64_stays(self) -> None:
+        """A long run of base64 begins no secret inside, as letters stand before every place in it."""
+        image = base64.b64encode(b"".join(hashlib.sha256(bytes([n])).digest() for n in range(256)) * 20).decode()
+        assert REDACTOR.text(f"data:image/png;base64,{image}").count("[redacted") == 0
+
+    def test_the_longest_prefix_gives_the_name(self) -> None:
+        """A key of Anthropic is also one of the general kind; the order of the patterns does not matter."""
+        key = KEYS["sk-ant-"]
+        assert REDACTOR.text(key) == Redactor(reversed(DEFAULT)).text(key) == "[redacted:anthropic]"
+
+    def test_values_are_cut_in_texts_and_keys(self) -> None:
+        """Every text of a value is looked at, also the keys; what did not change is shared."""
+        plain = {"a": [1, None]}
+        value = {"env": [f"T={KEY}", 1.5, True], KEY: plain, "plain": plain}
+        assert REDACTOR.value(value) == {
+            "env": ["T=[redacted:github]", 1.5, True],
+            "[redacted:github]": plain,
+            "plain": plain,
+        }
+        assert REDACTOR.value(value)["plain"] is plain
+
+    def test_json_text_is_cut_as_its_value_is(self) -> None:
+        """Arguments are streamed as JSON text: there a secret after a line end comes after `\\n`."""
+        value = {"content": f"first\n{KEY}\n\t{KEYS['sk-']}"}
+        assert json.loads(REDACTOR.text(json.dumps(value))) == REDACTOR.value(value)
+
+    def test_own_patterns(self) -> None:
+        """A pattern of one's own stands beside the others, or alone."""
+        own = Pattern("badge", "corp-", "0-9", 4)
+        assert Redactor((*DEFAULT, own)).text(f"corp-12345 {KEY}") == "[redacted:badge] [redacted:github]"
+        assert Redactor([own]).text(f"corp-123 corp-1234x {KEY}") == f"corp-123 [redacted:badge]x {KEY}"
+
+    @pytest.mark.parametrize(
+        "pattern",
+        [
+            Pattern("Not A Name", "x-", "a-z", 8),
+            Pattern("", "x-", "a-z", 8),
+            Pattern("empty", "", "a-z", 8),
+            Pattern("mark", "-x", "a-z", 8),
+            Pattern("long", "x" * 65, "a-z", 8),
+            Pattern("none", "x-", "a-z", 0),
+            Pattern("many", "x-", "a-z", 257),
+            Pattern("class", "x-", "", 8),
+            Pattern("class", "x-", "z-a", 8),
+            Pattern("class", "x-", "a]+", 8),
+            Pattern("class", "x-", "a\\\\]+", 8),
+            Pattern("class", "x-", "a\\", 8),
+        ],
+    )
+    def test_a_broken_pattern_is_refused(self, pattern: Pattern) -> None:
+        """Settings that cannot work are refused when they are read, by the name of the pattern."""
+        with pytest.raises(InvalidInputError) as refused:
+            Redactor([pattern])
+        assert refused.value.field.startswith("pattern")
+
+    def test_two_patterns_of_one_prefix_are_refused(self) -> None:
+        """The carry knows a secret by its prefix."""
+        with pytest.raises(InvalidInputError):
+            Redactor([*DEFAULT, Pattern("mine", "sk-", "a-z", 8)])
+
+
+class TestCarry:
+    def test_it_is_empty_in_ordinary_text(self) -> None:
+        """Nothing waits inside or at the end of a word, even of one that ends as a secret begins."""
+        words = ["The", "bees", "begin", "sitting;", "engines", "sing,", "as", "risks", "rise."]
+        before = ""
+        for word in words:
+            out, carry = REDACTOR.feed("", " " + word, before)
+            assert (out, carry) == (" " + word, "")
+            before = out
+
+    def test_the_stored_carry_never_has_the_secret(self) -> None:
+        """Up to the least length a part of it waits; from there on only the name of what is being swallowed."""
+        outs, carries = stream(REDACTOR, list(f"a {KEY} z"))
+        assert "".join(outs) == "a [redacted:github] z"
+        assert max(map(len, carries)) == 1 + len("ghp_") + 29
+        assert "\0ghp_" in carries and carries[-1] == ""
+        assert not any(KEY[:40] in carry for carry in carries)
+
+    def test_the_mark_leaves_as_soon_as_the_secret_is_known(self) -> None:
+        """A reader does not wait for the end of a long secret."""
+        assert REDACTOR.feed("", f"x {KEY}") == ("x [redacted:github]", "\0ghp_")
+        assert REDACTOR.feed("\0ghp_", "abc") == ("", "\0ghp_")
+        assert REDACTOR.feed("\0ghp_", "") == ("", "\0ghp_")
+        assert REDACTOR.feed("\0ghp_", "abc, then") == (", then", "")
+        assert REDACTOR.flush("\0ghp_") == ""
+
+    def test_held_text_is_released_whole(self) -> None:
+        """What turns out to be no secret leaves with the next chunk, or at the end."""
+        out, carry = REDACTOR.feed("", "we use npm_", "")
+        assert (out, carry) == ("we use ", " npm_")
+        assert REDACTOR.feed(carry, "config") == ("", " npm_config")
+        assert REDACTOR.feed(carry, "config_z") == ("npm_config_z", "")
+        assert REDACTOR.flush(carry) == "npm_"
+
+    def test_a_carry_outlives_a_change_of_settings(self) -> None:
+        """A carry stored under other patterns is released, or swallows nothing more."""
+        for redactor in (OFF, Redactor([Pattern("badge", "corp-", "0-9", 4)])):
+            assert redactor.feed(" npm_abc", "def ") == ("npm_abcdef ", "")
+            assert redactor.flush("\\npm_abc") == "npm_abc"
+            assert redactor.feed("\0npm_", "abc") == ("abc", "")
+            assert redactor.flush("\0npm_") == ""
+
+
+class TestTime:
+    """Bounds so wide that only another order of growth breaks them."""
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "sk-" + "a1B" * 350_000,
+            "sk-" * 350_000,
+            "sk-aaaaaaaaaaaaaaaaaaa." * 45_000,
+            "hf_aaaaaaaaaaaaaaaa-" * 50_000,
+            "\\n" * 500_000,
+            " " * 1_000_000,
+            "BEGIN PRIVATE KEY-----" + "\\n" * 500_000,
+            f"{KEY} " * 15_000,
+        ],
+        ids=["run", "prefixes", "lower case", "short runs", "escapes", "spaces", "pem", "many"],
+    )
+    def test_a_megabyte_takes_linear_time(self, text: str) -> None:
+        """No text of a million characters takes seconds, whole or in chunks."""
+        begun = time.process_time()
+        whole = REDACTOR.text(text)
+        outs = stream_quickly(text, 1000)
+        assert outs == whole
+        assert time.process_time() - begun < 5
+
+    def test_a_long_secret_in_small_chunks_takes_linear_time(self) -> None:
+        """A swallowed secret leaves nothing behind that grows."""
+        begun = time.process_time()
+        assert stream_quickly("ghp_" + "a1" * 100_000, 1) == "[redacted:github]"
+        assert time.process_time() - begun < 5
+
+
+def stream_quickly(text: str, size: int) -> str:
+    carry, outs, before = "", [], ""
+    for start in range(0, len(text), size):
+        out, carry = REDACTOR.feed(carry, text[start : start + size], before)
+        outs.append(out)
+        before = (before + out)[-2:]
+    return "".join([*outs, REDACTOR.flush(carry)])

@@ -1,0 +1,288 @@
+"""Where an agent's replay tells otherwise: what is compared with what, and how `show --witness` says it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+
+from callslip.cli import main
+from callslip.model import events as ev
+from callslip.model.entries import Entry
+from callslip.model.events import Alias, Draft, Event
+from callslip.rules.replay_diff import RESULT_UNKNOWN, ReplayDifference, diff_replay, newest_replay
+from tests.support.acp_session import CAPTURES, Reading, rows
+from tests.support.strategies import Desk, json_values
+
+ONE, TWO = (Alias("acp", "1"),), (Alias("acp", "2"),)
+
+
+def compared(desk: Desk) -> list[ReplayDifference]:
+    entries: list[Entry] = desk.state.snapshot().entries
+    return diff_replay(entries, newest_replay(desk.log))
+
+
+def otherwise(desk: Desk) -> list[tuple[str, Any, Any]]:
+    """What differs, without where it stands."""
+    return [(one.field, one.recorded, one.replayed) for one in compared(desk)]
+
+
+def replay(desk: Desk, *told: Event) -> Desk:
+    """A replay as decoders draft one: each thing as one event, between two ends of messages."""
+    desk.write(*(Draft(event, witness=True) for event in (ev.MessageEnded(), *told, ev.MessageEnded())))
+    return desk
+
+
+def recorded(*told: Event) -> Desk:
+    """A session of one turn."""
+    desk = Desk(redact=False)
+    desk.write(ev.TurnStarted(), *told, ev.TurnEnded())
+    return desk
+
+
+SAID = "Model metadata for `mock-1` not found. Defaulting to fallback metadata; this can degrade performance and cause "
+SHELL, SLOW = "echo hi-from-tool; sleep 1; echo done", "echo hi; sleep 20; echo late"
+
+# Of every capture: which fields its replay tells otherwise, and how, where that is short.
+FOUND: dict[str, list[tuple[str, Any, Any]]] = {
+    "claude-allow": [("content", "All done with tools.", None)],
+    "claude-reject": [("content", "All done with tools.", None)],
+    "codex-allow": [
+        ("content", f"{SAID}issues.Let me look. ", "Let me look. "),
+        ("title", SHELL, "exec_command"),
+        ("rawInput", ..., {"cmd": SHELL}),
+        ("output", ..., ...),
+    ],
+    "codex-cancel": [
+        ("content", f"{SAID}issues.Let me look. ", "Let me look. "),
+        ("title", SLOW, "exec_command"),
+        ("rawInput", ..., {"cmd": SLOW}),
+        ("status", "cancelled", "completed"),
+        ("output", None, "aborted by user after 2.5s"),
+    ],
+    "codex2-allow": [("output", "done\n", "hi-from-tool\ndone\n")],
+    "codex2-v2-allow": [("output", "done\n", "hi-from-tool\ndone\n")],
+    "gemini-allow": [],
+    "opencode-allow": [],
+    "opencode-cancel": [],
+    "py-example-agent": [],
+    "ts-example-allow": [],
+    "ts-example-reject": [],
+}
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_what_real_agents_tell_otherwise_is_found(name: str) -> None:
+    """S2.11: title, arguments, state and output of calls, and what was said; nothing where they agree."""
+    found = otherwise(Reading().feed(*rows(name)).desk)
+    assert [one[0] for one in found] == [one[0] for one in FOUND[name]]
+    for one, wanted in zip(found, FOUND[name], strict=True):
+        assert all(value == told for value, told in zip(one, wanted, strict=True) if told is not ...)
+
+
+def test_a_disagreement_says_where_both_accounts_stand() -> None:
+    """The entry, its call, and the event of the replay."""
+    desk = replay(recorded(ev.CallCompleted(aliases=ONE, title="a")), ev.CallCompleted(aliases=ONE, title="b"))
+    (one,) = compared(desk)
+    (entry,) = desk.state.snapshot().entries
+    assert (one.entry, one.call_id, one.type) == (entry.id, entry.call_id, "tool_call")
+    assert desk.log[one.seq - 1].title == "b"
+
+
+def test_what_a_replay_does_not_mention_it_does_not_deny() -> None:
+    """C10: absent is unchanged; null is another account than a value."""
+    told = {"title": "a", "kind": "read", "input": {"x": 1}, "content": [], "locations": [], "exit_status": 3}
+    desk = recorded(ev.CallCompleted(aliases=ONE, tool_name="mcp__acp__Read", output="o", **told))
+    assert otherwise(replay(desk, ev.CallCompleted(aliases=ONE))) == []
+    assert otherwise(replay(desk, ev.CallCompleted(aliases=ONE, tool_name="Read", output="o", **told))) == []
+    assert otherwise(replay(desk, ev.CallCompleted(aliases=ONE, title=None, exit_status=0))) == [
+        ("title", "a", None),
+        ("exitStatus", 3, 0),
+    ]
+
+
+def test_numbers_are_compared_as_json() -> None:
+    """1, 1.0 and true are three values."""
+    desk = recorded(ev.CallCompleted(aliases=ONE, output=1))
+    assert otherwise(replay(desk, ev.CallCompleted(aliases=ONE, output=True))) == [("output", 1, True)]
+
+
+def test_output_that_was_streamed_is_output() -> None:
+    """What an agent printed piece by piece and tells whole later is the same."""
+    desk = recorded(ev.CallProgress(aliases=ONE, text="a"), ev.CallProgress(aliases=ONE, text="b"))
+    desk.write(ev.CallCompleted(aliases=ONE))
+    assert otherwise(replay(desk, ev.CallCompleted(aliases=ONE, output="ab"))) == []
+    assert otherwise(replay(desk, ev.CallCompleted(aliases=ONE, output="ac"))) == [("output", "ab", "ac")]
+
+
+@pytest.mark.parametrize("how", [ev.ApprovalRefused, ev.ApprovalWithdrawn, ev.CallDenied, ev.CallCancelled])
+def test_an_agents_own_word_for_a_refusal_or_a_stop_is_no_other_account(how: type[Any]) -> None:
+    """It has no word but `failed`, and the output is that report; completed is another account."""
+    desk = recorded(ev.ApprovalRequested(aliases=ONE), how(aliases=ONE))
+    assert otherwise(replay(desk, ev.CallFailed(aliases=ONE, output="refused"))) == []
+    (entry,) = [entry for entry in desk.state.snapshot().entries if hasattr(entry, "output")]
+    assert ("status", entry.status, "completed") in otherwise(replay(desk, ev.CallCompleted(aliases=ONE)))
+
+
+def test_an_end_that_the_replay_does_not_tell_is_no_other_end() -> None:
+    """It only shows the call; where nobody recorded an end, the replay's is one."""
+    desk = recorded(ev.CallCompleted(aliases=ONE, output=1))
+    assert otherwise(replay(desk, ev.CallFailed(aliases=ONE, reason=RESULT_UNKNOWN))) == []
+    lost = recorded(ev.CallStarted(aliases=ONE))
+    lost.write(ev.CallLost(aliases=ONE))
+    assert otherwise(replay(lost, ev.CallFailed(aliases=ONE))) == [("status", "lost", "failed")]
+
+
+def test_what_a_replay_leaves_out_is_told_as_nothing() -> None:
+    """A call and a message that the agent does not remember."""
+    desk = recorded(ev.MessageUser(text="go"), ev.CallCompleted(aliases=ONE), ev.CallCompleted(aliases=TWO))
+    assert otherwise(replay(desk, ev.CallCompleted(aliases=TWO))) == [
+        ("content", "go", None),
+        ("status", "completed", None),
+    ]
+
+
+def test_texts_are_paired_by_their_order_around_equal_ones() -> None:
+    """Agents seldom replay ids: a text too many does not make all that follow it differ."""
+    said = [ev.MessageUser(text=text) for text in ("a", "b", "c")]
+    desk = recorded(*said)
+    assert otherwise(replay(desk, said[0], said[2])) == [("content", "b", None)]
+    assert otherwise(replay(desk, said[0], ev.MessageUser(text="B"), said[2])) == [("content", "b", "B")]
+    assert otherwise(replay(desk, *said, ev.MessageUser(text="d"))) == [("content", None, "d")]
+    found = compared(replay(desk, *said, ev.MessageUser(text="d")))[0]
+    assert (found.entry, desk.log[found.seq - 1].text) == (0, "d")
+
+
+def test_what_is_said_again_and_again_in_a_long_session_is_compared_by_its_order() -> None:
+    """Every second message is the same, and every other one differs: that is told at once."""
+    said, told = ([ev.MessageUser(text=f"{who} {n}" if n % 2 else "go on") for n in range(3000)] for who in "ab")
+    found = otherwise(replay(recorded(*said), *told))
+    assert found == [("content", f"a {n}", f"b {n}") for n in range(1, 3000, 2)]
+
+
+def test_a_message_around_a_call_is_one_if_it_has_an_id() -> None:
+    """The replay tells it as one; who said it, and whether it was only thought, is told apart."""
+    live = [ev.MessageDelta(text="I ", message_id="m"), ev.CallCompleted(aliases=ONE)]
+    desk = recorded(*live, ev.MessageDelta(text="see", message_id="m"), ev.ThoughtDelta(text="hm", message_id="h"))
+    told = [ev.CallCompleted(aliases=ONE), ev.ThoughtDelta(text="hm", message_id="h")]
+    assert otherwise(replay(desk, ev.MessageDelta(text="I see", message_id="m"), *told)) == []
+    (one,) = compared(replay(desk, ev.MessageDelta(text="I see", message_id="m"), told[0]))
+    assert (one.type, one.recorded, one.replayed) == ("thought", "hm", None)
+
+
+def test_only_the_newest_replay_counts_and_only_for_what_was_before_it() -> None:
+    """What happened since is not its to tell."""
+    desk = replay(recorded(ev.CallCompleted(aliases=ONE, title="a")), ev.CallCompleted(aliases=ONE, title="b"))
+    replay(desk, ev.CallCompleted(aliases=ONE, title="a"))
+    desk.write(ev.TurnStarted(), ev.MessageUser(text="more"), ev.CallCompleted(aliases=TWO), ev.TurnEnded())
+    assert otherwise(desk) == []
+    assert otherwise(recorded(ev.CallCompleted(aliases=ONE))) == [] == newest_replay([])
+
+
+def test_news_in_a_replay_is_not_held_against_it() -> None:
+    """What nobody recorded became an entry by the replay itself, wherever in it that stands."""
+    desk = recorded(ev.CallCompleted(aliases=ONE, title="a"))
+    news = [ev.MessageDelta(text="new", message_id="n"), ev.CallCompleted(aliases=TWO, title="new")]
+    assert otherwise(replay(desk, *news, ev.CallCompleted(aliases=ONE, title="a"))) == []
+    assert len(desk.state.snapshot().entries) == 3
+    only = replay(recorded(ev.CallCompleted(aliases=ONE)), ev.CallCompleted(aliases=TWO))
+    assert otherwise(only) == [("status", "completed", None)]
+
+
+@given(json_values, json_values)
+def test_a_replay_of_what_was_recorded_agrees(given_input: Any, output: Any) -> None:
+    """Whatever the values are."""
+    said: list[Event] = [
+        ev.MessageUser(text="go"),
+        ev.CallCompleted(aliases=ONE, input=given_input, output=output, title="t"),
+        ev.MessageDelta(text="done", message_id="m", chunks="delta"),
+    ]
+    assert otherwise(replay(recorded(*said), *said)) == []
+
+
+# The command
+
+
+def cli(*arguments: str) -> Any:
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+    return done
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> str:
+    """A ledger with some captures in it."""
+    db = str(tmp_path / "ledger.db")
+    for name in ("codex-cancel", "codex-allow", "opencode-allow", "gemini-allow"):
+        cli("import", "--format", "acp", str(CAPTURES[name]), "--db", db)
+    return db
+
+
+def test_show_lists_both_accounts_of_what_differs(ledger: str) -> None:
+    """For people: the call, its field, what was recorded, what is replayed; long values are cut unless --full."""
+    page = cli("show", "codex-cancel", "--witness", "--db", ledger).stdout
+    lines = [" ".join(line.split()) for line in page.splitlines()]
+    at = lines.index("title recorded │ echo hi; sleep 20; echo late")
+    assert lines[at - 1].endswith("entry 12 echo hi; sleep 20; echo late")
+    assert lines[at + 1] == "replayed │ exec_command"
+    assert lines[-4:] == [
+        "status recorded │ cancelled",
+        "replayed │ completed",
+        "output recorded nothing",
+        "replayed │ aborted by user after 2.5s",
+    ]
+    cut, full = [cli("show", "codex-allow", "--witness", *more, "--db", ledger).stdout for more in ((), ("--full",))]
+    assert ("│ … 3 more lines" in cut, "│ hi-from-tool" in cut) == (True, False)
+    assert ("more lines" in full, "│ hi-from-tool" in full) == (False, True)
+
+
+def test_show_says_where_there_is_nothing_to_list(ledger: str) -> None:
+    """On stderr: both accounts agree, or there is only one."""
+    agrees = cli("show", "opencode-allow", "--witness", "--db", ledger)
+    assert (agrees.stdout, "agrees with the record" in agrees.stderr) == ("", True)
+    alone = cli("show", "gemini-allow", "--witness", "--db", ledger)
+    assert (alone.stdout, alone.stderr) == ("", "no replay of this session was recorded\n")
+
+
+def test_show_lists_them_as_json(ledger: str) -> None:
+    """With where the replay stands in the log; of one call only its own, also by its approval."""
+    told = json.loads(cli("show", "codex-cancel", "--witness", "--json", "--db", ledger).stdout)
+    assert told["session"] == "codex-cancel" and told["replay"]["first"] < told["replay"]["last"]
+    assert [one["field"] for one in told["disagreements"]] == [one[0] for one in FOUND["codex-cancel"]]
+    (ask,) = [one for one in whole(ledger)["entries"] if one["type"] == "permission_request"]
+    for name in (ask["callId"], ask["requestId"]):
+        of_call = json.loads(cli("show", name, "--witness", "--json", "--db", ledger).stdout)
+        assert of_call["disagreements"] == told["disagreements"][1:]
+    none = json.loads(cli("show", "gemini-allow", "--witness", "--json", "--db", ledger).stdout)
+    assert none == {"session": "gemini-allow", "replay": None, "disagreements": []}
+
+
+def whole(db: str) -> Any:
+    return json.loads(cli("show", "codex-cancel", "--json", "--db", db).stdout)
+
+
+def test_hostile_text_of_a_replay_is_inert(tmp_path: Path) -> None:
+    """C11: on a page nothing that an agent sent is anything but visible characters."""
+    evil = "\x1b[2J\u202eevil\x07"
+    rows_of = [
+        {"id": 1, "method": "session/prompt", "params": {"sessionId": "s", "prompt": []}},
+        update_of("live"),
+        {"id": 1, "result": {"stopReason": "end_turn"}},
+        {"id": 2, "method": "session/load", "params": {"sessionId": "s"}},
+        update_of(evil),
+        {"id": 2, "result": {}},
+    ]
+    (tmp_path / "evil.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows_of), "utf-8")
+    db = str(tmp_path / "x.db")
+    cli("import", "--format", "acp", str(tmp_path / "evil.jsonl"), "--db", db)
+    page = cli("show", "evil", "--witness", "--db", db).stdout
+    assert "\\x1b[2J\\u202eevil\\x07" in page and not set(evil) & set("\x1b\u202e\x07") & set(page)
+
+
+def update_of(title: str) -> dict[str, Any]:
+    told = {"sessionUpdate": "tool_call", "toolCallId": "c", "title": title, "status": "completed"}
+    return {"method": "session/update", "params": {"sessionId": "s", "update": told}}

@@ -1,0 +1,304 @@
+"""Joining streamed text: each policy, and what an undeclared source shows of itself (S2.4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from callslip.model import events as ev
+from callslip.model.entries import Append, Patch, Put
+from callslip.rules.fold import SessionFold
+from callslip.rules.streamed_text import SQUASH, Headless, StreamedText, merge_chunk, settle, units
+from tests.support.strategies import pieces
+
+CUMULATIVE = ["I", "I will", "I will look", "I will look at the tests"]  # three growths, the last of 24 characters
+
+
+class Talk:
+    """One session in which only texts come."""
+
+    def __init__(self) -> None:
+        self.state = SessionFold("s")
+
+    def say(self, *chunks: str, cls: Any = ev.MessageDelta, chunks_are: str = "auto", source: str = "a") -> list[Patch]:
+        """The patches that some chunks make."""
+        made: list[Patch] = []
+        for chunk in chunks:
+            made += self.take(cls(text=chunk, chunks=chunks_are, source=source))
+        return made
+
+    def end(self) -> list[Patch]:
+        return self.take(ev.MessageEnded())
+
+    def take(self, event: Any) -> list[Patch]:
+        return self.state.apply(structs.replace(event, seq=self.state.seq + 1))
+
+    @property
+    def texts(self) -> list[str]:
+        return [entry.content for entry in self.state.snapshot().entries]
+
+
+def said(*chunks: str, chunks_are: str = "auto") -> str:
+    """What these chunks come to once the message has ended."""
+    talk = Talk()
+    talk.say(*chunks, chunks_are=chunks_are)
+    talk.end()
+    return "".join(talk.texts)
+
+
+# Deltas
+
+
+@given(st.lists(pieces, max_size=20))
+def test_declared_deltas_are_joined_as_they_come(parts: list[str]) -> None:
+    """S2.4: any split of a text gives that text."""
+    assert said(*parts, chunks_are="delta") == "".join(parts)
+
+
+@given(st.sampled_from(["ha", "0", "\n", "é", "👩‍👧", "  "]), st.integers(1, 40))
+def test_repeated_tokens_survive_as_deltas(token: str, times: int) -> None:
+    """S2.4: a genuine repeat is not a duplicate."""
+    assert said(*[token] * times, chunks_are="delta") == token * times
+
+
+@given(st.lists(pieces, max_size=20))
+def test_a_text_counts_its_length_as_a_browser_does(parts: list[str]) -> None:
+    """Offsets are UTF-16 units, whether counted on the way or afterwards."""
+    text = StreamedText()
+    for part in parts:
+        text.append(part)
+    whole = "".join(parts)
+    assert text.length() == units(whole) == len(whole.encode("utf-16-le")) // 2
+    text.counted = False
+    assert (text.length(), text.value()) == (units(whole), whole)
+
+
+def test_offsets_of_patches_are_utf16_units() -> None:
+    """An emoji takes two places, an e with a combining accent two, a CJK character one."""
+    made = Talk().say("😀", "e\u0301", "日", "x", chunks_are="delta")
+    assert [patch.offset for patch in made if isinstance(patch, Append)] == [0, 2, 4, 5]
+
+
+# Undeclared
+
+
+@pytest.mark.parametrize(
+    ("chunks", "text"),
+    [
+        (["ha", "ha"], "haha"),
+        (["1", "0", "0"], "100"),
+        (["I", "I'll", "I'll check"], "I'll check"),
+        (["I", "I'll"], "II'll"),  # one growth is no evidence
+        (["a", "ab", "abc", "x"], "aababcx"),  # what grew for a while and then went on otherwise were deltas
+        (["", "a", "", "ab", "", "abc", ""], "abc"),  # empty chunks prove nothing
+        (["a", "ab", "ab", "abc"], "aabababc"),  # a repeat is no growth
+        (["the ", "the ", "end"], "the the end"),
+        (CUMULATIVE, CUMULATIVE[-1]),
+        ([*CUMULATIVE, CUMULATIVE[-1]], CUMULATIVE[-1]),
+        ([*CUMULATIVE, "I will"], CUMULATIVE[-1]),
+        ([*CUMULATIVE, "No."], "No."),
+        ([*CUMULATIVE, ""], CUMULATIVE[-1]),
+    ],
+)
+def test_an_undeclared_text_ends_as_what_its_chunks_showed(chunks: list[str], text: str) -> None:
+    """S2.4: deltas until shown otherwise."""
+    assert said(*chunks) == text
+
+
+def test_before_anything_is_proven_an_undeclared_text_reads_as_deltas() -> None:
+    """S2.4: `I` `I'll` `I'll check` is repaired at its end, by one put, and stays streaming text until then."""
+    talk = Talk()
+    talk.say("I", "I'll", "I'll check")
+    assert talk.texts == ["II'llI'll check"]
+    (repair,) = talk.end()
+    assert isinstance(repair, Put) and repair.entry.content == "I'll check" and not repair.entry.streaming
+    assert talk.texts == ["I'll check"]
+
+
+def test_three_growths_to_24_characters_prove_a_cumulative_source_by_one_put() -> None:
+    """S2.4: from then on a chunk is the whole text, and what it adds is appended."""
+    talk = Talk()
+    assert not [patch for patch in talk.say(*CUMULATIVE[:3]) if isinstance(patch, Put) and patch.entry.content]
+    (repair,) = talk.say(CUMULATIVE[3])
+    assert isinstance(repair, Put) and repair.entry.content == CUMULATIVE[3] and repair.entry.streaming
+    assert talk.say(CUMULATIVE[3] + "!") == [Append(1, "content", 24, "!")]
+    assert talk.say(CUMULATIVE[3]) == talk.say("I will") == talk.say("") == []
+    assert talk.texts == [CUMULATIVE[3] + "!"]
+
+
+def test_two_growths_prove_nothing_however_long() -> None:
+    """S2.4: the third one does."""
+    talk = Talk()
+    talk.say("x", "x" * 30, "x" * 60)
+    assert not talk.state.proven and talk.texts == ["x" * 91]
+    talk.say("x" * 61)
+    assert talk.state.proven and talk.texts == ["x" * 61]
+
+
+def test_three_growths_that_stay_short_prove_nothing_yet() -> None:
+    """S2.4: 23 characters are one too few; the growth that reaches 24 proves it."""
+    talk = Talk()
+    talk.say("a", "ab", "abc", "abc" + "d" * 20)
+    assert not talk.state.proven
+    talk.say("abc" + "d" * 21)
+    assert talk.state.proven == {("a", "message"): "cumulative"}
+    assert talk.texts == ["abc" + "d" * 21]
+
+
+@pytest.mark.parametrize(
+    ("first", "proof", "chunks", "text"),
+    [
+        (CUMULATIVE, "cumulative", ["Yes", "Yes, it"], "Yes, it"),
+        (["one", " two"], "delta", ["I", "I'll", "I'll check"], "II'llI'll check"),
+        (["one", " two"], "delta", CUMULATIVE, "".join(CUMULATIVE)),
+    ],
+)
+def test_what_is_proven_holds_for_the_source_and_kind(
+    first: list[str], proof: str, chunks: list[str], text: str
+) -> None:
+    """S2.4: for the rest of the session, but neither for another source nor for thoughts."""
+    talk = Talk()
+    talk.say(*first)
+    talk.end()
+    assert talk.state.proven == {("a", "message"): proof}
+    talk.say(*chunks)
+    talk.end()
+    assert talk.texts[1] == text
+    talk.say("1", "1 2", source="b")
+    talk.end()
+    talk.say("1", "1 2", cls=ev.ThoughtDelta)
+    assert talk.texts[2:] == ["11 2", "11 2"]
+    assert len(talk.state.proven) == 1
+
+
+def test_a_text_that_only_grew_is_repaired_whatever_ends_it() -> None:
+    """S2.4, S2.12: a new entry or the end of the turn ends a text as `message.ended` does."""
+    for ending in (ev.MessageUser(text="stop"), ev.TurnEnded(), ev.CallProposed(call="exec_0")):
+        talk = Talk()
+        talk.say("I", "I'll", "I'll check")
+        talk.take(ending)
+        assert talk.state.snapshot().entries[0].content == "I'll check"
+
+
+@given(st.lists(pieces.filter(bool), min_size=2, max_size=12))
+def test_an_undeclared_text_is_all_its_chunks_or_the_last_of_them(parts: list[str]) -> None:
+    """S2.4: no reading loses anything else: either every chunk is there, or the newest brought them all."""
+    assert said(*parts) in ("".join(parts), parts[-1], *(p for p in parts if p.startswith(parts[-1])))
+
+
+# Cumulative
+
+
+@pytest.mark.parametrize(
+    ("chunks", "text"),
+    [
+        (["a", "ab", "abc"], "abc"),
+        (["abc", "abc", "ab", "", "a"], "abc"),
+        (["abc", "xyz"], "xyz"),
+        (["abc", "xyz", "xyz!"], "xyz!"),
+        (["ha", "haha"], "haha"),
+    ],
+)
+def test_a_cumulative_chunk_is_the_whole_text(chunks: list[str], text: str) -> None:
+    """S2.4: equal or shorter prefixes change nothing, anything else replaces."""
+    assert said(*chunks, chunks_are="cumulative") == text
+
+
+# Dedupe
+
+
+def literal(chunks: list[str]) -> str:
+    """The rule as it is written: a chunk the text ends with is dropped, one that begins with the text replaces it."""
+    text = ""
+    for chunk in chunks:
+        if text and chunk.startswith(text):
+            text = chunk
+        elif not text.endswith(chunk):
+            text += chunk
+    return text
+
+
+@given(st.lists(st.sampled_from(["a", "b", "aa", "ab", "aba", "😀", "a😀"]), max_size=12))
+def test_dedupe_is_the_literal_rule(chunks: list[str]) -> None:
+    """S2.4: suffixes are duplicates, extensions replace, the rest is appended; genuine repeats are lost by it."""
+    assert said(*chunks, chunks_are="dedupe") == literal(chunks)
+    assert said("ha", "ha", chunks_are="dedupe") == "ha"
+
+
+@given(st.lists(pieces, max_size=8), st.lists(pieces, max_size=3).map("".join), st.booleans())
+def test_a_text_knows_how_it_ends(parts: list[str], tail: str, really: bool) -> None:
+    """Looking at the end of a text in pieces is looking at the end of the text."""
+    text, whole = StreamedText(), "".join(parts)
+    for part in parts:
+        text.pieces.append(part)
+        if len(part) % 2:
+            text.squash()
+    tail = whole[-len(tail) :] if really else tail
+    if tail:
+        assert text.ends_with(tail) == whole.endswith(tail)
+
+
+# Texts in pieces
+
+
+def test_many_chunks_become_few_strings() -> None:
+    """C12: pieces are joined as they come, block by block, and all of it only when it is asked for."""
+    text = StreamedText()
+    for _ in range(10 * SQUASH + 7):
+        merge_chunk(text, "x", "delta")
+    assert (len(text.blocks), len(text.pieces)) == (10, 7)
+    assert text.value() == "x" * (10 * SQUASH + 7)
+    assert (len(text.blocks), len(text.pieces)) == (1, 0)
+
+
+@pytest.mark.parametrize("count", [SQUASH - 1, SQUASH, SQUASH + 1, 2 * SQUASH, 3 * SQUASH + 5])
+def test_a_live_text_is_kept_as_few_strings(count: int) -> None:
+    """C12: chunks that are applied one by one become blocks too, and the text is whole at every edge of a block."""
+    talk = Talk()
+    chunks = [f"{number} " for number in range(count)]
+    talk.say(*chunks, chunks_are="delta")
+    assert talk.state.stream is not None
+    text = talk.state.stream.text
+    assert (len(text.blocks), len(text.pieces)) == divmod(count, SQUASH)
+    assert talk.texts == ["".join(chunks)]
+
+
+def test_a_text_read_in_bulk_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C12: the first live chunk after a bulk read measures the text, the next ones do not read it again."""
+    talk = Talk()
+    talk.state.fold(ev.MessageDelta(seq=number, text="😀", chunks="delta", source="a") for number in range(1, 101))
+    value, reads = StreamedText.value, list[int]()
+
+    def count(text: StreamedText) -> str:
+        reads.append(talk.state.seq)
+        return value(text)
+
+    monkeypatch.setattr(StreamedText, "value", count)
+    made = talk.say(*"abcde", chunks_are="delta")
+    assert [patch.offset for patch in made if isinstance(patch, Append)] == [200, 201, 202, 203, 204]
+    assert reads == [100]
+
+
+def test_a_text_read_in_bulk_and_then_replaced_has_its_new_length() -> None:
+    """A cumulative chunk that replaces uncounted deltas leaves no part of the old length in the next offset."""
+    talk = Talk()
+    talk.state.fold(ev.MessageDelta(seq=number, text="old", chunks="delta", source="a") for number in range(1, 11))
+    talk.say("new 😀", chunks_are="cumulative")
+    assert talk.say("new 😀!", chunks_are="cumulative") == [Append(1, "content", 6, "!")]
+    assert talk.texts == ["new 😀!"]
+
+
+def test_a_text_without_its_beginning_can_be_added_to_but_not_compared() -> None:
+    """What must be compared with all of a text is refused rather than compared with half of it."""
+    text = StreamedText()
+    text.missing, text.missing_chars, text.units = 5, 5, 5
+    assert merge_chunk(text, " more", "delta").added == " more"
+    assert text.length() == 10
+    for policy in ("cumulative", "dedupe"):
+        with pytest.raises(Headless):
+            merge_chunk(text, "other", policy)
+    assert not settle(text)

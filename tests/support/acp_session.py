@@ -1,0 +1,112 @@
+"""Talk between a client and an agent, as both write it down; a decoder with the ledger's write path behind it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from callslip.formats.acp.decode import AcpDecoder
+from tests.support.decoder_harness import Read
+from tests.support.paths import TESTS
+from tests.support.strategies import canonical
+
+FOLDER = TESTS / "captures"
+CAPTURES = {path.stem: path for path in sorted(FOLDER.glob("*.jsonl"))}
+
+
+def rows(name: str) -> list[Any]:
+    """The rows of a capture."""
+    return [json.loads(line) for line in CAPTURES[name].read_text("utf-8").splitlines()]
+
+
+def live(name: str) -> list[Any]:
+    """The rows before the session is loaded again."""
+    found = rows(name)
+    marks = [number for number, row in enumerate(found) if row["dir"] == "mark"]
+    return found[: marks[0]] if marks else found
+
+
+class Reading(Read):
+    """What the decoder makes of messages."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(AcpDecoder(**options))
+
+
+def entries_of(reading: Reading) -> list[Any]:
+    """The entries, with one name for each minted id."""
+    text = canonical(reading.entries()).decode()
+    for number, name in enumerate(reading.desk.names.calls + reading.desk.names.approvals):
+        text = text.replace(name, f"#{number}")
+    found = json.loads(text)
+    for entry in found:
+        for field in ("at", "startedAt", "endedAt", "responseTime"):
+            entry.pop(field, None)
+    return found
+
+
+# Messages
+
+
+def asks(method: str, key: Any, **params: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": key, "method": method, "params": {"sessionId": "s1", **params}}
+
+
+def answers(key: Any, **result: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": key, "result": result}
+
+
+def fails(key: Any, message: str) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": key, "error": {"code": -1, "message": message}}
+
+
+def c2a(message: Any) -> dict[str, Any]:
+    return {"t": 1, "dir": "c2a", "msg": message}
+
+
+def a2c(message: Any) -> dict[str, Any]:
+    return {"t": 1, "dir": "a2c", "msg": message}
+
+
+def update(word: str, session: str = "s1", /, **fields: Any) -> dict[str, Any]:
+    params = {"sessionId": session, "update": {"sessionUpdate": word, **fields}}
+    return a2c({"jsonrpc": "2.0", "method": "session/update", "params": params})
+
+
+def says(text: str, **fields: Any) -> dict[str, Any]:
+    return update("agent_message_chunk", content={"type": "text", "text": text}, **fields)
+
+
+def prompt(key: Any = 1, text: str = "go") -> dict[str, Any]:
+    return c2a(asks("session/prompt", key, prompt=[{"type": "text", "text": text}]))
+
+
+def done(key: Any = 1, reason: str = "end_turn") -> dict[str, Any]:
+    return a2c(answers(key, stopReason=reason))
+
+
+def call(status: str | None = "pending", name: str = "c1", **fields: Any) -> dict[str, Any]:
+    told = {} if status is None else {"status": status}
+    return update("tool_call", toolCallId=name, **{"title": "T", "kind": "execute", **told, **fields})
+
+
+def more(status: str | None = None, name: str = "c1", **fields: Any) -> dict[str, Any]:
+    told = {} if status is None else {"status": status}
+    return update("tool_call_update", toolCallId=name, **told, **fields)
+
+
+OPTIONS = [
+    {"optionId": "yes", "name": "Go ahead", "kind": "allow_once"},
+    {"optionId": "ever", "name": "Always", "kind": "allow_always"},
+    {"optionId": "no", "name": "Rather not", "kind": "reject_once"},
+    {"optionId": "odd", "name": "Hm", "kind": "ponder"},
+]
+
+
+def may_i(key: Any = 0, name: str = "c1", **fields: Any) -> dict[str, Any]:
+    told = {"toolCallId": name, **fields}
+    return a2c(asks("session/request_permission", key, toolCall=told, options=OPTIONS))
+
+
+def chosen(option: str, key: Any = 0) -> dict[str, Any]:
+    return c2a(answers(key, outcome={"outcome": "selected", "optionId": option}))
