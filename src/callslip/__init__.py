@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from callslip._version import __version__ as __version__
+
 if TYPE_CHECKING:
     from callslip.api.call import Call
     from callslip.api.ledger import Ledger
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from callslip.settings import Settings
     from callslip.worker import Worker
 
-__version__ = "0.1.0"
 __all__ = [
     "Call",
     "CallslipError",

@@ -118,3 +118,11 @@ class ServerUnavailableError(CallslipError):
 
 class AuthenticationError(CallslipError):
     """The server asks for a token, or does not know the one that it was given."""
+
+
+class WaitTimeoutError(CallslipError, TimeoutError):
+    """A wait took longer than its timeout."""
+
+
+class NoSessionError(CallslipError):
+    """A tool was called outside a session."""

@@ -20,10 +20,9 @@ from callslip.formats import registry
 from callslip.formats.events.decode import EventsDecoder
 from callslip.ingest import importer
 from callslip.ingest.importer import Report, import_file, import_lines
-from callslip.ledger.validation import read_event
 from callslip.model import events as ev
 from callslip.model.entries import Message, Thought, ToolCall
-from callslip.model.events import Alias, Draft, Event, encode_event
+from callslip.model.events import Alias, Draft, Event, encode_event, read_event
 from callslip.rules.fold import SessionFold
 from callslip.rules.lifecycle import TERMINAL_STATES
 from callslip.settings import Settings

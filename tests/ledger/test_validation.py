@@ -20,10 +20,10 @@ import callslip
 from callslip.api import approvals
 from callslip.api.ledger import Ledger
 from callslip.errors import CallslipError, InvalidInputError
-from callslip.ledger.validation import NAME_LIMIT, read_event
 from callslip.model import codec
 from callslip.model import events as ev
-from callslip.model.events import EVENT_TYPES, Alias, Draft, Event
+from callslip.model.events import EVENT_TYPES, Alias, Draft, Event, read_event
+from callslip.model.names import MAX_NAME_BYTES
 from callslip.settings import Settings
 from tests.support.invariants import events, faults
 
@@ -233,7 +233,7 @@ async def test_a_name_that_is_none_is_refused(ledger: Ledger, name: Any) -> None
     """C11: a session's name works in a URL and a file name, or it is refused, with the limit if it is too long."""
     with pytest.raises(InvalidInputError, match=r"^session") as refusal:
         ledger.session(name)
-    assert refusal.value.limit == (NAME_LIMIT if name == "n" * 10_000 else None)
+    assert refusal.value.limit == (MAX_NAME_BYTES if name == "n" * 10_000 else None)
     with pytest.raises(InvalidInputError, match=r"^session"):
         await ledger.append(name, [ev.MessageUser(text="x")])
 

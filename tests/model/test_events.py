@@ -14,7 +14,6 @@ from msgspec import UNSET, structs
 
 import callslip
 from callslip.errors import CorruptDataError, InvalidInputError
-from callslip.ledger.validation import read_event
 from callslip.model import events as ev
 from callslip.model.events import (
     EVENT_TYPES,
@@ -25,6 +24,7 @@ from callslip.model.events import (
     decode_event,
     encode_event,
     parse_event,
+    read_event,
     type_of,
 )
 from tests.support.strategies import any_event, logs

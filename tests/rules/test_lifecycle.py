@@ -15,9 +15,9 @@ from hypothesis import given
 from msgspec import structs
 
 from callslip.errors import ConflictError, InvalidTransitionError
-from callslip.ledger.write import SOURCE_LEDGER
 from callslip.model import events as ev
 from callslip.model.events import EVENT_TYPES, Alias, Event
+from callslip.model.names import SOURCE_LEDGER
 from callslip.model.records import ApprovalRecord, CallRecord
 from callslip.rules.lifecycle import (
     OPEN_STATES,

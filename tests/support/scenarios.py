@@ -19,8 +19,7 @@ from unittest.mock import patch
 import msgspec
 
 from callslip.api.ledger import open_ledger
-from callslip.ledger.validation import read_event
-from callslip.model.events import Draft, Event
+from callslip.model.events import Draft, Event, read_event
 from callslip.settings import Settings
 from tests.support.paths import TESTS
 

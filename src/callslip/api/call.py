@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import UNSET
 
 from callslip.errors import CallDeniedError, CallEndedError, InvalidInputError, InvalidTransitionError, StoreError
-from callslip.ledger.write import SOURCE_PYTHON
 from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.events import Alias, Event
+from callslip.model.names import SOURCE_PYTHON
 from callslip.model.records import CallRecord
-from callslip.rules.lifecycle import TERMINAL_STATES
+from callslip.rules.lifecycle import APPROVAL_OPTIONS, TERMINAL_STATES
 
 if TYPE_CHECKING:
     from callslip.api.session import Session
@@ -25,10 +25,6 @@ T = TypeVar("T")
 S = TypeVar("S")
 SOURCE = SOURCE_PYTHON
 MAX_REASON_CHARS = 2000
-APPROVAL_OPTIONS = [
-    {"optionId": "approve", "name": "Approve", "kind": "allow_once"},
-    {"optionId": "deny", "name": "Deny", "kind": "reject_once"},
-]
 _NEW = "new:1"
 
 

@@ -18,10 +18,11 @@ from callslip.api.session import Session
 from callslip.errors import AmbiguousIdError, CallslipError, NotFoundError, SlowReaderError, StoreError
 from callslip.ledger import checkpoint, liveness, queries
 from callslip.ledger.feed import Feed
-from callslip.ledger.validation import DraftValidator, check_id, check_session_name
+from callslip.ledger.validation import DraftValidator
 from callslip.ledger.write import WriteContext, write_events
 from callslip.model.entries import Patch, Snapshot
 from callslip.model.events import MAY_BE_LARGE, Blob, Draft, Event, TurnEnded, decode_event
+from callslip.model.names import check_id, check_session_name
 from callslip.model.records import ApprovalRecord, CallRecord, OwnerRecord, SessionRecord
 from callslip.rules.fold import SessionFold
 from callslip.rules.lifecycle import TERMINAL_STATES

@@ -98,7 +98,7 @@ def _nearest(name: str) -> str:
 
 def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        from callslip import __version__
+        from callslip._version import __version__
 
         click.echo(f"callslip {__version__}")
         ctx.exit()

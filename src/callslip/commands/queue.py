@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from callslip.api.call import APPROVAL_OPTIONS, finish_despite_cancel
+from callslip.api.call import finish_despite_cancel
 from callslip.api.ledger import Ledger
 from callslip.commands import transactions
 from callslip.commands.claims import Admits, ClaimRequest, Dispatcher
@@ -21,13 +21,14 @@ from callslip.commands.views import Claim, Command, command_view, moment
 from callslip.commands.waiters import WaiterSlot
 from callslip.errors import CommandNotFoundError, ConflictError, InvalidInputError, NotFoundError, StaleClaimError
 from callslip.ledger import liveness
-from callslip.ledger.validation import NUMBER_LIMIT, check_id, check_session_name
+from callslip.ledger.validation import NUMBER_LIMIT
 from callslip.ledger.write import WriteContext, write_events
 from callslip.model import codec, ids
 from callslip.model import events as ev
 from callslip.model.events import Alias, Draft, Event
+from callslip.model.names import check_id, check_session_name
 from callslip.model.records import CallRecord
-from callslip.rules.lifecycle import TERMINAL_STATES, came_stale
+from callslip.rules.lifecycle import APPROVAL_OPTIONS, TERMINAL_STATES, came_stale
 from callslip.store.unit_of_work import UnitOfWork
 
 CLIENT = "default"

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 from callslip.errors import InvalidInputError
-from callslip.ledger.validation import check_id
 from callslip.model import codec
+from callslip.model.names import check_id
 
 EPOCH, LAST = 10**9, 10**11
 

@@ -30,10 +30,10 @@ from callslip.http.problems import Unsupported
 from callslip.http.request import RequestContext, Route, Server, answer
 from callslip.http.turn_runner import CLIENT, Chat, Handler, TurnRunner
 from callslip.ledger import queries
-from callslip.ledger.validation import check_session_name
 from callslip.model import events as ev
 from callslip.model.entries import Message
 from callslip.model.events import Draft, Event, decode_event
+from callslip.model.names import check_session_name
 from callslip.model.records import CallRecord, SessionRecord
 from callslip.rules.fold import SessionFold
 from callslip.rules.lifecycle import TERMINAL_STATES

@@ -24,8 +24,8 @@ from callslip.http.calls import CancelQuery, Known, NoQuery, find
 from callslip.http.ingest import owned_by
 from callslip.http.request import RequestContext, Route, answer
 from callslip.http.sessions import limit_of, waited
-from callslip.ledger.validation import check_session_name
 from callslip.model.events import Draft
+from callslip.model.names import check_session_name
 from callslip.model.records import CallRecord, SessionRecord
 
 Name = Annotated[str, Meta(min_length=1, max_length=200)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from callslip import __version__
+from callslip._version import __version__
 from callslip.errors import NotFoundError, StoreError
 from callslip.http import schemas
 from callslip.http.access import Forbidden

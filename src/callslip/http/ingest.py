@@ -24,9 +24,9 @@ from callslip.http.access import Principal
 from callslip.http.problems import Unsupported
 from callslip.http.request import RequestContext, Route, answer
 from callslip.ingest.conversations import Conversation, Conversations, joined
-from callslip.ledger.validation import check_session_name
 from callslip.model import codec
 from callslip.model.events import Chunks, Draft, Event, Raw, SessionInfo
+from callslip.model.names import check_session_name
 from callslip.model.records import KeyRecord, SessionRecord
 
 IDLE = 600.0

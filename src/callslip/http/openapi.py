@@ -12,7 +12,7 @@ from typing import Any, cast, get_args
 import msgspec
 from starlette.responses import Response
 
-from callslip import __version__
+from callslip._version import __version__
 from callslip.formats import registry
 from callslip.http import schemas as http_schemas
 from callslip.http.access import COOKIE

@@ -18,11 +18,10 @@ from callslip.formats import registry
 from callslip.formats.base import Decoder, unwrapped
 from callslip.ingest.recorder import OpenCalls, as_it_came, belonging_together
 from callslip.ledger import liveness
-from callslip.ledger.validation import check_session_name
-from callslip.ledger.write import NEW_CALL_PREFIX
 from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.events import CallEvent, Chunks, Draft, Event
+from callslip.model.names import NEW_CALL_PREFIX, check_session_name
 
 MAX_PENDING_DRAFTS = 1000
 

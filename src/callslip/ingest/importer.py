@@ -18,9 +18,9 @@ from msgspec import structs
 from callslip.api.ledger import Ledger
 from callslip.errors import InvalidInputError
 from callslip.ingest.conversations import Connection, Conversation, Conversations, joined
-from callslip.ledger.validation import check_session_name
 from callslip.model import codec
 from callslip.model.events import Chunks, Draft, Event
+from callslip.model.names import check_session_name
 
 BATCH_DRAFTS = 256
 BATCH_BYTES = 2**20

@@ -15,10 +15,10 @@ from callslip.api.call import finish_despite_cancel
 from callslip.errors import InvalidInputError
 from callslip.formats import registry
 from callslip.formats.base import Decoder
-from callslip.ledger.write import NEW_CALL_PREFIX
 from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.events import CallEnd, CallEvent, Chunks, Draft, Event
+from callslip.model.names import NEW_CALL_PREFIX
 from callslip.rules.lifecycle import TERMINAL_STATES, is_terminal
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ kept as blobs, whole; the event keeps a preview (S2.8).
 
 from __future__ import annotations
 
-import re
 from functools import cache
 from typing import Any, cast, get_args
 
@@ -16,12 +15,11 @@ from msgspec import UNSET, structs
 from callslip.errors import InvalidInputError
 from callslip.model import codec
 from callslip.model import events as ev
-from callslip.model.events import Alias, Blob, Draft, Event, encode_event, parse_event
+from callslip.model.events import Alias, Blob, Draft, Event, encode_event, locate_error, parse_event
+from callslip.model.names import check_id
 from callslip.rules.redaction import Redactor
 from callslip.settings import Settings
 
-NAME_LIMIT = 200
-ID_LIMIT = 500
 LABELS_LIMIT = 16 * 2**10
 """Labels stand in the row of their session, which every event writes anew."""
 NUMBER_LIMIT = 2**53 - 1
@@ -32,52 +30,6 @@ _NAMES = ("call", "approval", "turn", "message_id", "source", "key", "owner")
 _KINDS = frozenset(ev.EVENT_TYPES.values())
 _POLICIES = get_args(ev.Chunks)
 _OURS: dict[str, Any] = {"seq": 0, "verdict": "applied", "reused": False, "entry": 0}
-
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-
-
-def check_session_name(name: object) -> str:
-    """A name that works in a URL, a file name and a column, or Refused."""
-    checked = check_id(name, "session", NAME_LIMIT)
-    if "/" in checked or "\\" in checked or checked in (".", ".."):
-        raise InvalidInputError("session", "a name has no '/' or '\\' in it and is not '.' or '..'")
-    return checked
-
-
-def check_id(value: object, field: str, limit: int = ID_LIMIT) -> str:
-    """An id or name as others write it, or Refused."""
-    if not isinstance(value, str):
-        raise InvalidInputError(field, f"must be text, not {type(value).__name__}")
-    if not value:
-        raise InvalidInputError(field, "is empty")
-    if len(value.encode("utf-8", "surrogatepass")) > limit:
-        raise InvalidInputError(field, f"{len(value)} characters are too long", limit)
-    if _UNPRINTABLE.search(value):
-        raise InvalidInputError(field, "has control characters in it")
-    return value
-
-
-def read_event(body: Any) -> Event:
-    """An event from decoded JSON, or Refused with the field that is wrong."""
-    if not isinstance(body, dict):
-        raise InvalidInputError("event", "must be a JSON object")
-    kind = cast("dict[str, object]", body).get("type")
-    if not isinstance(kind, str) or kind not in ev.EVENT_TYPES:
-        raise InvalidInputError("type", f"unknown event type {str(kind)[:100]!r}")
-    try:
-        return msgspec.convert(body, ev.EVENT_TYPES[kind])
-    except msgspec.ValidationError as error:
-        raise InvalidInputError(*_where(str(error))) from error
-
-
-_LACKING = re.compile(r"missing required field `(\w+)`")
-
-
-def _where(message: str) -> tuple[str, str]:
-    """msgspec's message as a field and a problem: "Expected `int`, got `str` - at `$.seq`"."""
-    problem, _, path = message.partition(" - at `$")
-    lacking = _LACKING.search(problem)
-    return path.strip("`.") or (lacking[1] if lacking else "event"), problem
 
 
 @cache
@@ -184,7 +136,7 @@ class DraftValidator:
             raw = encode_event(event)
             read = parse_event(raw)
         except msgspec.ValidationError as error:
-            raise InvalidInputError(*_where(str(error))) from error
+            raise InvalidInputError(*locate_error(error)) from error
         except (TypeError, UnicodeEncodeError, OverflowError) as error:
             raise InvalidInputError("event", str(error)) from error
         if type(event) not in ev.MAY_BE_LARGE:

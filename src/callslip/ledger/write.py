@@ -17,6 +17,7 @@ from callslip.errors import ConflictError, InvalidInputError, InvalidTransitionE
 from callslip.model import codec, ids
 from callslip.model import events as ev
 from callslip.model.events import Draft, Event, Verdict, encode_event
+from callslip.model.names import NEW_CALL_PREFIX, SOURCE_LEDGER, SOURCE_PYTHON
 from callslip.model.records import ApprovalRecord, CallRecord, HeldText, KeyRecord, SessionRecord
 from callslip.rules.lifecycle import (
     TERMINAL_STATES,
@@ -35,12 +36,6 @@ from callslip.store.unit_of_work import UnitOfWork
 
 E = TypeVar("E", bound=Event)
 MS = 1000
-NEW_CALL_PREFIX = "new:"
-"""Drafts of one write may name a call that does not exist yet: `new:1` is the same call throughout the write."""
-SOURCE_PYTHON = "python"
-"""The source of calls that a process runs through this library: who asks there runs the call as it was approved."""
-SOURCE_LEDGER = "callslip"
-"""The namespace of execution ids that come from a log: a copy of a call is found by the id of the original."""
 
 
 class WriteContext(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,10 +15,10 @@ from callslip.errors import ConflictError, InvalidInputError, NotFoundError
 from callslip.http.access import AllowAll
 from callslip.http.calls import Known, find
 from callslip.http.ingest import owned_by
-from callslip.ledger.validation import check_session_name
 from callslip.mcp.results import Json, tool_result
 from callslip.mcp.tool import ToolRequest, ToolSpec, check_wait, read, standing
 from callslip.model.events import Draft
+from callslip.model.names import check_session_name
 from callslip.model.records import CallRecord, SessionRecord
 
 LISTED = 100

@@ -24,7 +24,7 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
-from callslip import __version__
+from callslip._version import __version__
 from callslip.errors import CallslipError, StoreError
 from callslip.mcp import call_tools, command_tools, resources
 from callslip.mcp.command_tasks import CommandTasks

@@ -7,12 +7,13 @@ left out; UNSET marks a field that the producer did not mention, so absent and n
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from callslip.errors import CorruptDataError
+from callslip.errors import CorruptDataError, InvalidInputError
 from callslip.model import codec
 
 Verdict = Literal["applied", "duplicate", "late", "orphan", "illegal", "witness"]
@@ -374,6 +375,29 @@ def decode_event(body: bytes) -> Event:
         if "seq" not in same:
             raise CorruptDataError("an event cannot be read: it has no seq") from None
         return Raw(format="events", body=told, **same)
+
+
+def read_event(body: Any) -> Event:
+    """Convert decoded JSON to an event, or raise InvalidInputError that names the invalid field."""
+    if not isinstance(body, dict):
+        raise InvalidInputError("event", "must be a JSON object")
+    kind = cast("dict[str, object]", body).get("type")
+    if not isinstance(kind, str) or kind not in EVENT_TYPES:
+        raise InvalidInputError("type", f"unknown event type {str(kind)[:100]!r}")
+    try:
+        return msgspec.convert(body, EVENT_TYPES[kind])
+    except msgspec.ValidationError as error:
+        raise InvalidInputError(*locate_error(error)) from error
+
+
+_MISSING_FIELD = re.compile(r"missing required field `(\w+)`")
+
+
+def locate_error(error: msgspec.ValidationError) -> tuple[str, str]:
+    """Split a message such as "Expected `int`, got `str` - at `$.seq`" into field and problem."""
+    problem, _, path = str(error).partition(" - at `$")
+    missing = _MISSING_FIELD.search(problem)
+    return path.strip("`.") or (missing[1] if missing else "event"), problem
 
 
 def type_of(event: Event) -> str:

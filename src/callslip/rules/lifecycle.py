@@ -124,6 +124,11 @@ ANSWERED: dict[type[Event], str] = {
     ApprovalWithdrawn: "withdrawn",
 }
 
+APPROVAL_OPTIONS = [
+    {"optionId": "approve", "name": "Approve", "kind": "allow_once"},
+    {"optionId": "deny", "name": "Deny", "kind": "reject_once"},
+]
+
 
 def next_state(state: str, event: Event) -> CallState | None:
     """Where an event takes a call, or None when the table has no such step."""

@@ -120,7 +120,7 @@ async def _create(
     from secrets import token_hex
 
     from callslip.client.token_file import SCOPED, digest, mint
-    from callslip.ledger.validation import check_id, check_session_name
+    from callslip.model.names import check_id, check_session_name
     from callslip.model.records import TokenRecord
 
     if session and await ledger.store.session(check_session_name(session)) is None:

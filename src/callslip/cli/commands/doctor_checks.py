@@ -11,7 +11,7 @@ from typing import Any
 import apsw
 import msgspec
 
-from callslip import __version__
+from callslip._version import __version__
 from callslip.cli.commands.doctor_commands import Finding, Queues, about_commands
 from callslip.cli.terminal.formatting import format_age, size, span
 from callslip.client.location import LedgerLocation

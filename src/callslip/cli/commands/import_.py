@@ -20,7 +20,7 @@ from callslip.cli.terminal.formatting import pluralize
 from callslip.errors import InvalidInputError
 from callslip.formats import registry
 from callslip.ingest.importer import BOM, LINE_BYTES, Report, import_file, import_lines
-from callslip.ledger.validation import NAME_LIMIT, check_session_name
+from callslip.model.names import MAX_NAME_BYTES, check_session_name
 
 if TYPE_CHECKING:
     from callslip.api.ledger import Ledger
@@ -64,7 +64,7 @@ def name_of(path: str) -> str:
     name = os.fsencode(os.path.basename(path)).decode("utf-8", "replace")
     stem, ending = os.path.splitext(name)
     bare = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\\]", "_", stem if ending.lower() in ENDINGS else name)
-    return bare.encode()[:NAME_LIMIT].decode("utf-8", "ignore") or "imported"
+    return bare.encode()[:MAX_NAME_BYTES].decode("utf-8", "ignore") or "imported"
 
 
 async def _take(ledger: Ledger, file: str, session: str, format_: str, chunks: Chunks | None) -> Report:

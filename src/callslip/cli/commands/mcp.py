@@ -43,7 +43,7 @@ def mcp(session: str | None) -> int:
         import mcp as _sdk  # noqa: F401  # pyright: ignore[reportUnusedImport]
     except ModuleNotFoundError:
         raise StoreError(MISSING) from None
-    from callslip.ledger.validation import check_session_name
+    from callslip.model.names import check_session_name
 
     # The SDK reads stdin in a thread that no exception reaches. Nothing lives by this process, so it may just die.
     signal.signal(signal.SIGINT, signal.SIG_DFL)

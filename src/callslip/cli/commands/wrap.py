@@ -160,7 +160,7 @@ def _say(text: str) -> None:
 
 def _checked(session: str) -> str:
     if session:
-        from callslip.ledger.validation import check_session_name
+        from callslip.model.names import check_session_name
 
         check_session_name(session)
     return session

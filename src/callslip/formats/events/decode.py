@@ -13,11 +13,10 @@ from msgspec import structs
 
 from callslip.errors import InvalidInputError
 from callslip.formats.base import Unfinished
-from callslip.ledger.validation import read_event
-from callslip.ledger.write import SOURCE_LEDGER
 from callslip.model import events as ev
 from callslip.model import ids
-from callslip.model.events import Alias, Draft, Event
+from callslip.model.events import Alias, Draft, Event, read_event
+from callslip.model.names import SOURCE_LEDGER
 
 FORMAT = "events"
 

@@ -1,0 +1,40 @@
+"""Checks for ids and session names, and the names that Callslip reserves."""
+
+from __future__ import annotations
+
+import re
+
+from callslip.errors import InvalidInputError
+
+MAX_NAME_BYTES = 200
+MAX_ID_BYTES = 500
+
+NEW_CALL_PREFIX = "new:"
+"""The prefix of ids for calls that do not exist yet: `new:1` is the same call in all drafts of one write."""
+SOURCE_PYTHON = "python"
+"""The source of calls that run in this process. They run with the arguments that were approved."""
+SOURCE_LEDGER = "callslip"
+"""The alias namespace of call ids from another log, by which a copied call is found."""
+
+_CONTROL_CHARS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+def check_session_name(name: object) -> str:
+    """Return `name` if it works in a URL, a file name and a column, else raise InvalidInputError."""
+    checked = check_id(name, "session", MAX_NAME_BYTES)
+    if "/" in checked or "\\" in checked or checked in (".", ".."):
+        raise InvalidInputError("session", "a name has no '/' or '\\' in it and is not '.' or '..'")
+    return checked
+
+
+def check_id(value: object, field: str, limit: int = MAX_ID_BYTES) -> str:
+    """Return `value` if it is an acceptable id or name, else raise InvalidInputError."""
+    if not isinstance(value, str):
+        raise InvalidInputError(field, f"must be text, not {type(value).__name__}")
+    if not value:
+        raise InvalidInputError(field, "is empty")
+    if len(value.encode("utf-8", "surrogatepass")) > limit:
+        raise InvalidInputError(field, f"{len(value)} characters are too long", limit)
+    if _CONTROL_CHARS.search(value):
+        raise InvalidInputError(field, "has control characters in it")
+    return value
