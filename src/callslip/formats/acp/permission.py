@@ -16,13 +16,8 @@ from callslip.formats.acp.wire import Message, leaves
 from callslip.formats.json_fields import as_dict, as_list
 from callslip.model import events as ev
 from callslip.model.events import Alias, Event
+from callslip.rules.approval_options import option_allows, option_ids
 
-ANSWERS: dict[str, type[ev.ApprovalAnswer]] = {
-    "allow_once": ev.ApprovalGranted,
-    "allow_always": ev.ApprovalGranted,
-    "reject_once": ev.ApprovalRefused,
-    "reject_always": ev.ApprovalRefused,
-}
 KNOWN_FIELDS = {"sessionId", "toolCall", "options", "title", "description", "subject"}
 
 
@@ -42,10 +37,10 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PendingPermission(msgspec.Struct, frozen=True):
-    """A request that waits: the call it is about, what each option means, whether there is only the question."""
+    """A request without an answer yet. `only` is true if it is about no call but itself."""
 
     call: str
-    kinds: dict[str, str]
+    options: list[Any]
     only: bool = False
 
 
@@ -98,9 +93,7 @@ def _leaves(update: dict[str, Any], version: int = 0) -> bool:
 
 def asked(about: Question, call: str) -> PendingPermission:
     """What is remembered of a request until it is answered."""
-    offered = [as_dict(option) for option in about.options]
-    kinds = {str(option.get("optionId")): str(option.get("kind")) for option in offered}
-    return PendingPermission(call, kinds, about.only)
+    return PendingPermission(call, about.options, about.only)
 
 
 def answer(request: PendingPermission, message: Message, aliases: tuple[Alias, ...]) -> Event | None:
@@ -114,12 +107,10 @@ def answer(request: PendingPermission, message: Message, aliases: tuple[Alias, .
     option = outcome.get("optionId")
     if outcome.get("outcome") != "selected" or not isinstance(option, str):
         return None
-    chosen = _meaning(request, option, message.version)
-    return chosen(aliases=aliases, option=option, by="client") if chosen else None
-
-
-def _meaning(request: PendingPermission, option: str, version: int) -> type[ev.ApprovalAnswer] | None:
-    """Draft 2 says that an option which was not offered approves nothing; version 1 leaves that to the agent."""
-    if version >= updates.DRAFT and option not in request.kinds:
-        return ev.ApprovalRefused
-    return ANSWERS.get(request.kinds.get(option, ""))
+    allows = option_allows(request.options, option)
+    if message.version >= updates.DRAFT and option not in option_ids(request.options):
+        allows = False  # Draft 2 says that such an option approves nothing; version 1 leaves that to the agent.
+    if allows is None:
+        return None
+    kind = ev.ApprovalGranted if allows else ev.ApprovalRefused
+    return kind(aliases=aliases, option=option, by="client")

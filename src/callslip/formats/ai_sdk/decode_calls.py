@@ -17,6 +17,7 @@ from callslip.formats.ai_sdk.wire import Chunk
 from callslip.formats.json_fields import as_dict, as_list, as_str, identifier
 from callslip.model import events as ev
 from callslip.model.events import Alias, CallEnd, Event
+from callslip.rules.approval_options import choose_option
 
 Events: TypeAlias = list[Event]
 
@@ -209,8 +210,9 @@ class Calls:
         if call is not None and (call.ended or asked in call.closed):
             return []  # It has its answer, or is over.
         if call is not None and call.asked == asked:
-            return self._answered(identity, call, kind, reason, by, _option(call.options, kind))
-        aliases, option = self._alias(identity) if identity else self._question(asked), _option(OPTIONS, kind)
+            return self._answered(identity, call, kind, reason, by, choose_option(call.options, approved))
+        option = choose_option(OPTIONS, approved)
+        aliases = self._alias(identity) if identity else self._question(asked)
         return [kind(approval=asked, aliases=aliases, option=option, by=by, reason=reason)]
 
     def _answered(
@@ -274,15 +276,6 @@ def _ending(chunk: Chunk) -> dict[str, Any]:
     told: dict[str, Any] = {"reason": as_str(ours.get("reason"))}
     told |= {"kind": ours["kind"]} if isinstance(ours.get("kind"), str) else {}
     return told | ({"exit_status": ours["exitStatus"]} if "exitStatus" in ours else {})
-
-
-def _option(options: list[Any], kind: type[ev.ApprovalAnswer]) -> str:
-    """The option that a bare yes or no means: the first one of its kind."""
-    wanted = "allow" if kind is ev.ApprovalGranted else "reject"
-    found = [
-        as_str(as_dict(one).get("optionId")) for one in options if as_str(as_dict(one).get("kind")).startswith(wanted)
-    ]
-    return found[0] if found else ""
 
 
 def _nameless(account: Account, chunk: Chunk) -> Events | None:
