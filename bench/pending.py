@@ -18,7 +18,8 @@ from typing import Any
 from measure import best
 
 import callslip
-from callslip.commands import Commands, DeadlineTracker
+from callslip.api.commands import CommandQueue
+from callslip.commands import DeadlineTracker
 from callslip.model.records import CallRecord
 
 MANY = 100_000
@@ -125,8 +126,8 @@ async def _idle() -> int:
     return after - before
 
 
-async def _beat(ledger: callslip.Ledger, keep: bool = False) -> Commands | None:
-    commands = Commands(ledger)
+async def _beat(ledger: callslip.Ledger, keep: bool = False) -> CommandQueue | None:
+    commands = CommandQueue(ledger.log)
     assert await commands.claim() is None  # Now it watches, too.
     await asyncio.sleep(0.2)
     if keep:

@@ -249,11 +249,11 @@ async def fill(path: str, session: str, events: int) -> None:
         for body in log(events * 10 // 11, max(1, events // 40)):
             drafts.append(decode_event(body))
             if len(drafts) == 500:
-                await ledger.append(session, drafts)
+                await ledger.log.append(session, drafts)
                 drafts = []
-        await ledger.append(session, drafts)
-        await ledger.project(session)
-        await ledger.append(session, [MessageDelta(text=f"{n} ", chunks="delta") for n in range(100)])
+        await ledger.log.append(session, drafts)
+        await ledger.log.project(session)
+        await ledger.log.append(session, [MessageDelta(text=f"{n} ", chunks="delta") for n in range(100)])
 
 
 async def cold(path: str, session: str) -> tuple[float, float]:
@@ -310,7 +310,7 @@ async def _notice(path: str) -> list[float]:
     delays: list[float] = []
     async with await callslip.open(path) as ledger:
         writer = await asyncio.create_subprocess_exec(sys.executable, "-c", script, path)
-        async for batch in ledger.follow("s", 0):
+        async for batch in ledger.log.batches("s", 0):
             for stored in batch:
                 assert isinstance(stored.event, MessageDelta)
                 delays.append(time.time() - float(stored.event.text))

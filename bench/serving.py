@@ -38,8 +38,8 @@ async def _session(url: str, turns: int) -> None:
             one = (Alias("b", str(number)),)
             said = [MessageDelta(text=TEXT, chunks="delta") for _ in range(6)]
             call = [CallStarted(aliases=one, tool_name="look"), CallCompleted(aliases=one, output="found")]
-            await ledger.append("s", [TurnStarted(), MessageUser(text="Go."), *call, *said, TurnEnded()])
-        await ledger.project("s")
+            await ledger.log.append("s", [TurnStarted(), MessageUser(text="Go."), *call, *said, TurnEnded()])
+        await ledger.log.project("s")
 
 
 async def _page(url: str, limit: int) -> tuple[float, float]:
@@ -49,7 +49,7 @@ async def _page(url: str, limit: int) -> tuple[float, float]:
         times: list[float] = []
         for _ in range(20):
             start = time.perf_counter()
-            await queries.messages(ledger.store, "s", encode, limit=limit)
+            await queries.messages(ledger.log.store, "s", encode, limit=limit)
             times.append(time.perf_counter() - start)
         return times[0], min(times[1:])
 
@@ -77,14 +77,14 @@ async def _callslip(serve: Callable[[Any], Awaitable[None]]) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         async with await callslip.open(f"sqlite:///{folder}/b.db", Settings(synchronous="NORMAL")) as ledger:
-            await ledger.append("s", [MessageUser(text="Go.")])
+            await ledger.log.append("s", [MessageUser(text="Go.")])
             edge = http.server(ledger, AllowAll(), http.Limits(readers=10_000, backlog=2 * EVENTS))
 
             async def write() -> None:
                 while edge.hub.readers < READERS:
                     await asyncio.sleep(0.01)
                 for _ in range(EVENTS // BATCH):
-                    await ledger.append("s", [MessageDelta(text=TEXT, chunks="delta") for _ in range(BATCH)])
+                    await ledger.log.append("s", [MessageDelta(text=TEXT, chunks="delta") for _ in range(BATCH)])
                     await asyncio.sleep(0)
 
             writing = asyncio.ensure_future(write())

@@ -11,11 +11,11 @@ from callslip._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from callslip.api.call import Call
+    from callslip.api.commands import CommandQueue
     from callslip.api.ledger import Ledger
     from callslip.api.ledger import open_ledger as open
     from callslip.api.session import Session
     from callslip.api.sync import SyncLedger as blocking
-    from callslip.commands import Commands
     from callslip.errors import CallslipError
     from callslip.formats.ai_sdk_v4 import format_messages_to_vercel
     from callslip.http import asgi
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Call",
     "CallslipError",
-    "Commands",
+    "CommandQueue",
     "Ledger",
     "Session",
     "Settings",
@@ -47,7 +47,7 @@ _WHERE = {
     "Session": ("callslip.api.session", "Session"),
     "Call": ("callslip.api.call", "Call"),
     "Settings": ("callslip.settings", "Settings"),
-    "Commands": ("callslip.commands", "Commands"),
+    "CommandQueue": ("callslip.api.commands", "CommandQueue"),
     "Worker": ("callslip.worker", "Worker"),
     "format_messages_to_vercel": ("callslip.formats.ai_sdk_v4", "format_messages_to_vercel"),
     "CallslipError": ("callslip.errors", "CallslipError"),

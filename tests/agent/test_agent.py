@@ -14,7 +14,6 @@ from callslip.agent.loop import Agent, Limits, Outcome
 from callslip.agent.models import OpenAI, Scripted, find_model
 from callslip.agent.shell_tool import shell_tool
 from callslip.agent.tools import Tool, tool
-from callslip.api import approvals
 from callslip.api.ledger import Ledger
 from callslip.errors import ConflictError, CursorExpiredError, InvalidInputError
 from callslip.formats.act_observe.encode import ActObserveEncoder, timeline
@@ -102,7 +101,7 @@ async def test_a_turn_with_everything_in_it(ledger: Ledger, tmp_path: Path) -> N
 async def deny_first(ledger: Ledger, reason: str) -> None:
     while not (waiting := await ledger.approvals()):
         await asyncio.sleep(0.01)
-    await approvals.deny(ledger, waiting[0].id, by="somebody", reason=reason)
+    await ledger.deny(waiting[0].id, by="somebody", reason=reason)
 
 
 async def test_cancelling_stops_the_tool_that_runs(ledger: Ledger, tmp_path: Path) -> None:
@@ -130,7 +129,7 @@ async def test_a_call_that_somebody_else_ends_stops_its_tool(ledger: Ledger, tmp
         while not (pid.exists() and pid.read_text().strip()):
             await asyncio.sleep(0.01)
         call = (await calls_of(ledger))[0].call_id
-        await ledger.append("s", [ev.CallCancelled(call=call, reason="enough")])
+        await ledger.log.append("s", [ev.CallCancelled(call=call, reason="enough")])
         outcome = await running
     assert outcome.text == "As you wish."
     made = (await calls_of(ledger))[0]
@@ -282,7 +281,7 @@ async def test_an_approval_may_change_the_arguments(ledger: Ledger) -> None:
     running = asyncio.ensure_future(agent.run("Clean up."))
     while not (waiting := await ledger.approvals()):
         await asyncio.sleep(0.01)
-    await approvals.approve(ledger, waiting[0].id, by="me", input=command("echo rather not"))
+    await ledger.approve(waiting[0].id, by="me", input=command("echo rather not"))
     await running
     assert [call.output for call in await calls_of(ledger)] == ["rather not\n"]
 
@@ -489,7 +488,7 @@ async def test_a_turn_that_is_superseded_leaves_the_next_one_alone(ledger: Ledge
         outcome = await asyncio.wait_for(running, 20)
     assert outcome.reason == "superseded"
     assert await ends_of(ledger) == ["superseded"]
-    row = await ledger.store.session("s")
+    row = await ledger.log.store.session("s")
     assert row is not None and row.turn == turn
 
 
@@ -515,7 +514,7 @@ async def test_a_queued_call_that_somebody_ends_is_not_run(ledger: Ledger, tmp_p
     running = asyncio.ensure_future(Agent(ledger.session("s"), model, tools=tools).run("Go."))
     await until_exists(mark)
     queued = (await calls_of(ledger))[1]
-    await ledger.append("s", [ev.CallCancelled(call=queued.call_id, reason="not that one")])
+    await ledger.log.append("s", [ev.CallCancelled(call=queued.call_id, reason="not that one")])
     go.touch()
     assert (await asyncio.wait_for(running, 20)).reason == "end_turn"
     done = (await calls_of(ledger))[1]
@@ -555,7 +554,7 @@ async def test_cancelling_while_somebody_is_asked(ledger: Ledger) -> None:
     assert [call.status for call in await calls_of(ledger)] == ["cancelled"]
     assert await ends_of(ledger) == ["cancelled"]
     with pytest.raises(ConflictError):
-        await approvals.approve(ledger, waiting[0].id, by="me")
+        await ledger.approve(waiting[0].id, by="me")
 
 
 async def test_an_approval_that_nobody_gives_is_told_to_the_model(db: str) -> None:
@@ -579,9 +578,9 @@ async def test_arguments_that_a_person_broke_are_not_taken(ledger: Ledger) -> No
     while not (waiting := await ledger.approvals()):
         await asyncio.sleep(0.01)
     with pytest.raises(InvalidInputError):
-        await approvals.approve(ledger, waiting[0].id, by="me", input=["true"])
+        await ledger.approve(waiting[0].id, by="me", input=["true"])
     assert [row.state for row in await ledger.approvals()] == ["pending"]
-    await approvals.approve(ledger, waiting[0].id, by="me")
+    await ledger.approve(waiting[0].id, by="me")
     await running
     assert (await calls_of(ledger))[0].status == "completed"
 
@@ -659,7 +658,7 @@ async def test_histories_are_accepted_whatever_was_there_before(
     ledger: Ledger, before: str, tags: bool, format: str
 ) -> None:
     """At every round, of sessions that others began."""
-    await ledger.append("s", WEIRD[before], source="import")
+    await ledger.log.append("s", WEIRD[before], source="import")
     said = ["<shell>echo a</shell> ", "Done."]
     model = scripted(*(says(text) if format == "openai" else anthropic(text) for text in said), format=format)
     given: Any = {"shell": shell()} if tags else {"tools": [shell()]}

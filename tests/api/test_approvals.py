@@ -78,10 +78,10 @@ async def test_arguments_that_do_not_fit_change_nothing_and_the_request_waits_on
     ]
     for given, field in wrong:
         with pytest.raises(InvalidInputError) as refusal:
-            await approvals.approve(ledger, request.id, by="ann", input=given)
+            await ledger.approve(request.id, by="ann", input=given)
         assert refusal.value.field == field
     assert await events(ledger, "a") == before and await ledger.approvals() == [request]
-    await approvals.approve(ledger, request.id, by="ann", input={"n": 7})
+    await ledger.approve(request.id, by="ann", input={"n": 7})
     assert await running == {"n": 7}
 
 
@@ -95,8 +95,8 @@ async def test_the_schema_stands_in_the_request_and_in_its_entry(db: str) -> Non
         (shown,) = [one for one in (await other.snapshot("a")).entries if isinstance(one, PermissionRequest)]
         assert shown.schema == SCHEMA
         with pytest.raises(InvalidInputError):
-            await approvals.approve(other, request.id, by="ann", input={"n": 0})
-        await approvals.approve(other, request.id, by="ann", input={"n": 2})
+            await other.approve(request.id, by="ann", input={"n": 0})
+        await other.approve(request.id, by="ann", input={"n": 2})
         assert await running == {"n": 2}
 
 
@@ -104,8 +104,8 @@ async def test_a_request_without_a_schema_says_nothing_of_one(ledger: Ledger, se
     """Any JSON may stand in place of the arguments then, and neither event nor entry has the field."""
     running = asyncio.create_task(ran(session, schema=None))
     request = await asked(ledger)
-    assert all("schema" not in body.decode() for _, body in await ledger.store.events("a", 0, 100))
-    await approvals.approve(ledger, request.id, by="ann", input=["any", 1])
+    assert all("schema" not in body.decode() for _, body in await ledger.log.store.events("a", 0, 100))
+    await ledger.approve(request.id, by="ann", input=["any", 1])
     assert await running == ["any", 1]
 
 
@@ -114,10 +114,10 @@ async def test_a_request_that_retention_removed_takes_no_other_arguments(ledger:
     running = asyncio.create_task(ran(session))
     request = await asked(ledger)
     row = ApprovalRecord(id=request.id, session="a", call=request.call, entry=request.entry + 5)
-    assert await approvals.request(ledger, row) is None
+    assert await approvals.load_request(ledger.log, row) is None
     with pytest.raises(InvalidInputError, match="no longer in the log"):
         approvals._fitting(None, {"n": 1})  # pyright: ignore[reportPrivateUsage]
-    await approvals.approve(ledger, request.id, by="ann")
+    await ledger.approve(request.id, by="ann")
     assert await running == {"n": 5}
 
 
@@ -133,9 +133,9 @@ async def test_a_function_says_what_it_takes(ledger: Ledger, session: Session, e
     running = asyncio.create_task(remove("/"))
     request = await asked(ledger)
     with pytest.raises(InvalidInputError):
-        await approvals.approve(ledger, request.id, by="ann", input=edited)
+        await ledger.approve(request.id, by="ann", input=edited)
     assert not seen and (await asked(ledger)).state == "pending"
-    await approvals.approve(ledger, request.id, by="ann", input={"path": "/tmp/x", "force": True})
+    await ledger.approve(request.id, by="ann", input={"path": "/tmp/x", "force": True})
     await running
     assert seen == [("/tmp/x", True)]
 
@@ -152,8 +152,8 @@ async def test_arguments_of_every_kind_may_be_changed(ledger: Ledger, session: S
     request = await asked(ledger)
     for wrong in ({"a": 1, "more": ["x"]}, {"a": 1, "c": 1}, {"a": 1, "rest": {"c": "x"}}, {"b": "x"}):
         with pytest.raises(InvalidInputError):
-            await approvals.approve(ledger, request.id, by="ann", input=wrong)
-    await approvals.approve(ledger, request.id, by="ann", input={"a": 5, "more": [6, 7], "b": "y", "rest": {"d": 8}})
+            await ledger.approve(request.id, by="ann", input=wrong)
+    await ledger.approve(request.id, by="ann", input={"a": 5, "more": [6, 7], "b": "y", "rest": {"d": 8}})
     await running
     assert seen == [(5, (6, 7), "y", {"d": 8})]
 
@@ -173,7 +173,7 @@ async def test_what_a_person_leaves_as_it_was_is_as_it_was(ledger: Ledger, sessi
     given = cast("dict[str, Any]", shown.raw_input)
     assert secret not in repr(given) and given["limit"] is None
     given["options"]["n"] = 2
-    await approvals.approve(ledger, request.id, by="ann", input=given)
+    await ledger.approve(request.id, by="ann", input=given)
     await running
     assert seen == [(secret, Path("/x"), {"key": secret, "n": 2}, None, {"deep": [secret]})]
 
@@ -233,9 +233,9 @@ async def test_the_tools_of_the_agent_loop_have_their_schema(ledger: Ledger) -> 
     request = await asked(ledger)
     for wrong, field in (({"n": "x"}, "input/n"), ({}, "input/n"), ({"n": 1, "m": 2}, "input/m"), ([1], "input")):
         with pytest.raises(InvalidInputError) as refusal:
-            await approvals.approve(ledger, request.id, by="ann", input=wrong)
+            await ledger.approve(request.id, by="ann", input=wrong)
         assert refusal.value.field == field
-    await approvals.approve(ledger, request.id, by="ann", input={"n": 21})
+    await ledger.approve(request.id, by="ann", input={"n": 21})
     await running
     ended = [event for event in await events(ledger, "s") if isinstance(event, ev.CallCompleted)]
     assert [event.output for event in ended] == [42]
@@ -245,13 +245,13 @@ async def test_the_tools_of_the_agent_loop_have_their_schema(ledger: Ledger) -> 
 async def test_an_agent_that_runs_its_call_itself_takes_no_other_arguments(ledger: Ledger, source: str) -> None:
     """It hears only yes or no: an answer that it could not be told is refused, and the request waits on."""
     options = [{"optionId": "yes", "kind": "allow_once"}]
-    await ledger.append(
+    await ledger.log.append(
         "a", [ev.ApprovalRequested(aliases=(Alias("acp", "c"),), input={"n": 1}, options=options)], source=source
     )
     request = await asked(ledger)
     with pytest.raises(InvalidInputError, match="cannot be told other arguments"):
-        await approvals.approve(ledger, request.id, by="ann", input={"n": 1})
-    done = await approvals.approve(ledger, request.id, by="ann")
+        await ledger.approve(request.id, by="ann", input={"n": 1})
+    done = await ledger.approve(request.id, by="ann")
     assert (done.state, done.option) == ("granted", "yes")
 
 
@@ -262,13 +262,13 @@ async def test_an_answer_says_whose_it_is_and_a_second_one_learns_it(ledger: Led
     """S4.6: whatever the second one says, and also if its arguments would not fit: it comes too late."""
     running = asyncio.create_task(ran(session))
     request = await asked(ledger)
-    await approvals.approve(ledger, request.id, by="ann", reason="fine")
+    await ledger.approve(request.id, by="ann", reason="fine")
     await running
     late = [
-        lambda: approvals.approve(ledger, request.id, by="bob"),
-        lambda: approvals.approve(ledger, request.id, by="bob", input={"n": 0}),
-        lambda: approvals.deny(ledger, request.id, by="bob"),
-        lambda: approvals.withdraw(ledger, request.id, by="bob"),
+        lambda: ledger.approve(request.id, by="bob"),
+        lambda: ledger.approve(request.id, by="bob", input={"n": 0}),
+        lambda: ledger.deny(request.id, by="bob"),
+        lambda: ledger.withdraw(request.id, by="bob"),
     ]
     for answer in late:
         with pytest.raises(ConflictError) as conflict:
@@ -289,7 +289,7 @@ async def test_what_came_too_late_is_denied_by_expiry(db: str) -> None:
             with pytest.raises(CallDeniedError, match="nobody answered in time"):
                 await running
         with pytest.raises(ConflictError) as conflict:
-            await approvals.approve(ledger, request.id, by="ann", input={"n": 2})
+            await ledger.approve(request.id, by="ann", input={"n": 2})
         assert isinstance(conflict.value.winner, ApprovalRecord) and conflict.value.winner.by == "expiry"
 
 
@@ -301,7 +301,7 @@ async def test_an_answer_for_another_session_is_not_found(ledger: Ledger, sessio
         with pytest.raises(NotFoundError):
             await answer(ledger, request.id, by="ann", session="other")
     assert (await asked(ledger)).id == request.id
-    await approvals.deny(ledger, request.id, by="ann", session="a", reason="no")
+    await ledger.deny(request.id, by="ann", session="a", reason="no")
     with pytest.raises(CallDeniedError, match="no"):
         await running
 
@@ -311,7 +311,7 @@ async def test_arguments_that_change_at_the_same_moment_are_never_the_ones_that_
 ) -> None:
     """S2.7: decided in the transaction. Either the approval was first or it is a conflict; also for proposed calls."""
     for number in range(20):
-        proposed = (await ledger.append("a", [ev.CallProposed(tool_name="t", input={"n": 1})], source="openai"))[0]
+        proposed = (await ledger.log.append("a", [ev.CallProposed(tool_name="t", input={"n": 1})], source="openai"))[0]
         assert isinstance(proposed, ev.CallProposed)
 
         async def enter(call: str = proposed.call) -> None:
@@ -321,13 +321,13 @@ async def test_arguments_that_change_at_the_same_moment_are_never_the_ones_that_
         running = asyncio.create_task(enter())
         request = await asked(ledger)
         change = ev.CallInput(call=request.call, input={"n": number + 2})
-        steps = [ledger.append("a", [change], source="openai"), approvals.approve(ledger, request.id, by="ann")]
+        steps = [ledger.log.append("a", [change], source="openai"), ledger.approve(request.id, by="ann")]
         found = await asyncio.gather(*steps[:: 1 if number % 2 else -1], return_exceptions=True)
         log = [event for event in await events(ledger, "a") if event.verdict == "applied"]
         seen = [type(event) for event in log if isinstance(event, ev.CallEvent) and event.call == request.call]
         if any(isinstance(one, ConflictError) for one in found):
             assert ev.ApprovalGranted not in seen
-            await approvals.deny(ledger, request.id, by="ann")
+            await ledger.deny(request.id, by="ann")
         else:
             assert seen.index(ev.ApprovalGranted) < seen.index(ev.CallInput)
         await asyncio.gather(running, return_exceptions=True)
@@ -336,21 +336,21 @@ async def test_arguments_that_change_at_the_same_moment_are_never_the_ones_that_
 async def test_an_agent_that_changes_its_mind_may_still_be_answered(ledger: Ledger) -> None:
     """An agent that runs its call itself tells its arguments as it goes; that is no reason to keep it waiting."""
     aliases = (Alias("acp", "c"),)
-    await ledger.append("a", [ev.ApprovalRequested(aliases=aliases, input={"n": 1})], source="acp")
-    await ledger.append("a", [ev.CallInput(aliases=aliases, input={"n": 2})], source="acp")
-    assert (await approvals.approve(ledger, (await asked(ledger)).id, by="ann")).state == "granted"
+    await ledger.log.append("a", [ev.ApprovalRequested(aliases=aliases, input={"n": 1})], source="acp")
+    await ledger.log.append("a", [ev.CallInput(aliases=aliases, input={"n": 2})], source="acp")
+    assert (await ledger.approve((await asked(ledger)).id, by="ann")).state == "granted"
 
 
 @pytest.mark.parametrize("ending", [ev.ApprovalGranted, ev.ApprovalRefused, ev.ApprovalWithdrawn, ev.CallCancelled])
 async def test_a_call_names_the_request_it_waits_for_and_no_other(ledger: Ledger, ending: type[ev.CallEvent]) -> None:
     """S2.7: after the answer, or an end without one, there is nothing to answer: a later answer is an orphan."""
     aliases = (Alias("acp", "c"),)
-    await ledger.append("a", [ev.ApprovalRequested(aliases=aliases)], source="acp")
+    await ledger.log.append("a", [ev.ApprovalRequested(aliases=aliases)], source="acp")
     request = await asked(ledger)
     assert (await ledger.find_call(request.call)).approval == request.id
-    await ledger.append("a", [ending(aliases=aliases)], source="acp")
+    await ledger.log.append("a", [ending(aliases=aliases)], source="acp")
     assert (await ledger.find_call(request.call)).approval == ""
-    (again,) = await ledger.append("a", [ev.ApprovalGranted(aliases=aliases)], source="acp")
+    (again,) = await ledger.log.append("a", [ev.ApprovalGranted(aliases=aliases)], source="acp")
     assert again.verdict == "orphan"
 
 
@@ -359,8 +359,8 @@ async def test_a_beginning_that_fits_two_of_a_session_is_neither(ledger: Ledger)
     for name in ("b", *"cdefghij", "a", "a"):
         await ledger.session(name).append(ev.ApprovalRequested(call="new:1", approval=""))
     with pytest.raises(AmbiguousIdError):
-        await approvals.find(ledger, "appr_", "a")
-    (only,) = await ledger.store.approvals(session="b")
-    assert await approvals.find(ledger, "appr_", "b") == only
+        await ledger.find_approval("appr_", "a")
+    (only,) = await ledger.log.store.approvals(session="b")
+    assert await ledger.find_approval("appr_", "b") == only
     with pytest.raises(NotFoundError):
-        await approvals.find(ledger, only.id, "a")
+        await ledger.find_approval(only.id, "a")

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 import callslip
-from callslip.api import approvals
 from callslip.api.ledger import Ledger
 from callslip.api.session import Session
 from callslip.errors import (
@@ -145,7 +144,7 @@ async def test_cancelling_at_any_moment_leaves_no_call_open(ledger: Ledger, sess
             await asyncio.sleep(0.0002)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-    assert await ledger.store.open_calls() == []
+    assert await ledger.log.store.open_calls() == []
     assert {row.state for row in (await ledger.calls(limit=1000)).items} <= {"cancelled", "completed"}
 
 
@@ -177,7 +176,7 @@ async def test_a_timeout_of_the_program_is_not_the_calls(ledger: Ledger, session
 async def test_a_call_ended_by_another_stays_so(ledger: Ledger, session: Session) -> None:
     """C4: what a person cancelled is not completed afterwards; the result is kept as late."""
     async with session.call("t") as call:
-        await ledger.append("a", [ev.CallCancelled(call=call.id, reason="a person stopped it")])
+        await ledger.log.append("a", [ev.CallCancelled(call=call.id, reason="a person stopped it")])
         call.complete("too late")
     shown = await entry(ledger)
     assert (shown.status, shown.reason, shown.output, bool(shown.late)) == (
@@ -383,7 +382,7 @@ async def test_a_call_waits_for_its_approval(ledger: Ledger, session: Session) -
     await asyncio.sleep(0.02)
     assert not ran and (await entry(ledger)).status == "awaiting_approval"
     assert request.call == (await entry(ledger)).call_id
-    answered = await approvals.approve(ledger, request.id, by="ann", reason="go ahead")
+    answered = await ledger.approve(request.id, by="ann", reason="go ahead")
     assert (answered.state, answered.by, answered.option) == ("granted", "ann", "approve")
     assert await running == "removed" and ran == ["x"]
     assert await ledger.approvals() == []
@@ -397,7 +396,7 @@ async def test_a_denied_call_does_not_run(ledger: Ledger, session: Session) -> N
         raise AssertionError("ran")
 
     running = asyncio.create_task(remove("x"))
-    await approvals.deny(ledger, (await asked(ledger)).id, by="ann", reason="that is my thesis")
+    await ledger.deny((await asked(ledger)).id, by="ann", reason="that is my thesis")
     with pytest.raises(CallDeniedError, match="that is my thesis"):
         await running
     assert ((await entry(ledger)).status, (await entry(ledger)).reason) == ("denied", "that is my thesis")
@@ -411,7 +410,7 @@ async def test_edited_arguments_are_the_ones_that_run(ledger: Ledger, session: S
         return f"{path} {force}"
 
     running = asyncio.create_task(remove("/", force=True))
-    await approvals.approve(ledger, (await asked(ledger)).id, by="ann", input={"path": "/tmp/x"})
+    await ledger.approve((await asked(ledger)).id, by="ann", input={"path": "/tmp/x"})
     assert await running == "/tmp/x False"
     assert (await entry(ledger)).raw_input == {"path": "/tmp/x"}
 
@@ -431,8 +430,8 @@ async def test_the_second_answer_learns_of_the_first(ledger: Ledger, session: Se
     running = asyncio.create_task(_entered(session))
     request = await asked(ledger)
     results = await asyncio.gather(
-        *(approvals.approve(ledger, request.id, by=f"p{n}") for n in range(5)),
-        *(approvals.deny(ledger, request.id, by=f"q{n}") for n in range(5)),
+        *(ledger.approve(request.id, by=f"p{n}") for n in range(5)),
+        *(ledger.deny(request.id, by=f"q{n}") for n in range(5)),
         return_exceptions=True,
     )
     won = [result for result in results if isinstance(result, ApprovalRecord)]
@@ -441,7 +440,7 @@ async def test_the_second_answer_learns_of_the_first(ledger: Ledger, session: Se
     assert all(isinstance(one.winner, ApprovalRecord) and one.winner.by == won[0].by for one in lost)
     await asyncio.gather(running, return_exceptions=True)
     with pytest.raises(ConflictError):
-        await approvals.approve(ledger, request.id, by=won[0].by)
+        await ledger.approve(request.id, by=won[0].by)
 
 
 async def _entered(session: Session) -> None:
@@ -464,18 +463,18 @@ async def test_requests_and_answers_survive_a_restart(db: str) -> None:
     alias = (Alias("acp", "c"),)
     options = [{"optionId": "yes", "name": "Do it", "kind": "allow_once"}, {"optionId": "no", "kind": "reject_once"}]
     async with await callslip.open(db) as ledger:
-        await ledger.append(
+        await ledger.log.append(
             "a", [ev.ApprovalRequested(tool_name="rm", aliases=alias, input={"path": "/"}, options=options)]
         )
     async with await callslip.open(db) as ledger:
         (request,) = await ledger.approvals()
         assert request.options == options and (await ledger.find_call("c")).state == "awaiting_approval"
-        await approvals.deny(ledger, request.id, by="ann", reason="no")
+        await ledger.deny(request.id, by="ann", reason="no")
     async with await callslip.open(db) as ledger:
-        found = await approvals.find(ledger, request.id)
+        found = await ledger.find_approval(request.id)
         assert (found.state, found.by, found.option) == ("refused", "ann", "no")
         with pytest.raises(ConflictError) as conflict:
-            await approvals.approve(ledger, request.id, by="bob")
+            await ledger.approve(request.id, by="bob")
         assert conflict.value.winner == found and (await ledger.find_call("c")).state == "denied"
 
 
@@ -485,9 +484,9 @@ async def test_an_answer_is_bound_to_the_arguments_asked_about(ledger: Ledger, s
     request = await asked(ledger)
     await session.append(ev.CallInput(call=request.call, input={"path": "/"}))
     with pytest.raises(ConflictError, match="changed"):
-        await approvals.approve(ledger, request.id, by="ann")
+        await ledger.approve(request.id, by="ann")
     assert (await asked(ledger)).id == request.id
-    await approvals.deny(ledger, request.id, by="ann")
+    await ledger.deny(request.id, by="ann")
     with pytest.raises(CallDeniedError):
         await running
 
@@ -499,23 +498,23 @@ async def test_approvals_are_found_and_options_checked(ledger: Ledger, session: 
         while len(found := await ledger.approvals()) < 2:
             await asyncio.sleep(0.005)
     first, second = found
-    assert (await approvals.find(ledger, first.id[:-1])).id == first.id
+    assert (await ledger.find_approval(first.id[:-1])).id == first.id
     with pytest.raises(AmbiguousIdError):
-        await approvals.find(ledger, "appr_")
+        await ledger.find_approval("appr_")
     for wrong in ("", "appr_x", "nothing"):
         with pytest.raises(NotFoundError):
-            await approvals.find(ledger, wrong)
+            await ledger.find_approval(wrong)
     with pytest.raises(NotFoundError):
-        await approvals.approve(ledger, first.id, by="ann", session="another")
+        await ledger.approve(first.id, by="ann", session="another")
     with pytest.raises(NotFoundError, match="perhaps"):
-        await approvals.approve(ledger, first.id, by="ann", option="perhaps")
+        await ledger.approve(first.id, by="ann", option="perhaps")
     with pytest.raises(InvalidInputError, match="contrary"):
-        await approvals.approve(ledger, first.id, by="ann", option="deny")
+        await ledger.approve(first.id, by="ann", option="deny")
     with pytest.raises(InvalidInputError, match="contrary"):
-        await approvals.deny(ledger, first.id, by="ann", option="approve")
-    await approvals.withdraw(ledger, first.id, by="ann", reason="asked by mistake")
+        await ledger.deny(first.id, by="ann", option="approve")
+    await ledger.withdraw(first.id, by="ann", reason="asked by mistake")
     assert (await ledger.find_call(first.call)).state == "cancelled"
-    await approvals.approve(ledger, second.id, by="ann", option="approve")
+    await ledger.approve(second.id, by="ann", option="approve")
     results = await asyncio.gather(*running, return_exceptions=True)
     assert sorted(type(result).__name__ for result in results) == ["Denied", "NoneType"]
 
@@ -547,7 +546,7 @@ async def test_a_misspelt_approval_is_refused(ledger: Ledger, session: Session, 
     with pytest.raises(InvalidInputError, match="approve"):
         async with session.call("t", approve=approve):
             raise AssertionError("entered")
-    assert await ledger.store.session("a") is None
+    assert await ledger.log.store.session("a") is None
 
 
 # Waiting
@@ -556,50 +555,50 @@ async def test_a_misspelt_approval_is_refused(ledger: Ledger, session: Session, 
 async def test_waiting_for_a_call_ends_with_it(ledger: Ledger, session: Session) -> None:
     """Every kind of ending wakes whoever waits, and one that has ended is not waited for."""
     for ending in (ev.CallCompleted, ev.CallFailed, ev.CallDenied, ev.CallCancelled, ev.CallExpired, ev.CallLost):
-        (made,) = await ledger.append("a", [ev.CallStarted(tool_name="t")])
+        (made,) = await ledger.log.append("a", [ev.CallStarted(tool_name="t")])
         assert isinstance(made, ev.CallStarted)
         waiting = [asyncio.create_task(ledger.wait(made.call)) for _ in range(3)]
         await asyncio.sleep(0.01)
         assert not any(task.done() for task in waiting)
-        (end,) = await ledger.append("a", [ending(call=made.call, reason="why")])
+        (end,) = await ledger.log.append("a", [ending(call=made.call, reason="why")])
         async with asyncio.timeout(5):
             rows = await asyncio.gather(*waiting)
         assert {(row.state, row.end) for row in rows} == {(ev.type_of(end).partition(".")[2], end.seq)}
         assert await ledger.wait(made.call, timeout=0) == rows[0]
-        assert await ledger.ending(rows[0]) == end
+        assert await ledger.log.ending_event(rows[0]) == end
 
 
 async def test_a_refused_approval_wakes_too(ledger: Ledger) -> None:
     """An answer that ends a call is an ending like the others."""
-    (made,) = await ledger.append("a", [ev.ApprovalRequested(tool_name="t")])
+    (made,) = await ledger.log.append("a", [ev.ApprovalRequested(tool_name="t")])
     assert isinstance(made, ev.ApprovalRequested)
     waiting = asyncio.create_task(ledger.wait(made.call))
     await asyncio.sleep(0.01)
-    await ledger.append("a", [ev.ApprovalRefused(approval=made.approval, reason="no")])
+    await ledger.log.append("a", [ev.ApprovalRefused(approval=made.approval, reason="no")])
     async with asyncio.timeout(5):
         assert (await waiting).state == "denied"
 
 
 async def test_waiting_ends_with_a_call_of_another_process(ledger: Ledger, db: str) -> None:
     """Also when nobody here hears of it but by looking."""
-    (made,) = await ledger.append("a", [ev.CallStarted(tool_name="t")])
+    (made,) = await ledger.log.append("a", [ev.CallStarted(tool_name="t")])
     assert isinstance(made, ev.CallStarted)
     waiting = asyncio.create_task(ledger.wait(made.call))
     process = program("finish", db, "call", made.call)
     async with asyncio.timeout(10):
         row = await waiting
     assert await asyncio.to_thread(process.communicate) == ("", "")
-    ending = await ledger.ending(row)
+    ending = await ledger.log.ending_event(row)
     assert isinstance(ending, ev.CallCompleted) and ending.output == "from afar"
 
 
 async def test_waiting_may_be_limited(ledger: Ledger) -> None:
     """TimeoutError, and the call is as it was; nothing is left behind."""
-    (made,) = await ledger.append("a", [ev.CallStarted(tool_name="t")])
+    (made,) = await ledger.log.append("a", [ev.CallStarted(tool_name="t")])
     assert isinstance(made, ev.CallStarted)
     with pytest.raises(TimeoutError):
         await ledger.wait(made.call, timeout=0.02)
-    assert (await ledger.find_call(made.call)).state == "running" and not ledger.feed._channels
+    assert (await ledger.find_call(made.call)).state == "running" and not ledger.log.feed._channels
     with pytest.raises(NotFoundError):
         await ledger.wait("exec_nothing", timeout=0.02)
 
@@ -680,5 +679,5 @@ async def test_a_ledger_at_rest_costs_next_to_nothing(ledger: Ledger, session: S
 
 
 async def _follow(ledger: Ledger) -> None:
-    async for _ in ledger.follow("a"):
+    async for _ in ledger.log.batches("a"):
         pass

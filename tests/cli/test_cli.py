@@ -72,7 +72,7 @@ def scenario(db: str, name: str) -> None:
 
     async def fill(ledger: Ledger) -> None:
         for draft in scenarios.drafts(name):
-            await ledger.append(name, [draft], source="test")
+            await ledger.log.append(name, [draft], source="test")
 
     with_ledger(db, fill)
 
@@ -93,11 +93,11 @@ def filled(db: str) -> str:
         except FileNotFoundError:
             pass
         named = (Alias("t", "call_1"),)
-        await ledger.append("work", [ev.CallProposed(tool_name="mcp__fs__Read", aliases=named)])
-        await ledger.append("work", [ev.CallCompleted(output="first", aliases=named)])
-        await ledger.append("work", [ev.CallFailed(error="too late", aliases=named)])
+        await ledger.log.append("work", [ev.CallProposed(tool_name="mcp__fs__Read", aliases=named)])
+        await ledger.log.append("work", [ev.CallCompleted(output="first", aliases=named)])
+        await ledger.log.append("work", [ev.CallFailed(error="too late", aliases=named)])
         await work.end_turn()
-        await ledger.append("other", [ev.CallCompleted(tool_name="Read", output="other", aliases=named)])
+        await ledger.log.append("other", [ev.CallCompleted(tool_name="Read", output="other", aliases=named)])
 
     with_ledger(db, fill)
     return db
@@ -358,20 +358,24 @@ def hostile(db: str) -> str:
 
     async def fill(ledger: Ledger) -> None:
         text = HOSTILE
-        await ledger.append("bad", [ev.SessionInfo(title=text), ev.TurnStarted(), ev.MessageUser(text=text)])
-        await ledger.append("bad", [ev.SessionCapabilities(current_mode=text, current_model=text)])
-        await ledger.append("bad", [ev.MessageDelta(text=text), ev.ThoughtDelta(text=text), ev.SessionMode(mode=text)])
-        await ledger.append("bad", [ev.PlanUpdated(entries=[{"content": text, "status": text}, text, 3])])
+        await ledger.log.append("bad", [ev.SessionInfo(title=text), ev.TurnStarted(), ev.MessageUser(text=text)])
+        await ledger.log.append("bad", [ev.SessionCapabilities(current_mode=text, current_model=text)])
+        await ledger.log.append(
+            "bad", [ev.MessageDelta(text=text), ev.ThoughtDelta(text=text), ev.SessionMode(mode=text)]
+        )
+        await ledger.log.append("bad", [ev.PlanUpdated(entries=[{"content": text, "status": text}, text, 3])])
         told: dict[str, Any] = {"tool_name": text, "title": text, "kind": text, "input": {text: text}}
         blocks = [{"type": "content", "content": {"type": "text", "text": text}}]
-        (proposed,) = await ledger.append("bad", [ev.CallProposed(**told, content=blocks)])
+        (proposed,) = await ledger.log.append("bad", [ev.CallProposed(**told, content=blocks)])
         assert isinstance(proposed, ev.CallProposed)
-        await ledger.append("bad", [ev.ApprovalRequested(call=proposed.call, description=text, options=[text])])
+        await ledger.log.append("bad", [ev.ApprovalRequested(call=proposed.call, description=text, options=[text])])
         wrong = {"error": text, "type": text}
-        await ledger.append("bad", [ev.CallFailed(tool_name=text, error=wrong, reason=text), ev.CallProposed(**told)])
+        await ledger.log.append(
+            "bad", [ev.CallFailed(tool_name=text, error=wrong, reason=text), ev.CallProposed(**told)]
+        )
         named = (Alias("t", "x\u202ey"),)
-        await ledger.append("bad", [ev.CallCompleted(aliases=named, output=text)])
-        await ledger.append("bad", [ev.CallFailed(aliases=named, error=text)])
+        await ledger.log.append("bad", [ev.CallCompleted(aliases=named, output=text)])
+        await ledger.log.append("bad", [ev.CallFailed(aliases=named, error=text)])
 
     with_ledger(db, fill)
     return db
@@ -460,7 +464,7 @@ def test_ls_says_when_it_stops_early(filled: str) -> None:
 
 def test_a_table_on_a_terminal_fits_into_it(filled: str) -> None:
     """Ids and states stay whole; the title gives way."""
-    with_ledger(filled, lambda ledger: ledger.append("work", [ev.CallProposed(title="long " * 60, tool_name="t")]))
+    with_ledger(filled, lambda ledger: ledger.log.append("work", [ev.CallProposed(title="long " * 60, tool_name="t")]))
     shown = re.sub(r"\x1b\[[0-9;]*m", "", in_terminal("ls", "work", "--db", filled)).replace("\r", "").splitlines()
     assert all(len(line) <= 80 for line in shown)
     assert all(re.match(r"exec_[0-9a-f]{12}  (queued|completed|failed)", line) for line in shown[1:5])
@@ -503,7 +507,7 @@ def test_an_ambiguous_id_lists_what_it_fits(filled: str) -> None:
     both = [calls(filled)[2].id, calls(filled, "other")[0].id]
     assert done.exit_code == exit_status.USAGE and all(id in done.stderr for id in both)
     assert all(row.id in cli("show", "exec_", "--db", filled).stderr for row in calls(filled))
-    with_ledger(filled, lambda ledger: ledger.append("exec_things", [ev.MessageUser(text="hi")]))
+    with_ledger(filled, lambda ledger: ledger.log.append("exec_things", [ev.MessageUser(text="hi")]))
     first = calls(filled)[0].id
     assert cli("show", first, "--db", filled).exit_code == 0
     assert "exec_things" in cli("show", "exec_", "--db", filled).stderr
@@ -551,7 +555,7 @@ def test_show_names_the_approval_of_a_call(db: str) -> None:
 def test_show_says_the_size_of_what_it_leaves_out(db: str) -> None:
     """Output that is kept beside the log is shown in part, with its size; --full shows the whole. (S2.8)"""
     whole = "".join(f"line {number}\n" for number in range(20_000))
-    with_ledger(db, lambda ledger: ledger.append("big", [ev.CallCompleted(tool_name="cat", output=whole)]))
+    with_ledger(db, lambda ledger: ledger.log.append("big", [ev.CallCompleted(tool_name="cat", output=whole)]))
     (row,) = calls(db, "big")
     part = cli("show", row.id, "--db", db).stdout
     assert size(len(whole)) in part and "line 19999" not in part and "more line" in part
@@ -564,7 +568,7 @@ def test_show_says_the_size_of_what_it_leaves_out(db: str) -> None:
 def test_long_lines_are_cut_and_counted(db: str) -> None:
     """One line of output does not fill the page, and --full shows all of it without filling the memory."""
     text = "x" * 40_000 + "\n" + "short\n" * 3_000
-    with_ledger(db, lambda ledger: ledger.append("wide", [ev.CallCompleted(tool_name="cat", output=text)]))
+    with_ledger(db, lambda ledger: ledger.log.append("wide", [ev.CallCompleted(tool_name="cat", output=text)]))
     shown = cli("show", "wide", "--db", db).stdout
     assert len(shown) < 5_000 and "more characters" in shown and "more lines" in shown
     full = cli("show", "wide", "--full", "--db", db).stdout
@@ -574,7 +578,7 @@ def test_long_lines_are_cut_and_counted(db: str) -> None:
 def test_show_limits_a_long_session(db: str) -> None:
     """The newest entries, and how to see the others."""
     said = [ev.MessageUser(text=f"word {number}.") for number in range(30)]
-    with_ledger(db, lambda ledger: ledger.append("long", said))
+    with_ledger(db, lambda ledger: ledger.log.append("long", said))
     part = cli("show", "long", "--limit", "5", "--db", db).stdout
     assert "word 29." in part and "word 24." not in part and "--limit 0" in part
     assert "word 0." in cli("show", "long", "--limit", "0", "--db", db).stdout
@@ -583,7 +587,7 @@ def test_show_limits_a_long_session(db: str) -> None:
 def test_impossible_times_are_shown_somehow(db: str) -> None:
     """A foreign clock may say anything."""
     odd = [ev.MessageUser(text=f"at {at}", at=at) for at in (1, 10**15, 2**53 - 1)]
-    with_ledger(db, lambda ledger: ledger.append("odd", [*odd, ev.CallCompleted(at=2**53 - 1, output=1)]))
+    with_ledger(db, lambda ledger: ledger.log.append("odd", [*odd, ev.CallCompleted(at=2**53 - 1, output=1)]))
     assert cli("show", "odd", "--db", db).exit_code == 0
     assert cli("ls", "odd", "--db", db).exit_code == 0
     assert cli("show", calls(db, "odd")[0].id, "--db", db).exit_code == 0
@@ -596,7 +600,7 @@ def test_export_gives_the_log_as_it_is(filled: str) -> None:
     """Every event, in order, as one JSON document with one event per line. (C8)"""
 
     async def log(ledger: Ledger) -> list[bytes]:
-        return [body for _, body in await ledger.store.events("work", 0, 1000)]
+        return [body for _, body in await ledger.log.store.events("work", 0, 1000)]
 
     bodies = with_ledger(filled, log)
     done = cli("export", "work", "--format", "events", "--db", filled)
@@ -659,7 +663,7 @@ def test_export_below_what_retention_kept_is_status_3(filled: str) -> None:
     async def prune(ledger: Ledger) -> int:
         await asyncio.sleep(0.01)
         removed = await ledger.prune(0)
-        await ledger.append("work", [ev.MessageUser(text="afterwards")])
+        await ledger.log.append("work", [ev.MessageUser(text="afterwards")])
         return removed
 
     assert with_ledger(filled, prune) > 0
@@ -847,7 +851,7 @@ def asking(db: str) -> str:
         named = (Alias("t", "call_1"),)
         options = [{"optionId": "yes", "kind": "allow_once"}, {"optionId": "no", "kind": "reject_once"}]
         told: dict[str, Any] = {"tool_name": "rm", "title": "Remove all", "input": {"path": "/"}}
-        await ledger.append("ask", [ev.ApprovalRequested(aliases=named, options=options, **told)])
+        await ledger.log.append("ask", [ev.ApprovalRequested(aliases=named, options=options, **told)])
 
     with_ledger(db, ask)
     return db
@@ -914,7 +918,7 @@ def test_wait_tells_by_its_status_how_a_call_ended(db: str, state: str) -> None:
     end, status = ENDINGS[state]
     named = (Alias("t", "call_1"),)
     drafts = [ev.CallProposed(tool_name="t", aliases=named), msgspec.structs.replace(end, aliases=named)]
-    with_ledger(db, lambda ledger: ledger.append("s", drafts))
+    with_ledger(db, lambda ledger: ledger.log.append("s", drafts))
     done = cli("wait", "call_1", "--db", db)
     assert done.exit_code == status and state in done.stderr
     assert done.stdout == {"completed": "made\n", "failed": "broken\n"}.get(state, "")
@@ -992,7 +996,7 @@ def test_prune_forgets_what_is_old(db: str) -> None:
     """Older than --keep goes, the rest stays."""
     old = int((time.time() - 40 * 86400) * 1000)
     said = [ev.MessageUser(text="old", at=old), ev.MessageUser(text="new")]
-    with_ledger(db, lambda ledger: ledger.append("s", said))
+    with_ledger(db, lambda ledger: ledger.log.append("s", said))
     done = cli("admin", "prune", "--keep", "30d", "--json", "--db", db)
     assert json.loads(done.stdout) == {"removedEvents": 1} and "1 event older than 30d" in done.stderr
     assert "new" in cli("show", "s", "--db", db).stdout

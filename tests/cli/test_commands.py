@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from callslip.api import approvals
+from callslip.api.commands import CommandQueue
 from callslip.api.ledger import Ledger, open_ledger
 from callslip.cli import main
 from callslip.cli.commands.doctor_commands import Queues, about_commands
-from callslip.commands import Command, Commands
+from callslip.commands import Command
 from callslip.model.records import CallRecord
 from callslip.settings import Settings
 from tests.support.cli_process import Process, Serving, Terminal, process, with_ledger
@@ -30,11 +30,11 @@ def cli(*arguments: str, stdin: str | None = None) -> Result:
     return CliRunner().invoke(main, arguments, input=stdin)
 
 
-def commands_in(path: Path, work: Callable[[Commands], Awaitable[Any]]) -> Any:
+def commands_in(path: Path, work: Callable[[CommandQueue], Awaitable[Any]]) -> Any:
     """Something done with the commands of a ledger."""
 
     async def go(ledger: Ledger) -> Any:
-        commands = Commands(ledger)
+        commands = CommandQueue(ledger.log)
         try:
             return await work(commands)
         finally:
@@ -141,8 +141,8 @@ def test_an_id_is_ones_own_within_a_session(path: Path, where: list[str]) -> Non
 def test_a_full_queue_refuses_one_more(path: Path, where: list[str]) -> None:
     """S3.7: said as `queue_full`, and the exit status tells."""
 
-    async def fill(commands: Commands) -> None:
-        await asyncio.gather(*(commands.register("go", timeout=600) for _ in range(100)))
+    async def fill(commands: CommandQueue) -> None:
+        await asyncio.gather(*(commands.submit("go", timeout=600) for _ in range(100)))
 
     commands_in(path, fill)
     done = cli("submit", "go", *where)
@@ -165,16 +165,16 @@ def test_the_exit_status_of_waiting_tells_how_a_command_ended(path: Path, where:
         "later": (["--wait", "0.2"], 124, "command later has not ended within 0.2 s"),
     }
 
-    async def end(commands: Commands) -> None:
+    async def end(commands: CommandQueue) -> None:
         async with asyncio.timeout(30):
             for name in ("completed", "failed", "denied", "cancelled"):
-                while not await commands.ledger.store.alias(name):
+                while not await commands.ledger.log.store.alias(name):
                     await asyncio.sleep(0.02)
         await commands.complete("completed", {"title": "Home"})
         await commands.fail("failed", "it broke")
         await commands.cancel("cancelled", "enough")
         asked = (await commands.find("denied")).approval
-        await approvals.deny(commands.ledger, asked, by="ann", reason="not today")
+        await commands.ledger.deny(asked, by="ann", reason="not today")
 
     with contextlib.ExitStack() as stack:
         running: dict[str, Process] = {}
@@ -221,7 +221,7 @@ def test_the_lists_of_commands(path: Path, where: list[str]) -> None:
         cli("submit", "go\u202e", *where, "--id", name, "--client", client)
     assert "no commands wait" in cli("ls", "--commands", "--client", "nobody", *where).stderr
 
-    async def end(commands: Commands) -> None:
+    async def end(commands: CommandQueue) -> None:
         await commands.complete("done", [1, 2])
         await commands.fail("broken", "no\x1b[31m tab")
 
@@ -326,7 +326,7 @@ def test_doctor_tells_of_a_queue_that_nobody_serves(path: Path) -> None:
     cli("submit", "go", *db, "--client", "tab", "--timeout", "600", "--id", "mine")
 
     async def ask(ledger: Ledger) -> None:
-        commands = Commands(ledger)
+        commands = CommandQueue(ledger.log)
         await commands.claim("page")
         await commands.close()
 
@@ -340,7 +340,7 @@ def test_doctor_tells_of_a_queue_that_nobody_serves(path: Path) -> None:
     told = json.loads(cli("doctor", "--json", *db).stdout)
     assert told["commands"] == {"tab": {"queued": 1}} and list(told["executors"]) == ["page"]
 
-    async def run(commands: Commands) -> None:
+    async def run(commands: CommandQueue) -> None:
         claim = await commands.claim("tab")
         assert claim is not None
         await commands.complete(claim.call, fence=claim.fence)

@@ -236,7 +236,7 @@ def test_what_others_asked_before_is_not_asked_again(place: Path, serving: Serve
     async def ask() -> None:
         async with await open_ledger(str(place)) as ledger:
             theirs = ev.CallProposed(call="new:1", tool_name="theirs", scope="detached")
-            await ledger.append("shared", [theirs, ev.ApprovalRequested(call="new:1")])
+            await ledger.log.append("shared", [theirs, ev.ApprovalRequested(call="new:1")])
 
     asyncio.run(ask())
     terminal = Terminal(place, serving, "--session", "shared", "Hello?")

@@ -40,17 +40,17 @@ def path(tmp_path: Path) -> Path:
 
     async def fill(ledger: Ledger) -> None:
         for draft in scenarios.drafts("two_turns"):
-            await ledger.append("two_turns", [draft], source="test")
+            await ledger.log.append("two_turns", [draft], source="test")
         for state, (kind, facts) in ENDS.items():
             named = (Alias("t", state),)
             begun = ev.CallProposed(tool_name="t", title=state, scope="detached", aliases=named)
-            await ledger.append(state, [begun, ev.CallStarted(aliases=named), kind(aliases=named, **facts)])
+            await ledger.log.append(state, [begun, ev.CallStarted(aliases=named), kind(aliases=named, **facts)])
         await asks(ledger, "denied")
         [request] = await ledger.approvals(session="denied")
         refused = ev.ApprovalRefused(approval=request.id, call=request.call, by="Ada", reason="no")
-        await ledger.append("denied", [refused])
+        await ledger.log.append("denied", [refused])
         await asks(ledger, "asking")
-        await ledger.append("running", [_proposed("running"), ev.CallStarted(aliases=(Alias("t", "running"),))])
+        await ledger.log.append("running", [_proposed("running"), ev.CallStarted(aliases=(Alias("t", "running"),))])
 
     with_ledger(made, fill)
     return made
@@ -65,7 +65,7 @@ def _proposed(name: str) -> ev.CallProposed:
 async def asks(ledger: Ledger, name: str) -> None:
     """A call of that name, in a session of that name, that waits for approval."""
     request = ev.ApprovalRequested(aliases=(Alias("t", name),), description="may I?", options=OPTIONS)
-    await ledger.append(name, [_proposed(name), request])
+    await ledger.log.append(name, [_proposed(name), request])
 
 
 def at(path: Path) -> list[str]:
@@ -274,7 +274,7 @@ def test_a_long_log_comes_in_pages(tmp_path: Path) -> None:
     made = tmp_path / "long.db"
 
     async def fill(ledger: Ledger) -> None:
-        await ledger.append("long", [ev.MessageDelta(text=f"{number} ", chunks="delta") for number in range(2500)])
+        await ledger.log.append("long", [ev.MessageDelta(text=f"{number} ", chunks="delta") for number in range(2500)])
 
     with_ledger(made, fill)
     lines = [["export", "long", "--format", "events", *more] for more in ([], ["--at", "1000"], ["--at", "1001"])]
@@ -289,7 +289,7 @@ def test_an_output_beside_the_log_is_waited_for_whole(tmp_path: Path) -> None:
     made, text = tmp_path / "large.db", "word " * 400_000
 
     async def fill(ledger: Ledger) -> None:
-        await ledger.append("large", [ev.CallCompleted(tool_name="cat", output=text)])
+        await ledger.log.append("large", [ev.CallCompleted(tool_name="cat", output=text)])
 
     with_ledger(made, fill)
     with serving(made) as server:

@@ -46,7 +46,7 @@ def write(path: Path, *events: Event) -> None:
 
     async def append(ledger: Ledger) -> None:
         for event in events:
-            await ledger.append("work", [event], source="test")
+            await ledger.log.append("work", [event], source="test")
 
     with_ledger(path, append)
 
@@ -126,7 +126,7 @@ def test_the_start_of_a_log_that_was_shortened(path: Path, reach: list[str]) -> 
     write(path, *WORK, ev.TurnStarted(), ev.MessageUser(text="more"))
 
     async def prune(ledger: Ledger) -> None:
-        await ledger.project("work")
+        await ledger.log.project("work")
         assert await ledger.prune(-1)
 
     with_ledger(path, prune)
@@ -176,8 +176,8 @@ def test_many_events_by_another_process(path: Path, reach: list[str]) -> None:
     async def burst() -> None:
         async with await open_ledger(f"sqlite:///{path}") as ledger:
             for _ in range(20):
-                await ledger.append("work", [ev.MessageDelta(text="word ", chunks="delta")] * 500, source="test")
-            await ledger.append("work", [ev.TurnEnded(reason="end_turn")], source="test")
+                await ledger.log.append("work", [ev.MessageDelta(text="word ", chunks="delta")] * 500, source="test")
+            await ledger.log.append("work", [ev.TurnEnded(reason="end_turn")], source="test")
 
     with process("tail", "--until-end", *reach) as tail:
         tail.until('"snapshot"')

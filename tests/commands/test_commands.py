@@ -21,7 +21,8 @@ from msgspec import UNSET
 
 import callslip
 from callslip.api import approvals
-from callslip.commands import Claim, Command, Commands, DeadlineTracker, claims, monitor
+from callslip.api.commands import CommandQueue
+from callslip.commands import Claim, Command, DeadlineTracker, claims, monitor
 from callslip.errors import (
     AmbiguousIdError,
     ConflictError,
@@ -63,10 +64,10 @@ async def soon(work: Awaitable[T]) -> T:
 
 
 @asynccontextmanager
-async def at_work(db: str, **settings: Any) -> AsyncGenerator[Commands]:
+async def at_work(db: str, **settings: Any) -> AsyncGenerator[CommandQueue]:
     """Commands over a ledger that must be sound in the end."""
     async with sound_ledger(db, **settings) as ledger:
-        commands = Commands(ledger)
+        commands = CommandQueue(ledger.log)
         try:
             yield commands
         finally:
@@ -74,33 +75,33 @@ async def at_work(db: str, **settings: Any) -> AsyncGenerator[Commands]:
 
 
 @pytest.fixture
-async def commands(db: str) -> AsyncIterator[Commands]:
+async def commands(db: str) -> AsyncIterator[CommandQueue]:
     async with at_work(db, reaper_interval=0.05, reaper_grace=0.05) as made:
         yield made
 
 
-async def claimed(commands: Commands, client: str = "default", **how: Any) -> Claim:
+async def claimed(commands: CommandQueue, client: str = "default", **how: Any) -> Claim:
     claim = await commands.claim(client, **how)
     assert claim is not None
     return claim
 
 
 async def answer(
-    commands: Commands, verb: Callable[..., Coroutine[Any, Any, Any]] = approvals.approve, **how: Any
+    commands: CommandQueue, verb: Callable[..., Coroutine[Any, Any, Any]] = approvals.approve, **how: Any
 ) -> None:
     """Answer the only request there is."""
     (row,) = await commands.ledger.approvals()
     await verb(commands.ledger, row.id, by="ann", **how)
 
 
-async def log_of(commands: Commands, given: str) -> list[ev.CallEvent]:
+async def log_of(commands: CommandQueue, given: str) -> list[ev.CallEvent]:
     """The events of one command."""
     row = await commands.find(given)
     log = await events(commands.ledger, row.session)
     return [event for event in log if isinstance(event, ev.CallEvent) and event.call == row.id]
 
 
-async def ending(commands: Commands, given: str) -> ev.CallEvent:
+async def ending(commands: CommandQueue, given: str) -> ev.CallEvent:
     """The one event that ended a command."""
     (end,) = [event for event in await log_of(commands, given) if event.verdict == "applied" and is_terminal(event)]
     return end
@@ -127,23 +128,23 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 # S3.1: submitting
 
 
-async def test_submitting_answers_at_once(commands: Commands) -> None:
+async def test_submitting_answers_at_once(commands: CommandQueue) -> None:
     """S3.1: with the id to ask by, whether or not anybody is there to run it."""
-    made = await commands.register("execute_js", {"script": "document.title"})
+    made = await commands.submit("execute_js", {"script": "document.title"})
     assert (made.status, made.final, made.action, made.client) == ("pending", False, "execute_js", "default")
     assert made.correlation_id.startswith("exec_") and made.created_at.endswith("Z")
     assert (made.result, made.error, made.completed_at) == (UNSET, UNSET, UNSET)
     assert [type(event) for event in await log_of(commands, made.correlation_id)] == [ev.CallProposed]
 
 
-async def test_the_same_correlation_id_is_the_same_command(commands: Commands) -> None:
+async def test_the_same_correlation_id_is_the_same_command(commands: CommandQueue) -> None:
     """S3.1, C7: a retry of the submission makes no second command, also once the first has ended."""
-    first = await commands.register("a", {"n": 1}, correlation_id="mine", timeout=5)
+    first = await commands.submit("a", {"n": 1}, correlation_id="mine", timeout=5)
     assert first.correlation_id == "mine"
-    again = await commands.register("a", {"n": 1}, correlation_id="mine", timeout=5)
+    again = await commands.submit("a", {"n": 1}, correlation_id="mine", timeout=5)
     assert again == first
     await commands.complete("mine", "done")
-    ended = await commands.register("a", {"n": 1}, correlation_id="mine", timeout=5)
+    ended = await commands.submit("a", {"n": 1}, correlation_id="mine", timeout=5)
     assert (ended.status, ended.result) == ("complete", "done")
     assert len((await commands.ledger.calls()).items) == 1 and len(await events(commands.ledger, "commands")) == 2
 
@@ -163,39 +164,39 @@ async def test_the_same_correlation_id_is_the_same_command(commands: Commands) -
     ],
 )
 async def test_the_same_correlation_id_for_something_else_is_a_conflict(
-    commands: Commands, other: dict[str, Any]
+    commands: CommandQueue, other: dict[str, Any]
 ) -> None:
     """S3.1, C7: nothing of it is written, and the first is as it was."""
     given: dict[str, Any] = {"action": "a", "params": {"n": 1}, "timeout": 5}
-    await commands.register(**given, correlation_id="mine")
+    await commands.submit(**given, correlation_id="mine")
     with pytest.raises(ConflictError):
-        await commands.register(**given | other, correlation_id="mine")
+        await commands.submit(**given | other, correlation_id="mine")
     assert len(await events(commands.ledger, "commands")) == 1
     assert (await claimed(commands)).params == {"n": 1}
 
 
-async def test_a_submission_that_asks_is_repeated_without_asking_again(commands: Commands) -> None:
+async def test_a_submission_that_asks_is_repeated_without_asking_again(commands: CommandQueue) -> None:
     """S3.1, S2.7: one command, one question; and a retry that does not ask is no retry."""
     for _ in range(2):
-        await commands.register("a", correlation_id="mine", approve="ask")
+        await commands.submit("a", correlation_id="mine", approval=True)
     assert len((await commands.ledger.calls()).items) == len(await commands.ledger.approvals()) == 1
     with pytest.raises(ConflictError):
-        await commands.register("a", correlation_id="mine")
+        await commands.submit("a", correlation_id="mine")
 
 
-async def test_many_who_submit_the_same_at_once_share_one_command(commands: Commands) -> None:
+async def test_many_who_submit_the_same_at_once_share_one_command(commands: CommandQueue) -> None:
     """S3.1, C7: also within one transaction, and in spite of those that are refused beside them."""
     how: list[dict[str, Any]] = [{"params": {"n": n % 2}, "correlation_id": "mine"} for n in range(20)]
-    made = await asyncio.gather(*(commands.register("a", **given) for given in how), return_exceptions=True)
+    made = await asyncio.gather(*(commands.submit("a", **given) for given in how), return_exceptions=True)
     assert sum(isinstance(one, ConflictError) for one in made) == 10
     assert {one.correlation_id for one in made if isinstance(one, Command)} == {"mine"}
     assert len(await commands.pending()) == 1
 
 
-async def test_a_correlation_id_belongs_to_its_session(commands: Commands) -> None:
+async def test_a_correlation_id_belongs_to_its_session(commands: CommandQueue) -> None:
     """S3.1: two sessions may use the same; who asks for it then says which is meant."""
     for session in ("one", "two"):
-        await commands.register(session, session=session, correlation_id="mine")
+        await commands.submit(session, session=session, correlation_id="mine")
     assert (await commands.get("mine", session="two")).action == "two"
     with pytest.raises(AmbiguousIdError):
         await commands.get("mine")
@@ -225,10 +226,12 @@ async def test_a_correlation_id_belongs_to_its_session(commands: Commands) -> No
         ("session", {"session": ""}),
     ],
 )
-async def test_what_cannot_be_a_command_is_refused_whole(commands: Commands, field: str, wrong: dict[str, Any]) -> None:
+async def test_what_cannot_be_a_command_is_refused_whole(
+    commands: CommandQueue, field: str, wrong: dict[str, Any]
+) -> None:
     """C11: it names the field, and leaves no trace."""
     with pytest.raises(InvalidInputError) as refusal:
-        await commands.register(**{"action": "a"} | wrong)
+        await commands.submit(**{"action": "a"} | wrong)
     assert refusal.value.field.startswith(field)
     assert (await commands.ledger.calls()).items == [] and await commands.pending() == []
 
@@ -237,50 +240,50 @@ async def test_arguments_that_are_too_large_are_refused(db: str) -> None:
     """C11: by the limit of an event, which is named."""
     async with at_work(db, max_event=10_000) as commands:
         with pytest.raises(InvalidInputError) as refusal:
-            await commands.register("a", {"text": "x" * 10_000})
+            await commands.submit("a", {"text": "x" * 10_000})
         assert refusal.value.limit == 10_000 and await commands.pending() == []
 
 
 # S3.2: polling
 
 
-async def _complete(commands: Commands, name: str) -> None:
+async def _complete(commands: CommandQueue, name: str) -> None:
     await commands.complete(name, {"title": "x"}, fence=(await claimed(commands)).fence)
 
 
-async def _fail(commands: Commands, name: str) -> None:
+async def _fail(commands: CommandQueue, name: str) -> None:
     await commands.fail(name, "no such tab", fence=(await claimed(commands)).fence)
 
 
-async def _cancel(commands: Commands, name: str) -> None:
+async def _cancel(commands: CommandQueue, name: str) -> None:
     await commands.cancel(name, "changed my mind")
 
 
-async def _expire(commands: Commands, name: str) -> None:
+async def _expire(commands: CommandQueue, name: str) -> None:
     await commands.expire(name)
 
 
-async def _time_out(commands: Commands, name: str) -> None:
+async def _time_out(commands: CommandQueue, name: str) -> None:
     await claimed(commands)
     await commands.expire(name)
 
 
-async def _deny(commands: Commands, name: str) -> None:
+async def _deny(commands: CommandQueue, name: str) -> None:
     await answer(commands, approvals.deny, reason="not that")
 
 
-async def _withdraw(commands: Commands, name: str) -> None:
+async def _withdraw(commands: CommandQueue, name: str) -> None:
     await answer(commands, approvals.withdraw)
 
 
-async def _lose(commands: Commands, name: str) -> None:
+async def _lose(commands: CommandQueue, name: str) -> None:
     await claimed(commands, worker="w7", lease=0.1)
     async with asyncio.timeout(QUICK):
         while not (await commands.get(name)).final:
             await asyncio.sleep(0.02)
 
 
-ENDINGS: dict[str, tuple[Callable[[Commands, str], Coroutine[Any, Any, None]], bool, str, dict[str, Any]]] = {
+ENDINGS: dict[str, tuple[Callable[[CommandQueue, str], Coroutine[Any, Any, None]], bool, str, dict[str, Any]]] = {
     "completed": (_complete, False, "complete", {"result": {"title": "x"}}),
     "failed": (_fail, False, "error", {"error": "no such tab"}),
     "cancelled": (_cancel, False, "cancelled", {"error": "changed my mind"}),
@@ -293,10 +296,10 @@ ENDINGS: dict[str, tuple[Callable[[Commands, str], Coroutine[Any, Any, None]], b
 
 
 @pytest.mark.parametrize("how", ENDINGS)
-async def test_a_poll_tells_how_a_command_ended(commands: Commands, how: str) -> None:
+async def test_a_poll_tells_how_a_command_ended(commands: CommandQueue, how: str) -> None:
     """S3.2, S3.10: in the seed's words, with what came of it or why nothing did, and that it is final."""
     end, ask, status, told = ENDINGS[how]
-    made = await commands.register("a", correlation_id="c", approve="ask" if ask else "")
+    made = await commands.submit("a", correlation_id="c", approval=ask)
     assert (made.status, made.final) == ("pending", False)
     await end(commands, "c")
     command = await commands.get("c")
@@ -312,11 +315,11 @@ async def test_a_poll_tells_how_a_command_ended(commands: Commands, how: str) ->
     await ending(commands, "c")
 
 
-async def test_a_poll_tells_that_it_is_not_over(commands: Commands) -> None:
+async def test_a_poll_tells_that_it_is_not_over(commands: CommandQueue) -> None:
     """S3.2: queued, waiting for approval or running is all pending, without a result or an end."""
-    await commands.register("a", correlation_id="asks", approve="ask")
-    await commands.register("a", correlation_id="queued")
-    await commands.register("a", correlation_id="runs", client="other")
+    await commands.submit("a", correlation_id="asks", approval=True)
+    await commands.submit("a", correlation_id="queued")
+    await commands.submit("a", correlation_id="runs", queue="other")
     await claimed(commands, "other")
     for name in ("asks", "queued", "runs"):
         command = await commands.get(name)
@@ -325,15 +328,15 @@ async def test_a_poll_tells_that_it_is_not_over(commands: Commands) -> None:
 
 
 @pytest.mark.parametrize("given", ["exec_0123456789ab", "nobody", "", "@last", "\ud800", "x" * 10_000])
-async def test_an_id_that_nobody_knows_is_not_found_at_once(commands: Commands, given: str) -> None:
+async def test_an_id_that_nobody_knows_is_not_found_at_once(commands: CommandQueue, given: str) -> None:
     """S3.2: final: waiting does not change it."""
     with pytest.raises(NotFoundError):
         await soon(commands.get(given, wait=60))
 
 
-async def test_what_is_no_command_is_not_run_as_one(commands: Commands) -> None:
+async def test_what_is_no_command_is_not_run_as_one(commands: CommandQueue) -> None:
     """S3.6: a call that an agent makes is neither claimed, nor finished, nor cancelled here."""
-    (made,) = await commands.ledger.append("a", [ev.CallProposed(tool_name="t", scope="detached")])
+    (made,) = await commands.ledger.log.append("a", [ev.CallProposed(tool_name="t", scope="detached")])
     assert isinstance(made, ev.CallEvent)
     assert await commands.claim() is None and await commands.queued() == []
     for verb in (commands.complete, commands.cancel, commands.expire):
@@ -343,9 +346,9 @@ async def test_what_is_no_command_is_not_run_as_one(commands: Commands) -> None:
 
 
 @pytest.mark.parametrize("result", [None, 0, "", [], {"a": [1, {"b": None}]}, "x" * 200_000, {"big": "y" * 200_000}])
-async def test_a_result_is_answered_whole(commands: Commands, result: Any) -> None:
+async def test_a_result_is_answered_whole(commands: CommandQueue, result: Any) -> None:
     """S3.2: whatever its kind, and also where it is too large for the log; said again it is the same."""
-    await commands.register("a", correlation_id="c")
+    await commands.submit("a", correlation_id="c")
     for _ in range(2):
         assert (await commands.complete("c", result)).result == result
     assert (await commands.get("c")).result == result
@@ -353,10 +356,10 @@ async def test_a_result_is_answered_whole(commands: Commands, result: Any) -> No
     assert listed.result == result
 
 
-async def test_a_large_error_is_answered_whole(commands: Commands) -> None:
+async def test_a_large_error_is_answered_whole(commands: CommandQueue) -> None:
     """S3.2: text or anything else."""
     for name, error in (("text", "e" * 100_000), ("more", {"trace": ["line"] * 20_000})):
-        await commands.register("a", correlation_id=name)
+        await commands.submit("a", correlation_id=name)
         made = await commands.fail(name, error)
         assert made.error == error or msgspec.json.decode(str(made.error)) == error
 
@@ -365,10 +368,10 @@ async def test_a_large_error_is_answered_whole(commands: Commands) -> None:
 
 
 @pytest.mark.parametrize("how", ENDINGS)
-async def test_whoever_waits_is_woken_by_every_end(commands: Commands, how: str) -> None:
+async def test_whoever_waits_is_woken_by_every_end(commands: CommandQueue, how: str) -> None:
     """S3.3: long before its time is over, whichever end it is."""
     end, ask, status, _ = ENDINGS[how]
-    await commands.register("a", correlation_id="c", approve="ask" if ask else "")
+    await commands.submit("a", correlation_id="c", approval=ask)
     waiting = [asyncio.create_task(commands.get("c", wait=60)) for _ in range(3)]
     await asyncio.sleep(0.01)
     await end(commands, "c")
@@ -376,38 +379,38 @@ async def test_whoever_waits_is_woken_by_every_end(commands: Commands, how: str)
     assert [(one.status, one.final) for one in found] == [(status, True)] * 3
 
 
-async def test_whoever_waits_longer_than_they_want_is_told_how_it_stands(commands: Commands) -> None:
+async def test_whoever_waits_longer_than_they_want_is_told_how_it_stands(commands: CommandQueue) -> None:
     """S3.3: pending, and not an error."""
-    await commands.register("a", correlation_id="c")
+    await commands.submit("a", correlation_id="c")
     begun = time.monotonic()
     command = await soon(commands.get("c", wait=0.1))
     assert time.monotonic() - begun > 0.09
     assert (command.status, command.final, command.position) == ("pending", False, 1)
 
 
-async def test_what_has_ended_is_not_waited_for(commands: Commands) -> None:
+async def test_what_has_ended_is_not_waited_for(commands: CommandQueue) -> None:
     """S3.3: the answer is there."""
-    await commands.register("a", correlation_id="c")
+    await commands.submit("a", correlation_id="c")
     await commands.complete("c")
     assert (await soon(commands.get("c", wait=60))).final
 
 
-async def test_an_end_in_another_process_wakes_whoever_waits(commands: Commands, db: str) -> None:
+async def test_an_end_in_another_process_wakes_whoever_waits(commands: CommandQueue, db: str) -> None:
     """S3.3: the two share nothing but the file."""
-    await commands.register("a", correlation_id="c")
+    await commands.submit("a", correlation_id="c")
     waiting = asyncio.create_task(commands.get("c", wait=60))
     async with await opened(db) as ledger:
-        other = Commands(ledger)
+        other = CommandQueue(ledger.log)
         await other.complete("c", 1, fence=(await claimed(other)).fence)
         assert (await soon(waiting)).result == 1
 
 
 async def test_whoever_waits_for_a_command_of_a_deleted_session_is_told(
-    commands: Commands, monkeypatch: pytest.MonkeyPatch
+    commands: CommandQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S3.3: that there is no such command, with the next look."""
     monkeypatch.setattr(monitor, "MOMENT", 0.1)
-    await commands.register("a", {"key": SECRET}, correlation_id="c")
+    await commands.submit("a", {"key": SECRET}, correlation_id="c")
     call = (await commands.find("c")).id
     waiting = asyncio.create_task(commands.get("c", wait=60))
     await asyncio.sleep(0.01)
@@ -415,27 +418,27 @@ async def test_whoever_waits_for_a_command_of_a_deleted_session_is_told(
     with pytest.raises(NotFoundError):
         await soon(waiting)
     assert await commands.claim() is None and await commands.pending() == []
-    assert await commands.ledger.store.sealed(call) is None
+    assert await commands.ledger.log.store.sealed(call) is None
     with pytest.raises(NotFoundError):
         await commands.complete("c")
 
 
-async def test_a_command_of_a_deleted_session_is_forgotten(commands: Commands) -> None:
+async def test_a_command_of_a_deleted_session_is_forgotten(commands: CommandQueue) -> None:
     """S3.8: also by what is in memory, when its time would have been over."""
-    await commands.register("a", timeout=0.1)
+    await commands.submit("a", timeout=0.1)
     await commands.ledger.delete("commands")
     async with asyncio.timeout(QUICK):
         while commands.tracker.pending:
             await asyncio.sleep(0.02)
-    await commands.register("a", correlation_id="c", timeout=0.1)
+    await commands.submit("a", correlation_id="c", timeout=0.1)
     assert (await commands.get("c", wait=5)).status == "expired"
 
 
 async def test_whoever_waits_is_told_when_the_ledger_closes(db: str) -> None:
     """S3.3: nobody hangs: neither who waits for an end nor who waits for work."""
     ledger = await opened(db)
-    commands = Commands(ledger)
-    await commands.register("a", correlation_id="c", client="x")
+    commands = CommandQueue(ledger.log)
+    await commands.submit("a", correlation_id="c", queue="x")
     waiting = [asyncio.create_task(commands.get("c", wait=60)), asyncio.create_task(commands.claim(wait=60))]
     await asyncio.sleep(0.05)
     await ledger.close()
@@ -446,19 +449,19 @@ async def test_whoever_waits_is_told_when_the_ledger_closes(db: str) -> None:
 # S3.4: time
 
 
-async def test_a_command_that_nobody_takes_up_expires(commands: Commands) -> None:
+async def test_a_command_that_nobody_takes_up_expires(commands: CommandQueue) -> None:
     """S3.4: after its time, not before, and soon after."""
     begun = time.time()
-    await commands.register("a", correlation_id="c", timeout=0.2)
+    await commands.submit("a", correlation_id="c", timeout=0.2)
     ended = await commands.get("c", wait=10)
     assert (ended.status, ended.error) == ("expired", "nobody took it up in time")
     assert 0.199 <= time.time() - begun < 0.2 + QUICK
     assert await commands.claim() is None
 
 
-async def test_a_command_that_runs_too_long_times_out(commands: Commands) -> None:
+async def test_a_command_that_runs_too_long_times_out(commands: CommandQueue) -> None:
     """S3.4: its worker's result comes too late, whatever lease it holds."""
-    await commands.register("a", correlation_id="c", timeout=1)
+    await commands.submit("a", correlation_id="c", timeout=1)
     claim = await claimed(commands, lease=60)
     assert (await commands.get("c", wait=10)).status == "timeout"
     with pytest.raises(ConflictError):
@@ -469,19 +472,19 @@ async def test_a_command_that_runs_too_long_times_out(commands: Commands) -> Non
     assert (await commands.get("c")).status == "timeout"
 
 
-async def test_a_command_expires_after_thirty_seconds_by_default(commands: Commands) -> None:
+async def test_a_command_expires_after_thirty_seconds_by_default(commands: CommandQueue) -> None:
     """S3.4: the setting says otherwise, and the submission again."""
     made = {
-        name: await commands.find((await commands.register(name, **how)).correlation_id)
+        name: await commands.find((await commands.submit(name, **how)).correlation_id)
         for name, how in {"default": {}, "own": {"timeout": 5.5}}.items()
     }
     assert made["default"].deadline - made["default"].created_at == 30_000
     assert made["own"].deadline - made["own"].created_at == 5_500
 
 
-async def test_the_clock_starts_after_approval(commands: Commands) -> None:
+async def test_the_clock_starts_after_approval(commands: CommandQueue) -> None:
     """S3.4: whoever is asked may take longer than the command may; then it has its whole time."""
-    await commands.register("a", correlation_id="c", timeout=0.15, approve="ask")
+    await commands.submit("a", correlation_id="c", timeout=0.15, approval=True)
     assert (await commands.get("c", wait=0.3)).status == "pending" and await commands.claim() is None
     await answer(commands)
     assert (await commands.get("c", wait=10)).status == "expired"
@@ -490,12 +493,12 @@ async def test_the_clock_starts_after_approval(commands: Commands) -> None:
     assert row.deadline == granted.at + 150 <= row.ended_at < granted.at + 150 + 1000 * QUICK
 
 
-async def test_a_completed_command_outlives_its_timer(commands: Commands) -> None:
+async def test_a_completed_command_outlives_its_timer(commands: CommandQueue) -> None:
     """S3.4: the deadline passes and nothing changes; expiring it by hand is refused."""
-    await commands.register("a", correlation_id="c", timeout=1)
+    await commands.submit("a", correlation_id="c", timeout=1)
     await commands.complete("c", "x")
     before = await commands.get("c")
-    await commands.register("later", correlation_id="later", timeout=1.2)
+    await commands.submit("later", correlation_id="later", timeout=1.2)
     assert (await commands.get("later", wait=10)).status == "expired"
     assert await commands.get("c") == before
     with pytest.raises(ConflictError):
@@ -503,7 +506,7 @@ async def test_a_completed_command_outlives_its_timer(commands: Commands) -> Non
     assert await commands.get("c") == before and len(await log_of(commands, "c")) == 3
 
 
-async def test_one_timer_serves_commands_in_any_order(commands: Commands) -> None:
+async def test_one_timer_serves_commands_in_any_order(commands: CommandQueue) -> None:
     """S3.4: the one that is submitted last may be the first to expire."""
     order: list[int] = []
 
@@ -513,7 +516,7 @@ async def test_one_timer_serves_commands_in_any_order(commands: Commands) -> Non
 
     times = [0.5, 0.3, 0.1, 0.4, 0.2]
     await asyncio.gather(
-        *(commands.register("a", correlation_id=f"c{number}", timeout=timeout) for number, timeout in enumerate(times))
+        *(commands.submit("a", correlation_id=f"c{number}", timeout=timeout) for number, timeout in enumerate(times))
     )
     await asyncio.gather(*map(monitor, range(5)))
     assert order == [2, 4, 1, 3, 0]
@@ -522,8 +525,8 @@ async def test_one_timer_serves_commands_in_any_order(commands: Commands) -> Non
 async def test_what_a_dead_process_submitted_expires_all_the_same(db: str) -> None:
     """S3.4: by whoever has the file open; while nobody has, by the next who opens it."""
     async with await opened(db) as ledger:
-        first = Commands(ledger)
-        await first.register("a", correlation_id="c", timeout=0.1)
+        first = CommandQueue(ledger.log)
+        await first.submit("a", correlation_id="c", timeout=0.1)
     await asyncio.sleep(0.11)
     async with at_work(db, reaper_grace=0.1, reaper_interval=0.05) as commands:
         assert (await commands.get("c", wait=10)).status == "expired"
@@ -534,7 +537,7 @@ async def test_a_clock_that_jumps_expires_nothing_that_lives(db: str, clock: Clo
     """S3.4, C5: a laptop that slept gives its executors a moment to go on first."""
     async with at_work(db, reaper_interval=1e6, reaper_grace=0.3) as commands:
         begun = time.monotonic()
-        await commands.register("a", correlation_id="c", timeout=0.3)
+        await commands.submit("a", correlation_id="c", timeout=0.3)
         clock.ahead += 3600
         assert (await commands.get("c", wait=10)).status == "expired"
         assert time.monotonic() - begun >= 0.59, "its own time, and then the grace"
@@ -547,7 +550,7 @@ async def test_the_lists_are_windows(db: str, clock: Clock) -> None:
     """S3.5: what is open, what was completed in the last minute; by its id a command is found ever after."""
     async with at_work(db) as commands:
         for name in ("first", "second", "third"):
-            await commands.register("a", correlation_id=name, timeout=1000)
+            await commands.submit("a", correlation_id=name, timeout=1000)
         await commands.complete("first", 1)
         clock.ahead += 59
         await commands.complete("second", 2)
@@ -563,7 +566,7 @@ async def test_the_last_hundred_failures_are_listed(db: str) -> None:
     """S3.5: the 101st pushes the first out of the window, not out of the log."""
     async with at_work(db, synchronous="NORMAL", queue_limit=1000) as commands:
         for number in range(101):
-            await commands.register("a", correlation_id=f"c{number}")
+            await commands.submit("a", correlation_id=f"c{number}")
             await commands.fail(f"c{number}", f"e{number}")
         failed = await commands.failed()
         assert [one.correlation_id for one in failed] == [f"c{number}" for number in range(100, 0, -1)]
@@ -571,14 +574,14 @@ async def test_the_last_hundred_failures_are_listed(db: str) -> None:
         assert len(await commands.failed(limit=5)) == 5 and len(await commands.failed(limit=1000)) == 100
 
 
-async def test_every_end_but_completion_is_a_failure_in_the_list(commands: Commands) -> None:
+async def test_every_end_but_completion_is_a_failure_in_the_list(commands: CommandQueue) -> None:
     """S3.5: each command is in one list, by its client or by all."""
     for name, verb in (("failed", _fail), ("cancelled", _cancel), ("expired", _expire), ("timeout", _time_out)):
-        await commands.register("a", correlation_id=name)
+        await commands.submit("a", correlation_id=name)
         await verb(commands, name)
-    await commands.register("a", correlation_id="elsewhere", client="other")
+    await commands.submit("a", correlation_id="elsewhere", queue="other")
     await commands.complete("elsewhere")
-    await commands.register("a", correlation_id="open", client="other")
+    await commands.submit("a", correlation_id="open", queue="other")
     told = [(one.correlation_id, one.status) for one in reversed(await commands.failed())]
     assert told == [("failed", "error"), ("cancelled", "cancelled"), ("expired", "expired"), ("timeout", "timeout")]
     assert await commands.failed("other") == [] and len(await commands.completed("other")) == 1
@@ -587,24 +590,24 @@ async def test_every_end_but_completion_is_a_failure_in_the_list(commands: Comma
 
 
 @pytest.mark.parametrize("limit", [0, -1, 2**63, 10**30])
-async def test_a_list_of_no_length_is_refused(commands: Commands, limit: int) -> None:
+async def test_a_list_of_no_length_is_refused(commands: CommandQueue, limit: int) -> None:
     """S3.5: and not taken for one without a limit."""
     for listed in (commands.pending, commands.completed, commands.failed, commands.queued):
         with pytest.raises(InvalidInputError, match="limit"):
             await listed(limit=limit)
 
 
-async def test_the_lists_have_as_many_as_whoever_asks_may_see(commands: Commands) -> None:
+async def test_the_lists_have_as_many_as_whoever_asks_may_see(commands: CommandQueue) -> None:
     """S3.5: however many of others lie in between."""
 
     async def admits(session: str) -> bool:
         return session == "mine"
 
     for number in range(20):
-        await commands.register("a", session="theirs", correlation_id=f"t{number}")
-        await commands.register("a", session="theirs", correlation_id=f"u{number}")
-    await commands.register("a", session="mine", correlation_id="done")
-    await commands.register("a", session="mine", correlation_id="open")
+        await commands.submit("a", session="theirs", correlation_id=f"t{number}")
+        await commands.submit("a", session="theirs", correlation_id=f"u{number}")
+    await commands.submit("a", session="mine", correlation_id="done")
+    await commands.submit("a", session="mine", correlation_id="open")
     await commands.complete("done")
     for number in range(20):
         await commands.complete(f"t{number}")
@@ -613,10 +616,10 @@ async def test_the_lists_have_as_many_as_whoever_asks_may_see(commands: Commands
         assert {one.session for one in await listed(limit=2)} == {"theirs"}
 
 
-async def test_pending_commands_are_listed_oldest_first(commands: Commands) -> None:
+async def test_pending_commands_are_listed_oldest_first(commands: CommandQueue) -> None:
     """S3.5: waiting for approval, queued and running alike."""
     for number in range(4):
-        await commands.register("a", correlation_id=f"c{number}", approve="ask" if number == 1 else "")
+        await commands.submit("a", correlation_id=f"c{number}", approval=number == 1)
     await claimed(commands)
     assert [one.correlation_id for one in await commands.pending()] == ["c0", "c1", "c2", "c3"]
     assert [one.correlation_id for one in await commands.pending(limit=2)] == ["c0", "c1"]
@@ -625,10 +628,10 @@ async def test_pending_commands_are_listed_oldest_first(commands: Commands) -> N
 # S3.6: executors that poll
 
 
-async def test_polling_takes_nothing_out_of_the_queue(commands: Commands) -> None:
+async def test_polling_takes_nothing_out_of_the_queue(commands: CommandQueue) -> None:
     """S3.6: two that poll see the same, oldest first, each with all that is needed to run it."""
     for number in range(3):
-        await commands.register(f"a{number}", {"n": number}, correlation_id=f"c{number}")
+        await commands.submit(f"a{number}", {"n": number}, correlation_id=f"c{number}")
     for _ in range(2):
         found = await commands.queued()
         assert [(one.action, one.params, one.fence, one.attempt) for one in found] == [
@@ -638,9 +641,9 @@ async def test_polling_takes_nothing_out_of_the_queue(commands: Commands) -> Non
     assert (await commands.get("c0")).status == "pending"
 
 
-async def test_an_executor_that_polls_finishes_what_nobody_has_claimed(commands: Commands) -> None:
+async def test_an_executor_that_polls_finishes_what_nobody_has_claimed(commands: CommandQueue) -> None:
     """S3.6: without a fence; posting the same again is the same answer, anything else is told who won."""
-    await commands.register("a", correlation_id="c")
+    await commands.submit("a", correlation_id="c")
     first = await commands.complete("c", {"x": 1})
     assert (await commands.complete("c", {"x": 1})) == first == await commands.get("c")
     with pytest.raises(ConflictError, match="completed") as refusal:
@@ -652,9 +655,9 @@ async def test_an_executor_that_polls_finishes_what_nobody_has_claimed(commands:
     assert await commands.get("c") == first
 
 
-async def test_an_executor_that_polls_cannot_finish_what_is_claimed(commands: Commands) -> None:
+async def test_an_executor_that_polls_cannot_finish_what_is_claimed(commands: CommandQueue) -> None:
     """S3.6: only who holds it may; the other's word is kept, and is not the result."""
-    await commands.register("a", correlation_id="c")
+    await commands.submit("a", correlation_id="c")
     claim = await claimed(commands)
     for verb in (commands.complete, commands.fail):
         with pytest.raises(StaleClaimError):
@@ -664,9 +667,9 @@ async def test_an_executor_that_polls_cannot_finish_what_is_claimed(commands: Co
     assert [event.verdict for event in await log_of(commands, "c")] == ["applied", "applied", "late", "late", "applied"]
 
 
-async def test_what_waits_for_approval_cannot_be_run(commands: Commands) -> None:
+async def test_what_waits_for_approval_cannot_be_run(commands: CommandQueue) -> None:
     """S3.6, S2.7: neither claimed, nor seen by who polls, nor finished; once approved it can."""
-    await commands.register("a", correlation_id="c", approve="ask")
+    await commands.submit("a", correlation_id="c", approval=True)
     assert await commands.claim() is None and await commands.queued() == []
     for fence in (0, 1):
         with pytest.raises(StaleClaimError, match="approval"):
@@ -681,28 +684,28 @@ async def test_what_waits_for_approval_cannot_be_run(commands: Commands) -> None
 # S3.6: executors that claim
 
 
-async def test_commands_are_claimed_first_in_first_out(commands: Commands) -> None:
+async def test_commands_are_claimed_first_in_first_out(commands: CommandQueue) -> None:
     """S3.6: each by one worker; across sessions; then there is nothing."""
     names = [f"c{number}" for number in range(40)]
     for number, name in enumerate(names):
-        await commands.register("a", correlation_id=name, session=f"s{number % 3}")
+        await commands.submit("a", correlation_id=name, session=f"s{number % 3}")
         await asyncio.sleep(0.001)
     taken = [(await claimed(commands)).correlation_id for _ in names]
     assert taken == names and await commands.claim() is None
 
 
-async def test_many_claim_at_once_and_each_command_goes_to_one(commands: Commands) -> None:
+async def test_many_claim_at_once_and_each_command_goes_to_one(commands: CommandQueue) -> None:
     """S3.6: twenty workers in one process for ten commands."""
     for number in range(10):
-        await commands.register("a", correlation_id=f"c{number}")
+        await commands.submit("a", correlation_id=f"c{number}")
     found = await asyncio.gather(*(commands.claim(worker=f"w{number}") for number in range(20)))
     assert sorted(one.correlation_id for one in found if one) == [f"c{number}" for number in range(10)]
     assert {one.fence for one in found if one} == {1}
 
 
-async def test_a_claim_says_all_that_is_to_be_known(commands: Commands) -> None:
+async def test_a_claim_says_all_that_is_to_be_known(commands: CommandQueue) -> None:
     """S3.6: what to do, until when it is held, and when its time is over."""
-    await commands.register("a", {"x": 1}, correlation_id="c", client="tab", session="s", timeout=20, idempotent=True)
+    await commands.submit("a", {"x": 1}, correlation_id="c", queue="tab", session="s", timeout=20, idempotent=True)
     begun = int(time.time() * 1000)
     claim = await claimed(commands, "tab", worker="w1", lease=5)
     assert (claim.correlation_id, claim.session, claim.action, claim.params) == ("c", "s", "a", {"x": 1})
@@ -713,12 +716,12 @@ async def test_a_claim_says_all_that_is_to_be_known(commands: Commands) -> None:
     assert (row.id, row.worker, row.state) == (claim.call, "w1", "running")
 
 
-async def test_whoever_waits_for_work_is_woken_by_it(commands: Commands) -> None:
+async def test_whoever_waits_for_work_is_woken_by_it(commands: CommandQueue) -> None:
     """S3.6: within the process at once, one worker for one command."""
     waiting = [asyncio.create_task(commands.claim(wait=60)) for _ in range(3)]
     await asyncio.sleep(0.05)
     for number in range(3):
-        await commands.register("a", correlation_id=f"c{number}")
+        await commands.submit("a", correlation_id=f"c{number}")
         done, _ = await soon(asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED))
         assert len(done) == 1
         (task,) = done
@@ -727,32 +730,32 @@ async def test_whoever_waits_for_work_is_woken_by_it(commands: Commands) -> None
         assert claim is not None and claim.correlation_id == f"c{number}"
 
 
-async def test_those_who_wait_in_vain_do_nothing(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_those_who_wait_in_vain_do_nothing(commands: CommandQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     """S3.8: one command among fifty workers is looked for a few times, not for ever."""
     looks = 0
-    look = commands.ledger.store.queued_commands
+    look = commands.ledger.log.store.queued_commands
 
     async def counted(*given: Any) -> Any:
         nonlocal looks
         looks += 1
         return await look(*given)
 
-    monkeypatch.setattr(commands.ledger.store, "queued_commands", counted)
+    monkeypatch.setattr(commands.ledger.log.store, "queued_commands", counted)
     waiting = [asyncio.create_task(commands.claim(wait=1)) for _ in range(50)]
     async with asyncio.timeout(QUICK):
         while looks < 50:
             await asyncio.sleep(0.01)
     assert looks == 50
-    await commands.register("a")
+    await commands.submit("a")
     found = await asyncio.gather(*waiting)
     assert sum(claim is not None for claim in found) == 1
     assert looks <= 2 * 50 + 2
 
 
 @pytest.mark.parametrize("sort", ["approved", "requeued"])
-async def test_whoever_waits_for_work_is_woken_by_what_comes_back(commands: Commands, sort: str) -> None:
+async def test_whoever_waits_for_work_is_woken_by_what_comes_back(commands: CommandQueue, sort: str) -> None:
     """S3.6: a command that was approved, or that a worker let go, is work like a new one."""
-    await commands.register("a", correlation_id="c", approve="ask" if sort == "approved" else "", idempotent=True)
+    await commands.submit("a", correlation_id="c", approval=sort == "approved", idempotent=True)
     if sort == "requeued":
         await claimed(commands, lease=0.2)
     waiting = asyncio.create_task(commands.claim(wait=60))
@@ -763,7 +766,7 @@ async def test_whoever_waits_for_work_is_woken_by_what_comes_back(commands: Comm
     assert claim is not None and claim.attempt == (1 if sort == "approved" else 2)
 
 
-async def test_whoever_waits_for_work_is_woken_by_another_process(commands: Commands, db: str) -> None:
+async def test_whoever_waits_for_work_is_woken_by_another_process(commands: CommandQueue, db: str) -> None:
     """S3.6: what is submitted there is taken up here within moments."""
     with program("submit", db, "default", stdin=subprocess.PIPE) as process:
         assert process.stdin is not None and process.stdout is not None
@@ -780,19 +783,19 @@ async def test_whoever_waits_for_work_is_woken_by_another_process(commands: Comm
         assert errors == ""
 
 
-async def test_a_worker_that_goes_away_while_it_waits_leaves_the_command_to_the_next(commands: Commands) -> None:
+async def test_a_worker_that_goes_away_while_it_waits_leaves_the_command_to_the_next(commands: CommandQueue) -> None:
     """S3.6: cancelled at any moment, also when it was woken already: nothing is claimed by nobody."""
     for turns in range(12):
         leaving, staying = (asyncio.create_task(commands.claim(wait=60)) for _ in range(2))
         await asyncio.sleep(0.02)
-        name = (await commands.register("a", idempotent=True)).correlation_id
+        name = (await commands.submit("a", idempotent=True)).correlation_id
         for _ in range(turns):
             await asyncio.sleep(0)
         leaving.cancel()
         async with asyncio.timeout(QUICK):
             gone = (await asyncio.gather(leaving, return_exceptions=True))[0]
             if isinstance(gone, Claim):
-                await commands.register("more")
+                await commands.submit("more")
             claim = await staying
         assert claim is not None and (isinstance(gone, Claim) or claim.call == name)
         for one in (gone, claim):
@@ -801,11 +804,11 @@ async def test_a_worker_that_goes_away_while_it_waits_leaves_the_command_to_the_
     assert await commands.pending() == []
 
 
-async def test_only_the_sessions_that_a_worker_may_run_are_given_to_it(commands: Commands) -> None:
+async def test_only_the_sessions_that_a_worker_may_run_are_given_to_it(commands: CommandQueue) -> None:
     """S3.6: those before it in the queue are left for others, and wake others."""
     for number in range(40):
-        await commands.register("a", session="secret", correlation_id=f"s{number}")
-    await commands.register("a", session="open", correlation_id="o")
+        await commands.submit("a", session="secret", correlation_id=f"s{number}")
+    await commands.submit("a", session="open", correlation_id="o")
 
     async def admits(session: str) -> bool:
         return session == "open"
@@ -817,7 +820,7 @@ async def test_only_the_sessions_that_a_worker_may_run_are_given_to_it(commands:
     await asyncio.sleep(0.02)
     any_of_them = asyncio.create_task(commands.claim("x", wait=60))
     await asyncio.sleep(0.02)
-    await commands.register("a", client="x", session="secret")
+    await commands.submit("a", queue="x", session="secret")
     assert (await soon(any_of_them)) is not None
     picky.cancel()
     await asyncio.gather(picky, return_exceptions=True)
@@ -828,10 +831,10 @@ async def test_only_the_sessions_that_a_worker_may_run_are_given_to_it(commands:
 
 
 @asynccontextmanager
-async def held_up(commands: Commands) -> AsyncGenerator[None]:
+async def held_up(commands: CommandQueue) -> AsyncGenerator[None]:
     """Inside, what is written waits for a moment before it is decided."""
     gate = threading.Event()
-    holding = asyncio.ensure_future(commands.ledger.store.transact(lambda unit: gate.wait(10)))
+    holding = asyncio.ensure_future(commands.ledger.log.store.transact(lambda unit: gate.wait(10)))
     try:
         yield
         await asyncio.sleep(0.02)
@@ -840,19 +843,19 @@ async def held_up(commands: Commands) -> AsyncGenerator[None]:
         await holding
 
 
-async def waiting_for_work(commands: Commands, client: str = "default", **how: Any) -> asyncio.Task[Claim | None]:
+async def waiting_for_work(commands: CommandQueue, client: str = "default", **how: Any) -> asyncio.Task[Claim | None]:
     """Somebody who has looked, found nothing, and waits."""
     task = asyncio.create_task(commands.claim(client, **{"wait": 60} | how))
     await asyncio.sleep(0.05)
     return task
 
 
-async def test_a_command_for_somebody_who_waits_is_queued_and_taken_up_at_once(commands: Commands) -> None:
+async def test_a_command_for_somebody_who_waits_is_queued_and_taken_up_at_once(commands: CommandQueue) -> None:
     """S3.6: both steps come in one commit, and in the log in their order."""
     batches: list[list[type[ev.Event]]] = []
-    commands.ledger.store.on_commit(lambda made: batches.append([type(one.event) for one in made]))
+    commands.ledger.log.store.on_commit(lambda made: batches.append([type(one.event) for one in made]))
     waiting = await waiting_for_work(commands, worker="w1")
-    made = await commands.register("a", {"key": SECRET}, correlation_id="c")
+    made = await commands.submit("a", {"key": SECRET}, correlation_id="c")
     claim = await soon(waiting)
     assert batches == [[ev.CallProposed, ev.CallStarted]]
     assert claim is not None and (claim.correlation_id, claim.fence, claim.params) == ("c", 1, {"key": SECRET})
@@ -862,12 +865,12 @@ async def test_a_command_for_somebody_who_waits_is_queued_and_taken_up_at_once(c
 
 @pytest.mark.parametrize("how", ["cancelled", "timed out"])
 async def test_a_worker_that_goes_away_during_the_hand_over_leaves_the_command_to_others(
-    commands: Commands, how: str
+    commands: CommandQueue, how: str
 ) -> None:
     """S3.6: nobody holds it, and it is the next to be had."""
     waiting = await waiting_for_work(commands, wait=0.1 if how == "timed out" else 30)
     async with held_up(commands):
-        registering = asyncio.create_task(commands.register("a", correlation_id="c"))
+        registering = asyncio.create_task(commands.submit("a", correlation_id="c"))
         await asyncio.sleep(0.02)
         if how == "cancelled":
             waiting.cancel()
@@ -878,11 +881,11 @@ async def test_a_worker_that_goes_away_during_the_hand_over_leaves_the_command_t
     assert (await claimed(commands)).correlation_id == "c"
 
 
-async def test_what_a_worker_gives_back_goes_to_the_next_who_waits(commands: Commands) -> None:
+async def test_what_a_worker_gives_back_goes_to_the_next_who_waits(commands: CommandQueue) -> None:
     """S3.6: without anybody having to look for it."""
     leaving, staying = await waiting_for_work(commands), await waiting_for_work(commands)
     async with held_up(commands):
-        registering = asyncio.create_task(commands.register("a", correlation_id="c"))
+        registering = asyncio.create_task(commands.submit("a", correlation_id="c"))
         await asyncio.sleep(0.02)
         leaving.cancel()
     await soon(registering)
@@ -891,11 +894,11 @@ async def test_what_a_worker_gives_back_goes_to_the_next_who_waits(commands: Com
     await asyncio.gather(leaving, return_exceptions=True)
 
 
-async def test_a_command_whose_submitter_goes_away_reaches_who_was_to_have_it(commands: Commands) -> None:
+async def test_a_command_whose_submitter_goes_away_reaches_who_was_to_have_it(commands: CommandQueue) -> None:
     """S3.6: once it is on its way it is submitted."""
     waiting = await waiting_for_work(commands)
     async with held_up(commands):
-        registering = asyncio.create_task(commands.register("a", correlation_id="c"))
+        registering = asyncio.create_task(commands.submit("a", correlation_id="c"))
         await asyncio.sleep(0.02)
         registering.cancel()
     claim = await soon(waiting)
@@ -908,31 +911,31 @@ async def test_a_command_whose_submitter_goes_away_reaches_who_was_to_have_it(co
 async def test_whoever_waits_goes_on_waiting_if_a_submission_is_refused(db: str, why: str) -> None:
     """S3.6, S3.7: and has the next command."""
     async with at_work(db, queue_limit=1, max_event=10_000) as commands:
-        await commands.register("a", correlation_id="known", session="other")
+        await commands.submit("a", correlation_id="known", session="other")
         if why == "conflict":
             await commands.cancel("known")
         waiting = await waiting_for_work(commands, session="mine")
         wrong: dict[str, Any] = {"session": "mine"}
         if why == "conflict":
-            await commands.register("a", correlation_id="mine", session="mine")
+            await commands.submit("a", correlation_id="mine", session="mine")
             assert await soon(waiting) is not None
             waiting = await waiting_for_work(commands, session="mine")
             wrong |= {"correlation_id": "mine", "params": 1}
         with pytest.raises((ConflictError, QueueFullError, InvalidInputError)):
-            await commands.register("a", "x" * 10_000 if why == "too large" else wrong.pop("params", None), **wrong)
+            await commands.submit("a", "x" * 10_000 if why == "too large" else wrong.pop("params", None), **wrong)
         if why != "conflict":
             await commands.cancel("known")
-        made = await commands.register("a", session="mine")
+        made = await commands.submit("a", session="mine")
         claim = await soon(waiting)
         assert claim is not None and claim.correlation_id == made.correlation_id
 
 
-async def test_of_several_commands_at_once_each_worker_that_waits_gets_one(commands: Commands) -> None:
+async def test_of_several_commands_at_once_each_worker_that_waits_gets_one(commands: CommandQueue) -> None:
     """S3.6: also within one transaction, in the order in which they came; and none of them two."""
     waiting = [await waiting_for_work(commands) for _ in range(3)]
     names = [f"c{number}" for number in range(3)]
     async with held_up(commands):
-        registering = asyncio.gather(*(commands.register("a", correlation_id=name) for name in names))
+        registering = asyncio.gather(*(commands.submit("a", correlation_id=name) for name in names))
         await asyncio.sleep(0.02)
     await soon(registering)
     given = await soon(asyncio.gather(*waiting))
@@ -940,11 +943,11 @@ async def test_of_several_commands_at_once_each_worker_that_waits_gets_one(comma
     assert await commands.claim() is None
 
 
-async def test_more_commands_at_once_than_workers_wait_for_are_queued(commands: Commands) -> None:
+async def test_more_commands_at_once_than_workers_wait_for_are_queued(commands: CommandQueue) -> None:
     """S3.6: each worker has one, what is left over is had in its turn, and nothing was begun in vain."""
     waiting = [await waiting_for_work(commands) for _ in range(2)]
     async with held_up(commands):
-        registering = asyncio.gather(*(commands.register("a") for _ in range(6)))
+        registering = asyncio.gather(*(commands.submit("a") for _ in range(6)))
         await asyncio.sleep(0.02)
     made = {one.correlation_id for one in await soon(registering)}
     given = [*await soon(asyncio.gather(*waiting)), *[await commands.claim() for _ in range(4)]]
@@ -952,31 +955,31 @@ async def test_more_commands_at_once_than_workers_wait_for_are_queued(commands: 
     assert {claim.fence for claim in given if claim} == {1}
 
 
-async def test_a_new_command_does_not_overtake_one_that_waits(commands: Commands) -> None:
+async def test_a_new_command_does_not_overtake_one_that_waits(commands: CommandQueue) -> None:
     """S3.6: also where somebody stands ready who has only not seen yet what waits."""
     waiting = await waiting_for_work(commands)
     async with held_up(commands):
-        first = asyncio.ensure_future(commands.register("a", correlation_id="first", approve="ask"))
-        second = asyncio.ensure_future(commands.register("a", correlation_id="second"))
+        first = asyncio.ensure_future(commands.submit("a", correlation_id="first", approval=True))
+        second = asyncio.ensure_future(commands.submit("a", correlation_id="second"))
         await asyncio.sleep(0.02)
     await soon(asyncio.gather(first, second))
     claim = await soon(waiting)
     assert claim is not None and claim.correlation_id == "second", "what nobody has approved holds nobody up"
 
 
-async def test_the_same_submission_again_is_handed_over_once(commands: Commands) -> None:
+async def test_the_same_submission_again_is_handed_over_once(commands: CommandQueue) -> None:
     """S3.1, S3.6: the second of two who wait goes on waiting."""
     waiting = [await waiting_for_work(commands) for _ in range(2)]
     for _ in range(2):
-        assert (await commands.register("a", correlation_id="c")).correlation_id == "c"
+        assert (await commands.submit("a", correlation_id="c")).correlation_id == "c"
     done, pending = await asyncio.wait(waiting, timeout=0.2)
     assert [task.result() and task.result().fence for task in done] == [1] and len(pending) == 1
-    await commands.register("a", correlation_id="other")
+    await commands.submit("a", correlation_id="other")
     claim = await soon(next(iter(pending)))
     assert claim is not None and claim.correlation_id == "other"
 
 
-async def test_only_who_may_run_it_is_handed_a_command(commands: Commands) -> None:
+async def test_only_who_may_run_it_is_handed_a_command(commands: CommandQueue) -> None:
     """S3.6: in the line they stand before those who may."""
 
     async def admits(session: str) -> bool:
@@ -984,33 +987,33 @@ async def test_only_who_may_run_it_is_handed_a_command(commands: Commands) -> No
 
     picky, elsewhere = await waiting_for_work(commands, admits=admits), await waiting_for_work(commands, session="x")
     any_of_them = await waiting_for_work(commands)
-    secret = await commands.register("a", session="secret")
+    secret = await commands.submit("a", session="secret")
     claim = await soon(any_of_them)
     assert claim is not None and claim.correlation_id == secret.correlation_id
-    opened = await commands.register("a", session="open")
+    opened = await commands.submit("a", session="open")
     claim = await soon(picky)
     assert claim is not None and claim.correlation_id == opened.correlation_id
     elsewhere.cancel()
     await asyncio.gather(elsewhere, return_exceptions=True)
 
 
-async def test_what_goes_wrong_with_who_waits_is_not_the_submitters_concern(commands: Commands) -> None:
+async def test_what_goes_wrong_with_who_waits_is_not_the_submitters_concern(commands: CommandQueue) -> None:
     """S3.1: they are told themselves, and the command is there for others."""
 
     async def admits(session: str) -> bool:
         raise LookupError("the list of people is not there")
 
     waiting = await waiting_for_work(commands, admits=admits)
-    made = await commands.register("a")
+    made = await commands.submit("a")
     with pytest.raises(LookupError):
         await soon(waiting)
     assert (await claimed(commands)).correlation_id == made.correlation_id
 
 
-async def test_a_worker_that_is_cancelled_twice_gives_back_what_it_took(commands: Commands) -> None:
+async def test_a_worker_that_is_cancelled_twice_gives_back_what_it_took(commands: CommandQueue) -> None:
     """S3.6: whoever stops it may lose patience."""
     assert await commands.claim() is None
-    await commands.register("a", correlation_id="c")
+    await commands.submit("a", correlation_id="c")
     async with held_up(commands):
         taking = asyncio.create_task(commands.claim())
         for _ in range(3):
@@ -1023,10 +1026,10 @@ async def test_a_worker_that_is_cancelled_twice_gives_back_what_it_took(commands
 async def test_a_ledger_that_closes_during_a_hand_over_leaves_nobody_waiting(db: str) -> None:
     """S3.3: what was on its way is written, or is told to be not."""
     ledger = await opened(db)
-    commands = Commands(ledger)
+    commands = CommandQueue(ledger.log)
     waiting = await waiting_for_work(commands)
     async with held_up(commands):
-        registering = asyncio.create_task(commands.register("a", correlation_id="c"))
+        registering = asyncio.create_task(commands.submit("a", correlation_id="c"))
         await asyncio.sleep(0.02)
         closing = asyncio.create_task(ledger.close())
     await soon(closing)
@@ -1037,9 +1040,9 @@ async def test_a_ledger_that_closes_during_a_hand_over_leaves_nobody_waiting(db:
 # S3.6: holding one
 
 
-async def test_a_heartbeat_renews_the_lease(commands: Commands) -> None:
+async def test_a_heartbeat_renews_the_lease(commands: CommandQueue) -> None:
     """S3.6: as long as it comes the command is held; it may tell how far the work is."""
-    await commands.register("a", correlation_id="c", timeout=30)
+    await commands.submit("a", correlation_id="c", timeout=30)
     claim = await claimed(commands, lease=2)
     until = claim.lease_until
     for number in range(5):
@@ -1053,9 +1056,9 @@ async def test_a_heartbeat_renews_the_lease(commands: Commands) -> None:
 
 
 @pytest.mark.parametrize("idempotent", [False, True])
-async def test_a_lease_that_lapses_gives_back_only_what_may_run_twice(commands: Commands, idempotent: bool) -> None:
+async def test_a_lease_that_lapses_gives_back_only_what_may_run_twice(commands: CommandQueue, idempotent: bool) -> None:
     """S3.6: the others are lost: nobody knows how far the first worker came."""
-    await commands.register("a", correlation_id="c", idempotent=idempotent)
+    await commands.submit("a", correlation_id="c", idempotent=idempotent)
     first = await claimed(commands, worker="one", lease=0.15)
     if not idempotent:
         assert (await commands.get("c", wait=10)).status == "error"
@@ -1067,9 +1070,9 @@ async def test_a_lease_that_lapses_gives_back_only_what_may_run_twice(commands: 
     assert (await commands.complete("c", "two", fence=2)).result == "two"
 
 
-async def test_a_late_result_is_refused_kept_and_never_shown(commands: Commands) -> None:
+async def test_a_late_result_is_refused_kept_and_never_shown(commands: CommandQueue) -> None:
     """S3.6: from a worker that stalled: while it is queued again, while another runs it, and after it ended."""
-    await commands.register("a", correlation_id="c", idempotent=True)
+    await commands.submit("a", correlation_id="c", idempotent=True)
     stalled = await claimed(commands, lease=0.1)
     async with asyncio.timeout(QUICK):
         while (await commands.find("c")).state != "queued":
@@ -1099,9 +1102,9 @@ async def test_a_late_result_is_refused_kept_and_never_shown(commands: Commands)
 
 
 @pytest.mark.parametrize("fence", [2, 999, 2**40])
-async def test_a_fence_that_was_never_given_is_refused(commands: Commands, fence: int) -> None:
+async def test_a_fence_that_was_never_given_is_refused(commands: CommandQueue, fence: int) -> None:
     """S3.6: also by a heartbeat."""
-    await commands.register("a", correlation_id="c")
+    await commands.submit("a", correlation_id="c")
     with pytest.raises(StaleClaimError):
         await commands.complete("c", fence=fence)
     await claimed(commands)
@@ -1111,9 +1114,9 @@ async def test_a_fence_that_was_never_given_is_refused(commands: Commands, fence
 
 
 @pytest.mark.parametrize("fence", [-1, "1", 1.5, None, 2**80])
-async def test_a_fence_that_is_none_changes_nothing(commands: Commands, fence: Any) -> None:
+async def test_a_fence_that_is_none_changes_nothing(commands: CommandQueue, fence: Any) -> None:
     """C11: refused, whatever it is."""
-    await commands.register("a", correlation_id="c")
+    await commands.submit("a", correlation_id="c")
     await claimed(commands)
     for attempt in (commands.complete("c", 1, fence=fence), commands.heartbeat("c", fence)):
         with pytest.raises((InvalidInputError, StaleClaimError)):
@@ -1122,9 +1125,9 @@ async def test_a_fence_that_is_none_changes_nothing(commands: Commands, fence: A
 
 
 @pytest.mark.parametrize("lease", [0, -1, float("nan"), 10**10])
-async def test_a_lease_that_makes_no_sense_is_refused(commands: Commands, lease: float) -> None:
+async def test_a_lease_that_makes_no_sense_is_refused(commands: CommandQueue, lease: float) -> None:
     """C11: and nothing is claimed by it."""
-    await commands.register("a", correlation_id="c")
+    await commands.submit("a", correlation_id="c")
     with pytest.raises(InvalidInputError):
         await commands.claim(lease=lease)
     claim = await claimed(commands)
@@ -1135,9 +1138,9 @@ async def test_a_lease_that_makes_no_sense_is_refused(commands: Commands, lease:
             await commands.claim(**wrong)  # type: ignore[arg-type]
 
 
-async def test_the_same_result_from_the_same_worker_twice_is_one(commands: Commands) -> None:
+async def test_the_same_result_from_the_same_worker_twice_is_one(commands: CommandQueue) -> None:
     """S3.6: a worker that did not hear the answer may say it again; saying otherwise is a conflict that names it."""
-    await commands.register("a", correlation_id="c")
+    await commands.submit("a", correlation_id="c")
     claim = await claimed(commands)
     first = await commands.complete("c", [1, 2], fence=claim.fence)
     assert await commands.complete("c", [1, 2], fence=claim.fence) == first
@@ -1146,16 +1149,16 @@ async def test_the_same_result_from_the_same_worker_twice_is_one(commands: Comma
     assert type(refusal.value) is ConflictError and refusal.value.winner.id == claim.call  # type: ignore[attr-defined]
 
 
-async def test_cancelling_reaches_the_worker_with_its_next_word(commands: Commands) -> None:
+async def test_cancelling_reaches_the_worker_with_its_next_word(commands: CommandQueue) -> None:
     """S3.6: a second cancel changes nothing; what has ended otherwise is not cancelled."""
-    await commands.register("a", correlation_id="c")
+    await commands.submit("a", correlation_id="c")
     claim = await claimed(commands)
     first = await commands.cancel("c", "enough")
     assert first.status == "cancelled" and await commands.cancel("c", "really") == first
     for attempt in (commands.heartbeat("c", claim.fence), commands.complete("c", 1, fence=claim.fence)):
         with pytest.raises(ConflictError, match="cancelled"):
             await attempt
-    await commands.register("a", correlation_id="d")
+    await commands.submit("a", correlation_id="d")
     await commands.complete("d", 1, fence=(await claimed(commands)).fence)
     for verb in (commands.cancel, commands.expire):
         with pytest.raises(ConflictError) as refusal:
@@ -1170,25 +1173,25 @@ async def test_a_full_queue_refuses_the_new_command(db: str) -> None:
     """S3.7: nothing of it is written; other clients have queues of their own; there is room when one is taken up."""
     async with at_work(db, queue_limit=3) as commands:
         for number in range(3):
-            await commands.register("a", correlation_id=f"c{number}", approve="ask" if number == 2 else "")
+            await commands.submit("a", correlation_id=f"c{number}", approval=number == 2)
         head = len(await events(commands.ledger, "commands"))
         with pytest.raises(QueueFullError, match="queue_full") as refusal:
-            await commands.register("a", correlation_id="c3")
+            await commands.submit("a", correlation_id="c3")
         assert (refusal.value.client, refusal.value.limit) == ("default", 3)
         assert len(await events(commands.ledger, "commands")) == head
         with pytest.raises(NotFoundError):
             await commands.get("c3")
-        assert (await commands.register("a", correlation_id="c1")).correlation_id == "c1", "a retry is no new command"
-        await commands.register("a", client="other")
+        assert (await commands.submit("a", correlation_id="c1")).correlation_id == "c1", "a retry is no new command"
+        await commands.submit("a", queue="other")
         await claimed(commands)
-        await commands.register("a", correlation_id="c3")
+        await commands.submit("a", correlation_id="c3")
 
 
 async def test_a_queue_holds_a_hundred_by_default(db: str) -> None:
     """S3.7: also when they come all at once, from two ledgers on one file."""
     async with at_work(db) as commands, await opened(db) as other:
-        second = Commands(other)
-        both = [(commands, second)[number % 2].register("a") for number in range(150)]
+        second = CommandQueue(other.log)
+        both = [(commands, second)[number % 2].submit("a") for number in range(150)]
         made = await asyncio.gather(*both, return_exceptions=True)
         assert sum(isinstance(one, Command) for one in made) == 100
         assert sum(isinstance(one, QueueFullError) for one in made) == 50
@@ -1199,29 +1202,29 @@ async def test_a_queue_holds_a_hundred_by_default(db: str) -> None:
 async def test_a_full_queue_may_let_go_of_its_oldest(db: str) -> None:
     """S3.7: as the seed does with five; it is told why, and its secrets go with it."""
     async with at_work(db, queue_limit=5, queue_overflow="expire_oldest") as commands:
-        made = [await commands.register("a", {"key": SECRET, "n": n}, correlation_id=f"c{n}") for n in range(5)]
+        made = [await commands.submit("a", {"key": SECRET, "n": n}, correlation_id=f"c{n}") for n in range(5)]
         waiting = asyncio.create_task(commands.get("c0", wait=60))
         made += await asyncio.gather(
-            *(commands.register("a", {"key": SECRET}, correlation_id=f"d{n}") for n in range(7))
+            *(commands.submit("a", {"key": SECRET}, correlation_id=f"d{n}") for n in range(7))
         )
         assert [one.correlation_id for one in await commands.pending()] == [f"d{n}" for n in range(2, 7)]
         first = await soon(waiting)
         assert (first.status, first.error) == ("expired", "a newer command took its place in a full queue")
         for one in made:
             row = await commands.find(one.correlation_id)
-            assert (await commands.ledger.store.sealed(row.id) is not None) == (row.state == "queued")
+            assert (await commands.ledger.log.store.sealed(row.id) is not None) == (row.state == "queued")
 
 
 # S3.8: polling and recording
 
 
-async def test_polling_does_not_hold_up_recording(commands: Commands) -> None:
+async def test_polling_does_not_hold_up_recording(commands: CommandQueue) -> None:
     """S3.8: a poll takes no transaction, so that it can neither wait for a writer nor make one wait."""
-    await commands.register("a", correlation_id="c")
+    await commands.submit("a", correlation_id="c")
     written: list[object] = []
-    transact = commands.ledger.store.transact
+    transact = commands.ledger.log.store.transact
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(commands.ledger.store, "transact", lambda work: written.append(work) or transact(work))
+        patch.setattr(commands.ledger.log.store, "transact", lambda work: written.append(work) or transact(work))
         for _ in range(50):
             await commands.get("c")
             await commands.pending()
@@ -1230,18 +1233,18 @@ async def test_polling_does_not_hold_up_recording(commands: Commands) -> None:
         waiting = [asyncio.create_task(commands.get("c", wait=60)) for _ in range(50)]
         await asyncio.sleep(0.02)
         assert written == []
-        await commands.ledger.append("chat", [ev.MessageUser(text="hello")])
+        await commands.ledger.log.append("chat", [ev.MessageUser(text="hello")])
         assert len(written) == 1
     await commands.complete("c")
     await asyncio.gather(*waiting)
 
 
-async def test_what_was_closed_is_not_kept_by_its_ledger(commands: Commands) -> None:
+async def test_what_was_closed_is_not_kept_by_its_ledger(commands: CommandQueue) -> None:
     """S3.8: however many come and go over one ledger."""
     closed: list[weakref.ref[DeadlineTracker]] = []
     for _ in range(5):
-        other = Commands(commands.ledger)
-        await other.register("a")
+        other = CommandQueue(commands.ledger)
+        await other.submit("a")
         await other.close()
         closed.append(weakref.ref(other.tracker))
     del other
@@ -1249,21 +1252,21 @@ async def test_what_was_closed_is_not_kept_by_its_ledger(commands: Commands) -> 
     assert [one() for one in closed[:-1]] == [None] * 4  # Of the last one the interpreter may still hold a traceback.
 
 
-async def test_executors_that_asked_long_ago_are_forgotten(commands: Commands, clock: Clock) -> None:
+async def test_executors_that_asked_long_ago_are_forgotten(commands: CommandQueue, clock: Clock) -> None:
     """S3.11: the names of clients do not pile up for ever."""
     await commands.claim("old")
     clock.ahead = 40 * 24 * 3600
     await commands.claim("new")
-    assert list(await commands.ledger.store.executors()) == ["new"]
+    assert list(await commands.ledger.log.store.executors()) == ["new"]
 
 
 @pytest.mark.parametrize("client", ["", "x" * 201, "\ud800", None])
-async def test_whoever_asks_for_no_client_is_not_remembered(commands: Commands, client: Any) -> None:
+async def test_whoever_asks_for_no_client_is_not_remembered(commands: CommandQueue, client: Any) -> None:
     """S3.11, C11: polling as well as claiming."""
     for ask in (commands.queued, commands.claim):
         with pytest.raises(InvalidInputError, match="client"):
             await ask(client)
-    assert await commands.ledger.store.executors() == {}
+    assert await commands.ledger.log.store.executors() == {}
 
 
 LOOKS = (
@@ -1293,9 +1296,9 @@ def _bindings(sql: str) -> int:
     return max(numbered) if numbered else sql.count("?")
 
 
-async def test_a_process_without_open_commands_remembers_none(commands: Commands) -> None:
+async def test_a_process_without_open_commands_remembers_none(commands: CommandQueue) -> None:
     """S3.8: whatever there was before, and whoever ended it."""
-    made = [commands.register("a", correlation_id=f"c{n}", timeout=0.5 if n % 2 else 30) for n in range(50)]
+    made = [commands.submit("a", correlation_id=f"c{n}", timeout=0.5 if n % 2 else 30) for n in range(50)]
     await asyncio.gather(*made)
     assert len(commands.tracker.pending) == 50
     await asyncio.gather(*(commands.complete(f"c{n}") for n in range(0, 50, 2)))
@@ -1308,28 +1311,28 @@ async def test_a_process_without_open_commands_remembers_none(commands: Commands
 # Secrets
 
 
-async def test_secrets_reach_only_who_runs_the_command(commands: Commands, tmp_path: Path) -> None:
+async def test_secrets_reach_only_who_runs_the_command(commands: CommandQueue, tmp_path: Path) -> None:
     """C12: the log, the entries and polls are without them; a worker has them whole; after the end nobody has."""
     params = {"headers": {"Authorization": f"Bearer {SECRET}"}, "n": 1}
-    await commands.register("a", params, correlation_id="c")
+    await commands.submit("a", params, correlation_id="c")
     row = await commands.find("c")
     (peeked,) = await commands.queued()
     claim = await claimed(commands)
     assert peeked.params == claim.params == params
     shown = [await commands.get("c"), await commands.pending(), (await commands.ledger.snapshot("commands")).entries]
-    log = [body for _, body in await commands.ledger.store.events("commands", 0, 100)]
+    log = [body for _, body in await commands.ledger.log.store.events("commands", 0, 100)]
     assert SECRET not in repr(shown) and not any(SECRET.encode() in body for body in log)
-    assert await commands.ledger.store.sealed(row.id) is not None
+    assert await commands.ledger.log.store.sealed(row.id) is not None
     await commands.complete("c", {"echo": SECRET}, fence=claim.fence)
-    assert await commands.ledger.store.sealed(row.id) is None
+    assert await commands.ledger.log.store.sealed(row.id) is None
     assert SECRET not in repr([await commands.get("c"), await commands.completed()])
 
 
 @pytest.mark.parametrize("how", ENDINGS)
-async def test_every_end_takes_the_secrets_with_it(commands: Commands, tmp_path: Path, how: str) -> None:
+async def test_every_end_takes_the_secrets_with_it(commands: CommandQueue, tmp_path: Path, how: str) -> None:
     """C12: from the file too, not only from the tables."""
     end, ask, _, _ = ENDINGS[how]
-    await commands.register("a", {"key": SECRET}, correlation_id="c", approve="ask" if ask else "")
+    await commands.submit("a", {"key": SECRET}, correlation_id="c", approval=ask)
     await end(commands, "c")
     connection = apsw.Connection(str(tmp_path / "ledger.db"))
     assert connection.execute("SELECT count(*) FROM sealed").fetchall() == [(0,)]
@@ -1338,10 +1341,10 @@ async def test_every_end_takes_the_secrets_with_it(commands: Commands, tmp_path:
     assert SECRET.encode() not in (tmp_path / "ledger.db").read_bytes()
 
 
-async def test_whoever_approves_with_changes_keeps_the_secrets_that_they_left(commands: Commands) -> None:
+async def test_whoever_approves_with_changes_keeps_the_secrets_that_they_left(commands: CommandQueue) -> None:
     """S2.7, C12: what was shown without its secret and left alone is run with it; what they wrote is run as written."""
     params = {"key": SECRET, "url": "http://a", "deep": {"token": SECRET, "n": 1}}
-    await commands.register("a", params, correlation_id="c", approve="ask")
+    await commands.submit("a", params, correlation_id="c", approval=True)
     entry = next(e for e in (await commands.ledger.snapshot("commands")).entries if getattr(e, "raw_input", None))
     shown: dict[str, Any] = entry.raw_input  # type: ignore[attr-defined]
     assert SECRET not in repr(shown)
@@ -1349,29 +1352,29 @@ async def test_whoever_approves_with_changes_keeps_the_secrets_that_they_left(co
     assert (await claimed(commands)).params == {"key": SECRET, "url": "http://b", "deep": {"token": SECRET, "n": 2}}
 
 
-async def test_a_secret_that_is_written_over_is_gone(commands: Commands) -> None:
+async def test_a_secret_that_is_written_over_is_gone(commands: CommandQueue) -> None:
     """S2.7: whoever approves may take it out, or put another thing in its place."""
-    await commands.register("a", {"key": SECRET, "other": SECRET}, correlation_id="c", approve="ask")
+    await commands.submit("a", {"key": SECRET, "other": SECRET}, correlation_id="c", approval=True)
     await answer(commands, input={"key": "none"})
     assert (await claimed(commands)).params == {"key": "none"}
 
 
-async def test_two_that_differ_in_a_secret_are_two(commands: Commands) -> None:
+async def test_two_that_differ_in_a_secret_are_two(commands: CommandQueue) -> None:
     """S3.1, C7: with its secrets left out the second looks the same; it is not taken for the first."""
-    await commands.register("a", {"key": SECRET}, correlation_id="c")
-    await commands.register("a", {"key": SECRET}, correlation_id="c")
+    await commands.submit("a", {"key": SECRET}, correlation_id="c")
+    await commands.submit("a", {"key": SECRET}, correlation_id="c")
     with pytest.raises(ConflictError):
-        await commands.register("a", {"key": SECRET[:-3] + "zzz"}, correlation_id="c")
+        await commands.submit("a", {"key": SECRET[:-3] + "zzz"}, correlation_id="c")
     assert (await claimed(commands)).params == {"key": SECRET}
 
 
 # S3.11: is anybody there
 
 
-async def test_a_pending_answer_says_the_position_and_who_asked(commands: Commands) -> None:
+async def test_a_pending_answer_says_the_position_and_who_asked(commands: CommandQueue) -> None:
     """S3.11: which is next, and when an executor of its client last asked for work."""
     for number in range(3):
-        await commands.register("a", correlation_id=f"c{number}")
+        await commands.submit("a", correlation_id=f"c{number}")
     assert [(await commands.get(f"c{number}")).position for number in range(3)] == [1, 2, 3]
     assert (await commands.get("c0")).executor_seen_at is None
     await commands.claim("other")
@@ -1383,11 +1386,11 @@ async def test_a_pending_answer_says_the_position_and_who_asked(commands: Comman
     assert (await commands.get("c0")).position is UNSET, "it runs"
 
 
-async def test_polling_executors_are_seen_by_other_processes(commands: Commands, db: str) -> None:
+async def test_polling_executors_are_seen_by_other_processes(commands: CommandQueue, db: str) -> None:
     """S3.11: whoever answers the poll need not be who was asked for work."""
-    await commands.register("a", correlation_id="c")
+    await commands.submit("a", correlation_id="c")
     async with await opened(db) as ledger:
-        other = Commands(ledger)
+        other = CommandQueue(ledger.log)
         assert (await other.get("c")).executor_seen_at is None
         await commands.queued()
         assert (await other.get("c")).executor_seen_at is not None
@@ -1396,22 +1399,22 @@ async def test_polling_executors_are_seen_by_other_processes(commands: Commands,
 # The house
 
 
-async def test_open_commands_outlive_retention(commands: Commands) -> None:
+async def test_open_commands_outlive_retention(commands: CommandQueue) -> None:
     """S3.5, C9: they are run with what they were given; those that ended are forgotten with their events."""
-    await commands.register("a", correlation_id="ended")
+    await commands.submit("a", correlation_id="ended")
     await commands.complete("ended", 1)
-    await commands.register("a", {"n": 1, "key": SECRET}, correlation_id="queued")
-    await commands.register("a", {"n": 2}, correlation_id="asks", approve="ask", client="x")
-    await commands.register("a", {"n": 3}, correlation_id="runs", client="y", idempotent=True)
+    await commands.submit("a", {"n": 1, "key": SECRET}, correlation_id="queued")
+    await commands.submit("a", {"n": 2}, correlation_id="asks", approval=True, queue="x")
+    await commands.submit("a", {"n": 3}, correlation_id="runs", queue="y", idempotent=True)
     running = await claimed(commands, "y", lease=0.3)
     await asyncio.sleep(0.002)
     assert await commands.ledger.prune(0) >= 7
     assert [str(one) for one in await verify(commands.ledger)] == []
     with pytest.raises(NotFoundError):
         await commands.get("ended")
-    assert (await commands.register("a", {"n": 1, "key": SECRET}, correlation_id="queued")).final is False
+    assert (await commands.submit("a", {"n": 1, "key": SECRET}, correlation_id="queued")).final is False
     with pytest.raises(ConflictError):
-        await commands.register("a", {"n": 9, "key": SECRET}, correlation_id="queued")
+        await commands.submit("a", {"n": 9, "key": SECRET}, correlation_id="queued")
     assert (await claimed(commands)).params == {"n": 1, "key": SECRET}
     await answer(commands)
     assert (await claimed(commands, "x")).params == {"n": 2}
@@ -1426,9 +1429,9 @@ async def test_open_commands_outlive_retention(commands: Commands) -> None:
 async def test_commands_are_there_after_a_reopening(db: str) -> None:
     """S3.5: queued, claimed and ended alike; the worker goes on with the fence it had."""
     async with await opened(db) as ledger:
-        commands = Commands(ledger)
+        commands = CommandQueue(ledger.log)
         for name in ("ended", "runs", "queued"):
-            await commands.register("a", {"name": name, "key": SECRET}, correlation_id=name)
+            await commands.submit("a", {"name": name, "key": SECRET}, correlation_id=name)
             if name == "ended":
                 await commands.complete("ended", 7)
             if name == "runs":
@@ -1443,7 +1446,7 @@ async def test_commands_are_there_after_a_reopening(db: str) -> None:
 async def test_a_command_waits_for_nobody_who_made_it(db: str) -> None:
     """C5: the process that submitted it closes its ledger, and the command stays in the queue."""
     async with await opened(db) as ledger:
-        made = await Commands(ledger).register("a", {"x": 1})
+        made = await CommandQueue(ledger.log).submit("a", {"x": 1})
     async with at_work(db) as commands:
         assert (await claimed(commands)).call == made.correlation_id
 
@@ -1456,8 +1459,8 @@ async def second_schema(path: Path) -> None:
             ev.CallProposed(tool_name="old", scope="detached"),
             ev.CallProposed(tool_name="done", scope="detached"),
         ]
-        made = await ledger.append("old", drafts)
-        await ledger.append("old", [ev.CallCompleted(call=made[1].call, output="x")])  # type: ignore[attr-defined]
+        made = await ledger.log.append("old", drafts)
+        await ledger.log.append("old", [ev.CallCompleted(call=made[1].call, output="x")])  # type: ignore[attr-defined]
     connection = apsw.Connection(str(path))
     for number, sql in migrations("sqlite")[:2]:
         connection.execute(sql)
@@ -1481,7 +1484,7 @@ async def test_a_file_from_before_there_were_commands_takes_them(tmp_path: Path,
             "done": ("completed", ""),
         }
         assert await commands.pending() == [] and await commands.claim() is None
-        await commands.register("a", {"key": SECRET}, session="old", correlation_id="c")
+        await commands.submit("a", {"key": SECRET}, session="old", correlation_id="c")
         claim = await claimed(commands)
         assert claim.params == {"key": SECRET}
         assert (await commands.complete("c", 1, fence=claim.fence)).status == "complete"
@@ -1496,13 +1499,13 @@ async def test_a_file_from_before_that_may_only_be_read_has_no_commands(
     before = (tmp_path / "ledger.db").read_bytes()
     monkeypatch.setattr(sqlite_open, "may_write", lambda path: False)
     async with await callslip.open(db) as ledger:
-        commands = Commands(ledger)
+        commands = CommandQueue(ledger.log)
         assert await commands.pending() == await commands.completed() == await commands.failed() == []
         assert await commands.queued() == [] and await commands.claim(wait=0.05) is None
         (row,) = [row for row in (await ledger.calls()).items if row.tool == "done"]
         assert (await commands.get(row.id)).result == "x"
         with pytest.raises(ReadOnlyStoreError):
-            await commands.register("a")
+            await commands.submit("a")
         await commands.close()
     assert (tmp_path / "ledger.db").read_bytes() == before
 
@@ -1515,10 +1518,10 @@ async def test_an_older_process_that_ends_a_command_is_heard(
     if how == "delete":
         monkeypatch.setattr(monitor, "MOMENT", 0.1)
     async with await opened(db, reaper_interval=3600) as ledger:
-        commands = Commands(ledger)
-        await commands.register("a", {"key": SECRET}, correlation_id="c")
+        commands = CommandQueue(ledger.log)
+        await commands.submit("a", {"key": SECRET}, correlation_id="c")
         call = (await commands.find("c")).id
-        assert await ledger.store.sealed(call) is not None
+        assert await ledger.log.store.sealed(call) is not None
         waiting = asyncio.create_task(commands.get("c", wait=60))
         await asyncio.sleep(0.05)
         older = apsw.Connection(db.removeprefix("sqlite:///"))
@@ -1534,8 +1537,8 @@ async def test_an_older_process_that_ends_a_command_is_heard(
         else:
             with pytest.raises(NotFoundError):
                 await soon(waiting)
-        assert await ledger.store.sealed(call) is None
-        await commands.register("b", correlation_id="d")
+        assert await ledger.log.store.sealed(call) is None
+        await commands.submit("b", correlation_id="d")
         assert (await commands.find("d")).change == (3 if how == "end" else 2)
 
 
@@ -1543,10 +1546,10 @@ async def test_two_processes_that_reap_end_a_command_once(db: str) -> None:
     """C4, S3.4: timers and reapers of three ledgers on one file, one end for each."""
     async with at_work(db, reaper_interval=0.02, reaper_grace=0.02) as commands:
         others = [await opened(db, reaper_interval=0.02, reaper_grace=0.02) for _ in range(2)]
-        beside = [Commands(ledger) for ledger in others]
+        beside = [CommandQueue(ledger.log) for ledger in others]
         names = [f"c{number}" for number in range(30)]
         for number, name in enumerate(names):
-            await (commands, *beside)[number % 3].register("a", correlation_id=name, timeout=0.2)
+            await (commands, *beside)[number % 3].submit("a", correlation_id=name, timeout=0.2)
         found = await asyncio.gather(*(beside[n % 2].get(name, wait=10) for n, name in enumerate(names)))
         assert {one.status for one in found} == {"expired"}
         for name in names:
@@ -1560,19 +1563,19 @@ async def test_a_reapers_verdict_on_a_command_vanishes_if_its_worker_spoke(db: s
     """C5, S3.6: a heartbeat that comes between the look and the verdict keeps the command."""
     async with at_work(db, reaper_interval=1e6, reaper_grace=0.0) as commands:
         ledger = commands.ledger
-        await commands.register("a", correlation_id="c")
+        await commands.submit("a", correlation_id="c")
         claim = await claimed(commands, lease=0.01)
         await asyncio.sleep(0.02)
-        stale = await ledger.store.calls_due(2**62)
+        stale = await ledger.log.store.calls_due(2**62)
         await commands.heartbeat("c", claim.fence, lease=30)
 
         async def as_it_was(until: int) -> Any:
             return stale
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ledger.store, "calls_due", as_it_was)
+            patch.setattr(ledger.log.store, "calls_due", as_it_was)
             reaper = Reaper(
-                ledger.store, ledger.write_context(source="callslip", strict=True), Settings(reaper_grace=0.0)
+                ledger.log.store, ledger.log.write_context(source="callslip", strict=True), Settings(reaper_grace=0.0)
             )
             assert await reaper.reap() == 0
         assert (await commands.complete("c", 1, fence=claim.fence)).status == "complete"

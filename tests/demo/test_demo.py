@@ -304,18 +304,18 @@ async def test_the_view_lives_by_patches_alone(db: str, name: str) -> None:
     async with await open_ledger(db, scenarios.QUIET) as writer, await open_ledger(db, scenarios.QUIET) as reader:
 
         async def watch() -> None:
-            async for seq, patches in reader.patches(name):
+            async for seq, patches in reader.log.patches(name):
                 view.apply(seq, patches)
 
         watching = asyncio.create_task(watch())
         for draft in scenarios.drafts(name):
-            await writer.append(name, [draft], source="test")
+            await writer.log.append(name, [draft], source="test")
         snapshot = await writer.snapshot(name)
         async with asyncio.timeout(LONG):
             await view.until(lambda view: view.seq >= snapshot.seq)
         watching.cancel()
         assert view.same_as(snapshot)
-        assert view.same_as((await reader.state_at(name)).snapshot())
+        assert view.same_as((await reader.log.state_at(name)).snapshot())
 
 
 def test_the_view_notices_a_missing_patch() -> None:
@@ -382,14 +382,13 @@ def alive(pid: int) -> bool:
 @pytest.mark.anyio
 async def test_whoever_approves_may_change_the_command(db: str, tmp_path: Path) -> None:
     """The demo runs what was approved, not what was asked."""
-    from callslip.api import approvals
 
     async with await open_ledger(db) as ledger:
         running = asyncio.create_task(run_command(ledger.session("s"), "echo asked", tmp_path, approve="ask"))
         async with asyncio.timeout(LONG):
             while not (waiting := await ledger.approvals()):
                 await asyncio.sleep(0.02)
-            await approvals.approve(ledger, waiting[0].id, by="ada", input={"command": "echo changed"})
+            await ledger.approve(waiting[0].id, by="ada", input={"command": "echo changed"})
             assert (await running).output == "changed\n"
 
 

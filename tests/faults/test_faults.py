@@ -39,7 +39,7 @@ def said(*texts: str) -> list[ev.Event]:
 async def made(db: str, *texts: str) -> Path:
     """A ledger of one session, closed."""
     async with await callslip.open(db) as ledger:
-        await ledger.append("a", said(*texts or ("hello",)))
+        await ledger.log.append("a", said(*texts or ("hello",)))
     return Path(db.removeprefix("sqlite:///"))
 
 
@@ -51,7 +51,7 @@ async def fill(ledger: Ledger, session: str, text: str) -> tuple[list[str], Disk
     kept: list[str] = []
     for number in range(10_000):
         try:
-            await ledger.append(session, said(f"{number} {text}", f"{number}!"))
+            await ledger.log.append(session, said(f"{number} {text}", f"{number}!"))
         except DiskFullError as full:
             return kept, full
         kept += [f"{number} {text}", f"{number}!"]
@@ -69,11 +69,11 @@ async def test_a_full_disk_refuses_and_keeps_what_it_had(db: str) -> None:
             assert len((await ledger.snapshot("a")).entries) == len(kept)
             for _ in range(3):
                 with pytest.raises(DiskFullError):
-                    await ledger.append("b", said("y" * 100_000))
+                    await ledger.log.append("b", said("y" * 100_000))
             disk.room = None
-            await ledger.append("a", said("room again"))
+            await ledger.log.append("a", said("room again"))
             assert [event.text for event in await events(ledger, "a")] == [*kept, "room again"]
-            assert await ledger.store.session("b") is None and not await faults(ledger)
+            assert await ledger.log.store.session("b") is None and not await faults(ledger)
 
 
 @pytest.mark.chaos
@@ -84,7 +84,7 @@ async def test_whenever_the_disk_gets_full_nothing_is_half_written(tmp_path: Pat
         url = f"sqlite:///{tmp_path / str(run) / 'ledger.db'}"
         with Disk() as disk:
             ledger = await opened(url, checkpoint_every=4, inline_limit=1000, preview=50)
-            ledger.store._writing.execute("PRAGMA wal_autocheckpoint = 10").fetchall()  # type: ignore[attr-defined]
+            ledger.log.store._writing.execute("PRAGMA wal_autocheckpoint = 10").fetchall()  # type: ignore[attr-defined]
             acknowledged: list[ev.Event] = []
             full = 0
             for number in range(60):
@@ -93,13 +93,13 @@ async def test_whenever_the_disk_gets_full_nothing_is_half_written(tmp_path: Pat
                 if chance.random() < 0.3:
                     drafts.append(ev.CallCompleted(output="w" * chance.randrange(9000)))
                 try:
-                    acknowledged += await ledger.append("a", drafts)
+                    acknowledged += await ledger.log.append("a", drafts)
                 except DiskFullError:
                     full += 1
             disk.room = None
             assert full, "the disk was never full"
             assert await events(ledger, "a") == acknowledged
-            await ledger.append("a", said("end"))
+            await ledger.log.append("a", said("end"))
             assert not await faults(ledger)
             await ledger.close()
         async with await callslip.open(url) as ledger:
@@ -114,11 +114,11 @@ async def test_a_full_disk_refuses_all_who_share_the_transaction(db: str) -> Non
     """Of many writers at once, each hears that nothing of its own was kept, and none waits for ever."""
     with Disk() as disk:
         async with await callslip.open(db) as ledger:
-            await ledger.append("a", said("first"))
+            await ledger.log.append("a", said("first"))
             disk.room = disk_use(disk)
             async with asyncio.timeout(10):
                 results = await asyncio.gather(
-                    *(ledger.append("a", said(str(n) * 5000)) for n in range(20)), return_exceptions=True
+                    *(ledger.log.append("a", said(str(n) * 5000)) for n in range(20)), return_exceptions=True
                 )
             assert {type(result) for result in results} == {DiskFullError}
             disk.room = None
@@ -128,12 +128,12 @@ async def test_a_full_disk_refuses_all_who_share_the_transaction(db: str) -> Non
 async def test_a_limit_on_the_file_is_a_full_disk_too(db: str) -> None:
     """SQLite's own bound on the number of pages is told in the same words."""
     async with await callslip.open(db) as ledger:
-        await ledger.append("a", said("x"))
-        pages = ledger.store._writing.execute("PRAGMA page_count").fetchall()[0][0]  # type: ignore[attr-defined]
-        ledger.store._writing.execute(f"PRAGMA max_page_count = {pages + 2}").fetchall()  # type: ignore[attr-defined]
+        await ledger.log.append("a", said("x"))
+        pages = ledger.log.store._writing.execute("PRAGMA page_count").fetchall()[0][0]  # type: ignore[attr-defined]
+        ledger.log.store._writing.execute(f"PRAGMA max_page_count = {pages + 2}").fetchall()  # type: ignore[attr-defined]
         kept, _ = await fill(ledger, "a", "x" * 500)
-        ledger.store._writing.execute("PRAGMA max_page_count = 1000000").fetchall()  # type: ignore[attr-defined]
-        await ledger.append("a", said("room again"))
+        ledger.log.store._writing.execute("PRAGMA max_page_count = 1000000").fetchall()  # type: ignore[attr-defined]
+        await ledger.log.append("a", said("room again"))
         assert [event.text for event in await events(ledger, "a")] == ["x", *kept, "room again"]
         assert not await faults(ledger)
 
@@ -164,8 +164,8 @@ async def test_a_failing_disk_is_told_in_our_words(db: str, method: str, monkeyp
 
     with Disk():
         async with await callslip.open(db) as ledger:
-            await ledger.append("a", said("before"))
-            ledger.store._writing.execute("PRAGMA cache_size = 0").fetchall()  # type: ignore[attr-defined]
+            await ledger.log.append("a", said("before"))
+            ledger.log.store._writing.execute("PRAGMA cache_size = 0").fetchall()  # type: ignore[attr-defined]
 
             def broken(*_: Any) -> Any:
                 raise apsw.IOError("broken")
@@ -173,12 +173,13 @@ async def test_a_failing_disk_is_told_in_our_words(db: str, method: str, monkeyp
             with monkeypatch.context() as patch:
                 patch.setattr(disks.File, method, broken, raising=False)
                 results = await asyncio.gather(
-                    *(ledger.append("a", [ev.CallProposed(tool_name="t")]) for _ in range(5)), return_exceptions=True
+                    *(ledger.log.append("a", [ev.CallProposed(tool_name="t")]) for _ in range(5)),
+                    return_exceptions=True,
                 )
             if method != "xRead":  # Pages may still be remembered.
                 assert all(isinstance(result, StoreError) for result in results)
             assert all(isinstance(result, StoreError | list) for result in results)
-            await ledger.append("a", said("after"))
+            await ledger.log.append("a", said("after"))
             assert not await faults(ledger)
             kept = [event.seq for result in results if isinstance(result, list) for event in result]
             assert len(await events(ledger, "a")) == 2 + len(kept)
@@ -225,7 +226,7 @@ async def test_the_newest_events_are_read_from_a_folder_that_may_not_be_written(
     """What a process that was killed left in the WAL is read too."""
     db = f"sqlite:///{reachable / 'ledger.db'}"
     ledger = await callslip.open(db)
-    await ledger.append("a", said("hello", "there"))
+    await ledger.log.append("a", said("hello", "there"))
     copied = reachable / "copy"
     copied.mkdir()
     for name in ("ledger.db", "ledger.db-wal"):
@@ -316,7 +317,7 @@ async def test_an_empty_file_becomes_a_ledger(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     path.touch()
     async with await callslip.open(f"sqlite:///{path}") as ledger:
-        await ledger.append("a", said("x"))
+        await ledger.log.append("a", said("x"))
         assert not await faults(ledger)
 
 
@@ -353,9 +354,9 @@ async def test_damage_is_told_in_words(tmp_path: Path, scale: int) -> None:
         path.write_bytes(data)
         try:
             async with await callslip.open(f"sqlite:///{path}") as ledger:
-                told += bool(await ledger.store.check())
+                told += bool(await ledger.log.store.check())
                 await events(ledger, "a")
-                await ledger.append("a", said("more"))
+                await ledger.log.append("a", said("more"))
         except CorruptDataError:
             told += 1  # The bytes of one event: SQLite cannot know.
         except StoreError as error:
@@ -377,7 +378,7 @@ async def test_an_event_that_cannot_be_read_is_told_as_damage(tmp_path: Path, bo
             await events(ledger, "a")
         with pytest.raises(CorruptDataError, match="an event cannot be read"):
             await ledger.snapshot("a")
-        told = [str(difference) for difference in await verify(ledger)]
+        told = [str(difference) for difference in await verify(ledger.log)]
         assert any("event 2 cannot be read" in one for one in told), told
 
 
@@ -391,7 +392,7 @@ def test_what_are_no_bytes_any_more_is_told_as_damage(read: Any) -> None:
 async def test_a_read_that_fails_inside_a_write_fails_the_whole_of_it(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """SQLite may have undone the transaction by then: nobody in it is told that his part was kept."""
     async with await callslip.open(db) as ledger:
-        await ledger.append("a", said("before"))
+        await ledger.log.append("a", said("before"))
 
         def damaged(*_: Any) -> Any:
             raise apsw.CorruptError("database disk image is malformed")
@@ -399,13 +400,13 @@ async def test_a_read_that_fails_inside_a_write_fails_the_whole_of_it(db: str, m
         with monkeypatch.context() as patch:
             patch.setattr(Rows, "alias", damaged)
             results = await asyncio.gather(
-                ledger.append("a", said("left")),
-                ledger.append("a", [ev.CallStarted(aliases=(Alias("acp", "c"),))]),
-                ledger.append("a", said("right")),
+                ledger.log.append("a", said("left")),
+                ledger.log.append("a", [ev.CallStarted(aliases=(Alias("acp", "c"),))]),
+                ledger.log.append("a", said("right")),
                 return_exceptions=True,
             )
         assert [type(result) for result in results] == [InvalidDatabaseError] * 3
-        await ledger.append("a", said("after"))
+        await ledger.log.append("a", said("after"))
         assert [event.text for event in await events(ledger, "a")] == ["before", "after"]
 
 
@@ -447,10 +448,10 @@ async def test_a_newer_version_finds_its_own_columns_after_an_older_one_wrote(db
     """S1.7: rolling back and forth loses nothing of what only the newer version knows."""
     path = await made(db, "hello")
     async with await callslip.open(db) as ledger:
-        (proposed,) = await ledger.append("a", [ev.CallProposed(tool_name="t")])
+        (proposed,) = await ledger.log.append("a", [ev.CallProposed(tool_name="t")])
     change(path, *NEWER, "UPDATE calls SET price = 7", "UPDATE sessions SET mood = 'merry'")
     async with await callslip.open(db) as ledger:
-        await ledger.append("a", [ev.CallCompleted(call=proposed.call)])
+        await ledger.log.append("a", [ev.CallCompleted(call=proposed.call)])
     connection = apsw.Connection(str(path))
     assert connection.execute("SELECT price FROM calls").fetchall() == [(7,)]
     assert connection.execute("SELECT mood FROM sessions").fetchall() == [("merry",)]
@@ -484,7 +485,7 @@ async def test_migrations_bring_an_older_ledger_up_to_date(db: str, monkeypatch:
     for _ in range(2):
         async with await callslip.open(db) as ledger:
             assert [event.text for event in await events(ledger, "a")] == ["hello"]
-            assert ledger.store._read.execute("SELECT x FROM added").fetchall() == [(1,)]  # type: ignore[attr-defined]
+            assert ledger.log.store._read.execute("SELECT x FROM added").fetchall() == [(1,)]  # type: ignore[attr-defined]
 
 
 async def test_a_migration_that_fails_changes_nothing(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -498,7 +499,7 @@ async def test_a_migration_that_fails_changes_nothing(db: str, monkeypatch: pyte
             await callslip.open(db)
     async with await callslip.open(db) as ledger:
         assert [event.text for event in await events(ledger, "a")] == ["hello"]
-        tables = ledger.store._read.execute("SELECT name FROM sqlite_schema").fetchall()  # type: ignore[attr-defined]
+        tables = ledger.log.store._read.execute("SELECT name FROM sqlite_schema").fetchall()  # type: ignore[attr-defined]
         assert ("added",) not in tables
 
 
@@ -512,7 +513,7 @@ async def test_opening_again_after_a_failure_works(db: str) -> None:
     assert not [name for name in os.listdir("/proc/self/fd") if _points_to(name, path)]
     path.unlink()
     async with await callslip.open(db) as ledger:
-        await ledger.append("a", said("x"))
+        await ledger.log.append("a", said("x"))
 
 
 def _points_to(descriptor: str, path: Path) -> bool:

@@ -25,7 +25,7 @@ CUTS = 60
 async def record(disk: Disk, url: str, synchronous: str, pages: int, chance: random.Random) -> None:
     """Write all kinds of things, several at once, through many resets of the WAL; note what was acknowledged."""
     ledger = await opened(url, synchronous=synchronous, checkpoint_every=8, inline_limit=2000, preview=100)
-    ledger.store._writing.execute(f"PRAGMA wal_autocheckpoint = {pages}").fetchall()  # type: ignore[attr-defined]
+    ledger.log.store._writing.execute(f"PRAGMA wal_autocheckpoint = {pages}").fetchall()  # type: ignore[attr-defined]
     say = disk.log.append
 
     async def messages(session: str, count: int) -> None:
@@ -33,7 +33,7 @@ async def record(disk: Disk, url: str, synchronous: str, pages: int, chance: ran
             drafts = [ev.MessageUser(text=f"{session} {number} " + "x" * chance.randrange(300))] * chance.randrange(
                 1, 4
             )
-            say(Acknowledged(await ledger.append(session, drafts)))
+            say(Acknowledged(await ledger.log.append(session, drafts)))
 
     async def calls(session: str, count: int) -> None:
         for number in range(count):
@@ -44,7 +44,7 @@ async def record(disk: Disk, url: str, synchronous: str, pages: int, chance: ran
 
     async def short_lived() -> None:
         for number in range(4):
-            await ledger.append("brief", [ev.MessageUser(text=f"brief {number}")])
+            await ledger.log.append("brief", [ev.MessageUser(text=f"brief {number}")])
             await ledger.delete("brief")
             say(Acknowledged(number))
 
@@ -101,7 +101,7 @@ async def test_acknowledged_events_survive_a_power_cut_at_any_moment(tmp_path: P
             assert not lost, f"run {run}, cut {number}"
             assert not await faults(ledger), f"run {run}, cut {number}"
             assert not await risen(ledger, image.acknowledged), f"run {run}, cut {number}"
-            await ledger.append("a", [ev.MessageUser(text="on we go")])
+            await ledger.log.append("a", [ev.MessageUser(text="on we go")])
             await ledger.close()
             shutil.rmtree(folder / f"cut{number}")
     assert torn > CUTS, "hardly a cut fell between a write and its sync"
@@ -117,7 +117,7 @@ async def test_a_power_cut_while_the_file_is_made_leaves_one_that_opens(tmp_path
     cuts = [cut for cut in range(1, made + 4) for _ in range(4)] + [torn] * 30
     for number, image in enumerate(images(log, cuts, chance)):
         ledger, _ = await after(image, tmp_path / f"cut{number}")
-        await ledger.append("a", [ev.MessageUser(text="on we go")])
+        await ledger.log.append("a", [ev.MessageUser(text="on we go")])
         assert not await faults(ledger)
         await ledger.close()
 
@@ -134,7 +134,7 @@ async def test_a_call_open_at_the_power_cut_is_lost_afterwards(tmp_path: Path) -
         path = tmp_path / f"cut{number}" / "ledger.db"
         _other_boot(path)
         ledger = await opened(f"sqlite:///{path}", owner_lease=0.01, reaper_grace=0.01, reaper_interval=0.01)
-        open_before = await ledger.store.open_calls()
+        open_before = await ledger.log.store.open_calls()
         seen += len(open_before)
         async with asyncio.timeout(10):
             for row in open_before:
@@ -177,4 +177,4 @@ async def test_a_lying_disk_is_noticed_or_harmless(tmp_path: Path) -> None:
         with contextlib.suppress(CallslipError):
             async with await opened(f"sqlite:///{tmp_path / f'cut{number}' / 'ledger.db'}") as ledger:
                 await faults(ledger)
-                await ledger.append("a", [ev.MessageUser(text="on we go")])
+                await ledger.log.append("a", [ev.MessageUser(text="on we go")])

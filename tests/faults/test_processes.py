@@ -26,7 +26,7 @@ MEGABYTE = 2**20
 
 async def follow(ledger: Ledger, session: str, seen: list[tuple[str, int, float]]) -> None:
     """Note every event of a session as it is delivered; end when told to."""
-    async for batch in ledger.follow(session):
+    async for batch in ledger.log.batches(session):
         now = time.time()
         seen += [(session, stored.event.seq, now) for stored in batch]
 
@@ -116,7 +116,7 @@ async def check_after(db: str, lines: list[list[Any]]) -> None:
     """What every line promised holds, nothing is left open, and the whole is sound."""
     async with await callslip.open(db) as ledger:
         # At once, without waiting for any lease: the owner is known to be dead.
-        assert await ledger.store.open_calls() == []
+        assert await ledger.log.store.open_calls() == []
         logs = {session: await events(ledger, session) for session in await names(ledger)}
         for line in lines:
             if line[0] == "event":
@@ -160,7 +160,7 @@ async def test_the_living_write_on_while_others_are_killed(db: str, scale: int) 
             number = 0
             while True:
                 number += 1
-                (event,) = await ledger.append("shared", [ev.MessageUser(text=f"living {number}")])
+                (event,) = await ledger.log.append("shared", [ev.MessageUser(text=f"living {number}")])
                 acknowledged[event.seq] = f"living {number}"
                 await asyncio.sleep(0)
 
@@ -202,7 +202,7 @@ async def test_a_zombie_counts_as_dead(db: str) -> None:
         while Path(f"/proc/{victim.process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
             await asyncio.sleep(0.01)
         async with await callslip.open(db) as ledger:
-            assert await ledger.store.open_calls() == []
+            assert await ledger.log.store.open_calls() == []
             assert {row.state for row in (await ledger.calls()).items} <= TERMINAL_STATES
     finally:
         victim.kill()
@@ -227,14 +227,14 @@ async def test_many_processes_may_make_the_file_at_once(tmp_path: Path, scale: i
 async def test_a_writer_waits_its_turn_and_readers_do_not(db: str, tmp_path: Path) -> None:
     """While another process is in the middle of a write, writing waits without an error and reading goes on."""
     async with await callslip.open(db) as ledger:
-        await ledger.append("a", [ev.MessageUser(text="before")])
+        await ledger.log.append("a", [ev.MessageUser(text="before")])
         holder = subprocess.Popen(
             [sys.executable, "-c", HOLDER, str(tmp_path / "ledger.db")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         with holder:
             assert holder.stdout is not None and holder.stdin is not None
             await asyncio.to_thread(holder.stdout.readline)
-            writing = asyncio.create_task(ledger.append("a", [ev.MessageUser(text="patient")]))
+            writing = asyncio.create_task(ledger.log.append("a", [ev.MessageUser(text="patient")]))
             await asyncio.wait([writing], timeout=0.2)
             assert not writing.done() and [event.text for event in await events(ledger, "a")] == ["before"]
             holder.stdin.close()

@@ -95,7 +95,7 @@ class Things(msgspec.Struct):
 
 async def filled(ledger: Ledger, session: str, *, alias: str, large: str) -> Things:
     """A session with a turn, a large output, a call under way and a question; its texts hold the secret."""
-    made = await ledger.append(
+    made = await ledger.log.append(
         session,
         [
             ev.TurnStarted(turn="t1"),
@@ -105,14 +105,14 @@ async def filled(ledger: Ledger, session: str, *, alias: str, large: str) -> Thi
     )
     async with ledger.session(session).call("print", {"n": 1}) as call:
         call.complete(large)
-    asked = await ledger.append(
+    asked = await ledger.log.append(
         session,
         [
             ev.CallProposed(call="new:2", tool_name="rm", input={"path": f"{SECRET} of {session}"}),
             ev.ApprovalRequested(call="new:2", description=f"{SECRET} of {session}"),
         ],
     )
-    command = await ledger.append(
+    command = await ledger.log.append(
         session,
         [
             *(
@@ -165,16 +165,16 @@ def scopes() -> Iterator[tuple[str, tuple[str, ...]]]:
 async def given(ledger: Ledger, session: str, verbs: tuple[str, ...], fate: str = "") -> str:
     """A token of this scope, and what becomes of it."""
     token = f"{session or 'all'}-{'-'.join(verbs)}-{fate}"
-    now = await ledger.store.clock()
+    now = await ledger.log.store.clock()
     row = TokenRecord(f"tok_{token}", digest(token), token, session, verbs, now, now - 1 if fate == "expired" else 0)
-    await ledger.store.put_token(row)
+    await ledger.log.store.put_token(row)
     return token
 
 
 async def useless(ledger: Ledger) -> list[dict[str, str]]:
     """Headers with no token, or with one that was never any or is none any more."""
     revoked = await given(ledger, "mine", VERBS, "revoked")
-    assert await ledger.store.drop_token(f"tok_{revoked}")
+    assert await ledger.log.store.drop_token(f"tok_{revoked}")
     tokens = ["", "wrong", digest(MAIN), MAIN[:-1], await given(ledger, "", VERBS, "expired"), revoked]
     said = [{"authorization": f"Bearer {token}".strip()} for token in tokens]
     return [{}, {"authorization": f"Basic {MAIN}"}, *said, *({"cookie": f"callslip={token}"} for token in tokens)]
@@ -204,8 +204,8 @@ def test_only_named_things_are_for_everybody() -> None:
 async def test_a_token_without_the_scope_gets_nothing(ledger: Ledger, route: http.Route) -> None:
     """No token, a bad one, or one for other verbs or another session: never 2xx, no secret, nothing changed."""
     things = await filled(ledger, "mine", alias="call_1", large=large("mine"))
-    await ledger.append("other", [ev.MessageUser(text="hello")])
-    before, body = await ledger.store.session("mine"), body_of(route, "mine")
+    await ledger.log.append("other", [ev.MessageUser(text="hello")])
+    before, body = await ledger.log.store.session("mine"), body_of(route, "mine")
     outside = [
         {"authorization": f"Bearer {await given(ledger, session, verbs)}"}
         for session, verbs in scopes()
@@ -220,13 +220,13 @@ async def test_a_token_without_the_scope_gets_nothing(ledger: Ledger, route: htt
             told = await asked(url + address(route, things), route.method, headers, body)
             assert told.status in (403, 404), (headers, told.text)
             assert told.headers["content-type"] == "application/problem+json" and SECRET not in told.text
-    assert outside and await ledger.store.session("mine") == before
+    assert outside and await ledger.log.store.session("mine") == before
 
 
 @pytest.mark.parametrize("route", CLOSED, ids=label)
 async def test_a_token_with_the_scope_gets_it(ledger: Ledger, route: http.Route) -> None:
     """So that the other test refuses what is there; a list that is not about the token's session shows none of it."""
-    await ledger.append("other", [ev.MessageUser(text="hello")])
+    await ledger.log.append("other", [ev.MessageUser(text="hello")])
     inside = [scope for scope in scopes() if within(route, *scope)]
     async with running(http.standalone(ledger, MAIN, answers=answers)) as url:
         for number, (session, verbs) in enumerate(inside):
@@ -403,7 +403,7 @@ async def test_what_is_anothers_is_like_what_never_was(
     ledger: Ledger, host: str, world: World, route: http.Route
 ) -> None:
     """By every name, parameter, format and cursor the same answer, which says no more than what was asked for."""
-    before = await ledger.store.session("alma-s")
+    before = await ledger.log.store.session("alma-s")
     body = BODIES.get(label(route))
     for (one, there), (two, nothing) in ways(route, world):
         for headers in HEADERS:
@@ -411,7 +411,7 @@ async def test_what_is_anothers_is_like_what_never_was(
             assert told == _alike(await asked(host + two, route.method, BOB | headers, body), nothing), (one, headers)
             assert told[0] in (400, 404) or (label(route) in LISTS and told[0] == 200), (one, headers, told)
             assert not [name for name in world.hidden() if name in str(told)], (one, headers, told)
-    assert await ledger.store.session("alma-s") == before
+    assert await ledger.log.store.session("alma-s") == before
 
 
 @pytest.mark.parametrize("route", [route for route in CLOSED if label(route) not in APART], ids=label)
@@ -437,7 +437,7 @@ async def test_an_output_in_common_is_there_for_both(ledger: Ledger, host: str, 
     """It is Bob's by his own session, and only as long as that names it."""
     for headers in (ANN, BOB):
         assert (await ask(f"{host}/v1/blobs/{world.shared}", headers=headers)).text == large("the same for both")
-    await ledger.store.delete("bob-s")
+    await ledger.log.store.delete("bob-s")
     assert (await ask(f"{host}/v1/blobs/{world.shared}", headers=ANN)).status == 200
     assert (await ask(f"{host}/v1/blobs/{world.shared}", headers=BOB)).status == 404
 
@@ -452,9 +452,9 @@ async def test_the_beginning_of_every_id_means_ones_own(ledger: Ledger, host: st
 async def test_whoever_began_a_session_owns_it(ledger: Ledger, host: str, world: World) -> None:
     """To post to another's session changes nothing, says that there is none, and does not say so differently."""
     for user in ("alma", "bob"):
-        row = await ledger.store.session(f"{user}-s")
+        row = await ledger.log.store.session(f"{user}-s")
         assert row is not None and row.owner == user
-    before = await ledger.store.session("alma-s")
+    before = await ledger.log.store.session("alma-s")
     never = (await ask(f"{host}/v1/sessions/nil-s", headers=BOB)).text.replace("nil-s", "alma-s")
     for query in ("", *(f"?format={name}" for name in registry.readable()), "?end=true", "?nonsense=1"):
         for key in ({}, {"idempotency-key": "k"}):
@@ -463,12 +463,12 @@ async def test_whoever_began_a_session_owns_it(ledger: Ledger, host: str, world:
     said = [{"type": "session.info", "owner": "bob"}]
     assert (await ask(f"{host}/v1/sessions/alma-s/events", "POST", value=said, headers=BOB)).status == 404
     assert (await ask(f"{host}/v1/sessions/alma-s/events", "POST", value=said, headers=ANN)).status == 400
-    assert await ledger.store.session("alma-s") == before
+    assert await ledger.log.store.session("alma-s") == before
 
 
 async def test_commands_are_run_by_who_may(ledger: Ledger, host: str, world: World) -> None:
     """Bob puts nothing into what is Ann's and gets nothing out of it, by name or without one."""
-    before = await ledger.store.session("alma-s")
+    before = await ledger.log.store.session("alma-s")
     for path in ("/v1/calls", "/v1/calls/claim"):
         body = {"action": "look"} if path == "/v1/calls" else {}
         told = await ask(f"{host}{path}", "POST", value={**body, "session": "alma-s"}, headers=BOB)
@@ -477,7 +477,7 @@ async def test_commands_are_run_by_who_may(ledger: Ledger, host: str, world: Wor
     assert (await ask(f"{host}/v1/calls/claim", "POST", value={}, headers=BOB)).json()["session"] == "bob-s"
     assert (await ask(f"{host}/v1/calls/claim", "POST", value={}, headers=BOB)).status == 204
     assert (await ask(f"{host}/pending-queries", headers=BOB)).json() == {"queries": []}
-    assert await ledger.store.session("alma-s") == before
+    assert await ledger.log.store.session("alma-s") == before
     assert (await ask(f"{host}/v1/calls/claim", "POST", value={}, headers=ANN)).json()["session"] == "alma-s"
 
 
@@ -485,7 +485,7 @@ async def test_a_session_begun_by_a_command_is_the_submitters(ledger: Ledger, ho
     """The first to submit a command into a new session owns it; the other is told that there is none."""
     first = await ask(f"{host}/v1/calls", "POST", value={"action": "look", "session": "new"}, headers=BOB)
     assert first.status == 202
-    row = await ledger.store.session("new")
+    row = await ledger.log.store.session("new")
     assert row is not None and row.owner == "bob"
     told = await ask(f"{host}/v1/calls", "POST", value={"action": "look", "session": "new"}, headers=ANN)
     assert told.status == 404
@@ -522,13 +522,13 @@ async def test_lists_are_what_they_would_be_without_the_others(
     for number in range(4):
         for user in ("alma", "bob", "alma"):
             await filled(ledger, f"{user}-{number}", alias="call_2", large=large("x x x"))
-            await ledger.append(f"{user}-{number}", [ev.SessionInfo(owner=user)])
-    await ledger.append("alma-s", [ev.MessageUser(text="the last word")])
+            await ledger.log.append(f"{user}-{number}", [ev.SessionInfo(owner=user)])
+    await ledger.log.append("alma-s", [ev.MessageUser(text="the last word")])
     names = {"bob-s", *(f"bob-{number}" for number in range(4))}
     found = await every(f"{host}/v1/sessions?prefix=", "sessions", "session", limit)
     assert len(found) == len(set(found)) and set(found) == names
     assert await every(f"{host}/v1/sessions?prefix=alma", "sessions", "session", limit) == []
-    theirs = [row.id for row in (await ledger.store.calls(limit=1000)).items if row.session in names]
+    theirs = [row.id for row in (await ledger.log.store.calls(limit=1000)).items if row.session in names]
     assert await every(f"{host}/v1/calls?tool=", "calls", "call", limit) == theirs
     assert await every(f"{host}/v1/calls?q=alma", "calls", "call", limit) == []
     waiting = (await ask(f"{host}/v1/approvals?limit=1000", headers=BOB)).json()["approvals"]
@@ -538,7 +538,7 @@ async def test_lists_are_what_they_would_be_without_the_others(
 async def test_a_list_that_ends_with_ones_own_has_no_cursor(ledger: Ledger, host: str) -> None:
     """That others have older calls is not told by a page that would be empty."""
     for user in ("alma", "bob"):
-        await ledger.append(f"{user}-s", [ev.SessionInfo(owner=user), ev.CallStarted(call="new:1", tool_name="t")])
+        await ledger.log.append(f"{user}-s", [ev.SessionInfo(owner=user), ev.CallStarted(call="new:1", tool_name="t")])
     told = await ask(f"{host}/v1/calls?limit=1", headers=BOB)
     assert [row["session"] for row in told.json()["calls"]] == ["bob-s"] and told.json()["cursor"] == ""
 
@@ -549,7 +549,7 @@ async def test_topics_tell_of_ones_own_as_it_goes_on(ledger: Ledger, host: str, 
     async with asking(f"{host}/v1/stream?session=bob-s&{topics}", headers=BOB) as reply:
         await reply.until(b"id: ")
         await filled(ledger, "alma-s", alias="call_3", large=large("more"))
-        await ledger.append("bob-s", [ev.SessionInfo(title="and so on")])
+        await ledger.log.append("bob-s", [ev.SessionInfo(title="and so on")])
         seen = await reply.until(b"and so on")
         assert not [name for name in world.hidden() if name.encode() in seen] and b"bob-s" in seen
 

@@ -58,14 +58,14 @@ async def ledger(db: str) -> AsyncIterator[Ledger]:
 
 @pytest.fixture
 def gate(ledger: Ledger) -> TokenAuthorizer:
-    return TokenAuthorizer(ledger.store, MAIN)
+    return TokenAuthorizer(ledger.log.store, MAIN)
 
 
 async def given(ledger: Ledger, session: str, verbs: tuple[str, ...], *, expires_at: int = 0, label: str = "") -> str:
     """A token of this scope."""
     token = f"callslip_{session}-{'-'.join(verbs)}-{expires_at}"
     row = TokenRecord(f"tok_{digest(token)[:12]}", digest(token), label, session, verbs, 1, expires_at)
-    await ledger.store.put_token(row)
+    await ledger.log.store.put_token(row)
     return token
 
 
@@ -158,27 +158,27 @@ async def test_nobody_comes_in_without_a_token(gate: TokenAuthorizer, headers: d
 async def test_a_hash_that_was_read_in_the_file_opens_nothing(ledger: Ledger, gate: TokenAuthorizer) -> None:
     """Whoever sees the table of tokens has none of them."""
     await given(ledger, "mine", ("read",))
-    (row,) = await ledger.store.tokens()
+    (row,) = await ledger.log.store.tokens()
     for stolen in (row.hash, row.id):
         assert await outcome(gate, bearing(stolen), MINE, "read") is Unauthenticated
 
 
 async def test_a_token_ends_when_it_expires_or_is_revoked(ledger: Ledger, gate: TokenAuthorizer) -> None:
     """From the next request on, by the store's clock."""
-    now = await ledger.store.clock()
+    now = await ledger.log.store.clock()
     over = await given(ledger, "mine", ("read",), expires_at=now)
     good = await given(ledger, "mine", ("read",), expires_at=now + 3_600_000, label="ci")
     assert await outcome(gate, bearing(over), MINE, "read") is Unauthenticated and not await gate.knows(over)
     assert await outcome(gate, bearing(good), MINE, "read") == "ci" and await gate.knows(good)
-    row = await ledger.store.token(digest(good))
-    assert row is not None and await ledger.store.drop_token(row.id)
+    row = await ledger.log.store.token(digest(good))
+    assert row is not None and await ledger.log.store.drop_token(row.id)
     assert await outcome(gate, bearing(good), MINE, "read") is Unauthenticated and not await gate.knows(good)
     assert await gate.knows(MAIN) and not await gate.knows("") and not await gate.knows("\ud800")
 
 
 async def test_cookies_can_be_left_out(ledger: Ledger) -> None:
     """Then a token counts in the header only."""
-    gate = TokenAuthorizer(ledger.store, MAIN, "ann", cookies=False)
+    gate = TokenAuthorizer(ledger.log.store, MAIN, "ann", cookies=False)
     assert await outcome(gate, asked(cookie=f"{COOKIE}={MAIN}"), MINE, "read") is Unauthenticated
     assert await outcome(gate, bearing(MAIN), MINE, "read") == "ann"
 
@@ -187,7 +187,7 @@ async def test_cookies_can_be_left_out(ledger: Ledger) -> None:
 async def test_a_main_token_that_is_none_is_refused(ledger: Ledger, token: str) -> None:
     """An empty one would be everybody's; the words do not repeat it."""
     with pytest.raises(InvalidInputError) as refusal:
-        TokenAuthorizer(ledger.store, token)
+        TokenAuthorizer(ledger.log.store, token)
     assert not token.strip() or token not in str(refusal.value)
 
 
@@ -220,7 +220,7 @@ ROUTES = [
 
 async def app_of(ledger: Ledger, gate: Authorizer) -> Any:
     for row in (MINE, THEIRS):
-        await ledger.append(row.name, [ev.SessionInfo(owner=row.owner)])
+        await ledger.log.append(row.name, [ev.SessionInfo(owner=row.owner)])
     return build(server(ledger, gate), ROUTES)
 
 

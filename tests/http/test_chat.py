@@ -129,7 +129,7 @@ def shape(messages: list[Any]) -> Any:
 
 async def until_over(ledger: Any, session: str) -> None:
     async with asyncio.timeout(PATIENCE):
-        while (await ledger.store.session(session)).turn:
+        while (await ledger.log.store.session(session)).turn:
             await asyncio.sleep(0.01)
 
 
@@ -286,7 +286,7 @@ async def test_a_prompt_that_is_posted_twice_is_answered_once(clients: Clients, 
         assert gate.times == 1
         if format != "vercel-v4":  # Which asks for another answer by the very same request.
             assert b"two" in (await server.post(body)).body and gate.times == 1
-        assert (await server.ledger.store.session("twice")).turns == 1
+        assert (await server.ledger.log.store.session("twice")).turns == 1
         said = [e async for e in server.ledger.events("twice") if isinstance(e, ev.MessageUser)]
         assert len(said) == 1
 

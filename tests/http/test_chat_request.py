@@ -208,7 +208,7 @@ async def test_a_chat_belongs_to_who_began_it(ledger: Ledger, format: str) -> No
     async with running(app) as url:
         told = await ask(f"{url}/", "POST", value=value, headers=ann())
         assert told.status == 200 and b"to ann: hi" in told.body
-        row = await ledger.store.session("c1")
+        row = await ledger.log.store.session("c1")
         assert row is not None and row.owner == "ann"
         for user, status in (({"x-user": "bob"}, 404), ({}, 404), (ann(), 200)):
             assert (await ask(f"{url}/c1", headers=user)).status == status
@@ -252,7 +252,7 @@ async def test_two_who_begin_at_once_do_not_share(ledger: Ledger, path: str) -> 
 
         statuses = await asyncio.gather(begin("ann"), begin("bob"))
     assert sorted(statuses)[0] in (200, 201) and sorted(statuses)[1] == 404
-    row = await ledger.store.session("c1")
+    row = await ledger.log.store.session("c1")
     assert row is not None
     log = [event async for event in ledger.events("c1")]
     assert [event.text for event in log if isinstance(event, ev.MessageUser)] == [f"I am {row.owner}"]
@@ -283,7 +283,7 @@ async def test_two_who_may_share_both_write(ledger: Ledger, path: str) -> None:
         assert await begin("ann") in (200, 201)
         first.set()
         assert await second in (200, 201)
-    row = await ledger.store.session("c1")
+    row = await ledger.log.store.session("c1")
     assert row is not None and row.owner == "ann"
     log = [event async for event in ledger.events("c1")]
     assert [event.text for event in log if isinstance(event, ev.MessageUser)] == ["ann", "bob"]
@@ -296,7 +296,7 @@ async def test_one_who_begins_twice_at_once_is_let_in(ledger: Ledger) -> None:
             *(ask(f"{url}/", "POST", value=said(word, identity=word), headers=ann()) for word in ("one", "two"))
         )
     assert [answer.status for answer in told] == [200, 200]
-    row = await ledger.store.session("c1")
+    row = await ledger.log.store.session("c1")
     assert row is not None and (row.owner, row.turns) == ("ann", 2)
 
 

@@ -165,7 +165,7 @@ async def test_a_stale_fence_is_refused_and_recorded(ledger: Ledger, url: str) -
     command = await submitted(url, idempotent=True)
     first = (await post(url, "/v1/calls/claim", {"worker": "stalled"})).json()
     row = await ledger.find_call(command)
-    await ledger.append(row.session, [ev.CallRequeued(call=row.id, reason="silence")])
+    await ledger.log.append(row.session, [ev.CallRequeued(call=row.id, reason="silence")])
     second = (await post(url, "/v1/calls/claim", {"worker": "quick"})).json()
     assert (first["fence"], second["fence"]) == (1, 2)
     for path, body in (("result", {"result": "zombie"}), ("heartbeat", {"text": "zombie"})):
@@ -188,7 +188,7 @@ async def test_nobody_is_given_work_who_has_gone(ledger: Ledger, url: str) -> No
     head = f"POST /v1/calls/claim HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
     writer.write(head.encode() + body)
     async with asyncio.timeout(10):
-        while not await ledger.store.executors():
+        while not await ledger.log.store.executors():
             await asyncio.sleep(0.01)
         writer.close()
         await reader.read()
@@ -274,15 +274,15 @@ async def test_the_lists_are_windows(url: str) -> None:
 async def token_for(ledger: Ledger, verb: str, session: str = "") -> dict[str, str]:
     """The header of somebody who may do this and no more."""
     token = f"{verb}-only-{session}-and-long-enough"
-    await ledger.store.put_token(TokenRecord(f"tok_{verb}", digest(token), verb, session, (verb,), 0))
+    await ledger.log.store.put_token(TokenRecord(f"tok_{verb}", digest(token), verb, session, (verb,), 0))
     return {"authorization": f"Bearer {token}"}
 
 
 async def test_the_lists_leave_room_for_what_whoever_asks_may_see(ledger: Ledger) -> None:
     """S3.5: commands of others neither show nor take a place."""
-    async with served(ledger, gate=TokenAuthorizer(ledger.store, TOKEN)) as url:
+    async with served(ledger, gate=TokenAuthorizer(ledger.log.store, TOKEN)) as url:
         everybody = {"authorization": f"Bearer {TOKEN}"}
-        await ledger.append("mine", [ev.SessionInfo(title="t")])
+        await ledger.log.append("mine", [ev.SessionInfo(title="t")])
         reader = await token_for(ledger, "read", session="mine")
         for session in ("theirs", "theirs", "mine"):
             assert (await post(url, "/v1/calls", LOOK | {"session": session}, **everybody)).status == 202
@@ -292,15 +292,15 @@ async def test_the_lists_leave_room_for_what_whoever_asks_may_see(ledger: Ledger
 
 async def test_a_worker_whose_token_is_revoked_while_it_waits_is_given_nothing(ledger: Ledger) -> None:
     """Whoever submits does not hear of it; the worker is told that it is nobody."""
-    async with served(ledger, gate=TokenAuthorizer(ledger.store, TOKEN), limits=Limits(wait=20)) as url:
+    async with served(ledger, gate=TokenAuthorizer(ledger.log.store, TOKEN), limits=Limits(wait=20)) as url:
         everybody = {"authorization": f"Bearer {TOKEN}"}
         worker = await token_for(ledger, "execute")
         assert (await post(url, "/v1/calls", LOOK, **everybody)).status == 202
         assert (await post(url, "/v1/calls/claim", {}, **worker)).status == 200
         waiting = asyncio.create_task(post(url, "/v1/calls/claim", {"wait": 15}, **worker))
         await asyncio.sleep(0.1)
-        for row in await ledger.store.tokens():
-            await ledger.store.drop_token(row.id)
+        for row in await ledger.log.store.tokens():
+            await ledger.log.store.drop_token(row.id)
         assert (await post(url, "/v1/calls", LOOK, **everybody)).status == 202
         assert (await waiting).status == 401
         assert (await post(url, "/v1/calls/claim", {}, **everybody)).status == 200
@@ -325,10 +325,10 @@ async def test_secrets_reach_only_who_runs_the_command(ledger: Ledger, url: str)
     places = [f"/v1/calls/{command}", f"/v1/calls/{command}?format=command", "/v1/commands", "/v1/sessions/commands"]
     assert SECRET not in log + "".join([(await ask(url + place)).text for place in places])
     claim = (await post(url, "/v1/calls/claim", {})).json()
-    assert claim["params"] == {"key": SECRET} and await ledger.store.sealed(row.id)
+    assert claim["params"] == {"key": SECRET} and await ledger.log.store.sealed(row.id)
     await post(url, f"/v1/calls/{command}/result", {"result": f"used {SECRET}", "fence": 1})
     assert SECRET not in (await ask(f"{url}/v1/calls/{command}?format=command")).text
-    assert await ledger.store.sealed(row.id) is None
+    assert await ledger.log.store.sealed(row.id) is None
 
 
 @pytest.mark.parametrize(
@@ -369,15 +369,15 @@ async def test_what_makes_no_sense_is_refused_and_changes_nothing(
 ) -> None:
     """400, with the field that is wrong."""
     command = await submitted(url)
-    before = await ledger.store.session("commands")
+    before = await ledger.log.store.session("commands")
     told = await post(url, path.format(command=command), body)
     assert told.status == 400 and told.json()["field"], told.text
-    assert await ledger.store.session("commands") == before and len((await ledger.sessions()).items) == 1
+    assert await ledger.log.store.session("commands") == before and len((await ledger.sessions()).items) == 1
 
 
 async def test_a_call_that_is_no_command_takes_no_result(ledger: Ledger, url: str) -> None:
     """Whoever made it runs it; a stranger's result would be a lie."""
-    made = await ledger.append("s", [ev.CallStarted(call="new:1", tool_name="bash")])
+    made = await ledger.log.append("s", [ev.CallStarted(call="new:1", tool_name="bash")])
     told = await post(url, f"/v1/calls/{made[0].call}/result", {"result": 1})  # type: ignore[attr-defined]
     assert told.status == 400 and "no command" in told.json()["detail"]
 

@@ -67,13 +67,13 @@ async def ran(
 
 async def running(ledger: Ledger, session: str = "s", alias: str = "call_1") -> CallRecord:
     """A call that somebody else says is under way."""
-    made = await ledger.append(session, [ev.CallStarted(call="new:1", aliases=(ev.Alias("openai", alias),))])
+    made = await ledger.log.append(session, [ev.CallStarted(call="new:1", aliases=(ev.Alias("openai", alias),))])
     return await ledger.find_call(made[0].call)  # type: ignore[attr-defined]
 
 
 async def asked(ledger: Ledger, session: str = "s", **more: Any) -> str:
     """The id of a request for approval that waits."""
-    made = await ledger.append(
+    made = await ledger.log.append(
         session,
         [
             ev.CallProposed(call="new:1", tool_name="rm", input={"path": "/"}),
@@ -86,7 +86,7 @@ async def asked(ledger: Ledger, session: str = "s", **more: Any) -> str:
 async def followed(ledger: Ledger) -> None:
     """Return when somebody waits for news of a session."""
     async with asyncio.timeout(PATIENCE):
-        while not ledger.feed._channels:  # pyright: ignore[reportPrivateUsage]
+        while not ledger.log.feed._channels:  # pyright: ignore[reportPrivateUsage]
             await asyncio.sleep(0.001)
 
 
@@ -170,7 +170,7 @@ async def test_calls_are_found_by_state_tool_and_words(
     """`tool` is a whole name; `q` is a part of a title, a tool or an id, in any case; nothing in it is a pattern."""
     await ran(ledger, "get_weather", title="über")
     await ran(ledger, "count", title="100%", alias="call_Ä")
-    await ledger.append("s", [ev.CallStarted(call="new:1", tool_name="draw", title="[x]")])
+    await ledger.log.append("s", [ev.CallStarted(call="new:1", tool_name="draw", title="[x]")])
     found = (await ask(f"{url}/v1/calls?{query}")).json()["calls"]
     assert sorted(row["title"] for row in found) == sorted(expected)
 
@@ -219,10 +219,10 @@ async def test_waiting_for_a_call_ends_with_the_call(ledger: Ledger, url: str) -
         row = await running(ledger, alias=ending.__name__)
         waiting = asyncio.ensure_future(ask(f"{url}/v1/calls/{row.id}?wait=60"))
         await followed(ledger)
-        await ledger.append("s", [ev.CallProgress(call=row.id, text="soon")])
+        await ledger.log.append("s", [ev.CallProgress(call=row.id, text="soon")])
         await asyncio.sleep(0)
         assert not waiting.done()
-        await ledger.append("s", [ending(call=row.id)])
+        await ledger.log.append("s", [ending(call=row.id)])
         told = (await waiting).json()
         assert told["state"] == told["toolCall"]["status"] == (await ledger.find_call(row.id)).state
         assert told["toolCall"]["outputText"] == "soon"
@@ -241,7 +241,7 @@ async def test_waiting_for_a_call_whose_session_is_deleted_ends(ledger: Ledger, 
     waiting = asyncio.ensure_future(ask(f"{url}/v1/calls/{row.id}?wait=60"))
     await followed(ledger)
     await ledger.delete("s")
-    await ledger.append("s", [ev.MessageUser(text="anew")])
+    await ledger.log.append("s", [ev.MessageUser(text="anew")])
     problem(await waiting, 404)
 
 
@@ -252,7 +252,7 @@ async def test_a_call_is_sent_again_only_when_it_has_changed(ledger: Ledger, url
     await ran(ledger)
     again = await ask(f"{url}/v1/calls/{row.id}", headers={"if-none-match": first.headers["etag"]})
     assert (again.status, again.body, again.headers["etag"]) == (304, b"", first.headers["etag"])
-    await ledger.append("s", [ev.CallProgress(call=row.id, text="more. ")])
+    await ledger.log.append("s", [ev.CallProgress(call=row.id, text="more. ")])
     again = await ask(f"{url}/v1/calls/{row.id}", headers={"if-none-match": first.headers["etag"]})
     assert again.status == 200 and again.headers["etag"] != first.headers["etag"]
 
@@ -294,7 +294,7 @@ async def test_cancelling_is_done_once(ledger: Ledger, url: str) -> None:
 async def test_cancelling_withdraws_the_question(ledger: Ledger, url: str) -> None:
     """Nobody is asked any more about a call that was stopped."""
     approval = await asked(ledger)
-    row = await ledger.store.approval(approval)
+    row = await ledger.log.store.approval(approval)
     assert row is not None and (await ask(f"{url}/v1/calls/{row.call}/cancel", "POST")).status == 200
     assert (await ask(f"{url}/v1/approvals/{approval}")).json()["state"] == "moot"
     assert (await ask(f"{url}/v1/approvals")).json() == {"approvals": []}
@@ -423,7 +423,7 @@ async def large(ledger: Ledger, session: str = "s", output: Any = LARGE) -> str:
     async with ledger.session(session).call("cat") as call:
         call.complete(output)
     (row,) = (await ledger.calls(session=session)).items
-    ending = await ledger.ending(row)
+    ending = await ledger.log.ending_event(row)
     assert isinstance(ending, ev.CallEnd) and ending.blob is not None
     return ending.blob.hash
 
@@ -466,9 +466,9 @@ async def test_what_a_tool_made_is_never_a_page(ledger: Ledger, url: str) -> Non
     """JSON stays JSON; a type that a browser might run is taken away."""
     told = await ask(f"{url}/v1/blobs/{await large(ledger, 'a', {'text': LARGE})}")
     assert told.headers["content-type"] == "application/json" and told.json() == {"text": LARGE}
-    page = await ledger.store.put_blob(b"<script>" * 20_000, "text/html")
+    page = await ledger.log.store.put_blob(b"<script>" * 20_000, "text/html")
     blob = ev.Blob(page, 160_000, "text/html")
-    await ledger.append("b", [ev.CallStarted(call="new:1"), ev.CallCompleted(call="new:1", blob=blob)])
+    await ledger.log.append("b", [ev.CallStarted(call="new:1"), ev.CallCompleted(call="new:1", blob=blob)])
     told = await ask(f"{url}/v1/blobs/{page}")
     assert (told.status, told.headers["content-type"]) == (200, "application/octet-stream")
 
@@ -537,7 +537,7 @@ async def test_a_body_that_comes_several_times_at_once_counts_once(ledger: Ledge
     told = await asyncio.gather(*(ask(place, "POST", value=sent, headers={"idempotency-key": "k"}) for _ in range(5)))
     assert {one.status for one in told} <= {200, 201}
     assert len({(one.json()["seq"], one.json()["appended"]) for one in told}) == 1
-    row = await ledger.store.session("s")
+    row = await ledger.log.store.session("s")
     assert row is not None and row.last_seq == told[0].json()["seq"]
 
 
@@ -545,7 +545,7 @@ async def test_a_body_that_was_broken_off_is_finished_by_its_key(
     ledger: Ledger, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A long one is written in parts. When the disk is full after the first, the same again writes the others."""
-    append, parts = ledger.append, list[int]()
+    append, parts = ledger.log.append, list[int]()
 
     async def full(session: str, drafts: Any, **more: Any) -> Any:
         parts.append(len(drafts))
@@ -752,7 +752,7 @@ async def test_what_breaks_is_a_problem_too(ledger: Ledger, monkeypatch: pytest.
         raise RuntimeError("the secret of this server")
 
     monkeypatch.setattr(shared.hub, "reader", broken)
-    monkeypatch.setattr(ledger.store, "calls", broken)
+    monkeypatch.setattr(ledger.log.store, "calls", broken)
     async with live_server.running(build(shared, http.ROUTES)) as url:
         for path in (
             "/v1/calls",
@@ -780,7 +780,7 @@ async def test_whoever_leaves_in_the_middle_of_a_body_breaks_nothing(
         while counted not in (await ask(f"{url}/metrics")).text:
             await asyncio.sleep(0.01)
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
-    assert await ledger.store.session("s") is None
+    assert await ledger.log.store.session("s") is None
 
 
 async def test_things_that_take_no_parameters_say_so(ledger: Ledger, url: str) -> None:
@@ -834,7 +834,7 @@ async def test_without_a_token_nothing_is_told(ledger: Ledger, route: http.Route
     row, approval, blob = await ran(ledger), await asked(ledger), await large(ledger, "other")
     there = {"session": "s", "call": row.id, "approval": approval, "hash": blob}
     nothing = dict.fromkeys(there, "nothing")
-    async with served(ledger, gate=TokenAuthorizer(ledger.store, TOKEN)) as url:
+    async with served(ledger, gate=TokenAuthorizer(ledger.log.store, TOKEN)) as url:
         told = [
             await ask(url + route.path.format(**names), route.method, headers=headers)
             for names in (there, nothing)
@@ -848,10 +848,10 @@ async def test_a_token_for_one_session_and_verb_does_that_and_no_more(ledger: Le
     """It answers requests of its session without being able to read them; all others are not there."""
     mine, other = await asked(ledger, "mine"), await asked(ledger, "other")
     given = {"authorization": "Bearer part"}
-    row = TokenRecord("tok_1", digest("part"), "phone", "mine", ("approve",), await ledger.store.clock())
-    await ledger.store.put_token(row)
+    row = TokenRecord("tok_1", digest("part"), "phone", "mine", ("approve",), await ledger.log.store.clock())
+    await ledger.log.store.put_token(row)
     said = {"decision": "approve"}
-    async with served(ledger, gate=TokenAuthorizer(ledger.store, TOKEN)) as url:
+    async with served(ledger, gate=TokenAuthorizer(ledger.log.store, TOKEN)) as url:
         problem(await ask(f"{url}/v1/approvals", headers=given), 403)
         problem(await ask(f"{url}/v1/approvals/{mine}", headers=given), 404)
         problem(await ask(f"{url}/v1/approvals/{other}", "POST", value=said, headers=given), 404)
@@ -924,7 +924,7 @@ async def test_a_reader_that_falls_behind_is_counted(ledger: Ledger) -> None:
     async with served(ledger, limits=limits) as url, asking(f"{url}/v1/sessions/s/stream?format=events") as reply:
         await reply.until(b"call.started")
         for _ in range(200):
-            await ledger.append("s", [ev.Raw(body="x" * 60_000) for _ in range(4)])
+            await ledger.log.append("s", [ev.Raw(body="x" * 60_000) for _ in range(4)])
             if (await numbers(url))["callslip_reader_cuts_total"]:
                 return
     raise AssertionError("nobody was cut off")
@@ -946,7 +946,7 @@ async def test_long_answers_are_compressed_for_who_takes_that(
     ledger: Ledger, url: str, accepted: str, packed: bool
 ) -> None:
     """The same bytes come out, caches are told to mind, and the ETag still works."""
-    await ledger.append("s", [ev.MessageUser(text="hello " * 40_000)])
+    await ledger.log.append("s", [ev.MessageUser(text="hello " * 40_000)])
     plain = await ask(f"{url}/v1/sessions/s")
     told = await ask(f"{url}/v1/sessions/s", headers={"accept-encoding": accepted})
     assert told.headers["vary"] == plain.headers["vary"] == "Accept-Encoding"
@@ -959,7 +959,7 @@ async def test_long_answers_are_compressed_for_who_takes_that(
 
 async def test_short_answers_and_streams_are_not_compressed(ledger: Ledger, url: str) -> None:
     """A stream must come as it is written."""
-    await ledger.append("s", [ev.MessageUser(text="hello " * 1000)])
+    await ledger.log.append("s", [ev.MessageUser(text="hello " * 1000)])
     for path in ("/healthz", "/v1/approvals", "/v1/sessions/s/stream?follow=false"):
         told = await ask(url + path, headers={"accept-encoding": "gzip"})
         assert told.status == 200 and "content-encoding" not in told.headers
@@ -990,7 +990,7 @@ async def test_sessions_are_read_in_any_format_and_waited_for(ledger: Ledger, ur
 async def test_a_session_is_read_page_by_page(ledger: Ledger, url: str, format: str) -> None:
     """The pages together are the whole."""
     for number in range(7):
-        await ledger.append("s", [ev.MessageUser(text=f"number {number}")])
+        await ledger.log.append("s", [ev.MessageUser(text=f"number {number}")])
     name = {"ui-v6": "messages"}.get(format, format)
     whole = (await ask(f"{url}/v1/sessions/s?format={format}")).json()[name]
     pages, cursor = list[list[Any]](), ""

@@ -104,7 +104,7 @@ async def test_every_session_has_its_page(url: str, name: str) -> None:
 
 async def test_a_session_to_share_is_a_file_and_no_page_of_the_server(ledger: Ledger, url: str) -> None:
     """What others wrote is never shown under this server's name; the file is called as the session is."""
-    await ledger.append('ü "x"', [callslip.events.MessageUser(text="hello")])
+    await ledger.log.append('ü "x"', [callslip.events.MessageUser(text="hello")])
     headers = {**BROWSER, "authorization": f"Bearer {TOKEN}"}
     told = await ask(f"{url}/v1/sessions/%C3%BC%20%22x%22?format=html", headers=headers)
     assert (told.status, told.headers["content-type"]) == (200, HTML) and "hello" in told.text

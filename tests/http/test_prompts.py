@@ -34,7 +34,7 @@ WAVES = "\0" + "🌊" * 99_999
 @pytest.fixture
 async def ledger(db: str) -> AsyncIterator[Ledger]:
     async with await callslip.open(db) as ledger:
-        await ledger.append("talk", [ev.SessionInfo(title="a talk")])
+        await ledger.log.append("talk", [ev.SessionInfo(title="a talk")])
         yield ledger
 
 
@@ -47,7 +47,7 @@ async def answering(ledger: Ledger, answers: Answers | None, gate: Authorizer | 
 
 async def ended(ledger: Ledger, turn: str) -> ev.TurnEnded:
     async with asyncio.timeout(PATIENCE):
-        return await ledger.wait_for_turn("talk", turn, 0)
+        return await ledger.log.wait_for_turn("talk", turn, 0)
 
 
 async def said(ledger: Ledger) -> list[tuple[str, str]]:
@@ -98,14 +98,14 @@ async def test_an_agent_answers_in_the_turn_that_has_begun(ledger: Ledger) -> No
 
 async def test_where_nobody_answers_that_is_said(ledger: Ledger) -> None:
     """In words that a page can show; and nothing is written."""
-    before = await ledger.store.session("talk")
+    before = await ledger.log.store.session("talk")
     async with answering(ledger, None) as place:
         told = (await ask(place)).json()
         assert told["answers"] is False and "nobody answers" in told["why"]
         for way in ("", "/stop"):
             refused = await ask(place + way, "POST", value={"text": "hello"})
             assert (refused.status, refused.json()["detail"]) == (404, told["why"])
-    assert await ledger.store.session("talk") == before
+    assert await ledger.log.store.session("talk") == before
 
 
 async def test_a_turn_under_way_is_not_cut_short(ledger: Ledger) -> None:
@@ -205,14 +205,14 @@ async def test_a_session_that_is_deleted_meanwhile_stays_so(ledger: Ledger, way:
     """Nobody is answered in a session that came back by a prompt, and that would be nobody's."""
     async with answering(ledger, echo, Between(lambda: ledger.delete("talk"))) as place:
         assert (await ask(place + way, "POST", value={"text": "hello"})).status == 404
-    assert await ledger.store.session("talk") is None
+    assert await ledger.log.store.session("talk") is None
 
 
 async def test_a_reader_is_told_that_nothing_can_be_said(ledger: Ledger) -> None:
     """Somebody who may only read gets no box to type into, and is refused without it."""
     main, reading = "the-main-token-of-this-server", "a-token-that-only-reads"
-    await ledger.store.put_token(TokenRecord("tok_1", digest(reading), "reader", "talk", ("read",), 0))
-    async with answering(ledger, echo, TokenAuthorizer(ledger.store, main)) as place:
+    await ledger.log.store.put_token(TokenRecord("tok_1", digest(reading), "reader", "talk", ("read",), 0))
+    async with answering(ledger, echo, TokenAuthorizer(ledger.log.store, main)) as place:
         headers = {"authorization": f"Bearer {reading}"}
         told = (await ask(place, headers=headers)).json()
         assert told["answers"] is False and "may read" in told["why"]
@@ -224,13 +224,13 @@ async def test_a_reader_is_told_that_nothing_can_be_said(ledger: Ledger) -> None
 @pytest.mark.parametrize("name", ["b:ü x", "a.b", "100%", "?", "🌊"])
 async def test_a_session_is_prompted_by_any_name(ledger: Ledger, name: str) -> None:
     """As it stands in an address; with what a person may type that JSON can hardly say, and all of it."""
-    await ledger.append(name, [ev.SessionInfo(title="a talk")])
+    await ledger.log.append(name, [ev.SessionInfo(title="a talk")])
     async with answering(ledger, echo) as place:
         there = place.replace("talk", quote(name, safe=""))
         told = await ask(there, "POST", value={"text": WAVES})
         assert told.status == 202, told.text
         async with asyncio.timeout(PATIENCE):
-            assert (await ledger.wait_for_turn(name, told.json()["turn"], 0)).reason == "end_turn"
+            assert (await ledger.log.wait_for_turn(name, told.json()["turn"], 0)).reason == "end_turn"
     entries = (await ledger.snapshot(name)).entries
     assert isinstance(entries[0], Message) and entries[0].content == WAVES
 

@@ -73,7 +73,7 @@ async def ledger() -> AsyncIterator[Ledger]:
 async def append(ledger: Ledger, draft: Draft) -> None:
     """As `scenarios.record` does."""
     try:
-        await ledger.append(S, [draft], source="scenario")
+        await ledger.log.append(S, [draft], source="scenario")
     except CallslipError as error:
         pytest.fail(str(error))
 
@@ -135,7 +135,7 @@ async def test_a_stream_watched_from_its_beginning_is_the_history(
         watching: dict[str, asyncio.Future[Any]] = {}
         for draft in scenarios.drafts(name):
             await append(ledger, draft)
-            row = await ledger.store.session(S)
+            row = await ledger.log.store.session(S)
             assert row is not None
             if row.turn and row.turn not in watching:
                 watching[row.turn] = asyncio.ensure_future(read(client, url, format=peer.format, turn=row.turn))
@@ -153,15 +153,15 @@ async def test_a_stream_watched_from_its_beginning_is_the_history(
 
 async def test_ten_thousand_chunks_are_read_as_they_come(client: Client, ledger: Ledger, peer: Peer) -> None:
     """C12: a long answer, live, at any pace: the client has it whole, and so has who comes in the middle."""
-    await ledger.append(S, [ev.TurnStarted(), ev.MessageUser(text="Count.")])
+    await ledger.log.append(S, [ev.TurnStarted(), ev.MessageUser(text="Count.")])
     async with served(ledger) as url:
         watching = asyncio.ensure_future(read(client, url, format=peer.format))
         async with asyncio.timeout(30):
             while b"callslip_readers 1\n" not in (await ask(f"{url}/metrics")).body:
                 await asyncio.sleep(0.01)
         for start in range(0, 10_000, 100):
-            await ledger.append(S, [ev.MessageDelta(text=f"{start + n} ", chunks="delta") for n in range(100)])
-        await ledger.append(S, [ev.TurnEnded()])
+            await ledger.log.append(S, [ev.MessageDelta(text=f"{start + n} ", chunks="delta") for n in range(100)])
+        await ledger.log.append(S, [ev.TurnEnded()])
         shown = await watching
         expected = peer.shown(await told(url, peer.format), "t1")
         assert "9999 " in json.dumps(expected)
@@ -170,7 +170,7 @@ async def test_ten_thousand_chunks_are_read_as_they_come(client: Client, ledger:
 
 async def _is_over(ledger: Ledger, turn: str) -> bool:
     """Whether a turn has ended and so have the calls that its stream waits for."""
-    row = await ledger.store.session(S)
+    row = await ledger.log.store.session(S)
     calls = (await ledger.calls(session=S, limit=1000)).items
     waits = any(call.turn == turn and call.scope != "detached" and call.state not in TERMINAL_STATES for call in calls)
     return row is not None and row.turn != turn and not waits

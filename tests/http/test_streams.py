@@ -13,7 +13,6 @@ import pytest
 
 import callslip
 from callslip import http
-from callslip.api import approvals
 from callslip.api.ledger import Ledger
 from callslip.client.token_file import digest, mint
 from callslip.http.access import AllowAll, TokenAuthorizer
@@ -102,12 +101,12 @@ class Page:
 
 async def test_without_a_cursor_a_snapshot_comes_first(ledger: Ledger) -> None:
     """C9: snapshot and patches are the session, as reading it whole gives it."""
-    await ledger.append(S, [ev.TurnStarted(), said("a"), ev.CallStarted(aliases=ONE, tool_name="look")])
+    await ledger.log.append(S, [ev.TurnStarted(), said("a"), ev.CallStarted(aliases=ONE, tool_name="look")])
     async with served(ledger) as url, asking(f"{url}/v1/sessions/{S}/stream") as reply:
         assert reply.headers["content-type"].startswith("text/event-stream")
         await reply.until(b"event: snapshot")
-        await ledger.append(S, [said("b"), ev.CallProgress(aliases=ONE, text="x😀"), ev.CallCompleted(aliases=ONE)])
-        await ledger.append(S, [ev.Raw(format="t", body={}), said("c"), ev.TurnEnded()])
+        await ledger.log.append(S, [said("b"), ev.CallProgress(aliases=ONE, text="x😀"), ev.CallCompleted(aliases=ONE)])
+        await ledger.log.append(S, [ev.Raw(format="t", body={}), said("c"), ev.TurnEnded()])
         page = Page()
         for frame in await take(reply, 9):
             page.take(frame)
@@ -118,7 +117,7 @@ async def test_without_a_cursor_a_snapshot_comes_first(ledger: Ledger) -> None:
 @pytest.mark.parametrize("format", ["events", "entries"])
 async def test_a_cursor_is_honoured_from_the_query_or_the_header(ledger: Ledger, format: str) -> None:
     """C8: what comes is what comes after it, from the log and then live, with no gap and no repeat."""
-    await ledger.append(S, [said(str(number)) for number in range(20)])
+    await ledger.log.append(S, [said(str(number)) for number in range(20)])
     async with served(ledger) as url:
         where = f"{url}/v1/sessions/{S}/stream?format={format}"
         async with (
@@ -129,7 +128,7 @@ async def test_a_cursor_is_honoured_from_the_query_or_the_header(ledger: Ledger,
             for reply, after in ((asked, 7), (remembered, 12), (both, 15)):
                 got = await take(reply, 20)
                 assert [int(frame["id"]) for frame in got] == list(range(after + 1, 21))
-            await ledger.append(S, [said("more")])
+            await ledger.log.append(S, [said("more")])
             for reply in (asked, remembered, both):
                 await reply.until(b"id: 21\n")
 
@@ -157,7 +156,7 @@ async def test_a_cursor_that_makes_no_sense_is_refused(
     ledger: Ledger, query: str, headers: dict[str, str], status: int
 ) -> None:
     """A stream never silently begins anew; the answer says what is wrong."""
-    await ledger.append(S, [ev.TurnStarted(), *[said(str(number)) for number in range(19)]])
+    await ledger.log.append(S, [ev.TurnStarted(), *[said(str(number)) for number in range(19)]])
     async with served(ledger) as url:
         answer = await ask(f"{url}/v1/sessions/{S}/stream?{query}", headers=headers)
         assert answer.status == status, answer.text
@@ -168,9 +167,9 @@ async def test_a_cursor_that_makes_no_sense_is_refused(
 async def test_what_retention_removed_is_gone(ledger: Ledger) -> None:
     """410 with where the log begins now; from there on it can be followed, and without a cursor too."""
     for number in range(10):
-        await ledger.append(S, [ev.MessageUser(text=str(number), at=1000 + number)])
-    await checkpoint.prune(ledger.store, S, 1005)
-    row = await ledger.store.session(S)
+        await ledger.log.append(S, [ev.MessageUser(text=str(number), at=1000 + number)])
+    await checkpoint.prune(ledger.log.store, S, 1005)
+    row = await ledger.log.store.session(S)
     assert row is not None and row.pruned_seq == 5
     async with served(ledger) as url:
         where = f"{url}/v1/sessions/{S}/stream?format=events&follow=false"
@@ -188,9 +187,9 @@ async def test_a_reader_that_is_cut_off_again_and_again_misses_nothing(ledger: L
 
     async def write() -> None:
         for start in range(0, total, 50):
-            await ledger.append(S, [said(str(number)) for number in range(start, start + 50)])
+            await ledger.log.append(S, [said(str(number)) for number in range(start, start + 50)])
 
-    await ledger.append(S, [ev.MessageUser(text="first")])
+    await ledger.log.append(S, [ev.MessageUser(text="first")])
     seen: list[int] = []
     cuts = 0
     async with served(ledger) as url:
@@ -218,13 +217,13 @@ async def test_a_page_that_is_cut_off_again_and_again_shows_the_session(ledger: 
     async def write() -> None:
         for number in range(150):
             one = (Alias("t", str(number)),)
-            await ledger.append(S, [ev.TurnStarted(), said("a"), ev.CallStarted(aliases=one), said("b")])
-            await ledger.append(S, [ev.CallProgress(aliases=one, text="out"), ev.ThoughtDelta(text="hm")])
-            await ledger.append(S, [ev.CallCompleted(aliases=one, output=number), said("c"), ev.TurnEnded()])
-            await ledger.append(S, [ev.CallProgress(aliases=one, text="late")])
+            await ledger.log.append(S, [ev.TurnStarted(), said("a"), ev.CallStarted(aliases=one), said("b")])
+            await ledger.log.append(S, [ev.CallProgress(aliases=one, text="out"), ev.ThoughtDelta(text="hm")])
+            await ledger.log.append(S, [ev.CallCompleted(aliases=one, output=number), said("c"), ev.TurnEnded()])
+            await ledger.log.append(S, [ev.CallProgress(aliases=one, text="late")])
             await asyncio.sleep(0)
 
-    await ledger.append(S, [ev.MessageUser(text="first")])
+    await ledger.log.append(S, [ev.MessageUser(text="first")])
     page = Page()
     async with served(ledger) as url:
         writing = asyncio.ensure_future(write())
@@ -245,8 +244,8 @@ async def test_a_page_that_is_cut_off_again_and_again_shows_the_session(ledger: 
 async def test_a_reader_that_is_far_behind_gets_a_snapshot(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """C12: nobody folds a long log again because one reader was away for long."""
     monkeypatch.setattr("callslip.ledger.queries.MAX_REPLAY_EVENTS", 5)
-    await ledger.append(S, [said(str(number)) for number in range(50)])
-    await ledger.project(S)
+    await ledger.log.append(S, [said(str(number)) for number in range(50)])
+    await ledger.log.project(S)
     async with served(ledger) as url:
         far = await ask(f"{url}/v1/sessions/{S}/stream?after=10&follow=false")
         near = await ask(f"{url}/v1/sessions/{S}/stream?after=2&follow=false")
@@ -258,7 +257,7 @@ async def test_a_reader_that_is_far_behind_gets_a_snapshot(ledger: Ledger, monke
 
 async def test_idle_connections_are_kept_alive(ledger: Ledger) -> None:
     """A comment now and then, so that nothing in between takes the line for dead."""
-    await ledger.append(S, [ev.TurnStarted(), said("a")])
+    await ledger.log.append(S, [ev.TurnStarted(), said("a")])
     async with served(ledger, limits=Limits(heartbeat=0.02)) as url:
         for query in ("format=events", "format=entries", "format=ui-v6"):
             async with asking(f"{url}/v1/sessions/{S}/stream?{query}") as reply:
@@ -267,13 +266,13 @@ async def test_idle_connections_are_kept_alive(ledger: Ledger) -> None:
 
 async def test_a_reader_that_falls_behind_is_cut_off_and_resumes(ledger: Ledger) -> None:
     """Nobody waits for the slow: the connection ends, and the cursor is as good as before."""
-    await ledger.append(S, [said("a")])
+    await ledger.log.append(S, [said("a")])
     limits = Limits(backlog=16)
     async with served(ledger, limits=limits) as url:
         async with asking(f"{url}/v1/sessions/{S}/stream?format=events") as slow:
             await slow.until(b"id: 1\n")
             for _ in range(60):
-                await ledger.append(S, [said("x" * 60_000) for _ in range(5)])
+                await ledger.log.append(S, [said("x" * 60_000) for _ in range(5)])
             got = [int(frame["id"]) async for frame in slow.frames() if "id" in frame]
         assert got == list(range(1, got[-1] + 1)) and got[-1] < 301
         again = await ask(f"{url}/v1/sessions/{S}/stream?format=events&follow=false&after={got[-1]}")
@@ -282,7 +281,7 @@ async def test_a_reader_that_falls_behind_is_cut_off_and_resumes(ledger: Ledger)
 
 async def test_one_reader_too_many_is_told_so(ledger: Ledger) -> None:
     """503, and room again when somebody leaves."""
-    await ledger.append(S, [said("a")])
+    await ledger.log.append(S, [said("a")])
     async with served(ledger, limits=Limits(readers=2)) as url:
         where = f"{url}/v1/sessions/{S}/stream"
         async with asking(where) as one, asking(where) as two:
@@ -296,7 +295,7 @@ async def test_one_reader_too_many_is_told_so(ledger: Ledger) -> None:
 
 async def test_nothing_is_left_running_when_the_last_reader_has_gone(ledger: Ledger) -> None:
     """A line, its filling and its heartbeat live as long as somebody follows."""
-    await ledger.append(S, [ev.TurnStarted(), said("a")])
+    await ledger.log.append(S, [ev.TurnStarted(), said("a")])
     edge = http.server(ledger, AllowAll())
     async with running(build(edge, http.ROUTES)) as url:
         before = len(asyncio.all_tasks())
@@ -320,7 +319,7 @@ async def test_many_readers_share_what_is_made_for_one(ledger: Ledger, monkeypat
         made += 1
         return frame(*args, **more)
 
-    await ledger.append(S, [said("a")])
+    await ledger.log.append(S, [said("a")])
     async with served(ledger) as url, contextlib.AsyncExitStack() as stack:
         where = f"{url}/v1/sessions/{S}/stream?format=events"
         readers = [await stack.enter_async_context(asking(where)) for _ in range(20)]
@@ -328,7 +327,7 @@ async def test_many_readers_share_what_is_made_for_one(ledger: Ledger, monkeypat
             await reader.until(b"id: 1\n")
         monkeypatch.setattr(http.sse, "frame", counted)
         for _ in range(10):
-            await ledger.append(S, [said("b")])
+            await ledger.log.append(S, [said("b")])
         for reader in readers:
             await reader.until(b"id: 11\n")
     assert made == 10
@@ -336,7 +335,7 @@ async def test_many_readers_share_what_is_made_for_one(ledger: Ledger, monkeypat
 
 async def test_a_session_that_is_deleted_ends_its_streams(ledger: Ledger) -> None:
     """The line breaks, and whoever comes back is told that there is nothing."""
-    await ledger.append(S, [said("a")])
+    await ledger.log.append(S, [said("a")])
     async with served(ledger) as url:
         async with asking(f"{url}/v1/sessions/{S}/stream?format=events") as reply:
             await reply.until(b"id: 1\n")
@@ -351,11 +350,11 @@ async def test_a_session_that_is_deleted_ends_its_streams(ledger: Ledger) -> Non
 
 async def test_a_turn_is_replayed_and_goes_on(ledger: Ledger) -> None:
     """Whoever comes in the middle gets the turn from its start; the end of the turn is the end of the stream."""
-    await ledger.append(S, [ev.TurnStarted(), said("Hel")])
+    await ledger.log.append(S, [ev.TurnStarted(), said("Hel")])
     async with served(ledger) as url, asking(f"{url}/v1/sessions/{S}/stream?format=ui-v6") as reply:
         assert reply.headers["x-vercel-ai-ui-message-stream"] == "v1"
         await reply.until(b'"delta":"Hel"')
-        await ledger.append(S, [said("lo"), ev.TurnEnded()])
+        await ledger.log.append(S, [said("lo"), ev.TurnEnded()])
         async with asyncio.timeout(20):
             frames = [frame async for frame in reply.frames()]
         assert frames[-1]["data"] == "[DONE]"
@@ -365,13 +364,13 @@ async def test_a_turn_is_replayed_and_goes_on(ledger: Ledger) -> None:
 
 async def test_what_cannot_be_taken_back_ends_the_connection(ledger: Ledger) -> None:
     """A restart: the reader is told, the line ends in order, and the next connection replays what is true now."""
-    await ledger.append(S, [ev.TurnStarted(), ev.CallProposed(aliases=ONE, tool_name="rm", input={})])
-    await ledger.append(S, [ev.ApprovalRequested(aliases=ONE)])
+    await ledger.log.append(S, [ev.TurnStarted(), ev.CallProposed(aliases=ONE, tool_name="rm", input={})])
+    await ledger.log.append(S, [ev.ApprovalRequested(aliases=ONE)])
     async with served(ledger) as url:
         async with asking(f"{url}/v1/sessions/{S}/stream?format=ui-v6") as reply:
             await reply.until(b"tool-approval-request")
             (pending,) = await ledger.approvals()
-            await approvals.approve(ledger, pending.id, by="ada")
+            await ledger.approve(pending.id, by="ada")
             async with asyncio.timeout(20):
                 frames = [frame async for frame in reply.frames()]
         assert "data-restart" in frames[-2]["data"] and frames[-1]["data"] == "[DONE]"
@@ -382,16 +381,16 @@ async def test_what_cannot_be_taken_back_ends_the_connection(ledger: Ledger) -> 
 
 async def test_another_process_is_followed_too(ledger: Ledger) -> None:
     """What another ledger on the same file writes comes through the stream."""
-    await ledger.append(S, [ev.TurnStarted(), said("a")])
+    await ledger.log.append(S, [ev.TurnStarted(), said("a")])
     async with (
         served(ledger) as url,
-        await callslip.open(ledger.store.url, SETTINGS) as other,
+        await callslip.open(ledger.log.store.url, SETTINGS) as other,
         asking(f"{url}/v1/sessions/{S}/stream?format=events") as events,
         asking(f"{url}/v1/sessions/{S}/stream?format=ui-v6") as turn,
     ):
         await events.until(b"id: 2\n")
         await turn.until(b'"delta":"a"')
-        await other.append(S, [said("b")])
+        await other.log.append(S, [said("b")])
         await events.until(b"id: 3\n")
         await turn.until(b'"delta":"b"')
 
@@ -402,12 +401,12 @@ async def test_another_process_is_followed_too(ledger: Ledger) -> None:
 @pytest.mark.parametrize("format", ["events", "entries"])
 async def test_what_is_there_is_read_to_its_end_while_others_follow(ledger: Ledger, format: str) -> None:
     """With follow=false a reader gets all up to the head, also what the line of another reader holds."""
-    await ledger.append(S, [said("a")])
+    await ledger.log.append(S, [said("a")])
     async with served(ledger) as url:
         where = f"{url}/v1/sessions/{S}/stream?format={format}"
         async with asking(where) as other:
             await other.until(b"id: 1\n")
-            await ledger.append(S, [said(str(number)) for number in range(5)])
+            await ledger.log.append(S, [said(str(number)) for number in range(5)])
             await other.until(b"id: 6\n")
             for after in (0, 2, 6):
                 there = await ask(f"{where}&follow=false&after={after}")
@@ -417,7 +416,7 @@ async def test_what_is_there_is_read_to_its_end_while_others_follow(ledger: Ledg
 
 async def test_asking_for_the_headers_of_a_stream_gets_them_and_no_more(ledger: Ledger) -> None:
     """HEAD ends: the next request on that connection is answered, and nobody is counted as a reader."""
-    await ledger.append(S, [ev.TurnStarted(), said("a")])
+    await ledger.log.append(S, [ev.TurnStarted(), said("a")])
     async with served(ledger) as url:
         port = int(url.rpartition(":")[2])
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -434,25 +433,25 @@ async def test_asking_for_the_headers_of_a_stream_gets_them_and_no_more(ledger: 
 
 async def test_the_open_turn_is_meant_also_while_the_one_before_has_open_calls(ledger: Ledger) -> None:
     """Without a name it is the open turn, whoever else still follows the last one."""
-    await ledger.append(S, [ev.TurnStarted(), ev.CallStarted(aliases=ONE, tool_name="old"), ev.TurnEnded()])
+    await ledger.log.append(S, [ev.TurnStarted(), ev.CallStarted(aliases=ONE, tool_name="old"), ev.TurnEnded()])
     async with served(ledger) as url:
         where = f"{url}/v1/sessions/{S}/stream?format=ui-v6"
         async with asking(where) as old:
             await old.until(b'"old"')
-            await ledger.append(S, [ev.TurnStarted(), said("new")])
+            await ledger.log.append(S, [ev.TurnStarted(), said("new")])
             async with asking(where) as reply:
                 assert b'"old"' not in await reply.until(b'"delta":"new"')
 
 
 async def test_a_session_that_is_deleted_while_one_waits_for_news_is_not_there(ledger: Ledger) -> None:
     """404 at once: nothing of it was removed by retention, which 410 would say."""
-    await ledger.append(S, [said("a")])
+    await ledger.log.append(S, [said("a")])
     async with served(ledger) as url:
         first = await ask(f"{url}/v1/sessions/{S}")
         waits = {"if-none-match": first.headers["etag"]}
         waiting = asyncio.ensure_future(ask(f"{url}/v1/sessions/{S}?wait=30", headers=waits))
         async with asyncio.timeout(20):
-            while S not in ledger.feed._channels:
+            while S not in ledger.log.feed._channels:
                 await asyncio.sleep(0.01)
         await ledger.delete(S)
         assert (await waiting).status == 404
@@ -492,11 +491,11 @@ async def test_the_first_frame_comes_at_once_on_a_machine_that_has_just_booted(m
 
 async def test_what_a_line_remembers_does_not_grow_with_the_session(ledger: Ledger) -> None:
     """Entries that nothing can change any more are of no use to who makes patches."""
-    await ledger.append(S, [said("a")])
+    await ledger.log.append(S, [said("a")])
     edge = http.server(ledger, AllowAll())
     async with edge.hub.by_seq(S, "entries") as numbered:
         for _ in range(30):
-            await ledger.append(S, [ev.MessageUser(text=str(number)) for number in range(100)])
+            await ledger.log.append(S, [ev.MessageUser(text=str(number)) for number in range(100)])
         async with asyncio.timeout(20):
             while numbered.line.next <= 3001:
                 await woken((numbered.line,))
@@ -507,17 +506,17 @@ async def test_a_token_that_is_revoked_ends_its_streams(ledger: Ledger) -> None:
     """Whoever may not read any more is told nothing more, soon after."""
     told = mint()
     row = TokenRecord(id="t1", hash=digest(told), label="", session=S, verbs=("read",), created_at=1)
-    await ledger.store.put_token(row)
-    await ledger.append(S, [ev.TurnStarted(), said("a")])
-    gate = TokenAuthorizer(ledger.store, "the-main-token-of-this-test")
+    await ledger.log.store.put_token(row)
+    await ledger.log.append(S, [ev.TurnStarted(), said("a")])
+    gate = TokenAuthorizer(ledger.log.store, "the-main-token-of-this-test")
     headers = {"authorization": f"Bearer {told}"}
     async with served(ledger, gate=gate, limits=Limits(heartbeat=0.02)) as url:
         for query in ("sessions/s/stream?format=events", "sessions/s/stream?format=ui-v6", f"stream?session={S}"):
             async with asking(f"{url}/v1/{query}", headers=headers) as reply:
                 await reply.until(b"\n\n:\n\n")
-                await ledger.store.drop_token("t1")
+                await ledger.log.store.drop_token("t1")
                 async with asyncio.timeout(20):
                     async for _ in reply.pieces():
                         pass
             assert (await ask(f"{url}/v1/{query}", headers=headers)).status == 401
-            await ledger.store.put_token(row)
+            await ledger.log.store.put_token(row)

@@ -148,7 +148,7 @@ def cli(*arguments: str) -> Result:
 def stored(path: Path) -> list[TokenRecord]:
     async def read() -> list[TokenRecord]:
         async with await callslip.open(f"sqlite:///{path}") as ledger:
-            return await ledger.store.tokens()
+            return await ledger.log.store.tokens()
 
     return asyncio.run(read())
 
@@ -233,7 +233,7 @@ def test_a_session_that_is_there_needs_no_word(path: Path) -> None:
 
     async def fill() -> None:
         async with await callslip.open(f"sqlite:///{path}") as ledger:
-            await ledger.append("session-one", [ev.MessageUser(text="x")])
+            await ledger.log.append("session-one", [ev.MessageUser(text="x")])
 
     asyncio.run(fill())
     assert "yet" not in cli("create", "--session", "session-one").stderr

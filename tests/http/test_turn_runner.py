@@ -12,7 +12,6 @@ import callslip
 from callslip.agent.loop import Agent
 from callslip.agent.models import Scripted
 from callslip.agent.tools import Tool
-from callslip.api import approvals
 from callslip.errors import CallDeniedError, CallEndedError, InvalidTransitionError
 from callslip.http.turn_runner import Chat
 from callslip.model import events as ev
@@ -87,8 +86,8 @@ async def test_an_answer_from_elsewhere_is_seen_by_who_comes_back(clients: Clien
                 await asyncio.sleep(0.01)
                 waiting = await server.ledger.approvals(session=page.id)
             assert (await page.again())["error"] is None
-            await approvals.approve(server.ledger, waiting[0].id, by="desk")
-        while (await server.ledger.store.session(page.id)).turn:
+            await server.ledger.approve(waiting[0].id, by="desk")
+        while (await server.ledger.log.store.session(page.id)).turn:
             await asyncio.sleep(0.01)
         told = await page.again()
         assert answers(told["messages"]) == answers(await page.history())
@@ -128,7 +127,7 @@ async def test_an_answer_from_elsewhere_comes_into_a_stream(clients: Clients, db
     async with chatting(clients, db, handler, format) as server:
         page = await server.page(comes=True)
         await page.say("clean up", wait=False)
-        await approvals.approve(server.ledger, await requested(server, page), by="desk")
+        await server.ledger.approve(await requested(server, page), by="desk")
         while (await server.ledger.calls(session=page.id, states=["completed"])).items == []:
             await asyncio.sleep(0.01)
         handler.end.set()
@@ -194,7 +193,7 @@ async def test_an_answer_that_comes_second_still_goes_on(clients: Clients, db: s
     async with chatting(clients, db, careful, "ui-v7") as server:
         page = await server.page(auto=True)
         (first,) = asked((await page.say("clean up"))["messages"])
-        await approvals.approve(server.ledger, first, by="desk")
+        await server.ledger.approve(first, by="desk")
         while not (waiting := await server.ledger.approvals(session=page.id)):
             await asyncio.sleep(0.01)
         told = await page.do("approve", id=first, approved=False)
@@ -424,5 +423,5 @@ async def test_the_agent_loop_takes_up_an_open_turn_only(db: str) -> None:
         for turn in (over, "t9"):
             with pytest.raises(InvalidTransitionError):
                 await Agent(session, Scripted([])).run("hi", turn=turn)
-        row = await ledger.store.session("s")
+        row = await ledger.log.store.session("s")
         assert row is not None and (row.turns, row.turn) == (1, "")

@@ -47,7 +47,7 @@ async def opened() -> Ledger:
 
 
 async def acp(ledger: Ledger, lines: Any, session: str = S, **options: Any) -> Report:
-    return await import_lines(ledger, session, "acp", lines, **options)
+    return await import_lines(ledger.log, session, "acp", lines, **options)
 
 
 async def log_of(ledger: Ledger, session: str = S) -> list[Event]:
@@ -105,9 +105,9 @@ def test_every_format_in_the_list_can_be_loaded(name: str) -> None:
 async def test_importing_a_file_twice_changes_nothing(name: str) -> None:
     """C7: no event more, and the report says that all was there."""
     async with await opened() as ledger:
-        first = await import_file(ledger, S, "acp", CAPTURES[name])
+        first = await import_file(ledger.log, S, "acp", CAPTURES[name])
         log = await log_of(ledger)
-        second = await import_file(ledger, S, "acp", CAPTURES[name])
+        second = await import_file(ledger.log, S, "acp", CAPTURES[name])
         assert native(await log_of(ledger)) == native(log)
         assert (second.events, second.seen, second.drafts, second.verdicts) == (0, first.drafts, first.drafts, {})
         assert first.events == len(log) and first.lines == second.lines == len(lines_of(name))
@@ -122,7 +122,7 @@ async def test_wherever_a_record_stops_every_call_has_ended(name: str) -> None:
     async with await opened() as ledger:
         for cut in range(len(lines) + 1):
             await acp(ledger, lines[:cut], f"cut-{cut}")
-        assert not await ledger.store.open_calls()
+        assert not await ledger.log.store.open_calls()
         assert not await ledger.approvals()
         for row in (await ledger.sessions(limit=1000)).items:
             assert row.turn == ""
@@ -249,10 +249,10 @@ async def test_a_line_that_the_ledger_refuses_is_kept_as_it_came() -> None:
     odd = {"type": "call.started", "call": "exec_000000000001", "at": 10**30}
     around = {"type": "message.user", "text": "hi"}
     async with await opened() as ledger:
-        report = await import_lines(ledger, S, "events", jsonl(around, odd, around))
+        report = await import_lines(ledger.log, S, "events", jsonl(around, odd, around))
         kinds = [ev.type_of(event) for event in await log_of(ledger)]
         assert kinds == ["message.user", "raw", "message.user"]
-        assert (await import_lines(ledger, S, "events", jsonl(around, odd, around))).events == 0
+        assert (await import_lines(ledger.log, S, "events", jsonl(around, odd, around))).events == 0
         assert report.verdicts == {"applied": 3}
 
 
@@ -267,7 +267,7 @@ async def test_a_wrong_format_or_session_is_refused_before_anything_is_read(one_
     async with await opened() as ledger:
         for session, format in ((S, "nope"), (S, one_way), ("a/b", "acp")):
             with pytest.raises(InvalidInputError):
-                await import_lines(ledger, session, format, unread())
+                await import_lines(ledger.log, session, format, unread())
 
 
 @pytest.mark.anyio
@@ -300,12 +300,12 @@ async def test_times_of_a_file_are_counted_back_from_its_last_write(tmp_path: Pa
     path.write_bytes(CAPTURES["codex-allow"].read_bytes())
     os.utime(path, (1_700_000_000, 1_700_000_000))
     async with await opened() as ledger:
-        await import_file(ledger, S, "acp", path)
+        await import_file(ledger.log, S, "acp", path)
         (call,) = await calls_of(ledger)
         assert call.ended_at - call.started_at == pytest.approx(1027, abs=2)
         assert call.ended_at == pytest.approx(1_700_000_000_000 - (2549.6 - 2119.2), abs=2)
         os.utime(path)
-        assert (await import_file(ledger, S, "acp", path)).events == 0
+        assert (await import_file(ledger.log, S, "acp", path)).events == 0
 
 
 # The native log
@@ -401,23 +401,23 @@ async def test_a_session_is_copied_within_one_database() -> None:
     """Ids that are taken are minted anew, calls and approvals both, and the original is not touched."""
     async with await opened() as ledger:
         for event in SCENARIO:
-            await ledger.append(S, [event], source="test")
-        request = (await ledger.store.approvals(session=S))[1]
-        await ledger.append(S, [ev.ApprovalGranted(approval=request.id, by="late")])
+            await ledger.log.append(S, [event], source="test")
+        request = (await ledger.log.store.approvals(session=S))[1]
+        await ledger.log.append(S, [ev.ApprovalGranted(approval=request.id, by="late")])
         open_call = (await ledger.calls(session=S, states=["queued"])).items[0]
-        await ledger.append(S, [ev.CallCancelled(call=open_call.id, reason="over")])
-        await ledger.append(S, [ev.CallStarted(call=open_call.id)])
-        log, approvals = await log_of(ledger), await ledger.store.approvals(session=S)
-        await import_lines(ledger, "copy", "events", native(log))
+        await ledger.log.append(S, [ev.CallCancelled(call=open_call.id, reason="over")])
+        await ledger.log.append(S, [ev.CallStarted(call=open_call.id)])
+        log, approvals = await log_of(ledger), await ledger.log.store.approvals(session=S)
+        await import_lines(ledger.log, "copy", "events", native(log))
         copy = await log_of(ledger, "copy")
         assert [event.verdict for event in copy] == [event.verdict for event in log]
         assert renamed(copy) == shown_as_before(copy, log)
-        assert await log_of(ledger) == log and await ledger.store.approvals(session=S) == approvals
-        copies = await ledger.store.approvals(session="copy")
+        assert await log_of(ledger) == log and await ledger.log.store.approvals(session=S) == approvals
+        copies = await ledger.log.store.approvals(session="copy")
         assert sorted((row.state, row.by) for row in copies) == sorted((row.state, row.by) for row in approvals)
         ids = {row.id for row in (await ledger.calls()).items}
         assert len(ids) == 8
-        await import_lines(ledger, "copy", "events", native(log))
+        await import_lines(ledger.log, "copy", "events", native(log))
         assert await log_of(ledger, "copy") == copy
         assert not await faults(ledger)
 
@@ -448,14 +448,14 @@ async def test_an_imported_capture_is_copied_with_its_ids(name: str) -> None:
 async def test_a_log_that_stops_in_the_middle_is_ended_in_the_copy() -> None:
     """C5: nobody goes on with the copy of a call, not even of one that waits for a worker."""
     async with await opened() as ledger:
-        await ledger.append(S, SCENARIO[:9])
-        await ledger.append(S, [SCENARIO[13]])
+        await ledger.log.append(S, SCENARIO[:9])
+        await ledger.log.append(S, [SCENARIO[13]])
         lines = native(await log_of(ledger))
-        await import_lines(ledger, "copy", "events", lines)
+        await import_lines(ledger.log, "copy", "events", lines)
         assert [call.status for call in await calls_of(ledger, "copy")] == ["completed", "lost", "lost"]
         assert (await ledger.find_session("copy")).turn == ""
-        assert [row.session for row in await ledger.store.open_calls()] == [S, S]
-        assert (await import_lines(ledger, "copy", "events", lines)).events == 0
+        assert [row.session for row in await ledger.log.store.open_calls()] == [S, S]
+        assert (await import_lines(ledger.log, "copy", "events", lines)).events == 0
 
 
 @pytest.mark.anyio
@@ -465,7 +465,7 @@ async def test_a_text_that_the_end_of_the_file_cuts_off_is_whole_in_the_ledger()
     message = {"method": "session/update", "params": {"sessionId": "s1", "update": said}}
     async with await opened() as ledger:
         await acp(ledger, jsonl(message))
-        await import_lines(ledger, "copy", "events", jsonl({"type": "message.delta", "text": "We go by plan B"}))
+        await import_lines(ledger.log, "copy", "events", jsonl({"type": "message.delta", "text": "We go by plan B"}))
         for session in (S, "copy"):
             (entry,) = (await ledger.snapshot(session)).entries
             assert (entry.content, entry.streaming) == ("We go by plan B", False)
@@ -537,7 +537,7 @@ async def test_one_refused_part_spoils_no_other_part_of_its_message(several: typ
         {"type": "call.completed", "call": "new:1", "output": "done"},
     ]
     async with await callslip.open("sqlite:///:memory:", SMALL) as ledger:
-        report = await import_lines(ledger, S, "several", jsonl(message, message))
+        report = await import_lines(ledger.log, S, "several", jsonl(message, message))
         log = await log_of(ledger)
         assert [entry.content for entry in (await ledger.snapshot(S)).entries if isinstance(entry, Message)] == [
             "first",
@@ -545,7 +545,7 @@ async def test_one_refused_part_spoils_no_other_part_of_its_message(several: typ
         ]
         assert [call.output for call in await calls_of(ledger)] == ["done", "done"]
         assert len([event for event in log if isinstance(event, ev.Raw)]) == 2
-        again = await import_lines(ledger, S, "several", jsonl(message, message))
+        again = await import_lines(ledger.log, S, "several", jsonl(message, message))
         assert report.events and not again.events
         assert not await faults(ledger)
 
@@ -558,7 +558,7 @@ async def test_names_for_new_calls_hold_within_their_message(several: type[Sever
         {"type": "call.completed", "call": "new:1"},
     ]
     async with await opened() as ledger:
-        await import_lines(ledger, S, "several", jsonl(message, message, message))
+        await import_lines(ledger.log, S, "several", jsonl(message, message, message))
         assert [call.status for call in await calls_of(ledger)] == ["completed"] * 3
 
 
@@ -568,7 +568,7 @@ async def test_an_end_that_says_very_much_is_written_in_parts(
 ) -> None:
     """Nobody else waits for thousands of drafts to be written."""
     sizes: list[int] = []
-    append = Ledger.append
+    append = Ledger.log.append
 
     async def counted(self: Ledger, session: str, drafts: Any, **options: Any) -> list[Event]:
         sizes.append(len(drafts))
@@ -579,6 +579,6 @@ async def test_an_end_that_says_very_much_is_written_in_parts(
         several, "close", lambda self, reason: [Draft(ev.MessageUser(text=str(n))) for n in range(2500)]
     )
     async with await opened() as ledger:
-        report = await import_lines(ledger, S, "several", jsonl([{"type": "message.user", "text": "x"}]))
+        report = await import_lines(ledger.log, S, "several", jsonl([{"type": "message.user", "text": "x"}]))
         assert report.events == 2501
         assert max(sizes) <= 1000

@@ -55,7 +55,7 @@ async def test_a_stream_passes_unchanged_and_each_chunk_is_durable_first(ledger:
 
 async def test_what_comes_live_has_the_time_at_which_it_came(ledger: Ledger) -> None:
     """Not the one at which another clock says that the answer began, which all its chunks repeat."""
-    before = await ledger.store.clock()
+    before = await ledger.log.store.clock()
     async for _ in ledger.session("s").record(each(says("Now.")), format="openai"):
         pass
     assert all(before <= event.at <= before + 60_000 for event in await events(ledger, "s"))
@@ -199,7 +199,7 @@ async def test_plain_text_is_recorded_to_its_last_character(ledger: Ledger) -> N
     shown = (await ledger.snapshot("s")).entries
     assert [entry.content for entry in shown if isinstance(entry, Message)] == ["First ", " and then <shell>oops"]
     assert (await call_of(ledger)).raw_input == {"command": "ls"}
-    await ledger.append("s", [ev.CallCancelled(call=(await call_of(ledger)).call_id)])
+    await ledger.log.append("s", [ev.CallCancelled(call=(await call_of(ledger)).call_id)])
 
 
 TWO = calls(("call_1", "ls", {"path": "/a"}), ("call_2", "ls", {"path": "/b"}))
@@ -286,7 +286,7 @@ async def test_streams_that_are_recorded_at_once_are_not_mixed_up(ledger: Ledger
     made = [entry for entry in (await ledger.snapshot("s")).entries if isinstance(entry, ToolCall)]
     assert {entry.tool_call_id: entry.raw_input for entry in made} == wanted
     for entry in made:
-        await ledger.append("s", [ev.CallCancelled(call=entry.call_id)])
+        await ledger.log.append("s", [ev.CallCancelled(call=entry.call_id)])
 
 
 def test_a_long_line_costs_its_length() -> None:

@@ -27,8 +27,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 import callslip
 from callslip.api import approvals
+from callslip.api.commands import CommandQueue
 from callslip.api.ledger import Ledger
-from callslip.commands import Claim, Command, Commands, claims, monitor
+from callslip.commands import Claim, Command, claims, monitor
 from callslip.errors import ConflictError, NotFoundError, QueueFullError, StaleClaimError, StoreError
 from callslip.ledger.liveness import Reaper
 from callslip.ledger.verify import verify
@@ -130,7 +131,7 @@ class Machine(RuleBasedStateMachine):
         self.patches = [mock.patch.object(module, "time", self.clock) for module in modules]
         for patch in self.patches:
             patch.start()
-        self.places_open: list[Commands] = []
+        self.places_open: list[CommandQueue] = []
         self.seen: dict[str, Seen] = {}
         self.cursors = dict.fromkeys(SESSIONS, 0)
         self.claims: list[Claim] = []
@@ -154,13 +155,13 @@ class Machine(RuleBasedStateMachine):
 
     def reap_here(self) -> None:
         """In the first of the two, at every look."""
-        how = self.ledger.write_context(source="callslip", strict=True)
-        self.reaper = Reaper(self.ledger.store, how, SETTINGS, monotonic=self.clock.monotonic)
+        how = self.ledger.log.write_context(source="callslip", strict=True)
+        self.reaper = Reaper(self.ledger.log.store, how, SETTINGS, monotonic=self.clock.monotonic)
         self.reaping_since = math.inf
 
-    def opened(self) -> Commands:
-        async def made() -> Commands:
-            return Commands(await callslip.open(f"sqlite:///{self.folder}/ledger.db", SETTINGS))
+    def opened(self) -> CommandQueue:
+        async def made() -> CommandQueue:
+            return CommandQueue(await callslip.open(f"sqlite:///{self.folder}/ledger.db", SETTINGS))
 
         return self.run(made())
 
@@ -176,7 +177,7 @@ class Machine(RuleBasedStateMachine):
                 patch.stop()
             shutil.rmtree(self.folder)
 
-    async def close(self, commands: Commands) -> None:
+    async def close(self, commands: CommandQueue) -> None:
         await commands.close()
         await commands.ledger.close()
 
@@ -189,7 +190,7 @@ class Machine(RuleBasedStateMachine):
             for commands in self.places_open:
                 for _ in range(4):
                     await asyncio.sleep(0)
-                await commands.ledger.store.transact(lambda unit: None)
+                await commands.ledger.log.store.transact(lambda unit: None)
         for _ in range(8):
             await asyncio.sleep(0)
 
@@ -310,7 +311,7 @@ class Machine(RuleBasedStateMachine):
     def submit(self, place: int, client: str, session: str, own: str, ask: str, secret: bool, **how: Any) -> None:
         params = {"key": SECRET if secret else "none"}
         self.step(
-            self.places_open[place].register(
+            self.places_open[place].submit(
                 "work", params, client=client, session=session, correlation_id=own, approve=ask, **how
             )
         )
@@ -347,7 +348,7 @@ class Machine(RuleBasedStateMachine):
         _, _, task = self.looking.pop(-2)
 
         async def come_and_go() -> None:
-            await self.places_open[place].register("work", {"key": "none"}, client=client, session="a", timeout=60)
+            await self.places_open[place].submit("work", {"key": "none"}, queue=client, session="a", timeout=60)
             for _ in range(turns):
                 await asyncio.sleep(0)
             task.cancel()
@@ -417,7 +418,7 @@ class Machine(RuleBasedStateMachine):
     def stall(self, place: int, client: str, session: str, others: int, failing: bool) -> None:
         """A worker falls asleep over its command, which is given to another, and wakes up at the worst of times."""
         self.step(
-            self.places_open[place].register("work", {"key": SECRET}, client=client, session=session, idempotent=True)
+            self.places_open[place].submit("work", {"key": SECRET}, queue=client, session=session, idempotent=True)
         )
         claim = self.step(self.places_open[place].claim(client, lease=1))
         if not isinstance(claim, Claim):
@@ -496,7 +497,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def derive_it_all_again(self) -> None:
-        assert self.run(verify(self.ledger)) == []
+        assert self.run(verify(self.ledger.log)) == []
 
     def everything_ends(self) -> None:
         """In the end every command has one, everybody knows, and no secret is left."""
@@ -510,7 +511,7 @@ class Machine(RuleBasedStateMachine):
         assert self.waiting == [] and self.looking == []
         for call in self.rows():
             self.check_shown(call, self.run(self.places_open[1].get(call)))
-            assert self.run(self.ledger.store.sealed(call)) is None
+            assert self.run(self.ledger.log.store.sealed(call)) is None
         assert self.run(faults(self.ledger)) == []
         assert not self.places_open[0].tracker.pending and not self.places_open[1].tracker.pending
 
@@ -560,7 +561,7 @@ async def test_each_command_ends_once_whoever_is_killed(db: str, scale: int) -> 
     roles = ["submit", "submit", "run", "run", "run"]
     lines: list[list[Any]] = []
     async with await callslip.open(db, Settings(reaper_interval=0.05, reaper_grace=0.1)) as ledger:
-        commands = Commands(ledger)
+        commands = CommandQueue(ledger.log)
         processes = await asyncio.gather(
             *(asyncio.to_thread(Process, db, role, f"p{number}") for number, role in enumerate(roles))
         )
@@ -583,7 +584,7 @@ async def test_each_command_ends_once_whoever_is_killed(db: str, scale: int) -> 
         await commands.close()
 
 
-async def check(commands: Commands, lines: list[list[Any]], ended: dict[str, Command]) -> None:
+async def check(commands: CommandQueue, lines: list[list[Any]], ended: dict[str, Command]) -> None:
     """What every line promised holds, and the log of every command has one end."""
     ledger = commands.ledger
     told: dict[str, list[ev.CallEvent]] = {}

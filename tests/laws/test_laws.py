@@ -154,20 +154,20 @@ async def stored(script: list[Event], projected: set[int]) -> None:
     names, log = Names(), list[Event]()
     async with await callslip.open("sqlite:///:memory:", QUIET) as ledger:
         for number, event in enumerate(script):
-            await ledger.append(SESSION, [structs.replace(names.resolve(event), at=event.at or 1000 + number)])
+            await ledger.log.append(SESSION, [structs.replace(names.resolve(event), at=event.at or 1000 + number)])
             fresh = [one async for one in ledger.events(SESSION, after=len(log))]
             names.see(fresh)
             log += fresh
             if number in projected:
-                await ledger.project(SESSION)
+                await ledger.log.project(SESSION)
                 assert canonical(await ledger.snapshot(SESSION)) == snapshot(folded(log))
         want = snapshot(folded(log))
         assert canonical(await ledger.snapshot(SESSION)) == want
         for seq in {0, len(log) // 2, len(log)}:
-            assert snapshot(await ledger.state_at(SESSION, seq)) == snapshot(folded(log[:seq]))
-        await ledger.project(SESSION)
+            assert snapshot(await ledger.log.state_at(SESSION, seq)) == snapshot(folded(log[:seq]))
+        await ledger.log.project(SESSION)
         assert canonical(await ledger.snapshot(SESSION)) == want
-        assert await verify(ledger) == []
+        assert await verify(ledger.log) == []
 
 
 @given(scripts(), st.sets(st.integers(0, 40), min_size=6, max_size=30))
@@ -437,12 +437,12 @@ async def statements(length: int, drafts: list[Event]) -> list[list[str]]:
 
     async with await callslip.open("sqlite:///:memory:", QUIET) as ledger:
         filler = [ev.CallCompleted(aliases=(Alias("acp", str(n)),)) for n in range(length // 2)]
-        await ledger.append(SESSION, [ev.TurnStarted(), *filler, *[ev.MessageDelta(text="x")] * (length // 2)])
-        ledger.store._writing.exec_trace = trace
+        await ledger.log.append(SESSION, [ev.TurnStarted(), *filler, *[ev.MessageDelta(text="x")] * (length // 2)])
+        ledger.log.store._writing.exec_trace = trace
         taken: list[list[str]] = []
         for draft in drafts:
             ran.clear()
-            await ledger.append(SESSION, [draft])
+            await ledger.log.append(SESSION, [draft])
             taken.append(list(ran))
         return taken
 
@@ -476,7 +476,7 @@ def test_an_id_that_is_taken_is_minted_again(monkeypatch: pytest.MonkeyPatch) ->
 
     async def main() -> list[str]:
         async with await callslip.open("sqlite:///:memory:", QUIET) as ledger:
-            made = [await ledger.append(name, [ev.CallProposed()]) for name in ("a", "b", "a")]
+            made = [await ledger.log.append(name, [ev.CallProposed()]) for name in ("a", "b", "a")]
             return [event.call for (event,) in made]
 
     assert asyncio.run(main()) == ["exec_000000000001", "exec_000000000002", "exec_000000000003"]

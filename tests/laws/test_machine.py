@@ -126,8 +126,8 @@ class Machine(RuleBasedStateMachine):
     @initialize()
     def open(self) -> None:
         self.ledger = self.run(callslip.open(f"sqlite:///{self.folder}/ledger.db", SETTINGS))
-        how = self.ledger.write_context(source="callslip", strict=True)
-        self.reaper = Reaper(self.ledger.store, how, SETTINGS, monotonic=self.clock.time)
+        how = self.ledger.log.write_context(source="callslip", strict=True)
+        self.reaper = Reaper(self.ledger.log.store, how, SETTINGS, monotonic=self.clock.time)
 
     def teardown(self) -> None:
         try:
@@ -144,7 +144,7 @@ class Machine(RuleBasedStateMachine):
 
     def append(self, session: str, *drafts: Event | Draft, **how: Any) -> list[Event]:
         self.clock.now += 0.01
-        made = self.run(self.ledger.append(session, drafts, **how))
+        made = self.run(self.ledger.log.append(session, drafts, **how))
         self.catch_up()
         return made
 
@@ -178,7 +178,7 @@ class Machine(RuleBasedStateMachine):
         head = len(self.seen[session].log)
         try:
             (made,) = self.append(
-                session, self.resolved(session, event), strict=True, owner=self.ledger.owner if owned else ""
+                session, self.resolved(session, event), strict=True, owner=self.ledger.log.owner if owned else ""
             )
         except (InvalidTransitionError, ConflictError):
             self.catch_up()
@@ -221,7 +221,7 @@ class Machine(RuleBasedStateMachine):
     # Calls
 
     def open_calls(self) -> list[CallRecord]:
-        return self.run(self.ledger.store.open_calls())
+        return self.run(self.ledger.log.store.open_calls())
 
     @rule(
         which=st.integers(0, 9), event=call_events([ev.CallStarted, ev.CallCompleted, ev.CallFailed, ev.CallCancelled])
@@ -245,7 +245,7 @@ class Machine(RuleBasedStateMachine):
         self.catch_up()
         assert answered.state == {"approve": "granted", "deny": "refused", "withdraw": "withdrawn"}[answer]
         with pytest.raises(ConflictError):
-            self.run(approvals.deny(self.ledger, row.id, by="bob"))
+            self.run(self.ledger.deny(row.id, by="bob"))
 
     @rule(seconds=st.sampled_from([1, 3, 400, 10_000]))
     def time_passes(self, seconds: int) -> None:
@@ -286,12 +286,12 @@ class Machine(RuleBasedStateMachine):
         self.open()
         self.catch_up()
         for call in owned:
-            row = self.run(self.ledger.store.call(call))
+            row = self.run(self.ledger.log.store.call(call))
             assert row is not None and row.state == "lost"
 
     @rule(session=sessions)
     def make_a_checkpoint(self, session: str) -> None:
-        self.run(self.ledger.project(session))
+        self.run(self.ledger.log.project(session))
 
     @precondition(lambda self: any(len(seen.log) > 10 for seen in self.seen.values()))
     @rule(session=sessions, share=st.floats(0, 1))
@@ -301,13 +301,13 @@ class Machine(RuleBasedStateMachine):
         if not seen.log:
             return
         before = seen.log[int(share * (len(seen.log) - 1))].at + 1
-        removed = self.run(checkpoint.prune(self.ledger.store, session, before))
-        row = self.run(self.ledger.store.session(session))
+        removed = self.run(checkpoint.prune(self.ledger.log.store, session, before))
+        row = self.run(self.ledger.log.store.session(session))
         assert row is not None and row.pruned_seq == seen.low + removed
         if removed:
             seen.cut(row.pruned_seq)
             with pytest.raises(CursorExpiredError):
-                self.run(self.ledger.state_at(session, row.pruned_seq - 1))
+                self.run(self.ledger.log.state_at(session, row.pruned_seq - 1))
 
     @precondition(lambda self: any(len(seen.log) > 60 for seen in self.seen.values()))
     @rule(session=sessions)
@@ -321,12 +321,12 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def look(self) -> None:
         """C9: the stored view is the fold of the log, whatever was done; and everything derived again is the same."""
-        assert self.run(verify(self.ledger)) == []
+        assert self.run(verify(self.ledger.log)) == []
         for name, seen in self.seen.items():
             if seen.log:
                 want = seen.snapshot(name)
                 assert canonical(self.run(self.ledger.snapshot(name))) == want
-                assert canonical(self.run(self.ledger.state_at(name)).snapshot()) == want
+                assert canonical(self.run(self.ledger.log.state_at(name)).snapshot()) == want
 
     @invariant()
     def rows_follow_the_fold(self) -> None:

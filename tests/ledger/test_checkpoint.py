@@ -41,7 +41,7 @@ def said(text: str, **told: Any) -> ev.MessageDelta:
 
 async def whole(ledger: Ledger, seq: int | None = None) -> bytes:
     """The session as folding its log gives it."""
-    return canonical((await ledger.state_at(SESSION, seq)).snapshot())
+    return canonical((await ledger.log.state_at(SESSION, seq)).snapshot())
 
 
 async def stored(ledger: Ledger) -> bytes:
@@ -57,7 +57,7 @@ def traced(ledger: Ledger) -> list[tuple[str, Any]]:
         ran.append((sql, values))
         return True
 
-    ledger.store._writing.exec_trace = trace
+    ledger.log.store._writing.exec_trace = trace
     return ran
 
 
@@ -66,9 +66,9 @@ def traced(ledger: Ledger) -> list[tuple[str, Any]]:
 
 async def test_the_newest_entries_and_the_ones_before_them(ledger: Ledger) -> None:
     """Pages from the end, whether stored or in the tail: each entry once, in order, nothing lost at the seams."""
-    await ledger.append(SESSION, [ev.MessageUser(text=str(n)) for n in range(10)])
-    await ledger.project(SESSION)
-    await ledger.append(SESSION, [ev.MessageUser(text=str(n)) for n in range(10, 15)])
+    await ledger.log.append(SESSION, [ev.MessageUser(text=str(n)) for n in range(10)])
+    await ledger.log.project(SESSION)
+    await ledger.log.append(SESSION, [ev.MessageUser(text=str(n)) for n in range(10, 15)])
     everything = [entry.id for entry in (await ledger.snapshot(SESSION)).entries]
     assert everything == list(range(1, 16))
     for size in (1, 3, 4, 7, 15, 20):
@@ -82,8 +82,8 @@ async def test_the_newest_entries_and_the_ones_before_them(ledger: Ledger) -> No
 
 async def test_an_open_entry_is_shown_where_it_belongs(ledger: Ledger) -> None:
     """A call that is still open stands among stored entries by its id, in every page."""
-    await ledger.append(SESSION, [ev.MessageUser(text="a"), ev.CallStarted(aliases=ONE), ev.MessageUser(text="b")])
-    await ledger.project(SESSION)
+    await ledger.log.append(SESSION, [ev.MessageUser(text="a"), ev.CallStarted(aliases=ONE), ev.MessageUser(text="b")])
+    await ledger.log.project(SESSION)
     assert [entry.id for entry in (await ledger.snapshot(SESSION)).entries] == [1, 2, 3]
     assert [entry.id for entry in (await ledger.snapshot(SESSION, limit=2)).entries] == [2, 3]
     assert [entry.id for entry in (await ledger.snapshot(SESSION, limit=1, before=3)).entries] == [2]
@@ -91,56 +91,58 @@ async def test_an_open_entry_is_shown_where_it_belongs(ledger: Ledger) -> None:
 
 async def test_reading_a_long_session_reads_its_tail_only(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """C12: with a checkpoint at the head the newest entries are read without any event."""
-    await ledger.append(SESSION, [ev.MessageUser(text=str(n)) for n in range(3000)])
-    await ledger.project(SESSION)
-    await ledger.append(SESSION, [ev.MessageUser(text="tail")])
+    await ledger.log.append(SESSION, [ev.MessageUser(text=str(n)) for n in range(3000)])
+    await ledger.log.project(SESSION)
+    await ledger.log.append(SESSION, [ev.MessageUser(text="tail")])
     asked = list[tuple[int, int]]()
-    events = ledger.store.events
+    events = ledger.log.store.events
 
     async def counted(session: str, after: int, limit: int) -> list[tuple[int, bytes]]:
         rows = await events(session, after, limit)
         asked.append((after, len(rows)))
         return rows
 
-    monkeypatch.setattr(ledger.store, "events", counted)
+    monkeypatch.setattr(ledger.log.store, "events", counted)
     assert len((await ledger.snapshot(SESSION, limit=50)).entries) == 50
     assert asked == [(3000, 1)]
 
 
 async def test_what_comes_late_is_noted_on_a_stored_entry(ledger: Ledger) -> None:
     """C4: before the checkpoint, in the tail, and after the next checkpoint."""
-    await ledger.append(SESSION, [ev.CallCompleted(aliases=ONE, output="x")])
-    await ledger.project(SESSION)
+    await ledger.log.append(SESSION, [ev.CallCompleted(aliases=ONE, output="x")])
+    await ledger.log.project(SESSION)
     for seq in (2, 3):
-        await ledger.append(SESSION, [ev.CallProgress(aliases=ONE, text="late")])
+        await ledger.log.append(SESSION, [ev.CallProgress(aliases=ONE, text="late")])
         for _ in range(2):
             (entry,) = (await ledger.snapshot(SESSION)).entries
             assert (entry.late, entry.output) == (seq, "x")
             assert await stored(ledger) == await whole(ledger)
-            await ledger.project(SESSION)
-    assert await verify(ledger) == []
+            await ledger.log.project(SESSION)
+    assert await verify(ledger.log) == []
 
 
 async def test_a_reader_is_not_fooled_by_a_checkpoint_made_meanwhile(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C9: rows that a projector moves between two reads are neither shown twice nor missed."""
-    await ledger.append(SESSION, [ev.MessageUser(text="a"), said("one "), ev.CallStarted(aliases=ONE)])
-    await ledger.project(SESSION)
-    await ledger.append(SESSION, [ev.CallProgress(aliases=ONE, text="out")])
+    await ledger.log.append(SESSION, [ev.MessageUser(text="a"), said("one "), ev.CallStarted(aliases=ONE)])
+    await ledger.log.project(SESSION)
+    await ledger.log.append(SESSION, [ev.CallProgress(aliases=ONE, text="out")])
     for name in ("session", "checkpoint", "pieces", "events", "entries"):
-        await ledger.append(SESSION, [ev.MessageUser(text=name), said("more "), ev.CallProgress(aliases=ONE, text="!")])
-        read, moved = getattr(ledger.store, name), list[bool]()
+        await ledger.log.append(
+            SESSION, [ev.MessageUser(text=name), said("more "), ev.CallProgress(aliases=ONE, text="!")]
+        )
+        read, moved = getattr(ledger.log.store, name), list[bool]()
 
         async def between(*args: Any, read: Any = read, moved: list[bool] = moved, **named: Any) -> Any:
             found = await read(*args, **named)
             if not moved:
                 moved.append(True)
-                await ledger.append(SESSION, [ev.CallCompleted(aliases=TWO)])
-                await ledger.project(SESSION)
+                await ledger.log.append(SESSION, [ev.CallCompleted(aliases=TWO)])
+                await ledger.log.project(SESSION)
             return found
 
-        monkeypatch.setattr(ledger.store, name, between)
+        monkeypatch.setattr(ledger.log.store, name, between)
         seen = await ledger.snapshot(SESSION)
         monkeypatch.undo()
         assert moved
@@ -152,11 +154,11 @@ async def test_a_reader_is_not_fooled_by_a_checkpoint_made_meanwhile(
 
 async def test_making_it_twice_changes_nothing(ledger: Ledger) -> None:
     """The same events give the same rows: nothing is written a second time."""
-    await ledger.append(SESSION, [ev.MessageUser(text="a"), said("b"), ev.CallStarted(aliases=ONE)])
-    await ledger.project(SESSION)
+    await ledger.log.append(SESSION, [ev.MessageUser(text="a"), said("b"), ev.CallStarted(aliases=ONE)])
+    await ledger.log.project(SESSION)
     before, ran = await stored(ledger), traced(ledger)
-    assert await checkpoint.project(ledger.store, SESSION) is not None
-    assert await checkpoint.project(ledger.store, "nobody") is not None
+    assert await checkpoint.project(ledger.log.store, SESSION) is not None
+    assert await checkpoint.project(ledger.log.store, "nobody") is not None
     assert ran == [] and await stored(ledger) == before
 
 
@@ -165,11 +167,11 @@ async def test_of_two_projectors_one_is_enough(db: str) -> None:
     async with await callslip.open(db, SETTINGS) as one, await callslip.open(db, SETTINGS) as two:
         for number in range(20):
             alias = (Alias("acp", str(number)),)
-            await one.append(SESSION, [ev.CallStarted(aliases=alias), said("x")])
-            await two.append(SESSION, [ev.CallProgress(aliases=alias, text="y"), said(f"{number}")])
+            await one.log.append(SESSION, [ev.CallStarted(aliases=alias), said("x")])
+            await two.log.append(SESSION, [ev.CallProgress(aliases=alias, text="y"), said(f"{number}")])
             if number % 2:
-                await one.append(SESSION, [ev.CallCompleted(aliases=alias), ev.MessageEnded()])
-            await asyncio.gather(*(ledger.project(SESSION) for ledger in (one, two, one)))
+                await one.log.append(SESSION, [ev.CallCompleted(aliases=alias), ev.MessageEnded()])
+            await asyncio.gather(*(ledger.log.project(SESSION) for ledger in (one, two, one)))
             assert await stored(one) == await stored(two) == await whole(one)
         assert await verify(one) == []
 
@@ -178,60 +180,60 @@ async def test_one_that_stood_still_meanwhile_does_not_overwrite(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A projector that comes late, with work begun before another's, adds nothing."""
-    save = ledger.store.save_progress
+    save = ledger.log.store.save_progress
     for first in (True, False):  # without a checkpoint, and with one
-        await ledger.append(SESSION, [said(f"a{first}"), ev.MessageUser(text="b"), said("c")])
+        await ledger.log.append(SESSION, [said(f"a{first}"), ev.MessageUser(text="b"), said("c")])
 
         async def slow(progress: Any) -> bool:
             monkeypatch.undo()
-            await ledger.append(SESSION, [said("d"), ev.MessageUser(text="e")])
-            await ledger.project(SESSION)
+            await ledger.log.append(SESSION, [said("d"), ev.MessageUser(text="e")])
+            await ledger.log.project(SESSION)
             return await save(progress)
 
-        monkeypatch.setattr(ledger.store, "save_progress", slow)
-        assert await checkpoint.project(ledger.store, SESSION) is None
+        monkeypatch.setattr(ledger.log.store, "save_progress", slow)
+        assert await checkpoint.project(ledger.log.store, SESSION) is None
         assert await stored(ledger) == await whole(ledger)
-        assert await verify(ledger) == []
+        assert await verify(ledger.log) == []
 
 
 async def test_of_a_session_that_came_again_nothing_old_is_stored(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A projector that began before its session was deleted does not write into the next one of that name."""
-    await ledger.append(SESSION, [ev.MessageUser(text="old"), said("old")])
-    save = ledger.store.save_progress
+    await ledger.log.append(SESSION, [ev.MessageUser(text="old"), said("old")])
+    save = ledger.log.store.save_progress
 
     async def slow(progress: Any) -> bool:
         monkeypatch.undo()
         await ledger.delete(SESSION)
-        await ledger.append(SESSION, [ev.MessageUser(text="new")])
+        await ledger.log.append(SESSION, [ev.MessageUser(text="new")])
         return await save(progress)
 
-    monkeypatch.setattr(ledger.store, "save_progress", slow)
-    assert await checkpoint.project(ledger.store, SESSION) is None
+    monkeypatch.setattr(ledger.log.store, "save_progress", slow)
+    assert await checkpoint.project(ledger.log.store, SESSION) is None
     assert [entry.content for entry in (await ledger.snapshot(SESSION)).entries] == ["new"]
-    assert await verify(ledger) == []
+    assert await verify(ledger.log) == []
 
 
 async def test_a_long_text_is_stored_piece_by_piece(ledger: Ledger) -> None:
     """C12: each checkpoint writes what is new of a text, so that all of them together write it once."""
-    await ledger.append(SESSION, [ev.CallStarted(aliases=ONE)])
-    await ledger.project(SESSION)
+    await ledger.log.append(SESSION, [ev.CallStarted(aliases=ONE)])
+    await ledger.log.project(SESSION)
     ran, sent = traced(ledger), 0
     for number in range(40):
         text = f"{number:100}é😀"
         sent += 2 * len(text)
-        await ledger.append(SESSION, [ev.CallProgress(aliases=ONE, text=text), said(text)])
-        await ledger.project(SESSION)
+        await ledger.log.append(SESSION, [ev.CallProgress(aliases=ONE, text=text), said(text)])
+        await ledger.log.project(SESSION)
     texts = [values[4] for sql, values in ran if "INTO pieces" in sql]
     assert sum(map(len, texts)) == sent
     assert not [sql for sql, _ in ran if "DELETE FROM pieces" in sql]
     states = [len(values[3]) for sql, values in ran if "INTO checkpoints" in sql]
     assert max(states) < min(states) + 100
     assert await stored(ledger) == await whole(ledger)
-    await ledger.append(SESSION, [ev.CallCompleted(aliases=ONE), ev.MessageEnded()])
-    await ledger.project(SESSION)
-    assert (await ledger.store.tally(SESSION)).texts == 0
+    await ledger.log.append(SESSION, [ev.CallCompleted(aliases=ONE), ev.MessageEnded()])
+    await ledger.log.project(SESSION)
+    assert (await ledger.log.store.tally(SESSION)).texts == 0
     assert await stored(ledger) == await whole(ledger)
 
 
@@ -240,21 +242,21 @@ async def test_a_checkpoint_of_deltas_does_not_read_what_is_stored_of_them(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, policy: Any
 ) -> None:
     """C12: declared or proven, deltas are added to a text by its length alone, however long it is."""
-    await ledger.append(SESSION, [ev.MessageDelta(text="one"), ev.MessageDelta(text=" two"), ev.MessageEnded()])
-    await ledger.append(SESSION, [ev.MessageDelta(text="begun", chunks=policy)])
-    await ledger.project(SESSION)
+    await ledger.log.append(SESSION, [ev.MessageDelta(text="one"), ev.MessageDelta(text=" two"), ev.MessageEnded()])
+    await ledger.log.append(SESSION, [ev.MessageDelta(text="begun", chunks=policy)])
+    await ledger.log.project(SESSION)
     read = list[int]()
-    pieces = ledger.store.pieces
+    pieces = ledger.log.store.pieces
 
     async def count(session: str, entry: int, field: str) -> str:
         read.append(entry)
         return await pieces(session, entry, field)
 
     with monkeypatch.context() as counting:
-        counting.setattr(ledger.store, "pieces", count)
+        counting.setattr(ledger.log.store, "pieces", count)
         for number in range(5):
-            await ledger.append(SESSION, [ev.MessageDelta(text=f" {number}", chunks=policy)])
-            await ledger.project(SESSION)
+            await ledger.log.append(SESSION, [ev.MessageDelta(text=f" {number}", chunks=policy)])
+            await ledger.log.project(SESSION)
     assert read == []
     assert (await ledger.snapshot(SESSION)).entries[-1].content == "begun 0 1 2 3 4"
     assert await stored(ledger) == await whole(ledger)
@@ -292,41 +294,41 @@ TURNS: dict[str, list[Event]] = {
 async def test_the_turns_a_session_may_take_between_two_checkpoints(ledger: Ledger, name: str, every: int) -> None:
     """C9: whatever is being written when the checkpoint is made goes on as if there had been none."""
     for number, event in enumerate(TURNS[name]):
-        await ledger.append(SESSION, [event])
+        await ledger.log.append(SESSION, [event])
         if number % every == 0:
-            await ledger.project(SESSION)
+            await ledger.log.project(SESSION)
         assert await stored(ledger) == await whole(ledger)
-    await ledger.project(SESSION)
+    await ledger.log.project(SESSION)
     assert await stored(ledger) == await whole(ledger)
-    assert await verify(ledger) == []
+    assert await verify(ledger.log) == []
 
 
 async def test_another_version_of_the_fold_derives_it_afresh(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an older version stored is not read, and replaced at the next checkpoint."""
-    await ledger.append(SESSION, [ev.MessageUser(text="a"), said("b"), ev.CallCompleted(aliases=ONE), said("c")])
-    await ledger.project(SESSION)
+    await ledger.log.append(SESSION, [ev.MessageUser(text="a"), said("b"), ev.CallCompleted(aliases=ONE), said("c")])
+    await ledger.log.project(SESSION)
     monkeypatch.setattr(checkpoint, "VERSION", fold.VERSION + 1)
     asked = list[str]()
-    entries = ledger.store.entries
+    entries = ledger.log.store.entries
 
     async def counted(session: str, before: int, limit: int) -> list[tuple[int, bytes]]:
         asked.append(session)
         return await entries(session, before, limit)
 
-    monkeypatch.setattr(ledger.store, "entries", counted)
+    monkeypatch.setattr(ledger.log.store, "entries", counted)
     assert await stored(ledger) == await whole(ledger) and not asked
-    await ledger.append(SESSION, [said("d")])
-    await ledger.project(SESSION)
-    at = await ledger.store.checkpoint(SESSION)
+    await ledger.log.append(SESSION, [said("d")])
+    await ledger.log.project(SESSION)
+    at = await ledger.log.store.checkpoint(SESSION)
     assert at is not None and (at.seq, at.version) == (5, fold.VERSION + 1)
     assert await stored(ledger) == await whole(ledger) and asked
 
 
 async def test_two_versions_at_work_do_not_mix(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """An older process that moves on from its own checkpoint does not add to one that a newer made there."""
-    await ledger.append(SESSION, [ev.MessageUser(text="a"), said("b")])
-    await ledger.project(SESSION)
-    save, newer = ledger.store.save_progress, list[Any]()
+    await ledger.log.append(SESSION, [ev.MessageUser(text="a"), said("b")])
+    await ledger.log.project(SESSION)
+    save, newer = ledger.log.store.save_progress, list[Any]()
 
     async def waits(progress: Any) -> bool:
         newer.append(progress)
@@ -338,12 +340,12 @@ async def test_two_versions_at_work_do_not_mix(ledger: Ledger, monkeypatch: pyte
 
     with monkeypatch.context() as upgraded:
         upgraded.setattr(checkpoint, "VERSION", fold.VERSION + 1)
-        upgraded.setattr(ledger.store, "save_progress", waits)
-        await checkpoint.project(ledger.store, SESSION)
-    await ledger.append(SESSION, [said("more"), ev.MessageUser(text="c")])
-    monkeypatch.setattr(ledger.store, "save_progress", overtaken)
-    assert await checkpoint.project(ledger.store, SESSION) is None
-    at = await ledger.store.checkpoint(SESSION)
+        upgraded.setattr(ledger.log.store, "save_progress", waits)
+        await checkpoint.project(ledger.log.store, SESSION)
+    await ledger.log.append(SESSION, [said("more"), ev.MessageUser(text="c")])
+    monkeypatch.setattr(ledger.log.store, "save_progress", overtaken)
+    assert await checkpoint.project(ledger.log.store, SESSION) is None
+    at = await ledger.log.store.checkpoint(SESSION)
     assert at is not None and (at.seq, at.version) == (2, fold.VERSION + 1)
     assert await stored(ledger) == await whole(ledger)
 
@@ -353,14 +355,14 @@ async def test_two_versions_at_work_do_not_mix(ledger: Ledger, monkeypatch: pyte
 
 async def test_any_past_state_can_be_had(ledger: Ledger) -> None:
     """A state after N is the fold of N events; beyond the log there is none."""
-    await ledger.append(SESSION, [ev.MessageUser(text=str(n)) for n in range(5)])
+    await ledger.log.append(SESSION, [ev.MessageUser(text=str(n)) for n in range(5)])
     for seq in range(6):
-        assert len((await ledger.state_at(SESSION, seq)).entries) == seq
+        assert len((await ledger.log.state_at(SESSION, seq)).entries) == seq
     for wrong in (-1, 6):
         with pytest.raises(InvalidInputError):
-            await ledger.state_at(SESSION, wrong)
+            await ledger.log.state_at(SESSION, wrong)
     with pytest.raises(NotFoundError):
-        await ledger.state_at("nobody")
+        await ledger.log.state_at("nobody")
     with pytest.raises(NotFoundError):
         await ledger.snapshot("nobody")
 
@@ -387,26 +389,26 @@ OLD = aged(
 
 async def test_retention_keeps_what_is_open(ledger: Ledger) -> None:
     """Events go, and with them what ended; the open call, its request and the text being written stay and go on."""
-    await ledger.append(SESSION, OLD)
+    await ledger.log.append(SESSION, OLD)
     before = (await ledger.snapshot(SESSION)).entries
-    assert await checkpoint.prune(ledger.store, SESSION, 8) == 7
-    row = await ledger.store.session(SESSION)
+    assert await checkpoint.prune(ledger.log.store, SESSION, 8) == 7
+    row = await ledger.log.store.session(SESSION)
     assert row is not None and (row.pruned_seq, row.last_seq) == (7, 8)
     kept = [entry for entry in before if entry.id in (3, 4, 7)]
     assert (await ledger.snapshot(SESSION)).entries == kept
-    assert await ledger.store.alias("1", SESSION) == []
-    (call,) = await ledger.store.alias("2", SESSION)
+    assert await ledger.log.store.alias("1", SESSION) == []
+    (call,) = await ledger.log.store.alias("2", SESSION)
     assert (call.state, call.title) == ("awaiting_approval", "long")
     assert len(await ledger.approvals()) == 1
-    await ledger.append(SESSION, [ev.ApprovalGranted(aliases=TWO), ev.CallStarted(aliases=TWO), said(", or is it")])
-    await ledger.append(SESSION, [ev.CallProgress(aliases=TWO, text="more"), ev.CallCompleted(aliases=TWO)])
+    await ledger.log.append(SESSION, [ev.ApprovalGranted(aliases=TWO), ev.CallStarted(aliases=TWO), said(", or is it")])
+    await ledger.log.append(SESSION, [ev.CallProgress(aliases=TWO, text="more"), ev.CallCompleted(aliases=TWO)])
     for _ in range(2):
         called, asked, message = (await ledger.snapshot(SESSION)).entries
         assert (called.status, called.output_text, asked.state) == ("completed", "some more", "granted")
         assert message.content == "begun and not ended, or is it"
         assert await stored(ledger) == await whole(ledger)
-        await ledger.project(SESSION)
-    assert await verify(ledger) == []
+        await ledger.log.project(SESSION)
+    assert await verify(ledger.log) == []
 
 
 async def test_a_call_answered_before_the_cut_is_sound_after_it(ledger: Ledger) -> None:
@@ -417,59 +419,59 @@ async def test_a_call_answered_before_the_cut_is_sound_after_it(ledger: Ledger) 
         ev.CallStarted(aliases=ONE),
         ev.MessageUser(text="x"),
     ]
-    await ledger.append(SESSION, aged(*answered))
-    assert await checkpoint.prune(ledger.store, SESSION, 100) == 5
-    assert [call.approval for call in await ledger.store.open_calls()] == [""]
-    assert await verify(ledger) == []
+    await ledger.log.append(SESSION, aged(*answered))
+    assert await checkpoint.prune(ledger.log.store, SESSION, 100) == 5
+    assert [call.approval for call in await ledger.log.store.open_calls()] == [""]
+    assert await verify(ledger.log) == []
 
 
 async def test_below_what_is_kept_there_is_nothing_to_be_had(ledger: Ledger) -> None:
     """A cursor or a time before the cut is told so, with where the log begins."""
-    await ledger.append(SESSION, OLD)
-    await checkpoint.prune(ledger.store, SESSION, 6)
+    await ledger.log.append(SESSION, OLD)
+    await checkpoint.prune(ledger.log.store, SESSION, 6)
     with pytest.raises(CursorExpiredError) as gone:
-        await ledger.state_at(SESSION, 4)
+        await ledger.log.state_at(SESSION, 4)
     assert (gone.value.cursor, gone.value.low) == (4, 5)
     with pytest.raises(CursorExpiredError):
-        await anext(aiter(ledger.follow(SESSION, 4)))
-    assert (await ledger.state_at(SESSION, 5)).seq == 5
+        await anext(aiter(ledger.log.batches(SESSION, 4)))
+    assert (await ledger.log.state_at(SESSION, 5)).seq == 5
 
 
 async def test_a_cut_session_is_derived_afresh_from_its_base(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new version of the fold begins with what retention froze: no text loses its beginning."""
-    await ledger.append(SESSION, OLD)
-    await checkpoint.prune(ledger.store, SESSION, 8)
+    await ledger.log.append(SESSION, OLD)
+    await checkpoint.prune(ledger.log.store, SESSION, 8)
     before = await stored(ledger)
     for version in (fold.VERSION + 1, fold.VERSION + 2):
         monkeypatch.setattr(checkpoint, "VERSION", version)
         assert await stored(ledger) == before == await whole(ledger)
-        await ledger.project(SESSION)
+        await ledger.log.project(SESSION)
         assert await stored(ledger) == before
 
 
 async def test_retention_of_nothing_changes_nothing(ledger: Ledger) -> None:
     """What is younger than the cut stays, and a second cut at the same place finds nothing."""
-    await ledger.append(SESSION, OLD)
-    assert await checkpoint.prune(ledger.store, SESSION, 1) == 0
-    assert await checkpoint.prune(ledger.store, SESSION, 5) == 4
+    await ledger.log.append(SESSION, OLD)
+    assert await checkpoint.prune(ledger.log.store, SESSION, 1) == 0
+    assert await checkpoint.prune(ledger.log.store, SESSION, 5) == 4
     before = await stored(ledger)
-    assert await checkpoint.prune(ledger.store, SESSION, 5) == 0
+    assert await checkpoint.prune(ledger.log.store, SESSION, 5) == 0
     assert await stored(ledger) == before
     with pytest.raises(NotFoundError):
-        await checkpoint.prune(ledger.store, "nobody", 5)
+        await checkpoint.prune(ledger.log.store, "nobody", 5)
 
 
 async def test_everything_may_be_forgotten(ledger: Ledger) -> None:
     """A session of which no event is kept still numbers on from where it was (C8)."""
-    await ledger.append(SESSION, [*OLD, structs.replace(ev.MessageEnded(), at=9)])
-    assert await checkpoint.prune(ledger.store, SESSION, 100) == 9
+    await ledger.log.append(SESSION, [*OLD, structs.replace(ev.MessageEnded(), at=9)])
+    assert await checkpoint.prune(ledger.log.store, SESSION, 100) == 9
     assert [type(entry).__name__ for entry in (await ledger.snapshot(SESSION)).entries] == [
         "ToolCall",
         "PermissionRequest",
     ]
-    (event,) = await ledger.append(SESSION, [ev.MessageUser(text="more")])
+    (event,) = await ledger.log.append(SESSION, [ev.MessageUser(text="more")])
     assert event.seq == 10
-    assert await verify(ledger) == []
+    assert await verify(ledger.log) == []
 
 
 def folded(log: list[Event]) -> SessionFold:
@@ -488,12 +490,12 @@ async def cut_and_go_on(script: list[Event], cuts: list[int]) -> None:
     names, log, low, kept = Names(), list[Event](), 0, set[int]()
     async with await callslip.open("sqlite:///:memory:", SETTINGS) as ledger:
         for number, event in enumerate(script):
-            await ledger.append(SESSION, [structs.replace(names.resolve(event), at=1000 + number)])
+            await ledger.log.append(SESSION, [structs.replace(names.resolve(event), at=1000 + number)])
             log += [one async for one in ledger.events(SESSION, after=len(log))]
             names.see(log)
             if number not in cuts:
                 continue
-            if removed := await checkpoint.prune(ledger.store, SESSION, 1000 + number - number % 3):
+            if removed := await checkpoint.prune(ledger.log.store, SESSION, 1000 + number - number % 3):
                 low += removed
                 kept = open_entries(log[:low])
             whole_state, seen = folded(log).snapshot(), await ledger.snapshot(SESSION)
@@ -501,7 +503,7 @@ async def cut_and_go_on(script: list[Event], cuts: list[int]) -> None:
             assert [canonical(entry) for entry in seen.entries] == want
             assert canonical(seen.info) == canonical(whole_state.info)
             assert canonical(seen) == await whole(ledger)
-        assert await verify(ledger) == []
+        assert await verify(ledger.log) == []
 
 
 @given(scripts(), st.lists(st.integers(0, 30), min_size=1, max_size=3))
@@ -512,20 +514,20 @@ def test_what_retention_keeps_reads_as_if_nothing_had_been_cut(script: list[Even
 
 async def test_a_deleted_session_leaves_nothing(ledger: Ledger, db: str) -> None:
     """And its name begins anew, from 1, without the calls, ids and keys of before."""
-    await ledger.append(SESSION, OLD)
-    await ledger.append("other", [ev.CallStarted(aliases=ONE)])
-    await checkpoint.prune(ledger.store, SESSION, 3)
-    await ledger.project(SESSION)
+    await ledger.log.append(SESSION, OLD)
+    await ledger.log.append("other", [ev.CallStarted(aliases=ONE)])
+    await checkpoint.prune(ledger.log.store, SESSION, 3)
+    await ledger.log.project(SESSION)
     await ledger.delete(SESSION)
     for reading in (
         ledger.snapshot(SESSION),
-        ledger.state_at(SESSION),
+        ledger.log.state_at(SESSION),
         ledger.delete(SESSION),
-        verify(ledger, SESSION),
+        verify(ledger.log, SESSION),
     ):
         with pytest.raises(NotFoundError):
             await reading
-    (event,) = await ledger.append(SESSION, [ev.CallCompleted(aliases=TWO)])
+    (event,) = await ledger.log.append(SESSION, [ev.CallCompleted(aliases=TWO)])
     assert event.seq == 1
     assert len((await ledger.calls()).items) == 2
-    assert await verify(ledger) == []
+    assert await verify(ledger.log) == []

@@ -39,7 +39,7 @@ def said(*texts: object) -> list[ev.Event]:
 async def take(ledger: Ledger, session: str, count: int, after: int = 0) -> list[StoredEvent]:
     """The next so many events after a cursor."""
     seen: list[StoredEvent] = []
-    async with contextlib.aclosing(ledger.follow(session, after)) as batches, asyncio.timeout(120):
+    async with contextlib.aclosing(ledger.log.batches(session, after)) as batches, asyncio.timeout(120):
         async for batch in batches:
             seen += batch
             if len(seen) >= count:
@@ -77,22 +77,22 @@ class Other:
 async def test_a_reader_catches_up_and_goes_live(db: str) -> None:
     """C6: what was there and what comes arrive in one order, each once, as it is stored."""
     async with await opened(db, read_page=10) as ledger:
-        await ledger.append("a", said(*range(35)))
+        await ledger.log.append("a", said(*range(35)))
         reading = asyncio.create_task(take(ledger, "a", 60))
         await asyncio.sleep(0.01)
         for number in range(35, 60):
-            await ledger.append("a", said(number))
+            await ledger.log.append("a", said(number))
         seen = await reading
         assert seqs(seen) == list(range(1, 61))
-        assert [(one.event.seq, one.body) for one in seen] == await ledger.store.events("a", 0, 100)
+        assert [(one.event.seq, one.body) for one in seen] == await ledger.log.store.events("a", 0, 100)
 
 
 async def test_a_reader_may_come_before_the_session(ledger: Ledger) -> None:
     """Following a session that does not exist yet gives its first event when it comes."""
     reading = asyncio.create_task(take(ledger, "a", 2))
     await asyncio.sleep(0.01)
-    await ledger.append("b", said("elsewhere"))
-    await ledger.append("a", said("first", "second"))
+    await ledger.log.append("b", said("elsewhere"))
+    await ledger.log.append("a", said("first", "second"))
     assert seqs(await reading) == [1, 2]
 
 
@@ -118,7 +118,7 @@ async def test_readers_that_come_at_random_miss_nothing(db: str, scale: int) -> 
         other.go()
         readers: list[tuple[int, asyncio.Task[list[StoredEvent]]]] = []
         for number in range(count):
-            (event,) = await ledger.append("a", said(f"ours {number}"))
+            (event,) = await ledger.log.append("a", said(f"ours {number}"))
             if chance.random() < 20 / count and event.seq < 2 * count:
                 after = chance.choice((0, event.seq, event.seq - 1, chance.randrange(event.seq)))
                 readers.append((after, asyncio.create_task(take(ledger, "a", 2 * count - after, after))))
@@ -136,11 +136,11 @@ async def test_many_readers_share_one_channel(ledger: Ledger) -> None:
     reading = [asyncio.create_task(take(ledger, "a", 50)) for _ in range(50)]
     await asyncio.sleep(0.01)
     for number in range(50):
-        await ledger.append("a", said(number))
+        await ledger.log.append("a", said(number))
     seen = await asyncio.gather(*reading)
     assert all(seqs(one) == list(range(1, 51)) for one in seen)
     assert all(first is second for first, second in zip(seen[0], seen[49], strict=True))
-    assert not ledger.feed._channels and ledger.feed._noticing is None
+    assert not ledger.log.feed._channels and ledger.log.feed._noticing is None
 
 
 async def test_a_reader_that_leaves_takes_no_other_along(ledger: Ledger) -> None:
@@ -148,10 +148,10 @@ async def test_a_reader_that_leaves_takes_no_other_along(ledger: Ledger) -> None
     staying = asyncio.create_task(take(ledger, "a", 3))
     leaving = asyncio.create_task(take(ledger, "a", 3))
     await asyncio.sleep(0.01)
-    await ledger.append("a", said(1))
+    await ledger.log.append("a", said(1))
     leaving.cancel()
     await asyncio.gather(leaving, return_exceptions=True)
-    await ledger.append("a", said(2, 3))
+    await ledger.log.append("a", said(2, 3))
     assert seqs(await staying) == [1, 2, 3]
 
 
@@ -161,18 +161,18 @@ async def test_what_is_delivered_can_be_read_by_anybody(ledger: Ledger, db: str)
 
         async def check() -> None:
             count = 0
-            async for batch in ledger.follow("a"):
+            async for batch in ledger.log.batches("a"):
                 last = batch[-1].event.seq
-                row = await other.store.session("a")
+                row = await other.log.store.session("a")
                 assert row is not None and row.last_seq >= last
-                assert [seq for seq, _ in await other.store.events("a", last - 1, 1)] == [last]
+                assert [seq for seq, _ in await other.log.store.events("a", last - 1, 1)] == [last]
                 count += len(batch)
                 if count == 300:
                     return
 
         checking = asyncio.create_task(check())
         await asyncio.sleep(0)
-        await asyncio.gather(*(ledger.append("a", said(number)) for number in range(300)))
+        await asyncio.gather(*(ledger.log.append("a", said(number)) for number in range(300)))
         async with asyncio.timeout(10):
             await checking
 
@@ -196,15 +196,15 @@ async def test_another_process_is_noticed_soon(ledger: Ledger, db: str) -> None:
 @pytest.mark.parametrize("after", [-1, 4, 10**9])
 async def test_a_cursor_ahead_of_the_session_is_refused(ledger: Ledger, after: int) -> None:
     """A cursor that makes no sense is never silently restarted."""
-    await ledger.append("a", said(1, 2, 3))
+    await ledger.log.append("a", said(1, 2, 3))
     with pytest.raises(InvalidInputError, match=r"^after.*goes to 3"):
         await take(ledger, "a", 1, after)
 
 
 async def test_a_cursor_below_what_was_kept_is_gone(ledger: Ledger) -> None:
     """Retention tells how far it went; a snapshot and its seq are the way on."""
-    await ledger.append("a", [ev.MessageUser(text=str(n), at=1000 + n) for n in range(5)])
-    await ledger.append("a", said("kept"))
+    await ledger.log.append("a", [ev.MessageUser(text=str(n), at=1000 + n) for n in range(5)])
+    await ledger.log.append("a", said("kept"))
     assert await ledger.prune(60) == 5
     for after in (0, 4):
         with pytest.raises(CursorExpiredError) as gone:
@@ -212,16 +212,16 @@ async def test_a_cursor_below_what_was_kept_is_gone(ledger: Ledger) -> None:
         assert (gone.value.cursor, gone.value.low) == (after, 5)
     assert seqs(await take(ledger, "a", 1, 5)) == [6]
     snapshot = await ledger.snapshot("a")
-    await ledger.append("a", said("new"))
+    await ledger.log.append("a", said("new"))
     assert seqs(await take(ledger, "a", 1, snapshot.seq)) == [7]
 
 
 async def test_retention_during_the_catching_up_is_told(db: str) -> None:
     """A reader never jumps over what was removed under it."""
     async with await opened(db, read_page=5) as ledger:
-        await ledger.append("a", [ev.MessageUser(text=str(n), at=1000 + n) for n in range(30)])
-        await ledger.append("a", said("kept"))
-        async with contextlib.aclosing(ledger.follow("a")) as batches:
+        await ledger.log.append("a", [ev.MessageUser(text=str(n), at=1000 + n) for n in range(30)])
+        await ledger.log.append("a", said("kept"))
+        async with contextlib.aclosing(ledger.log.batches("a")) as batches:
             assert seqs(await anext(batches)) == [1, 2, 3, 4, 5]
             await ledger.prune(60)
             with pytest.raises(CursorExpiredError) as gone:
@@ -231,13 +231,13 @@ async def test_retention_during_the_catching_up_is_told(db: str) -> None:
 
 async def test_a_deleted_session_ends_its_readers(ledger: Ledger, db: str) -> None:
     """A session that comes by the same name later is another one: no reader is carried over."""
-    await ledger.append("a", [*said(1, 2), ev.CallStarted()])
+    await ledger.log.append("a", [*said(1, 2), ev.CallStarted()])
     reading = asyncio.create_task(take(ledger, "a", 100))
     waiting = asyncio.create_task(ledger.wait("@last"))
     await asyncio.sleep(0.05)
     async with await callslip.open(db) as other:
         await other.delete("a")
-        await other.append("a", said(*range(10)))
+        await other.log.append("a", said(*range(10)))
     async with asyncio.timeout(5):
         with pytest.raises(CursorExpiredError):
             await reading
@@ -252,15 +252,15 @@ async def test_a_deleted_session_ends_its_readers(ledger: Ledger, db: str) -> No
 async def test_a_slow_reader_is_dropped_and_resumes_without_loss(db: str) -> None:
     """Who falls out of the channel's back is told the cursor from which nothing is lost."""
     async with await opened(db, feed_length=10) as ledger:
-        await ledger.append("a", said(0))
-        batches = ledger.follow("a")
+        await ledger.log.append("a", said(0))
+        batches = ledger.log.batches("a")
         seen = seqs(await anext(batches))
         waiting = asyncio.create_task(anext(batches))
         await asyncio.sleep(0)
-        await ledger.append("a", said(1))
+        await ledger.log.append("a", said(1))
         seen += seqs(await waiting)
         for number in range(2, 40):
-            await ledger.append("a", said(number))
+            await ledger.log.append("a", said(number))
         with pytest.raises(SlowReaderError) as slow:
             await anext(batches)
         assert slow.value.cursor == seen[-1] == 2
@@ -273,7 +273,7 @@ async def test_a_burst_longer_than_the_channel_drops_nobody_who_waited(db: str) 
     async with await opened(db, feed_length=10, read_page=8) as ledger:
         reading = asyncio.create_task(take(ledger, "a", 200))
         await asyncio.sleep(0.01)
-        await ledger.append("a", said(*range(100)))
+        await ledger.log.append("a", said(*range(100)))
         other = Other(db, "a", 100, 100)
         await other.ready()
         other.go()
@@ -284,12 +284,12 @@ async def test_a_burst_longer_than_the_channel_drops_nobody_who_waited(db: str) 
 async def test_nobody_waits_for_the_slow(db: str) -> None:
     """Writers and other readers go on while one reader does nothing."""
     async with await opened(db, feed_length=10) as ledger:
-        await ledger.append("a", said(0))
-        idle = ledger.follow("a")
+        await ledger.log.append("a", said(0))
+        idle = ledger.log.batches("a")
         await anext(idle)
         quick = asyncio.create_task(take(ledger, "a", 101))
         for number in range(1, 101):
-            await ledger.append("a", said(number))
+            await ledger.log.append("a", said(number))
             await asyncio.sleep(0)
         assert seqs(await quick) == list(range(1, 102))
         await idle.aclose()
@@ -301,7 +301,7 @@ async def test_nobody_waits_for_the_slow(db: str) -> None:
 async def test_closing_the_ledger_ends_its_readers(db: str) -> None:
     """Nobody waits for ever on a ledger that is closed; he hears that it was."""
     ledger = await callslip.open(db)
-    (made,) = await ledger.append("a", [ev.CallStarted()])
+    (made,) = await ledger.log.append("a", [ev.CallStarted()])
     reading = asyncio.create_task(take(ledger, "a", 100))
     waiting = asyncio.create_task(ledger.wait(made.call))
     await asyncio.sleep(0.01)
@@ -327,8 +327,8 @@ async def test_a_store_that_fails_for_a_moment_loses_no_reader(
     async with await callslip.open(db) as other:
         for method in ("changed", "events"):
             with monkeypatch.context() as patch:
-                patch.setattr(ledger.store, method, broken)
-                await other.append("a", said(method, method))
+                patch.setattr(ledger.log.store, method, broken)
+                await other.log.append("a", said(method, method))
                 await asyncio.sleep(0.1)
         assert seqs(await reading) == [1, 2, 3, 4]
 
@@ -336,7 +336,7 @@ async def test_a_store_that_fails_for_a_moment_loses_no_reader(
 async def test_waiting_costs_next_to_nothing(ledger: Ledger) -> None:
     """Forty followed sessions in a ledger where nothing happens: the processor time of two seconds is printed."""
     for number in range(40):
-        await ledger.append(f"s{number}", said(1))
+        await ledger.log.append(f"s{number}", said(1))
     reading = [asyncio.create_task(take(ledger, f"s{number}", 99)) for number in range(40)]
     await asyncio.sleep(0.1)
     begun, spent = time.monotonic(), time.process_time()
@@ -366,7 +366,7 @@ async def test_patches_after_a_snapshot_give_the_state(ledger: Ledger) -> None:
     await session.say("It is blue.")
     await session.end_turn()
     last = await ledger.snapshot("a")
-    async with asyncio.timeout(5), contextlib.aclosing(ledger.patches("a", first.seq)) as changes:
+    async with asyncio.timeout(5), contextlib.aclosing(ledger.log.patches("a", first.seq)) as changes:
         async for seq, patches in changes:
             for patch in patches:
                 apply(entries, patch)

@@ -16,7 +16,6 @@ import msgspec
 import pytest
 
 import callslip
-from callslip.api import approvals
 from callslip.api.ledger import Ledger
 from callslip.errors import ConflictError, StoreError
 from callslip.ledger.liveness import Reaper, is_dead, is_here, new_owner
@@ -64,12 +63,12 @@ def reaper(ledger: Ledger, clocks: Clocks) -> Reaper:
 
 
 def reaper_of(ledger: Ledger, clocks: Clocks) -> Reaper:
-    how = ledger.write_context(source="callslip", strict=True)
-    return Reaper(ledger.store, how, ledger.settings, monotonic=lambda: clocks.monotonic)
+    how = ledger.log.write_context(source="callslip", strict=True)
+    return Reaper(ledger.log.store, how, ledger.log.settings, monotonic=lambda: clocks.monotonic)
 
 
 async def call_of(ledger: Ledger, *drafts: ev.Event, owner: str = "", session: str = "a") -> str:
-    made = await ledger.append(session, drafts or [ev.CallStarted(tool_name="t")], owner=owner)
+    made = await ledger.log.append(session, drafts or [ev.CallStarted(tool_name="t")], owner=owner)
     assert isinstance(made[-1], ev.CallEvent)
     return made[-1].call
 
@@ -99,9 +98,9 @@ async def test_an_owner_has_a_lease_on_a_machine_that_has_just_booted(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first write of an owner records its lease, however small the monotonic clock is."""
-    monkeypatch.setattr("callslip.api.ledger.time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr("callslip.ledger.event_log.time", SimpleNamespace(monotonic=lambda: 0.0))
     await call_of(ledger, owner=ELSEWHERE)
-    assert [row.id for row in await ledger.store.owners()] == [ELSEWHERE]
+    assert [row.id for row in await ledger.log.store.owners()] == [ELSEWHERE]
 
 
 async def test_a_dead_owners_calls_are_lost_when_the_ledger_opens(db: str) -> None:
@@ -111,19 +110,19 @@ async def test_a_dead_owners_calls_are_lost_when_the_ledger_opens(db: str) -> No
         dead = await call_of(ledger, owner=f"{place} 999999999 {started} 1")
         reused = await call_of(ledger, owner=f"{place} {pid} 1{started} 1")
         foreign = await call_of(ledger, owner=ELSEWHERE)
-        living = await call_of(ledger, owner=ledger.owner)
+        living = await call_of(ledger, owner=ledger.log.owner)
         async with await callslip.open(db) as other:
             assert await state(other, dead) == ("lost", "the process that ran this call ended")
             assert (await state(other, reused))[0] == "lost"
             assert (await state(other, foreign))[0] == (await state(other, living))[0] == "running"
-            kept = {row.id for row in await other.store.owners()}
-            assert kept == {ELSEWHERE, ledger.owner}, "the rows of dead owners stay behind"
+            kept = {row.id for row in await other.log.store.owners()}
+            assert kept == {ELSEWHERE, ledger.log.owner}, "the rows of dead owners stay behind"
 
 
 async def test_closing_ends_what_the_process_owned(db: str) -> None:
     """C5: a ledger that is closed leaves no call running that only it could finish."""
     ledger = await callslip.open(db)
-    mine = await call_of(ledger, owner=ledger.owner)
+    mine = await call_of(ledger, owner=ledger.log.owner)
     connection = await call_of(ledger, owner=new_owner())
     ingested = await call_of(ledger)
     await ledger.close()
@@ -131,7 +130,7 @@ async def test_closing_ends_what_the_process_owned(db: str) -> None:
         for call in (mine, connection):
             assert await state(ledger, call) == ("lost", "the process that ran this call closed its ledger")
         assert (await state(ledger, ingested))[0] == "running"
-        assert await ledger.store.owners() == []
+        assert await ledger.log.store.owners() == []
 
 
 async def test_a_connections_end_ends_its_calls_and_no_others(ledger: Ledger) -> None:
@@ -139,23 +138,23 @@ async def test_a_connections_end_ends_its_calls_and_no_others(ledger: Ledger) ->
     first, second = new_owner(), new_owner()
     ended = [await call_of(ledger, owner=first, session=session) for session in ("a", "b")]
     stays = await call_of(ledger, owner=second)
-    assert await ledger.close_owner(first, "the agent's process ended with status 1") == 2
+    assert await ledger.log.close_owner(first, "the agent's process ended with status 1") == 2
     for call in ended:
         assert await state(ledger, call) == ("lost", "the agent's process ended with status 1")
     assert (await state(ledger, stays))[0] == "running"
-    assert first not in [row.id for row in await ledger.store.owners()]
+    assert first not in [row.id for row in await ledger.log.store.owners()]
 
 
 async def test_owners_are_renewed_while_they_live(db: str) -> None:
     """C5: other machines see by the lease that this process, and each of its connections, lives."""
     async with await opened(db, owner_lease=0.3, reaper_interval=0.05) as ledger:
         connection = new_owner()
-        await call_of(ledger, owner=ledger.owner)
+        await call_of(ledger, owner=ledger.log.owner)
         await call_of(ledger, owner=connection)
-        first = {row.id: row.until for row in await ledger.store.owners()}
-        assert set(first) == {ledger.owner, connection}
+        first = {row.id: row.until for row in await ledger.log.store.owners()}
+        assert set(first) == {ledger.log.owner, connection}
         async with asyncio.timeout(10):
-            while any(row.until <= first[row.id] for row in await ledger.store.owners()):
+            while any(row.until <= first[row.id] for row in await ledger.log.store.owners()):
                 await asyncio.sleep(0.05)
 
 
@@ -166,7 +165,7 @@ async def test_a_silent_owner_elsewhere_is_given_up(ledger: Ledger, reaper: Reap
     for _ in range(5):
         clocks.pass_time(20)
         until = int(clocks.wall * 1000) + 30_000
-        await ledger.store.transact(lambda unit, until=until: unit.put_owner(OwnerRecord(ELSEWHERE, until)))
+        await ledger.log.store.transact(lambda unit, until=until: unit.put_owner(OwnerRecord(ELSEWHERE, until)))
         assert await reaper.reap() == 0
     clocks.pass_time(31)
     assert await reaper.reap() == 1
@@ -176,7 +175,7 @@ async def test_a_silent_owner_elsewhere_is_given_up(ledger: Ledger, reaper: Reap
 async def test_an_owner_nobody_knows_keeps_nothing_alive(ledger: Ledger, reaper: Reaper, clocks: Clocks) -> None:
     """C5: a call whose owner's row is gone is given up after the grace, not kept for ever."""
     call = await call_of(ledger, owner=ELSEWHERE)
-    await ledger.store.drop_owner(ELSEWHERE)
+    await ledger.log.store.drop_owner(ELSEWHERE)
     assert await reaper.reap() == 0
     clocks.pass_time(2)
     assert await reaper.reap() == 1
@@ -202,9 +201,9 @@ async def test_a_jump_of_the_clock_ends_nothing(ledger: Ledger, reaper: Reaper, 
 async def test_whoever_slept_with_the_machine_has_as_much_time_as_before(db: str, clocks: Clocks) -> None:
     """C5: with a reaper that looks only a little ahead, and whether the clock stands beyond the time or before it."""
     async with sound_ledger(db, reaper_interval=NEVER) as ledger:
-        settings = msgspec.structs.replace(ledger.settings, reaper_interval=1.0)
-        how = ledger.write_context(source="callslip", strict=True)
-        reaper = Reaper(ledger.store, how, settings, monotonic=lambda: clocks.monotonic)
+        settings = msgspec.structs.replace(ledger.log.settings, reaper_interval=1.0)
+        how = ledger.log.write_context(source="callslip", strict=True)
+        reaper = Reaper(ledger.log.store, how, settings, monotonic=lambda: clocks.monotonic)
         call = await call_of(ledger)
         asked = await call_of(ledger, ev.ApprovalRequested(tool_name="t", expires_at=int(clocks.wall * 1000) + 300_000))
         assert await reaper.reap() == 0
@@ -244,7 +243,7 @@ async def test_a_reaper_that_comes_late_watches_first(ledger: Ledger, reaper: Re
     clocks.pass_time(5000)
     assert await reaper.reap() == 0
     clocks.pass_time(1.9)
-    await ledger.append("a", [ev.CallProgress(call=heard, text="still here")])
+    await ledger.log.append("a", [ev.CallProgress(call=heard, text="still here")])
     assert await reaper.reap() == 0
     clocks.pass_time(0.2)
     assert await reaper.reap() == 1
@@ -270,7 +269,7 @@ async def test_any_event_of_an_ingested_call_renews_it(
     for _ in range(3):
         assert await reaper.reap() == 0
         clocks.pass_time(500)
-        await ledger.append("a", [type(news)(aliases=alias, **_told(news))])
+        await ledger.log.append("a", [type(news)(aliases=alias, **_told(news))])
     assert await reaper.reap() == 0
     clocks.pass_time(601)
     assert await reaper.reap() == 1
@@ -287,12 +286,12 @@ def _told(event: ev.Event) -> dict[str, Any]:
 @pytest.mark.parametrize(("reason", "ends_as"), [("cancelled", "cancelled"), ("error", "lost"), ("eof", "lost")])
 async def test_a_turn_that_broke_off_ends_its_calls_at_once(ledger: Ledger, reason: str, ends_as: str) -> None:
     """C5: queued, running or waiting for an answer: each ends with the turn, and says so."""
-    await ledger.append("a", [ev.TurnStarted()])
+    await ledger.log.append("a", [ev.TurnStarted()])
     calls = [
         await call_of(ledger, ev.CallProposed(tool_name="queued")),
         await call_of(ledger, ev.CallStarted(tool_name="running")),
         await call_of(ledger, ev.ApprovalRequested(tool_name="waiting")),
-        await call_of(ledger, ev.CallStarted(tool_name="owned"), owner=ledger.owner),
+        await call_of(ledger, ev.CallStarted(tool_name="owned"), owner=ledger.log.owner),
     ]
     await ledger.end_turn("a", reason)
     for call in calls:
@@ -304,7 +303,7 @@ async def test_a_turn_that_broke_off_ends_its_calls_at_once(ledger: Ledger, reas
 
 async def test_a_turns_detail_is_the_reason_of_its_calls(ledger: Ledger) -> None:
     """C5: what the agent said when it broke off is what a person reads on the call."""
-    await ledger.append("a", [ev.TurnStarted()])
+    await ledger.log.append("a", [ev.TurnStarted()])
     call = await call_of(ledger)
     await ledger.end_turn("a", "error", "the model refused to go on")
     assert await state(ledger, call) == ("lost", "the model refused to go on")
@@ -312,27 +311,27 @@ async def test_a_turns_detail_is_the_reason_of_its_calls(ledger: Ledger) -> None
 
 async def test_a_result_just_after_the_turn_still_counts(ledger: Ledger, reaper: Reaper, clocks: Clocks) -> None:
     """C5: an orderly end leaves two seconds for what was on its way; then the call is lost."""
-    await ledger.append("a", [ev.TurnStarted()])
-    quick, slow, owned = await call_of(ledger), await call_of(ledger), await call_of(ledger, owner=ledger.owner)
+    await ledger.log.append("a", [ev.TurnStarted()])
+    quick, slow, owned = await call_of(ledger), await call_of(ledger), await call_of(ledger, owner=ledger.log.owner)
     await ledger.end_turn("a")
     assert await reaper.reap() == 0
     clocks.pass_time(1.5)
     assert await reaper.reap() == 0
-    (result,) = await ledger.append("a", [ev.CallCompleted(call=quick, output="in time")])
+    (result,) = await ledger.log.append("a", [ev.CallCompleted(call=quick, output="in time")])
     assert result.verdict == "applied"
     clocks.pass_time(0.6)
     assert await reaper.reap() == 2
     assert (await state(ledger, quick))[0] == "completed"
     assert (await state(ledger, slow))[0] == (await state(ledger, owned))[0] == "lost"
-    (late,) = await ledger.append("a", [ev.CallCompleted(call=slow, output="too late")])
+    (late,) = await ledger.log.append("a", [ev.CallCompleted(call=slow, output="too late")])
     assert late.verdict == "late" and (await state(ledger, slow))[0] == "lost"
 
 
 async def test_a_new_turn_ends_the_one_before(ledger: Ledger, reaper: Reaper, clocks: Clocks) -> None:
     """C5: an agent that never says that a turn ended still ends its calls, by beginning the next."""
-    await ledger.append("a", [ev.TurnStarted()])
+    await ledger.log.append("a", [ev.TurnStarted()])
     call = await call_of(ledger)
-    await ledger.append("a", [ev.TurnStarted()])
+    await ledger.log.append("a", [ev.TurnStarted()])
     assert await reaper.reap() == 0
     clocks.pass_time(2.1)
     assert await reaper.reap() == 1
@@ -342,7 +341,7 @@ async def test_a_new_turn_ends_the_one_before(ledger: Ledger, reaper: Reaper, cl
 @pytest.mark.parametrize("reason", ["end_turn", "cancelled", "error", "eof"])
 async def test_a_detached_call_outlives_its_turn(ledger: Ledger, reaper: Reaper, clocks: Clocks, reason: str) -> None:
     """C5: a command is for somebody else to run, and does not end with the turn that submitted it."""
-    await ledger.append("a", [ev.TurnStarted()])
+    await ledger.log.append("a", [ev.TurnStarted()])
     call = await call_of(ledger, ev.CallProposed(tool_name="t", scope="detached"))
     await ledger.end_turn("a", reason)
     await reaper.reap()
@@ -359,9 +358,9 @@ from callslip import events as ev
 
 async def work():
     ledger = await callslip.open(sys.argv[1])
-    await ledger.append("a", [ev.TurnStarted(turn="work"), ev.CallStarted(tool_name="mine")], owner=ledger.owner)
+    await ledger.log.append("a", [ev.TurnStarted(turn="work"), ev.CallStarted(tool_name="mine")], owner=ledger.log.owner)
     detached = ev.CallProposed(tool_name="detached", scope="detached")
-    await ledger.append("a", [ev.CallProposed(tool_name="other"), detached])
+    await ledger.log.append("a", [ev.CallProposed(tool_name="other"), detached])
     print("ready", flush=True)
     await asyncio.sleep(1000)
 
@@ -371,13 +370,13 @@ asyncio.run(work())
 
 async def turn_of(ledger: Ledger, owner: str = "", session: str = "a") -> str:
     """The name of a turn that was begun."""
-    (begun,) = await ledger.append(session, [ev.TurnStarted()], owner=owner)
+    (begun,) = await ledger.log.append(session, [ev.TurnStarted()], owner=owner)
     assert isinstance(begun, ev.TurnStarted)
     return begun.turn
 
 
 async def open_turn(ledger: Ledger, session: str = "a") -> str:
-    row = await ledger.store.session(session)
+    row = await ledger.log.store.session(session)
     assert row is not None
     return row.turn
 
@@ -428,11 +427,11 @@ async def test_a_turn_that_nobody_owns_stays(ledger: Ledger, reaper: Reaper, clo
 
 async def test_a_turn_lives_as_long_as_its_owner(ledger: Ledger, reaper: Reaper, clocks: Clocks) -> None:
     """C5: of a process on this machine no lease is asked; of one elsewhere the lease alone tells."""
-    mine, other = await turn_of(ledger, ledger.owner, "mine"), await turn_of(ledger, ELSEWHERE, "other")
+    mine, other = await turn_of(ledger, ledger.log.owner, "mine"), await turn_of(ledger, ELSEWHERE, "other")
     for _ in range(5):
         clocks.pass_time(20)
         until = int(clocks.wall * 1000) + 30_000
-        await ledger.store.transact(lambda unit, until=until: unit.put_owner(OwnerRecord(ELSEWHERE, until)))
+        await ledger.log.store.transact(lambda unit, until=until: unit.put_owner(OwnerRecord(ELSEWHERE, until)))
         assert await reaper.reap() == 0
     assert (await open_turn(ledger, "mine"), await open_turn(ledger, "other")) == (mine, other)
     clocks.pass_time(31)
@@ -449,7 +448,7 @@ async def test_a_machine_that_slept_ends_no_turn(ledger: Ledger, reaper: Reaper,
     clocks.wall += 10_000
     assert await reaper.reap() == 0
     until = int(clocks.wall * 1000) + 30_000
-    await ledger.store.transact(lambda unit: unit.put_owner(OwnerRecord(ELSEWHERE, until)))
+    await ledger.log.store.transact(lambda unit: unit.put_owner(OwnerRecord(ELSEWHERE, until)))
     clocks.pass_time(29)
     assert await reaper.reap() == 0 and await open_turn(ledger) == turn
 
@@ -457,7 +456,7 @@ async def test_a_machine_that_slept_ends_no_turn(ledger: Ledger, reaper: Reaper,
 async def test_a_turn_whose_owner_nobody_knows_is_given_up(ledger: Ledger, reaper: Reaper, clocks: Clocks) -> None:
     """C5: after the grace, not at once and not never."""
     await turn_of(ledger, ELSEWHERE)
-    await ledger.store.drop_owner(ELSEWHERE)
+    await ledger.log.store.drop_owner(ELSEWHERE)
     assert await reaper.reap() == 0
     clocks.pass_time(2)
     assert await reaper.reap() == 1 and await open_turn(ledger) == ""
@@ -477,16 +476,16 @@ async def test_a_reapers_verdict_on_a_turn_vanishes_if_it_went_on(
 ) -> None:
     """C5: between the look and the deed the turn may be over: the next one is not ended in its place."""
     await turn_of(ledger, gone())
-    stale = await ledger.store.sessions_at_work()
-    await ledger.append("a", meanwhile)
+    stale = await ledger.log.store.sessions_at_work()
+    await ledger.log.append("a", meanwhile)
     before = await events(ledger, "a")
 
     async def as_it_was() -> list[SessionRecord]:
         return stale
 
-    ledger.store.sessions_at_work = as_it_was  # type: ignore[method-assign]
+    ledger.log.store.sessions_at_work = as_it_was  # type: ignore[method-assign]
     assert await reaper.reap() == 0
-    del ledger.store.sessions_at_work
+    del ledger.log.store.sessions_at_work
     assert await events(ledger, "a") == before
 
 
@@ -494,7 +493,7 @@ async def test_the_next_turn_has_an_owner_of_its_own(ledger: Ledger, reaper: Rea
     """A turn that nobody owns does not inherit the owner of the one before, be it ended or superseded."""
     for session, between in (("ended", [ev.TurnEnded()]), ("superseded", [])):
         await turn_of(ledger, gone(), session)
-        await ledger.append(session, [*between, ev.TurnStarted(turn="mine")])
+        await ledger.log.append(session, [*between, ev.TurnStarted(turn="mine")])
     assert await reaper.reap() == 0
     assert [await open_turn(ledger, session) for session in ("ended", "superseded")] == ["mine", "mine"]
 
@@ -505,20 +504,20 @@ async def test_a_connections_end_is_its_turns(ledger: Ledger) -> None:
     for session, owner in (("a", first), ("b", first), ("c", second), ("d", "")):
         await turn_of(ledger, owner, session)
         await call_of(ledger, ev.CallProposed(tool_name="t"), session=session)
-    assert await ledger.close_owner(first, "the agent's process ended") == 2
+    assert await ledger.log.close_owner(first, "the agent's process ended") == 2
     assert [await open_turn(ledger, session) for session in "abcd"] == ["", "", "t1", "t1"]
     ended = await last(ledger)
     assert (ended.reason, ended.detail) == ("eof", "the agent's process ended")
     rows = {row.session: (row.state, row.reason) for row in (await ledger.calls()).items}
     assert rows["a"] == rows["b"] == ("lost", "the agent's process ended")
     assert rows["c"] == rows["d"] == ("queued", "")
-    assert await ledger.close_owner(first, "again") == 0
+    assert await ledger.log.close_owner(first, "again") == 0
 
 
 async def test_closing_ends_the_turns_of_the_process(db: str) -> None:
     """C5: as its calls do; it leaves no turn to be found open by the next one."""
     ledger = await callslip.open(db)
-    await turn_of(ledger, ledger.owner, "mine")
+    await turn_of(ledger, ledger.log.owner, "mine")
     await turn_of(ledger, "", "posted")
     await ledger.close()
     async with sound_ledger(db, reaper_interval=NEVER) as ledger:
@@ -535,7 +534,7 @@ async def test_a_deadline_is_kept_queued_or_running(ledger: Ledger, reaper: Reap
     queued = await call_of(ledger, ev.CallProposed(tool_name="t", scope="detached", deadline=deadline))
     running = await call_of(ledger, ev.CallProposed(tool_name="t", scope="detached", deadline=deadline))
     done = await call_of(ledger, ev.CallProposed(tool_name="t", scope="detached", deadline=deadline))
-    await ledger.append("a", [ev.CallStarted(call=running), ev.CallCompleted(call=done)])
+    await ledger.log.append("a", [ev.CallStarted(call=running), ev.CallCompleted(call=done)])
     assert await reaper.reap() == 0
     clocks.pass_time(30)
     assert await reaper.reap() == 2
@@ -547,7 +546,7 @@ async def test_a_deadline_is_kept_queued_or_running(ledger: Ledger, reaper: Reap
 async def test_an_owners_calls_have_deadlines_too(ledger: Ledger, reaper: Reaper, clocks: Clocks) -> None:
     """C5: that its owner lives does not keep a call beyond its time."""
     deadline = int(clocks.wall * 1000) + 30_000
-    call = await call_of(ledger, ev.CallProposed(tool_name="t", deadline=deadline), owner=ledger.owner)
+    call = await call_of(ledger, ev.CallProposed(tool_name="t", deadline=deadline), owner=ledger.log.owner)
     await reaper.reap()
     clocks.pass_time(31)
     assert await reaper.reap() == 1
@@ -557,7 +556,7 @@ async def test_an_owners_calls_have_deadlines_too(ledger: Ledger, reaper: Reaper
 async def test_an_unanswered_approval_denies(ledger: Ledger, reaper: Reaper, clocks: Clocks) -> None:
     """C5, S2.7: the call is denied with words for the model, the request is closed, and an answer comes too late."""
     expires = int(clocks.wall * 1000) + 300_000
-    call = await call_of(ledger, ev.ApprovalRequested(tool_name="rm", expires_at=expires), owner=ledger.owner)
+    call = await call_of(ledger, ev.ApprovalRequested(tool_name="rm", expires_at=expires), owner=ledger.log.owner)
     (asked,) = await ledger.approvals()
     assert await reaper.reap() == 0
     clocks.pass_time(299)
@@ -565,31 +564,31 @@ async def test_an_unanswered_approval_denies(ledger: Ledger, reaper: Reaper, clo
     clocks.pass_time(1)
     assert await reaper.reap() == 1
     assert await state(ledger, call) == ("denied", "nobody answered in time")
-    closed = await approvals.find(ledger, asked.id)
+    closed = await ledger.find_approval(asked.id)
     assert (closed.state, closed.by) == ("refused", "expiry")
     with pytest.raises(ConflictError) as conflict:
-        await approvals.approve(ledger, asked.id, by="ann")
+        await ledger.approve(asked.id, by="ann")
     assert conflict.value.winner == closed
 
 
 async def test_an_answer_just_before_the_expiry_counts(ledger: Ledger, reaper: Reaper, clocks: Clocks) -> None:
     """S2.7: of an answer and the expiry the first one wins, and the other changes nothing."""
     expires = int(clocks.wall * 1000) + 300_000
-    call = await call_of(ledger, ev.ApprovalRequested(tool_name="rm", expires_at=expires), owner=ledger.owner)
+    call = await call_of(ledger, ev.ApprovalRequested(tool_name="rm", expires_at=expires), owner=ledger.log.owner)
     (asked,) = await ledger.approvals()
     await reaper.reap()
     clocks.pass_time(301)
     # The reaper has looked, and a person answers before it acts.
-    stale = await ledger.store.approvals(state="pending")
-    await approvals.approve(ledger, asked.id, by="ann")
+    stale = await ledger.log.store.approvals(state="pending")
+    await ledger.approve(asked.id, by="ann")
 
     async def as_it_was(**_: Any) -> Any:
         return stale
 
-    ledger.store.approvals = as_it_was  # type: ignore[method-assign]
+    ledger.log.store.approvals = as_it_was  # type: ignore[method-assign]
     assert await reaper.reap() == 0
-    del ledger.store.approvals
-    assert (await approvals.find(ledger, asked.id)).by == "ann" and (await state(ledger, call))[0] == "queued"
+    del ledger.log.store.approvals
+    assert (await ledger.find_approval(asked.id)).by == "ann" and (await state(ledger, call))[0] == "queued"
 
 
 # Reapers
@@ -617,15 +616,15 @@ async def test_a_reapers_verdict_vanishes_if_anything_happened(
     call = await call_of(ledger)
     await reaper.reap()
     clocks.pass_time(700)
-    stale = await ledger.store.calls_due(2**62)
-    await ledger.append("a", [type(meanwhile)(call=call, **_spoken(meanwhile))])
+    stale = await ledger.log.store.calls_due(2**62)
+    await ledger.log.append("a", [type(meanwhile)(call=call, **_spoken(meanwhile))])
 
     async def as_it_was(until: int) -> list[CallRecord]:
         return stale
 
-    ledger.store.calls_due = as_it_was  # type: ignore[method-assign]
+    ledger.log.store.calls_due = as_it_was  # type: ignore[method-assign]
     assert await reaper.reap() == 0
-    del ledger.store.calls_due
+    del ledger.log.store.calls_due
     assert (await state(ledger, call))[0] != "lost"
 
 
@@ -652,7 +651,7 @@ async def test_the_watch_goes_on_after_a_failure(db: str, monkeypatch: pytest.Mo
             raise StoreError("the disk failed")
 
         with monkeypatch.context() as patch:
-            patch.setattr(ledger.store, "calls_due", broken)
+            patch.setattr(ledger.log.store, "calls_due", broken)
             await asyncio.wait_for(tried.wait(), 10)
         async with asyncio.timeout(10):
             assert (await ledger.wait(call)).state == "lost"
@@ -665,4 +664,4 @@ async def test_a_reader_of_a_file_it_may_not_write_reaps_nothing(db: str, monkey
         call = await call_of(ledger, owner=f"{place} 999999999 {started} 1")
         monkeypatch.setattr("callslip.store.sqlite_open.may_write", lambda path: False)
         async with await callslip.open(db) as reader:
-            assert reader.store.read_only and (await state(reader, call))[0] == "running"
+            assert reader.log.store.read_only and (await state(reader, call))[0] == "running"

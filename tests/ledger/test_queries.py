@@ -49,7 +49,7 @@ async def all_pages(ledger: Ledger, encode: Any, limit: int, *, newest_first: bo
     cursor = ""
     while True:
         page = await queries.messages(
-            ledger.store, SESSION, encode, limit=limit, cursor=cursor, newest_first=newest_first
+            ledger.log.store, SESSION, encode, limit=limit, cursor=cursor, newest_first=newest_first
         )
         pages.append(page.messages)
         assert len(page.messages) <= limit
@@ -70,7 +70,7 @@ async def check_pages(script: list[Event], kept: set[int], limit: int, format: s
     async with await open_ledger("sqlite:///:memory:", SETTINGS) as ledger:
         if not await rewritten(ledger, script, kept):
             return
-        whole = encode(await ledger.state_at(SESSION))
+        whole = encode(await ledger.log.state_at(SESSION))
         pages = await all_pages(ledger, encode, limit, newest_first=newest_first)
         ordered = pages if newest_first else pages[::-1]
         assert canonical([message for page in ordered for message in page]) == canonical(whole)
@@ -81,9 +81,9 @@ async def rewritten(ledger: Ledger, script: Sequence[Event], kept: set[int]) -> 
     names = Names()
     for number, event in enumerate(script):
         with contextlib.suppress(CallslipError):
-            names.see(await ledger.append(SESSION, [names.resolve(event)]))
+            names.see(await ledger.log.append(SESSION, [names.resolve(event)]))
         if number in kept:
-            await ledger.project(SESSION)
+            await ledger.log.project(SESSION)
     return [event async for event in ledger.events(SESSION)]
 
 
@@ -102,7 +102,7 @@ def test_a_history_is_that_of_its_blocks(name: str, format: str) -> None:
 
 async def turn(ledger: Ledger, number: int) -> None:
     """A turn with a question, a call and an answer."""
-    await ledger.append(
+    await ledger.log.append(
         SESSION,
         [
             ev.TurnStarted(),
@@ -123,14 +123,14 @@ async def test_a_cursor_means_the_same_whatever_is_written_meanwhile(ledger: Led
     seen: list[Any] = []
     cursor = ""
     for number in range(100):
-        page = await queries.messages(ledger.store, SESSION, ids, limit=4, cursor=cursor)
+        page = await queries.messages(ledger.log.store, SESSION, ids, limit=4, cursor=cursor)
         seen = page.messages + seen
         if not page.cursor:
             break
         cursor = page.cursor
         await turn(ledger, 10 + number)
         if number % 2:
-            await ledger.project(SESSION)
+            await ledger.log.project(SESSION)
     assert seen == before
 
 
@@ -141,13 +141,13 @@ async def test_a_cursor_that_makes_no_sense_is_refused(ledger: Ledger, cursor: s
     """A list never silently begins anew."""
     await turn(ledger, 1)
     with pytest.raises(InvalidInputError):
-        await queries.messages(ledger.store, SESSION, ids, limit=4, cursor=cursor)
+        await queries.messages(ledger.log.store, SESSION, ids, limit=4, cursor=cursor)
 
 
 async def test_no_session_no_page(ledger: Ledger) -> None:
     """It is said, not shown as empty."""
     with pytest.raises(NotFoundError):
-        await queries.messages(ledger.store, "none", ids, limit=4)
+        await queries.messages(ledger.log.store, "none", ids, limit=4)
 
 
 class Counted:
@@ -178,8 +178,8 @@ async def test_a_page_costs_what_it_gives(db: str) -> None:
         async with await callslip.open(url, SETTINGS) as ledger:
             for number in range(turns):
                 await turn(ledger, number)
-            await ledger.project(SESSION)
-            await ledger.append(SESSION, [ev.TurnStarted(), ev.MessageUser(text="The last")])
+            await ledger.log.project(SESSION)
+            await ledger.log.append(SESSION, [ev.TurnStarted(), ev.MessageUser(text="The last")])
         async with await callslip.open(url, SETTINGS) as ledger:
             read.append(await costs(ledger))
     assert read[0] == read[1]
@@ -189,14 +189,14 @@ async def test_a_page_costs_what_it_gives(db: str) -> None:
 async def costs(ledger: Ledger) -> list[int]:
     """How many rows the first page, one in the middle, the last turn and a resumed state take."""
     counted: list[int] = []
-    store = Counted(ledger.store)
+    store = Counted(ledger.log.store)
     first = await queries.messages(store, SESSION, ids, limit=50)
     counted.append(store.rows)
     await queries.messages(store, SESSION, ids, limit=50, cursor=first.cursor)
     counted.append(store.rows)
     await queries.load_turn(store, SESSION)
     counted.append(store.rows)
-    row = await ledger.store.session(SESSION)
+    row = await ledger.log.store.session(SESSION)
     assert row is not None
     await queries.state_after(store, SESSION, row.last_seq)
     counted.append(store.rows)
@@ -216,8 +216,8 @@ async def check_resumed(script: list[Event], kept: set[int], after: int) -> None
         log = await rewritten(ledger, script, kept)
         if not log or after > len(log):
             return
-        resumed = await queries.state_after(ledger.store, SESSION, after)
-        whole = await ledger.state_at(SESSION, after)
+        resumed = await queries.state_after(ledger.log.store, SESSION, after)
+        whole = await ledger.log.state_at(SESSION, after)
         assert resumed.seq == whole.seq == after
         for event in log[after:]:
             assert canonical(resumed.apply(event)) == canonical(whole.apply(event))
@@ -233,11 +233,11 @@ async def check_turn(script: list[Event], kept: set[int], named: bool) -> None:
     async with await open_ledger("sqlite:///:memory:", SETTINGS) as ledger:
         if not await rewritten(ledger, script, kept):
             return
-        whole = await ledger.state_at(SESSION)
+        whole = await ledger.log.state_at(SESSION)
         turns = list(dict.fromkeys(entry.turn for entry in whole.entries.values() if entry.turn))
         for name in turns if named else [""]:
-            read = Turn(await queries.load_turn(ledger.store, SESSION, name), name)
-            expected = Turn(await ledger.state_at(SESSION), name)
+            read = Turn(await queries.load_turn(ledger.log.store, SESSION, name), name)
+            expected = Turn(await ledger.log.state_at(SESSION), name)
             assert read.name == expected.name
             assert canonical(read.entries()) == canonical(expected.entries())
             assert canonical(read.apply(late(whole.seq))) == canonical(expected.apply(late(whole.seq)))
@@ -255,7 +255,7 @@ def test_pages_are_told_apart_by_json() -> None:
 async def test_the_turn_before_the_open_one_is_found(ledger: Ledger) -> None:
     """Its stored entries lie behind those of the turn that is open now."""
     await turn(ledger, 1)
-    await ledger.append(SESSION, [ev.TurnStarted(), ev.MessageUser(text="more"), ev.MessageUser(text="and more")])
-    await ledger.project(SESSION)
-    found = Turn(await queries.load_turn(ledger.store, SESSION, "t1"), "t1")
+    await ledger.log.append(SESSION, [ev.TurnStarted(), ev.MessageUser(text="more"), ev.MessageUser(text="and more")])
+    await ledger.log.project(SESSION)
+    found = Turn(await queries.load_turn(ledger.log.store, SESSION, "t1"), "t1")
     assert len(found.entries()) == 3

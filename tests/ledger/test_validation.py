@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import callslip
-from callslip.api import approvals
 from callslip.api.ledger import Ledger
 from callslip.errors import CallslipError, InvalidInputError
 from callslip.model import codec
@@ -35,10 +34,10 @@ LONE = "\ud800"
 @pytest.fixture
 async def ledger(db: str) -> AsyncIterator[Ledger]:
     opened = await callslip.open(db, Settings(max_event=100_000, max_blob=1_000_000))
-    await opened.append("s", [ev.MessageUser(text="before")])
+    await opened.log.append("s", [ev.MessageUser(text="before")])
     try:
         yield opened
-        await opened.append("s", [ev.MessageUser(text="after")])
+        await opened.log.append("s", [ev.MessageUser(text="after")])
         log = await events(opened, "s")
         assert (log[0].text, log[-1].text) == ("before", "after")
         assert (await opened.snapshot("s")).entries[-1].content == "after"
@@ -101,7 +100,7 @@ async def test_odd_values_are_kept_and_read_back(ledger: Ledger, name: str) -> N
     assert entry.raw_input == canonical
     assert entry.output == canonical
     if isinstance(given_value, str):
-        made = await ledger.append("s", [ev.MessageUser(text=given_value), ev.SessionMode(mode=given_value)])
+        made = await ledger.log.append("s", [ev.MessageUser(text=given_value), ev.SessionMode(mode=given_value)])
         assert [event.text if isinstance(event, ev.MessageUser) else event.mode for event in made] == [canonical] * 2
 
 
@@ -111,7 +110,7 @@ async def test_what_is_not_json_is_refused_with_its_field(ledger: Ledger, name: 
     value, said = REFUSED[name]
     head = len(await events(ledger, "s"))
     with pytest.raises(InvalidInputError, match=said):
-        await ledger.append("s", [ev.MessageUser(text="x"), ev.CallProposed(tool_name="t", input=value)])
+        await ledger.log.append("s", [ev.MessageUser(text="x"), ev.CallProposed(tool_name="t", input=value)])
     with pytest.raises(InvalidInputError, match=said):
         async with ledger.session("s").call("tool", value):
             raise AssertionError("entered")
@@ -126,7 +125,7 @@ async def test_any_result_of_a_tool_is_kept(ledger: Ledger, name: str) -> None:
         call.complete(value)
     row = await call.result()
     assert row.state == "completed"
-    ending = await ledger.ending(row)
+    ending = await ledger.log.ending_event(row)
     assert isinstance(ending, ev.CallCompleted) and (ending.output is not None or ending.blob is not None)
 
 
@@ -221,9 +220,9 @@ WRONG: list[tuple[str, Any]] = [
 @pytest.mark.parametrize(("field", "draft"), WRONG, ids=[f"{n}-{field}" for n, (field, _) in enumerate(WRONG)])
 async def test_a_field_of_the_wrong_kind_is_refused_by_name(ledger: Ledger, field: str, draft: Any) -> None:
     """C11: what could not be read again is not written, nor is anything of its batch, nor is a neighbour hurt."""
-    neighbour = asyncio.create_task(ledger.append("other", [ev.MessageUser(text="neighbour")]))
+    neighbour = asyncio.create_task(ledger.log.append("other", [ev.MessageUser(text="neighbour")]))
     with pytest.raises(InvalidInputError, match=f"^{field}"):
-        await ledger.append("s", [ev.MessageUser(text="first"), draft, ev.MessageUser(text="last")])
+        await ledger.log.append("s", [ev.MessageUser(text="first"), draft, ev.MessageUser(text="last")])
     await neighbour
     assert [event.text for event in await events(ledger, "s")] == ["before"]
 
@@ -235,16 +234,16 @@ async def test_a_name_that_is_none_is_refused(ledger: Ledger, name: Any) -> None
         ledger.session(name)
     assert refusal.value.limit == (MAX_NAME_BYTES if name == "n" * 10_000 else None)
     with pytest.raises(InvalidInputError, match=r"^session"):
-        await ledger.append(name, [ev.MessageUser(text="x")])
+        await ledger.log.append(name, [ev.MessageUser(text="x")])
 
 
 @pytest.mark.parametrize("value", [LONE, "x" * 1000, "a\x00b", 5])
 async def test_who_writes_must_have_a_name_too(ledger: Ledger, value: Any) -> None:
     """C11: source and owner stand in rows and are checked like ids."""
     with pytest.raises(InvalidInputError, match=r"^source"):
-        await ledger.append("s", [ev.MessageUser(text="x")], source=value)
+        await ledger.log.append("s", [ev.MessageUser(text="x")], source=value)
     with pytest.raises(InvalidInputError, match=r"^owner"):
-        await ledger.append("s", [ev.CallStarted()], owner=value)
+        await ledger.log.append("s", [ev.CallStarted()], owner=value)
 
 
 async def test_an_event_too_large_is_refused_whatever_its_kind(ledger: Ledger) -> None:
@@ -262,10 +261,10 @@ async def test_an_event_too_large_is_refused_whatever_its_kind(ledger: Ledger) -
         ev.MessageUser(text="x", content=[large[:60_000], large[:60_000]]),
     ):
         with pytest.raises(InvalidInputError) as refusal:
-            await ledger.append("s", [draft])
+            await ledger.log.append("s", [draft])
         assert refusal.value.limit == 100_000
     with pytest.raises(InvalidInputError) as refusal:
-        await ledger.append("s", [ev.CallCompleted(output="x" * 1_100_000)])
+        await ledger.log.append("s", [ev.CallCompleted(output="x" * 1_100_000)])
     assert refusal.value.limit == 1_000_000
 
 
@@ -275,11 +274,11 @@ async def test_a_hundred_megabytes_are_refused_by_default(db: str) -> None:
         large = "x" * 100_000_000
         for draft in (ev.MessageUser(text=large), ev.MessageDelta(text=large), ev.CallProposed(input=large)):
             with pytest.raises(InvalidInputError) as refusal:
-                await ledger.append("s", [draft])
+                await ledger.log.append("s", [draft])
             assert refusal.value.limit == 16 * 2**20
         with pytest.raises(InvalidInputError):
             codec.parse_json(b'"' + large.encode() + b'"')
-        assert await ledger.store.session("s") is None
+        assert await ledger.log.store.session("s") is None
 
 
 @pytest.mark.parametrize(
@@ -302,8 +301,8 @@ async def test_looking_for_nonsense_finds_nothing(ledger: Ledger, given_name: st
         ledger.wait(given_name),
         ledger.blob(given_name),
         ledger.delete(given_name),
-        ledger.state_at(given_name),
-        approvals.find(ledger, given_name),
+        ledger.log.state_at(given_name),
+        ledger.find_approval(given_name),
     ):
         with pytest.raises(LookupError):
             await looking
@@ -366,25 +365,27 @@ def test_text_that_is_no_json_is_refused(text: bytes, said: str) -> None:
 async def test_the_ledgers_own_fields_cannot_be_forged(ledger: Ledger) -> None:
     """Seq, verdict and the notes that the ledger makes are not taken from a stranger."""
     body = {"type": "message.user", "text": "x", "seq": 77, "verdict": "late"}
-    (event,) = await ledger.append("s", [read_event(body)])
+    (event,) = await ledger.log.append("s", [read_event(body)])
     assert (event.seq, event.verdict) == (2, "applied")
     body = {"type": "call.proposed", "toolName": "t", "reused": True, "entry": 1, "aliases": [["acp", "c1"]]}
-    (event,) = await ledger.append("s", [read_event(body)])
+    (event,) = await ledger.log.append("s", [read_event(body)])
     assert (event.reused, event.entry) == (False, 0)
-    (event,) = await ledger.append("s", [read_event({**body, "type": "call.progress", "title": "more"})])
+    (event,) = await ledger.log.append("s", [read_event({**body, "type": "call.progress", "title": "more"})])
     assert (event.reused, event.entry) == (False, 0)
 
 
 async def test_duplicate_keys_and_escaped_surrogates_read_one_way(ledger: Ledger) -> None:
     """C11: of equal keys the last counts, an escaped lone surrogate becomes U+FFFD, and both read back the same."""
     body = codec.parse_json(rb'{"type":"call.proposed","toolName":"a","toolName":"b\ud800","input":{"x":1,"x":2}}')
-    (event,) = await ledger.append("s", [read_event(body)])
+    (event,) = await ledger.log.append("s", [read_event(body)])
     assert isinstance(event, ev.CallProposed) and (event.tool_name, event.input) == ("b\ufffd", {"x": 2})
 
 
 async def test_unknown_fields_are_ignored(ledger: Ledger) -> None:
     """S1.4: a newer producer's fields do not stop an older reader."""
-    (event,) = await ledger.append("s", [read_event({"type": "message.user", "text": "x", "mood": [1, {"a": None}]})])
+    (event,) = await ledger.log.append(
+        "s", [read_event({"type": "message.user", "text": "x", "mood": [1, {"a": None}]})]
+    )
     assert isinstance(event, ev.MessageUser) and event.text == "x"
 
 
@@ -408,10 +409,10 @@ async def _write_all(drafts: list[Event]) -> None:
     async with await callslip.open("sqlite:///:memory:") as ledger:
         for draft in drafts:
             try:
-                await ledger.append("s", [draft])
+                await ledger.log.append("s", [draft])
             except CallslipError:
                 pass
-        await ledger.append("s", [ev.MessageUser(text="after")])
+        await ledger.log.append("s", [ev.MessageUser(text="after")])
         assert not await faults(ledger)
         assert (await ledger.snapshot("s")).entries[-1].content == "after"
 

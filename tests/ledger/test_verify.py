@@ -53,8 +53,8 @@ def file(tmp_path: Path) -> Path:
 async def ledger(file: Path) -> AsyncIterator[Ledger]:
     """A ledger with one session in which everything stored has something in it."""
     async with await callslip.open(f"sqlite:///{file}", SETTINGS) as opened:
-        await opened.append("s", SCRIPT)
-        await opened.project("s")
+        await opened.log.append("s", SCRIPT)
+        await opened.log.project("s")
         yield opened
 
 
@@ -72,18 +72,18 @@ def kinds(found: list[Problem]) -> set[str]:
 
 async def test_a_sound_ledger_has_no_problem(ledger: Ledger) -> None:
     """With a checkpoint at the head, before it, and without one."""
-    assert await verify(ledger) == await verify(ledger, "s") == []
-    await ledger.append(
+    assert await verify(ledger.log) == await verify(ledger.log, "s") == []
+    await ledger.log.append(
         "s", [ev.CallCompleted(aliases=THREE), ev.MessageDelta(text="more", chunks="delta"), ev.TurnEnded()]
     )
-    await ledger.append("new", [ev.CallStarted(), ev.MessageDelta(text="hello")])
-    assert await verify(ledger) == []
+    await ledger.log.append("new", [ev.CallStarted(), ev.MessageDelta(text="hello")])
+    assert await verify(ledger.log) == []
 
 
 async def test_an_unknown_session_is_not_found(ledger: Ledger) -> None:
     """What is not there is neither sound nor damaged."""
     with pytest.raises(NotFoundError):
-        await verify(ledger, "nobody")
+        await verify(ledger.log, "nobody")
 
 
 # Every kind of damage: what is done, and which kind of problem must be found.
@@ -200,7 +200,7 @@ async def test_damage_is_found(ledger: Ledger, file: Path, name: str) -> None:
     """Each kind, in a ledger that is open and in use."""
     sql, what = DAMAGES[name]
     damage(file, sql)
-    found = await verify(ledger, "s")
+    found = await verify(ledger.log, "s")
     assert what in kinds(found), found
     assert all(problem.session == "s" and problem.detail for problem in found)
 
@@ -248,12 +248,12 @@ async def test_no_value_can_be_changed_unnoticed(ledger: Ledger, file: Path) -> 
         sql = f'UPDATE {table} SET "{column}" = ? WHERE {here}'
         connection.execute(sql, (changed[column], *row.values()))
         assert connection.changes() == 1
-        if not await verify(ledger, "s"):
+        if not await verify(ledger.log, "s"):
             unnoticed.append(f"{table}.{column} of {row}")
         connection.execute(sql, (row[column], *changed.values()))
     connection.close()
     assert not unnoticed
-    assert await verify(ledger) == []
+    assert await verify(ledger.log) == []
 
 
 async def test_a_damaged_file_is_found(ledger: Ledger, file: Path) -> None:
@@ -271,40 +271,42 @@ async def test_a_damaged_file_is_found(ledger: Ledger, file: Path) -> None:
 
 async def test_two_endings_of_one_call_are_found(ledger: Ledger, file: Path) -> None:
     """C4: at most one event that ends a call was applied."""
-    await ledger.append("s", [ev.CallFailed(aliases=ONE, error="again")])
+    await ledger.log.append("s", [ev.CallFailed(aliases=ONE, error="again")])
     sql = (
         "UPDATE events SET body = CAST(replace(CAST(body AS TEXT), '\"verdict\":\"late\",', '') AS BLOB) WHERE seq = ?"
     )
-    row = await ledger.store.session("s")
+    row = await ledger.log.store.session("s")
     assert row is not None
     damage(file, sql, row.last_seq)
-    found = [problem.detail for problem in await verify(ledger, "s") if problem.what == "call"]
+    found = [problem.detail for problem in await verify(ledger.log, "s") if problem.what == "call"]
     assert any(f"event {row.last_seq} was applied" in detail for detail in found)
 
 
 async def test_checkpoints_of_another_version_are_left_alone(ledger: Ledger, file: Path) -> None:
     """They are derived again when they are next needed."""
     damage(file, "UPDATE checkpoints SET version = version + 1, state = x'00'")
-    assert await verify(ledger) == []
+    assert await verify(ledger.log) == []
 
 
 async def test_a_session_that_retention_cut_is_compared_from_its_base(file: Path) -> None:
     """What is kept is sound, and damage to it is found: in calls that are older than the cut, and in younger ones."""
     async with await callslip.open(f"sqlite:///{file}", SETTINGS) as ledger:
-        await ledger.append("s", [timed(event, number) for number, event in enumerate(SCRIPT, 1)])
+        await ledger.log.append("s", [timed(event, number) for number, event in enumerate(SCRIPT, 1)])
         for cut in (3, 5, 8, 11, 12):
-            await checkpoint.prune(ledger.store, "s", cut + 1)
-            assert await verify(ledger) == [], cut
-        row = await ledger.store.session("s")
-        (call,) = await ledger.store.alias("3")
+            await checkpoint.prune(ledger.log.store, "s", cut + 1)
+            assert await verify(ledger.log) == [], cut
+        row = await ledger.log.store.session("s")
+        (call,) = await ledger.log.store.alias("3")
         assert row is not None and call.entry < row.pruned_seq < row.last_seq
-        await ledger.append("s", [ev.ApprovalGranted(aliases=THREE), ev.CallStarted(aliases=THREE), ev.CallProposed()])
-        await ledger.append(
+        await ledger.log.append(
+            "s", [ev.ApprovalGranted(aliases=THREE), ev.CallStarted(aliases=THREE), ev.CallProposed()]
+        )
+        await ledger.log.append(
             "s", [ev.CallCompleted(aliases=THREE, title="done"), ev.MessageDelta(text="!", chunks="delta")]
         )
-        assert await verify(ledger) == []
-        await ledger.project("s")
-        assert await verify(ledger) == []
+        assert await verify(ledger.log) == []
+        await ledger.log.project("s")
+        assert await verify(ledger.log) == []
         for sql, what in (
             ("UPDATE calls SET title = 'x' WHERE shown = '3'", "call"),
             ("UPDATE approvals SET state = 'refused' WHERE state = 'granted'", "approval"),
@@ -314,7 +316,7 @@ async def test_a_session_that_retention_cut_is_compared_from_its_base(file: Path
             ("UPDATE bases SET seq = 5", "base"),
         ):
             damage(file, sql)
-            assert what in kinds(await verify(ledger, "s")), sql
+            assert what in kinds(await verify(ledger.log, "s")), sql
 
 
 def timed(given: ev.Event | Draft, at: int) -> Draft:
@@ -331,10 +333,12 @@ async def test_a_ledger_that_is_being_written_is_compared_as_of_one_moment(ledge
         while running:
             number += 1
             alias = (Alias("acp", f"busy-{number}"),)
-            await ledger.append("s", [ev.CallStarted(aliases=alias), ev.CallCompleted(aliases=alias), ev.TurnEnded()])
+            await ledger.log.append(
+                "s", [ev.CallStarted(aliases=alias), ev.CallCompleted(aliases=alias), ev.TurnEnded()]
+            )
 
     writing = asyncio.create_task(write())
-    found = [await verify(ledger) for _ in range(20)]
+    found = [await verify(ledger.log) for _ in range(20)]
     running = False
     await writing
     assert found == [[]] * 20
@@ -346,8 +350,8 @@ async def test_memory_does_not_grow_with_what_has_ended(ledger: Ledger, monkeypa
 
     monkeypatch.setattr(module, "PAGE", 20)
     calls = [ev.CallCompleted(aliases=(Alias("acp", f"n{number}"),)) for number in range(200)]
-    await ledger.append("s", calls)
-    await ledger.project("s")
+    await ledger.log.append("s", calls)
+    await ledger.log.project("s")
     held: list[int] = []
     page = module._Session._page
 
@@ -357,7 +361,7 @@ async def test_memory_does_not_grow_with_what_has_ended(ledger: Ledger, monkeypa
         held.append(len(self.state.entries) + len(tables.calls) + len(tables.closed) + len(tables.answered))
 
     monkeypatch.setattr(module._Session, "_page", spied)
-    assert await verify(ledger) == []
+    assert await verify(ledger.log) == []
     assert len(held) > 10 and max(held) < 10
 
 
@@ -367,8 +371,8 @@ async def test_the_version_of_the_fold_is_the_one_that_is_compared(
     """After an upgrade of the fold the old entries are not compared, and a new checkpoint is."""
     for module in (fold, checkpoint, __import__("callslip.ledger.verify.entries", fromlist=["VERSION"])):
         monkeypatch.setattr(module, "VERSION", fold.VERSION + 1 if module is not fold else fold.VERSION)
-    assert await verify(ledger) == []
-    await ledger.project("s")
-    at = await ledger.store.checkpoint("s")
+    assert await verify(ledger.log) == []
+    await ledger.log.project("s")
+    at = await ledger.log.store.checkpoint("s")
     assert at is not None and at.version == fold.VERSION + 1
-    assert await verify(ledger) == []
+    assert await verify(ledger.log) == []

@@ -16,8 +16,8 @@ import pytest
 from mcp.client import Client
 from mcp.shared.exceptions import MCPError
 
+from callslip.api.commands import CommandQueue
 from callslip.api.ledger import Ledger, open_ledger
-from callslip.commands import Commands
 from callslip.http.access import CallbackAuthorizer, TokenAuthorizer
 from callslip.mcp.command_tools import CONTROL
 from callslip.model import events as ev
@@ -38,13 +38,13 @@ class Talk(NamedTuple):
     """A client, and the commands of the ledger behind its server, for whoever executes them."""
 
     client: Client
-    commands: Commands
+    commands: CommandQueue
 
 
 @contextlib.asynccontextmanager
-async def opened(path: Path) -> AsyncGenerator[tuple[Ledger, Commands]]:
+async def opened(path: Path) -> AsyncGenerator[tuple[Ledger, CommandQueue]]:
     async with await open_ledger(f"sqlite:///{path}", SETTINGS) as ledger:
-        commands = Commands(ledger)
+        commands = CommandQueue(ledger.log)
         yield ledger, commands
         await commands.close()
 
@@ -367,7 +367,7 @@ async def test_bodies_that_are_no_messages_are_refused(tmp_path: Path) -> None:
 async def test_tokens_give_over_mcp_what_they_give_over_http(tmp_path: Path) -> None:
     """Reading needs `read`, submitting and cancelling need `write`; other sessions are not there."""
     async with opened(tmp_path / "ledger.db") as (ledger, _):
-        gate = TokenAuthorizer(ledger.store, MAIN)
+        gate = TokenAuthorizer(ledger.log.store, MAIN)
         reads, writes = await token_for(ledger, "read"), await token_for(ledger, "write")
         one = await token_for(ledger, "read", "write", session="one")
         async with served(ledger, gate) as url:
@@ -382,7 +382,7 @@ async def test_tokens_give_over_mcp_what_they_give_over_http(tmp_path: Path) -> 
                 assert (await call(client, "observe", what="pending_commands"))["kind"] == "forbidden"
             async with over_http(url, token=one) as client:
                 await _sees_only_its_own(client, hidden)
-        assert await ledger.store.session("three") is None
+        assert await ledger.log.store.session("three") is None
 
 
 async def _sees_only_its_own(client: Client, hidden: str) -> None:
@@ -401,11 +401,11 @@ async def _sees_only_its_own(client: Client, hidden: str) -> None:
 async def test_commands_of_others_leave_room_for_ones_own_in_the_lists(tmp_path: Path) -> None:
     """S3.5: what one may not see does not fill the window that one looks through."""
     async with await open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}", Settings(queue_limit=2000)) as ledger:
-        commands = Commands(ledger)
+        commands = CommandQueue(ledger.log)
         own = await token_for(ledger, "read", session="own")
-        await asyncio.gather(*(commands.register("go", session="others") for _ in range(1001)))
-        mine = (await commands.register("go", session="own")).correlation_id
-        async with served(ledger, TokenAuthorizer(ledger.store, MAIN)) as url, over_http(url, token=own) as client:
+        await asyncio.gather(*(commands.submit("go", session="others") for _ in range(1001)))
+        mine = (await commands.submit("go", session="own")).correlation_id
+        async with served(ledger, TokenAuthorizer(ledger.log.store, MAIN)) as url, over_http(url, token=own) as client:
             listed = await call(client, "observe", what="pending_commands")
         assert [one["correlation_id"] for one in listed["pending"]] == [mine]
         await commands.close()
@@ -415,7 +415,7 @@ async def test_nobody_gets_in_without_a_token_and_nobody_into_anothers_session(t
     """The door asks for every request; an MCP session belongs to the token that opened it."""
     async with opened(tmp_path / "ledger.db") as (ledger, _):
         other = await token_for(ledger, "read", "write")
-        async with served(ledger, TokenAuthorizer(ledger.store, MAIN)) as url:
+        async with served(ledger, TokenAuthorizer(ledger.log.store, MAIN)) as url:
             begin = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
             body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": begin}
             accept = {"accept": "application/json, text/event-stream"}
@@ -436,7 +436,7 @@ async def test_nobody_keeps_others_out_by_opening_sessions(tmp_path: Path, monke
     monkeypatch.setattr("callslip.mcp.http_transport.SESSIONS", 5)
     async with opened(tmp_path / "ledger.db") as (ledger, _):
         other = await token_for(ledger, "read")
-        async with served(ledger, TokenAuthorizer(ledger.store, MAIN)) as url:
+        async with served(ledger, TokenAuthorizer(ledger.log.store, MAIN)) as url:
 
             async def talk(token: str, value: Any, session: str = "") -> tuple[int, str]:
                 headers = {"accept": "application/json, text/event-stream", "authorization": f"Bearer {token}"}
@@ -465,7 +465,7 @@ async def test_an_address_can_name_the_session_for_commands(tmp_path: Path) -> N
             await token_for(ledger, "read", "write", session="one"),
             await token_for(ledger, "write", session="two"),
         )
-        async with served(ledger, TokenAuthorizer(ledger.store, MAIN)) as url:
+        async with served(ledger, TokenAuthorizer(ledger.log.store, MAIN)) as url:
             async with over_http(f"{url}?session=one", token=one) as client:
                 assert (await call(client, "interact", action="go"))["status"] == "queued"
             async with over_http(f"{url}?session=two", token=writes) as client:
@@ -484,8 +484,8 @@ async def test_a_hosts_own_function_decides_who_gets_in(tmp_path: Path) -> None:
         return name if name == "ada" and (session is None or session.owner in ("", name)) else None
 
     async with opened(tmp_path / "ledger.db") as (ledger, commands):
-        await ledger.append("his", [ev.SessionInfo(owner="bob")])
-        hidden = (await commands.register("go", session="his")).correlation_id
+        await ledger.log.append("his", [ev.SessionInfo(owner="bob")])
+        hidden = (await commands.submit("go", session="his")).correlation_id
         async with served(ledger, CallbackAuthorizer(authorize)) as url:
             assert (await ask(url, "POST", headers={"authorization": "Bearer bob"}, value={})).status == 403
             async with over_http(url, token="ada") as client:
@@ -497,10 +497,10 @@ async def test_a_hosts_own_function_decides_who_gets_in(tmp_path: Path) -> None:
 async def test_a_session_that_begins_with_a_command_is_its_submitters(tmp_path: Path) -> None:
     """As with posted events: hosts that go by owners would else have sessions of nobody."""
     async with opened(tmp_path / "ledger.db") as (ledger, _):
-        gate = TokenAuthorizer(ledger.store, MAIN, "ada")
+        gate = TokenAuthorizer(ledger.log.store, MAIN, "ada")
         async with served(ledger, gate) as url, over_http(url, token=MAIN) as client:
             await call(client, "interact", action="go", session="hers")
-        row = await ledger.store.session("hers")
+        row = await ledger.log.store.session("hers")
         assert isinstance(row, SessionRecord) and row.owner == "ada"
 
 
@@ -513,7 +513,7 @@ async def test_a_ledger_that_closes_ends_the_clients_that_listen(tmp_path: Path)
         session = (await ask(url, "POST", headers=accept, value=body)).headers["mcp-session-id"]
         async with asking(url, headers={"accept": "text/event-stream", "mcp-session-id": session}) as listening:
             assert listening.status == 200
-            await ledger.feed.close()
+            await ledger.log.feed.close()
             async with asyncio.timeout(20):
                 assert not [piece async for piece in listening.pieces() if b"data:" in piece]
         assert (await ask(url, "POST", headers=accept, value=body)).status == 503

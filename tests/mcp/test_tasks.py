@@ -19,8 +19,8 @@ from mcp.server import Server
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.shared.exceptions import MCPError
 
+from callslip.api.commands import CommandQueue
 from callslip.api.ledger import Ledger, open_ledger
-from callslip.commands import Commands
 from callslip.errors import StoreError
 from callslip.http.access import TokenAuthorizer
 from callslip.mcp import Tasks
@@ -150,7 +150,7 @@ async def test_a_cancelled_task_stops_its_tool_and_stays_cancelled(ledger: Ledge
         made.stopped.clear()
         other = await begun_task(client, "render", scene="sky")
         (row,) = (await ledger.calls(states=["running"])).items
-        await ledger.append("tasks", [ev.CallCancelled(call=row.id, reason="by hand")])
+        await ledger.log.append("tasks", [ev.CallCancelled(call=row.id, reason="by hand")])
         await asyncio.wait_for(made.stopped.wait(), 20)
         told = await about_task(client.session, "get", other)
         assert (told["status"], told["statusMessage"]) == ("cancelled", "by hand")
@@ -184,7 +184,7 @@ async def test_a_client_that_hangs_up_while_its_task_begins_leaves_none_that_nev
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C5: the call is in the log by then, so there must be somebody who ends it."""
-    made, written, told, append = Studio(ledger), asyncio.Event(), asyncio.Event(), ledger.append
+    made, written, told, append = Studio(ledger), asyncio.Event(), asyncio.Event(), ledger.log.append
 
     async def slow(*given: Any, **how: Any) -> Any:
         done = await append(*given, **how)
@@ -213,7 +213,7 @@ async def test_an_answer_that_cannot_be_written_down_still_reaches_the_tool(
     async with studio(ledger) as (_, client):
         task = await begun_task(client, "choose")
         await task_until(client.session, task, "input_required")
-        append, failing = ledger.append, iter([True])
+        append, failing = ledger.log.append, iter([True])
 
         async def once(*given: Any, **how: Any) -> Any:
             if next(failing, False):
@@ -361,7 +361,7 @@ async def test_a_command_is_a_task_for_a_client_that_knows_tasks(tmp_path: Path)
         await open_ledger(f"sqlite:///{path}") as ledger,
         over_stdio(path, extensions=[TasksOfClient()]) as client,
     ):
-        commands = Commands(ledger)
+        commands = CommandQueue(ledger.log)
         running = asyncio.ensure_future(client.call_tool("interact", {"action": "execute_js", "script": "1+1"}))
         claim = await commands.claim(wait=20)
         assert claim is not None and claim.params == {"script": "1+1"}
@@ -373,7 +373,7 @@ async def test_a_command_is_a_task_for_a_client_that_knows_tasks(tmp_path: Path)
 
 async def test_how_commands_end_as_tasks(ledger: Ledger) -> None:
     """C13: `completed` with isError for all that went wrong, `cancelled` for what was cancelled, never `failed`."""
-    commands = Commands(ledger)
+    commands = CommandQueue(ledger.log)
     async with served(ledger) as url, over_http(url, extensions=[TasksOfClient()]) as client:
         names = ("works", "breaks", "times out", "stops", "asks")
         tasks = {
@@ -404,7 +404,7 @@ async def test_how_commands_end_as_tasks(ledger: Ledger) -> None:
 
 async def test_what_an_executor_says_is_no_question_to_the_client(ledger: Ledger) -> None:
     """A command's progress is its executor's: a client would ask its user, and nobody would hear the answer."""
-    commands = Commands(ledger)
+    commands = CommandQueue(ledger.log)
     async with served(ledger) as url, over_http(url, extensions=[TasksOfClient()]) as client:
         task = await begun_task(client, "interact", action="go")
         claim = await commands.claim()
@@ -418,7 +418,7 @@ async def test_what_an_executor_says_is_no_question_to_the_client(ledger: Ledger
 
 async def test_a_command_that_is_refused_begins_no_task(ledger: Ledger) -> None:
     """The model reads why, as without tasks."""
-    commands = Commands(ledger)
+    commands = CommandQueue(ledger.log)
     async with served(ledger) as url, over_http(url, extensions=[advertise(EXTENSION)]) as client:
         for arguments in ({}, {"action": "go", "timeout": -1}, {"action": "go", "approve": "yes"}):
             result = await client.call_tool("interact", arguments)
@@ -428,8 +428,8 @@ async def test_a_command_that_is_refused_begins_no_task(ledger: Ledger) -> None:
 
 async def test_tasks_of_sessions_that_one_may_not_see_are_not_there(ledger: Ledger) -> None:
     """The gate is asked for each request about a task, as for each tool."""
-    commands = Commands(ledger)
-    gate = TokenAuthorizer(ledger.store, MAIN)
+    commands = CommandQueue(ledger.log)
+    gate = TokenAuthorizer(ledger.log.store, MAIN)
     reads, elsewhere = await token_for(ledger, "read"), await token_for(ledger, "read", "write", session="other")
     async with served(ledger, gate) as url:
         async with over_http(url, token=MAIN, extensions=[TasksOfClient()]) as client:

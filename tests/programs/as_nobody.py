@@ -24,14 +24,14 @@ async def main(url: str) -> dict[str, object]:
         ledger = await callslip.open(url)
     except Exception as error:
         return {"open": f"{type(error).__name__}: {error}"}
-    told["open"] = "read-only" if ledger.store.read_only else "read-write"
+    told["open"] = "read-only" if ledger.log.store.read_only else "read-write"
     for name, trying in (
         ("read", read(ledger)),
-        ("append", ledger.append("a", [ev.MessageUser(text="x")])),
+        ("append", ledger.log.append("a", [ev.MessageUser(text="x")])),
         ("call", enter(ledger)),
         ("delete", ledger.delete("a")),
-        ("verify", verify(ledger)),
-        ("project", ledger.project("a")),
+        ("verify", verify(ledger.log)),
+        ("project", ledger.log.project("a")),
     ):
         try:
             told[name] = repr(await trying)
@@ -42,7 +42,7 @@ async def main(url: str) -> dict[str, object]:
 
 
 async def read(ledger: callslip.Ledger) -> object:
-    async for batch in ledger.follow("a"):
+    async for batch in ledger.log.batches("a"):
         assert [stored.event.seq for stored in batch] == list(range(1, len(batch) + 1))
         break
     return len((await ledger.snapshot("a")).entries), [event.text async for event in ledger.events("a")]  # type: ignore[attr-defined]

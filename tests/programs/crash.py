@@ -35,7 +35,7 @@ async def messages(ledger: Ledger, session: str, name: str) -> None:
     while True:
         number += 1
         drafts = [ev.MessageUser(text=f"{name} {number}.{part}") for part in range(number % 3 + 1)]
-        for event in await ledger.append(session, drafts):
+        for event in await ledger.log.append(session, drafts):
             assert isinstance(event, ev.MessageUser)
             tell("event", session, event.seq, event.text)
 
@@ -45,7 +45,7 @@ async def chunks(ledger: Ledger, session: str) -> None:
     while True:
         await ledger.session(session).turn("go")
         for number in range(50):
-            (event,) = await ledger.append(session, [ev.MessageDelta(text=f"{number} ", chunks="delta")])
+            (event,) = await ledger.log.append(session, [ev.MessageDelta(text=f"{number} ", chunks="delta")])
             tell("event", session, event.seq, f"{number} ")
         await ledger.session(session).end_turn()
 

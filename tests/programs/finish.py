@@ -9,7 +9,6 @@ import asyncio
 import sys
 
 import callslip
-from callslip.api import approvals
 from callslip.model import events as ev
 
 
@@ -17,11 +16,11 @@ async def main(url: str, what: str, identity: str) -> None:
     async with await callslip.open(url) as ledger:
         if what == "call":
             row = await ledger.find_call(identity)
-            await ledger.append(row.session, [ev.CallCompleted(call=row.id, output="from afar")])
+            await ledger.log.append(row.session, [ev.CallCompleted(call=row.id, output="from afar")])
         elif what == "approve":
-            await approvals.approve(ledger, identity, by="ann")
+            await ledger.approve(identity, by="ann")
         else:
-            await approvals.deny(ledger, identity, by="ann", reason="not today")
+            await ledger.deny(identity, by="ann", reason="not today")
 
 
 if __name__ == "__main__":

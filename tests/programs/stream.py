@@ -18,7 +18,7 @@ async def main(url: str, session: str, count: int, batch: int) -> None:
         sys.stdin.readline()
         for start in range(0, count, batch):
             texts = [f"theirs {number}" for number in range(start, min(start + batch, count))]
-            await ledger.append(session, [ev.MessageUser(text=text) for text in texts])
+            await ledger.log.append(session, [ev.MessageUser(text=text) for text in texts])
     print("done", flush=True)
 
 

@@ -9,15 +9,15 @@ import asyncio
 import sys
 
 import callslip
-from callslip.commands import Commands
+from callslip.api.commands import CommandQueue
 
 
 async def main(url: str, client: str) -> None:
     async with await callslip.open(url) as ledger:
-        commands = Commands(ledger)
+        commands = CommandQueue(ledger.log)
         print("ready", flush=True)
         while line := await asyncio.to_thread(sys.stdin.readline):
-            made = await commands.register(line.strip(), client=client)
+            made = await commands.submit(line.strip(), queue=client)
             print(made.correlation_id, flush=True)
         await commands.close()
 

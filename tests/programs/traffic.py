@@ -12,7 +12,8 @@ import random
 import sys
 
 import callslip
-from callslip.commands import Claim, Commands
+from callslip.api.commands import CommandQueue
+from callslip.commands import Claim
 from callslip.errors import ConflictError, QueueFullError
 from callslip.settings import Settings
 
@@ -25,7 +26,7 @@ def tell(*what: object) -> None:
 
 
 class Traffic:
-    def __init__(self, commands: Commands, seed: str) -> None:
+    def __init__(self, commands: CommandQueue, seed: str) -> None:
         self.commands = commands
         self.seed = seed
         self.chance = random.Random(seed)
@@ -42,7 +43,7 @@ class Traffic:
             how |= {"idempotent": self.chance.random() < 0.6, "correlation_id": own, "params": {"n": self.count}}
             for _ in range(self.chance.choice((1, 1, 2))):
                 try:
-                    await self.commands.register("work", **how)
+                    await self.commands.submit("work", **how)
                 except QueueFullError:
                     break
                 tell("made", own)
@@ -95,7 +96,7 @@ class Traffic:
 
 async def main(url: str, role: str, seed: str) -> None:
     async with await callslip.open(url, SETTINGS) as ledger:
-        commands = Commands(ledger)
+        commands = CommandQueue(ledger.log)
         traffic = Traffic(commands, seed)
         tell("ready", os.getpid())
         working = asyncio.create_task(traffic.submit() if role == "submit" else traffic.run())

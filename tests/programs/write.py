@@ -37,7 +37,7 @@ async def messages(ledger: Ledger, session: str, name: str, until: float, report
         number += 1
         text = f"{name} {number}"
         begun = time.monotonic()
-        (event,) = await ledger.append(session, [ev.MessageUser(text=text)])
+        (event,) = await ledger.log.append(session, [ev.MessageUser(text=text)])
         report["waits"].append(time.monotonic() - begun)
         report["acknowledged"].append((session, event.seq, text, time.time()))
 

@@ -26,10 +26,10 @@ def program(name: str, *arguments: object, **options: Any) -> subprocess.Popen[s
 
 async def faults(ledger: Ledger) -> list[str]:
     """Everything that is wrong with a ledger; nothing, it is hoped."""
-    found = await ledger.store.check()
+    found = await ledger.log.store.check()
     for session in await names(ledger):
         found += await _session_faults(ledger, session)
-    return found + [str(difference) for difference in await verify(ledger)]
+    return found + [str(difference) for difference in await verify(ledger.log)]
 
 
 async def names(ledger: Ledger) -> list[str]:
@@ -38,7 +38,7 @@ async def names(ledger: Ledger) -> list[str]:
 
 
 async def _session_faults(ledger: Ledger, session: str) -> list[str]:
-    row = await ledger.store.session(session)
+    row = await ledger.log.store.session(session)
     assert row is not None
     log = [event async for event in ledger.events(session, upto=row.last_seq)]
     seqs = [event.seq for event in log]
@@ -51,7 +51,7 @@ async def _session_faults(ledger: Ledger, session: str) -> list[str]:
     found += [f"{session}: blob {blob.hash}" for blob in blobs if len(await ledger.blob(blob.hash)) != blob.size]
     if not row.pruned_seq:
         read = await ledger.snapshot(session)
-        folded = (await ledger.state_at(session, read.seq)).snapshot()
+        folded = (await ledger.log.state_at(session, read.seq)).snapshot()
         if msgspec.json.encode(folded.entries) != msgspec.json.encode(read.entries):
             found.append(f"{session}: the stored entries are not those that the log gives")
     return found

@@ -59,7 +59,7 @@ async def over_http(url: str, mode: str = "auto", token: str = "", **more: Any) 
 async def token_for(ledger: Ledger, *verbs: str, session: str = "") -> str:
     """A token for a part of what the server does."""
     token = f"token-{'-'.join(verbs)}-{session or 'all'}-of-some-length"
-    await ledger.store.put_token(TokenRecord(ids.approval_id(), digest(token), "", session, verbs, 0))
+    await ledger.log.store.put_token(TokenRecord(ids.approval_id(), digest(token), "", session, verbs, 0))
     return token
 
 

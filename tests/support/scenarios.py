@@ -67,7 +67,7 @@ async def record(given: Iterable[Event | Draft], *, settings: Settings = QUIET) 
     """What a ledger of its own makes of drafts, one append each: its whole log, in order."""
     async with await open_ledger("sqlite:///:memory:", settings) as ledger:
         for draft in given:
-            await ledger.append(SESSION, [draft], source="scenario")
+            await ledger.log.append(SESSION, [draft], source="scenario")
         return [event async for event in ledger.events(SESSION)]
 
 

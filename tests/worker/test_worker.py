@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 import callslip
+from callslip.api.commands import CommandQueue
 from callslip.api.ledger import Ledger, open_ledger
 from callslip.client.address import parse_address
 from callslip.client.http import HttpPool
-from callslip.commands import Claim, Command, Commands
+from callslip.commands import Claim, Command
 from callslip.errors import AuthenticationError, CallslipError, InvalidInputError, ServerUnavailableError
 from callslip.model.events import CallRequeued
 from callslip.settings import Settings
@@ -33,8 +34,8 @@ FILE_AND_HTTP = pytest.mark.parametrize("way", ["file", "http"])
 
 
 @contextlib.asynccontextmanager
-async def commands_of(ledger: Ledger) -> AsyncGenerator[Commands]:
-    made = Commands(ledger)
+async def commands_of(ledger: Ledger) -> AsyncGenerator[CommandQueue]:
+    made = CommandQueue(ledger.log)
     try:
         yield made
     finally:
@@ -53,7 +54,7 @@ async def at_work(worker: Worker) -> AsyncGenerator[None]:
             await serving
 
 
-async def ended(commands: Commands, made: Command) -> Command:
+async def ended(commands: CommandQueue, made: Command) -> Command:
     found = await commands.get(made.correlation_id, wait=PATIENCE)
     assert found.final, found
     return found
@@ -79,7 +80,7 @@ class Scene:
         return made
 
     @contextlib.asynccontextmanager
-    async def commands(self) -> AsyncGenerator[Commands]:
+    async def commands(self) -> AsyncGenerator[CommandQueue]:
         async with await open_ledger(f"sqlite:///{self.path}") as ledger, commands_of(ledger) as commands:
             yield commands
 
@@ -98,7 +99,7 @@ async def until(worker: Process, text: str, count: int = 1) -> None:
     await asyncio.to_thread(worker.until, text, count)
 
 
-async def state(commands: Commands, name: str, wanted: str) -> None:
+async def state(commands: CommandQueue, name: str, wanted: str) -> None:
     """Wait until a command is in a state that is no end."""
     async with asyncio.timeout(PATIENCE):
         while (await commands.find(name)).state != wanted:
@@ -177,7 +178,7 @@ async def test_a_function_of_any_kind_runs_a_command(ledger: Ledger, way: str) -
         ]
         async with at_work(worker):
             for action, params, result, error in wanted:
-                made = await ended(commands, await commands.register(action, params))
+                made = await ended(commands, await commands.submit(action, params))
                 if error:
                     assert made.status == "error" and error in str(made.error) and "Traceback" not in str(made.error)
                 else:
@@ -214,10 +215,10 @@ async def test_a_result_that_cannot_be_kept_ends_its_command_as_an_error(db: str
 
         async with at_work(worker):
             for size in (2 * 2**20, 20 * 2**20):  # More than the ledger keeps, more than a server reads.
-                made = await ended(commands, await commands.register("large", {"size": size}))
+                made = await ended(commands, await commands.submit("large", {"size": size}))
                 assert made.status == "error" and "could not be kept" in str(made.error)
-            assert (await ended(commands, await commands.register("strange"))).status == "complete"
-            assert "half a character" in str((await ended(commands, await commands.register("breaks"))).error)
+            assert (await ended(commands, await commands.submit("strange"))).status == "complete"
+            assert "half a character" in str((await ended(commands, await commands.submit("breaks"))).error)
 
 
 @pytest.mark.anyio
@@ -231,12 +232,12 @@ async def test_progress_that_cannot_be_kept_costs_no_lease(db: str, capfd: Any) 
         async def tells(it: Claim) -> AsyncGenerator[str]:
             yield "x" * 2**17
             async with asyncio.timeout(PATIENCE / 2):  # The next heartbeat would come later.
-                while (row := await ledger.store.call(it.call)) is None or row.lease <= it.lease_until:
+                while (row := await ledger.log.store.call(it.call)) is None or row.lease <= it.lease_until:
                     await asyncio.sleep(0.01)
             yield "kept up"
 
         async with at_work(worker):
-            assert (await ended(commands, await commands.register("tells", timeout=60))).result == "kept up"
+            assert (await ended(commands, await commands.submit("tells", timeout=60))).result == "kept up"
     assert capfd.readouterr().err.count("was refused") == 1
 
 
@@ -277,10 +278,10 @@ async def test_a_sync_function_keeps_its_place_until_it_returns(ledger: Ledger, 
         return "done"
 
     async with commands_of(ledger) as commands, at_work(worker):
-        made = await commands.register("block")
+        made = await commands.submit("block")
         await asyncio.to_thread(begun.wait, PATIENCE)
         await commands.cancel(made.correlation_id)
-        other = await commands.register("after")
+        other = await commands.submit("after")
         async with asyncio.timeout(PATIENCE):
             while "cannot be stopped" not in (said := capfd.readouterr().err):
                 await asyncio.sleep(0.02)
@@ -309,10 +310,10 @@ async def test_a_worker_never_runs_one_command_twice_at_once(ledger: Ledger) -> 
         return it.attempt
 
     async with commands_of(ledger) as commands, at_work(worker):
-        made = await commands.register("block", idempotent=True, timeout=60)
+        made = await commands.submit("block", idempotent=True, timeout=60)
         await asyncio.to_thread(begun.wait, PATIENCE)
         row = await commands.find(made.correlation_id)
-        await ledger.append(row.session, [CallRequeued(call=row.id, reason="for a test")])
+        await ledger.log.append(row.session, [CallRequeued(call=row.id, reason="for a test")])
         async with asyncio.timeout(PATIENCE):
             while (await commands.find(made.correlation_id)).attempt < 2:
                 await asyncio.sleep(0.01)
@@ -331,8 +332,8 @@ async def test_a_worker_that_dies_gives_back_only_what_may_run_twice(scene: Scen
     """S3.6: what is idempotent goes to another worker; the other is lost."""
     first = scene.worker(lease=1, concurrency=2)
     async with scene.commands() as commands:
-        again = await commands.register(**scene.held("again", idempotent=True))
-        once = await commands.register(**scene.held("once"))
+        again = await commands.submit(**scene.held("again", idempotent=True))
+        once = await commands.submit(**scene.held("once"))
         await until(first, "began", 2)
         os.kill(first.pid, signal.SIGKILL)
         second = scene.worker(lease=1)
@@ -353,7 +354,7 @@ async def test_two_workers_never_run_the_same_command(scene: Scene, scale: int) 
     names = [f"c{number}" for number in range(30 * scale)]
     async with scene.commands() as commands:
         for start in range(0, len(names), 30):
-            made = [await commands.register(**scene.held(name)) for name in names[start : start + 30]]
+            made = [await commands.submit(**scene.held(name)) for name in names[start : start + 30]]
             for worker in workers:
                 await until(worker, "began", 3)  # As many as one takes at once: the other has the next.
             scene.go.touch()
@@ -371,11 +372,11 @@ async def test_a_cancelled_command_stops_its_function(scene: Scene) -> None:
     """The worker hears of it with a heartbeat, and goes on to the next command."""
     worker = scene.worker(lease=3)
     async with scene.commands() as commands:
-        made = await commands.register(**scene.held("held"))
+        made = await commands.submit(**scene.held("held"))
         await until(worker, "began held")
         await commands.cancel(made.correlation_id, "not wanted any more")
         await until(worker, "stopped held")
-        following = await commands.register("add", {"a": 2, "b": 3})
+        following = await commands.submit("add", {"a": 2, "b": 3})
         assert (await ended(commands, following)).result == 5
         assert (await commands.get(made.correlation_id)).error == "not wanted any more"
 
@@ -386,10 +387,10 @@ async def test_a_worker_that_is_told_to_stop_leaves_nothing_half_done(scene: Sce
     """Ctrl-C: what may run twice is back in the queue, the other says why it is not done, a thread is left alone."""
     worker = scene.worker(lease=20, concurrency=3)
     async with scene.commands() as commands:
-        again = await commands.register(**scene.held("again", idempotent=True))
-        once = await commands.register(**scene.held("once"))
+        again = await commands.submit(**scene.held("again", idempotent=True))
+        once = await commands.submit(**scene.held("once"))
         blocking = {"until": str(scene.go), "name": "in a thread"}
-        thread = await commands.register("block", blocking, timeout=60)
+        thread = await commands.submit("block", blocking, timeout=60)
         await until(worker, "began", 3)
         assert await asyncio.to_thread(worker.signal, number) == 0
         assert "left\n" in worker.out and not any("Traceback" in line for line in worker.err)
@@ -406,7 +407,7 @@ async def test_a_dead_worker_is_given_nothing(scene: Scene) -> None:
     waiting, other = scene.worker(), scene.worker()
     async with scene.commands() as commands:
         for name in ("one", "two"):  # Both wait: each takes one.
-            await commands.register(**scene.held(name))
+            await commands.submit(**scene.held(name))
         await until(waiting, "began")
         await until(other, "began")
         scene.go.touch()
@@ -415,7 +416,7 @@ async def test_a_dead_worker_is_given_nothing(scene: Scene) -> None:
         os.kill(waiting.pid, signal.SIGKILL)
         waiting.end()
         for name in ("three", "four"):
-            assert (await ended(commands, await commands.register(**scene.held(name)))).status == "complete"
+            assert (await ended(commands, await commands.submit(**scene.held(name)))).status == "complete"
     assert sum(line.startswith("began") for line in other.out) == 3
 
 
@@ -438,7 +439,7 @@ async def test_a_worker_outlives_its_server(tmp_path: Path) -> None:
         server = await serve()
         await until(worker, "is back")
         async with await open_ledger(f"sqlite:///{path}") as ledger, commands_of(ledger) as commands:
-            made = await commands.register("hold", {"until": str(go)}, correlation_id="held", timeout=60)
+            made = await commands.submit("hold", {"until": str(go)}, correlation_id="held", timeout=60)
             await until(worker, "began held")
             server.kill()
             go.touch()
@@ -450,7 +451,7 @@ async def test_a_worker_outlives_its_server(tmp_path: Path) -> None:
             server.kill()
             await until(worker, "trying again", 3)
             await serve()
-            assert (await ended(commands, await commands.register("add", {"a": 1}))).result == 2
+            assert (await ended(commands, await commands.submit("add", {"a": 1}))).result == 2
         assert worker.signal(signal.SIGINT) == 0
         assert sum("trying again" in line for line in worker.err) == 3, worker.err
 
@@ -499,7 +500,7 @@ def test_a_worker_without_a_right_to_work_ends(tmp_path: Path, monkeypatch: pyte
             async def add() -> Any:
                 url = f"sqlite:///{tmp_path / 'ledger.db'}"
                 async with await open_ledger(url) as ledger, commands_of(ledger) as commands:
-                    return (await ended(commands, await commands.register("add", {"a": 1}))).result
+                    return (await ended(commands, await commands.submit("add", {"a": 1}))).result
 
             assert asyncio.run(add()) == 2
     finally:
@@ -522,7 +523,7 @@ def test_a_worker_needs_no_more_than_the_right_to_execute(tmp_path: Path) -> Non
 
             async def count(ledger: Ledger) -> Any:
                 async with commands_of(ledger) as commands:
-                    return (await ended(commands, await commands.register("count", {"to": 3}))).result
+                    return (await ended(commands, await commands.submit("count", {"to": 3}))).result
 
             assert with_ledger(path, count) == "2\n"
             assert worker.signal(signal.SIGTERM) == 0 and len(worker.err) == 0
@@ -538,7 +539,7 @@ async def test_a_worker_may_be_there_before_its_session(ledger: Ledger) -> None:
         worker.action("double")(lambda number: 2 * number)
         async with at_work(worker):
             await asyncio.sleep(0.3)  # It has been told by now that there is no such session.
-            made = await commands.register("double", {"number": 21}, session="later")
+            made = await commands.submit("double", {"number": 21}, session="later")
             assert (await ended(commands, made)).result == 42
 
 
@@ -555,7 +556,7 @@ async def test_a_heartbeat_that_nobody_answers_costs_nothing(ledger: Ledger) -> 
             return "heard"
 
         async with at_work(worker):
-            assert (await ended(commands, await commands.register("wait", timeout=60))).result == "heard"
+            assert (await ended(commands, await commands.submit("wait", timeout=60))).result == "heard"
 
 
 @contextlib.asynccontextmanager
@@ -686,4 +687,4 @@ async def test_whoever_is_no_server_of_ours_counts_as_away(answer: bytes, said: 
 
 def test_workers_and_commands_are_names_of_the_package() -> None:
     """`callslip.Worker` and `callslip.Commands` are loaded when they are used."""
-    assert callslip.Worker is Worker and callslip.Commands is Commands
+    assert callslip.Worker is Worker and callslip.Commands is CommandQueue

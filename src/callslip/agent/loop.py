@@ -19,7 +19,7 @@ from callslip.agent.model_view import Shown
 from callslip.agent.models import Model
 from callslip.agent.shell_tags import Tagged
 from callslip.agent.tools import Tool
-from callslip.api.call import describe_error, finish_despite_cancel, race
+from callslip.api.call import describe_error
 from callslip.api.ledger import Ledger
 from callslip.api.session import Session
 from callslip.errors import CallDeniedError, CallEndedError, InvalidTransitionError
@@ -27,6 +27,7 @@ from callslip.formats import registry
 from callslip.formats.base import Decoder
 from callslip.formats.shell.history import model_messages
 from callslip.ingest.recorder import Recorder
+from callslip.ledger.aio import finish_despite_cancel, race
 from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.events import Draft, Event
@@ -138,7 +139,7 @@ class Agent:
         await finish_despite_cancel(self._fail(wanted.call, why))
 
     async def _fail(self, call: str, why: str) -> None:
-        row = await self.session.ledger.store.call(call)
+        row = await self.session.ledger.log.store.call(call)
         if row is not None and row.state not in TERMINAL_STATES:
             await self.session.append(ev.CallFailed(call=call, error=why, reason=why))
 
@@ -178,7 +179,7 @@ class Listener(Recorder):
     """Remembers the arguments as the model wrote them: the log has them without what looks like a secret."""
 
     def __init__(self, ledger: Ledger, session: str, format: str, *, decoder: Decoder | None = None) -> None:
-        super().__init__(ledger, session, format, decoder=decoder)
+        super().__init__(ledger.log, session, format, decoder=decoder)
         self.inputs: dict[str, Any] = {}
 
     async def write(self, drafts: list[Draft], message: Any = None) -> list[Event]:
@@ -216,14 +217,14 @@ class _Turn:
         self._recorder = Listener(session.ledger, session.name, format, decoder=self._tagged)
 
     async def _go_on(self, turn: str) -> str:
-        row = await self._session.ledger.store.session(self._session.name)
+        row = await self._session.ledger.log.store.session(self._session.name)
         if row is None or row.turn != turn:
             raise InvalidTransitionError(f"turn {turn!r} is not the one that is open")
         return turn
 
     async def end(self, reason: str, detail: str = "") -> None:
         """Once: somebody else may have ended the turn meanwhile, or deleted the session."""
-        row = await self._session.ledger.store.session(self._session.name)
+        row = await self._session.ledger.log.store.session(self._session.name)
         if row is not None and self.turn and row.turn == self.turn:
             await self._session.append(ev.TurnEnded(turn=self.turn, reason=reason, detail=detail))
 
@@ -234,7 +235,7 @@ class _Turn:
     async def _ended(self) -> str:
         """Why somebody else ended the turn, once they have."""
         session = self._session
-        return (await session.ledger.wait_for_turn(session.name, self.turn, self._seen)).reason
+        return (await session.ledger.log.wait_for_turn(session.name, self.turn, self._seen)).reason
 
     async def said(self) -> str:
         """What the model said last. From the log: what was held back of it came after its events."""
@@ -244,7 +245,7 @@ class _Turn:
         return "".join(event.text for event in deltas if (event.source, event.verdict) == (source, "applied"))
 
     async def _head(self) -> int:
-        row = await self._session.ledger.store.session(self._session.name)
+        row = await self._session.ledger.log.store.session(self._session.name)
         return row.last_seq if row else 0
 
     async def rounds(self) -> str:

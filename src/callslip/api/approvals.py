@@ -1,119 +1,117 @@
-"""Answering requests for approval: once, by somebody, within the time (S2.7, S4.6).
+"""Answer requests for approval.
 
-The first answer wins and the second is told who did. An answer is bound to the arguments that were asked about: if a
-call that we execute ourselves has other arguments by now, the answer is refused. Whoever approves may put others in
-their place; they must fit the tool's schema, which stands in the request, so that any process can tell. What does not
-fit changes nothing, and the request stays.
+The first answer wins; a later one raises ConflictError with the winner. An answer is bound to the arguments in the
+request: if a call that we run ourselves has other arguments by now, the answer is refused. An approval may carry edited
+arguments, which must match the tool's JSON Schema in the request. An answer that is refused changes nothing.
 """
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from msgspec import UNSET
 
-from callslip.api.call import SOURCE
-from callslip.api.ledger import Ledger
-from callslip.errors import AmbiguousIdError, InvalidInputError, NotFoundError
+from callslip.api.access import FULL_ACCESS, Access
+from callslip.api.find import find_approval
+from callslip.errors import InvalidInputError
 from callslip.formats.registry import FORMATS
+from callslip.ledger.event_log import EventLog
 from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.events import decode_event
+from callslip.model.names import SOURCE_PYTHON
 from callslip.model.records import ApprovalRecord
 from callslip.rules import json_schema
+from callslip.rules.approval_options import choose_option, option_allows, option_ids
 
-_ALLOWS = ("allow_once", "allow_always")
-_REJECTS = ("reject_once", "reject_always")
-_FOREIGN = frozenset(FORMATS) - {"events"}
-"""Sources of requests by somebody who runs the call and takes no more than yes or no for an answer."""
-
-
-async def find(ledger: Ledger, given: str, session: str = "") -> ApprovalRecord:
-    """An approval by its id, or a prefix that fits only one. Of another session than the named one: not found."""
-    row = await ledger.store.approval(given)
-    if row is not None:
-        found = [row] if session in ("", row.session) else []
-    else:
-        found = await ledger.store.approvals(session=session, prefix=given, limit=10) if given else []
-    if not found:
-        raise NotFoundError(f"no approval {given!r}")
-    if len(found) > 1:
-        names = [row.id for row in found]
-        raise AmbiguousIdError(f"{given!r} fits several: {', '.join(names)}", names)
-    return found[0]
-
-
-async def request(ledger: Ledger, row: ApprovalRecord) -> ev.ApprovalRequested | None:
-    """The event that asked; None if retention has removed it."""
-    rows = await ledger.store.events(row.session, row.entry - 1, 1)
-    event = decode_event(rows[0][1]) if rows and rows[0][0] == row.entry else None
-    return event if isinstance(event, ev.ApprovalRequested) else None
-
-
-def _option(row: ApprovalRecord, given: str, kinds: tuple[str, ...]) -> str:
-    """The option that was chosen: the named one, which must be on offer, or the first that says as much."""
-    offered = [cast(dict[str, Any], option) for option in row.options if isinstance(option, dict)]
-    if given:
-        named = [option for option in offered if option.get("optionId") == given]
-        if offered and not named:
-            raise NotFoundError(f"approval {row.id} offers no option {given!r}")
-        if named and named[0].get("kind") in _ALLOWS + _REJECTS and named[0]["kind"] not in kinds:
-            raise InvalidInputError("option", f"{given!r} of approval {row.id} says the contrary ({named[0]['kind']})")
-        return given
-    fitting = [option for kind in kinds for option in offered if option.get("kind") == kind]
-    return str(fitting[0].get("optionId", "")) if fitting else ""
+_EXTERNAL_SOURCES = frozenset(FORMATS) - {"events"}
+"""Sources of requests by agents that run the call themselves and accept only yes or no."""
 
 
 async def approve(
-    ledger: Ledger, approval: str, *, by: str, option: str = "", input: Any = UNSET, reason: str = "", session: str = ""
+    log: EventLog,
+    id_or_prefix: str,
+    *,
+    by: str = "",
+    option: str = "",
+    input: Any = UNSET,
+    reason: str = "",
+    session: str = "",
+    access: Access = FULL_ACCESS,
 ) -> ApprovalRecord:
-    """Let a call run; with `input`, with these arguments instead."""
-    row = await find(ledger, approval, session)
-    chosen = _option(row, option, _ALLOWS)
-    if row.state == "pending":
-        asked = await request(ledger, row)
-        if asked is not None and asked.source in _FOREIGN and row.options and not chosen:
-            raise InvalidInputError(
-                "option", f"of what approval {row.id} offers nothing is known to allow it: name an option"
-            )
-        input = input if input is UNSET else _fitting(asked, input)
-    return await _answer(
-        ledger, row, ev.ApprovalGranted(approval=row.id, option=chosen, by=by, reason=reason, input=input)
-    )
-
-
-def _fitting(asked: ev.ApprovalRequested | None, input: Any) -> Any:
-    """Arguments that may stand in place of those that were asked about, or Refused with where they do not fit."""
-    if asked is None:
-        raise InvalidInputError(
-            "input", "the request is no longer in the log, so that nothing can be checked against its schema"
-        )
-    if asked.source in _FOREIGN:
-        raise InvalidInputError(
-            "input", "whoever asked runs this call and cannot be told other arguments: approve or deny it"
-        )
-    input = codec.validate_json(input, "input")
-    wrong = json_schema.find_violation(asked.schema, input)
-    if wrong is not None:
-        raise InvalidInputError(f"input{wrong.at}", wrong.text)
-    return input
+    """Approve a call, with `input` as its arguments if given. `by` is overridden by the name that `access` knows."""
+    record = await find_approval(log, id_or_prefix, session=session, access=access, verb="approve")
+    by = await access.require(record.session, "approve") or by
+    chosen = _select_option(record, option, allow=True)
+    if record.state == "pending":
+        request = await load_request(log, record)
+        if request is not None and request.source in _EXTERNAL_SOURCES and record.options and not chosen:
+            raise InvalidInputError("option", f"no option of approval {record.id} is known to allow it; name one")
+        input = input if input is UNSET else _check_edited_input(request, input)
+    answer = ev.ApprovalGranted(approval=record.id, option=chosen, by=by, reason=reason, input=input)
+    return await _append_answer(log, record, answer)
 
 
 async def deny(
-    ledger: Ledger, approval: str, *, by: str, option: str = "", reason: str = "", session: str = ""
+    log: EventLog,
+    id_or_prefix: str,
+    *,
+    by: str = "",
+    option: str = "",
+    reason: str = "",
+    session: str = "",
+    access: Access = FULL_ACCESS,
 ) -> ApprovalRecord:
-    """Refuse a call; the reason is what the model reads."""
-    row = await find(ledger, approval, session)
-    chosen = _option(row, option, _REJECTS)
-    return await _answer(ledger, row, ev.ApprovalRefused(approval=row.id, option=chosen, by=by, reason=reason))
+    """Deny a call. The model reads the reason."""
+    record = await find_approval(log, id_or_prefix, session=session, access=access, verb="approve")
+    by = await access.require(record.session, "approve") or by
+    chosen = _select_option(record, option, allow=False)
+    reason = reason or (f"denied by {by}" if by else "")
+    answer = ev.ApprovalRefused(approval=record.id, option=chosen, by=by, reason=reason)
+    return await _append_answer(log, record, answer)
 
 
-async def withdraw(ledger: Ledger, approval: str, *, by: str, reason: str = "", session: str = "") -> ApprovalRecord:
-    """Ask no more; the call is cancelled."""
-    row = await find(ledger, approval, session)
-    return await _answer(ledger, row, ev.ApprovalWithdrawn(approval=row.id, by=by, reason=reason))
+async def withdraw(
+    log: EventLog, id_or_prefix: str, *, by: str = "", reason: str = "", session: str = "", access: Access = FULL_ACCESS
+) -> ApprovalRecord:
+    """Withdraw a request; its call is cancelled."""
+    record = await find_approval(log, id_or_prefix, session=session, access=access, verb="approve")
+    by = await access.require(record.session, "approve") or by
+    return await _append_answer(log, record, ev.ApprovalWithdrawn(approval=record.id, by=by, reason=reason))
 
 
-async def _answer(ledger: Ledger, row: ApprovalRecord, answer: ev.ApprovalAnswer) -> ApprovalRecord:
-    await ledger.append(row.session, [answer], source=SOURCE, strict=True)
-    return await find(ledger, row.id)
+async def load_request(log: EventLog, record: ApprovalRecord) -> ev.ApprovalRequested | None:
+    """Return the event that requested the approval, or None if retention has removed it."""
+    rows = await log.store.events(record.session, record.entry - 1, 1)
+    event = decode_event(rows[0][1]) if rows and rows[0][0] == record.entry else None
+    return event if isinstance(event, ev.ApprovalRequested) else None
+
+
+def _select_option(record: ApprovalRecord, option: str, *, allow: bool) -> str:
+    """Return the named option, or the first offered one that allows or rejects, or "" if there is none."""
+    if not option:
+        return choose_option(record.options, allow)
+    if record.options and option not in option_ids(record.options):
+        raise InvalidInputError("option", f"approval {record.id} offers no option {option!r}")
+    if option_allows(record.options, option) is (not allow):
+        effect = "rejects" if allow else "allows"
+        raise InvalidInputError("option", f"{option!r} of approval {record.id} {effect} the call")
+    return option
+
+
+def _check_edited_input(request: ev.ApprovalRequested | None, input: Any) -> Any:
+    """Return edited arguments as JSON, or raise InvalidInputError with what does not match the schema."""
+    if request is None:
+        raise InvalidInputError("input", "retention removed the request, so edited arguments cannot be checked")
+    if request.source in _EXTERNAL_SOURCES:
+        raise InvalidInputError("input", "arguments of an external agent's call cannot be edited")
+    input = codec.validate_json(input, "input")
+    violation = json_schema.find_violation(request.schema, input)
+    if violation is not None:
+        raise InvalidInputError(f"input{violation.at}", violation.text)
+    return input
+
+
+async def _append_answer(log: EventLog, record: ApprovalRecord, answer: ev.ApprovalAnswer) -> ApprovalRecord:
+    await log.append(record.session, [answer], source=SOURCE_PYTHON, strict=True)
+    return await find_approval(log, record.id)

@@ -97,7 +97,7 @@ class Call:
         return self
 
     async def _append(self, *drafts: Event) -> list[Event]:
-        return await self.session.append(*drafts, owner=self.session.ledger.owner)
+        return await self.session.append(*drafts, owner=self.session.ledger.log.owner)
 
     async def _begin(self) -> None:
         ledger = self.session.ledger
@@ -105,7 +105,7 @@ class Call:
         told = {} if not self._proposed else self._told()
         drafts: list[Event] = [ev.CallStarted(call=name, **told)]
         if self._approve:
-            expires = await ledger.store.clock() + int(ledger.settings.approval_expiry * 1000)
+            expires = await ledger.log.store.clock() + int(ledger.log.settings.approval_expiry * 1000)
             options = self._options or APPROVAL_OPTIONS
             drafts = [
                 ev.ApprovalRequested(
@@ -139,20 +139,20 @@ class Call:
 
     async def _answer(self) -> None:
         """Wait until somebody has answered, or the call has ended otherwise."""
-        async with contextlib.aclosing(self.session.ledger.follow(self.session.name, self._asked)) as batches:
+        async with contextlib.aclosing(self.session.ledger.log.batches(self.session.name, self._asked)) as batches:
             async for batch in batches:
                 for event in (stored.event for stored in batch):
                     if isinstance(event, ev.CallEvent) and event.call == self.id and event.verdict == "applied":
                         if isinstance(event, ev.ApprovalGranted):
                             if event.input is not UNSET:
-                                restored = self.session.ledger.redactor.restored
+                                restored = self.session.ledger.log.redactor.restored
                                 self.input, self.edited = restored(event.input, self.input), True
                             return
                         if isinstance(event, ev.ApprovalAnswer | ev.CallEnd):
                             raise CallDeniedError(event.reason or "the call was not approved")
 
     async def _abandon(self, error: BaseException) -> None:
-        row = await self.session.ledger.store.call(self.id)
+        row = await self.session.ledger.log.store.call(self.id)
         if row is not None and row.state not in TERMINAL_STATES:
             await self._append(ev.CallCancelled(call=self.id, reason=describe_error(error)))
 
@@ -183,7 +183,7 @@ class Call:
         raise CallEndedError(made.row.state, made.row.reason or "somebody ended the call while it ran")
 
     async def _ended(self) -> _Ended:
-        await self.session.ledger.feed.until_ended(self.session.name, self.id)
+        await self.session.ledger.log.feed.until_ended(self.session.name, self.id)
         return _Ended(await self.result())
 
     async def progress(self, text: str = "", **told: Any) -> None:
@@ -220,7 +220,7 @@ class Call:
 
     async def result(self) -> CallRecord:
         """The call's row as it stands."""
-        row = await self.session.ledger.store.call(self.id)
+        row = await self.session.ledger.log.store.call(self.id)
         if row is None:
             raise InvalidTransitionError(f"call {self.id} was never begun")
         return row

@@ -32,7 +32,7 @@ class Session:
 
     def append(self, *drafts: Event | Draft, source: str = SOURCE, owner: str = "") -> Coroutine[Any, Any, list[Event]]:
         """Append events, all or none; an impossible step raises Illegal."""
-        return self.ledger.append(self.name, drafts, source=source, owner=owner, strict=True)
+        return self.ledger.log.append(self.name, drafts, source=source, owner=owner, strict=True)
 
     async def snapshot(self, limit: int | None = None) -> Snapshot:
         """The session as a reader sees it."""
@@ -43,7 +43,7 @@ class Session:
         drafts: list[Event] = [ev.TurnStarted()]
         if prompt:
             drafts.append(ev.MessageUser(text=prompt))
-        started = (await self.append(*drafts, owner=self.ledger.owner if owned else ""))[0]
+        started = (await self.append(*drafts, owner=self.ledger.log.owner if owned else ""))[0]
         assert isinstance(started, ev.TurnStarted)
         return started.turn
 
@@ -104,7 +104,7 @@ class Session:
         """
         recorder = self._recorders.pop(format, None)  # Another stream that comes meanwhile needs its own.
         if recorder is None or (chunks and chunks != recorder.chunks):
-            recorder = Recorder(self.ledger, self.name, format, chunks=chunks)
+            recorder = Recorder(self.ledger.log, self.name, format, chunks=chunks)
         try:
             async with contextlib.aclosing(record_stream(recorder, stream)) as passed:
                 async for chunk in passed:

@@ -39,9 +39,8 @@ async def find(ledger: Ledger, given: str, session: str = "") -> SessionRecord |
 
     With `session`, only calls and approvals of that session.
     """
-    from callslip.api import approvals
 
-    store = ledger.store
+    store = ledger.log.store
     if not session and (given == "@last" or await store.session(given)):
         return await ledger.find_session(given)
     if given == "@last":
@@ -49,7 +48,7 @@ async def find(ledger: Ledger, given: str, session: str = "") -> SessionRecord |
     exact = await store.approval(given)
     if exact is not None and session in ("", exact.session):
         return exact
-    searches: list[Awaitable[Any]] = [ledger.find_call(given, session), approvals.find(ledger, given, session)]
+    searches: list[Awaitable[Any]] = [ledger.find_call(given, session), ledger.find_approval(given, session)]
     if not session:
         searches.append(ledger.find_session(given))
     found = [await _attempt(search) for search in searches]
@@ -80,7 +79,6 @@ def _single(given: str, found: list[Any]) -> Any:
 
 async def find_approval(ledger: Ledger, given: str) -> ApprovalRecord:
     """The request that an id means: its own, or that of the call it names; `@last` is the newest that waits."""
-    from callslip.api import approvals
 
     if given == "@last":
         waiting = await ledger.approvals(limit=10_000)
@@ -88,24 +86,23 @@ async def find_approval(ledger: Ledger, given: str) -> ApprovalRecord:
             raise NotFoundError("nothing waits for approval")
         return waiting[-1]
     try:
-        return await approvals.find(ledger, given)
+        return await ledger.find_approval(given)
     except NotFoundError:
         call = await ledger.find_call(given)
     if not call.approval:
         raise NotFoundError(f"call {call.id} never asked for approval; it is {call.state}")
-    return await approvals.find(ledger, call.approval)
+    return await ledger.find_approval(call.approval)
 
 
 async def find_call(ledger: Ledger, given: str, session: str = "") -> CallRecord:
     """The call that an id means: its own, or that of a request for its approval."""
-    from callslip.api import approvals
 
     try:
         row = await ledger.find_call(given, session)
     except NotFoundError:
         if not given.startswith("appr_"):
             raise
-        row = await ledger.find_call((await approvals.find(ledger, given, session)).call)
+        row = await ledger.find_call((await ledger.find_approval(given, session)).call)
     if session and row.session != session:
         raise NotFoundError(f"no call {given!r} in session {session}")
     return row

@@ -9,20 +9,18 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from callslip.api import approvals
+from callslip.api.cancel import cancel_call
+from callslip.api.commands import DEFAULT_QUEUE, CommandQueue
 from callslip.api.ledger import Ledger
 from callslip.api.sync import SyncLedger
 from callslip.cli import ids, pieces
 from callslip.cli.reach import Json, News, Session
 from callslip.cli.rows import approval_json, call_json
-from callslip.commands import Commands
 from callslip.errors import ConflictError, CursorExpiredError, SlowReaderError
 from callslip.ledger.call_entry import call_entry
 from callslip.ledger.queries import state_after
-from callslip.model.events import CallCancelled
-from callslip.model.records import ApprovalRecord
+from callslip.model.records import ApprovalRecord, CallRecord
 from callslip.rules.fold import SessionFold
-from callslip.rules.lifecycle import TERMINAL_STATES
 from callslip.store.protocol import StoredEvent
 
 T = TypeVar("T")
@@ -50,7 +48,7 @@ class OnFile:
         self.flags = flags
         self._run = door.run
         self._ledger = door.ledger
-        self._commands = Commands(door.ledger)
+        self._commands = CommandQueue(door.ledger.log)
 
     def close(self) -> None:
         """Stop what watches the commands."""
@@ -106,23 +104,26 @@ class OnFile:
         option, reason = answer.get("option", ""), answer.get("reason", "")
         if answer["decision"] == "deny":
             reason = reason or f"denied by {by}"
-            return await approvals.deny(self._ledger, identity, by=by, option=option, reason=reason)
+            return await self._ledger.deny(identity, by=by, option=option, reason=reason)
         given = answer.get("input", msgspec.UNSET)
-        return await approvals.approve(self._ledger, identity, by=by, option=option, input=given, reason=reason)
+        return await self._ledger.approve(identity, by=by, option=option, input=given, reason=reason)
 
     def cancel(self, call: str, reason: str, by: str) -> Json:
         return self._run(self._cancelled(call, reason, by))
 
     async def _cancelled(self, call: str, reason: str, by: str) -> Json:
-        row = await self._ledger.find_call(call)
-        if row.state not in TERMINAL_STATES:
-            told = f"cancelled by {by}" + (f": {reason}" if reason else "")
-            await self._ledger.append(row.session, [CallCancelled(call=row.id, reason=told)], source=SOURCE)
-            row = await self._ledger.find_call(row.id)
-        return await self._shown(row)
+        try:
+            record = await cancel_call(self._ledger.log, call, by=by, reason=reason, source=SOURCE)
+        except ConflictError as error:
+            if not isinstance(error.winner, CallRecord):
+                raise
+            record = error.winner
+        return await self._shown(record)
 
     def submit(self, order: Json) -> Json:
-        made = self._run(self._commands.register(**order))
+        fields = {name: value for name, value in order.items() if name not in ("client", "approve")}
+        queue, approval = order.get("client", DEFAULT_QUEUE), bool(order.get("approve"))
+        made = self._run(self._commands.submit(**fields, queue=queue, approval=approval))
         return {"status": "queued", "correlation_id": made.correlation_id}
 
     def command(self, call: str) -> Json:
@@ -143,7 +144,7 @@ class OnFile:
         return await self._shown(await self._ledger.wait(call, timeout))
 
     async def _shown(self, row: Any) -> Json:
-        return {**call_json(row), "toolCall": await call_entry(self._ledger, row)}
+        return {**call_json(row), "toolCall": await call_entry(self._ledger.log, row)}
 
     # Whole sessions
 
@@ -180,7 +181,7 @@ async def _events(ledger: Ledger, session: str, after: int | None) -> AsyncGener
     if after is None:
         row = await ledger.find_session(session)
         after = row.pruned_seq
-    async with contextlib.aclosing(ledger.follow(session, after)) as batches:
+    async with contextlib.aclosing(ledger.log.batches(session, after)) as batches:
         async for batch in batches:
             yield [News("event", stored.event.seq, stored.body) for stored in batch]
 
@@ -190,11 +191,11 @@ async def _entries(ledger: Ledger, session: str, after: int | None) -> AsyncGene
         snapshot = await ledger.snapshot(session)
         yield [News("snapshot", snapshot.seq, encode(snapshot))]
         after = snapshot.seq
-    async with contextlib.aclosing(ledger.follow(session, after)) as batches:
+    async with contextlib.aclosing(ledger.log.batches(session, after)) as batches:
         state: SessionFold | None = None
         async for batch in batches:
             if state is None:
-                state = await state_after(ledger.store, session, after) if after else SessionFold(session)
+                state = await state_after(ledger.log.store, session, after) if after else SessionFold(session)
             yield [_patches(state, stored) for stored in batch]
 
 

@@ -64,7 +64,7 @@ async def _events(ledger: Ledger, row: SessionRecord, at: int | None, format: st
     yield head(row.name, last, "events")
     after = row.pruned_seq
     while after < last:
-        rows = await ledger.store.events(row.name, after, min(PAGE, last - after))
+        rows = await ledger.log.store.events(row.name, after, min(PAGE, last - after))
         if not rows:
             break
         yield b"".join(items((body for _, body in rows), first=after == row.pruned_seq))
@@ -73,7 +73,7 @@ async def _events(ledger: Ledger, row: SessionRecord, at: int | None, format: st
 
 
 async def _snapshot(ledger: Ledger, row: SessionRecord, at: int | None) -> Any:
-    return await ledger.snapshot(row.name) if at is None else (await ledger.state_at(row.name, at)).snapshot()
+    return await ledger.snapshot(row.name) if at is None else (await ledger.log.state_at(row.name, at)).snapshot()
 
 
 async def _entries(ledger: Ledger, row: SessionRecord, at: int | None, format: str) -> Pieces:
@@ -85,7 +85,7 @@ async def _entries(ledger: Ledger, row: SessionRecord, at: int | None, format: s
 
 
 async def _messages(ledger: Ledger, row: SessionRecord, at: int | None, format: str) -> Pieces:
-    state = await ledger.state_at(row.name, at)
+    state = await ledger.log.state_at(row.name, at)
     yield head(row.name, state.seq, "messages")
     for piece in items(map(encode, registry.encoder(format)(state))):
         yield piece
@@ -103,7 +103,7 @@ async def turn(ledger: Ledger, session: str, format: str, at: int | None, turn: 
     """One turn from its start, as far as it goes."""
     row = await ledger.find_session(session)
     _check(row, at)
-    state = await ledger.state_at(row.name, at)
+    state = await ledger.log.state_at(row.name, at)
     known = {entry.turn for entry in state.entries.values()} | {state.info.turn}
     if turn and turn not in known:
         raise NotFoundError(

@@ -15,15 +15,15 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from callslip.api.call import finish_despite_cancel
-from callslip.api.ledger import Ledger
 from callslip.commands import transactions
 from callslip.commands.monitor import CommandMonitor
 from callslip.commands.views import Claim, moment
 from callslip.commands.waiters import WaiterSlot
 from callslip.errors import CallslipError
 from callslip.ledger import liveness
+from callslip.ledger.aio import finish_despite_cancel
 from callslip.ledger.call_entry import load_call_entry
+from callslip.ledger.event_log import EventLog
 from callslip.ledger.write import WriteContext
 from callslip.model import events as ev
 from callslip.model.records import CallRecord
@@ -68,9 +68,9 @@ async def _would_take(offer: ClaimRequest, session: str) -> bool:
 class Dispatcher:
     """Who gets which command."""
 
-    def __init__(self, ledger: Ledger, watch: CommandMonitor, how: WriteContext) -> None:
-        self._ledger = ledger
-        self._store = ledger.store
+    def __init__(self, log: EventLog, watch: CommandMonitor, how: WriteContext) -> None:
+        self._log = log
+        self._store = log.store
         self._watch = watch
         self._how = how
         self._asked: dict[str, int] = {}
@@ -215,9 +215,9 @@ class Dispatcher:
         proposed = taken.proposal.input if taken.proposal is not None else UNSET
         edited = taken.proposal is None or input_mark(proposed) != taken.row.input_mark
         if edited:
-            entry = await load_call_entry(self._ledger, taken.row)
+            entry = await load_call_entry(self._log, taken.row)
             proposed = entry.raw_input if entry is not None else None
         if taken.whole is None:
             return None if proposed is UNSET else proposed
         whole = msgspec.json.decode(taken.whole)
-        return self._ledger.redactor.restored(proposed, whole) if edited else whole
+        return self._log.redactor.restored(proposed, whole) if edited else whole

@@ -13,11 +13,11 @@ import time
 from collections.abc import Coroutine, Generator
 from typing import Any
 
-from callslip.api.ledger import Ledger
 from callslip.commands.deadlines import DeadlineTracker
 from callslip.commands.waiters import Lines, Waiter, WaiterSlot, in_line
 from callslip.errors import CallslipError, StoreError
 from callslip.ledger import liveness
+from callslip.ledger.event_log import EventLog
 from callslip.ledger.feed import CLOSED
 from callslip.ledger.validation import NUMBER_LIMIT
 from callslip.model.records import CallRecord
@@ -31,12 +31,12 @@ MOMENT = 1.0
 class CommandMonitor:
     """The open commands of one ledger, as this process knows them. Begins with the first that has to do with one."""
 
-    def __init__(self, ledger: Ledger, tracker: DeadlineTracker) -> None:
-        self._ledger = ledger
-        self._store = ledger.store
+    def __init__(self, log: EventLog, tracker: DeadlineTracker) -> None:
+        self._log = log
+        self._store = log.store
         self._tracker = tracker
-        self._grace = ledger.settings.reaper_grace
-        self._how = ledger.write_context(source="callslip", strict=True)
+        self._grace = log.settings.reaper_grace
+        self._how = log.write_context(source="callslip", strict=True)
         self._lines: Lines = {}
         self._ends: dict[str, set[asyncio.Future[CallRecord]]] = {}
         self._last = -1
@@ -48,7 +48,7 @@ class CommandMonitor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._noticing: asyncio.Task[None] | None = None
         self._closed = False
-        self._leave = [self._store.on_commands(self._written), ledger.on_close(self.close)]
+        self._leave = [self._store.on_commands(self._written), log.on_close(self.close)]
 
     @contextlib.contextmanager
     def in_line(self, client: str) -> Generator[Waiter]:
@@ -173,9 +173,9 @@ class CommandMonitor:
             self._notice()  # It stopped for want of anything to look for, and there is something now.
 
     async def _look(self) -> None:
-        with self._ledger.feed.watching():
+        with self._log.feed.watching():
             while self._lines or self._tracker.pending:
-                await self._ledger.feed.noticed()
+                await self._log.feed.noticed()
                 self._catch_up()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from callslip.api.ledger import Ledger
+from callslip.ledger.event_log import EventLog
 from callslip.model import codec
 from callslip.model.events import Event
 from callslip.model.records import CallRecord
@@ -61,7 +61,7 @@ def _second(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
-async def command_view(ledger: Ledger, row: CallRecord, ending: Event | None = None) -> Command:
+async def command_view(log: EventLog, row: CallRecord, ending: Event | None = None) -> Command:
     """How a command stands, with what came of it. `ending` is the event that ended it, if that is at hand."""
     made = Command(
         correlation_id=row.client_call_id or row.id,
@@ -74,24 +74,24 @@ async def command_view(ledger: Ledger, row: CallRecord, ending: Event | None = N
     )
     if row.state in TERMINAL_STATES:
         made.completed_at = moment(row.ended_at)
-        await _outcome(ledger, row, made, ending or await ledger.ending(row))
+        await _outcome(log, row, made, ending or await log.ending_event(row))
     return made
 
 
-async def _outcome(ledger: Ledger, row: CallRecord, made: Command, ending: Event | None) -> None:
+async def _outcome(log: EventLog, row: CallRecord, made: Command, ending: Event | None) -> None:
     if row.state == "completed":
-        made.result = None if ending is None else await _output(ledger, ending)
+        made.result = None if ending is None else await _output(log, ending)
     else:
         made.error = _error(getattr(ending, "error", UNSET)) or row.reason or row.state
 
 
-async def _output(ledger: Ledger, ending: Any) -> Any:
+async def _output(log: EventLog, ending: Any) -> Any:
     """The whole of it: what is too large for the log is kept beside it."""
     blob = getattr(ending, "blob", None)
     if blob is None:
         output = getattr(ending, "output", UNSET)
         return None if output is UNSET else output
-    data = await ledger.blob(blob.hash)
+    data = await log.blob(blob.hash)
     return msgspec.json.decode(data) if blob.media == "application/json" else data.decode("utf-8", "replace")
 
 

@@ -162,7 +162,7 @@ async def _play(ledger: Ledger, name: str, replies: Replies, seen: asyncio.Event
     turn = await session.turn(PROMPT, owned=True)
     answering = TurnRunner(ledger, partial(_tour, replies, ledger))
     answering.begin(Chat(session, turn, PROMPT, {}, [], {}), row.last_seq)
-    await ledger.wait_for_turn(name, turn, row.last_seq)
+    await ledger.log.wait_for_turn(name, turn, row.last_seq)
 
 
 def _tour(replies: Replies, ledger: Ledger, chat: Chat) -> Any:

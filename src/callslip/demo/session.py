@@ -56,14 +56,14 @@ async def perform(url: str, console: Console, *, fast: bool, answer: str) -> Sho
 async def _compare(ledger: Ledger, name: str, view: PatchedSession) -> Shown:
     """Twice: entries as they are stored, and entries as the whole log gives them."""
     stored = await ledger.snapshot(name)
-    folded = (await ledger.state_at(name)).snapshot()
+    folded = (await ledger.log.state_at(name)).snapshot()
     calls: list[CallRecord] = sorted((await ledger.calls(session=name)).items, key=lambda row: row.entry)
     return Shown(calls, len(stored.entries), stored.seq, view.same_as(stored) and view.same_as(folded))
 
 
 async def _watch(ledger: Ledger, name: str, view: PatchedSession, screen: Screen) -> None:
     """The only way from the ledger to the screen."""
-    async for seq, patches in ledger.patches(name):
+    async for seq, patches in ledger.log.patches(name):
         view.apply(seq, patches)
         screen.draw()
 

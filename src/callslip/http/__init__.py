@@ -97,6 +97,6 @@ def standalone(
     further ones, behind the same gate.
     """
     cookies = "*" not in allow_origins
-    gate = TokenAuthorizer(ledger.store, token, cookies=cookies)
+    gate = TokenAuthorizer(ledger.log.store, token, cookies=cookies)
     made = app(server(ledger, gate, limits, answers), routes)
     return BrowserGuard(made, hosts=Hosts(host, allow_hosts), allow_origins=allow_origins, cookies=cookies, login=gate)

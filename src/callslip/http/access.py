@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, Literal, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 
+from callslip.api.access import Verb
 from callslip.client.token_file import digest, long_enough, same
 from callslip.errors import CallslipError, NotFoundError
 from callslip.model.records import SessionRecord, TokenRecord
 from callslip.store.protocol import Store
 
-Verb = Literal["read", "write", "approve", "execute"]
-VERBS: tuple[Verb, ...] = ("read", "write", "approve", "execute")
 COOKIE = "callslip"
 
 

@@ -11,9 +11,10 @@ from collections.abc import AsyncIterator, Mapping
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
-from callslip.http.calls import Known, NoQuery, none_such
+from callslip.errors import NotFoundError
+from callslip.http.calls import NoQuery
 from callslip.http.problems import Problem
-from callslip.http.request import RequestContext, Route
+from callslip.http.request import RequestAccess, RequestContext, Route
 from callslip.store.protocol import Store
 
 HASH = re.compile(r"[0-9a-f]{64}")
@@ -47,13 +48,14 @@ async def blob(visit: RequestContext) -> Response:
 
 async def _facts(visit: RequestContext, identity: str) -> tuple[int, str]:
     """Its size and type, if it is named in a session that they may read."""
-    store, known = visit.ledger.store, Known(visit)
+    store, access = visit.ledger.log.store, RequestAccess(visit)
     if HASH.fullmatch(identity):
         for session in await store.sessions_with_blob(identity):
-            found = await store.blob_size(identity) if await known(session) else None
+            found = await store.blob_size(identity) if await access.may(session, "read") else None
             if found is not None:
                 return found
-    await none_such(visit, f"no blob {identity!r}")
+    await visit.known()
+    raise NotFoundError(f"no blob {identity!r}")
 
 
 def _headers(identity: str, media: str) -> dict[str, str]:
@@ -98,7 +100,7 @@ def _part(visit: RequestContext, identity: str, place: tuple[int, int, int], hea
     status = 206 if end - start < size else 200
     if visit.request.method == "HEAD":
         return Response(None, status, given)
-    return StreamingResponse(pieces(visit.ledger.store, identity, start, end), status, given)
+    return StreamingResponse(pieces(visit.ledger.log.store, identity, start, end), status, given)
 
 
 async def pieces(store: Store, identity: str, start: int, end: int) -> AsyncIterator[bytes]:

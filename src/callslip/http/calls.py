@@ -1,77 +1,30 @@
-"""Calls over HTTP: the list, one of them by any of its ids, and stopping one."""
+"""Calls over HTTP: list them, read one by any of its ids, cancel one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Literal, NoReturn, cast
+from typing import Annotated, Literal, cast
 
 import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
+from callslip.api.cancel import cancel_call
+from callslip.api.find import find_call, find_command, list_calls
 from callslip.commands import Command
-from callslip.errors import (
-    AmbiguousIdError,
-    CommandNotFoundError,
-    ConflictError,
-    CursorExpiredError,
-    InvalidInputError,
-    NotFoundError,
-)
+from callslip.errors import CursorExpiredError, InvalidInputError, NotFoundError, WaitTimeoutError
 from callslip.http import schemas
-from callslip.http.access import Forbidden, Verb
-from callslip.http.request import RequestContext, Route, answer
+from callslip.http.request import RequestAccess, RequestContext, Route, answer
 from callslip.http.sessions import limit_of, waited
 from callslip.ledger.call_entry import load_call_entry
 from callslip.model import codec
-from callslip.model.events import CallCancelled
 from callslip.model.records import CallRecord
 from callslip.rules.lifecycle import OPEN_STATES, TERMINAL_STATES
 
 STATES = (*sorted(OPEN_STATES), *sorted(TERMINAL_STATES))
 _STATE = f"({'|'.join(STATES)})"
 SOURCE = "http"
-BEGINS = "exec_"
-CANDIDATES = 10
-"""How many calls are named when an id fits several."""
-
-AT_ONCE = 100
-"""So many calls are looked at together, at the least: they may all be somebody else's."""
 
 Part = Annotated[str, Meta(max_length=200, pattern=r"^[^\x00]*$")]
-
-
-class Known:
-    """Which sessions whoever asks may know of: what they may read, or do there what they came for. Each is asked once.
-
-    What lies in other sessions is not there.
-    """
-
-    def __init__(self, visit: RequestContext, verb: Verb = "read") -> None:
-        self._visit = visit
-        self._verb: Verb = verb
-        self._answers: dict[str, bool] = {}
-
-    async def __call__(self, session: str) -> bool:
-        if session not in self._answers:
-            self._answers[session] = await self._visit.may_see(session) or await self._may(session)
-        return self._answers[session]
-
-    async def _may(self, session: str) -> bool:
-        row = await self._visit.ledger.store.session(session) if self._verb != "read" else None
-        if row is None:
-            return False
-        try:
-            await self._visit.admit(row, self._verb)
-        except (NotFoundError, Forbidden):
-            return False
-        return True
-
-
-async def none_such(visit: RequestContext, said: str) -> NoReturn:
-    """Nothing is there for them. Somebody who is nobody is told to say who they are, whether it is there or not."""
-    await visit.known()
-    raise NotFoundError(said)
 
 
 # The list
@@ -95,53 +48,26 @@ class CallsQuery(msgspec.Struct, kw_only=True):
 
 
 async def calls(visit: RequestContext) -> Response:
-    """Calls, newest first: those of sessions that whoever asks may read."""
+    """List the calls of sessions that the caller may read, newest first."""
     await visit.admit()
     query = visit.query(CallsQuery)
     if query.session:
         await visit.session(query.session)
-    found, cursor = await page_of(visit, query, states_of(query.status), limit_of(visit, query.limit))
-    return answer(schemas.Calls(calls=[schemas.call_view(row) for row in found], cursor=cursor))
-
-
-def states_of(given: str) -> list[str]:
-    """The states that a list is asked for."""
-    states = given.split(",") if given else []
+    states = query.status.split(",") if query.status else []
     for state in states:
         if state not in STATES:
-            raise InvalidInputError("status", f"{state!r} is no state; these are: {', '.join(STATES)}")
-    return states
-
-
-async def _check_cursor(visit: RequestContext, known: Known, cursor: str) -> None:
-    """A cursor is a call; one that they may not see was not given to them."""
-    row = await visit.ledger.store.call(cursor) if cursor else None
-    if cursor and (row is None or not await known(row.session)):
-        raise InvalidInputError("cursor", "is none that this list gave, or retention removed its call")
-
-
-async def page_of(
-    visit: RequestContext, query: CallsQuery, states: Sequence[str], limit: int
-) -> tuple[list[CallRecord], str]:
-    """So many calls that they may see, however many lie in between. A cursor says that there is one more of these."""
-    known, cursor = Known(visit), query.cursor
-    await _check_cursor(visit, known, cursor)
-    found: list[CallRecord] = []
-    while True:
-        page = await visit.ledger.store.calls(
-            session=query.session,
-            states=states,
-            tool=query.tool,
-            q=query.q,
-            limit=max(limit + 1, AT_ONCE),
-            cursor=cursor,
-        )
-        found += [row for row in page.items if await known(row.session)]
-        if len(found) > limit:
-            return found[:limit], found[limit - 1].id
-        cursor = page.cursor
-        if not cursor:
-            return found, ""
+            raise InvalidInputError("status", f"unknown state {state!r}; known states: {', '.join(STATES)}")
+    page = await list_calls(
+        visit.ledger.log,
+        session=query.session,
+        states=states,
+        tool=query.tool,
+        query=query.q,
+        limit=limit_of(visit, query.limit),
+        cursor=query.cursor,
+        access=RequestAccess(visit),
+    )
+    return answer(schemas.Calls(calls=[schemas.call_view(record) for record in page.items], cursor=page.cursor))
 
 
 # One call
@@ -158,101 +84,58 @@ class CallQuery(msgspec.Struct, kw_only=True):
 
 
 async def call(visit: RequestContext) -> Response:
-    """A call and its entry, at once or when it has ended."""
+    """Return a call and its entry, at once or when it has ended."""
     query = visit.query(CallQuery)
     waited(visit, query.wait)
-    row = await _asked_for(visit, visit.request.path_params["call"], query)
-    shown = answer(await (visit.server.commands.shown(row) if query.format == "command" else _shown(visit, row)))
-    etag = f'"{codec.digest(bytes(shown.body))[:24]}"'
+    find = find_command if query.format == "command" else find_call
+    access = RequestAccess(visit)
+    record = await find(visit.ledger.log, visit.request.path_params["call"], session=query.session, access=access)
+    record = await wait_ended(visit, record, query.wait)
+    is_command = query.format == "command"
+    response = answer(await (visit.server.commands.view(record) if is_command else _detail(visit, record)))
+    etag = f'"{codec.digest(bytes(response.body))[:24]}"'
     headers = {"etag": etag, "cache-control": "private, no-cache"}
     if etag in visit.request.headers.get("if-none-match", ""):
         return Response(None, 304, headers)
-    shown.headers.update(headers)
-    return shown
+    response.headers.update(headers)
+    return response
 
 
-async def _asked_for(visit: RequestContext, given: str, query: CallQuery) -> CallRecord:
-    """The call; whoever polls for a command is told that asking again is no use if there is none any more."""
+async def wait_ended(visit: RequestContext, record: CallRecord, wait: float) -> CallRecord:
+    """Return the call when it has ended, or as it is after `wait` seconds."""
+    if not wait or record.state in TERMINAL_STATES:
+        return record
     try:
-        return await ended(visit, await find(visit, given, query.session, "read"), query.wait)
-    except NotFoundError:
-        if query.format == "command":
-            raise CommandNotFoundError(given) from None
-        raise
-
-
-async def ended(visit: RequestContext, row: CallRecord, wait: float) -> CallRecord:
-    """The call when it has ended, or as it stands after that time."""
-    if not wait or row.state in TERMINAL_STATES:
-        return row
-    try:
-        return await visit.ledger.wait(row.id, wait)
-    except TimeoutError:
-        return await visit.ledger.store.call(row.id) or row
+        return await visit.ledger.wait(record.id, wait)
+    except WaitTimeoutError:
+        return await find_call(visit.ledger.log, record.id)
     except CursorExpiredError:
-        raise NotFoundError(f"call {row.id} was deleted with its session") from None
+        raise NotFoundError(f"call {record.id} was deleted with its session") from None
 
 
-async def _shown(visit: RequestContext, row: CallRecord) -> schemas.CallDetail:
-    return schemas.to_call_detail(row, await load_call_entry(visit.ledger, row))
+async def _detail(visit: RequestContext, record: CallRecord) -> schemas.CallDetail:
+    return schemas.to_call_detail(record, await load_call_entry(visit.ledger.log, record))
 
 
-async def find(visit: RequestContext, given: str, session: str, verb: Verb) -> CallRecord:
-    """The call that an id means to whoever asks: its own, a foreign one, or the beginning of its own."""
-    known = Known(visit, verb)
-    fitting = [row for row in await _named(visit, given) if session in ("", row.session) and await known(row.session)]
-    if not fitting and given.startswith(BEGINS):
-        fitting = await _beginning(visit, known, given, session)
-    if not fitting:
-        await none_such(visit, f"no call {given!r}")
-    if len(fitting) > 1:
-        names = [row.id for row in fitting]
-        raise AmbiguousIdError(
-            f"{given!r} fits several: {', '.join(names)}", [schemas.call_view(row) for row in fitting]
-        )
-    return fitting[0]
+# Cancelling
 
-
-async def _named(visit: RequestContext, given: str) -> list[CallRecord]:
-    exact = await visit.ledger.store.call(given)
-    return [exact] if exact else await visit.ledger.store.alias(given)
-
-
-async def _beginning(visit: RequestContext, known: Known, given: str, session: str) -> list[CallRecord]:
-    found: list[CallRecord] = []
-    cursor = ""
-    while len(found) < CANDIDATES:
-        most = visit.server.limits.most
-        page = await visit.ledger.store.calls(session=session, prefix=given, limit=most, cursor=cursor)
-        found += [row for row in page.items if await known(row.session)]
-        cursor = page.cursor
-        if not cursor:
-            break
-    return found[:CANDIDATES]
-
-
-# Stopping one
-
-_MAYBE = cast("type[schemas.Cancel | None]", schemas.Cancel | None)
+_OPTIONAL_CANCEL = cast("type[schemas.Cancel | None]", schemas.Cancel | None)
 
 
 async def cancel(visit: RequestContext) -> Response:
-    """Stop a call. One that was cancelled already stays so; one that has ended otherwise is a conflict."""
-    row = await find(visit, visit.request.path_params["call"], visit.query(CancelQuery).session, "write")
-    who = await visit.admit(await visit.session(row.session))
-    asked = await visit.body(_MAYBE) or schemas.Cancel()
-    return answer(await _shown(visit, await stopped(visit, row, f"cancelled by {who.name}", asked.reason, SOURCE)))
-
-
-async def stopped(visit: RequestContext, row: CallRecord, by: str, reason: str, source: str) -> CallRecord:
-    """A call that is cancelled, whoever did it; one that has ended otherwise is a conflict."""
-    if row.state not in TERMINAL_STATES:
-        why = f"{by}: {reason}" if reason else by
-        await visit.ledger.append(row.session, [CallCancelled(call=row.id, reason=why)], source=source)
-        row = await visit.ledger.find_call(row.id)
-    if row.state != "cancelled":
-        raise ConflictError(f"call {row.id} has ended: it is {row.state}", row)
-    return row
+    """Cancel a call. One that was cancelled already stays so; one that has ended otherwise is a conflict."""
+    await visit.known()
+    session = visit.query(CancelQuery).session
+    body = await visit.body(_OPTIONAL_CANCEL) or schemas.Cancel()
+    record = await cancel_call(
+        visit.ledger.log,
+        visit.request.path_params["call"],
+        reason=body.reason,
+        session=session,
+        source=SOURCE,
+        access=RequestAccess(visit),
+    )
+    return answer(await _detail(visit, record))
 
 
 class NoQuery(msgspec.Struct, kw_only=True):

@@ -15,7 +15,6 @@ from uuid import uuid4
 import msgspec
 from starlette.responses import Response
 
-from callslip.api import approvals
 from callslip.errors import ConflictError, InvalidInputError, NotFoundError
 from callslip.formats import registry
 from callslip.http import access as gates
@@ -80,7 +79,7 @@ class ChatApp:
         body = await _body(visit)
         given = chat_request.read(self.format, body)
         name = check_session_name(given.chat)
-        row = await visit.ledger.store.session(name)
+        row = await visit.ledger.log.store.session(name)
         who = await visit.admit(row or SessionRecord(name=name))
         if given.asks:
             asked = Asked(name, self.format, await self._asked(visit, row, who, given, body), given.run)
@@ -98,7 +97,7 @@ class ChatApp:
         try:
             started = await self._begin(visit, row, who, given)
         except ConflictError:  # Posted twice at once: somebody else answers it.
-            row = await visit.ledger.store.session(check_session_name(given.chat))
+            row = await visit.ledger.log.store.session(check_session_name(given.chat))
             before = await _begun_before(visit.ledger, row, given)
             if not before:
                 raise
@@ -115,7 +114,7 @@ class ChatApp:
         key = _key(row.turns + 1 if row else 1, given)
         turn = Draft(ev.TurnStarted(), key=key, mark=uuid4().hex if key else "")
         drafts = [*([] if row else [ingest.owned_by(who)]), turn, _prompt(given)]
-        owner = visit.ledger.owner  # The handler works in this process: if that dies, the turn ends.
+        owner = visit.ledger.log.owner  # The handler works in this process: if that dies, the turn ends.
         made = await ingest.write(visit, who, check_session_name(given.chat), drafts, source="chat", owner=owner)
         return next(event for event in made if isinstance(event, ev.TurnStarted))
 
@@ -145,7 +144,7 @@ class ChatApp:
         return await self._resumed(visit, visit.request.query_params.get("chatId", ""))
 
     async def _resumed(self, visit: RequestContext, name: str) -> Response:
-        row = await visit.ledger.store.session(name)
+        row = await visit.ledger.log.store.session(name)
         await visit.admit(row or SessionRecord(name=name))
         turn = visit.request.query_params.get("turn", "")
         turn = turn or (await self._current(visit.ledger, row) if row else "")
@@ -158,7 +157,7 @@ class ChatApp:
         more by clients that put it in the place of what they have.
         """
         busy = await _busy(ledger, row)
-        if busy or self.format not in REPLACING or await ledger.store.clock() - row.updated_at > self.linger * 1000:
+        if busy or self.format not in REPLACING or await ledger.log.store.clock() - row.updated_at > self.linger * 1000:
             return busy
         return (await ledger.snapshot(row.name, limit=1)).info.last_turn
 
@@ -188,7 +187,7 @@ class ChatApp:
         who = await visit.admit(row)
         if row.turn:
             ending = ev.TurnEnded(turn=row.turn, reason="cancelled", detail=f"stopped by {who.name}")
-            await visit.ledger.append(row.name, [ending], source="chat")
+            await visit.ledger.log.append(row.name, [ending], source="chat")
         return answer({"stopped": bool(row.turn)})
 
 
@@ -212,8 +211,8 @@ async def _begun_before(ledger: Ledger, row: SessionRecord | None, given: ChatRe
     if row is None or not row.turns or (given.repeats and not row.turn):
         return ""
     key = _key(row.turns, given)
-    rows = await ledger.store.keys(row.name, key[:-1], 1) if key else []
-    found = await ledger.store.events(row.name, rows[0].seq - 1, 1) if rows and rows[0].key == key else []
+    rows = await ledger.log.store.keys(row.name, key[:-1], 1) if key else []
+    found = await ledger.log.store.events(row.name, rows[0].seq - 1, 1) if rows and rows[0].key == key else []
     event = decode_event(found[0][1]) if found else None
     return event.turn if isinstance(event, ev.TurnStarted) else ""
 
@@ -230,8 +229,8 @@ async def _waited(ledger: Ledger, session: str, given: ChatRequest) -> list[tupl
     """What waits for what was posted, or has waited for it: the events that asked, and their turns."""
     found: list[tuple[int, str]] = []
     for decision in given.decisions:
-        row = await approvals.find(ledger, decision.approval, session)
-        call = await ledger.store.call(row.call)
+        row = await ledger.find_approval(decision.approval, session)
+        call = await ledger.log.store.call(row.call)
         found += [(row.entry, call.turn)] if call else []
     for result in given.results:
         call = await _theirs(ledger, session, result.call)
@@ -241,10 +240,10 @@ async def _waited(ledger: Ledger, session: str, given: ChatRequest) -> list[tupl
 
 async def _had(ledger: Ledger, session: str, turn: str, asked: int) -> SessionFold:
     """The session as the client has it: as it stood when its stream ended, as all that it was asked for waited."""
-    state = await queries.load_turn(ledger.store, session, turn)
+    state = await queries.load_turn(ledger.log.store, session, turn)
     if state.seq == asked:
         return state
-    state = await ledger.state_at(session, asked)
+    state = await ledger.log.state_at(session, asked)
     async for event in ledger.events(session, asked):
         if waits(state, turn):
             break
@@ -254,8 +253,8 @@ async def _had(ledger: Ledger, session: str, turn: str, asked: int) -> SessionFo
 
 async def _theirs(ledger: Ledger, session: str, shown: str) -> CallRecord | None:
     """A call that the client runs, by the id that it knows. Of any other it has no say."""
-    found = [row for row in await ledger.store.alias(shown, session) if row.client_call_id == shown]
-    row = found[0] if found else await ledger.store.call(shown)
+    found = [row for row in await ledger.log.store.alias(shown, session) if row.client_call_id == shown]
+    row = found[0] if found else await ledger.log.store.call(shown)
     return row if row is not None and row.session == session and row.worker == CLIENT else None
 
 
@@ -265,10 +264,10 @@ async def _decide(ledger: Ledger, session: str, who: Principal, decision: Decisi
     try:
         if decision.approved:
             input, reason = decision.input, decision.reason
-            await approvals.approve(ledger, decision.approval, input=input, reason=reason, **told)
+            await ledger.approve(decision.approval, input=input, reason=reason, **told)
         else:
             reason = decision.reason or f"denied by {who.name}"
-            await approvals.deny(ledger, decision.approval, reason=reason, **told)
+            await ledger.deny(decision.approval, reason=reason, **told)
     except ConflictError:
         pass
 
@@ -281,7 +280,7 @@ async def _take(ledger: Ledger, session: str, result: Result) -> None:
     error = result.error
     failed = ev.CallFailed(call=row.id, error=error, reason=error)
     ended = failed if error else ev.CallCompleted(call=row.id, output=result.output)
-    await ledger.append(session, [ended], source="chat")
+    await ledger.log.append(session, [ended], source="chat")
 
 
 # Turns

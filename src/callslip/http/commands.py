@@ -6,8 +6,6 @@ given only those of sessions that they may run commands of.
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, cast
 
@@ -15,22 +13,24 @@ import msgspec
 from msgspec import UNSET, Meta
 from starlette.responses import Response
 
-from callslip.api.call import race
+from callslip.api.commands import DEFAULT_QUEUE, DEFAULT_SESSION
+from callslip.api.find import find_command
 from callslip.commands import Claim, Command
-from callslip.commands.queue import CLIENT, SESSION
 from callslip.errors import CommandNotFoundError, ConflictError, InvalidInputError, NotFoundError
-from callslip.http.access import Forbidden, Principal
-from callslip.http.calls import CancelQuery, Known, NoQuery, find
+from callslip.http.access import Principal
+from callslip.http.calls import CancelQuery, NoQuery
 from callslip.http.ingest import owned_by
-from callslip.http.request import RequestContext, Route, answer
+from callslip.http.request import RequestAccess, RequestContext, Route, answer
 from callslip.http.sessions import limit_of, waited
+from callslip.ledger.aio import race
 from callslip.model.events import Draft
 from callslip.model.names import check_session_name
 from callslip.model.records import CallRecord, SessionRecord
 
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Seconds = Annotated[float, Meta(gt=0)]
-MOMENT = 1.0
+ACCESS_TTL_S = 1.0
+"""How long an answer of the authorizer holds for a worker that waits: its token may be revoked meanwhile."""
 
 
 class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -46,8 +46,8 @@ class Submit(Body):
     action: Name
     params: Any = None
     timeout: Seconds | None = None
-    client: Name = CLIENT
-    session: Name = SESSION
+    client: Name = DEFAULT_QUEUE
+    session: Name = DEFAULT_SESSION
     idempotent: bool = False
     approve: Literal["", "ask"] = ""
     correlation_id: Annotated[str, Meta(max_length=200)] = ""
@@ -74,7 +74,7 @@ async def submit(visit: RequestContext) -> Response:
     await visit.known()
     asked = await visit.body(Submit)
     name = check_session_name(asked.session)
-    row = await visit.ledger.store.session(name)
+    row = await visit.ledger.log.store.session(name)
     who = await visit.admit(row or SessionRecord(name=name))
     wait = waited(visit, visit.query(SubmitQuery).wait)
     made = await _registered(visit, who, asked, wait, () if row is not None else (owned_by(who),))
@@ -87,12 +87,23 @@ async def _registered(
     visit: RequestContext, who: Principal, asked: Submit, wait: float, before: Sequence[Draft]
 ) -> Command:
     key = visit.request.headers.get("idempotency-key", "")
-    told: dict[str, Any] = {name: getattr(asked, name) for name in asked.__struct_fields__}
     try:
-        key = f"http {key}" if key else ""
-        return await visit.server.commands.register(**told, key=key, wait=wait, before=before)
+        return await visit.server.commands.submit(
+            asked.action,
+            asked.params,
+            queue=asked.client,
+            session=asked.session,
+            timeout=asked.timeout,
+            idempotent=asked.idempotent,
+            approval=bool(asked.approve),
+            correlation_id=asked.correlation_id,
+            title=asked.title,
+            key=f"http {key}" if key else "",
+            wait=wait,
+            before=before,
+        )
     except ConflictError:
-        row = await visit.ledger.store.session(asked.session)
+        row = await visit.ledger.log.store.session(asked.session)
         if not before or row is None or row.owner == who.name:
             raise
         await visit.admit(row)  # Somebody else has begun this session meanwhile.
@@ -121,9 +132,9 @@ async def lists(visit: RequestContext) -> Response:
     """The three windows, of sessions that whoever asks may read."""
     await visit.admit()
     query = visit.query(ListsQuery)
-    limit, known, commands = limit_of(visit, query.limit), Known(visit), visit.server.commands
+    limit, access, commands = limit_of(visit, query.limit), RequestAccess(visit), visit.server.commands
     all_three = (commands.pending, commands.completed, commands.failed)
-    return answer(Lists(*[await of(query.client, limit, known) for of in all_three]))
+    return answer(Lists(*[await read(query.client, limit, access) for read in all_three]))
 
 
 # Running them
@@ -138,7 +149,7 @@ class Queries(msgspec.Struct):
 class QueriesQuery(msgspec.Struct, kw_only=True):
     """For whom, and how many."""
 
-    client: Annotated[str, Meta(min_length=1, description="The client whose commands are wanted.")] = CLIENT
+    client: Annotated[str, Meta(min_length=1, description="The client whose commands are wanted.")] = DEFAULT_QUEUE
     session: Annotated[str, Meta(description="Commands of this session only.")] = ""
     limit: Annotated[int, Meta(ge=1, description="How many at most.")] | None = None
 
@@ -148,7 +159,7 @@ async def queries(visit: RequestContext) -> Response:
     query = visit.query(QueriesQuery)
     await _executor(visit, query.session)
     found = await visit.server.commands.queued(
-        query.client, session=query.session, limit=limit_of(visit, query.limit), admits=_May(visit)
+        query.client, session=query.session, limit=limit_of(visit, query.limit), access=RequestAccess(visit)
     )
     return answer(Queries(found))
 
@@ -156,7 +167,7 @@ async def queries(visit: RequestContext) -> Response:
 class Claiming(Body):
     """Who wants work, how long to wait for it, and how long to hold it without being heard of again."""
 
-    client: Name = CLIENT
+    client: Name = DEFAULT_QUEUE
     wait: Annotated[float, Meta(ge=0)] = 0
     lease: Seconds | None = None
     worker: Annotated[str, Meta(max_length=200)] = ""
@@ -175,7 +186,7 @@ async def claim(visit: RequestContext) -> Response:
         wait=waited(visit, asked.wait),
         lease=asked.lease,
         session=asked.session,
-        admits=_May(visit),
+        access=RequestAccess(visit, ACCESS_TTL_S),
     )
     taken = await race(taking, _gone(visit))
     if taken is not None and _has_gone(visit):  # Both at once: nobody would be told.
@@ -206,30 +217,6 @@ async def _executor(visit: RequestContext, session: str) -> None:
         await visit.session(session)
     else:
         await visit.admit()
-
-
-class _May:
-    """Whether they may run commands of a session. An answer holds for a moment: who waits may lose their token."""
-
-    def __init__(self, visit: RequestContext) -> None:
-        self._visit = visit
-        self._answers: dict[str, bool] = {}
-        self._until = -math.inf
-
-    async def __call__(self, session: str) -> bool:
-        if time.monotonic() > self._until:
-            self._answers.clear()
-            self._until = time.monotonic() + MOMENT
-        if session not in self._answers:
-            self._answers[session] = await self._may(session)
-        return self._answers[session]
-
-    async def _may(self, session: str) -> bool:
-        try:
-            await self._visit.admit(await self._visit.ledger.store.session(session) or SessionRecord(name=session))
-        except (NotFoundError, Forbidden):
-            return False
-        return True
 
 
 class Result(Body):
@@ -291,16 +278,14 @@ async def release(visit: RequestContext) -> Response:
 
 
 async def _command(visit: RequestContext) -> CallRecord:
-    """The command that is meant, of a session whose commands they may run."""
-    given, session = visit.request.path_params["call"], visit.query(CancelQuery).session
+    """Return the command that the path names, of a session whose commands the caller may run."""
+    id, session, access = visit.request.path_params["call"], visit.query(CancelQuery).session, RequestAccess(visit)
+    record = await find_command(visit.ledger.log, id, session=session, access=access, verb="execute")
     try:
-        row = await visit.ledger.store.call(given)
-        if row is None or session not in ("", row.session):
-            row = await find(visit, given, session, "execute")
-        await visit.admit(await visit.ledger.store.session(row.session))
+        await access.require(record.session, "execute")
     except NotFoundError:
-        raise CommandNotFoundError(given) from None
-    return row
+        raise CommandNotFoundError(id) from None
+    return record
 
 
 _WRITES = (400, 401, 403, 404, 409, 413, 415, 503, 507)

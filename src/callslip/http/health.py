@@ -21,7 +21,7 @@ EVERYBODYS = SessionRecord(name="", owner="*")
 async def healthz(visit: RequestContext) -> Response:
     """Whether the store can be read. Anybody may ask, so it says no more than that."""
     try:
-        await visit.ledger.store.sessions(limit=1)
+        await visit.ledger.log.store.sessions(limit=1)
     except StoreError:
         return answer(schemas.Health(status="unavailable", version=__version__), 503)
     return answer(schemas.Health(status="ok", version=__version__))
@@ -30,7 +30,7 @@ async def healthz(visit: RequestContext) -> Response:
 async def metrics(visit: RequestContext) -> Response:
     """What the server has counted, and what stands open in its ledger. Numbers only: no names, no ids."""
     await _admitted(visit)
-    store, server = visit.ledger.store, visit.server
+    store, server = visit.ledger.log.store, visit.server
     counts = server.metrics
     calls = await store.open_states()
     pending = await store.approvals(state="pending", limit=ALL)

@@ -47,7 +47,7 @@ class PostQuery(msgspec.Struct, kw_only=True):
 async def post(visit: RequestContext) -> Response:
     """Take messages into a session. It comes to be with its first event, and belongs to whoever began it."""
     name = check_session_name(visit.request.path_params["session"])
-    row = await visit.ledger.store.session(name)
+    row = await visit.ledger.log.store.session(name)
     who = await visit.admit(row or SessionRecord(name=name))
     query = visit.query(PostQuery)
     key = visit.request.headers.get("idempotency-key", "")
@@ -79,14 +79,14 @@ async def write(
 ) -> list[Event]:
     """Append; to a session that somebody else has begun meanwhile only what they may, and nothing before they may."""
     try:
-        return await visit.ledger.append(session, drafts, source=source, owner=owner)
+        return await visit.ledger.log.append(session, drafts, source=source, owner=owner)
     except ConflictError:
-        row = await visit.ledger.store.session(session)
+        row = await visit.ledger.log.store.session(session)
         others = [draft for draft in drafts if not (isinstance(draft, Draft) and draft.key == OWNER)]
         if row is None or row.owner == who.name or len(others) == len(drafts):
             raise
         await visit.admit(row)
-        return await visit.ledger.append(session, others, source=source, owner=owner)
+        return await visit.ledger.log.append(session, others, source=source, owner=owner)
 
 
 class _Talk:
@@ -174,7 +174,7 @@ class Posts:
             return None
         prefix = after = _prefix(key)
         found: list[KeyRecord] = []
-        while rows := await self._ledger.store.keys(session, after, MAX_CONVERSATIONS):
+        while rows := await self._ledger.log.store.keys(session, after, MAX_CONVERSATIONS):
             ours = [row for row in rows if row.key.startswith(prefix)]
             if any(row.mark != mark for row in ours):
                 raise ConflictError(f"the idempotency key {key!r} was used before with another body")
@@ -231,7 +231,7 @@ class _Written:
         for talk in talks.all.values():
             if talk.session in self._made or not talk.waiting:
                 continue
-            row = await self._ledger.store.session(talk.session)
+            row = await self._ledger.log.store.session(talk.session)
             await self._visit.admit(row or SessionRecord(name=talk.session))
             self._made[talk.session] = []
             if row is None:

@@ -38,7 +38,7 @@ async def _inbox(ledger: Ledger) -> Rows:
 
 async def _commands(ledger: Ledger) -> Rows:
     """Those that are open, and those that ended of late (S3.5)."""
-    store, settings = ledger.store, ledger.settings
+    store, settings = ledger.log.store, ledger.log.settings
     since = await store.clock() - int(settings.completed_window * 1000)
     rows = await store.pending_commands("", MAX_ROWS)
     rows += await store.completed_commands("", MAX_ROWS, since)
@@ -47,7 +47,7 @@ async def _commands(ledger: Ledger) -> Rows:
 
 
 async def _answered(ledger: Ledger, identity: str) -> bytes:
-    row = await ledger.store.approval(identity)
+    row = await ledger.log.store.approval(identity)
     return sse.encode(schemas.approval_view(row)) if row is not None else b""
 
 
@@ -92,10 +92,10 @@ class LiveList:
         return list(zip(list(self._sessions)[len(self._sessions) - count :], frames, strict=True))
 
     async def fill(self) -> None:
-        with self._ledger.feed.watching():
+        with self._ledger.log.feed.watching():
             while True:
                 await self._look()
-                await self._ledger.feed.change()
+                await self._ledger.log.feed.change()
                 await asyncio.sleep(COALESCE_S)
 
     async def _look(self) -> None:

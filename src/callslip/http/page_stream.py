@@ -101,7 +101,7 @@ class _Session:
         """What the page needs to go on with the line."""
         self.numbered, self.line = numbered, numbered.line
         if self._new or await numbered.is_far(self.seq):
-            snapshot = await queries.snapshot(visit.ledger.store, self.name, limit=self._limit)
+            snapshot = await queries.snapshot(visit.ledger.log.store, self.name, limit=self._limit)
             await write(sse.frame(sse.encode(snapshot), event="snapshot"))
             self.seq = snapshot.seq
         async for reached, piece in numbered.caught_up(self.seq):
@@ -138,7 +138,7 @@ class _Topic:
 
     async def _may(self, session: str) -> bool:
         """Also of a session that was deleted just now, if its name was theirs to know."""
-        row = await self._visit.ledger.store.session(session)
+        row = await self._visit.ledger.log.store.session(session)
         try:
             await self._visit.admit(row or SessionRecord(name=session), "read")
         except (NotFoundError, Forbidden):

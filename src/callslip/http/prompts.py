@@ -123,9 +123,9 @@ async def _begin(ledger: Ledger, session: str, text: str) -> ev.TurnStarted:
             raise ConflictError(BUSY)
         return write.write_events(unit, session, drafts, how)
 
-    owner = ledger.owner  # It is answered in this process: if that dies, the turn ends.
+    owner = ledger.log.owner  # It is answered in this process: if that dies, the turn ends.
     given = [ev.TurnStarted(), ev.MessageUser(text=text)]
-    made = await ledger.transact_drafts(given, begin, source=SOURCE, owner=owner, strict=False)
+    made = await ledger.log.transact_drafts(given, begin, source=SOURCE, owner=owner, strict=False)
     return next(event for event in made if isinstance(event, ev.TurnStarted))
 
 
@@ -151,7 +151,7 @@ async def stop(visit: RequestContext) -> Response:
         return under_way
 
     ending = ev.TurnEnded(reason="cancelled", detail=f"stopped by {who.name}")
-    return answer(Stopped(await visit.ledger.transact_drafts([ending], end, source=SOURCE, strict=False)))
+    return answer(Stopped(await visit.ledger.log.transact_drafts([ending], end, source=SOURCE, strict=False)))
 
 
 ROUTES = (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,7 +14,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from callslip.api.ledger import Ledger
-from callslip.commands import Commands
 from callslip.errors import InvalidInputError, NotFoundError
 from callslip.http import sse
 from callslip.http.access import Authorizer, Forbidden, Principal, Verb
@@ -42,8 +43,8 @@ class Server:
         self.hub = hub
         self.posts = posts
         self.prompts = prompts
-        self.metrics = Metrics(ledger.store)
-        self.commands = Commands(ledger)
+        self.metrics = Metrics(ledger.log.store)
+        self.commands = ledger.commands
         self.routes: tuple[Route, ...] = ()
 
 
@@ -93,7 +94,7 @@ class RequestContext:
 
     async def session(self, name: str, verb: Verb | None = None) -> SessionRecord:
         """A session that is there and that they may use so; else there is none."""
-        row = await self.ledger.store.session(name)
+        row = await self.ledger.log.store.session(name)
         await self.admit(row or SessionRecord(name=name), verb)
         if row is None:
             raise NotFoundError(f"no session {name!r}")
@@ -101,7 +102,7 @@ class RequestContext:
 
     async def may_see(self, name: str) -> bool:
         """Whether they may read a session, for lists that leave out what is not theirs."""
-        row = await self.ledger.store.session(name)
+        row = await self.ledger.log.store.session(name)
         try:
             await self.admit(row, "read")
         except (NotFoundError, Forbidden):
@@ -113,7 +114,7 @@ class RequestContext:
 
         async def still() -> None:
             for name in names:
-                await self.admit(await self.ledger.store.session(name) or SessionRecord(name=name))
+                await self.admit(await self.ledger.log.store.session(name) or SessionRecord(name=name))
             if not names:
                 await self.admit()
 
@@ -170,6 +171,42 @@ class RequestContext:
             return msgspec.convert(codec.parse_json(await self.raw() or b"null", field="body"), kind)
         except msgspec.ValidationError as error:
             raise refused_by(error, "body") from None
+
+
+class RequestAccess:
+    """The rights of the caller of one request. An answer is remembered for `ttl_s` seconds."""
+
+    def __init__(self, context: RequestContext, ttl_s: float = math.inf) -> None:
+        self._context = context
+        self._ttl_s = ttl_s
+        self._answers: dict[tuple[str, Verb], bool] = {}
+        self._fresh_until = -math.inf
+
+    async def may(self, session: str, verb: Verb) -> bool:
+        if time.monotonic() > self._fresh_until:
+            self._answers.clear()
+            self._fresh_until = time.monotonic() + self._ttl_s
+        if (session, verb) not in self._answers:
+            self._answers[session, verb] = await self._ask(session, verb)
+        return self._answers[session, verb]
+
+    async def _ask(self, session: str, verb: Verb) -> bool:
+        record = await self._context.ledger.log.store.session(session)
+        try:
+            await self._context.admit(record, verb)
+        except (NotFoundError, Forbidden):
+            return False
+        return record is not None
+
+    async def require(self, session: str, verb: Verb) -> str:
+        record = await self._context.ledger.log.store.session(session)
+        principal = await self._context.admit(record or SessionRecord(name=session), verb)
+        if record is None:
+            raise NotFoundError(f"no session {session!r}")
+        return principal.name
+
+    async def require_identity(self) -> None:
+        await self._context.known()
 
 
 @cache

@@ -123,7 +123,9 @@ _OUT: dict[type, Any] = {SessionRecord: session_view, CallRecord: call_view, App
 
 def to_view(value: Any) -> Any:
     """A row as the outside may see it; anything else that JSON can say as it is; the rest not at all."""
-    made = _OUT.get(value.__class__)
-    if made is not None:
-        return made(value)
-    return cast(Any, value) if isinstance(value, str | int | list | dict) else None
+    view = _OUT.get(value.__class__)
+    if view is not None:
+        return view(value)
+    if isinstance(value, list):
+        return [to_view(item) for item in cast("list[Any]", value)]
+    return cast(Any, value) if isinstance(value, str | int | dict) else None

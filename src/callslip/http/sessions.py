@@ -133,7 +133,7 @@ async def _news(visit: RequestContext, row: SessionRecord, query: ReadQuery) -> 
     if not query.wait:
         return False
     try:
-        async with asyncio.timeout(query.wait), aclosing(visit.ledger.follow(row.name, row.last_seq)) as news:
+        async with asyncio.timeout(query.wait), aclosing(visit.ledger.log.batches(row.name, row.last_seq)) as news:
             async for _ in news:
                 return True
     except TimeoutError:
@@ -162,8 +162,8 @@ async def _events(visit: RequestContext, row: SessionRecord, query: ReadQuery) -
     limit = limit_of(visit, query.limit) if query.limit or query.cursor else last - after
     rows: list[tuple[int, bytes]] = []
     while after < last and len(rows) < limit:
-        wanted = min(limit - len(rows), last - after, visit.ledger.settings.read_page)
-        page = await visit.ledger.store.events(row.name, after, wanted)
+        wanted = min(limit - len(rows), last - after, visit.ledger.log.settings.read_page)
+        page = await visit.ledger.log.store.events(row.name, after, wanted)
         if not page:
             break
         rows += page
@@ -175,7 +175,7 @@ async def _events(visit: RequestContext, row: SessionRecord, query: ReadQuery) -
 async def _entries(visit: RequestContext, row: SessionRecord, query: ReadQuery) -> schemas.Document:
     """Entries, oldest first; pages go from the newest back."""
     if query.at is not None:
-        return _whole(await visit.ledger.state_at(row.name, query.at))
+        return _whole(await visit.ledger.log.state_at(row.name, query.at))
     (before,) = read_cursor(f"[{query.cursor}]", int) if query.cursor else (queries.ALL,)
     paged = bool(query.limit or query.cursor)
     limit = limit_of(visit, query.limit) + 1 if paged else queries.ALL
@@ -199,7 +199,7 @@ async def _messages(visit: RequestContext, row: SessionRecord, query: ReadQuery)
     if query.limit or query.cursor:
         limit, ledger = limit_of(visit, query.limit), visit.ledger
         page = await queries.messages(
-            ledger.store, row.name, encode, limit=limit, cursor=query.cursor, newest_first=entry.newest_first
+            ledger.log.store, row.name, encode, limit=limit, cursor=query.cursor, newest_first=entry.newest_first
         )
         return schemas.Document(session=row.name, seq=page.seq, messages=page.messages, cursor=page.cursor)
     seq, source = await _source(visit, row, query)
@@ -211,7 +211,7 @@ async def _source(visit: RequestContext, row: SessionRecord, query: ReadQuery) -
     if query.at is None:
         found = await visit.ledger.snapshot(row.name)
         return found.seq, found
-    state = await visit.ledger.state_at(row.name, query.at)
+    state = await visit.ledger.log.state_at(row.name, query.at)
     return state.seq, state.snapshot()
 
 

@@ -210,7 +210,7 @@ class SessionStream:
         self.line = Broadcast(1, limits.backlog)
 
     async def open(self) -> None:
-        row = await self._ledger.store.session(self._session)
+        row = await self._ledger.log.store.session(self._session)
         head = row.last_seq if row else 0
         self._state = await self._resumed(head)
         self.line.first = self.line.next = head + 1
@@ -218,11 +218,13 @@ class SessionStream:
     async def _resumed(self, seq: int) -> SessionFold | None:
         if not self._kind.folds:
             return None
-        return await queries.state_after(self._ledger.store, self._session, seq) if seq else SessionFold(self._session)
+        return (
+            await queries.state_after(self._ledger.log.store, self._session, seq) if seq else SessionFold(self._session)
+        )
 
     async def fill(self) -> None:
         frame, state, tidied = self._kind.frame, self._state, self.line.next
-        async for batch in self._ledger.follow(self._session, self.line.next - 1):
+        async for batch in self._ledger.log.batches(self._session, self.line.next - 1):
             self.line.push([frame(state, stored.event, stored.body) for stored in batch])
             if state is not None and self.line.next - tidied >= TIDY:
                 state.finished()
@@ -231,14 +233,16 @@ class SessionStream:
 
     async def is_far(self, after: int) -> bool:
         """Whether a reader is better served with a snapshot than with all that it missed."""
-        return after + 1 < self.line.first and await queries.needs_snapshot(self._ledger.store, self._session, after)
+        return after + 1 < self.line.first and await queries.needs_snapshot(
+            self._ledger.log.store, self._session, after
+        )
 
     async def caught_up(self, after: int, upto: int = 0) -> AsyncIterator[tuple[int, bytes]]:
         """Frames from the log until the line goes on, to `upto` at least: how far each piece reaches, and its bytes."""
         state: SessionFold | None = None
         while after < max(upto, self.line.first - 1):
             state = state or await self._resumed(after)
-            rows = await self._ledger.store.events(self._session, after, self._ledger.settings.read_page)
+            rows = await self._ledger.log.store.events(self._session, after, self._ledger.log.settings.read_page)
             if not rows or rows[0][0] != after + 1:
                 return  # Retention was faster; the reader is cut off and told when it comes back.
             frames = [self._kind.frame(state, decode_event(body), body) for _, body in rows]
@@ -263,7 +267,7 @@ class TurnStream:
         self._replayed = (-1, b"")
 
     async def open(self) -> None:
-        self._state = await queries.load_turn(self._ledger.store, self._session, self._turn)
+        self._state = await queries.load_turn(self._ledger.log.store, self._session, self._turn)
         self._check()
         self._encoder = self.streaming.encoder(self._state, self._turn)
         self._encoder.opening()
@@ -286,7 +290,7 @@ class TurnStream:
     async def fill(self) -> None:
         if self.line.ended:
             return
-        async for batch in self._ledger.follow(self._session, self._state.seq):
+        async for batch in self._ledger.log.batches(self._session, self._state.seq):
             for stored in batch:
                 self._take(stored)
                 if self.line.ended:

@@ -15,10 +15,10 @@ from typing import Any, cast
 import msgspec
 
 from callslip.agent.loop import Outcome
-from callslip.api.call import finish_despite_cancel, race
 from callslip.api.ledger import Ledger
 from callslip.api.session import Session
 from callslip.errors import CallEndedError, CallslipError
+from callslip.ledger.aio import finish_despite_cancel, race
 from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.events import Draft
@@ -48,10 +48,10 @@ class Chat(msgspec.Struct):
         """Let the client run a tool, and give what it came to. CallEnded if it came to nothing."""
         ledger = self.session.ledger
         started = ev.CallStarted(call="new:1", tool_name=tool, input=input, title=title, worker=CLIENT)
-        (made,) = await self.session.append(started, owner=ledger.owner)
+        (made,) = await self.session.append(started, owner=ledger.log.owner)
         assert isinstance(made, ev.CallStarted)
         row = await ledger.wait(made.call)
-        end = await ledger.ending(row)
+        end = await ledger.log.ending_event(row)
         if not isinstance(end, ev.CallCompleted):
             raise CallEndedError(row.state, row.reason)
         return end.output
@@ -77,7 +77,7 @@ class TurnRunner:
     async def _answer(self, chat: Chat, seq: int) -> None:
         """Work until it is done, or until somebody ends the turn. What goes wrong ends the turn, and is logged."""
         try:
-            await race(self._work(chat), self._ledger.wait_for_turn(chat.session.name, chat.turn, seq))
+            await race(self._work(chat), self._ledger.log.wait_for_turn(chat.session.name, chat.turn, seq))
         except CallslipError:  # The ledger was closed, or the session deleted: nobody is there to be told.
             log.warning("a chat could not be answered to its end", exc_info=True)
 
@@ -126,6 +126,6 @@ async def _piece(chat: Chat, piece: Any) -> None:
 
 async def _end(chat: Chat, reason: str, detail: str = "") -> None:
     """Unless the turn is over already: the agent loop ends its own, and so may anybody."""
-    row = await chat.session.ledger.store.session(chat.session.name)
+    row = await chat.session.ledger.log.store.session(chat.session.name)
     if row is not None and row.turn == chat.turn:
         await chat.session.append(ev.TurnEnded(turn=chat.turn, reason=reason, detail=detail))

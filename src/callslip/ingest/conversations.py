@@ -12,12 +12,12 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import structs
 
-from callslip.api.ledger import Ledger
 from callslip.errors import InvalidInputError
 from callslip.formats import registry
 from callslip.formats.base import Decoder, unwrapped
 from callslip.ingest.recorder import OpenCalls, as_it_came, belonging_together
 from callslip.ledger import liveness
+from callslip.ledger.event_log import EventLog
 from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.events import CallEvent, Chunks, Draft, Event
@@ -156,15 +156,15 @@ def _told_apart(draft: Draft, number: int) -> Draft:
 class Connection:
     """Who writes. It owns the calls that it tells of, and its end is theirs (C5)."""
 
-    def __init__(self, ledger: Ledger, source: str) -> None:
-        self._ledger = ledger
+    def __init__(self, log: EventLog, source: str) -> None:
+        self._log = log
         self._source = source
         self._owner = liveness.new_owner()
         self._open = OpenCalls()
 
     async def append(self, session: str, drafts: Sequence[Draft]) -> list[Event]:
         """Append drafts. What they made is to be shown to `see`."""
-        return await self._ledger.append(session, drafts, source=self._source, owner=self._owner)
+        return await self._log.append(session, drafts, source=self._source, owner=self._owner)
 
     def see(self, event: Event) -> None:
         """Follow which calls are open."""
@@ -172,8 +172,8 @@ class Connection:
 
     async def close(self, reason: str) -> None:
         """End every call that is still open: those it owns, and those that an ended turn gave a moment."""
-        await self._ledger.close_owner(self._owner, reason)
-        await self._open.end(self._ledger, ev.CallLost, reason)
+        await self._log.close_owner(self._owner, reason)
+        await self._open.end(self._log, ev.CallLost, reason)
 
 
 def joined(first: str, between: str, name: str) -> str:

@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from callslip.api.ledger import Ledger
 from callslip.errors import InvalidInputError
 from callslip.ingest.conversations import Connection, Conversation, Conversations, joined
+from callslip.ledger.event_log import EventLog
 from callslip.model import codec
 from callslip.model.events import Chunks, Draft, Event
 from callslip.model.names import check_session_name
@@ -42,7 +42,7 @@ class Report(msgspec.Struct):
 
 
 async def import_lines(
-    ledger: Ledger,
+    log: EventLog,
     session: str,
     format: str,
     lines: Iterable[bytes],
@@ -56,7 +56,7 @@ async def import_lines(
     `chunks` says how texts come in pieces, if that is known. `started` is the time, in ms since the epoch, from which
     the messages count theirs; without it they get the time of the import. `progress` hears of every batch.
     """
-    work = _Import(ledger, check_session_name(session), format, chunks, started, progress)
+    work = _Import(log, check_session_name(session), format, chunks, started, progress)
     try:
         for line in lines:
             await work.take(line)
@@ -66,7 +66,7 @@ async def import_lines(
 
 
 async def import_file(
-    ledger: Ledger,
+    log: EventLog,
     session: str,
     format: str,
     path: str | os.PathLike[str],
@@ -78,7 +78,7 @@ async def import_file(
     with open(path, "rb") as file:
         lines = iter(lambda: file.readline(LINE_BYTES + 1), b"")
         started = _started(path)
-        return await import_lines(ledger, session, format, lines, chunks=chunks, started=started, progress=progress)
+        return await import_lines(log, session, format, lines, chunks=chunks, started=started, progress=progress)
 
 
 def _started(path: str | os.PathLike[str]) -> int:
@@ -101,7 +101,7 @@ class _Import:
 
     def __init__(
         self,
-        ledger: Ledger,
+        log: EventLog,
         session: str,
         format: str,
         chunks: Chunks | None,
@@ -109,12 +109,12 @@ class _Import:
         progress: Callable[[Report], None] | None,
     ) -> None:
         self.report = Report()
-        self._ledger = ledger
+        self._log = log
         self._session = session
         self._format = format
         self._progress = progress
         self._talks = Conversations(format, self._named, chunks=chunks, started=started)
-        self._line = Connection(ledger, "" if format == "events" else format)
+        self._line = Connection(log, "" if format == "events" else format)
         self._heads: dict[str, int] = {}
         self._chain = codec.digest(format.encode())
         self._number = self._drafts = self._bytes = 0
@@ -176,7 +176,7 @@ class _Import:
         self._line.see(event)
 
     async def _head(self, session: str) -> int:
-        row = await self._ledger.store.session(session)
+        row = await self._log.store.session(session)
         return row.last_seq if row else 0
 
     async def finish(self) -> None:

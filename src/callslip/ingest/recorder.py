@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from msgspec import structs, to_builtins
 
-from callslip.api.call import finish_despite_cancel
 from callslip.errors import InvalidInputError
 from callslip.formats import registry
 from callslip.formats.base import Decoder
+from callslip.ledger.aio import finish_despite_cancel
 from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.events import CallEnd, CallEvent, Chunks, Draft, Event
@@ -22,7 +22,7 @@ from callslip.model.names import NEW_CALL_PREFIX
 from callslip.rules.lifecycle import TERMINAL_STATES, is_terminal
 
 if TYPE_CHECKING:
-    from callslip.api.ledger import Ledger
+    from callslip.ledger.event_log import EventLog
 
 T = TypeVar("T")
 MAX_LINE_CHARS = 256 * 2**20
@@ -34,7 +34,7 @@ class Recorder:
 
     def __init__(
         self,
-        ledger: Ledger,
+        log: EventLog,
         session: str,
         format: str,
         *,
@@ -44,7 +44,7 @@ class Recorder:
         self.chunks = chunks
         self.format = format
         self._open = OpenCalls()
-        self._ledger = ledger
+        self._log = log
         self._session = session
         self._decoder = decoder or registry.decoder(format, chunks=chunks)
         self._wire = StreamParser(registry.find(format).plain)
@@ -74,7 +74,7 @@ class Recorder:
     async def _append(self, drafts: Sequence[Draft]) -> list[Event]:
         """What comes live happens now: the time in a chunk is mostly when its answer began, by another clock."""
         drafts = [_now(draft) for draft in drafts]
-        return await self._ledger.append(self._session, drafts, source=self.format, owner=self._ledger.owner)
+        return await self._log.append(self._session, drafts, source=self.format, owner=self._log.owner)
 
     async def close(self, reason: str, detail: str = "") -> None:
         """The stream is over before its time: so are its last line, the turn that it began, and its calls."""
@@ -82,7 +82,7 @@ class Recorder:
         await self.write(self._decoder.close(reason))
         why = f"{BROKE_OFF}: {detail}" if detail else BROKE_OFF
         ending = ev.CallCancelled if reason == "cancelled" else ev.CallLost
-        await self._open.end(self._ledger, ending, why)
+        await self._open.end(self._log, ending, why)
 
 
 class OpenCalls:
@@ -96,12 +96,12 @@ class OpenCalls:
         if isinstance(event, CallEvent) and event.verdict == "applied":
             (self._calls.discard if is_terminal(event) else self._calls.add)(event.call)
 
-    async def end(self, ledger: Ledger, ending: type[CallEnd], reason: str) -> None:
+    async def end(self, log: EventLog, ending: type[CallEnd], reason: str) -> None:
         """Nobody goes on with them (C5)."""
         for call in sorted(self._calls):
-            row = await ledger.store.call(call)
+            row = await log.store.call(call)
             if row is not None and row.state not in TERMINAL_STATES:
-                await ledger.append(row.session, [ending(call=call, reason=reason)], source="callslip")
+                await log.append(row.session, [ending(call=call, reason=reason)], source="callslip")
         self._calls.clear()
 
 

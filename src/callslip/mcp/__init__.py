@@ -29,7 +29,7 @@ def http_app(server: Server) -> Streamable:
 
         return build(ServerContext(server))
 
-    until = server.ledger.feed.until_closed
+    until = server.ledger.log.feed.until_closed
     return Streamable(make, server.gate, until, max_request_body_size=server.limits.body)
 
 

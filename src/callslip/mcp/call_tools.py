@@ -8,8 +8,11 @@ import msgspec
 from mcp_types import CallToolResult
 from msgspec import Meta
 
-from callslip.http.calls import STATES, CallsQuery, ended, find, page_of, stopped
-from callslip.http.request import RequestContext
+from callslip.api.cancel import cancel_call as cancel
+from callslip.api.find import find_call
+from callslip.api.find import list_calls as list_records
+from callslip.http.calls import STATES, wait_ended
+from callslip.http.request import RequestAccess, RequestContext
 from callslip.ledger.call_entry import call_entry
 from callslip.mcp.results import Json, plain_json, tool_result
 from callslip.mcp.task_wire import SOURCE
@@ -64,14 +67,16 @@ async def list_calls(asked: ToolRequest, given: ListCalls) -> CallToolResult:
     await asked.visit.admit(None, "read")
     if given.session:
         await asked.visit.session(given.session, "read")
-    rows, cursor = await page(asked.visit, given)
-    return tool_result({"calls": [plain_json(call_view(row)) for row in rows], "cursor": cursor})
-
-
-async def page(visit: RequestContext, given: ListCalls) -> tuple[list[CallRecord], str]:
-    """So many calls of sessions that they may read, newest first, however many others lie between."""
-    query = CallsQuery(session=given.session, tool=given.tool, cursor=given.cursor)
-    return await page_of(visit, query, given.states, given.limit)
+    page = await list_records(
+        asked.ledger.log,
+        session=given.session,
+        states=given.states,
+        tool=given.tool,
+        limit=given.limit,
+        cursor=given.cursor,
+        access=RequestAccess(asked.visit),
+    )
+    return tool_result({"calls": [plain_json(call_view(row)) for row in page.items], "cursor": page.cursor})
 
 
 # One call
@@ -82,29 +87,34 @@ async def shown(visit: RequestContext, row: CallRecord) -> Json:
     return {
         **plain_json(call_view(row)),
         "final": row.state in TERMINAL_STATES,
-        "toolCall": await call_entry(visit.ledger, row),
+        "toolCall": await call_entry(visit.ledger.log, row),
     }
 
 
 async def read_call(asked: ToolRequest, given: ReadCall) -> CallToolResult:
-    row = await find(asked.visit, given.call, given.session, "read")
+    row = await find_call(asked.ledger.log, given.call, session=given.session, access=RequestAccess(asked.visit))
     return tool_result(await shown(asked.visit, row))
 
 
 async def wait_for_call(asked: ToolRequest, given: WaitForCall) -> CallToolResult:
     check_wait(asked, given.wait)
-    row = await find(asked.visit, given.call, given.session, "read")
+    row = await find_call(asked.ledger.log, given.call, session=given.session, access=RequestAccess(asked.visit))
     if row.state not in TERMINAL_STATES and given.wait:
-        ending = ended(asked.visit, row, given.wait)
+        ending = wait_ended(asked.visit, row, given.wait)
         row = await asked.waiting(ending, given.wait, lambda: standing(asked.ledger, row))
     return tool_result(await shown(asked.visit, row))
 
 
 async def cancel_call(asked: ToolRequest, given: CancelCall) -> CallToolResult:
     """A call that was cancelled already stays so; one that has ended otherwise is a conflict."""
-    row = await find(asked.visit, given.call, given.session, "write")
-    who = await asked.visit.admit(await asked.visit.session(row.session, "write"), "write")
-    row = await stopped(asked.visit, row, f"cancelled by {who.name} over MCP", given.reason, SOURCE)
+    row = await cancel(
+        asked.ledger.log,
+        given.call,
+        reason=given.reason,
+        session=given.session,
+        source=SOURCE,
+        access=RequestAccess(asked.visit),
+    )
     return tool_result({**plain_json(call_view(row)), "final": True})
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from mcp_types import CallToolRequestParams
 
+from callslip.api.find import find_call
 from callslip.errors import ConflictError
-from callslip.http.calls import find
+from callslip.http.request import RequestAccess
 from callslip.mcp.command_tools import sorted_out, submit
 from callslip.mcp.context import ServerContext
 from callslip.mcp.results import tool_result
@@ -33,14 +34,14 @@ class CommandTasks:
         return await self._desk.commands.find(command.correlation_id, command.session)
 
     async def find(self, task: str, ctx: Context) -> CallRecord | None:
-        row = await self._desk.ledger.store.call(task)
+        row = await self._desk.ledger.log.store.call(task)
         return row if row is not None and row.client else None
 
     async def admit(self, ctx: Context, row: CallRecord, verb: Verb) -> None:
         """As for the tools: what they may not see is not there."""
-        visit = self._desk.visit(ctx.request)
-        await find(visit, row.id, "", verb)
-        await visit.session(row.session, verb)
+        access = RequestAccess(self._desk.visit(ctx.request))
+        await find_call(self._desk.ledger.log, row.id, access=access, verb=verb)
+        await access.require(row.session, verb)
 
     async def result(self, row: CallRecord) -> dict[str, Any]:
         """S3.2's answer as the result of the tool; one that went wrong is a tool's error."""

@@ -9,12 +9,13 @@ import msgspec
 from mcp_types import CallToolResult
 from msgspec import Meta
 
+from callslip.api.commands import DEFAULT_QUEUE
+from callslip.api.find import find_command
 from callslip.commands import Command
-from callslip.commands.queue import CLIENT
 from callslip.errors import ConflictError, InvalidInputError, NotFoundError
 from callslip.http.access import AllowAll
-from callslip.http.calls import Known, find
 from callslip.http.ingest import owned_by
+from callslip.http.request import RequestAccess
 from callslip.mcp.results import Json, tool_result
 from callslip.mcp.tool import ToolRequest, ToolSpec, check_wait, read, standing
 from callslip.model.events import Draft
@@ -33,7 +34,7 @@ class Interact(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         dict[str, Any],
         Meta(description="Arguments of the action whose names are taken here. All others may stand beside `action`."),
     ] = msgspec.field(default_factory=dict[str, Any])
-    client: Annotated[str, Meta(min_length=1, max_length=200, description="Whose executors are to run it.")] = CLIENT
+    client: Annotated[str, Meta(min_length=1, max_length=200, description="The queue of its workers.")] = DEFAULT_QUEUE
     timeout: Annotated[
         Annotated[float, Meta(gt=0)] | None, Meta(description="Seconds until it expires; 30 unless set otherwise.")
     ] = None
@@ -82,13 +83,13 @@ def sorted_out(given: Json) -> Interact:
 async def submit(asked: ToolRequest, given: Interact) -> Command:
     """Queue it, if they may write there. A session that begins with it is theirs."""
     name = check_session_name(given.session or asked.desk.session(asked.visit))
-    row = await asked.ledger.store.session(name)
+    row = await asked.ledger.log.store.session(name)
     who = await asked.visit.admit(row or SessionRecord(name=name), "write")
     theirs = row is None and not isinstance(asked.desk.server.gate, AllowAll)
     try:
         return await _register(asked, given, name, [owned_by(who)] if theirs else [])
     except ConflictError:
-        row = await asked.ledger.store.session(name)
+        row = await asked.ledger.log.store.session(name)
         if not theirs or row is None or row.owner == who.name:
             raise
         await asked.visit.admit(row, "write")  # Somebody else has begun the session meanwhile.
@@ -96,14 +97,14 @@ async def submit(asked: ToolRequest, given: Interact) -> Command:
 
 
 def _register(asked: ToolRequest, given: Interact, session: str, before: list[Draft]) -> Awaitable[Command]:
-    return asked.commands.register(
+    return asked.commands.submit(
         given.action,
         given.params or None,
-        client=given.client,
+        queue=given.client,
         session=session,
         timeout=given.timeout,
         idempotent=given.idempotent,
-        approve=given.approve,
+        approval=bool(given.approve),
         correlation_id=given.correlation_id,
         before=before,
     )
@@ -122,12 +123,12 @@ async def observe(asked: ToolRequest, given: Observe) -> CallToolResult:
     if given.what == "command_result":
         return await _result(asked, given)
     await asked.visit.admit(None, "read")
-    commands, known = asked.commands, Known(asked.visit)
-    failed = await commands.failed(given.client, LISTED, known)
+    commands, access = asked.commands, RequestAccess(asked.visit)
+    failed = await commands.failed(given.client, LISTED, access)
     if given.what == "failed_commands":
         return tool_result({"commands": failed})
-    pending = await commands.pending(given.client, LISTED, known)
-    completed = await commands.completed(given.client, LISTED, known)
+    pending = await commands.pending(given.client, LISTED, access)
+    completed = await commands.completed(given.client, LISTED, access)
     return tool_result({"pending": pending, "completed": completed, "failed": failed})
 
 
@@ -137,7 +138,7 @@ async def _result(asked: ToolRequest, given: Observe) -> CallToolResult:
         raise InvalidInputError("correlation_id", "is missing: which command?")
     check_wait(asked, given.wait)
     try:
-        row = await find(asked.visit, given.correlation_id, "", "read")
+        row = await find_command(asked.ledger.log, given.correlation_id, access=RequestAccess(asked.visit))
         return tool_result(await _after(asked, row, given.wait))
     except NotFoundError:
         said = f"no command {given.correlation_id!r} is known here; do not ask again, submit it anew if need be"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from starlette.requests import HTTPConnection, Request
 
-from callslip.commands.queue import SESSION
+from callslip.api.commands import DEFAULT_SESSION
 from callslip.http.access import AllowAll, Principal, Verb
 from callslip.http.request import RequestContext, Route, Server, answer
 from callslip.model.records import SessionRecord
@@ -42,7 +42,7 @@ class ServerContext:
 
     def session(self, visit: RequestContext) -> str:
         """Where commands go that name no session: `/mcp?session=NAME`, `callslip mcp --session NAME`, or the usual."""
-        return visit.request.query_params.get("session", "") or self._session or SESSION
+        return visit.request.query_params.get("session", "") or self._session or DEFAULT_SESSION
 
     def visit(self, request: Any) -> RequestContext:
         """Whoever sent a message: by the HTTP request that brought it, if one did."""

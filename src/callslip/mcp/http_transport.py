@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 
-from callslip.api.call import race
+from callslip.api.access import VERBS
 from callslip.client.token_file import digest
 from callslip.errors import CallslipError, StoreError
 from callslip.http import problems
-from callslip.http.access import COOKIE, VERBS, Authorizer, Forbidden, TokenAuthorizer, bearer_token
+from callslip.http.access import COOKIE, Authorizer, Forbidden, TokenAuthorizer, bearer_token
+from callslip.ledger.aio import race
 from callslip.mcp import MISSING
 from callslip.mcp.session_limit import Opened
 

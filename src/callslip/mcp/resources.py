@@ -16,10 +16,10 @@ from mcp_types import (
     TextResourceContents,
 )
 
+from callslip.api.find import find_call, list_calls
 from callslip.errors import NotFoundError
-from callslip.http.calls import find
-from callslip.http.request import RequestContext
-from callslip.mcp.call_tools import ListCalls, page, shown
+from callslip.http.request import RequestAccess, RequestContext
+from callslip.mcp.call_tools import shown
 from callslip.mcp.results import Json, plain_json
 from callslip.model import codec
 from callslip.model.records import CallRecord
@@ -49,8 +49,9 @@ TEMPLATES = (
 async def listed(visit: RequestContext, params: PaginatedRequestParams | None) -> ListResourcesResult:
     """The calls that they may read, newest first."""
     await visit.admit(None, "read")
-    rows, cursor = await page(visit, ListCalls(limit=RECENT, cursor=(params.cursor if params else None) or ""))
-    return ListResourcesResult(resources=[_resource(row) for row in rows], next_cursor=cursor or None)
+    cursor = (params.cursor if params else None) or ""
+    page = await list_calls(visit.ledger.log, limit=RECENT, cursor=cursor, access=RequestAccess(visit))
+    return ListResourcesResult(resources=[_resource(row) for row in page.items], next_cursor=page.cursor or None)
 
 
 def _resource(row: CallRecord) -> Resource:
@@ -79,11 +80,11 @@ async def read(visit: RequestContext, params: ReadResourceRequestParams) -> Read
 
 
 async def _call(visit: RequestContext, given: str) -> Json:
-    return await shown(visit, await find(visit, given, "", "read"))
+    return await shown(visit, await find_call(visit.ledger.log, given, access=RequestAccess(visit)))
 
 
 async def _session(visit: RequestContext, name: str) -> Json:
     row = await visit.session(name, "read")
-    rows, cursor = await page(visit, ListCalls(session=name, limit=RECENT))
-    calls = [{**plain_json(call_view(one)), "uri": f"callslip://calls/{quote(one.id, safe='')}"} for one in rows]
-    return {**plain_json(session_view(row)), "newest": calls, "cursor": cursor}
+    page = await list_calls(visit.ledger.log, session=name, limit=RECENT, access=RequestAccess(visit))
+    calls = [{**plain_json(call_view(one)), "uri": f"callslip://calls/{quote(one.id, safe='')}"} for one in page.items]
+    return {**plain_json(session_view(row)), "newest": calls, "cursor": page.cursor}

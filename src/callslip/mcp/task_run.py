@@ -13,9 +13,9 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolRequestParams, InputRequiredResult
 from pydantic import BaseModel
 
-from callslip.api.call import finish_despite_cancel, race
 from callslip.api.ledger import Ledger
 from callslip.errors import CallslipError, InvalidInputError
+from callslip.ledger.aio import finish_despite_cancel, race
 from callslip.mcp.task_wire import ANSWERED, ASKED, SOURCE, failed, read_responses
 from callslip.model import codec
 from callslip.model import events as ev
@@ -58,7 +58,7 @@ class Run:
                 await finish_despite_cancel(self._write(ending))
 
     async def _over(self) -> None:
-        await self._ledger.feed.until_ended(self._row.session, self._row.id)
+        await self._ledger.log.feed.until_ended(self._row.session, self._row.id)
 
     async def _write(self, ending: ev.CallEnd) -> None:
         try:
@@ -68,7 +68,7 @@ class Run:
             await self._append(ev.CallFailed(call=self._row.id, error=failed(reason), reason=reason))
 
     async def _append(self, draft: ev.Event) -> int:
-        made = await self._ledger.append(self._row.session, [draft], source=SOURCE, owner=self._ledger.owner)
+        made = await self._ledger.log.append(self._row.session, [draft], source=SOURCE, owner=self._ledger.log.owner)
         return made[-1].seq
 
     # Asking
@@ -102,7 +102,7 @@ class Run:
             await asyncio.gather(listening, return_exceptions=True)
 
     async def _listen(self, since: int) -> None:
-        async with contextlib.aclosing(self._ledger.follow(self._row.session, since)) as batches:
+        async with contextlib.aclosing(self._ledger.log.batches(self._row.session, since)) as batches:
             async for batch in batches:
                 for event in (stored.event for stored in batch):
                     if isinstance(event, ev.CallProgress) and event.call == self._row.id:
@@ -137,7 +137,7 @@ async def send_answers(ledger: Ledger, row: CallRecord, asked: Json, answers: Js
     """Hand answers to the process that runs the task."""
     rest = {name: question for name, question in asked.items() if name not in answers}
     told = {ASKED: rest, ANSWERED: {name: _plain(answer) for name, answer in answers.items()}}
-    await ledger.append(row.session, [ev.CallProgress(call=row.id, progress=told)], source=SOURCE)
+    await ledger.log.append(row.session, [ev.CallProgress(call=row.id, progress=told)], source=SOURCE)
 
 
 def _plain(value: Any) -> Json:

@@ -98,7 +98,7 @@ async def detailed(ledger: Ledger, row: CallRecord, task: str, poll: int, result
 
 async def asked_of(ledger: Ledger, row: CallRecord) -> Json:
     """What a task waits to be told. Of a call that waits for a person's approval, nothing can be told here."""
-    entry = await load_call_entry(ledger, row)
+    entry = await load_call_entry(ledger.log, row)
     progress = entry.progress if entry is not None else None
     asked: Any = cast(Json, progress).get(ASKED) if isinstance(progress, dict) else None
     return cast(Json, asked) if isinstance(asked, dict) else {}
@@ -106,7 +106,7 @@ async def asked_of(ledger: Ledger, row: CallRecord) -> Json:
 
 async def _ended(ledger: Ledger, row: CallRecord) -> Json:
     """What the tool answered, or an error with its `code`. If somebody else ended the task, an error of the tool."""
-    event = await ledger.ending(row)
+    event = await ledger.log.ending_event(row)
     assert isinstance(event, CallEnd)
     said = event.output if event.output is not UNSET else event.error
     if event.blob is not None:

@@ -36,9 +36,9 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, CallToolRequestParams
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from callslip.api.call import finish_despite_cancel
 from callslip.api.ledger import Ledger
 from callslip.errors import CallslipError, NotFoundError
+from callslip.ledger.aio import finish_despite_cancel
 from callslip.mcp.task_run import Run, send_answers
 from callslip.mcp.task_wire import (
     ALIAS,
@@ -197,7 +197,7 @@ class Tasks(Extension):
     ) -> dict[str, Any]:
         """Write the task down, then let it run; only then is its handle given away."""
         ledger, task = self._ledger, f"task_{secrets.token_hex(16)}"
-        deadline = 0 if offer.ttl is None else await ledger.store.clock() + max(1, int(offer.ttl * 1000))
+        deadline = 0 if offer.ttl is None else await ledger.log.store.clock() + max(1, int(offer.ttl * 1000))
         proposed = ev.CallProposed(
             call="new:1",
             aliases=(ev.Alias(ALIAS, task),),
@@ -207,9 +207,9 @@ class Tasks(Extension):
             deadline=deadline,
         )
         drafts = [proposed, ev.CallStarted(call="new:1")]
-        made = await ledger.append(self._session, drafts, source=SOURCE, owner=ledger.owner, strict=True)
+        made = await ledger.log.append(self._session, drafts, source=SOURCE, owner=ledger.log.owner, strict=True)
         assert isinstance(made[-1], ev.CallStarted)
-        row = await ledger.store.call(made[-1].call)
+        row = await ledger.log.store.call(made[-1].call)
         assert row is not None
         run = self._runs[row.id] = Run(ledger, row, params, call)
         working = asyncio.create_task(run.work())
@@ -254,7 +254,7 @@ class Tasks(Extension):
         if self._elsewhere and row.client:
             await self._elsewhere.cancel(row, reason)
         else:
-            await self._ledger.append(row.session, [ev.CallCancelled(call=row.id, reason=reason)], source=SOURCE)
+            await self._ledger.log.append(row.session, [ev.CallCancelled(call=row.id, reason=reason)], source=SOURCE)
         return {}
 
     async def _find(self, ctx: Context, task: str, verb: Verb) -> CallRecord:
@@ -276,9 +276,9 @@ class Tasks(Extension):
     async def _known(self, task: str) -> CallRecord | None:
         if not task.startswith("task_"):
             return None
-        found = await self._ledger.store.alias(task, self._session)
+        found = await self._ledger.log.store.alias(task, self._session)
         row = found[0] if found else None
-        over = row is not None and row.deadline and await self._ledger.store.clock() > row.deadline
+        over = row is not None and row.deadline and await self._ledger.log.store.clock() > row.deadline
         return None if over else row
 
 

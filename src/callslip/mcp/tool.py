@@ -111,8 +111,8 @@ def read(arguments: type[T], given: Json) -> T:
 
 async def standing(ledger: Ledger, row: CallRecord) -> str:
     """How a call stands, in a line for somebody who waits for it: its state, and what its executor says of it."""
-    now = await ledger.store.call(row.id)
-    entry = await load_call_entry(ledger, now) if now is not None else None
+    now = await ledger.log.store.call(row.id)
+    entry = await load_call_entry(ledger.log, now) if now is not None else None
     if now is None or entry is None or entry.progress is None:
         return now.state if now is not None else "gone"
     said = entry.progress if isinstance(entry.progress, str) else codec.encode(entry.progress).decode()

@@ -63,7 +63,7 @@ class ApprovalWatcher:
     def _named(self, request: Request, draft: Draft, at: float) -> Draft:
         if not isinstance(draft.event, ev.ApprovalRequested):
             return draft
-        expires = int((at + self._ledger.settings.approval_expiry) * 1000)
+        expires = int((at + self._ledger.log.settings.approval_expiry) * 1000)
         request.event = structs.replace(draft.event, approval=ids.approval_id(), expires_at=expires)
         return structs.replace(draft, event=request.event)
 
@@ -90,7 +90,7 @@ class ApprovalWatcher:
         after = asked.seq
         while not request.over:
             try:
-                async with contextlib.aclosing(self._ledger.follow(session, after)) as batches:
+                async with contextlib.aclosing(self._ledger.log.batches(session, after)) as batches:
                     async for batch in batches:
                         for event in (stored.event for stored in batch):
                             after = event.seq

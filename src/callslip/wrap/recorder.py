@@ -115,7 +115,7 @@ class RecorderProcess:
         frames = Unpacking()
         try:
             async with await self._insist(self._opened) as ledger:
-                self._ledger, self._line = ledger, Connection(ledger, self._format)
+                self._ledger, self._line = ledger, Connection(ledger.log, self._format)
                 self._requests = ApprovalWatcher(ledger, self._tell)
                 while data := await self._inlet.read():
                     for frame in frames.push(data):
@@ -130,7 +130,7 @@ class RecorderProcess:
     async def _opened(self) -> Ledger:
         self._prepare()
         ledger = await open_ledger(self._url, self._settings)
-        if ledger.store.read_only:
+        if ledger.log.store.read_only:
             await ledger.close()
             raise ReadOnlyStoreError(f"{self._url.removeprefix('sqlite:///')} cannot be written")
         return ledger

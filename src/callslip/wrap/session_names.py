@@ -54,7 +54,7 @@ class Names:
         newest = ""
         for number in count(1):
             name = base if number == 1 else joined(base, ".", str(number))
-            if await ledger.store.session(name) is None:
+            if await ledger.log.store.session(name) is None:
                 return name if made or not newest else newest
             newest = name
         raise AssertionError

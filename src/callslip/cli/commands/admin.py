@@ -123,13 +123,13 @@ async def _create(
     from callslip.model.names import check_id, check_session_name
     from callslip.model.records import TokenRecord
 
-    if session and await ledger.store.session(check_session_name(session)) is None:
+    if session and await ledger.log.store.session(check_session_name(session)) is None:
         tables.print_status(f"there is no session {session} yet; the token is good for it once there is")
     label = check_id(label, "--label") if label else ""
-    secret, now = SCOPED + mint(), await ledger.store.clock()
+    secret, now = SCOPED + mint(), await ledger.log.store.clock()
     until = now + int(age * 1000) if age else 0
     row = TokenRecord(f"tok_{token_hex(6)}", digest(secret), label, session, verbs, now, until)
-    await ledger.store.put_token(row)
+    await ledger.log.store.put_token(row)
     return secret, row
 
 
@@ -138,7 +138,7 @@ async def _create(
 @json_option
 def list_tokens() -> None:
     """List the tokens that were made, the oldest first; not the tokens themselves."""
-    rows = with_ledger(lambda ledger: ledger.store.tokens())
+    rows = with_ledger(lambda ledger: ledger.log.store.tokens())
     if wants_json():
         tables.write_json(*(_token_json(row) for row in rows))
     elif rows:
@@ -162,12 +162,12 @@ def revoke(identity: str) -> None:
 
 
 async def _revoke(ledger: Ledger, identity: str) -> TokenRecord:
-    rows = await ledger.store.tokens()
+    rows = await ledger.log.store.tokens()
     fits = [row for row in rows if row.id == identity] or [row for row in rows if row.id.startswith(identity)]
     if len(fits) > 1:
         names = [row.id for row in fits]
         raise AmbiguousIdError(f"{identity!r} fits several: {', '.join(names)}", names)
-    if not fits or not await ledger.store.drop_token(fits[0].id):
+    if not fits or not await ledger.log.store.drop_token(fits[0].id):
         raise NotFoundError("no such token; callslip admin token ls lists them")  # It may be the token: not repeated.
     return fits[0]
 

@@ -70,12 +70,12 @@ def name_of(path: str) -> str:
 async def _take(ledger: Ledger, file: str, session: str, format_: str, chunks: Chunks | None) -> Report:
     if file == "-":
         lines, _ = messages(sys.stdin.buffer)
-        return await import_lines(ledger, session, format_, lines, chunks=chunks)
+        return await import_lines(ledger.log, session, format_, lines, chunks=chunks)
     with open(file, "rb") as opened, _progress(file) as progress:
         lines, plain = messages(opened)
         if plain:
-            return await import_file(ledger, session, format_, file, chunks=chunks, progress=progress)
-        return await import_lines(ledger, session, format_, lines, chunks=chunks, progress=progress)
+            return await import_file(ledger.log, session, format_, file, chunks=chunks, progress=progress)
+        return await import_lines(ledger.log, session, format_, lines, chunks=chunks, progress=progress)
 
 
 # A document holds the same messages, wrapped in one JSON value.

@@ -60,7 +60,7 @@ def ls(session: str | None, states: Sequence[str], commands: bool, client: str |
 
 async def _sessions(ledger: Ledger, limit: int) -> None:
     page = await ledger.sessions(limit=limit)
-    opened = Counter(row.session for row in await ledger.store.open_calls())
+    opened = Counter(row.session for row in await ledger.log.store.open_calls())
     asks = Counter(row.session for row in await ledger.approvals(limit=10_000))
     if wants_json():
         tables.write_json(*(session_json(row, opened[row.name], asks[row.name]) for row in page.items))

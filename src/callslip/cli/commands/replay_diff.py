@@ -38,7 +38,7 @@ async def _witnesses(ledger: Ledger, session: str) -> list[Event]:
     """The events of replays; the others are not even decoded."""
     found: list[Event] = []
     after = 0
-    while rows := await ledger.store.events(session, after, 1000):
+    while rows := await ledger.log.store.events(session, after, 1000):
         after = rows[-1][0]
         found += [decode_event(body) for _, body in rows if MARK in body]
     return found

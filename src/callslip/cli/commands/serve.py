@@ -234,7 +234,7 @@ def server(app: Any, ledger: Ledger, where: Where) -> Any:
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             where.close()
-            await ledger.feed.close()  # Every stream and everything that waits ends now.
+            await ledger.log.feed.close()  # Every stream and everything that waits ends now.
             await super().shutdown(sockets)
 
     return Server(_config(app))

@@ -48,7 +48,7 @@ async def _show(ledger: Ledger, identity: str, session: str | None, limit: int, 
         return
     call = row
     if isinstance(row, ApprovalRecord):
-        call = await ledger.store.call(row.call)
+        call = await ledger.log.store.call(row.call)
     if not isinstance(call, CallRecord):
         raise NotFoundError(f"the call of approval {row.id} was removed by retention")
     await _show_call(ledger, call, row if isinstance(row, ApprovalRecord) else None, full)
@@ -66,8 +66,8 @@ async def _show_witness(ledger: Ledger, row: SessionRecord | CallRecord | Approv
 
 async def _show_session(ledger: Ledger, row: SessionRecord, limit: int, full: bool) -> None:
     snapshot = await ledger.snapshot(row.name, **({"limit": limit} if limit else {}))
-    entries = await as_sent(ledger, snapshot.entries, full=full)
-    calls = [call for call in await ledger.store.open_calls() if call.session == row.name]
+    entries = await as_sent(ledger.log, snapshot.entries, full=full)
+    calls = [call for call in await ledger.log.store.open_calls() if call.session == row.name]
     asks = await ledger.approvals(session=row.name)
     if wants_json():
         facts = session_json(row, len(calls), len(asks))
@@ -79,7 +79,7 @@ async def _show_session(ledger: Ledger, row: SessionRecord, limit: int, full: bo
 
 
 async def _show_call(ledger: Ledger, row: CallRecord, asked: ApprovalRecord | None, full: bool) -> None:
-    entry = await call_entry(ledger, row, full=full)
+    entry = await call_entry(ledger.log, row, full=full)
     events = await _events(ledger, row)
     approval = asked or await _approval(ledger, events)
     if wants_json():
@@ -88,7 +88,7 @@ async def _show_call(ledger: Ledger, row: CallRecord, asked: ApprovalRecord | No
         return
     from callslip.cli.terminal.pages import call_page
 
-    session = await ledger.store.session(row.session)
+    session = await ledger.log.store.session(row.session)
     low = session.pruned_seq if session else 0
     call_page(row, entry, approval, events, lines=0 if full else LINES, low=low)
 
@@ -96,14 +96,14 @@ async def _show_call(ledger: Ledger, row: CallRecord, asked: ApprovalRecord | No
 async def _approval(ledger: Ledger, events: list[CallEvent]) -> ApprovalRecord | None:
     """The newest request for approval of the call."""
     asked = [event.approval for event in events if isinstance(event, ApprovalRequested)]
-    return await ledger.store.approval(asked[-1]) if asked else None
+    return await ledger.log.store.approval(asked[-1]) if asked else None
 
 
 async def _events(ledger: Ledger, row: CallRecord) -> list[CallEvent]:
     """Every event about the call, whatever it was worth."""
     found: list[CallEvent] = []
     after, name = row.entry - 1, row.id.encode()
-    while rows := await ledger.store.events(row.session, after, 1000):
+    while rows := await ledger.log.store.events(row.session, after, 1000):
         after = rows[-1][0]
         for _, body in rows:
             event = decode_event(body) if name in body else None

@@ -33,7 +33,7 @@ async def _verify(ledger: Ledger, given: str | None) -> int:
     from callslip.ledger.verify import verify as derive
 
     session = (await ledger.find_session(given)).name if given else None
-    problems = await derive(ledger, session)
+    problems = await derive(ledger.log, session)
     if wants_json():
         tables.write_json(*problems)
     else:

@@ -8,7 +8,6 @@ import signal
 from collections.abc import AsyncGenerator, Coroutine
 from typing import Any
 
-from callslip.api import approvals
 from callslip.api.ledger import Ledger
 from callslip.errors import ConflictError
 
@@ -65,8 +64,8 @@ async def answered(ledger: Ledger, approval: str, *, yes: bool, by: str) -> None
     """Answer a request as a person at this terminal said."""
     try:
         if yes:
-            await approvals.approve(ledger, approval, by=by)
+            await ledger.approve(approval, by=by)
         else:
-            await approvals.deny(ledger, approval, by=by, reason="the person said no")
+            await ledger.deny(approval, by=by, reason="the person said no")
     except ConflictError:
         pass  # Somebody answered from another terminal in the meantime, and was first.

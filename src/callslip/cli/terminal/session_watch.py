@@ -38,7 +38,7 @@ class SessionWatcher:
 
     async def begin(self) -> None:
         """What is there already is not told again."""
-        if await self._ledger.store.session(self._session) is not None:
+        if await self._ledger.log.store.session(self._session) is not None:
             self._view.load(await self._ledger.snapshot(self._session))
         self._since = self._view.seq
         for identity, entry in self._view.entries.items():
@@ -47,7 +47,7 @@ class SessionWatcher:
 
     async def follow(self) -> None:
         """Tell of everything that happens, for ever."""
-        async for seq, patches in self._ledger.patches(self._session, self._view.seq):
+        async for seq, patches in self._ledger.log.patches(self._session, self._view.seq):
             self._view.apply(seq, patches)
             for patch in patches:
                 identity = patch.entry.id if isinstance(patch, Put) else patch.id
@@ -56,7 +56,7 @@ class SessionWatcher:
 
     async def catch_up(self) -> None:
         """Return when everything that is in the log now was told."""
-        row = await self._ledger.store.session(self._session)
+        row = await self._ledger.log.store.session(self._session)
         head = row.last_seq if row else 0
         await self._view.until(lambda view: view.seq >= head)
         self._break()

@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator
 
 from msgspec import structs
 
-from callslip.api.ledger import Ledger
 from callslip.errors import CorruptDataError, NotFoundError
 from callslip.ledger import checkpoint
+from callslip.ledger.event_log import EventLog
 from callslip.ledger.verify.blobs import fault
 from callslip.ledger.verify.entries import Entries
 from callslip.ledger.verify.problems import Problem, Report, differences
@@ -33,14 +33,14 @@ __all__ = ["Problem", "verify"]
 PAGE = 1000
 
 
-async def verify(ledger: Ledger, session: str | None = None) -> list[Problem]:
+async def verify(log: EventLog, session: str | None = None) -> list[Problem]:
     """Every problem of one session, or of all of them and the file they are in; none, if all is well."""
     found: list[Problem] = []
     if session is None:
-        found += [Problem("", "file", line) for line in await ledger.store.check()]
+        found += [Problem("", "file", line) for line in await log.store.check()]
     blobs: dict[Blob, str] = {}
-    async for name in _names(ledger.store, session):
-        async with ledger.store.still() as store:
+    async for name in _names(log.store, session):
+        async with log.store.still() as store:
             row = await store.session(name)
             if row is not None:
                 found += await _Session(store, row, blobs).verify()

@@ -1,0 +1,45 @@
+"""What a caller may do. Every operation takes an `Access` and asks it in the same place; each edge passes its own."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+Verb = Literal["read", "write", "approve", "execute"]
+VERBS: tuple[Verb, ...] = ("read", "write", "approve", "execute")
+
+
+class Access(Protocol):
+    """The rights of one caller."""
+
+    async def may(self, session: str, verb: Verb) -> bool:
+        """Return whether the caller may use a session in this way."""
+        ...
+
+    async def require(self, session: str, verb: Verb) -> str:
+        """Return the caller's name, or raise if the caller may not use the session in this way."""
+        ...
+
+    async def require_identity(self) -> None:
+        """Raise if the caller is unknown, so that only known callers learn that something does not exist."""
+        ...
+
+
+class FullAccess:
+    """Allow everything: for code that opens the ledger itself."""
+
+    async def may(self, session: str, verb: Verb) -> bool:
+        return True
+
+    async def require(self, session: str, verb: Verb) -> str:
+        return ""
+
+    async def require_identity(self) -> None:
+        return None
+
+
+FULL_ACCESS = FullAccess()
+
+
+async def can_see(access: Access, session: str, verb: Verb = "read") -> bool:
+    """Return whether a caller may know of a session: it may read it, or use it in this way."""
+    return await access.may(session, "read") or (verb != "read" and await access.may(session, verb))

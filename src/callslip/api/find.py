@@ -1,0 +1,237 @@
+"""Find sessions, calls and approvals by the ids that people and programs write, and list them.
+
+An id is the whole id, a prefix that matches only one, an id that the producer of a call gave it, or `@last`. What the
+caller may not see does not exist for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from callslip.api.access import FULL_ACCESS, Access, Verb, can_see
+from callslip.errors import AmbiguousIdError, CommandNotFoundError, InvalidInputError, NotFoundError
+from callslip.ledger.event_log import EventLog
+from callslip.model.records import ApprovalRecord, CallRecord, SessionRecord
+from callslip.store.protocol import Page
+
+Record = SessionRecord | CallRecord | ApprovalRecord
+R = TypeVar("R", CallRecord, ApprovalRecord)
+M = TypeVar("M", bound=SessionRecord | CallRecord | ApprovalRecord)
+LAST = "@last"
+CALL_PREFIX = "exec_"
+APPROVAL_PREFIX = "appr_"
+MAX_MATCHES = 10
+"""How many matches an ambiguous id lists."""
+PAGE_ROWS = 100
+"""How many rows are read at once, at the least: the caller may be allowed to see few of them."""
+
+
+async def find_session(log: EventLog, id_or_prefix: str, *, access: Access = FULL_ACCESS) -> SessionRecord:
+    """Find a session by its name, by a prefix that matches only one, or `@last` for the last written."""
+    if id_or_prefix == LAST:
+        matches = (await list_sessions(log, limit=1, access=access)).items
+    else:
+        exact = await log.store.session(id_or_prefix)
+        if exact is not None and await can_see(access, exact.name, "read"):
+            return exact
+        matches = (await list_sessions(log, limit=MAX_MATCHES, prefix=id_or_prefix, access=access)).items
+    return await _only(matches, "session", id_or_prefix, access)
+
+
+async def find_call(
+    log: EventLog, id_or_prefix: str, *, session: str = "", access: Access = FULL_ACCESS, verb: Verb = "read"
+) -> CallRecord:
+    """Find a call by its id, a prefix of it, an id of its producer, its approval, or `@last` for the newest."""
+    matches = await _visible(await _calls_named(log, id_or_prefix, session), session, access, verb)
+    if not matches and id_or_prefix == LAST:
+        matches = (await list_calls(log, session=session, limit=1, access=access, verb=verb)).items
+    elif not matches and id_or_prefix.startswith(CALL_PREFIX):
+        page = await list_calls(log, session=session, prefix=id_or_prefix, limit=MAX_MATCHES, access=access, verb=verb)
+        matches = page.items
+    elif not matches and id_or_prefix.startswith(APPROVAL_PREFIX):
+        approvals = await _approvals_named(log, id_or_prefix, session, access, verb)
+        matches = [call for approval in approvals if (call := await log.store.call(approval.call)) is not None]
+    return await _only(matches, "call", id_or_prefix, access)
+
+
+async def find_command(
+    log: EventLog, id_or_prefix: str, *, session: str = "", access: Access = FULL_ACCESS, verb: Verb = "read"
+) -> CallRecord:
+    """Find a command by its correlation id, or any other id of its call."""
+    try:
+        return await find_call(log, id_or_prefix, session=session, access=access, verb=verb)
+    except NotFoundError:
+        raise CommandNotFoundError(id_or_prefix) from None
+
+
+async def find_approval(
+    log: EventLog, id_or_prefix: str, *, session: str = "", access: Access = FULL_ACCESS, verb: Verb = "read"
+) -> ApprovalRecord:
+    """Find an approval by its id, a prefix of it, its call, or `@last` for the newest pending one."""
+    if id_or_prefix == LAST:
+        pending = await list_approvals(log, session=session, limit=0, access=access, verb=verb)
+        if not pending:
+            raise NotFoundError("no pending approvals")
+        return pending[-1]
+    matches = await _approvals_named(log, id_or_prefix, session, access, verb)
+    if matches:
+        return await _only(matches, "approval", id_or_prefix, access)
+    try:
+        call = await find_call(log, id_or_prefix, session=session, access=access, verb=verb)
+    except NotFoundError:
+        raise NotFoundError(f"no approval {id_or_prefix!r}") from None
+    approval = await log.store.approval(call.approval) if call.approval else None
+    if approval is None:
+        raise NotFoundError(f"call {call.id} has no pending approval; it is {call.state}")
+    return approval
+
+
+async def find(
+    log: EventLog, id_or_prefix: str, *, session: str = "", access: Access = FULL_ACCESS
+) -> SessionRecord | CallRecord | ApprovalRecord:
+    """Find what an id names. Whole ids win over prefixes, and a session's name over the ids in sessions.
+
+    With `session`, only calls and approvals of that session.
+    """
+    if not session and (id_or_prefix == LAST or await log.store.session(id_or_prefix) is not None):
+        return await find_session(log, id_or_prefix, access=access)
+    if id_or_prefix == LAST:
+        return await find_call(log, id_or_prefix, session=session, access=access)
+    exact = await log.store.approval(id_or_prefix)
+    if exact is not None and session in ("", exact.session) and await can_see(access, exact.session, "read"):
+        return exact
+    calls = await _visible(await _calls_named(log, id_or_prefix, session), session, access, "read")
+    if not calls and id_or_prefix.startswith(CALL_PREFIX):
+        calls = (await list_calls(log, session=session, prefix=id_or_prefix, limit=MAX_MATCHES, access=access)).items
+    matches: list[Record] = [*calls, *await _approvals_named(log, id_or_prefix, session, access, "read")]
+    if not session:
+        matches += (await list_sessions(log, limit=MAX_MATCHES, prefix=id_or_prefix, access=access)).items
+    return await _only(matches, "session, call or approval", id_or_prefix, access)
+
+
+# Lists
+
+
+async def list_sessions(
+    log: EventLog, *, limit: int = 100, cursor: str = "", prefix: str = "", access: Access = FULL_ACCESS
+) -> Page:
+    """Return the sessions that the caller may read, the last written first."""
+    if access is FULL_ACCESS:
+        return await log.store.sessions(limit=limit, cursor=cursor, prefix=prefix)
+    found: list[SessionRecord] = []
+    while True:
+        # One row at a time past the limit: the cursor of this list names the last row that was looked at.
+        page = await log.store.sessions(limit=limit - len(found), cursor=cursor, prefix=prefix)
+        found += [record for record in page.items if await can_see(access, record.name, "read")]
+        cursor = page.cursor
+        if len(found) >= limit or not cursor:
+            return Page(found, cursor)
+
+
+async def list_calls(
+    log: EventLog,
+    *,
+    session: str = "",
+    states: Sequence[str] = (),
+    prefix: str = "",
+    tool: str = "",
+    query: str = "",
+    limit: int = 100,
+    cursor: str = "",
+    access: Access = FULL_ACCESS,
+    verb: Verb = "read",
+) -> Page:
+    """Return the calls that the caller may see, newest first. The cursor is the id of the last one."""
+    if access is not FULL_ACCESS and cursor:
+        last = await log.store.call(cursor)
+        if last is None or not await can_see(access, last.session, verb):
+            raise InvalidInputError("cursor", "not valid for this list, or retention removed its call")
+    found: list[CallRecord] = []
+    while True:
+        page = await log.store.calls(
+            session=session,
+            states=states,
+            prefix=prefix,
+            tool=tool,
+            q=query,
+            limit=limit if access is FULL_ACCESS else max(limit + 1, PAGE_ROWS),
+            cursor=cursor,
+        )
+        if access is FULL_ACCESS:
+            return page
+        found += [record for record in page.items if await can_see(access, record.session, verb)]
+        if len(found) > limit:
+            return Page(found[:limit], found[limit - 1].id)
+        cursor = page.cursor
+        if not cursor:
+            return Page(found)
+
+
+async def list_approvals(
+    log: EventLog,
+    *,
+    session: str = "",
+    state: str = "pending",
+    limit: int = 100,
+    access: Access = FULL_ACCESS,
+    verb: Verb = "read",
+) -> list[ApprovalRecord]:
+    """Return the approvals that the caller may see, oldest first. A limit of 0 returns all."""
+    return await first_visible(
+        lambda count: log.store.approvals(session=session, state=state, limit=count),
+        lambda record: can_see(access, record.session, verb),
+        limit,
+    )
+
+
+async def first_visible(
+    read: Callable[[int], Awaitable[list[R]]], is_visible: Callable[[R], Awaitable[bool]], limit: int
+) -> list[R]:
+    """Return the first `limit` records that are visible, reading more until there are enough. 0 means all."""
+    count = limit or 1000
+    while True:
+        records = await read(count)
+        visible = [record for record in records if await is_visible(record)]
+        if len(records) < count or 0 < limit <= len(visible):
+            return visible[: limit or None]
+        count *= 2
+
+
+# Matching
+
+
+async def _calls_named(log: EventLog, name: str, session: str) -> list[CallRecord]:
+    exact = await log.store.call(name)
+    return [exact] if exact else await log.store.alias(name, session)
+
+
+async def _approvals_named(
+    log: EventLog, id_or_prefix: str, session: str, access: Access, verb: Verb
+) -> list[ApprovalRecord]:
+    exact = await log.store.approval(id_or_prefix)
+    if exact is not None:
+        return await _visible([exact], session, access, verb)
+    if not id_or_prefix or not (id_or_prefix.startswith(APPROVAL_PREFIX) or APPROVAL_PREFIX.startswith(id_or_prefix)):
+        return []
+    return await first_visible(
+        lambda count: log.store.approvals(session=session, prefix=id_or_prefix, limit=count),
+        lambda record: can_see(access, record.session, verb),
+        MAX_MATCHES,
+    )
+
+
+async def _visible(records: Sequence[R], session: str, access: Access, verb: Verb) -> list[R]:
+    return [
+        record for record in records if session in ("", record.session) and await can_see(access, record.session, verb)
+    ]
+
+
+async def _only(matches: Sequence[M], kind: str, id_or_prefix: str, access: Access) -> M:
+    if not matches:
+        await access.require_identity()
+        raise NotFoundError(f"no {kind} {id_or_prefix!r}")
+    if len(matches) > 1:
+        names = [record.name if isinstance(record, SessionRecord) else record.id for record in matches]
+        raise AmbiguousIdError(f"{id_or_prefix!r} is ambiguous: matches {', '.join(names)}", list(matches))
+    return matches[0]

@@ -1,0 +1,325 @@
+"""The event log over one store: the only way to write, and the reads that everything above is built on.
+
+Every write goes through `append` or `transact_drafts`: drafts are validated, decided inside the store's transaction,
+made durable, and only then published to followers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from callslip.errors import CallslipError, NotFoundError, SlowReaderError, StoreError
+from callslip.ledger import checkpoint, liveness, queries
+from callslip.ledger.feed import Feed
+from callslip.ledger.validation import DraftValidator
+from callslip.ledger.write import WriteContext, write_events
+from callslip.model.entries import Patch, Snapshot
+from callslip.model.events import MAY_BE_LARGE, Blob, Draft, Event, TurnEnded, decode_event
+from callslip.model.names import check_id, check_session_name
+from callslip.model.records import CallRecord, OwnerRecord
+from callslip.rules.fold import SessionFold
+from callslip.rules.redaction import make_redactor
+from callslip.settings import Settings
+from callslip.store.protocol import Store, StoredEvent
+from callslip.store.unit_of_work import UnitOfWork
+
+T = TypeVar("T")
+Blobs = dict[str, tuple[bytes, str]]
+MAX_CHECKED_NAMES = 10_000
+
+
+class EventLog:
+    """Append to and read from one store. One per process and database is enough for any number of sessions."""
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self.store = store
+        self.settings = settings
+        self.owner = liveness.new_owner()
+        self.redactor = make_redactor(settings.redact, settings.secret_patterns)
+        self.feed = Feed(store, settings)
+        self._validator = DraftValidator(settings, self.redactor)
+        self._contexts: dict[tuple[str, str, bool], WriteContext] = {}
+        self._reaper = liveness.Reaper(store, self.write_context(source="callslip", strict=True), settings)
+        self._events_since_checkpoint: dict[str, int] = {}
+        self._checkpointing: dict[str, asyncio.Task[None]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._owner_leases: dict[str, float] = {}
+        self._closed = False
+        self._closers: list[Callable[[], Awaitable[None]]] = []
+        self._checked_names: set[str] = set()
+        store.on_commit(self._count_events)
+
+    async def start(self) -> None:
+        """End what dead processes left open, then keep watching."""
+        if not self.store.read_only:
+            await self._reaper.reap(only_dead=True)
+            await self._reaper.forget_owners()
+            self._tasks.append(asyncio.create_task(self._maintain()))
+
+    # Writing
+
+    def write_context(self, *, source: str = "", owner: str = "", strict: bool = False) -> WriteContext:
+        """Return the context of writes by a source and an owner under these settings."""
+        key = (source, owner, strict)
+        context = self._contexts.get(key)
+        if context is None:
+            for name, field in ((source, "source"), (owner, "owner")):
+                if name != "":
+                    check_id(name, field)
+            context = self._contexts[key] = WriteContext(
+                redactor=self.redactor,
+                source=source,
+                owner=owner,
+                strict=strict,
+                ingest_lease=self.settings.ingest_lease,
+                turn_grace=self.settings.turn_grace,
+            )
+        return context
+
+    async def append(
+        self,
+        session: str,
+        drafts: Sequence[Event | Draft],
+        *,
+        source: str = "",
+        owner: str = "",
+        strict: bool = False,
+    ) -> list[Event]:
+        """Append drafts to a session, all or none, and return their events once they are durable.
+
+        With `strict` an impossible step raises InvalidTransitionError; without it the step is recorded as illegal.
+        """
+        if session not in self._checked_names:
+            if len(self._checked_names) >= MAX_CHECKED_NAMES:
+                self._checked_names.clear()
+            self._checked_names.add(check_session_name(session))
+        return await self.transact_drafts(
+            drafts,
+            lambda unit, valid, context: write_events(unit, session, valid, context),
+            source=source,
+            owner=owner,
+            strict=strict,
+        )
+
+    def transact_drafts(
+        self,
+        drafts: Sequence[Event | Draft],
+        work: Callable[[UnitOfWork, list[Draft], WriteContext], T],
+        *,
+        source: str,
+        owner: str = "",
+        strict: bool = True,
+    ) -> Awaitable[T]:
+        """Validate drafts and return the result of `work` over them, decided in one transaction."""
+        validate = self._validator.validate
+        valid = [validate(draft) for draft in drafts]
+        context = self._contexts.get((source, owner, strict)) or self.write_context(
+            source=source, owner=owner, strict=strict
+        )
+        if owner or [draft for draft in valid if type(draft.event) in MAY_BE_LARGE]:
+            return self._transact_prepared(valid, work, context)
+        return self.store.transact(lambda unit: work(unit, valid, context))
+
+    async def _transact_prepared(
+        self, valid: list[Draft], work: Callable[[UnitOfWork, list[Draft], WriteContext], T], context: WriteContext
+    ) -> T:
+        """Store large values as blobs and give the owner a lease before the transaction."""
+        blobs: Blobs = {}
+        for number, draft in enumerate(valid):
+            if type(draft.event) in MAY_BE_LARGE:
+                valid[number] = await self._store_large_value(draft, blobs)
+        if context.owner and self._owner_leases.get(context.owner, -math.inf) < time.monotonic():
+            await self._renew(context.owner)
+        if blobs:
+            return await self._transact_with_blobs(lambda unit: work(unit, valid, context), blobs)
+        return await self.store.transact(lambda unit: work(unit, valid, context))
+
+    async def _transact_with_blobs(self, write: Callable[[UnitOfWork], T], blobs: Blobs) -> T:
+        """Write events that refer to blobs; store again what a sweep removed before any event referred to it."""
+
+        def write_if_stored(unit: UnitOfWork) -> T | None:
+            return write(unit) if all(unit.has_blob(blob) for blob in blobs) else None
+
+        while True:
+            result = await self.store.transact(write_if_stored)
+            if result is not None:
+                return result
+            for data, media_type in blobs.values():
+                await self.store.put_blob(data, media_type)
+
+    async def _store_large_value(self, draft: Draft, blobs: Blobs) -> Draft:
+        large = self._validator.large(draft.event)
+        if large is None:
+            return draft
+        field, data, media_type = large
+        blob = Blob(await self.store.put_blob(data, media_type), len(data), media_type)
+        blobs[blob.hash] = (data, media_type)
+        event = self._validator.with_blob(draft.event, field, data, blob)
+        return Draft(event, draft.key, draft.mark, draft.witness)
+
+    async def close_owner(self, owner: str, reason: str) -> int:
+        """End the calls and turns of a closed connection, and return how many."""
+        context = self.write_context(source="callslip")
+        count = await self.store.transact(lambda unit: liveness.close_owner(unit, owner, reason, context))
+        if self._owner_leases.pop(owner, None) is not None:
+            await self.store.drop_owner(owner)
+        return count
+
+    # Reading
+
+    async def snapshot(self, session: str, *, limit: int = checkpoint.ALL, before: int = checkpoint.ALL) -> Snapshot:
+        """Return a session's newest entries."""
+        return await queries.snapshot(self.store, session, limit=limit, before=before)
+
+    async def state_at(self, session: str, seq: int | None = None) -> SessionFold:
+        """Return the whole state of a session after one of its events, or after the last."""
+        return await checkpoint.state_at(self.store, session, seq)
+
+    async def events(self, session: str, after: int = 0, upto: int | None = None) -> AsyncIterator[Event]:
+        """Yield the recorded events of a session in order, and stop at the last."""
+        record = await self.store.session(session)
+        last = record.last_seq if record and upto is None else (upto or 0)
+        while after < last:
+            rows = await self.store.events(session, after, min(self.settings.read_page, last - after))
+            if not rows:
+                return
+            for _, body in rows:
+                yield decode_event(body)
+            after = rows[-1][0]
+
+    def batches(self, session: str, after: int = 0) -> AsyncGenerator[list[StoredEvent]]:
+        """Yield the events of a session after a cursor, then new ones as they are written, in batches."""
+        return self.feed.subscribe(session, after)
+
+    async def follow(self, session: str, after: int = 0) -> AsyncGenerator[Event]:
+        """Yield the events of a session after a cursor, then new ones as they are written."""
+        while True:
+            try:
+                async with contextlib.aclosing(self.feed.subscribe(session, after)) as batches:
+                    async for batch in batches:
+                        for stored in batch:
+                            after = stored.event.seq
+                            yield stored.event
+                return
+            except SlowReaderError as error:
+                after = error.cursor
+
+    async def patches(self, session: str, after: int = 0) -> AsyncIterator[tuple[int, list[Patch]]]:
+        """Yield the seq and the patches of every event after a cursor."""
+        state = await queries.state_after(self.store, session, after) if after else SessionFold(session)
+        async for batch in self.feed.subscribe(session, after):
+            for stored in batch:
+                yield stored.event.seq, state.apply(stored.event)
+
+    async def wait_for_turn(self, session: str, turn: str, after: int) -> TurnEnded:
+        """Wait until a turn that began after a cursor has ended, in any process, and return its end."""
+        async with contextlib.aclosing(self.follow(session, after)) as events:
+            async for event in events:
+                if isinstance(event, TurnEnded) and (event.turn, event.verdict) == (turn, "applied"):
+                    return event
+        raise StoreError("the ledger was closed")
+
+    async def ending_event(self, record: CallRecord) -> Event | None:
+        """Return the event that ended a call, or None if the call is open."""
+        rows = await self.store.events(record.session, record.end - 1, 1) if record.end else []
+        return decode_event(rows[0][1]) if rows else None
+
+    async def blob(self, hash: str) -> bytes:
+        """Return a value that was too large to be stored in its event."""
+        blob = await self.store.blob(hash)
+        if blob is None:
+            raise NotFoundError(f"no blob {hash}")
+        return blob[0]
+
+    # Maintenance
+
+    async def prune(self, keep_seconds: float) -> int:
+        """Delete events older than this from every session, and return how many."""
+        before = await self.store.clock() - int(keep_seconds * 1000)
+        count, cursor = 0, ""
+        while True:
+            page = await self.store.sessions(limit=100, cursor=cursor)
+            for record in page.items:
+                count += await checkpoint.prune(self.store, record.name, before)
+            cursor = page.cursor
+            if not cursor:
+                return count
+
+    async def delete(self, session: str) -> None:
+        """Delete a session with everything in it."""
+        if await self.store.session(session) is None or not await self.store.delete(session):
+            raise NotFoundError(f"no session {session!r}")
+
+    async def project(self, session: str) -> None:
+        """Bring a session's checkpoint up to its last event."""
+        while await checkpoint.project(self.store, session) is None:
+            pass
+
+    def on_close(self, closer: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+        """Call `closer` before the log closes. Returns a function that takes this back."""
+        self._closers.append(closer)
+        return lambda: self._closers.remove(closer)
+
+    async def close(self) -> None:
+        """End the calls and turns that this process owns, stop, and close the store."""
+        if self._closed:
+            return
+        self._closed = True
+        for closer in list(self._closers):
+            await closer()
+        running = [*self._tasks, *self._checkpointing.values()]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        await self.feed.close()
+        with contextlib.suppress(StoreError):
+            for owner in list(self._owner_leases):
+                await self.close_owner(owner, "the process that ran this call closed its ledger")
+        await self.store.close()
+
+    # In the background
+
+    def _count_events(self, events: list[StoredEvent]) -> None:
+        """Advance a session's checkpoint after enough events, and at the end of a turn."""
+        counts, every = self._events_since_checkpoint, self.settings.checkpoint_every
+        for stored in events:
+            session = stored.session
+            counts[session] = since = counts.get(session, 0) + 1
+            if since >= every or type(stored.event) is TurnEnded:
+                self._schedule_checkpoint(session)
+
+    def _schedule_checkpoint(self, session: str) -> None:
+        if self._closed or session in self._checkpointing:
+            return
+        self._events_since_checkpoint[session] = 0
+        task = asyncio.ensure_future(self._checkpoint(session))
+        self._checkpointing[session] = task
+        task.add_done_callback(lambda _: self._checkpointing.pop(session, None))
+
+    async def _checkpoint(self, session: str) -> None:
+        with contextlib.suppress(CallslipError):  # A checkpoint is derived data: the next one makes up for it.
+            open_count = await checkpoint.project(self.store, session)
+            # Open entries are written again with every checkpoint, so many of them make checkpoints rarer.
+            self._events_since_checkpoint[session] = -(open_count or 0)
+
+    async def _maintain(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.reaper_interval)
+            with contextlib.suppress(CallslipError):
+                soon = time.monotonic() + self.settings.owner_lease * 2 / 3
+                await self._renew(*[owner for owner, until in self._owner_leases.items() if until < soon])
+                await self._reaper.reap()
+
+    async def _renew(self, *owners: str) -> None:
+        if not owners:
+            return
+        lease = self.settings.owner_lease
+        until = await self.store.clock() + int(lease * 1000)
+        lease_end = time.monotonic() + lease
+        await self.store.transact(lambda unit: [unit.put_owner(OwnerRecord(owner, until)) for owner in owners])
+        self._owner_leases.update(dict.fromkeys(owners, lease_end))
