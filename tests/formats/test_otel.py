@@ -119,7 +119,7 @@ def checked(state: SessionFold) -> None:
     """Every call that has ended is one span, and no other call is; all by the rules."""
     body = document(state, content=True)
     assert not refused(body)
-    told = {attributes(span).get("callslip.api.call.id"): span for span in listed(body)}
+    told = {attributes(span).get("callslip.call.id"): span for span in listed(body)}
     told.pop(None, None)
     assert told.keys() == {call.call_id for call in ended(state)}
     for call in ended(state):
@@ -228,8 +228,8 @@ def test_a_call_is_a_span_by_the_conventions() -> None:
         gen_ai.GEN_AI_TOOL_NAME: "ls",
         gen_ai.GEN_AI_TOOL_CALL_ID: "call_1",
         gen_ai.GEN_AI_CONVERSATION_ID: "thread-1",
-        "callslip.api.call.id": "exec_0123456789ab",
-        "callslip.api.call.state": "completed",
+        "callslip.call.id": "exec_0123456789ab",
+        "callslip.call.state": "completed",
     }
 
 
@@ -251,7 +251,7 @@ def test_content_is_told_only_when_it_is_asked_for() -> None:
     assert said[gen_ai.GEN_AI_TOOL_CALL_ARGUMENTS] == '{"path":"/a"}'
     assert said[gen_ai.GEN_AI_TOOL_CALL_RESULT] == "begin\n(cut: only the beginning of 9000 bytes is shown)"
     without = attributes(span_of(entry))
-    assert without["callslip.api.call.output.size"] == "9000"
+    assert without["callslip.call.output.size"] == "9000"
     assert not {gen_ai.GEN_AI_TOOL_CALL_ARGUMENTS, gen_ai.GEN_AI_TOOL_CALL_RESULT} & without.keys()
 
 

@@ -4,7 +4,7 @@ A turn is a run. It ends with the turn and its last call; and it ends, with the 
 call waits for an approval, also within a text. That is the only way in which the client is told of a request:
 it keeps the interrupts of a finished run, refuses to go on before each has an answer, and knows no event that asks in
 the middle of a run. So a request does end the connection. Whoever comes back after the answer gets the turn from its
-start, and it goes on. While another call still runs, `callslip.api.call` says which one waits.
+start, and it goes on. While another call still runs, `callslip.call` says which one waits.
 
 What the client cannot take back makes a `Restart`: a run that ends with the error `restart`, to be had again. A
 snapshot of the messages would mend it on the spot, but it takes every message away that it leaves out: those of other

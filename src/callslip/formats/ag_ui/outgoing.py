@@ -14,7 +14,7 @@ from callslip.formats.js_json import readable
 Chunk = dict[str, Any]
 
 # The events of our own: the client hands them to the application, and no message shows them.
-CALL = "callslip.api.call"
+CALL = "callslip.call"
 
 # The client gives up on a frame of 10 MiB. A character may be six in JSON.
 MAX_DELTA_CHARS = 2**20

@@ -115,9 +115,9 @@ def _about(session: str, call: ToolCall, failed: bool) -> Attributes:
         "gen_ai.tool.call.id": call.tool_call_id,
         "gen_ai.conversation.id": session,
         "error.type": call.status if failed else "",
-        "callslip.api.call.id": call.call_id,
-        "callslip.api.call.state": call.status,
-        "callslip.api.call.output.size": call.blob.size if call.blob else 0,
+        "callslip.call.id": call.call_id,
+        "callslip.call.state": call.status,
+        "callslip.call.output.size": call.blob.size if call.blob else 0,
     }
 
 
