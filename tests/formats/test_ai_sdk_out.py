@@ -20,12 +20,12 @@ from callslip.formats.ai_sdk import wire
 from callslip.formats.base import Restart, Streaming
 from callslip.formats.js_json import readable
 from callslip.formats.outcome import is_open
-from callslip.ledger.queries import blocks
 from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.entries import ToolCall
 from callslip.model.events import Alias, Event
 from callslip.model.state_names import STATE_NAMES
+from callslip.rules.entry_blocks import split_blocks
 from callslip.rules.fold import SessionFold
 from tests.support import scenarios, stream_checks
 from tests.support.strategies import Desk, scripts, written
@@ -127,7 +127,7 @@ def test_any_log_streams_as_its_history(law: Law, script: list[Event], after: in
 
 def check_pages(history: Any, state: SessionFold) -> None:
     entries = state.snapshot().entries
-    assert history(entries) == [message for block in blocks(entries) for message in history(block)]
+    assert history(entries) == [message for block in split_blocks(entries) for message in history(block)]
 
 
 @pytest.mark.parametrize("name", scenarios.NAMES)
@@ -644,9 +644,9 @@ def test_stored_entries_make_the_same_messages(history: Any, name: str) -> None:
     async def read() -> tuple[list[Message], list[Message]]:
         async with await open_ledger("sqlite:///:memory:", scenarios.QUIET) as ledger:
             for draft in scenarios.drafts(name):
-                await ledger.append("s", [draft])
-                await ledger.project("s")
-            return history(await ledger.snapshot("s")), history(await ledger.state_at("s"))
+                await ledger.log.append("s", [draft])
+                await ledger.log.project("s")
+            return history(await ledger.snapshot("s")), history(await ledger.log.state_at("s"))
 
     stored, derived = asyncio.run(read())
     assert stored == derived

@@ -23,13 +23,13 @@ from callslip.formats.base import Restart
 from callslip.formats.js_json import readable
 from callslip.formats.outcome import is_open
 from callslip.ingest.importer import import_lines
-from callslip.ledger.queries import blocks
 from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.entries import Message as Spoken
 from callslip.model.entries import ToolCall
 from callslip.model.events import Alias, Event
 from callslip.model.state_names import STATE_NAMES
+from callslip.rules.entry_blocks import split_blocks
 from callslip.rules.fold import SessionFold
 from tests.formats.test_ai_sdk_v4_rows import call, row, time, weather
 from tests.support import scenarios, stream_checks
@@ -365,7 +365,7 @@ def test_ten_thousand_chunks_stream_as_their_history(law: Law) -> None:
 async def through_a_ledger(rows: list[Any]) -> list[Message]:
     """What is exported of rows that were imported."""
     async with await open_ledger("sqlite:///:memory:", scenarios.QUIET) as ledger:
-        await import_lines(ledger, "thread", "rows", [json.dumps(row).encode() for row in rows])
+        await import_lines(ledger.log, "thread", "rows", [json.dumps(row).encode() for row in rows])
         return history(await ledger.snapshot("thread"))
 
 
@@ -567,14 +567,14 @@ def test_a_history_is_that_of_its_blocks(name: str) -> None:
     log = scenarios.events(name)
     for count in range(len(log) + 1) if len(log) < 200 else (len(log),):
         entries = folded(log[:count]).snapshot().entries
-        assert history(entries) == [message for block in blocks(entries)[::-1] for message in history(block)]
+        assert history(entries) == [message for block in split_blocks(entries)[::-1] for message in history(block)]
 
 
 @given(scripts())
 def test_any_history_is_that_of_its_blocks(script: list[Event]) -> None:
     """S4.5: whatever was said and called, in turns and between them."""
     snapshot = written(script).state.snapshot()
-    apart = [structs.replace(snapshot, entries=block) for block in blocks(snapshot.entries)[::-1]]
+    apart = [structs.replace(snapshot, entries=block) for block in split_blocks(snapshot.entries)[::-1]]
     assert history(snapshot) == [message for block in apart for message in history(block)]
     assert history(snapshot.entries) == [message for block in apart for message in history(block.entries)]
 
@@ -620,9 +620,9 @@ async def test_stored_entries_make_the_same_messages(name: str) -> None:
     """C9: a history read from a checkpoint is the one that is folded from the log."""
     async with await open_ledger("sqlite:///:memory:", scenarios.QUIET) as ledger:
         for draft in scenarios.drafts(name):
-            await ledger.append("s", [draft])
-            await ledger.project("s")
-        assert history(await ledger.snapshot("s")) == history(await ledger.state_at("s"))
+            await ledger.log.append("s", [draft])
+            await ledger.log.project("s")
+        assert history(await ledger.snapshot("s")) == history(await ledger.log.state_at("s"))
 
 
 # What JavaScript makes of JSON

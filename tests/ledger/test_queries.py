@@ -21,6 +21,7 @@ from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.entries import Snapshot
 from callslip.model.events import Alias, Event
+from callslip.rules.entry_blocks import split_blocks
 from callslip.settings import Settings
 from tests.support import scenarios
 from tests.support.strategies import SESSION, Names, canonical, scripts
@@ -95,7 +96,7 @@ def test_a_history_is_that_of_its_blocks(name: str, format: str) -> None:
 
     entries = folded(scenarios.events(name)).snapshot().entries
     encode, newest_first = registry.encoder(format), registry.find(format).newest_first
-    told = [encode(block) for block in queries.blocks(entries)]
+    told = [encode(block) for block in split_blocks(entries)]
     told = told[::-1] if newest_first else told
     assert canonical([message for block in told for message in block]) == canonical(encode(entries))
 

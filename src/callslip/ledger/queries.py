@@ -6,7 +6,7 @@ removed while one reads; whatever was not of one piece is read again.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
@@ -14,8 +14,9 @@ import msgspec
 from callslip.errors import InvalidInputError, NotFoundError
 from callslip.ledger.checkpoint import ALL, fold_on, newest, read_entry, start, state_at
 from callslip.model import codec
-from callslip.model.entries import Entry, Info, Message, Snapshot
+from callslip.model.entries import Entry, Info, Snapshot
 from callslip.model.records import SessionRecord
+from callslip.rules.entry_blocks import begins_block
 from callslip.rules.fold import SessionFold
 from callslip.store.protocol import Checkpoint, Store, read_cursor
 
@@ -128,22 +129,6 @@ async def _entries_of_turn(store: Store, head: Head, turn: str) -> list[Entry]:
 
 
 # Pages of messages. A message never reaches over the end of its block, so blocks can be read one by one.
-
-
-def begins_block(entry: Entry, before: Entry) -> bool:
-    """Whether a block begins between two entries."""
-    return entry.turn != before.turn or (not entry.turn and isinstance(entry, Message) and entry.role == "user")
-
-
-def blocks(entries: Iterable[Entry]) -> list[list[Entry]]:
-    """Entries in their blocks, in order: the entries of a turn; outside of turns, what follows what a person said."""
-    made: list[list[Entry]] = []
-    for entry in entries:
-        if made and not begins_block(entry, made[-1][-1]):
-            made[-1].append(entry)
-        else:
-            made.append([entry])
-    return made
 
 
 class Messages(msgspec.Struct):

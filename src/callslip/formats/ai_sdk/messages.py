@@ -15,15 +15,15 @@ from callslip.formats.ai_sdk.wire import Part, UIMessage
 from callslip.formats.base import Source, snapshot_of
 from callslip.formats.js_json import readable
 from callslip.formats.turn_scope import message_id
-from callslip.ledger.queries import blocks
 from callslip.model.entries import Entry, Message, PermissionRequest, Thought, ToolCall
+from callslip.rules.entry_blocks import split_blocks
 
 STEP: Part = {"type": "step-start"}
 
 
 def history(dialect: Dialect, source: Source) -> list[UIMessage]:
     """A session's messages, oldest first, from its state, a snapshot of it, or its rendered entries."""
-    return [message for block in blocks(snapshot_of(source).entries) for message in _messages(dialect, block)]
+    return [message for block in split_blocks(snapshot_of(source).entries) for message in _messages(dialect, block)]
 
 
 def _messages(dialect: Dialect, block: list[Entry]) -> list[UIMessage]:

@@ -43,9 +43,9 @@ from callslip.formats.ai_sdk_v4.wire import shown_time
 from callslip.formats.base import Source, snapshot_of
 from callslip.formats.outcome import is_open
 from callslip.formats.turn_scope import message_id
-from callslip.ledger.queries import blocks
 from callslip.model.entries import Entry, PermissionRequest, Thought, ToolCall
 from callslip.model.entries import Message as Spoken
+from callslip.rules.entry_blocks import split_blocks
 
 Shown = Spoken | Thought | ToolCall
 
@@ -59,7 +59,7 @@ def history(source: Source) -> list[dict[str, Any]]:
     """
     snapshot = snapshot_of(source)
     going = snapshot.info.turn
-    messages = [message for block in blocks(snapshot.entries) for message in _messages(block, going)]
+    messages = [message for block in split_blocks(snapshot.entries) for message in _messages(block, going)]
     return plain(messages[::-1])
 
 

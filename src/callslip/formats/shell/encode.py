@@ -23,9 +23,9 @@ from callslip.formats.shell.parts import (
     tool_part,
 )
 from callslip.formats.turn_scope import Turn, Unsayable, message_id
-from callslip.ledger.queries import blocks
 from callslip.model.entries import Append, Entry, Message, Patch, Put, Thought, ToolCall
 from callslip.model.events import Event
+from callslip.rules.entry_blocks import split_blocks
 from callslip.rules.fold import SessionFold
 
 Chunk = dict[str, Any]
@@ -39,7 +39,7 @@ RESTART: Chunk = {"type": "restart"}
 
 def history(source: Source) -> list[Stored]:
     """A session's messages, oldest first, from its state, a snapshot of it, or its rendered entries."""
-    return [message for block in blocks(snapshot_of(source).entries) for message in _messages(block)]
+    return [message for block in split_blocks(snapshot_of(source).entries) for message in _messages(block)]
 
 
 def _messages(block: list[Entry]) -> list[Stored]:
