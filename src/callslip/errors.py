@@ -1,14 +1,14 @@
-"""Every exception Callslip raises. The type says whose fault it is: the caller's, the peer's, or the store's."""
+"""All exceptions that Callslip raises."""
 
 from __future__ import annotations
 
 
 class CallslipError(Exception):
-    """The root of all of them."""
+    """The base class of all exceptions of Callslip."""
 
 
 class InvalidInputError(CallslipError, ValueError):
-    """The input is not acceptable; nothing was written. Names the field and, where there is one, the limit."""
+    """The input is not valid and nothing was written; `field` and, if there is one, `limit` say why."""
 
     def __init__(self, field: str, problem: str, limit: int | None = None) -> None:
         self.field = field
@@ -18,7 +18,7 @@ class InvalidInputError(CallslipError, ValueError):
 
 
 class ConflictError(CallslipError):
-    """Something else was there first: an idempotency key with another body, an approval already answered."""
+    """An earlier write wins, e.g. the same idempotency key with another body; `winner` is its result."""
 
     def __init__(self, message: str, winner: object = None) -> None:
         self.winner = winner
@@ -26,32 +26,32 @@ class ConflictError(CallslipError):
 
 
 class AmbiguousIdError(ConflictError):
-    """A prefix or an alias that fits several things; `winner` lists the candidates."""
+    """A prefix or an alias matches several objects; `winner` lists them."""
 
 
 class StaleClaimError(ConflictError):
-    """A worker spoke for a command that is not its own any more. Kept in the log as late; it changes nothing."""
+    """A worker reported on a command that it no longer holds; the report is in the log as late."""
 
 
 class QueueFullError(CallslipError):
-    """As many commands wait for this client as may. Nothing was written."""
+    """The client has as many pending commands as its queue allows, and nothing was written."""
 
     def __init__(self, client: str, limit: int) -> None:
         self.client = client
         self.limit = limit
-        super().__init__(f"queue_full: {limit} commands wait for client {client!r} already")
+        super().__init__(f"queue_full: client {client!r} already has {limit} pending commands. Retry later.")
 
 
 class InvalidTransitionError(CallslipError):
-    """Our own process asked for a transition that the lifecycle does not have. Nothing was written."""
+    """The lifecycle has no such transition, and nothing was written."""
 
 
 class NotFoundError(CallslipError, LookupError):
-    """No such session, call, approval or blob."""
+    """There is no such session, call, approval or blob."""
 
 
 class CommandNotFoundError(NotFoundError):
-    """No command has this id, and waiting for it changes nothing."""
+    """No command has this id, so polling for it is of no use."""
 
     def __init__(self, correlation_id: str) -> None:
         self.correlation_id = correlation_id
@@ -59,65 +59,16 @@ class CommandNotFoundError(NotFoundError):
 
 
 class CallDeniedError(CallslipError):
-    """A person or a policy refused the call. The message is what the model reads."""
+    """A person or a policy refused the call; the message is for the model."""
 
 
 class CallEndedError(CallslipError):
-    """A call that was waited for ended in another way than completing."""
+    """The awaited call ended in another state than completed."""
 
     def __init__(self, state: str, reason: str) -> None:
         self.state = state
         self.reason = reason
         super().__init__(f"{state}: {reason}" if reason else state)
-
-
-class SlowReaderError(CallslipError):
-    """A reader fell too far behind and was dropped. Resume after `cursor`; nothing is lost."""
-
-    def __init__(self, cursor: int) -> None:
-        self.cursor = cursor
-        super().__init__(f"reader too slow; resume after {cursor}")
-
-
-class CursorExpiredError(CallslipError):
-    """The cursor lies below what retention kept. Read a snapshot, then go on after its seq."""
-
-    def __init__(self, cursor: int, low: int) -> None:
-        self.cursor = cursor
-        self.low = low
-        super().__init__(f"events up to {low} were removed by retention; cursor {cursor} cannot be resumed")
-
-
-class StoreError(CallslipError):
-    """The database could not do it. Nothing half-written remains."""
-
-
-class ReadOnlyStoreError(StoreError):
-    """The file or its folder cannot be written. Reading goes on."""
-
-
-class DiskFullError(StoreError):
-    """The disk is full. Reading goes on; writing works again when there is room."""
-
-
-class InvalidDatabaseError(StoreError):
-    """The file is not a Callslip database, or it is damaged."""
-
-
-class CorruptDataError(StoreError):
-    """Something in the database cannot be read any more. `callslip verify` tells what is wrong with it."""
-
-
-class UnsupportedVersionError(StoreError):
-    """A newer Callslip wrote this database and says that this version cannot read it."""
-
-
-class ServerUnavailableError(CallslipError):
-    """The server does not answer, or what answers is no server of ours."""
-
-
-class AuthenticationError(CallslipError):
-    """The server asks for a token, or does not know the one that it was given."""
 
 
 class WaitTimeoutError(CallslipError, TimeoutError):
@@ -126,3 +77,52 @@ class WaitTimeoutError(CallslipError, TimeoutError):
 
 class NoSessionError(CallslipError):
     """A tool was called outside a session."""
+
+
+class SlowReaderError(CallslipError):
+    """A reader fell too far behind and was disconnected; it can resume after `cursor` without loss."""
+
+    def __init__(self, cursor: int) -> None:
+        self.cursor = cursor
+        super().__init__(f"reader too slow; resume after {cursor}")
+
+
+class CursorExpiredError(CallslipError):
+    """Retention removed the events after the cursor; read a snapshot and continue after its seq."""
+
+    def __init__(self, cursor: int, low: int) -> None:
+        self.cursor = cursor
+        self.low = low
+        super().__init__(f"cursor: {cursor} expired, events up to {low} were removed by retention. Read a snapshot.")
+
+
+class StoreError(CallslipError):
+    """The database operation failed and left nothing half-written."""
+
+
+class ReadOnlyStoreError(StoreError):
+    """The file or its folder is not writable; reading still works."""
+
+
+class DiskFullError(StoreError):
+    """The disk is full; reading still works, and writing does once there is space."""
+
+
+class InvalidDatabaseError(StoreError):
+    """The file is not a Callslip database, or it is damaged."""
+
+
+class CorruptDataError(StoreError):
+    """Data in the database is unreadable; `callslip verify` lists what is wrong."""
+
+
+class UnsupportedVersionError(StoreError):
+    """A newer Callslip wrote this database, and this version cannot read it."""
+
+
+class ServerUnavailableError(CallslipError):
+    """The server does not answer, or the answer is not from a Callslip server."""
+
+
+class AuthenticationError(CallslipError):
+    """The server requires a token, or does not accept this one."""

@@ -1,4 +1,4 @@
-"""Every knob, with its default. Times are in seconds, sizes in bytes."""
+"""Ledger settings. Times are in seconds, sizes in bytes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import msgspec
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """How one ledger behaves. The defaults suit a person with one machine."""
+    """Settings of one ledger. The defaults suit one user on one machine."""
 
-    # FULL keeps every acknowledged event through a power cut. NORMAL is several times faster for single writers and may
-    # lose the last moments when the power goes, never when only the process dies.
+    # FULL keeps every acknowledged event after a power failure. NORMAL is several times faster for a single writer and
+    # may lose the newest events in a power failure, but not when only the process dies.
     synchronous: Literal["FULL", "NORMAL"] = "FULL"
     busy_timeout: float = 30.0
     notice_interval: float = 0.025
@@ -33,7 +33,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     command_timeout: float = 30.0
     command_lease: float = 30.0
-    # How many commands may wait for one client, and what happens to one more: it is refused, or the oldest expires.
+    # How many commands may be pending for one client. Beyond that a new one is refused, or the oldest one expires.
     queue_limit: int = 100
     queue_overflow: Literal["refuse", "expire_oldest"] = "refuse"
     completed_window: float = 60.0

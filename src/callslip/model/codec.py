@@ -1,8 +1,8 @@
-"""JSON in and out. What passes here reads back the same, and one bad value never makes a session unreadable.
+"""Read and write JSON in a canonical form that every reader can decode.
 
-`parse` takes text from strangers, `check` takes Python values that claim to be JSON already, `safe` takes anything.
-All three give the same canonical form: None, bool, int of at most 300 digits, finite float, str without lone
-surrogates, list, and dict with str keys, at most 128 containers deep. `encode` writes it.
+`parse_json` reads JSON text from outside, `validate_json` takes Python values that should be JSON, `to_json` takes any
+object. All three return None, bool, int of at most 300 digits, finite float, str without lone surrogates, list, and
+dict with str keys, at most 128 containers deep. `encode` writes it.
 
 Of keys that are the same, or become the same, the last one wins.
 """
@@ -30,38 +30,40 @@ from callslip.errors import CorruptDataError, InvalidInputError
 
 MAX_EVENT_BYTES = 16 * 2**20
 MAX_DEPTH = 128
-MAX_DIGITS = 300  # Python, JavaScript, SQLite and Postgres all read such an integer; a double holds its size (1e308)
-MAX_ITEMS = 2**20  # what `safe` visits of one value: objects that point at each other have endlessly many paths
+MAX_DIGITS = 300  # Python, JavaScript, SQLite and PostgreSQL can read this; a double holds up to 1e308.
+MAX_ITEMS = 2**20  # `to_json` stops here: objects that refer to each other have infinitely many paths.
 
-# Bound methods, as a `def` around them would double their cost. Only canonical values may reach `encode`: by itself
-# it writes NaN as null and bytes as base64, in silence.
+# Bound methods, as a `def` around them would double their cost. `encode` must get canonical values only: it silently
+# writes NaN as null and bytes as base64.
 encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
 _decode: Callable[[bytes], Any] = msgspec.json.Decoder().decode
 
-_TOO_LONG = 10**MAX_DIGITS
-_DIGITS = bytes.maketrans(b"123456789", b"000000000")
+_TOO_LARGE = 10**MAX_DIGITS
+_DIGITS_TO_ZERO = bytes.maketrans(b"123456789", b"000000000")
 _DIGIT_RUN = b"0" * (MAX_DIGITS + 1)
 
 _BRACKETS = b"[{]}"
-_STEPS = bytes.maketrans(_BRACKETS, b"\x01\x01\xff\xff")  # read as signed bytes: one level in, one level out
+_STEPS = bytes.maketrans(_BRACKETS, b"\x01\x01\xff\xff")  # as signed bytes: one level in, one level out
 _NO_BRACKET = bytes(set(range(256)) - set(_BRACKETS))
 
-_HIGH = rb"\\u[dD][89abAB][0-9a-fA-F]{2}"
-_LOW = rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-_LONE = re.compile(rb"%b(?!%b)|(?<!%b)%b" % (_HIGH, _LOW, _HIGH, _LOW))
+_HIGH_SURROGATE = rb"\\u[dD][89abAB][0-9a-fA-F]{2}"
+_LOW_SURROGATE = rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_LONE_SURROGATE = re.compile(
+    rb"%b(?!%b)|(?<!%b)%b" % (_HIGH_SURROGATE, _LOW_SURROGATE, _HIGH_SURROGATE, _LOW_SURROGATE)
+)
 
 
 def json_equal(one: Any, other: Any) -> bool:
-    """Whether two values are the same JSON. Python says so of 1, 1.0 and True as well."""
+    """Return whether two values are the same JSON; to Python 1, 1.0 and True are equal too."""
     return one == other and (isinstance(other, str) or encode(one) == encode(other))
 
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, TypeError)
-"""What reading gives if bytes are not what they were, or are no bytes at all any more."""
+"""The exceptions of decoding damaged data."""
 
 
 def reader(kind: Any, what: str) -> Callable[[bytes | str], Any]:
-    """Reads what this program wrote itself: if it cannot, the database is damaged."""
+    """Return a decoder for stored JSON, which raises CorruptDataError that names `what`."""
     decode = msgspec.json.Decoder(kind).decode
 
     def read(body: bytes | str) -> Any:
@@ -74,12 +76,12 @@ def reader(kind: Any, what: str) -> Callable[[bytes | str], Any]:
 
 
 def digest(data: bytes) -> str:
-    """The name of some bytes: 32 hex digits of BLAKE2b."""
+    """Return the BLAKE2b digest of `data` as 32 hex digits."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def text(value: str) -> str:
-    """The same text with U+FFFD for every lone surrogate; a pair that came as two halves is joined."""
+    """Return the text with surrogate pairs joined and each lone surrogate replaced by U+FFFD."""
     if value.isascii():
         return value
     try:
@@ -90,7 +92,7 @@ def text(value: str) -> str:
 
 
 def depth_of(data: bytes) -> int:
-    """How deep the JSON text nests: 0 for a scalar. Linear, whatever the depth, and never raises."""
+    """Return the nesting depth of a JSON text: 0 for a scalar. Takes linear time and never raises."""
     delimited = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     outside = b"".join(delimited.split(b'"')[::2])
     return max(accumulate(memoryview(outside.translate(_STEPS, _NO_BRACKET)).cast("b"), initial=0))
@@ -99,28 +101,28 @@ def depth_of(data: bytes) -> int:
 def parse_json(
     data: bytes | str, *, field: str = "body", max_bytes: int = MAX_EVENT_BYTES, max_depth: int = MAX_DEPTH
 ) -> Any:
-    """The value of a JSON text from a stranger, or Refused."""
-    if len(data) > max_bytes:  # of a str this is the least it can be, so that no huge one is encoded to be refused
+    """Return the value of a JSON text, or raise InvalidInputError."""
+    if len(data) > max_bytes:  # A str has at least as many bytes; do not encode a huge one only to refuse it.
         raise _too_big(field, len(data), max_bytes)
     raw = text(data).encode() if isinstance(data, str) else data
     if len(raw) > max_bytes:
         raise _too_big(field, len(raw), max_bytes)
-    if _deeper(raw, max_depth):
+    if _is_deeper(raw, max_depth):
         raise _too_deep(field, max_depth)
     value = _read(raw, field, max_depth)
-    return _walked(value, field, max_depth) if _long_digits(raw) else value
+    return _canonical_copy(value, field, max_depth) if _has_long_digits(raw) else value
 
 
 def validate_json(value: Any, field: str, max_depth: int = MAX_DEPTH, *, max_bytes: int = MAX_EVENT_BYTES) -> Any:
-    """A canonical copy of a value that claims to be JSON, or Refused with the path of what is not.
+    """Return a canonical copy of a JSON value, or raise InvalidInputError with the path of what is not JSON.
 
-    Tuples become lists, and keys that are numbers, booleans or None become the text JSON has for them.
+    Tuples become lists. Keys that are numbers, booleans or None become their JSON text.
     """
-    if type(value) is str and 6 * len(value) + 2 <= max_bytes:  # the longest escape has six bytes
+    if type(value) is str and 6 * len(value) + 2 <= max_bytes:  # The longest escape has six bytes.
         return text(value)
     copy, size = _round_trip(value, max_depth)
     if size < 0:
-        copy = _walked(value, field, max_depth)
+        copy = _canonical_copy(value, field, max_depth)
         size = len(encode(copy))
     if size > max_bytes:
         raise _too_big(field, size, max_bytes)
@@ -128,10 +130,10 @@ def validate_json(value: Any, field: str, max_depth: int = MAX_DEPTH, *, max_byt
 
 
 def to_json(value: object) -> Any:
-    """Any object as JSON. Never raises; what cannot be shown becomes a text in square brackets that says so."""
+    """Convert any object to JSON. Never raises: what cannot be converted becomes a text such as `[cycle]`."""
     try:
-        return _Walk().plain(value, 0)
-    except Exception:  # not even the name of its type could be read, or the stack was full before we began
+        return _Converter().convert(value, 0)
+    except Exception:  # Reading its type name failed, or the stack was already full.
         return "[unreadable]"
 
 
@@ -139,52 +141,52 @@ def _read(raw: bytes, field: str, max_depth: int) -> Any:
     try:
         return _decode(raw)
     except UnicodeDecodeError as error:
-        raise InvalidInputError(field, "not UTF-8 text") from error
-    except RecursionError as error:  # the caller's own stack was nearly full
+        raise InvalidInputError(field, "must be UTF-8 text") from error
+    except RecursionError as error:  # The stack of the caller was nearly full.
         raise _too_deep(field, max_depth) from error
     except msgspec.DecodeError as error:
-        mended = _mend(raw)
-        if mended != raw:
-            return _read(mended, field, max_depth)
+        fixed = _replace_lone_surrogates(raw)
+        if fixed != raw:
+            return _read(fixed, field, max_depth)
         problem = str(error)
         raise InvalidInputError(field, f"not JSON: {problem}", MAX_DIGITS if "Integer" in problem else None) from error
 
 
-def _mend(raw: bytes) -> bytes:
-    r"""The same text with \ufffd for escaped lone surrogates, which are JSON and yet no text.
+def _replace_lone_surrogates(raw: bytes) -> bytes:
+    r"""Replace escaped lone surrogates, which are valid JSON but not valid text, by \ufffd.
 
-    Escaped backslashes stand aside meanwhile, as NUL bytes, which JSON text never holds: `\\ud800` is not an escape.
+    Escaped backslashes become NUL bytes meanwhile, which JSON text never contains: `\\ud800` is not an escape.
     """
     if b"\\u" not in raw or b"\0" in raw:
         return raw
-    return _LONE.sub(rb"\\ufffd", raw.replace(rb"\\", b"\0\0")).replace(b"\0\0", rb"\\")
+    return _LONE_SURROGATE.sub(rb"\\ufffd", raw.replace(rb"\\", b"\0\0")).replace(b"\0\0", rb"\\")
 
 
 def _round_trip(value: Any, max_depth: int) -> tuple[Any, int]:
-    """The value written and read again, and its size; or a size of -1 where that is not the value that was given.
+    """Encode and decode a value; return the copy and its size, or a size of -1 if the copy differs.
 
-    This is all in C. What `encode` changes in silence (NaN, bytes, sets, dates, keys) comes back unequal.
+    This runs in C. What `encode` changes silently (NaN, bytes, sets, dates, keys) comes back unequal.
     """
     try:
         raw = encode(value)
         copy = _decode(raw)
-        if copy == value and not _deeper(raw, max_depth) and not _long_digits(raw):
+        if copy == value and not _is_deeper(raw, max_depth) and not _has_long_digits(raw):
             return copy, len(raw)
-    except Exception:  # too deep, a cycle, a surrogate, a type unknown to JSON: the walk tells which, and where
+    except Exception:  # Too deep, a cycle, a surrogate, or not JSON: _canonical finds out what and where.
         pass
     return None, -1
 
 
-def _deeper(raw: bytes, max_depth: int) -> bool:
+def _is_deeper(raw: bytes, max_depth: int) -> bool:
     return raw.count(b"[") + raw.count(b"{") > max_depth and depth_of(raw) > max_depth
 
 
-def _long_digits(raw: bytes) -> bool:
-    """Whether an integer might be too long. May be a text of digits; never misses one."""
-    return len(raw) > MAX_DIGITS and _DIGIT_RUN in raw.translate(_DIGITS)
+def _has_long_digits(raw: bytes) -> bool:
+    """Return whether an integer may be too long. Digits in a text count too, so this can be a false positive."""
+    return len(raw) > MAX_DIGITS and _DIGIT_RUN in raw.translate(_DIGITS_TO_ZERO)
 
 
-def _walked(value: Any, field: str, max_depth: int) -> Any:
+def _canonical_copy(value: Any, field: str, max_depth: int) -> Any:
     try:
         return _canonical(value, field, max_depth)
     except RecursionError as error:
@@ -192,7 +194,7 @@ def _walked(value: Any, field: str, max_depth: int) -> Any:
 
 
 def _canonical(value: Any, field: str, depth: int) -> Any:
-    """The walk behind `check`: `depth` more levels of containers are allowed."""
+    """Return a canonical copy; `depth` is how many more levels of containers are allowed."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -202,9 +204,9 @@ def _canonical(value: Any, field: str, depth: int) -> Any:
     if isinstance(value, float):
         return _finite(value, field)
     if not isinstance(value, dict | list | tuple):
-        raise InvalidInputError(field, f"{type(value).__name__} is not JSON")
+        raise InvalidInputError(field, f"must be JSON, got {type(value).__name__}")
     if depth <= 0:
-        raise RecursionError  # names the field it began at: the path to here is no help
+        raise RecursionError  # The caller reports the whole field: the path to here is too long to help.
     if isinstance(value, dict):
         return _members(cast("dict[object, Any]", value), field, depth)
     items = cast("list[Any] | tuple[Any, ...]", value)
@@ -212,11 +214,11 @@ def _canonical(value: Any, field: str, depth: int) -> Any:
 
 
 def _members(value: dict[object, Any], field: str, depth: int) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     for key, member in value.items():
         name = _key(key, field)
-        found[name] = _canonical(member, f"{field}.{name[:40]}", depth - 1)
-    return found
+        members[name] = _canonical(member, f"{field}.{name[:40]}", depth - 1)
+    return members
 
 
 def _key(key: object, field: str) -> str:
@@ -224,37 +226,37 @@ def _key(key: object, field: str) -> str:
         return text(str.__str__(key))
     if key is None or isinstance(key, int | float):
         return encode(_canonical(key, f"a key of {field}", 0)).decode()
-    raise InvalidInputError(field, f"a key is {type(key).__name__}, which is not JSON")
+    raise InvalidInputError(field, f"keys must be JSON, got {type(key).__name__}")
 
 
 def _integer(value: int, field: str) -> int:
-    if -_TOO_LONG < value < _TOO_LONG:
+    if -_TOO_LARGE < value < _TOO_LARGE:
         return int.__index__(value)
-    raise InvalidInputError(field, "an integer of too many digits", MAX_DIGITS)
+    raise InvalidInputError(field, f"integers must have at most {MAX_DIGITS} digits", MAX_DIGITS)
 
 
 def _finite(value: float, field: str) -> float:
     if math.isfinite(value):
         return float.__float__(value)
-    raise InvalidInputError(field, f"{float.__repr__(value)} is not JSON")
+    raise InvalidInputError(field, f"must be a finite number, got {float.__repr__(value)}")
 
 
 def _too_big(field: str, size: int, limit: int) -> InvalidInputError:
-    return InvalidInputError(field, f"{size} bytes are too many", limit)
+    return InvalidInputError(field, f"must be at most {limit} bytes, got {size}", limit)
 
 
 def _too_deep(field: str, limit: int) -> InvalidInputError:
-    return InvalidInputError(field, "nested too deep, or inside itself", limit)
+    return InvalidInputError(field, f"must be nested at most {limit} levels deep and not contain itself", limit)
 
 
-class _Walk:
-    """One walk of `safe` over one value: the containers that are open, and how many items it may still visit."""
+class _Converter:
+    """Converts one value for `to_json`: `open` are the containers around it, `left` is how many items it may visit."""
 
     def __init__(self) -> None:
         self.open: set[int] = set()
         self.left = MAX_ITEMS
 
-    def plain(self, value: object, depth: int) -> Any:
+    def convert(self, value: object, depth: int) -> Any:
         self.left -= 1
         try:
             layer = _layer(value)
@@ -278,35 +280,35 @@ class _Walk:
             return self._members(cast("dict[object, object]", layer), depth)
         if isinstance(layer, list):
             items = self._items(cast("list[object]", layer), depth)
-            # A set has another order in each process.
+            # The order of a set differs between processes.
             return sorted(items, key=encode) if isinstance(value, set | frozenset) else items
-        return self.plain(layer, depth)
+        return self.convert(layer, depth)
 
     def _members(self, layer: dict[object, object], depth: int) -> dict[str, Any]:
-        made: dict[str, Any] = {}
+        members: dict[str, Any] = {}
         for key, member in layer.items():
             if self.left <= 0:
-                made[_CUT] = None
+                members[_TOO_MANY_ITEMS] = None
                 break
-            made[self._name(key, depth)] = self.plain(member, depth)
-        return made
+            members[self._name(key, depth)] = self.convert(member, depth)
+        return members
 
     def _items(self, layer: list[object], depth: int) -> list[Any]:
-        made: list[Any] = []
+        items: list[Any] = []
         for item in layer:
             if self.left <= 0:
-                made.append(_CUT)
+                items.append(_TOO_MANY_ITEMS)
                 break
-            made.append(self.plain(item, depth))
-        return made
+            items.append(self.convert(item, depth))
+        return items
 
     def _name(self, key: object, depth: int) -> str:
-        name = self.plain(key, depth)
+        name = self.convert(key, depth)
         return name if isinstance(name, str) else encode(name).decode()
 
 
 def _layer(value: object) -> object:
-    """The outermost layer of a value: a scalar of JSON, a list or dict of anything, or the value it stands for."""
+    """Return the outermost layer of a value: a JSON scalar, a list or dict of anything, or a simpler value."""
     exact = _EXACT.get(type(value))
     if exact is not None:
         return exact(value)
@@ -315,21 +317,21 @@ def _layer(value: object) -> object:
             return unwrap(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    for method in ("model_dump", "tolist"):  # pydantic; numpy. On the type, as some objects answer to every name
+    for method in ("model_dump", "tolist"):  # pydantic; numpy. On the type, as some objects have every attribute.
         if callable(getattr(type(value), method, None)):
             return getattr(value, method)()
     return text(_ADDRESS.sub("", repr(value)))
 
 
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # another in each process
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # differs between processes
 
 
 def _integer_text(value: int) -> int | str:
-    if -_TOO_LONG < value < _TOO_LONG:
+    if -_TOO_LARGE < value < _TOO_LARGE:
         return int.__index__(value)
     try:
         return int.__repr__(value)
-    except ValueError:  # Python writes at most 4300 decimal digits, hexadecimal ones without limit
+    except ValueError:  # Python limits decimal digits to 4300, but not hexadecimal ones.
         return hex(value)
 
 
@@ -353,9 +355,9 @@ def _struct_fields(value: msgspec.Struct) -> dict[str, object]:
 
 
 _SCALARS = (str, int, float, type(None))
-_CUT = "[too many items]"
+_TOO_MANY_ITEMS = "[too many items]"
 
-# The first that fits. An Enum may also be a str or an int, and bool is an int, so these come first.
+# The first match is used. An Enum may also be a str or an int, and bool is an int, so these come first.
 _LAYERS: tuple[tuple[tuple[type, ...], Callable[[Any], object]], ...] = (
     ((bool, type(None)), lambda value: value),
     ((Enum,), lambda value: value.value),
@@ -372,5 +374,5 @@ _LAYERS: tuple[tuple[tuple[type, ...], Callable[[Any], object]], ...] = (
     ((Mapping,), dict),
 )
 
-# For nearly all values the whole search.
+# Finds the function for nearly all values in one step.
 _EXACT: dict[type, Callable[[Any], object]] = {kind: unwrap for kinds, unwrap in _LAYERS for kind in kinds}

@@ -1,7 +1,7 @@
-"""What a reader sees: seven types of entry (S2.1), the session's own facts, and the three patches that change them.
+"""The seven types of entry, the info of a session, and the three patches that change them.
 
-Entries are mutable here and belong to the fold; nobody else writes to them. On the wire a field that has its default
-is left out, and a patch that sets a field to null takes it away again.
+Only the fold changes entries. In JSON a field with its default value is left out, and a patch that sets a field to null
+removes it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from callslip.model.events import Blob
 
 
 class Entry(msgspec.Struct, kw_only=True, gc=False, tag_field="type", rename="camel", omit_defaults=True):
-    """Its id is the seq of the event that made it (S2.9)."""
+    """An entry of a session. Its id is the seq of the event that created it."""
 
     id: int
     at: int = 0
@@ -22,7 +22,7 @@ class Entry(msgspec.Struct, kw_only=True, gc=False, tag_field="type", rename="ca
 
 
 class Meta(Entry, tag="meta"):
-    """What the agent offers. RULE 7."""
+    """The modes, models, commands and options that the agent offers. RULE 7."""
 
     available_modes: list[Any] = []
     available_models: list[Any] = []
@@ -33,7 +33,7 @@ class Meta(Entry, tag="meta"):
 
 
 class Message(Entry, tag="message", kw_only=True):
-    """What a person or the agent said. RULES 1, 2, 8."""
+    """A message of the user or the agent. RULES 1, 2, 8."""
 
     role: str
     content: str
@@ -43,7 +43,7 @@ class Message(Entry, tag="message", kw_only=True):
 
 
 class Thought(Entry, tag="thought", kw_only=True):
-    """What the agent thought. RULE 9."""
+    """A thought of the agent. RULE 9."""
 
     content: str
     message_id: str = ""
@@ -51,9 +51,9 @@ class Thought(Entry, tag="thought", kw_only=True):
 
 
 class ToolCall(Entry, tag="tool_call", kw_only=True):
-    """One call. `toolCallId` is what foreign clients know it by, `callId` is its execution id. RULES 3, 4.
+    """A call. `toolCallId` is its id for foreign clients, `callId` its id in the ledger. RULES 3, 4.
 
-    `end` is the seq of the event that ended it, `late` that of the last one that came after.
+    `end` is the seq of the event that ended it, `late` that of the newest event after the end.
     """
 
     call_id: str
@@ -89,9 +89,9 @@ class ToolCall(Entry, tag="tool_call", kw_only=True):
 
 
 class PermissionRequest(Entry, tag="permission_request", kw_only=True):
-    """A request for approval, and its answer. `schema` is what edited arguments must fit. RULES 5, 6.
+    """A request for approval and its answer. `schema` is the JSON Schema for edited arguments. RULES 5, 6.
 
-    `response_input` is there if other arguments were approved than were asked for.
+    `responseInput` is set if the approved arguments differ from the requested ones.
     """
 
     request_id: str
@@ -112,20 +112,20 @@ class PermissionRequest(Entry, tag="permission_request", kw_only=True):
 
 
 class Plan(Entry, tag="plan", kw_only=True):
-    """The agent's plan as it stood then. RULE 10."""
+    """The plan of the agent at this point. RULE 10."""
 
     entries: list[Any]
 
 
 class ModeChange(Entry, tag="mode_change", kw_only=True):
-    """A switch of mode. RULE 11."""
+    """A change of mode. RULE 11."""
 
     previous_mode_id: str
     new_mode_id: str
 
 
 class Info(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """The session's own facts: which turn is open, and how the one before it ended. Patches reach it as entry 0."""
+    """Info about the session: the open turn, how the last one ended, title, usage. Patches address it as entry 0."""
 
     title: str | None = None
     turn: str = ""
@@ -145,20 +145,20 @@ AnyEntry = Meta | Message | Thought | ToolCall | PermissionRequest | Plan | Mode
 
 
 class Put(msgspec.Struct, frozen=True, tag="put", tag_field="op", gc=False):
-    """This entry, whole."""
+    """Add or replace an entry."""
 
     entry: AnyEntry
 
 
 class Set(msgspec.Struct, frozen=True, tag="set", tag_field="op", gc=False):
-    """These fields of an entry; null takes a field away. Entry 0 is the session's info."""
+    """Set fields of an entry; null removes a field. Entry 0 is the info of the session."""
 
     id: int
     fields: dict[str, Any]
 
 
 class Append(msgspec.Struct, frozen=True, tag="append", tag_field="op", gc=False):
-    """More text at the end of a field that is `offset` UTF-16 units long."""
+    """Append text to a field that is `offset` UTF-16 code units long."""
 
     id: int
     field: str
@@ -170,7 +170,7 @@ Patch = Put | Set | Append
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """A session as it stands after event `seq`."""
+    """A session after event `seq`."""
 
     session: str
     seq: int
@@ -178,25 +178,25 @@ class Snapshot(msgspec.Struct, frozen=True):
     entries: list[Any]
 
 
-_WIRE: dict[type[msgspec.Struct], dict[str, tuple[str, Any, bool]]] = {}
+_JSON_FIELDS: dict[type[msgspec.Struct], dict[str, tuple[str, Any, bool]]] = {}
 
 
-def _wire(cls: type[msgspec.Struct]) -> dict[str, tuple[str, Any, bool]]:
-    """Each field's name on the wire, its default, and whether that default is an empty list."""
-    if cls not in _WIRE:
-        _WIRE[cls] = {
+def _json_fields(cls: type[msgspec.Struct]) -> dict[str, tuple[str, Any, bool]]:
+    """Return the JSON name, the default, and whether the default is an empty list, for each field."""
+    if cls not in _JSON_FIELDS:
+        _JSON_FIELDS[cls] = {
             field.name: (field.encode_name, field.default, field.default_factory is list)
             for field in msgspec.structs.fields(cls)
         }
-    return _WIRE[cls]
+    return _JSON_FIELDS[cls]
 
 
 def fields_patch(target: msgspec.Struct, identity: int, changed: tuple[str, ...] | list[str]) -> Set:
-    """The patch that says how these fields stand now. A field back at its default is said as null: it leaves."""
-    known = _wire(type(target))
+    """Return the patch that sets the changed fields. A field with its default value becomes null, which removes it."""
+    json_fields = _json_fields(type(target))
     fields: dict[str, Any] = {}
     for name in changed:
-        wire, default, listed = known[name]
+        json_name, default, is_list = json_fields[name]
         value = getattr(target, name)
-        fields[wire] = None if value is default or (listed and value == []) else value
+        fields[json_name] = None if value is default or (is_list and value == []) else value
     return Set(identity, fields)

@@ -1,8 +1,7 @@
-"""Every fact the log can hold, as frozen structs in one tagged union.
+"""All events of the log, as frozen structs in one tagged union.
 
-An event names what happened, in the past tense, and who may assert it is in its docstring. A draft is the same struct
-before the ledger gave it `seq`, `at`, `source` and `verdict`. On the wire the fields are camelCase and defaults are
-left out; UNSET marks a field that the producer did not mention, so absent and null stay apart (C10).
+A draft is the same struct before the ledger sets `seq`, `at`, `source` and `verdict`. In JSON the fields are camelCase
+and defaults are left out. UNSET is the value of a field that the source did not send, which differs from null.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ MaybeJson: TypeAlias = Any
 
 
 class Alias(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A foreign id of a call: the namespace it comes from, and the id as that producer writes it."""
+    """An id of a call in a foreign system, and the namespace of that system."""
 
     ns: str
     id: str
 
 
 class Blob(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
-    """Where the whole of a value is kept that was too large to stand in the event."""
+    """A reference to the full value of a field that is too large for the event."""
 
     hash: str
     size: int
@@ -48,7 +47,7 @@ class Event(
     repr_omit_defaults=True,
     forbid_unknown_fields=False,
 ):
-    """The envelope. `seq` and `verdict` are the ledger's; `at` is the source's time in ms if it gives one."""
+    """The common fields. `seq` and `verdict` are set by the ledger; `at` is the time of the source in ms, if known."""
 
     seq: int = 0
     at: int = 0
@@ -61,7 +60,7 @@ class Event(
 
 
 class SessionCapabilities(Event, frozen=True, tag="session.capabilities"):
-    """The agent says which modes, models and options it offers. RULE 7."""
+    """The agent lists its modes, models and options. RULE 7."""
 
     modes: list[Any] = []
     models: list[Any] = []
@@ -71,21 +70,21 @@ class SessionCapabilities(Event, frozen=True, tag="session.capabilities"):
 
 
 class SessionCommands(Event, frozen=True, tag="session.commands"):
-    """The agent lists the commands a person may type. RULE 12."""
+    """The agent lists the commands that the user can type. RULE 12."""
 
     commands: list[Any]
 
 
 class SessionMode(Event, frozen=True, tag="session.mode"):
-    """The agent or a person switched the mode. RULE 11."""
+    """The agent or the user changed the mode. RULE 11."""
 
     mode: str
 
 
 class SessionInfo(Event, frozen=True, tag="session.info"):
-    """Anybody tells more about the session: title, usage, options. What is absent stays as it was.
+    """Info about the session changed: title, usage, options. Absent fields keep their values.
 
-    `owner` counts only where nobody was named before: whose a session is never changes.
+    The first `owner` is final; later ones are ignored.
     """
 
     title: Maybe = UNSET
@@ -100,13 +99,13 @@ class SessionInfo(Event, frozen=True, tag="session.info"):
 
 
 class TurnStarted(Event, frozen=True, tag="turn.started"):
-    """A person's prompt began to be worked on."""
+    """The agent started to work on a prompt."""
 
     turn: str = ""
 
 
 class TurnEnded(Event, frozen=True, tag="turn.ended"):
-    """The agent stopped working on the prompt, or the line to it was lost."""
+    """The agent stopped working on the prompt, or the connection to it was lost."""
 
     turn: str = ""
     reason: str = "end_turn"
@@ -117,7 +116,7 @@ class TurnEnded(Event, frozen=True, tag="turn.ended"):
 
 
 class MessageUser(Event, frozen=True, tag="message.user"):
-    """A person said this. RULE 8."""
+    """The user sent a message. RULE 8."""
 
     text: str
     message_id: str = ""
@@ -125,7 +124,7 @@ class MessageUser(Event, frozen=True, tag="message.user"):
 
 
 class MessageDelta(Event, frozen=True, tag="message.delta"):
-    """The agent said some more. RULE 1."""
+    """The agent wrote a chunk of a message. RULE 1."""
 
     text: str
     message_id: str = ""
@@ -133,7 +132,7 @@ class MessageDelta(Event, frozen=True, tag="message.delta"):
 
 
 class ThoughtDelta(Event, frozen=True, tag="thought.delta"):
-    """The agent thought some more. RULE 9."""
+    """The agent wrote a chunk of a thought. RULE 9."""
 
     text: str
     message_id: str = ""
@@ -141,13 +140,13 @@ class ThoughtDelta(Event, frozen=True, tag="thought.delta"):
 
 
 class MessageEnded(Event, frozen=True, tag="message.ended"):
-    """The text that was streaming is whole. RULE 2."""
+    """The streaming text is complete. RULE 2."""
 
     message_id: str = ""
 
 
 class PlanUpdated(Event, frozen=True, tag="plan.updated"):
-    """The agent states its whole plan anew. RULE 10."""
+    """The agent replaced its plan. RULE 10."""
 
     entries: list[Any]
 
@@ -156,9 +155,10 @@ class PlanUpdated(Event, frozen=True, tag="plan.updated"):
 
 
 class CallEvent(Event, frozen=True, kw_only=True):
-    """Names a call: by execution id, or in a draft by alias. `reused` and `entry` are the ledger's.
+    """An event about a call, which is identified by its id or, in a draft, by an alias.
 
-    `reused`: an earlier call of the session had the same foreign id. `entry`: where the call stands, for `late` ones.
+    `reused` and `entry` are set by the ledger: whether an earlier call of the session had the same foreign id, and the
+    entry of the call if the event is `late`.
     """
 
     call: str = ""
@@ -168,7 +168,7 @@ class CallEvent(Event, frozen=True, kw_only=True):
 
 
 class CallUpdate(CallEvent, frozen=True, kw_only=True):
-    """What any message about a call may tell of it. Absent erases nothing; null clears (C10)."""
+    """Fields of a call that an event can set. Absent fields keep their values; null clears a field."""
 
     tool_name: Maybe = UNSET
     raw_tool_name: Maybe = UNSET
@@ -180,9 +180,9 @@ class CallUpdate(CallEvent, frozen=True, kw_only=True):
 
 
 class CallProposed(CallUpdate, frozen=True, tag="call.proposed"):
-    """The model, or whoever submits a command, wants this call. Queued. RULE 3.
+    """A model or a client requested the call. It is queued. RULE 3.
 
-    With a `client` it is a command: executors of that name take it up, within `timeout` ms of being queued.
+    With a `client` it is a command: a worker of that client runs it, within `timeout` ms.
     """
 
     iteration: int = -1
@@ -195,30 +195,30 @@ class CallProposed(CallUpdate, frozen=True, tag="call.proposed"):
 
 
 class CallInputDelta(CallEvent, frozen=True, tag="call.inputDelta"):
-    """The model wrote some more of the arguments."""
+    """The model wrote a chunk of the arguments."""
 
     text: str
 
 
 class CallInput(CallUpdate, frozen=True, tag="call.input"):
-    """The arguments are whole."""
+    """The arguments are complete."""
 
 
 class CallStarted(CallUpdate, frozen=True, tag="call.started"):
-    """Whoever executes the call began. Running."""
+    """The call started. It is running."""
 
     attempt: int = 0
     worker: str = ""
 
 
 class CallRequeued(CallEvent, frozen=True, tag="call.requeued"):
-    """The ledger took the call back from a worker that died. Queued again."""
+    """The ledger took the call back from a dead worker. It is queued again."""
 
     reason: str = ""
 
 
 class CallProgress(CallUpdate, frozen=True, tag="call.progress"):
-    """Whoever executes the call tells more. `text` is output to append. RULE 4."""
+    """The running call reported progress. `text` is output to append. RULE 4."""
 
     text: str = ""
     progress: MaybeJson = UNSET
@@ -227,7 +227,7 @@ class CallProgress(CallUpdate, frozen=True, tag="call.progress"):
 
 
 class CallEnd(CallUpdate, frozen=True):
-    """How a call ended. Terminal: nothing later changes it. `attempt` is the claim on a command that this is of."""
+    """The call ended, and no later event changes it. `attempt` identifies the claim of the worker on a command."""
 
     reason: str = ""
     exit_status: MaybeJson = UNSET
@@ -238,11 +238,11 @@ class CallEnd(CallUpdate, frozen=True):
 
 
 class CallCompleted(CallEnd, frozen=True, tag="call.completed"):
-    """Whoever executes the call says it is done."""
+    """The call completed."""
 
 
 class CallFailed(CallEnd, frozen=True, tag="call.failed"):
-    """Whoever executes the call says it went wrong."""
+    """The call failed."""
 
 
 class CallDenied(CallEnd, frozen=True, tag="call.denied"):
@@ -254,20 +254,20 @@ class CallCancelled(CallEnd, frozen=True, tag="call.cancelled"):
 
 
 class CallExpired(CallEnd, frozen=True, tag="call.expired"):
-    """The ledger found the deadline passed."""
+    """The deadline of the call passed."""
 
 
 class CallLost(CallEnd, frozen=True, tag="call.lost"):
-    """The ledger found nobody left who could finish the call."""
+    """The owner of the call is gone."""
 
 
 # Approvals
 
 
 class ApprovalRequested(CallUpdate, frozen=True, tag="approval.requested"):
-    """An agent, or a tool of ours, asks whether the call may run. RULE 5.
+    """The agent or a tool requested approval for the call. RULE 5.
 
-    `schema` is the JSON Schema of the tool's arguments: what an edited input must fit, whoever edits it.
+    `schema` is the JSON Schema of the arguments, which edited arguments must match.
     """
 
     approval: str = ""
@@ -278,7 +278,7 @@ class ApprovalRequested(CallUpdate, frozen=True, tag="approval.requested"):
 
 
 class ApprovalAnswer(CallEvent, frozen=True):
-    """An answer to a request. `by` says whose. RULE 6."""
+    """An answer to a request for approval. `by` is who answered. RULE 6."""
 
     approval: str = ""
     option: str = ""
@@ -287,21 +287,21 @@ class ApprovalAnswer(CallEvent, frozen=True):
 
 
 class ApprovalGranted(ApprovalAnswer, frozen=True, tag="approval.granted"):
-    """The call may run; with `input`, with these arguments instead."""
+    """The call may run, with the arguments in `input` if there are any."""
 
     input: MaybeJson = UNSET
 
 
 class ApprovalRefused(ApprovalAnswer, frozen=True, tag="approval.refused"):
-    """The call may not run; the reason is for the model to read."""
+    """The call may not run. The reason is for the model."""
 
 
 class ApprovalWithdrawn(ApprovalAnswer, frozen=True, tag="approval.withdrawn"):
-    """Whoever asked does not ask any more."""
+    """The request was withdrawn."""
 
 
 class Raw(Event, frozen=True, tag="raw"):
-    """A message that no decoder understood, whole."""
+    """A message that no decoder understood, unchanged."""
 
     format: str = ""
     body: MaybeJson = None
@@ -346,35 +346,35 @@ STREAMED = (*CHUNKS, CallInputDelta, CallProgress)
 Streamed: TypeAlias = MessageDelta | ThoughtDelta | CallInputDelta | CallProgress
 
 MAY_BE_LARGE = frozenset[type[Event]]((*TERMINAL, Raw))
-"""The events of which a field may be kept as a blob."""
+"""Events with a field that may be stored as a blob."""
 
 parse_event = msgspec.json.Decoder(AnyEvent).decode
 encode_event = msgspec.json.Encoder().encode
 
 
 def blob_of(event: Event) -> Blob | None:
-    """The blob that holds the whole of what this event shows the beginning of."""
+    """Return the blob with the full value of a field of this event, if there is one."""
     if type(event) not in MAY_BE_LARGE:
         return None
     assert isinstance(event, CallEnd | Raw)
     return event.blob
 
 
-_told = codec.reader(Any, "an event")
-_ENVELOPE = {"seq": int, "at": int, "source": str, "key": str}
+_decode_json = codec.reader(Any, "an event")
+_COMMON_FIELDS = {"seq": int, "at": int, "source": str, "key": str}
 
 
 def decode_event(body: bytes) -> Event:
-    """A stored event. One of a kind or shape that only a newer version knows is kept whole, as `raw` (C11)."""
+    """Decode a stored event. An event of a newer version becomes `raw`, with its content unchanged."""
     try:
         return parse_event(body)
     except codec.UNREADABLE:
-        found = _told(body)
-        told = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
-        same = {name: told[name] for name in _ENVELOPE if type(told.get(name)) is _ENVELOPE[name]}
-        if "seq" not in same:
+        value = _decode_json(body)
+        fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+        common = {name: fields[name] for name, kind in _COMMON_FIELDS.items() if type(fields.get(name)) is kind}
+        if "seq" not in common:
             raise CorruptDataError("an event cannot be read: it has no seq") from None
-        return Raw(format="events", body=told, **same)
+        return Raw(format="events", body=fields, **common)
 
 
 def read_event(body: Any) -> Event:
@@ -401,15 +401,15 @@ def locate_error(error: msgspec.ValidationError) -> tuple[str, str]:
 
 
 def type_of(event: Event) -> str:
-    """The word that stands in the event's `type`."""
+    """Return the `type` tag of an event."""
     return str(type(event).__struct_config__.tag)
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):
-    """An event on its way in.
+    """An event to append.
 
-    `mark` is a digest of the foreign message it came from: what an idempotency key and a repeated opening compare.
-    `witness` says that it comes from an agent's replay of what it did before (S2.11).
+    `mark` is a digest of the foreign message that it comes from, which is compared for an idempotency key and for a
+    repeated opening of a call. `witness` is set if the event comes from the agent's replay of an earlier session.
     """
 
     event: Event

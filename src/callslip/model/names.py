@@ -23,18 +23,18 @@ def check_session_name(name: object) -> str:
     """Return `name` if it works in a URL, a file name and a column, else raise InvalidInputError."""
     checked = check_id(name, "session", MAX_NAME_BYTES)
     if "/" in checked or "\\" in checked or checked in (".", ".."):
-        raise InvalidInputError("session", "a name has no '/' or '\\' in it and is not '.' or '..'")
+        raise InvalidInputError("session", "must not contain '/' or '\\' and must not be '.' or '..'")
     return checked
 
 
 def check_id(value: object, field: str, limit: int = MAX_ID_BYTES) -> str:
     """Return `value` if it is an acceptable id or name, else raise InvalidInputError."""
     if not isinstance(value, str):
-        raise InvalidInputError(field, f"must be text, not {type(value).__name__}")
+        raise InvalidInputError(field, f"must be text, got {type(value).__name__}")
     if not value:
-        raise InvalidInputError(field, "is empty")
-    if len(value.encode("utf-8", "surrogatepass")) > limit:
-        raise InvalidInputError(field, f"{len(value)} characters are too long", limit)
+        raise InvalidInputError(field, "must not be empty")
+    if (size := len(value.encode("utf-8", "surrogatepass"))) > limit:
+        raise InvalidInputError(field, f"must be at most {limit} bytes, got {size}", limit)
     if _CONTROL_CHARS.search(value):
-        raise InvalidInputError(field, "has control characters in it")
+        raise InvalidInputError(field, "must not contain control characters")
     return value

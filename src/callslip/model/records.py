@@ -1,7 +1,7 @@
-"""The rows a write decides from and a query reads: sessions, calls, approvals.
+"""Records of sessions, calls, approvals and other tables, which writes and queries read.
 
-They are projections of the log, written in the same transaction as the events they follow from, so that deciding
-about a call never folds a session. The log does not determine `owner`, `lease` and `change`, and nothing else.
+They are projections of the log, written in the same transaction as the events, so that a write never has to fold a
+session. All their fields follow from the log except those in OPERATIONAL.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import msgspec
 
 
 class HeldText(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What the redactor holds back, and the event that will bring it. `text` waits before it, free of secrets.
+    """The end of a streamed text that may begin a secret, held back until more of it arrives.
 
-    `length` and `digest` tell the chunk that it ended, so that a cumulative chunk is known to bring it again; the chunk
-    itself may hold a secret and is not kept.
+    `text` is redacted text that precedes `tail`; `event` is the chunk to append both with. `length` and `digest`
+    identify the chunk that was held, to recognize a cumulative chunk that repeats it. The chunk itself is not stored,
+    as it may contain a secret.
     """
 
     tail: str
@@ -26,10 +27,11 @@ class HeldText(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class SessionRecord(msgspec.Struct, gc=False):
-    """One session: how far its log goes, and which turn is open ("" for none).
+    """A session.
 
-    `message` is the newest message id seen. `carry` has, by stream, the end of a text that may begin a secret and waits
-    for more of it; it is replaced, never changed. `owner` is the first that the log names, `labels` are the last.
+    `last_seq` is its newest event, `pruned_seq` the last one that retention removed, `turn` its open turn or "".
+    `message` is the newest message id. `carry` has the held text of each stream and is replaced, never mutated. `owner`
+    is the first owner in the log, `labels` are the newest labels.
     """
 
     name: str
@@ -50,9 +52,10 @@ class SessionRecord(msgspec.Struct, gc=False):
 
 
 class CallRecord(msgspec.Struct, gc=False):
-    """One call, as far as the log tells, and who keeps it alive. One with a `client` is a command.
+    """A call. One with a `client` is a command.
 
-    `change` grows with every write of any command, so that another process finds what it has not seen yet.
+    `owner` and `lease` keep it alive. `change` grows with every write to any command, so that another process can read
+    the changes that it has not seen.
     """
 
     id: str
@@ -89,7 +92,7 @@ class CallRecord(msgspec.Struct, gc=False):
 
 
 class ApprovalRecord(msgspec.Struct, gc=False):
-    """One request for approval and its answer."""
+    """A request for approval and its answer."""
 
     id: str
     session: str
@@ -109,7 +112,7 @@ class ApprovalRecord(msgspec.Struct, gc=False):
 
 
 class AliasRecord(msgspec.Struct, gc=False):
-    """A foreign id and the newest call of the session that bears it."""
+    """A foreign id and the newest call of the session that has it."""
 
     session: str
     ns: str
@@ -118,7 +121,7 @@ class AliasRecord(msgspec.Struct, gc=False):
 
 
 class KeyRecord(msgspec.Struct, gc=False):
-    """An idempotency key: what was compared, and the event that came of it."""
+    """An idempotency key with the digest of its draft and the event that was written for it."""
 
     session: str
     key: str
@@ -127,16 +130,16 @@ class KeyRecord(msgspec.Struct, gc=False):
 
 
 class OwnerRecord(msgspec.Struct, gc=False):
-    """A process or connection that keeps calls alive until `until`."""
+    """A process or connection that keeps its calls alive until `until`."""
 
     id: str
     until: int
 
 
 class TokenRecord(msgspec.Struct, frozen=True):
-    """A token for a part of what the server does. The token itself is not kept: `hash` is how it is known again.
+    """An access token. Only its hash is stored.
 
-    `session` "" is every session, `expires_at` 0 is never.
+    An empty `session` means all sessions, an `expires_at` of 0 means never.
     """
 
     id: str
@@ -149,3 +152,4 @@ class TokenRecord(msgspec.Struct, frozen=True):
 
 
 OPERATIONAL = ("owner", "lease", "change")
+"""The fields of a call that do not follow from the log."""

@@ -1,4 +1,4 @@
-"""One table: the word for each state in every vocabulary Callslip speaks (C13). Data only; encoders look up here."""
+"""The name of each call state in every supported protocol and format."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import msgspec
 
 
 class StateNames(msgspec.Struct, frozen=True):
-    """How one state is called elsewhere. `error` says whether the outcome counts as an error there."""
+    """The names of one state. `error` is whether the outcome counts as an error."""
 
     error: bool
-    shell: str  # 000 toolStatus
-    act: str  # 001 status
-    entry: str  # 002 status, as agents say it
-    command: str  # 003 status
-    v4: str  # 004 and AI SDK 4 invocation state
-    complete: bool  # 004 isComplete
+    shell: str  # toolStatus of a shell call
+    act: str  # status in the act and observe format
+    entry: str  # status of an entry, as agents report it
+    command: str  # status of a command
+    v4: str  # AI SDK 4 invocation state, also in message rows
+    complete: bool  # isComplete in message rows
     v5: str
     v6: str
     v7: str
@@ -76,17 +76,17 @@ STATE_NAMES: dict[str, StateNames] = {
 
 
 def command_state_name(state: str, ran: bool) -> str:
-    """003 tells a deadline passed in the queue from one passed while running."""
+    """Return the status of a command: a deadline that passed while it ran is `timeout`, in the queue `expired`."""
     return "timeout" if state == "expired" and ran else STATE_NAMES[state].command
 
 
-# While the arguments of a call are still coming, before its state has a word, AI SDK 5 to 7 and 4 say these.
+# The states of AI SDK 5 to 7 and 4 while the arguments of a call are still streaming.
 COMING = "input-streaming"
 COMING_V4 = "partial-call"
 
 
 def ai_sdk_v7_state_name(state: str, refused: bool, granted: bool = False) -> str:
-    """AI SDK 7 knows a denial only as the answer to a request, and has a word for a call whose request was granted."""
+    """Return the AI SDK 7 state, where only an answered request is a denial and a granted request has its own state."""
     if state == "denied" and not refused:
         return "output-error"
     return "approval-responded" if granted and STATE_NAMES[state].v7 == "input-available" else STATE_NAMES[state].v7

@@ -1,4 +1,4 @@
-"""Rows as the outside sees them, by HTTP and with `--json`: the public part, in the words of the wire."""
+"""Public JSON of sessions, calls and approvals, for HTTP and `--json`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class CamelStruct(msgspec.Struct, rename="camel", kw_only=True):
-    """Camel case outside, snake case inside."""
+    """A struct whose JSON fields are camelCase."""
 
 
 class SessionView(CamelStruct):
-    """A session. `low`: how far retention removed its events."""
+    """A session. `low` is the last event that retention removed."""
 
     session: str
     title: str
@@ -32,7 +32,7 @@ class SessionView(CamelStruct):
 
 
 class CallView(CamelStruct, omit_defaults=True):
-    """A call, as lists give it. Times are ms since the epoch, 0 for not yet. One with a `client` is a command."""
+    """A call in a list. Times are ms since the epoch, 0 if not reached. A call with a `client` is a command."""
 
     call: str
     session: str
@@ -72,23 +72,26 @@ class ApprovalView(CamelStruct):
     answered_at: int
 
 
-# What a row calls otherwise.
-_SESSION = {"session": "name", "seq": "last_seq", "low": "pruned_seq"}
-_CALL = {"call": "id", "tool_call_id": "client_call_id", "tool_name": "tool"}
-_APPROVAL = {"approval": "id"}
+# Fields that have another name in the record.
+_SESSION_FIELDS = {"session": "name", "seq": "last_seq", "low": "pruned_seq"}
+_CALL_FIELDS = {"call": "id", "tool_call_id": "client_call_id", "tool_name": "tool"}
+_APPROVAL_FIELDS = {"approval": "id"}
 
 
 def session_view(row: SessionRecord) -> SessionView:
-    return _out(SessionView, row, _SESSION)
+    """Return the public part of a session."""
+    return _to_view(SessionView, row, _SESSION_FIELDS)
 
 
 def call_view(row: CallRecord) -> CallView:
-    return _out(CallView, row, _CALL)
+    """Return the public part of a call."""
+    return _to_view(CallView, row, _CALL_FIELDS)
 
 
 def approval_view(row: ApprovalRecord) -> ApprovalView:
-    return _out(ApprovalView, row, _APPROVAL)
+    """Return the public part of an approval."""
+    return _to_view(ApprovalView, row, _APPROVAL_FIELDS)
 
 
-def _out(kind: type[T], row: msgspec.Struct, names: dict[str, str]) -> T:
+def _to_view(kind: type[T], row: msgspec.Struct, names: dict[str, str]) -> T:
     return kind(**{field: getattr(row, names.get(field, field)) for field in kind.__struct_fields__})
