@@ -17,7 +17,7 @@ from mcp.client import Client
 from mcp.shared.exceptions import MCPError
 
 from callslip.api.commands import CommandQueue
-from callslip.api.ledger import Ledger, open_ledger
+from callslip.api.ledger import LocalLedger, open_ledger
 from callslip.http.access import CallbackAuthorizer, TokenAuthorizer
 from callslip.mcp.command_tools import CONTROL
 from callslip.model import events as ev
@@ -42,7 +42,7 @@ class Talk(NamedTuple):
 
 
 @contextlib.asynccontextmanager
-async def opened(path: Path) -> AsyncGenerator[tuple[Ledger, CommandQueue]]:
+async def opened(path: Path) -> AsyncGenerator[tuple[LocalLedger, CommandQueue]]:
     async with await open_ledger(f"sqlite:///{path}", SETTINGS) as ledger:
         commands = CommandQueue(ledger.log)
         yield ledger, commands
@@ -524,7 +524,7 @@ async def test_a_ledger_that_closes_ends_the_clients_that_listen(tmp_path: Path)
 
 def test_the_command_says_what_it_is_for_without_loading_the_sdk() -> None:
     """`callslip --help` stays quick; `callslip mcp --help` explains itself."""
-    code = "import sys, callslip.cli, callslip.mcp, callslip.cli.mcp_serving; print('mcp' in sys.modules)"
+    code = "import sys, callslip.cli, callslip.mcp, callslip.cli.commands.mcp; print('mcp' in sys.modules)"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert said.strip() == "False"
     helped = run("mcp", "--help")

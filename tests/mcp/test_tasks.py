@@ -20,7 +20,7 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.shared.exceptions import MCPError
 
 from callslip.api.commands import CommandQueue
-from callslip.api.ledger import Ledger, open_ledger
+from callslip.api.ledger import LocalLedger, open_ledger
 from callslip.errors import StoreError
 from callslip.http.access import TokenAuthorizer
 from callslip.mcp import Tasks
@@ -45,7 +45,7 @@ MAIN = "a-main-token-of-some-length"
 
 
 @pytest.fixture
-async def ledger(db: str) -> AsyncIterator[Ledger]:
+async def ledger(db: str) -> AsyncIterator[LocalLedger]:
     async with await open_ledger(db) as made:
         yield made
 
@@ -53,7 +53,7 @@ async def ledger(db: str) -> AsyncIterator[Ledger]:
 class Studio:
     """Somebody's MCP server whose tools are tasks: one waits, one asks, one talks nonsense."""
 
-    def __init__(self, ledger: Ledger, **how: Any) -> None:
+    def __init__(self, ledger: LocalLedger, **how: Any) -> None:
         self.tasks = Tasks(ledger, poll=0.01, **how)
         self.go = asyncio.Event()
         self.stopped = asyncio.Event()
@@ -90,7 +90,7 @@ class Studio:
 
 
 @contextlib.asynccontextmanager
-async def studio(ledger: Ledger, **how: Any) -> AsyncGenerator[tuple[Studio, Client]]:
+async def studio(ledger: LocalLedger, **how: Any) -> AsyncGenerator[tuple[Studio, Client]]:
     made = Studio(ledger, **how)
     async with Client(made.server, extensions=[TasksOfClient()]) as client:
         yield made, client
@@ -104,7 +104,7 @@ def accepted(value: str) -> dict[str, Any]:
 # Anybody's tools
 
 
-async def test_a_task_is_in_the_ledger_before_its_handle_is_given(ledger: Ledger) -> None:
+async def test_a_task_is_in_the_ledger_before_its_handle_is_given(ledger: LocalLedger) -> None:
     """Whoever has the handle can ask for it, in any process; and a person sees a call that runs."""
     async with studio(ledger) as (made, client):
         task = await begun_task(client, "render", scene="sea")
@@ -119,7 +119,7 @@ async def test_a_task_is_in_the_ledger_before_its_handle_is_given(ledger: Ledger
         assert (await ledger.find_call(row.id)).state == "completed"
 
 
-async def test_clients_that_do_not_know_tasks_get_the_result(ledger: Ledger) -> None:
+async def test_clients_that_do_not_know_tasks_get_the_result(ledger: LocalLedger) -> None:
     """The same tool is an ordinary one to them, by either protocol, and leaves no task."""
     made = Studio(ledger)
     made.go.set()
@@ -130,14 +130,14 @@ async def test_clients_that_do_not_know_tasks_get_the_result(ledger: Ledger) -> 
     assert (await ledger.calls()).items == []
 
 
-async def test_a_client_with_the_extension_sees_only_the_result(ledger: Ledger) -> None:
+async def test_a_client_with_the_extension_sees_only_the_result(ledger: LocalLedger) -> None:
     """The official client's way of resolving what it does not know, on our tasks."""
     async with studio(ledger) as (made, client):
         made.go.set()
         assert (await client.call_tool("render", {"scene": "sea"})).content[0].text == "rendered sea"
 
 
-async def test_a_cancelled_task_stops_its_tool_and_stays_cancelled(ledger: Ledger) -> None:
+async def test_a_cancelled_task_stops_its_tool_and_stays_cancelled(ledger: LocalLedger) -> None:
     """By the client, or by anybody who cancels the call; a second time changes nothing."""
     async with studio(ledger) as (made, client):
         task = await begun_task(client, "render", scene="sea")
@@ -156,7 +156,7 @@ async def test_a_cancelled_task_stops_its_tool_and_stays_cancelled(ledger: Ledge
         assert (told["status"], told["statusMessage"]) == ("cancelled", "by hand")
 
 
-async def test_a_task_asks_again_and_again_and_ignores_what_it_did_not_ask(ledger: Ledger) -> None:
+async def test_a_task_asks_again_and_again_and_ignores_what_it_did_not_ask(ledger: LocalLedger) -> None:
     """Round by round; late, unknown and repeated answers change nothing, one of the wrong shape is refused."""
     async with studio(ledger) as (_, client):
         task = await begun_task(client, "choose")
@@ -181,7 +181,7 @@ async def test_a_task_asks_again_and_again_and_ignores_what_it_did_not_ask(ledge
 
 
 async def test_a_client_that_hangs_up_while_its_task_begins_leaves_none_that_never_ends(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C5: the call is in the log by then, so there must be somebody who ends it."""
     made, written, told, append = Studio(ledger), asyncio.Event(), asyncio.Event(), ledger.log.append
@@ -193,7 +193,7 @@ async def test_a_client_that_hangs_up_while_its_task_begins_leaves_none_that_nev
         return done
 
     async with Client(made.server, extensions=[TasksOfClient()]) as client:
-        monkeypatch.setattr(ledger, "append", slow)
+        monkeypatch.setattr(ledger.log, "append", slow)
         beginning = asyncio.ensure_future(begun_task(client, "render", scene="sea"))
         await asyncio.wait_for(written.wait(), 20)
         beginning.cancel()
@@ -207,7 +207,7 @@ async def test_a_client_that_hangs_up_while_its_task_begins_leaves_none_that_nev
 
 
 async def test_an_answer_that_cannot_be_written_down_still_reaches_the_tool(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C5: nobody would ask for it again, so the task would wait for ever."""
     async with studio(ledger) as (_, client):
@@ -220,7 +220,7 @@ async def test_an_answer_that_cannot_be_written_down_still_reaches_the_tool(
                 raise StoreError("the disk is full")
             return await append(*given, **how)
 
-        monkeypatch.setattr(ledger, "append", once)
+        monkeypatch.setattr(ledger.log, "append", once)
         with pytest.raises(MCPError):
             await about_task(client.session, "update", task, input_responses={"colour": accepted("red")})
         async with asyncio.timeout(20):
@@ -230,7 +230,7 @@ async def test_an_answer_that_cannot_be_written_down_still_reaches_the_tool(
         assert (await ended_task(client.session, task))["result"]["content"][0]["text"] == "small and red"
 
 
-async def test_a_task_can_be_seen_answered_and_cancelled_from_another_process(db: str, ledger: Ledger) -> None:
+async def test_a_task_can_be_seen_answered_and_cancelled_from_another_process(db: str, ledger: LocalLedger) -> None:
     """Two servers on one ledger: a client may reach either."""
     async with await open_ledger(db) as beside, studio(ledger) as (made, client), studio(beside) as (_, other):
         task = await begun_task(client, "choose")
@@ -246,7 +246,7 @@ async def test_a_task_can_be_seen_answered_and_cancelled_from_another_process(db
         await asyncio.wait_for(made.stopped.wait(), 20)
 
 
-async def test_a_task_is_answered_for_as_long_as_it_says(ledger: Ledger) -> None:
+async def test_a_task_is_answered_for_as_long_as_it_says(ledger: LocalLedger) -> None:
     """ttlMs counts from the creation; what still runs then expires, and nobody finds it any more."""
     async with studio(ledger, ttl=3600) as (_, client):
         handle = await client.session.call_tool("render", {"scene": "sea"}, allow_claimed=True)
@@ -262,7 +262,7 @@ async def test_a_task_is_answered_for_as_long_as_it_says(ledger: Ledger) -> None
             await about_task(client.session, "get", task)
 
 
-async def test_what_a_tool_answers_is_kept_whole_whatever_it_is(ledger: Ledger) -> None:
+async def test_what_a_tool_answers_is_kept_whole_whatever_it_is(ledger: LocalLedger) -> None:
     """C11: large output and halves of characters come back as a result."""
     async with studio(ledger) as (_, client):
         ended = await ended_task(client.session, await begun_task(client, "odd"))
@@ -271,7 +271,7 @@ async def test_what_a_tool_answers_is_kept_whole_whatever_it_is(ledger: Ledger) 
         assert text == "\ufffd" + "x" * 200_000
 
 
-async def test_unknown_tasks_and_clients_that_said_nothing_are_refused(ledger: Ledger) -> None:
+async def test_unknown_tasks_and_clients_that_said_nothing_are_refused(ledger: LocalLedger) -> None:
     """Neither the id of a call that is no task nor a guess leads anywhere."""
     async with studio(ledger) as (_, client):
         task = await begun_task(client, "render", scene="sea")
@@ -288,7 +288,7 @@ async def test_unknown_tasks_and_clients_that_said_nothing_are_refused(ledger: L
         assert caught.value.code == types.MISSING_REQUIRED_CLIENT_CAPABILITY
 
 
-async def test_a_server_that_breaks_is_a_failed_task_and_tells_no_secrets(ledger: Ledger) -> None:
+async def test_a_server_that_breaks_is_a_failed_task_and_tells_no_secrets(ledger: LocalLedger) -> None:
     """On a low-level server, where nobody makes a result of what its tool raises: as the protocol's own error."""
 
     async def listed(ctx: Any, params: Any) -> types.ListToolsResult:
@@ -308,7 +308,7 @@ async def test_a_server_that_breaks_is_a_failed_task_and_tells_no_secrets(ledger
     await tasks.close()
 
 
-async def test_a_server_that_stops_ends_its_tasks(ledger: Ledger) -> None:
+async def test_a_server_that_stops_ends_its_tasks(ledger: LocalLedger) -> None:
     """C5: as lost, which a client is told as an error of the tool."""
     async with studio(ledger) as (_, client):
         await begun_task(client, "render", scene="sea")
@@ -371,7 +371,7 @@ async def test_a_command_is_a_task_for_a_client_that_knows_tasks(tmp_path: Path)
         await commands.close()
 
 
-async def test_how_commands_end_as_tasks(ledger: Ledger) -> None:
+async def test_how_commands_end_as_tasks(ledger: LocalLedger) -> None:
     """C13: `completed` with isError for all that went wrong, `cancelled` for what was cancelled, never `failed`."""
     commands = CommandQueue(ledger.log)
     async with served(ledger) as url, over_http(url, extensions=[TasksOfClient()]) as client:
@@ -402,7 +402,7 @@ async def test_how_commands_end_as_tasks(ledger: Ledger) -> None:
     await commands.close()
 
 
-async def test_what_an_executor_says_is_no_question_to_the_client(ledger: Ledger) -> None:
+async def test_what_an_executor_says_is_no_question_to_the_client(ledger: LocalLedger) -> None:
     """A command's progress is its executor's: a client would ask its user, and nobody would hear the answer."""
     commands = CommandQueue(ledger.log)
     async with served(ledger) as url, over_http(url, extensions=[TasksOfClient()]) as client:
@@ -416,7 +416,7 @@ async def test_what_an_executor_says_is_no_question_to_the_client(ledger: Ledger
     await commands.close()
 
 
-async def test_a_command_that_is_refused_begins_no_task(ledger: Ledger) -> None:
+async def test_a_command_that_is_refused_begins_no_task(ledger: LocalLedger) -> None:
     """The model reads why, as without tasks."""
     commands = CommandQueue(ledger.log)
     async with served(ledger) as url, over_http(url, extensions=[advertise(EXTENSION)]) as client:
@@ -426,7 +426,7 @@ async def test_a_command_that_is_refused_begins_no_task(ledger: Ledger) -> None:
     await commands.close()
 
 
-async def test_tasks_of_sessions_that_one_may_not_see_are_not_there(ledger: Ledger) -> None:
+async def test_tasks_of_sessions_that_one_may_not_see_are_not_there(ledger: LocalLedger) -> None:
     """The gate is asked for each request about a task, as for each tool."""
     commands = CommandQueue(ledger.log)
     gate = TokenAuthorizer(ledger.log.store, MAIN)
