@@ -16,7 +16,7 @@ from callslip.agent.shell_tool import shell_tool
 from callslip.agent.tools import Tool, tool
 from callslip.api.ledger import Ledger
 from callslip.errors import ConflictError, CursorExpiredError, InvalidInputError
-from callslip.formats.act_observe.encode import ActObserveEncoder, timeline
+from callslip.formats.act_observe.encode import open_stream, timeline
 from callslip.model import events as ev
 from callslip.model.entries import Message, ToolCall
 from callslip.rules.lifecycle import TERMINAL_STATES
@@ -701,7 +701,7 @@ async def test_every_way_out_of_an_execution_is_observed(ledger: Ledger) -> None
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await running
-    encoder = ActObserveEncoder()
+    encoder = open_stream()
     said = [item for event in await events(ledger, "s") for item in encoder.feed(event)]
     told = [item for item in said if item["type"] in ("act", "observe", "user_message")]
     acts = [item for item in told if item["type"] == "act"]

@@ -55,7 +55,17 @@ KNOWN_UPWARD: set[tuple[str, str]] = {
 }
 
 # What all formats share. Everything else directly under formats/ is one format and imports no other.
-SHARED_BY_FORMATS = {"__init__", "base", "json_fields", "js_json", "outcome", "providers", "registry", "turn_scope"}
+SHARED_BY_FORMATS = {
+    "__init__",
+    "base",
+    "json_fields",
+    "js_json",
+    "outcome",
+    "providers",
+    "registry",
+    "turn_scope",
+    "turn_stream",
+}
 
 HEAVY = {"apsw", "asyncio", "click", "mcp", "openai", "anthropic", "rich", "starlette", "uvicorn"}
 

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from callslip.formats import registry
 from callslip.formats.act_observe.decode import ActObserveDecoder
-from callslip.formats.act_observe.encode import ActObserveEncoder, timeline
+from callslip.formats.act_observe.encode import open_stream, timeline
 from callslip.formats.base import Restart
 from callslip.formats.base import sse_frame as frame
 from callslip.model import codec
@@ -180,7 +180,7 @@ READ = ev.CallProposed(aliases=CALL, tool_name="read", input={"path": "a"})
 
 def streamed(*script: Event) -> list[Item]:
     """All events of the first turn of a script, which needs no restart."""
-    encoder, told = ActObserveEncoder(), []
+    encoder, told = open_stream(), []
     for event in written([ev.TurnStarted(), *script]).log:
         said = encoder.feed(event)
         assert not isinstance(said, Restart), said.reason
@@ -326,7 +326,7 @@ def _only(item: Item, names: tuple[str, ...]) -> Item:
 def test_a_text_in_new_words_asks_for_a_restart() -> None:
     """While it is being written; every feed asks again until the turn was replayed."""
     log = scenarios.events("cumulative_text")
-    encoder = ActObserveEncoder()
+    encoder = open_stream()
     said = [encoder.feed(event) for event in log]
     lost = next(n for n, told in enumerate(said) if isinstance(told, Restart))
     assert all(isinstance(told, Restart) for told in said[lost:])
@@ -337,7 +337,7 @@ def test_news_after_the_end_ask_for_a_restart() -> None:
     """A detached call has its answer at once; what is told of it when the stream is over needs a new one."""
     detached = structs.replace(READ, scope="detached")
     log = written([ev.TurnStarted(), detached, ev.TurnEnded(), about(ev.CallProgress, tool_name="write")]).log
-    encoder = ActObserveEncoder()
+    encoder = open_stream()
     *told, after = [encoder.feed(event) for event in log]
     assert [event["type"] for said in told for event in said] == ["act", "observe", "complete"]
     assert isinstance(after, Restart)
@@ -363,7 +363,7 @@ def test_a_stream_says_how_its_turn_ended(reason: str, kind: str) -> None:
 
 def test_a_stream_waits_for_the_last_call() -> None:
     """The turn is over, its call is not: the end comes when that has ended."""
-    encoder = ActObserveEncoder()
+    encoder = open_stream()
     log = written([ev.TurnStarted(), READ, about(ev.CallStarted), ev.TurnEnded(), about(ev.CallCompleted)]).log
     for event in log[:-1]:
         encoder.feed(event)
@@ -375,7 +375,7 @@ def test_a_stream_waits_for_the_last_call() -> None:
 
 def test_a_stream_that_is_cut_off_says_why() -> None:
     """And no more."""
-    encoder = ActObserveEncoder()
+    encoder = open_stream()
     assert encoder.close("the server stops") == [{"type": "error", "message": "the server stops"}]
     assert encoder.finished
 

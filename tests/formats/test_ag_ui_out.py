@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from callslip.formats import registry
-from callslip.formats.ag_ui.encode import STREAM, AgUiEncoder, history
+from callslip.formats.ag_ui.encode import STREAM, history, open_stream
 from callslip.formats.ag_ui.wire import parsed
 from callslip.formats.base import Restart
 from callslip.model import codec
@@ -218,7 +218,7 @@ def test_a_stream_restarts_only_where_nothing_else_is_left(name: str) -> None:
 def test_after_a_restart_only_a_replay_goes_on() -> None:
     """Until the turn was replayed every event asks for it, also of an encoder that begins in the middle."""
     log = scenarios.events("approval_granted")
-    encoder, late = AgUiEncoder(), AgUiEncoder(folded(log[:5]))
+    encoder, late = open_stream(), open_stream(folded(log[:5]))
     said = [isinstance(encoder.feed(event), Restart) for event in log]
     assert said == [False] * 5 + [True] * 5
     assert all(isinstance(late.feed(event), Restart) for event in log[5:])
@@ -229,7 +229,7 @@ def test_after_a_restart_only_a_replay_goes_on() -> None:
 def test_the_farewell_of_a_restart_is_an_end_that_the_client_reads(client: Client) -> None:
     """An application is told to come back by an error with a code, and the messages do not show it."""
     log = written([ev.TurnStarted(), ev.CallProposed(aliases=ONE, tool_name="a"), ev.MessageDelta(text="Hi.")]).log
-    encoder = AgUiEncoder(folded(log))
+    encoder = open_stream(folded(log))
     seen = encoder.opening()
     said = encoder.feed(ev.CallProgress(call=log[1].call, seq=9, tool_name="b"))  # pyright: ignore
     assert isinstance(said, Restart)
@@ -323,7 +323,7 @@ def test_who_comes_while_a_request_is_open_is_told_the_same_as_who_was_there(cli
 def test_a_replay_tells_results_where_they_came() -> None:
     """Who reads a turn again sees it in the order in which it happened."""
     log = scenarios.events("parallel_calls")
-    live, again = whole_stream(log), AgUiEncoder(folded(log)).opening()
+    live, again = whole_stream(log), open_stream(folded(log)).opening()
     told = ("TEXT_MESSAGE_START", "TOOL_CALL_START", "TOOL_CALL_RESULT")
     order = [
         [chunk.get("messageId", chunk.get("toolCallId")) for chunk in one if chunk["type"] in told]
@@ -337,7 +337,7 @@ def test_a_replay_tells_results_where_they_came() -> None:
 
 def whole_stream(log: Sequence[Event], turn: str = "t1") -> list[Chunk]:
     """What one connection is sent from the beginning of a log that asks for no restart."""
-    encoder = AgUiEncoder(turn=turn)
+    encoder = open_stream(turn=turn)
     chunks: list[Chunk] = []
     for event in log:
         said = encoder.feed(event)
@@ -349,9 +349,9 @@ def whole_stream(log: Sequence[Event], turn: str = "t1") -> list[Chunk]:
 def test_a_stream_without_a_named_turn_takes_the_open_one_or_the_last_or_the_first_to_come() -> None:
     """Whoever does not care which turn it is gets the one that matters."""
     log = scenarios.events("two_turns")
-    assert AgUiEncoder(folded(log[:10])).turn.name == "second"
-    assert AgUiEncoder(folded(log[:7])).turn.name == "first"
-    waiting = AgUiEncoder(folded(scenarios.events("no_turns")))
+    assert open_stream(folded(log[:10])).turn.name == "second"
+    assert open_stream(folded(log[:7])).turn.name == "first"
+    waiting = open_stream(folded(scenarios.events("no_turns")))
     assert waiting.opening() == []
     assert waiting.feed(log[0]) == [{"type": "RUN_STARTED", "threadId": "", "runId": "first"}]
 
@@ -360,7 +360,7 @@ def test_a_run_is_named_after_its_turn_and_its_session() -> None:
     """A client tells runs and threads apart by the names that the ledger has for turns and sessions."""
     state = SessionFold("thread-1")
     state.fold(scenarios.events("text_only"))
-    first, *_, last = AgUiEncoder(state).opening()
+    first, *_, last = open_stream(state).opening()
     assert first == {"type": "RUN_STARTED", "threadId": "thread-1", "runId": "t1"}
     assert (last["threadId"], last["runId"]) == ("thread-1", "t1")
 
@@ -368,7 +368,7 @@ def test_a_run_is_named_after_its_turn_and_its_session() -> None:
 def test_a_stream_finishes_when_the_last_call_of_its_turn_has() -> None:
     """C5: a call that outlives the end of its turn for a moment is still shown; then the stream says how it went."""
     log = scenarios.events("two_turns")
-    encoder = AgUiEncoder()
+    encoder = open_stream()
     said = [encoder.feed(event) for event in log[:6]]
     assert said[4] == [] and isinstance(log[4], ev.TurnEnded)
     assert [chunk["type"] for chunk in said[5]] == ["TOOL_CALL_RESULT", "RUN_FINISHED"]  # pyright: ignore
@@ -407,7 +407,7 @@ def test_an_empty_turn_makes_no_message(client: Client) -> None:
 
 def test_a_stream_that_is_closed_early_says_why(client: Client) -> None:
     """A server that stops tells its clients, and what they saw stays."""
-    encoder = AgUiEncoder(folded(scenarios.events("parallel_calls")[:8]))
+    encoder = open_stream(folded(scenarios.events("parallel_calls")[:8]))
     seen = encoder.opening()
     last = encoder.close("the server stops")
     bare, told = client.ask([{"id": 0, "chunks": seen}, {"id": 0, "chunks": [*seen, *last]}])
@@ -462,7 +462,7 @@ def test_a_request_ends_the_run_and_the_client_waits_for_its_answer(client: Clie
 def test_after_the_answer_the_turn_goes_on_where_it_is_read_again() -> None:
     """S2.13: the connection that ended with the request is over; the next one is a run that goes on."""
     desk = written([*ASKED, ev.ApprovalGranted(aliases=ONE)])
-    before, after = AgUiEncoder(folded(desk.log[:3])), AgUiEncoder(folded(desk.log))
+    before, after = open_stream(folded(desk.log[:3])), open_stream(folded(desk.log))
     assert before.opening()[-1]["type"] == "RUN_FINISHED" and before.finished
     assert after.opening()[-1]["type"] == "CUSTOM" and not after.finished
     assert before.feed(desk.log[3]) == Restart(AFTER)
@@ -483,7 +483,7 @@ def test_a_run_goes_on_while_another_call_does_and_then_names_all_that_wait(clie
             ev.ApprovalRequested(aliases=(Alias("t", "three"),)),
         ]
     ).log
-    encoder = AgUiEncoder()
+    encoder = open_stream()
     said = [encoder.feed(event) for event in log]
     (answer,) = client.ask([{"id": 0, "chunks": [chunk for one in said if isinstance(one, list) for chunk in one]}])
     assert answer["error"] is None
@@ -497,12 +497,12 @@ def test_a_request_is_told_though_a_text_was_never_ended(client: Client) -> None
     other = [ev.CallStarted(aliases=TWO, tool_name="read", input={"n": 1}), ev.CallProposed(aliases=ONE)]
     text = [ev.ThoughtDelta(text="Hm."), ev.MessageDelta(text="One moment"), ev.CallCompleted(aliases=TWO)]
     log = written([*ASKED[:1], *other, *ASKED[2:], *text, ev.MessageDelta(text=", please")]).log
-    encoder = AgUiEncoder()
+    encoder = open_stream()
     *_, ending, after = (encoder.feed(event) for event in log)
     assert isinstance(ending, list)
     assert [chunk["type"] for chunk in ending][-2:] == ["TEXT_MESSAGE_END", "RUN_FINISHED"]
     assert after == Restart(AFTER)
-    (answer,) = client.ask([{"id": 0, "chunks": AgUiEncoder(folded(log)).opening()}])
+    (answer,) = client.ask([{"id": 0, "chunks": open_stream(folded(log)).opening()}])
     assert (answer["error"], answer["outcome"]) == (None, "interrupt")
     assert answer["message"][-1]["content"] == "One moment, please"
     prove(client, log, places(log))
@@ -513,7 +513,7 @@ def test_a_time_that_no_calendar_has_is_no_deadline(client: Client, at: int) -> 
     """C11: an odd number in a request does not take the stream down."""
     state = written(ASKED).state
     state.requests[next(iter(state.requests))].expires_at = at
-    (answer,) = client.ask([{"id": 0, "chunks": AgUiEncoder(state).opening()}])
+    (answer,) = client.ask([{"id": 0, "chunks": open_stream(state).opening()}])
     assert answer["error"] is None and "expiresAt" not in answer["interrupts"][0]
 
 
@@ -551,7 +551,7 @@ def served(body: bytes, piece: int = 7) -> Generator[str]:
 def test_the_clients_own_transport_reads_the_stream(client: Client, name: str) -> None:
     """S4.7: framed and sent over a socket, with the remarks that a server may put between, it is still the history."""
     state = folded(scenarios.events(name))
-    frames = [STREAM.frame(chunk) for chunk in AgUiEncoder(state).opening()]
+    frames = [STREAM.frame(chunk) for chunk in open_stream(state).opening()]
     with served(b": still here\n\n".join(frames) + STREAM.done) as url:
         (answer,) = client.ask([{"id": 0, "url": url}])
     assert answer["error"] is None
@@ -579,12 +579,12 @@ def test_no_frame_is_larger_than_the_client_takes(client: Client) -> None:
     said, result = answer["message"]
     assert said["content"] == said["toolCalls"][0]["function"]["arguments"] == long
     assert result["content"].endswith(f"\n(cut: {len(long) - 2**20} more characters)")
-    assert max(len(STREAM.frame(chunk)) for chunk in (*chunks, *AgUiEncoder(folded(log)).opening())) < 10 * 2**20
+    assert max(len(STREAM.frame(chunk)) for chunk in (*chunks, *open_stream(folded(log)).opening())) < 10 * 2**20
 
 
 def test_frames_end_their_lines_as_the_client_wants() -> None:
     """One frame a chunk, each one line whatever the text holds, LF only, and no word for the end."""
-    chunks = AgUiEncoder(folded(scenarios.events("hostile_strings"))).opening()
+    chunks = open_stream(folded(scenarios.events("hostile_strings"))).opening()
     frames = b"".join(map(STREAM.frame, chunks)).split(b"\n\n")
     assert frames.pop() == b"" and STREAM.done == b""
     assert [json.loads(frame.removeprefix(b"data: ")) for frame in frames] == chunks
@@ -619,7 +619,7 @@ def test_every_state_has_its_word_and_keeps_its_own(client: Client, state: str) 
     call, *results = history(desk.state)
     assert call["toolCalls"][0]["function"] == {"name": "bash", "arguments": '{"command":"ls"}'}
     assert bool(results) == (STATE_NAMES[state].ag_ui == "result")
-    (answer,) = client.ask([{"id": 0, "chunks": AgUiEncoder(desk.state).opening()}])
+    (answer,) = client.ask([{"id": 0, "chunks": open_stream(desk.state).opening()}])
     assert bool(answer["interrupts"]) == (STATE_NAMES[state].ag_ui == "interrupt")
     for result in results:
         ours = result["metadata"]["callslip"]
@@ -755,7 +755,7 @@ def test_our_own_stream_reads_back_as_what_happened() -> None:
     decoder, drafts = registry.decoder("ag-ui"), list[Event]()
     log = written([event for name in ("failed", "denied", "lost") for event in _renamed(STATES[name], name)]).log
     log = written([ev.TurnStarted(), *(structs.replace(event, seq=0, verdict="applied") for event in log)]).log
-    for chunk in AgUiEncoder(folded(log)).opening():
+    for chunk in open_stream(folded(log)).opening():
         drafts += [draft.event for draft in decoder.feed(chunk)]
     again = [entry for entry in written(drafts).state.entries.values() if isinstance(entry, ToolCall)]
     assert [entry.status for entry in again] == ["failed", "denied", "lost"]

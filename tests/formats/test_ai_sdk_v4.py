@@ -18,7 +18,7 @@ from callslip.api.ledger import open_ledger
 from callslip.formats import registry
 from callslip.formats.ai_sdk_v4 import format_messages_to_vercel
 from callslip.formats.ai_sdk_v4.encode import history
-from callslip.formats.ai_sdk_v4.stream import STREAM, DataStreamEncoder
+from callslip.formats.ai_sdk_v4.stream import STREAM, open_stream
 from callslip.formats.base import Restart
 from callslip.formats.js_json import readable
 from callslip.formats.outcome import is_open
@@ -134,7 +134,7 @@ def test_a_stream_restarts_only_where_nothing_else_is_left(name: str) -> None:
 def test_after_a_restart_only_a_replay_goes_on() -> None:
     """Until the turn was replayed every event asks for it, also of an encoder that begins in the middle."""
     log = scenarios.events("approval_granted")
-    encoder, late = DataStreamEncoder(), DataStreamEncoder(folded(log[:5]))
+    encoder, late = open_stream(), open_stream(folded(log[:5]))
     said = [isinstance(encoder.feed(event), Restart) for event in log]
     assert said == [False] * 5 + [True] * 5
     assert all(isinstance(late.feed(event), Restart) for event in log[5:])
@@ -145,14 +145,14 @@ def test_after_a_restart_only_a_replay_goes_on() -> None:
 def test_the_farewell_of_a_restart_leaves_no_trace(client: Client) -> None:
     """An application can be told to come back without the message showing it; where there is none, none is made."""
     log = scenarios.events("approval_granted")
-    encoder = DataStreamEncoder()
+    encoder = open_stream()
     said = [encoder.feed(event) for event in log[:6]]
     assert isinstance(said[-1], Restart)
     seen = [chunk for chunks in said[:-1] for chunk in chunks]
     bare, told = client.ask([{"id": 0, "chunks": seen}, {"id": 0, "chunks": [*seen, *said[-1].chunks]}])
     assert told["error"] is None and told["message"] == bare["message"]
     assert (bare["data"], told["data"]) == ([], [{"type": "restart"}])
-    unseen = DataStreamEncoder(folded(log[:1])).feed(log[1])
+    unseen = open_stream(folded(log[:1])).feed(log[1])
     assert isinstance(unseen, Restart) and unseen.chunks == ()
 
 
@@ -161,14 +161,14 @@ def test_the_farewell_of_a_restart_leaves_no_trace(client: Client) -> None:
 
 def chunks_of(log: Sequence[Event]) -> list[Any]:
     """Everything that is said live of the first turn."""
-    encoder = DataStreamEncoder()
+    encoder = open_stream()
     return [chunk for event in log for chunk in encoder.feed(event)]
 
 
 def test_a_stream_finishes_when_the_last_call_of_its_turn_has() -> None:
     """C5: a call that outlives the end of its turn for a moment is still shown; then the stream says how it went."""
     log = scenarios.events("two_turns")
-    encoder = DataStreamEncoder()
+    encoder = open_stream()
     said = [encoder.feed(event) for event in log[:6]]
     assert said[4] == [] and isinstance(log[4], ev.TurnEnded)
     assert [chunk[0] for chunk in said[5]] == ["a", "8", "8", "e", "d"]
@@ -203,7 +203,7 @@ def test_an_empty_turn_makes_no_message(client: Client) -> None:
 
 def test_a_stream_that_is_closed_early_says_why(client: Client) -> None:
     """A server that stops tells its clients, and what they saw stays."""
-    encoder = DataStreamEncoder(folded(scenarios.events("parallel_calls")[:8]))
+    encoder = open_stream(folded(scenarios.events("parallel_calls")[:8]))
     seen = encoder.opening()
     bare, told = client.ask(
         [{"id": 0, "chunks": seen}, {"id": 0, "chunks": [*seen, *encoder.close("the server stops")]}]
@@ -222,7 +222,7 @@ def test_a_client_that_may_take_steps_does_not_go_on_after_the_answer(client: Cl
 def test_a_call_never_shows_as_running_after_its_result() -> None:
     """S4.7: no chunk that names a call comes after the one with its result, in any scenario."""
     for name in scenarios.NAMES:
-        encoder, ended = DataStreamEncoder(), set[str]()
+        encoder, ended = open_stream(), set[str]()
         for event in scenarios.events(name):
             said = encoder.feed(event)
             for code, value in encoder.opening() if isinstance(said, Restart) else said:
@@ -248,7 +248,7 @@ def test_what_changes_a_turn_that_was_told_to_its_end_asks_for_a_replay() -> Non
     said: list[Any] = []
     for last in (DONE, ev.CallInput(aliases=ONE, input={"b": 2})):
         log = written([*turn, last]).log
-        encoder = DataStreamEncoder(folded(log[:-1]))
+        encoder = open_stream(folded(log[:-1]))
         assert encoder.opening()[-1][0] == "d" and encoder.finished
         said.append(encoder.feed(log[-1]))
     assert said == [[], Restart("the turn went on after its end", (["2", [{"type": "restart"}]],))]

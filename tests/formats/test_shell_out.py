@@ -15,7 +15,7 @@ from callslip.formats import registry
 from callslip.formats.base import Restart
 from callslip.formats.base import sse_frame as frame
 from callslip.formats.shell.decode import ShellDecoder
-from callslip.formats.shell.encode import ShellEncoder, history
+from callslip.formats.shell.encode import history, open_stream
 from callslip.formats.shell.history import model_messages
 from callslip.model import codec
 from callslip.model import events as ev
@@ -187,7 +187,7 @@ LS = ev.CallProposed(aliases=(Alias("shell", "cmd-0-0"),), tool_name="shell", in
 
 def streamed(*script: Event) -> list[dict[str, Any]]:
     """All events of the first turn of a script, which needs no restart."""
-    encoder, told = ShellEncoder(), []
+    encoder, told = open_stream(), []
     for event in written([ev.TurnStarted(), *script]).log:
         said = encoder.feed(event)
         assert not isinstance(said, Restart), said.reason
@@ -335,7 +335,7 @@ def test_stored_messages_are_read_back() -> None:
 def test_what_a_card_cannot_take_back_asks_for_a_restart(event: Event) -> None:
     """Every feed asks again until the turn was replayed."""
     log = written([ev.TurnStarted(), LS, about(ev.CallStarted), event, ev.MessageDelta(text="Well.")]).log
-    encoder = ShellEncoder()
+    encoder = open_stream()
     *told, changed, after = [encoder.feed(event) for event in log]
     assert not [said for said in told if isinstance(said, Restart)]
     assert isinstance(changed, Restart) and isinstance(after, Restart)
@@ -347,7 +347,7 @@ def test_what_a_card_cannot_take_back_asks_for_a_restart(event: Event) -> None:
 
 def test_a_stream_waits_for_the_last_call() -> None:
     """The turn is over, its command is not: `done` comes when that has ended."""
-    encoder = ShellEncoder()
+    encoder = open_stream()
     log = written([ev.TurnStarted(), LS, about(ev.CallStarted), ev.TurnEnded(), about(ev.CallCompleted)]).log
     for event in log[:-1]:
         encoder.feed(event)
@@ -361,7 +361,7 @@ def test_news_after_the_end_ask_for_a_restart() -> None:
     """A detached call has its answer at once; what is told of it when the stream is over needs a new one."""
     detached = structs.replace(LS, scope="detached")
     rename = about(ev.CallProgress, input={"command": "pwd"})
-    encoder = ShellEncoder()
+    encoder = open_stream()
     *told, after = [encoder.feed(event) for event in written([ev.TurnStarted(), detached, ev.TurnEnded(), rename]).log]
     assert [event["type"] for said in told for event in said] == ["tool-call", "tool-result", "done"]
     assert json.loads(told[1][-1]["result"])["status"] == "queued"
@@ -371,7 +371,7 @@ def test_news_after_the_end_ask_for_a_restart() -> None:
 
 def test_a_stream_that_is_cut_off_is_not_done() -> None:
     """It says why, once; after `done` there is nothing to say."""
-    encoder = ShellEncoder()
+    encoder = open_stream()
     encoder.feed(ev.TurnStarted(seq=1, turn="t"))
     assert encoder.close("the server stops") == [{"type": "error", "error": "the server stops"}]
     assert encoder.finished and encoder.close("again") == []
@@ -379,7 +379,7 @@ def test_a_stream_that_is_cut_off_is_not_done() -> None:
 
 def test_a_chunk_costs_the_same_however_much_came_before() -> None:
     """C12: a piece of text is one event with that piece and no more."""
-    encoder = ShellEncoder()
+    encoder = open_stream()
     encoder.feed(ev.TurnStarted(seq=1, turn="t"))
     told = [encoder.feed(_piece(seq)) for seq in range(2, 2000)]
     assert told == [[{"type": "text", "content": "12345678"}]] * len(told)

@@ -7,7 +7,9 @@ readers look for (S1.1). A stream ends with `complete`, `cancelled` or `error`.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection
+from functools import partial
+from typing import Any, NamedTuple
 
 from callslip.formats.act_observe.items import (
     RENDERED_FIELDS,
@@ -21,12 +23,10 @@ from callslip.formats.act_observe.items import (
     piece,
     whole,
 )
-from callslip.formats.base import SSE_HEADERS, Restart, Source, Streaming, snapshot_of, sse_frame
-from callslip.formats.turn_scope import Turn, Unsayable
+from callslip.formats.base import SSE_HEADERS, Source, Streaming, snapshot_of, sse_frame
+from callslip.formats.turn_stream import TurnStream
 from callslip.model import codec
-from callslip.model.entries import Append, Entry, Message, Patch, Put, Thought, ToolCall
-from callslip.model.events import Event
-from callslip.rules.fold import SessionFold
+from callslip.model.entries import Append, Entry, Message, Set, Thought, ToolCall
 
 RESTART: Item = {"type": "restart"}
 
@@ -52,97 +52,61 @@ def _items(entry: Any) -> list[Item]:
 # One turn, live
 
 
-class ActObserveEncoder:
-    """One turn. With a state, `opening` comes first."""
+class _SentCall(NamedTuple):
+    """What the client has of a call. There is no act while the call only waits."""
 
-    def __init__(self, state: SessionFold | None = None, turn: str = "") -> None:
-        self._turn = Turn(state, turn)
-        self.finished = False
-        self._forget()
+    act: Act | None
+    is_observed: bool
 
-    def _forget(self) -> None:
-        """Nothing was sent yet."""
-        self._texts: dict[int, Spoken] = {}
-        self._calls: dict[int, Act | None] = {}
-        self._open: set[int] = set()
 
-    def opening(self) -> list[Item]:
-        """The turn as it stands, from its start."""
-        self._forget()
-        self.finished = self._turn.lost = False
-        events = [item for entry in self._turn.entries() for item in self._begin(entry, replay=True)]
-        return events + self._ending()
+class ActObserveRenderer:
+    """Render a turn as act, observe and text events."""
 
-    def feed(self, event: Event) -> list[Item] | Restart:
-        """What an event changes in the timeline of the turn."""
-        try:
-            return self._turn.tell(event, self._tell, self.finished) + self._ending()
-        except Unsayable as error:
-            return Restart(str(error), (RESTART,))
+    call_fields = RENDERED_FIELDS
+    has_full_text_at_end = True
 
-    def close(self, reason: str) -> list[Item]:
-        """The stream ends before its turn does."""
-        if self.finished:
-            return []
-        self.finished = True
-        return [{"type": "error", "message": reason}]
+    def __init__(self, stream: TurnStream) -> None:
+        self._stream = stream
 
-    def _ending(self) -> list[Item]:
-        """The last event, once the turn has ended and so have its calls."""
-        if self.finished or self._open or not self._turn.ended:
-            return []
-        self.finished = True
-        return [_end(self._turn.reason)]
+    def replay(self, entries: list[Entry]) -> list[Item]:
+        return self._stream.begin_all(entries)
 
-    # Patches
-
-    def _tell(self, patch: Patch) -> list[Item]:
-        if isinstance(patch, Put):
-            return self._put(self._turn.state.entries[patch.entry.id])
-        if patch.id in self._texts:
-            return self._text(patch)
-        if patch.id in self._calls and not isinstance(patch, Append) and not RENDERED_FIELDS.isdisjoint(patch.fields):
-            return self._update(patch.id)
-        return []
-
-    def _put(self, entry: Entry) -> list[Item]:
-        """A new entry, or a text in new words: when it has ended, its end says them."""
-        if entry.id not in self._texts:
-            return self._begin(entry) if self._turn.owns(entry) else []
-        text = self._texts.pop(entry.id)
-        if text.streaming:
-            raise Unsayable("a text was repaired")
-        return [ended(text)]
-
-    def _text(self, patch: Any) -> list[Item]:
-        if isinstance(patch, Append):
-            return [piece(self._texts[patch.id], patch.text)]
-        return [ended(self._texts.pop(patch.id))] if "streaming" in patch.fields else []
-
-    def _begin(self, entry: Entry, replay: bool = False) -> list[Item]:
-        """A new item. Live, its text comes with the patches that follow."""
-        if isinstance(entry, ToolCall):
-            self._calls[entry.id] = None
-            return self._update(entry.id)
+    def begin(self, entry: Entry) -> list[Item]:
         if not isinstance(entry, Message | Thought):
             return []
         if not entry.streaming:
             return [whole(entry)]
-        self._texts[entry.id] = entry
-        return [*begins(entry), *([piece(entry, entry.content)] if replay and entry.content else [])]
+        return [*begins(entry), *([piece(entry, entry.content)] if self._stream.is_replay and entry.content else [])]
 
-    def _update(self, identity: int) -> list[Item]:
-        """The act, if there is something new in it, and the observe of one that has ended just now."""
-        entry = self._turn.state.entries[identity]
-        assert isinstance(entry, ToolCall)
-        before, act, end = self._calls[identity], act_of(entry), observe_of(entry)
-        first = end is not None and (before is None or identity in self._open)
-        (self._open.discard if end else self._open.add)(identity)
-        self._calls[identity] = act
-        if act is None:
-            return []
-        told = [] if before is not None and _same(before, act) else [act.event()]
-        return [*told, end.event(act)] if end and first else told
+    def append_text(self, entry: Spoken, text: str) -> list[Item]:
+        return [piece(entry, text)]
+
+    def end_text(self, entry: Spoken) -> list[Item]:
+        return [ended(entry)]
+
+    def render_call(
+        self, entry: ToolCall, sent: _SentCall | None, changed: Collection[str]
+    ) -> tuple[_SentCall, list[Item]]:
+        act, end = act_of(entry), observe_of(entry)
+        before = sent.act if sent else None
+        events: list[Item] = []
+        if act is not None and (before is None or not _same(before, act)):
+            events.append(act.event())
+        if act is not None and end is not None and not (sent and sent.is_observed):
+            events.append(end.event(act))
+        return _SentCall(act, end is not None), events
+
+    def render_other(self, patch: Set | Append) -> list[Item]:
+        return []
+
+    def finish(self, is_over: bool) -> list[Item]:
+        return [_end(self._stream.turn.reason)] if is_over else []
+
+    def close(self, reason: str) -> list[Item]:
+        return [{"type": "error", "message": reason}]
+
+    def restart(self, reason: str) -> tuple[Item, ...]:
+        return (RESTART,)
 
 
 def _same(before: Act, act: Act) -> bool:
@@ -161,4 +125,5 @@ def _end(reason: str) -> Item:
     return {"type": kind, **({name: reason} if reason not in ("", "end_turn") else {})}
 
 
-STREAM = Streaming(encoder=ActObserveEncoder, frame=sse_frame, headers=SSE_HEADERS)
+open_stream = partial(TurnStream, ActObserveRenderer)
+STREAM = Streaming(encoder=open_stream, frame=sse_frame, headers=SSE_HEADERS)

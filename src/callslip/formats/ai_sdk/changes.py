@@ -1,6 +1,6 @@
 """The chunks that make the part of a call, or turn the part that a client has into the part as it stands now.
 
-Where no chunks can do that, `Unsayable` says why.
+Where no chunks can do that, `RestartNeeded` says why.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 
 from callslip.formats.ai_sdk import wire
 from callslip.formats.ai_sdk.wire import Chunk, Part
-from callslip.formats.turn_scope import Unsayable
+from callslip.formats.turn_stream import RestartNeeded
 from callslip.model import codec
 
 # What of a part only the chunks about its input can tell.
@@ -46,9 +46,9 @@ def _asked(part: Part) -> dict[str, Any]:
 def changes(before: Part, now: Part) -> list[Chunk]:
     """What turns one part into the other. A request for approval and a title stay with a part for good."""
     if "approval" in before and "approval" not in now:
-        raise Unsayable("a request for approval was closed")
+        raise RestartNeeded("a request for approval was closed")
     if "title" in before and "title" not in now:
-        raise Unsayable("a title was taken away")
+        raise RestartNeeded("a title was taken away")
     if _same(before, now, *before, *now):
         return []
     if _is_only_an_end(before, now):

@@ -7,10 +7,11 @@ after every event. What no event can say of a card makes a `Restart`.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from functools import partial
 from typing import Any
 
-from callslip.formats.base import SSE_HEADERS, Restart, Source, Streaming, snapshot_of, sse_frame
-from callslip.formats.outcome import is_open
+from callslip.formats.base import SSE_HEADERS, Source, Streaming, snapshot_of, sse_frame
 from callslip.formats.shell.parts import (
     BETWEEN,
     RENDERED_FIELDS,
@@ -22,11 +23,10 @@ from callslip.formats.shell.parts import (
     text_part,
     tool_part,
 )
-from callslip.formats.turn_scope import Turn, Unsayable, message_id
-from callslip.model.entries import Append, Entry, Message, Patch, Put, Thought, ToolCall
-from callslip.model.events import Event
+from callslip.formats.turn_scope import message_id
+from callslip.formats.turn_stream import RestartNeeded, TurnStream
+from callslip.model.entries import Append, Entry, Message, Set, Thought, ToolCall
 from callslip.rules.entry_blocks import split_blocks
-from callslip.rules.fold import SessionFold
 
 Chunk = dict[str, Any]
 Stored = dict[str, Any]
@@ -85,107 +85,60 @@ def _joined(message: Stored) -> Stored:
 # One turn, live
 
 
-class ShellEncoder:
-    """One turn. With a state, `opening` comes first."""
+class ShellRenderer:
+    """Render a turn as text and tool events."""
 
-    def __init__(self, state: SessionFold | None = None, turn: str = "") -> None:
-        self._turn = Turn(state, turn)
-        self.finished = False
-        self._forget()
+    call_fields = RENDERED_FIELDS
+    has_full_text_at_end = False
 
-    def _forget(self) -> None:
-        """Nothing was sent yet."""
+    def __init__(self, stream: TurnStream) -> None:
+        self._stream = stream
         self._last = ""
-        self._texts: dict[int, Spoken] = {}
-        self._cards: dict[int, Part] = {}
-        self._open: set[int] = set()
 
-    def opening(self) -> list[Chunk]:
-        """The turn as it stands, from its start."""
-        self._forget()
-        self.finished = self._turn.lost = False
-        chunks = [chunk for entry in self._turn.entries() for chunk in self._begin(entry, replay=True)]
-        return chunks + self._ending()
+    def replay(self, entries: list[Entry]) -> list[Chunk]:
+        return self._stream.begin_all(entries)
 
-    def feed(self, event: Event) -> list[Chunk] | Restart:
-        """What an event changes in the parts."""
-        try:
-            return self._turn.tell(event, self._tell, self.finished) + self._ending()
-        except Unsayable as error:
-            return Restart(str(error), (RESTART,))
-
-    def close(self, reason: str) -> list[Chunk]:
-        """The stream ends before its turn does: that is not `done`."""
-        if self.finished:
-            return []
-        self.finished = True
-        return [{"type": "error", "error": reason}]
-
-    def _ending(self) -> list[Chunk]:
-        """The one `done`, once the turn has ended and so have its calls."""
-        if self.finished or self._open or not self._turn.ended:
-            return []
-        self.finished = True
-        reason = self._turn.reason
-        return [{"type": "done", **({"reason": reason} if reason else {})}]
-
-    # Patches
-
-    def _tell(self, patch: Patch) -> list[Chunk]:
-        if isinstance(patch, Put):
-            if patch.entry.id in self._texts:
-                raise Unsayable("a text was repaired")
-            entry = self._turn.state.entries[patch.entry.id]
-            return self._begin(entry) if self._turn.owns(entry) else []
-        if isinstance(patch, Append):
-            return self._more(patch)
-        if patch.id in self._texts and "streaming" in patch.fields:
-            del self._texts[patch.id]
-        elif patch.id in self._cards and not RENDERED_FIELDS.isdisjoint(patch.fields):
-            return self._update(patch.id)
-        return []
-
-    def _more(self, patch: Append) -> list[Chunk]:
-        if patch.field != "content" or patch.id not in self._texts:
-            return []
-        return [text_part(text_kind(self._texts[patch.id]), patch.text)]
-
-    def _begin(self, entry: Entry, replay: bool = False) -> list[Chunk]:
-        """A new part. Live, its text comes with the patches that follow."""
-        if not is_shown(entry):
-            return []
+    def begin(self, entry: Entry) -> list[Chunk]:
         if isinstance(entry, ToolCall):
             self._last = "tool"
-            return self._begin_call(entry)
-        assert isinstance(entry, Message | Thought)
-        kind = text_kind(entry)
-        text = (BETWEEN if self._last == kind else "") + (entry.content if replay else "")
-        self._last = kind
-        if entry.streaming:
-            self._texts[entry.id] = entry
-        return [text_part(kind, text)] if text else []
+        elif is_shown(entry):
+            assert isinstance(entry, Message | Thought)
+            kind = text_kind(entry)
+            text = (BETWEEN if self._last == kind else "") + (entry.content if self._stream.is_replay else "")
+            self._last = kind
+            return [text_part(kind, text)] if text else []
+        return []
 
-    def _begin_call(self, entry: ToolCall) -> list[Chunk]:
-        part = self._keep(entry)
-        return [_event("tool-call", part), *_steps(part, started=has_run(entry))]
+    def append_text(self, entry: Spoken, text: str) -> list[Chunk]:
+        return [text_part(text_kind(entry), text)]
 
-    def _update(self, identity: int) -> list[Chunk]:
-        """How a call stands now, told to a page that saw how it stood."""
-        entry = self._turn.state.entries[identity]
-        assert isinstance(entry, ToolCall)
-        before, now = self._cards[identity], self._keep(entry)
-        if before == now:
-            return []
-        if before["command"] != now["command"]:
-            raise Unsayable("a command was changed")
-        if before["toolStatus"] == "running" and now["toolStatus"] == "queued":
-            raise Unsayable("a command went back to the queue")
-        return _steps(now, started=before["toolStatus"] == "queued" and has_run(entry))
+    def end_text(self, entry: Spoken) -> list[Chunk]:
+        return []
 
-    def _keep(self, entry: ToolCall) -> Part:
-        part = self._cards[entry.id] = tool_part(entry)
-        (self._open.add if is_open(entry) else self._open.discard)(entry.id)
-        return part
+    def render_call(self, entry: ToolCall, sent: Part | None, changed: Collection[str]) -> tuple[Part, list[Chunk]]:
+        part = tool_part(entry)
+        if sent is None:
+            return part, [_event("tool-call", part), *_steps(part, started=has_run(entry))]
+        if sent == part:
+            return part, []
+        if sent["command"] != part["command"]:
+            raise RestartNeeded("a command was changed")
+        if sent["toolStatus"] == "running" and part["toolStatus"] == "queued":
+            raise RestartNeeded("a command went back to the queue")
+        return part, _steps(part, started=sent["toolStatus"] == "queued" and has_run(entry))
+
+    def render_other(self, patch: Set | Append) -> list[Chunk]:
+        return []
+
+    def finish(self, is_over: bool) -> list[Chunk]:
+        reason = self._stream.turn.reason
+        return [{"type": "done", **({"reason": reason} if reason else {})}] if is_over else []
+
+    def close(self, reason: str) -> list[Chunk]:
+        return [{"type": "error", "error": reason}]
+
+    def restart(self, reason: str) -> tuple[Chunk, ...]:
+        return (RESTART,)
 
 
 def _steps(part: Part, *, started: bool) -> list[Chunk]:
@@ -202,4 +155,5 @@ def _event(kind: str, part: Part) -> Chunk:
     return {"type": kind, "command": part["command"], "commandId": part["commandId"]}
 
 
-STREAM = Streaming(encoder=ShellEncoder, frame=sse_frame, headers=SSE_HEADERS)
+open_stream = partial(TurnStream, ShellRenderer)
+STREAM = Streaming(encoder=open_stream, frame=sse_frame, headers=SSE_HEADERS)
