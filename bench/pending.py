@@ -126,7 +126,7 @@ async def _idle() -> int:
     return after - before
 
 
-async def _beat(ledger: callslip.Ledger, keep: bool = False) -> CommandQueue | None:
+async def _beat(ledger: callslip.LocalLedger, keep: bool = False) -> CommandQueue | None:
     commands = CommandQueue(ledger.log)
     assert await commands.claim() is None  # Now it watches, too.
     await asyncio.sleep(0.2)

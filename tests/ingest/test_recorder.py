@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from callslip.api.ledger import Ledger
+from callslip.api.ledger import LocalLedger
 from callslip.errors import InvalidInputError
 from callslip.ingest.recorder import StreamParser
 from callslip.model import events as ev
@@ -25,7 +25,7 @@ CALLING = calls(("call_1", "get_weather", {"city": "Paris"}), text="Let me look.
 
 
 @pytest.fixture
-async def ledger(db: str) -> AsyncIterator[Ledger]:
+async def ledger(db: str) -> AsyncIterator[LocalLedger]:
     async with sound_ledger(db, synchronous="NORMAL") as made:
         yield made
 
@@ -35,13 +35,13 @@ async def each(chunks: list[Any]) -> AsyncIterator[Any]:
         yield one
 
 
-async def call_of(ledger: Ledger) -> ToolCall:
+async def call_of(ledger: LocalLedger) -> ToolCall:
     found = [entry for entry in (await ledger.snapshot("s")).entries if isinstance(entry, ToolCall)]
     assert len(found) == 1
     return found[0]
 
 
-async def test_a_stream_passes_unchanged_and_each_chunk_is_durable_first(ledger: Ledger) -> None:
+async def test_a_stream_passes_unchanged_and_each_chunk_is_durable_first(ledger: LocalLedger) -> None:
     """C6: when a chunk is seen, what it says is in the log."""
     said = says("Good morning.")
     passed: list[Any] = []
@@ -53,7 +53,7 @@ async def test_a_stream_passes_unchanged_and_each_chunk_is_durable_first(ledger:
     assert passed == said
 
 
-async def test_what_comes_live_has_the_time_at_which_it_came(ledger: Ledger) -> None:
+async def test_what_comes_live_has_the_time_at_which_it_came(ledger: LocalLedger) -> None:
     """Not the one at which another clock says that the answer began, which all its chunks repeat."""
     before = await ledger.log.store.clock()
     async for _ in ledger.session("s").record(each(says("Now.")), format="openai"):
@@ -61,10 +61,10 @@ async def test_what_comes_live_has_the_time_at_which_it_came(ledger: Ledger) -> 
     assert all(before <= event.at <= before + 60_000 for event in await events(ledger, "s"))
 
 
-async def test_a_recorded_call_is_taken_up_by_the_models_id(ledger: Ledger) -> None:
+async def test_a_recorded_call_is_taken_up_by_the_models_id(ledger: LocalLedger) -> None:
     """The stream proposes it, the program runs it: one call, completed."""
     session = ledger.session("s")
-    await session.turn("How is the weather?")
+    await session.start_turn("How is the weather?")
     async for _ in session.record(each(CALLING), format="openai"):
         pass
     assert (await call_of(ledger)).status == "queued"
@@ -75,10 +75,10 @@ async def test_a_recorded_call_is_taken_up_by_the_models_id(ledger: Ledger) -> N
     await session.end_turn()
 
 
-async def test_rounds_of_one_turn_keep_their_calls_apart(ledger: Ledger) -> None:
+async def test_rounds_of_one_turn_keep_their_calls_apart(ledger: LocalLedger) -> None:
     """C2: a server that calls every call `call_0` still makes two of them, equal arguments or not."""
     session = ledger.session("s")
-    await session.turn("Twice, please.")
+    await session.start_turn("Twice, please.")
     for number in range(2):
         async for _ in session.record(each(calls(("call_0", "ls", {}), number=number)), format="openai"):
             pass
@@ -89,7 +89,7 @@ async def test_rounds_of_one_turn_keep_their_calls_apart(ledger: Ledger) -> None
     assert [(entry.status, entry.output) for entry in made] == [("completed", 0), ("completed", 1)]
 
 
-async def test_the_sdks_own_objects_are_recorded(ledger: Ledger) -> None:
+async def test_the_sdks_own_objects_are_recorded(ledger: LocalLedger) -> None:
     """Over a real socket, with the real client."""
     from openai import AsyncOpenAI
 
@@ -103,7 +103,7 @@ async def test_the_sdks_own_objects_are_recorded(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("as_bytes", [False, True])
-async def test_lines_and_bytes_of_an_sse_response_are_recorded(ledger: Ledger, as_bytes: bool) -> None:
+async def test_lines_and_bytes_of_an_sse_response_are_recorded(ledger: LocalLedger, as_bytes: bool) -> None:
     """Lines as text, or bytes cut anywhere; comments and the end mark say nothing."""
     frames = [f"data: {json.dumps(chunk)}\n\n" for chunk in says("Grüße!")]
     body = ": hello\n\n" + "".join(frames) + "data: [DONE]\n\n"
@@ -115,7 +115,7 @@ async def test_lines_and_bytes_of_an_sse_response_are_recorded(ledger: Ledger, a
     assert isinstance(said[-1], Message) and said[-1].content == "Grüße!"
 
 
-async def test_a_stream_that_breaks_off_ends_its_calls(ledger: Ledger) -> None:
+async def test_a_stream_that_breaks_off_ends_its_calls(ledger: LocalLedger) -> None:
     """C5: the error reaches whoever reads, and the call says why it was never run."""
 
     async def broken() -> AsyncIterator[Any]:
@@ -130,7 +130,7 @@ async def test_a_stream_that_breaks_off_ends_its_calls(ledger: Ledger) -> None:
     assert call.status == "lost" and "broke off" in call.reason
 
 
-async def test_a_reader_that_stops_cancels_the_calls(ledger: Ledger) -> None:
+async def test_a_reader_that_stops_cancels_the_calls(ledger: LocalLedger) -> None:
     """Nobody is left to run them."""
     reading = ledger.session("s").record(each(CALLING), format="openai")
     async for chunk in reading:
@@ -140,7 +140,7 @@ async def test_a_reader_that_stops_cancels_the_calls(ledger: Ledger) -> None:
     assert (await call_of(ledger)).status == "cancelled"
 
 
-async def test_a_cancelled_reader_leaves_nothing_open(ledger: Ledger) -> None:
+async def test_a_cancelled_reader_leaves_nothing_open(ledger: LocalLedger) -> None:
     """Also when the program's own task is cancelled while the stream hangs."""
     begun = asyncio.Event()
 
@@ -175,7 +175,7 @@ async def test_what_the_ledger_cannot_keep_is_kept_as_it_came(db: str) -> None:
         assert "".join(event.text for event in log if isinstance(event, ev.MessageDelta)) == "Still here."
 
 
-async def test_a_format_that_is_not_there_is_refused(ledger: Ledger) -> None:
+async def test_a_format_that_is_not_there_is_refused(ledger: LocalLedger) -> None:
     """Before anything is read."""
     with pytest.raises(InvalidInputError, match="unknown format"):
         async for _ in ledger.session("s").record(each([1]), format="acme"):
@@ -191,7 +191,7 @@ def test_a_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
             wire.messages(b"x" * 10)
 
 
-async def test_plain_text_is_recorded_to_its_last_character(ledger: Ledger) -> None:
+async def test_plain_text_is_recorded_to_its_last_character(ledger: LocalLedger) -> None:
     """S0.1: a stream of text with tags; a tag that is never closed was none."""
     text = "First <shell>ls</shell> and then <shell>oops"
     async for _ in ledger.session("s").record(each(list(text)), format="shell"):
@@ -205,11 +205,11 @@ async def test_plain_text_is_recorded_to_its_last_character(ledger: Ledger) -> N
 TWO = calls(("call_1", "ls", {"path": "/a"}), ("call_2", "ls", {"path": "/b"}))
 
 
-async def statuses(ledger: Ledger) -> list[str]:
+async def statuses(ledger: LocalLedger) -> list[str]:
     return [entry.status for entry in (await ledger.snapshot("s")).entries if isinstance(entry, ToolCall)]
 
 
-async def test_a_scope_that_cancels_again_and_again_leaves_nothing_open(ledger: Ledger) -> None:
+async def test_a_scope_that_cancels_again_and_again_leaves_nothing_open(ledger: LocalLedger) -> None:
     """C5: web frameworks cancel by scopes, in which every wait is cancelled, also that for the last write."""
     import anyio
 
@@ -225,7 +225,7 @@ async def test_a_scope_that_cancels_again_and_again_leaves_nothing_open(ledger: 
     assert await statuses(ledger) == ["cancelled", "cancelled"]
 
 
-async def test_half_a_line_of_a_broken_stream_does_not_spoil_the_next_stream(ledger: Ledger) -> None:
+async def test_half_a_line_of_a_broken_stream_does_not_spoil_the_next_stream(ledger: LocalLedger) -> None:
     """Each stream begins with a line of its own."""
 
     async def broken() -> AsyncIterator[Any]:
@@ -242,7 +242,7 @@ async def test_half_a_line_of_a_broken_stream_does_not_spoil_the_next_stream(led
     assert [event.text for event in await events(ledger, "s") if isinstance(event, ev.MessageDelta)] == ["Whole."]
 
 
-async def test_frames_of_several_lines_as_text_are_recorded(ledger: Ledger) -> None:
+async def test_frames_of_several_lines_as_text_are_recorded(ledger: LocalLedger) -> None:
     """A frame of SSE may name its event before its data; one text may hold several frames, or a value over lines."""
     first, *others = [json.dumps(chunk) for chunk in says("Good morning.")]
     frames = [json.dumps(json.loads(first), indent=1), "".join(f"event: x\r\ndata: {one}\r\n\r\n" for one in others)]
@@ -253,7 +253,7 @@ async def test_frames_of_several_lines_as_text_are_recorded(ledger: Ledger) -> N
     assert not [event for event in await events(ledger, "s") if isinstance(event, ev.Raw) and event.body in frames]
 
 
-async def test_a_stream_that_breaks_off_ends_no_call_of_the_one_before(ledger: Ledger) -> None:
+async def test_a_stream_that_breaks_off_ends_no_call_of_the_one_before(ledger: LocalLedger) -> None:
     """A call that an earlier, whole stream proposed is being run, and goes on."""
 
     async def broken() -> AsyncIterator[Any]:
@@ -261,7 +261,7 @@ async def test_a_stream_that_breaks_off_ends_no_call_of_the_one_before(ledger: L
         raise ConnectionError
 
     session = ledger.session("s")
-    await session.turn("How is the weather?")
+    await session.start_turn("How is the weather?")
     async for _ in session.record(each(CALLING), format="openai"):
         pass
     async with session.call("get_weather", {"city": "Paris"}, alias=("openai", "call_1")) as call:
@@ -273,7 +273,7 @@ async def test_a_stream_that_breaks_off_ends_no_call_of_the_one_before(ledger: L
     await session.end_turn()
 
 
-async def test_streams_that_are_recorded_at_once_are_not_mixed_up(ledger: Ledger) -> None:
+async def test_streams_that_are_recorded_at_once_are_not_mixed_up(ledger: LocalLedger) -> None:
     """Two answers of a model, interleaved in one session: each keeps its arguments."""
     session = ledger.session("s")
     wanted = {"call_1": {"path": "/a" * 30}, "call_2": {"path": "/b" * 30}}

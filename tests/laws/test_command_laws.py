@@ -28,7 +28,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 import callslip
 from callslip.api import approvals
 from callslip.api.commands import CommandQueue
-from callslip.api.ledger import Ledger
+from callslip.api.ledger import LocalLedger
 from callslip.commands import Claim, Command, claims, monitor
 from callslip.errors import ConflictError, NotFoundError, QueueFullError, StaleClaimError, StoreError
 from callslip.ledger.liveness import Reaper
@@ -145,8 +145,8 @@ class Machine(RuleBasedStateMachine):
         return self.loop.run_until_complete(work)
 
     @property
-    def ledger(self) -> Ledger:
-        return self.places_open[0].ledger
+    def ledger(self) -> LocalLedger:
+        return LocalLedger(self.places_open[0].log)
 
     @initialize()
     def open(self) -> None:
@@ -161,7 +161,7 @@ class Machine(RuleBasedStateMachine):
 
     def opened(self) -> CommandQueue:
         async def made() -> CommandQueue:
-            return CommandQueue(await callslip.open(f"sqlite:///{self.folder}/ledger.db", SETTINGS))
+            return CommandQueue((await callslip.open(f"sqlite:///{self.folder}/ledger.db", SETTINGS)).log)
 
         return self.run(made())
 
@@ -179,7 +179,7 @@ class Machine(RuleBasedStateMachine):
 
     async def close(self, commands: CommandQueue) -> None:
         await commands.close()
-        await commands.ledger.close()
+        await commands.log.close()
 
     # What holds after every step
 
@@ -190,7 +190,7 @@ class Machine(RuleBasedStateMachine):
             for commands in self.places_open:
                 for _ in range(4):
                     await asyncio.sleep(0)
-                await commands.ledger.log.store.transact(lambda unit: None)
+                await commands.log.store.transact(lambda unit: None)
         for _ in range(8):
             await asyncio.sleep(0)
 
@@ -304,16 +304,14 @@ class Machine(RuleBasedStateMachine):
         session=st.sampled_from(SESSIONS),
         timeout=st.sampled_from([1, 5, 60]),
         idempotent=st.booleans(),
-        ask=st.sampled_from(["", "", "ask"]),
+        approval=st.sampled_from([False, False, True]),
         own=st.sampled_from(["", "", "one", "two"]),
         secret=st.booleans(),
     )
-    def submit(self, place: int, client: str, session: str, own: str, ask: str, secret: bool, **how: Any) -> None:
+    def submit(self, place: int, client: str, session: str, own: str, secret: bool, **how: Any) -> None:
         params = {"key": SECRET if secret else "none"}
         self.step(
-            self.places_open[place].submit(
-                "work", params, client=client, session=session, correlation_id=own, approve=ask, **how
-            )
+            self.places_open[place].submit("work", params, queue=client, session=session, correlation_id=own, **how)
         )
 
     @rule(which=which, verb=st.sampled_from(["approve", "approve", "deny", "withdraw"]))
@@ -321,7 +319,7 @@ class Machine(RuleBasedStateMachine):
         pending = self.run(self.ledger.approvals())
         if pending:
             row = pending[which % len(pending)]
-            self.step(getattr(approvals, verb)(self.ledger, row.id, by="ann"))
+            self.step(getattr(approvals, verb)(self.ledger.log, row.id, by="ann"))
 
     # Running
 
@@ -586,7 +584,7 @@ async def test_each_command_ends_once_whoever_is_killed(db: str, scale: int) -> 
 
 async def check(commands: CommandQueue, lines: list[list[Any]], ended: dict[str, Command]) -> None:
     """What every line promised holds, and the log of every command has one end."""
-    ledger = commands.ledger
+    ledger = LocalLedger(commands.log)
     told: dict[str, list[ev.CallEvent]] = {}
     for session in await names(ledger):
         for event in await events(ledger, session):

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import callslip
-from callslip.api.ledger import Ledger
+from callslip.api.ledger import LocalLedger
 from callslip.errors import CursorExpiredError, InvalidInputError, NotFoundError, SlowReaderError, StoreError
 from callslip.model import events as ev
 from callslip.model.entries import Append, Put, Set
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def ledger(db: str) -> AsyncIterator[Ledger]:
+async def ledger(db: str) -> AsyncIterator[LocalLedger]:
     opened_ledger = await callslip.open(db)
     try:
         yield opened_ledger
@@ -36,7 +36,7 @@ def said(*texts: object) -> list[ev.Event]:
     return [ev.MessageUser(text=str(text)) for text in texts]
 
 
-async def take(ledger: Ledger, session: str, count: int, after: int = 0) -> list[StoredEvent]:
+async def take(ledger: LocalLedger, session: str, count: int, after: int = 0) -> list[StoredEvent]:
     """The next so many events after a cursor."""
     seen: list[StoredEvent] = []
     async with contextlib.aclosing(ledger.log.batches(session, after)) as batches, asyncio.timeout(120):
@@ -87,7 +87,7 @@ async def test_a_reader_catches_up_and_goes_live(db: str) -> None:
         assert [(one.event.seq, one.body) for one in seen] == await ledger.log.store.events("a", 0, 100)
 
 
-async def test_a_reader_may_come_before_the_session(ledger: Ledger) -> None:
+async def test_a_reader_may_come_before_the_session(ledger: LocalLedger) -> None:
     """Following a session that does not exist yet gives its first event when it comes."""
     reading = asyncio.create_task(take(ledger, "a", 2))
     await asyncio.sleep(0.01)
@@ -96,7 +96,7 @@ async def test_a_reader_may_come_before_the_session(ledger: Ledger) -> None:
     assert seqs(await reading) == [1, 2]
 
 
-async def test_a_reader_may_come_before_the_session_of_another_process(ledger: Ledger, db: str) -> None:
+async def test_a_reader_may_come_before_the_session_of_another_process(ledger: LocalLedger, db: str) -> None:
     """Also when somebody else makes it."""
     other = Other(db, "a", 3)
     await other.ready()
@@ -131,7 +131,7 @@ async def test_readers_that_come_at_random_miss_nothing(db: str, scale: int) -> 
         assert [text for text in texts if text.startswith("theirs")] == [f"theirs {n}" for n in range(count)]
 
 
-async def test_many_readers_share_one_channel(ledger: Ledger) -> None:
+async def test_many_readers_share_one_channel(ledger: LocalLedger) -> None:
     """All of them see the same events, and when the last one leaves nothing is left to do."""
     reading = [asyncio.create_task(take(ledger, "a", 50)) for _ in range(50)]
     await asyncio.sleep(0.01)
@@ -143,7 +143,7 @@ async def test_many_readers_share_one_channel(ledger: Ledger) -> None:
     assert not ledger.log.feed._channels and ledger.log.feed._noticing is None
 
 
-async def test_a_reader_that_leaves_takes_no_other_along(ledger: Ledger) -> None:
+async def test_a_reader_that_leaves_takes_no_other_along(ledger: LocalLedger) -> None:
     """Cancelling one reader changes nothing for another of the same session."""
     staying = asyncio.create_task(take(ledger, "a", 3))
     leaving = asyncio.create_task(take(ledger, "a", 3))
@@ -155,7 +155,7 @@ async def test_a_reader_that_leaves_takes_no_other_along(ledger: Ledger) -> None
     assert seqs(await staying) == [1, 2, 3]
 
 
-async def test_what_is_delivered_can_be_read_by_anybody(ledger: Ledger, db: str) -> None:
+async def test_what_is_delivered_can_be_read_by_anybody(ledger: LocalLedger, db: str) -> None:
     """C6: at the moment of delivery another connection already finds the event in the store."""
     async with await callslip.open(db) as other:
 
@@ -177,7 +177,7 @@ async def test_what_is_delivered_can_be_read_by_anybody(ledger: Ledger, db: str)
             await checking
 
 
-async def test_another_process_is_noticed_soon(ledger: Ledger, db: str) -> None:
+async def test_another_process_is_noticed_soon(ledger: LocalLedger, db: str) -> None:
     """What another process wrote arrives by itself, with nobody here writing."""
     other = Other(db, "a", 40)
     await other.ready()
@@ -194,14 +194,14 @@ async def test_another_process_is_noticed_soon(ledger: Ledger, db: str) -> None:
 
 
 @pytest.mark.parametrize("after", [-1, 4, 10**9])
-async def test_a_cursor_ahead_of_the_session_is_refused(ledger: Ledger, after: int) -> None:
+async def test_a_cursor_ahead_of_the_session_is_refused(ledger: LocalLedger, after: int) -> None:
     """A cursor that makes no sense is never silently restarted."""
     await ledger.log.append("a", said(1, 2, 3))
     with pytest.raises(InvalidInputError, match=r"^after.*goes to 3"):
         await take(ledger, "a", 1, after)
 
 
-async def test_a_cursor_below_what_was_kept_is_gone(ledger: Ledger) -> None:
+async def test_a_cursor_below_what_was_kept_is_gone(ledger: LocalLedger) -> None:
     """Retention tells how far it went; a snapshot and its seq are the way on."""
     await ledger.log.append("a", [ev.MessageUser(text=str(n), at=1000 + n) for n in range(5)])
     await ledger.log.append("a", said("kept"))
@@ -229,7 +229,7 @@ async def test_retention_during_the_catching_up_is_told(db: str) -> None:
             assert (gone.value.cursor, gone.value.low) == (5, 30)
 
 
-async def test_a_deleted_session_ends_its_readers(ledger: Ledger, db: str) -> None:
+async def test_a_deleted_session_ends_its_readers(ledger: LocalLedger, db: str) -> None:
     """A session that comes by the same name later is another one: no reader is carried over."""
     await ledger.log.append("a", [*said(1, 2), ev.CallStarted()])
     reading = asyncio.create_task(take(ledger, "a", 100))
@@ -315,7 +315,7 @@ async def test_closing_the_ledger_ends_its_readers(db: str) -> None:
 
 
 async def test_a_store_that_fails_for_a_moment_loses_no_reader(
-    ledger: Ledger, db: str, monkeypatch: pytest.MonkeyPatch
+    ledger: LocalLedger, db: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk error while looking for news is survived; the news comes when the disk does."""
     reading = asyncio.create_task(take(ledger, "a", 4))
@@ -333,7 +333,7 @@ async def test_a_store_that_fails_for_a_moment_loses_no_reader(
         assert seqs(await reading) == [1, 2, 3, 4]
 
 
-async def test_waiting_costs_next_to_nothing(ledger: Ledger) -> None:
+async def test_waiting_costs_next_to_nothing(ledger: LocalLedger) -> None:
     """Forty followed sessions in a ledger where nothing happens: the processor time of two seconds is printed."""
     for number in range(40):
         await ledger.log.append(f"s{number}", said(1))
@@ -352,10 +352,10 @@ async def test_waiting_costs_next_to_nothing(ledger: Ledger) -> None:
 # Patches
 
 
-async def test_patches_after_a_snapshot_give_the_state(ledger: Ledger) -> None:
+async def test_patches_after_a_snapshot_give_the_state(ledger: LocalLedger) -> None:
     """C9: a snapshot at N and the patches after N make the same entries as a new snapshot, whatever N."""
     session = ledger.session("a")
-    await session.turn("what is the weather?")
+    await session.start_turn("what is the weather?")
     await session.say("Let me ")
     first = await ledger.snapshot("a")
     entries = {entry.id: msgspec.to_builtins(entry) for entry in first.entries}

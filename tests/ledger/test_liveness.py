@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 import callslip
-from callslip.api.ledger import Ledger
+from callslip.api.ledger import LocalLedger
 from callslip.errors import ConflictError, StoreError
 from callslip.ledger.liveness import Reaper, is_dead, is_here, new_owner
 from callslip.model import events as ev
@@ -51,29 +51,29 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
 
 
 @pytest.fixture
-async def ledger(db: str, clocks: Clocks) -> AsyncIterator[Ledger]:
+async def ledger(db: str, clocks: Clocks) -> AsyncIterator[LocalLedger]:
     """A ledger that reaps nothing by itself."""
     async with sound_ledger(db, reaper_interval=NEVER) as made:
         yield made
 
 
 @pytest.fixture
-def reaper(ledger: Ledger, clocks: Clocks) -> Reaper:
+def reaper(ledger: LocalLedger, clocks: Clocks) -> Reaper:
     return reaper_of(ledger, clocks)
 
 
-def reaper_of(ledger: Ledger, clocks: Clocks) -> Reaper:
+def reaper_of(ledger: LocalLedger, clocks: Clocks) -> Reaper:
     how = ledger.log.write_context(source="callslip", strict=True)
     return Reaper(ledger.log.store, how, ledger.log.settings, monotonic=lambda: clocks.monotonic)
 
 
-async def call_of(ledger: Ledger, *drafts: ev.Event, owner: str = "", session: str = "a") -> str:
+async def call_of(ledger: LocalLedger, *drafts: ev.Event, owner: str = "", session: str = "a") -> str:
     made = await ledger.log.append(session, drafts or [ev.CallStarted(tool_name="t")], owner=owner)
     assert isinstance(made[-1], ev.CallEvent)
     return made[-1].call
 
 
-async def state(ledger: Ledger, call: str) -> tuple[str, str]:
+async def state(ledger: LocalLedger, call: str) -> tuple[str, str]:
     row = await ledger.find_call(call)
     return row.state, row.reason
 
@@ -95,7 +95,7 @@ def test_an_owner_is_told_from_one_that_only_has_its_number() -> None:
 
 
 async def test_an_owner_has_a_lease_on_a_machine_that_has_just_booted(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first write of an owner records its lease, however small the monotonic clock is."""
     monkeypatch.setattr("callslip.ledger.event_log.time", SimpleNamespace(monotonic=lambda: 0.0))
@@ -133,7 +133,7 @@ async def test_closing_ends_what_the_process_owned(db: str) -> None:
         assert await ledger.log.store.owners() == []
 
 
-async def test_a_connections_end_ends_its_calls_and_no_others(ledger: Ledger) -> None:
+async def test_a_connections_end_ends_its_calls_and_no_others(ledger: LocalLedger) -> None:
     """C5: each connection of a process is an owner of its own."""
     first, second = new_owner(), new_owner()
     ended = [await call_of(ledger, owner=first, session=session) for session in ("a", "b")]
@@ -158,7 +158,7 @@ async def test_owners_are_renewed_while_they_live(db: str) -> None:
                 await asyncio.sleep(0.05)
 
 
-async def test_a_silent_owner_elsewhere_is_given_up(ledger: Ledger, reaper: Reaper, clocks: Clocks) -> None:
+async def test_a_silent_owner_elsewhere_is_given_up(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
     """C5: a call lives by its owner's lease, not by its own events; when the lease lapses it is lost."""
     call = await call_of(ledger, owner=ELSEWHERE)
     assert await reaper.reap() == 0
@@ -172,7 +172,7 @@ async def test_a_silent_owner_elsewhere_is_given_up(ledger: Ledger, reaper: Reap
     assert await state(ledger, call) == ("lost", "its owner went silent")
 
 
-async def test_an_owner_nobody_knows_keeps_nothing_alive(ledger: Ledger, reaper: Reaper, clocks: Clocks) -> None:
+async def test_an_owner_nobody_knows_keeps_nothing_alive(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
     """C5: a call whose owner's row is gone is given up after the grace, not kept for ever."""
     call = await call_of(ledger, owner=ELSEWHERE)
     await ledger.log.store.drop_owner(ELSEWHERE)
@@ -185,7 +185,7 @@ async def test_an_owner_nobody_knows_keeps_nothing_alive(ledger: Ledger, reaper:
 # Clocks
 
 
-async def test_a_jump_of_the_clock_ends_nothing(ledger: Ledger, reaper: Reaper, clocks: Clocks) -> None:
+async def test_a_jump_of_the_clock_ends_nothing(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
     """C5: a suspended laptop or a corrected clock is no silence; the lease must pass on the running clock too."""
     call = await call_of(ledger)
     assert await reaper.reap() == 0
@@ -226,7 +226,7 @@ async def test_whoever_slept_with_the_machine_has_as_much_time_as_before(db: str
         assert await reaper.reap() == 1 and (await state(ledger, fresh))[0] == "lost"
 
 
-async def test_a_clock_set_back_ends_nothing(ledger: Ledger, reaper: Reaper, clocks: Clocks) -> None:
+async def test_a_clock_set_back_ends_nothing(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
     """C5: both clocks must agree that the time is over."""
     await call_of(ledger)
     assert await reaper.reap() == 0
@@ -237,7 +237,7 @@ async def test_a_clock_set_back_ends_nothing(ledger: Ledger, reaper: Reaper, clo
     assert await reaper.reap() == 1
 
 
-async def test_a_reaper_that_comes_late_watches_first(ledger: Ledger, reaper: Reaper, clocks: Clocks) -> None:
+async def test_a_reaper_that_comes_late_watches_first(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
     """C5: what had lapsed before anybody looked is given a grace, in which its events still count."""
     heard, silent = await call_of(ledger), await call_of(ledger)
     clocks.pass_time(5000)
@@ -261,7 +261,7 @@ async def test_a_reaper_that_comes_late_watches_first(ledger: Ledger, reaper: Re
     ],
 )
 async def test_any_event_of_an_ingested_call_renews_it(
-    ledger: Ledger, reaper: Reaper, clocks: Clocks, news: Any
+    ledger: LocalLedger, reaper: Reaper, clocks: Clocks, news: Any
 ) -> None:
     """C5: a call that came without a connection lives as long as something is heard of it."""
     alias = (Alias("acp", "c"),)
@@ -284,7 +284,7 @@ def _told(event: ev.Event) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("reason", "ends_as"), [("cancelled", "cancelled"), ("error", "lost"), ("eof", "lost")])
-async def test_a_turn_that_broke_off_ends_its_calls_at_once(ledger: Ledger, reason: str, ends_as: str) -> None:
+async def test_a_turn_that_broke_off_ends_its_calls_at_once(ledger: LocalLedger, reason: str, ends_as: str) -> None:
     """C5: queued, running or waiting for an answer: each ends with the turn, and says so."""
     await ledger.log.append("a", [ev.TurnStarted()])
     calls = [
@@ -301,7 +301,7 @@ async def test_a_turn_that_broke_off_ends_its_calls_at_once(ledger: Ledger, reas
     assert isinstance((await events(ledger, "a"))[-1], ev.TurnEnded)
 
 
-async def test_a_turns_detail_is_the_reason_of_its_calls(ledger: Ledger) -> None:
+async def test_a_turns_detail_is_the_reason_of_its_calls(ledger: LocalLedger) -> None:
     """C5: what the agent said when it broke off is what a person reads on the call."""
     await ledger.log.append("a", [ev.TurnStarted()])
     call = await call_of(ledger)
@@ -309,7 +309,7 @@ async def test_a_turns_detail_is_the_reason_of_its_calls(ledger: Ledger) -> None
     assert await state(ledger, call) == ("lost", "the model refused to go on")
 
 
-async def test_a_result_just_after_the_turn_still_counts(ledger: Ledger, reaper: Reaper, clocks: Clocks) -> None:
+async def test_a_result_just_after_the_turn_still_counts(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
     """C5: an orderly end leaves two seconds for what was on its way; then the call is lost."""
     await ledger.log.append("a", [ev.TurnStarted()])
     quick, slow, owned = await call_of(ledger), await call_of(ledger), await call_of(ledger, owner=ledger.log.owner)
@@ -327,7 +327,7 @@ async def test_a_result_just_after_the_turn_still_counts(ledger: Ledger, reaper:
     assert late.verdict == "late" and (await state(ledger, slow))[0] == "lost"
 
 
-async def test_a_new_turn_ends_the_one_before(ledger: Ledger, reaper: Reaper, clocks: Clocks) -> None:
+async def test_a_new_turn_ends_the_one_before(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
     """C5: an agent that never says that a turn ended still ends its calls, by beginning the next."""
     await ledger.log.append("a", [ev.TurnStarted()])
     call = await call_of(ledger)
@@ -339,7 +339,9 @@ async def test_a_new_turn_ends_the_one_before(ledger: Ledger, reaper: Reaper, cl
 
 
 @pytest.mark.parametrize("reason", ["end_turn", "cancelled", "error", "eof"])
-async def test_a_detached_call_outlives_its_turn(ledger: Ledger, reaper: Reaper, clocks: Clocks, reason: str) -> None:
+async def test_a_detached_call_outlives_its_turn(
+    ledger: LocalLedger, reaper: Reaper, clocks: Clocks, reason: str
+) -> None:
     """C5: a command is for somebody else to run, and does not end with the turn that submitted it."""
     await ledger.log.append("a", [ev.TurnStarted()])
     call = await call_of(ledger, ev.CallProposed(tool_name="t", scope="detached"))
@@ -354,7 +356,7 @@ async def test_a_detached_call_outlives_its_turn(ledger: Ledger, reaper: Reaper,
 
 WORKER = """
 import asyncio, sys, callslip
-from callslip import events as ev
+from callslip.model import events as ev
 
 async def work():
     ledger = await callslip.open(sys.argv[1])
@@ -368,20 +370,20 @@ asyncio.run(work())
 """
 
 
-async def turn_of(ledger: Ledger, owner: str = "", session: str = "a") -> str:
+async def turn_of(ledger: LocalLedger, owner: str = "", session: str = "a") -> str:
     """The name of a turn that was begun."""
     (begun,) = await ledger.log.append(session, [ev.TurnStarted()], owner=owner)
     assert isinstance(begun, ev.TurnStarted)
     return begun.turn
 
 
-async def open_turn(ledger: Ledger, session: str = "a") -> str:
+async def open_turn(ledger: LocalLedger, session: str = "a") -> str:
     row = await ledger.log.store.session(session)
     assert row is not None
     return row.turn
 
 
-async def last(ledger: Ledger, session: str = "a") -> Any:
+async def last(ledger: LocalLedger, session: str = "a") -> Any:
     return (await events(ledger, session))[-1]
 
 
@@ -416,7 +418,7 @@ async def test_the_turn_of_a_killed_process_ends_with_its_calls(db: str) -> None
         assert (await last(ledger)).seq == head, "it ended twice"
 
 
-async def test_a_turn_that_nobody_owns_stays(ledger: Ledger, reaper: Reaper, clocks: Clocks) -> None:
+async def test_a_turn_that_nobody_owns_stays(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
     """What is posted or hooked comes from many short-lived processes: none of their ends is the turn's."""
     turn = await turn_of(ledger)
     for _ in range(3):
@@ -425,7 +427,7 @@ async def test_a_turn_that_nobody_owns_stays(ledger: Ledger, reaper: Reaper, clo
     assert await open_turn(ledger) == turn
 
 
-async def test_a_turn_lives_as_long_as_its_owner(ledger: Ledger, reaper: Reaper, clocks: Clocks) -> None:
+async def test_a_turn_lives_as_long_as_its_owner(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
     """C5: of a process on this machine no lease is asked; of one elsewhere the lease alone tells."""
     mine, other = await turn_of(ledger, ledger.log.owner, "mine"), await turn_of(ledger, ELSEWHERE, "other")
     for _ in range(5):
@@ -441,7 +443,7 @@ async def test_a_turn_lives_as_long_as_its_owner(ledger: Ledger, reaper: Reaper,
     assert (await open_turn(ledger, "mine"), await open_turn(ledger, "other")) == (mine, "")
 
 
-async def test_a_machine_that_slept_ends_no_turn(ledger: Ledger, reaper: Reaper, clocks: Clocks) -> None:
+async def test_a_machine_that_slept_ends_no_turn(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
     """C5: the wall clock jumped, but nobody has watched the owner be silent for that long."""
     turn = await turn_of(ledger, ELSEWHERE)
     assert await reaper.reap() == 0
@@ -453,7 +455,7 @@ async def test_a_machine_that_slept_ends_no_turn(ledger: Ledger, reaper: Reaper,
     assert await reaper.reap() == 0 and await open_turn(ledger) == turn
 
 
-async def test_a_turn_whose_owner_nobody_knows_is_given_up(ledger: Ledger, reaper: Reaper, clocks: Clocks) -> None:
+async def test_a_turn_whose_owner_nobody_knows_is_given_up(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
     """C5: after the grace, not at once and not never."""
     await turn_of(ledger, ELSEWHERE)
     await ledger.log.store.drop_owner(ELSEWHERE)
@@ -472,7 +474,7 @@ async def test_a_turn_whose_owner_nobody_knows_is_given_up(ledger: Ledger, reape
     ids=["ended", "superseded", "again"],
 )
 async def test_a_reapers_verdict_on_a_turn_vanishes_if_it_went_on(
-    ledger: Ledger, reaper: Reaper, meanwhile: list[ev.Event]
+    ledger: LocalLedger, reaper: Reaper, meanwhile: list[ev.Event]
 ) -> None:
     """C5: between the look and the deed the turn may be over: the next one is not ended in its place."""
     await turn_of(ledger, gone())
@@ -489,7 +491,7 @@ async def test_a_reapers_verdict_on_a_turn_vanishes_if_it_went_on(
     assert await events(ledger, "a") == before
 
 
-async def test_the_next_turn_has_an_owner_of_its_own(ledger: Ledger, reaper: Reaper) -> None:
+async def test_the_next_turn_has_an_owner_of_its_own(ledger: LocalLedger, reaper: Reaper) -> None:
     """A turn that nobody owns does not inherit the owner of the one before, be it ended or superseded."""
     for session, between in (("ended", [ev.TurnEnded()]), ("superseded", [])):
         await turn_of(ledger, gone(), session)
@@ -498,7 +500,7 @@ async def test_the_next_turn_has_an_owner_of_its_own(ledger: Ledger, reaper: Rea
     assert [await open_turn(ledger, session) for session in ("ended", "superseded")] == ["mine", "mine"]
 
 
-async def test_a_connections_end_is_its_turns(ledger: Ledger) -> None:
+async def test_a_connections_end_is_its_turns(ledger: LocalLedger) -> None:
     """C5: the turn that it worked on ends as cut off, in every session; those of others go on."""
     first, second = new_owner(), new_owner()
     for session, owner in (("a", first), ("b", first), ("c", second), ("d", "")):
@@ -528,7 +530,7 @@ async def test_closing_ends_the_turns_of_the_process(db: str) -> None:
 # Deadlines and approvals
 
 
-async def test_a_deadline_is_kept_queued_or_running(ledger: Ledger, reaper: Reaper, clocks: Clocks) -> None:
+async def test_a_deadline_is_kept_queued_or_running(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
     """C5: what ran out of time is expired, and the reason tells whether it had begun."""
     deadline = int(clocks.wall * 1000) + 30_000
     queued = await call_of(ledger, ev.CallProposed(tool_name="t", scope="detached", deadline=deadline))
@@ -543,7 +545,7 @@ async def test_a_deadline_is_kept_queued_or_running(ledger: Ledger, reaper: Reap
     assert (await state(ledger, done))[0] == "completed"
 
 
-async def test_an_owners_calls_have_deadlines_too(ledger: Ledger, reaper: Reaper, clocks: Clocks) -> None:
+async def test_an_owners_calls_have_deadlines_too(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
     """C5: that its owner lives does not keep a call beyond its time."""
     deadline = int(clocks.wall * 1000) + 30_000
     call = await call_of(ledger, ev.CallProposed(tool_name="t", deadline=deadline), owner=ledger.log.owner)
@@ -553,7 +555,7 @@ async def test_an_owners_calls_have_deadlines_too(ledger: Ledger, reaper: Reaper
     assert (await state(ledger, call))[0] == "expired"
 
 
-async def test_an_unanswered_approval_denies(ledger: Ledger, reaper: Reaper, clocks: Clocks) -> None:
+async def test_an_unanswered_approval_denies(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
     """C5, S2.7: the call is denied with words for the model, the request is closed, and an answer comes too late."""
     expires = int(clocks.wall * 1000) + 300_000
     call = await call_of(ledger, ev.ApprovalRequested(tool_name="rm", expires_at=expires), owner=ledger.log.owner)
@@ -571,7 +573,7 @@ async def test_an_unanswered_approval_denies(ledger: Ledger, reaper: Reaper, clo
     assert conflict.value.winner == closed
 
 
-async def test_an_answer_just_before_the_expiry_counts(ledger: Ledger, reaper: Reaper, clocks: Clocks) -> None:
+async def test_an_answer_just_before_the_expiry_counts(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
     """S2.7: of an answer and the expiry the first one wins, and the other changes nothing."""
     expires = int(clocks.wall * 1000) + 300_000
     call = await call_of(ledger, ev.ApprovalRequested(tool_name="rm", expires_at=expires), owner=ledger.log.owner)
@@ -594,7 +596,7 @@ async def test_an_answer_just_before_the_expiry_counts(ledger: Ledger, reaper: R
 # Reapers
 
 
-async def test_of_two_reapers_one_ends_a_call(ledger: Ledger, db: str, clocks: Clocks) -> None:
+async def test_of_two_reapers_one_ends_a_call(ledger: LocalLedger, db: str, clocks: Clocks) -> None:
     """C4, C5: any number of processes may reap: each call has one ending."""
     calls = [await call_of(ledger) for _ in range(20)]
     async with await callslip.open(db, Settings(reaper_interval=NEVER)) as other:
@@ -610,7 +612,7 @@ async def test_of_two_reapers_one_ends_a_call(ledger: Ledger, db: str, clocks: C
     "meanwhile", [ev.CallProgress(text="alive"), ev.CallStarted(attempt=2), ev.CallCompleted(output=1)]
 )
 async def test_a_reapers_verdict_vanishes_if_anything_happened(
-    ledger: Ledger, reaper: Reaper, clocks: Clocks, meanwhile: Any
+    ledger: LocalLedger, reaper: Reaper, clocks: Clocks, meanwhile: Any
 ) -> None:
     """C5: between the reaper's look and its deed the call may speak up: then it is not lost."""
     call = await call_of(ledger)

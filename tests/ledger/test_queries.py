@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import callslip
-from callslip.api.ledger import Ledger, open_ledger
+from callslip.api.ledger import LocalLedger, open_ledger
 from callslip.errors import CallslipError, InvalidInputError, NotFoundError
 from callslip.formats import registry
 from callslip.formats.turn_scope import Turn
@@ -34,7 +34,7 @@ ONE = (Alias("acp", "1"),)
 
 
 @pytest.fixture
-async def ledger(db: str) -> AsyncIterator[Ledger]:
+async def ledger(db: str) -> AsyncIterator[LocalLedger]:
     async with await callslip.open(db, SETTINGS) as opened:
         yield opened
 
@@ -44,7 +44,7 @@ def ids(source: Snapshot) -> list[Any]:
     return [entry.id for entry in source.entries]
 
 
-async def all_pages(ledger: Ledger, encode: Any, limit: int, *, newest_first: bool = False) -> list[list[Any]]:
+async def all_pages(ledger: LocalLedger, encode: Any, limit: int, *, newest_first: bool = False) -> list[list[Any]]:
     """Every page, the newest first."""
     pages: list[list[Any]] = []
     cursor = ""
@@ -77,7 +77,7 @@ async def check_pages(script: list[Event], kept: set[int], limit: int, format: s
         assert canonical([message for page in ordered for message in page]) == canonical(whole)
 
 
-async def rewritten(ledger: Ledger, script: Sequence[Event], kept: set[int]) -> list[Event]:
+async def rewritten(ledger: LocalLedger, script: Sequence[Event], kept: set[int]) -> list[Event]:
     """The log that a script makes in this ledger, with checkpoints where they are asked for."""
     names = Names()
     for number, event in enumerate(script):
@@ -101,7 +101,7 @@ def test_a_history_is_that_of_its_blocks(name: str, format: str) -> None:
     assert canonical([message for block in told for message in block]) == canonical(encode(entries))
 
 
-async def turn(ledger: Ledger, number: int) -> None:
+async def turn(ledger: LocalLedger, number: int) -> None:
     """A turn with a question, a call and an answer."""
     await ledger.log.append(
         SESSION,
@@ -116,7 +116,7 @@ async def turn(ledger: Ledger, number: int) -> None:
     )
 
 
-async def test_a_cursor_means_the_same_whatever_is_written_meanwhile(ledger: Ledger) -> None:
+async def test_a_cursor_means_the_same_whatever_is_written_meanwhile(ledger: LocalLedger) -> None:
     """S4.5: nobody who pages back sees a message twice or misses one because the session goes on."""
     for number in range(6):
         await turn(ledger, number)
@@ -138,14 +138,14 @@ async def test_a_cursor_means_the_same_whatever_is_written_meanwhile(ledger: Led
 @pytest.mark.parametrize(
     "cursor", ["x", "[]", "[1]", '["1",2]', "[1,2,3]", "[1,-1]", "[4,1]", "[-3,1]", "[99999,1]", "{}", "[1e3,1]"]
 )
-async def test_a_cursor_that_makes_no_sense_is_refused(ledger: Ledger, cursor: str) -> None:
+async def test_a_cursor_that_makes_no_sense_is_refused(ledger: LocalLedger, cursor: str) -> None:
     """A list never silently begins anew."""
     await turn(ledger, 1)
     with pytest.raises(InvalidInputError):
         await queries.messages(ledger.log.store, SESSION, ids, limit=4, cursor=cursor)
 
 
-async def test_no_session_no_page(ledger: Ledger) -> None:
+async def test_no_session_no_page(ledger: LocalLedger) -> None:
     """It is said, not shown as empty."""
     with pytest.raises(NotFoundError):
         await queries.messages(ledger.log.store, "none", ids, limit=4)
@@ -187,7 +187,7 @@ async def test_a_page_costs_what_it_gives(db: str) -> None:
     assert max(read[0]) < 1500
 
 
-async def costs(ledger: Ledger) -> list[int]:
+async def costs(ledger: LocalLedger) -> list[int]:
     """How many rows the first page, one in the middle, the last turn and a resumed state take."""
     counted: list[int] = []
     store = Counted(ledger.log.store)
@@ -253,7 +253,7 @@ def test_pages_are_told_apart_by_json() -> None:
     assert queries.read_cursor(codec.encode([12, 3]).decode(), int, int) == [12, 3]
 
 
-async def test_the_turn_before_the_open_one_is_found(ledger: Ledger) -> None:
+async def test_the_turn_before_the_open_one_is_found(ledger: LocalLedger) -> None:
     """Its stored entries lie behind those of the turn that is open now."""
     await turn(ledger, 1)
     await ledger.log.append(SESSION, [ev.TurnStarted(), ev.MessageUser(text="more"), ev.MessageUser(text="and more")])

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import callslip
-from callslip.api.ledger import Ledger
+from callslip.api.ledger import LocalLedger
 from callslip.errors import CallslipError, InvalidInputError
 from callslip.model import codec
 from callslip.model import events as ev
@@ -32,7 +32,7 @@ LONE = "\ud800"
 
 
 @pytest.fixture
-async def ledger(db: str) -> AsyncIterator[Ledger]:
+async def ledger(db: str) -> AsyncIterator[LocalLedger]:
     opened = await callslip.open(db, Settings(max_event=100_000, max_blob=1_000_000))
     await opened.log.append("s", [ev.MessageUser(text="before")])
     try:
@@ -91,7 +91,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", KEPT)
-async def test_odd_values_are_kept_and_read_back(ledger: Ledger, name: str) -> None:
+async def test_odd_values_are_kept_and_read_back(ledger: LocalLedger, name: str) -> None:
     """C11: what JSON can say is kept in its canonical form, in any field that takes JSON or text."""
     given_value, canonical = KEPT[name]
     async with ledger.session("s").call("tool", given_value) as call:
@@ -105,7 +105,7 @@ async def test_odd_values_are_kept_and_read_back(ledger: Ledger, name: str) -> N
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_what_is_not_json_is_refused_with_its_field(ledger: Ledger, name: str) -> None:
+async def test_what_is_not_json_is_refused_with_its_field(ledger: LocalLedger, name: str) -> None:
     """C11: the refusal names the field, the place in it, and the limit; nothing of the batch is written."""
     value, said = REFUSED[name]
     head = len(await events(ledger, "s"))
@@ -118,7 +118,7 @@ async def test_what_is_not_json_is_refused_with_its_field(ledger: Ledger, name: 
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_any_result_of_a_tool_is_kept(ledger: Ledger, name: str) -> None:
+async def test_any_result_of_a_tool_is_kept(ledger: LocalLedger, name: str) -> None:
     """S1.5: what a tool returns is made JSON, whatever it is; the call completes."""
     value, _ = REFUSED[name]
     async with ledger.session("s").call("tool") as call:
@@ -129,7 +129,7 @@ async def test_any_result_of_a_tool_is_kept(ledger: Ledger, name: str) -> None:
     assert isinstance(ending, ev.CallCompleted) and (ending.output is not None or ending.blob is not None)
 
 
-async def test_an_error_too_large_to_keep_still_ends_its_call(ledger: Ledger) -> None:
+async def test_an_error_too_large_to_keep_still_ends_its_call(ledger: LocalLedger) -> None:
     """C5: a call whose outcome is refused by the ledger has failed, and says why."""
     with pytest.raises(RuntimeError):
         async with ledger.session("s").call("tool") as call:
@@ -142,7 +142,7 @@ async def test_an_error_too_large_to_keep_still_ends_its_call(ledger: Ledger) ->
     assert (row.state, row.reason) == ("failed", "it broke")
 
 
-async def test_an_exception_that_cannot_be_shown_still_ends_its_call(ledger: Ledger) -> None:
+async def test_an_exception_that_cannot_be_shown_still_ends_its_call(ledger: LocalLedger) -> None:
     """C5: not even an exception whose text raises leaves a call open."""
 
     class Mute(Exception):
@@ -218,7 +218,7 @@ WRONG: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("field", "draft"), WRONG, ids=[f"{n}-{field}" for n, (field, _) in enumerate(WRONG)])
-async def test_a_field_of_the_wrong_kind_is_refused_by_name(ledger: Ledger, field: str, draft: Any) -> None:
+async def test_a_field_of_the_wrong_kind_is_refused_by_name(ledger: LocalLedger, field: str, draft: Any) -> None:
     """C11: what could not be read again is not written, nor is anything of its batch, nor is a neighbour hurt."""
     neighbour = asyncio.create_task(ledger.log.append("other", [ev.MessageUser(text="neighbour")]))
     with pytest.raises(InvalidInputError, match=f"^{field}"):
@@ -228,7 +228,7 @@ async def test_a_field_of_the_wrong_kind_is_refused_by_name(ledger: Ledger, fiel
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "a\\b", "a\x00b", "a\nb", LONE, "n" * 10_000, 5, None])
-async def test_a_name_that_is_none_is_refused(ledger: Ledger, name: Any) -> None:
+async def test_a_name_that_is_none_is_refused(ledger: LocalLedger, name: Any) -> None:
     """C11: a session's name works in a URL and a file name, or it is refused, with the limit if it is too long."""
     with pytest.raises(InvalidInputError, match=r"^session") as refusal:
         ledger.session(name)
@@ -238,7 +238,7 @@ async def test_a_name_that_is_none_is_refused(ledger: Ledger, name: Any) -> None
 
 
 @pytest.mark.parametrize("value", [LONE, "x" * 1000, "a\x00b", 5])
-async def test_who_writes_must_have_a_name_too(ledger: Ledger, value: Any) -> None:
+async def test_who_writes_must_have_a_name_too(ledger: LocalLedger, value: Any) -> None:
     """C11: source and owner stand in rows and are checked like ids."""
     with pytest.raises(InvalidInputError, match=r"^source"):
         await ledger.log.append("s", [ev.MessageUser(text="x")], source=value)
@@ -246,7 +246,7 @@ async def test_who_writes_must_have_a_name_too(ledger: Ledger, value: Any) -> No
         await ledger.log.append("s", [ev.CallStarted()], owner=value)
 
 
-async def test_an_event_too_large_is_refused_whatever_its_kind(ledger: Ledger) -> None:
+async def test_an_event_too_large_is_refused_whatever_its_kind(ledger: LocalLedger) -> None:
     """C11: the limit holds for every kind of event, and the refusal tells it."""
     large = "x" * 150_000
     for draft in (
@@ -284,7 +284,7 @@ async def test_a_hundred_megabytes_are_refused_by_default(db: str) -> None:
 @pytest.mark.parametrize(
     "cursor", ["1", "zz", '["x"]', "[1]", "[1,2,3]", '["a","b","c"]', "null", "[[1],[2]]", "\x00", LONE]
 )
-async def test_a_cursor_that_makes_no_sense_is_refused(ledger: Ledger, cursor: str) -> None:
+async def test_a_cursor_that_makes_no_sense_is_refused(ledger: LocalLedger, cursor: str) -> None:
     """No cursor silently restarts a list."""
     with pytest.raises(InvalidInputError, match=r"^cursor"):
         await ledger.sessions(cursor=cursor)
@@ -293,7 +293,7 @@ async def test_a_cursor_that_makes_no_sense_is_refused(ledger: Ledger, cursor: s
 
 
 @pytest.mark.parametrize("given_name", [LONE, "\x00", "x" * 100_000, "", "@", "%"])
-async def test_looking_for_nonsense_finds_nothing(ledger: Ledger, given_name: str) -> None:
+async def test_looking_for_nonsense_finds_nothing(ledger: LocalLedger, given_name: str) -> None:
     """A query for what cannot exist is answered like any other."""
     for looking in (
         ledger.find_call(given_name),
@@ -362,7 +362,7 @@ def test_text_that_is_no_json_is_refused(text: bytes, said: str) -> None:
         codec.parse_json(text, field="line 3")
 
 
-async def test_the_ledgers_own_fields_cannot_be_forged(ledger: Ledger) -> None:
+async def test_the_ledgers_own_fields_cannot_be_forged(ledger: LocalLedger) -> None:
     """Seq, verdict and the notes that the ledger makes are not taken from a stranger."""
     body = {"type": "message.user", "text": "x", "seq": 77, "verdict": "late"}
     (event,) = await ledger.log.append("s", [read_event(body)])
@@ -374,14 +374,14 @@ async def test_the_ledgers_own_fields_cannot_be_forged(ledger: Ledger) -> None:
     assert (event.reused, event.entry) == (False, 0)
 
 
-async def test_duplicate_keys_and_escaped_surrogates_read_one_way(ledger: Ledger) -> None:
+async def test_duplicate_keys_and_escaped_surrogates_read_one_way(ledger: LocalLedger) -> None:
     """C11: of equal keys the last counts, an escaped lone surrogate becomes U+FFFD, and both read back the same."""
     body = codec.parse_json(rb'{"type":"call.proposed","toolName":"a","toolName":"b\ud800","input":{"x":1,"x":2}}')
     (event,) = await ledger.log.append("s", [read_event(body)])
     assert isinstance(event, ev.CallProposed) and (event.tool_name, event.input) == ("b\ufffd", {"x": 2})
 
 
-async def test_unknown_fields_are_ignored(ledger: Ledger) -> None:
+async def test_unknown_fields_are_ignored(ledger: LocalLedger) -> None:
     """S1.4: a newer producer's fields do not stop an older reader."""
     (event,) = await ledger.log.append(
         "s", [read_event({"type": "message.user", "text": "x", "mood": [1, {"a": None}]})]

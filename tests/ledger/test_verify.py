@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 import callslip
-from callslip.api.ledger import Ledger
+from callslip.api.ledger import LocalLedger
 from callslip.errors import NotFoundError
 from callslip.ledger import checkpoint
 from callslip.ledger.verify import Problem, verify
@@ -50,7 +50,7 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def ledger(file: Path) -> AsyncIterator[Ledger]:
+async def ledger(file: Path) -> AsyncIterator[LocalLedger]:
     """A ledger with one session in which everything stored has something in it."""
     async with await callslip.open(f"sqlite:///{file}", SETTINGS) as opened:
         await opened.log.append("s", SCRIPT)
@@ -70,7 +70,7 @@ def kinds(found: list[Problem]) -> set[str]:
     return {problem.what for problem in found}
 
 
-async def test_a_sound_ledger_has_no_problem(ledger: Ledger) -> None:
+async def test_a_sound_ledger_has_no_problem(ledger: LocalLedger) -> None:
     """With a checkpoint at the head, before it, and without one."""
     assert await verify(ledger.log) == await verify(ledger.log, "s") == []
     await ledger.log.append(
@@ -80,7 +80,7 @@ async def test_a_sound_ledger_has_no_problem(ledger: Ledger) -> None:
     assert await verify(ledger.log) == []
 
 
-async def test_an_unknown_session_is_not_found(ledger: Ledger) -> None:
+async def test_an_unknown_session_is_not_found(ledger: LocalLedger) -> None:
     """What is not there is neither sound nor damaged."""
     with pytest.raises(NotFoundError):
         await verify(ledger.log, "nobody")
@@ -196,7 +196,7 @@ DAMAGES: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-async def test_damage_is_found(ledger: Ledger, file: Path, name: str) -> None:
+async def test_damage_is_found(ledger: LocalLedger, file: Path, name: str) -> None:
     """Each kind, in a ledger that is open and in use."""
     sql, what = DAMAGES[name]
     damage(file, sql)
@@ -236,7 +236,7 @@ def other(value: Any) -> Any:
     return value + 1000 if isinstance(value, int) else f"{value}x"
 
 
-async def test_no_value_can_be_changed_unnoticed(ledger: Ledger, file: Path) -> None:
+async def test_no_value_can_be_changed_unnoticed(ledger: LocalLedger, file: Path) -> None:
     """Each stored value by itself, whatever table it is in, also where it says which session a row belongs to."""
     connection = apsw.Connection(str(file))
     unnoticed: list[str] = []
@@ -256,7 +256,7 @@ async def test_no_value_can_be_changed_unnoticed(ledger: Ledger, file: Path) -> 
     assert await verify(ledger.log) == []
 
 
-async def test_a_damaged_file_is_found(ledger: Ledger, file: Path) -> None:
+async def test_a_damaged_file_is_found(ledger: LocalLedger, file: Path) -> None:
     """What SQLite itself finds wrong is told once, of the file and not of a session."""
     connection = apsw.Connection(str(file))
     connection.execute("PRAGMA writable_schema = ON")
@@ -265,11 +265,11 @@ async def test_a_damaged_file_is_found(ledger: Ledger, file: Path) -> None:
     )
     connection.close()
     async with await callslip.open(f"sqlite:///{file}", SETTINGS) as other:
-        found = await verify(other)
+        found = await verify(other.log)
     assert found and {(problem.session, problem.what) for problem in found} == {("", "file")}
 
 
-async def test_two_endings_of_one_call_are_found(ledger: Ledger, file: Path) -> None:
+async def test_two_endings_of_one_call_are_found(ledger: LocalLedger, file: Path) -> None:
     """C4: at most one event that ends a call was applied."""
     await ledger.log.append("s", [ev.CallFailed(aliases=ONE, error="again")])
     sql = (
@@ -282,7 +282,7 @@ async def test_two_endings_of_one_call_are_found(ledger: Ledger, file: Path) -> 
     assert any(f"event {row.last_seq} was applied" in detail for detail in found)
 
 
-async def test_checkpoints_of_another_version_are_left_alone(ledger: Ledger, file: Path) -> None:
+async def test_checkpoints_of_another_version_are_left_alone(ledger: LocalLedger, file: Path) -> None:
     """They are derived again when they are next needed."""
     damage(file, "UPDATE checkpoints SET version = version + 1, state = x'00'")
     assert await verify(ledger.log) == []
@@ -324,7 +324,7 @@ def timed(given: ev.Event | Draft, at: int) -> Draft:
     return msgspec.structs.replace(draft, event=msgspec.structs.replace(draft.event, at=at))
 
 
-async def test_a_ledger_that_is_being_written_is_compared_as_of_one_moment(ledger: Ledger) -> None:
+async def test_a_ledger_that_is_being_written_is_compared_as_of_one_moment(ledger: LocalLedger) -> None:
     """Events, rows and checkpoints that come meanwhile are no problems."""
     running = True
 
@@ -344,7 +344,7 @@ async def test_a_ledger_that_is_being_written_is_compared_as_of_one_moment(ledge
     assert found == [[]] * 20
 
 
-async def test_memory_does_not_grow_with_what_has_ended(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_memory_does_not_grow_with_what_has_ended(ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows and entries are compared page by page, and nothing of a finished call is held on to."""
     import callslip.ledger.verify as module
 
@@ -366,7 +366,7 @@ async def test_memory_does_not_grow_with_what_has_ended(ledger: Ledger, monkeypa
 
 
 async def test_the_version_of_the_fold_is_the_one_that_is_compared(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After an upgrade of the fold the old entries are not compared, and a new checkpoint is."""
     for module in (fold, checkpoint, __import__("callslip.ledger.verify.entries", fromlist=["VERSION"])):

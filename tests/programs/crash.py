@@ -11,7 +11,7 @@ import os
 import sys
 
 import callslip
-from callslip.api.ledger import Ledger
+from callslip.api.ledger import LocalLedger
 from callslip.model import events as ev
 
 
@@ -30,7 +30,7 @@ async def main(url: str, name: str) -> None:
         )
 
 
-async def messages(ledger: Ledger, session: str, name: str) -> None:
+async def messages(ledger: LocalLedger, session: str, name: str) -> None:
     number = 0
     while True:
         number += 1
@@ -40,17 +40,17 @@ async def messages(ledger: Ledger, session: str, name: str) -> None:
             tell("event", session, event.seq, event.text)
 
 
-async def chunks(ledger: Ledger, session: str) -> None:
+async def chunks(ledger: LocalLedger, session: str) -> None:
     """Long streamed texts, turn after turn: they move the checkpoints on."""
     while True:
-        await ledger.session(session).turn("go")
+        await ledger.session(session).start_turn("go")
         for number in range(50):
             (event,) = await ledger.log.append(session, [ev.MessageDelta(text=f"{number} ", chunks="delta")])
             tell("event", session, event.seq, f"{number} ")
         await ledger.session(session).end_turn()
 
 
-async def quick_calls(ledger: Ledger, session: str) -> None:
+async def quick_calls(ledger: LocalLedger, session: str) -> None:
     while True:
         async with ledger.session(session).call("quick") as call:
             await call.progress("some\n")
@@ -58,7 +58,7 @@ async def quick_calls(ledger: Ledger, session: str) -> None:
         tell("ended", call.id)
 
 
-async def endless_call(ledger: Ledger, session: str) -> None:
+async def endless_call(ledger: LocalLedger, session: str) -> None:
     async with ledger.session(session).call("endless") as call:
         tell("open", call.id)
         while True:

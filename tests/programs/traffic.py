@@ -39,7 +39,7 @@ class Traffic:
         while not self.over.is_set():
             self.count += 1
             own = f"{self.seed}-{self.count}"
-            how = {"client": self.chance.choice(CLIENTS), "timeout": self.chance.choice((0.1, 0.5, 1.5))}
+            how = {"queue": self.chance.choice(CLIENTS), "timeout": self.chance.choice((0.1, 0.5, 1.5))}
             how |= {"idempotent": self.chance.random() < 0.6, "correlation_id": own, "params": {"n": self.count}}
             for _ in range(self.chance.choice((1, 1, 2))):
                 try:

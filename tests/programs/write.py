@@ -11,7 +11,7 @@ import sys
 import time
 
 import callslip
-from callslip.api.ledger import Ledger
+from callslip.api.ledger import LocalLedger
 from callslip.model import events as ev
 
 
@@ -31,7 +31,7 @@ async def main(url: str, name: str, seconds: float) -> None:
     json.dump(report, sys.stdout)
 
 
-async def messages(ledger: Ledger, session: str, name: str, until: float, report: dict[str, list[object]]) -> None:
+async def messages(ledger: LocalLedger, session: str, name: str, until: float, report: dict[str, list[object]]) -> None:
     number = 0
     while time.monotonic() < until:
         number += 1
@@ -42,7 +42,7 @@ async def messages(ledger: Ledger, session: str, name: str, until: float, report
         report["acknowledged"].append((session, event.seq, text, time.time()))
 
 
-async def calls(ledger: Ledger, session: str, until: float, report: dict[str, list[object]]) -> None:
+async def calls(ledger: LocalLedger, session: str, until: float, report: dict[str, list[object]]) -> None:
     number = 0
     while time.monotonic() < until:
         number += 1
