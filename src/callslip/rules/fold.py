@@ -1,9 +1,8 @@
-"""The only rules that make entries out of events. No clock, no I/O, no randomness, constant cost per event.
+"""Fold events into entries. No clock, no I/O, no randomness, constant cost per event.
 
-A state at N, and the patches of the events after N, give the state after them: live views, stored views and the browser
-all live by that. The fold closes nothing on its own: every end is an event. It trusts the verdict that the ledger gave:
-only `applied` events change entries, and `late` ones leave their note on the call. Calls have their rules in
-`fold_calls.py`, joined by the table at the end.
+A state after event N plus the patches of later events gives the later state; live views, stored views and the browser
+rely on that. Every end is an event: the fold ends nothing by itself. Only `applied` events change entries, and `late`
+ones are noted on their call. The rules for calls are in `fold_calls.py`.
 """
 
 from __future__ import annotations
@@ -21,24 +20,24 @@ from callslip.rules.fold_state import FoldState, Out, Stream, end_text, make, pu
 from callslip.rules.streamed_text import SQUASH, Change, StreamedText, merge_chunk, units
 
 VERSION = 3
-"""Raised whenever the same events would give other entries: stored checkpoints of another version are derived again."""
+"""Increased whenever the same events give other entries. Checkpoints of another version are rebuilt."""
 
 Chunk = ev.MessageDelta | ev.ThoughtDelta
 
 
 class SessionFold(FoldState):
-    """A session as its events so far have made it."""
+    """The state of a session after its events so far."""
 
     def apply(self, event: Event) -> list[Patch]:
-        """Take one event; give the patches that tell what it changed."""
+        """Apply one event and return the patches for what it changed."""
         out: list[Patch] = []
         self.fold((event,), out)
         return out
 
     def fold(self, events: Iterable[Event], out: Out = None) -> None:
-        """Take many events; collect patches only if asked to."""
-        # The chunk path is written out here: a function call per chunk would double the cost of reading a log.
-        plain, text, entry, message_id, source, chunks = _hot(self.stream, out)
+        """Apply many events; append patches to `out` unless it is None."""
+        # The path for chunks is inlined: a function call per chunk would double the cost of reading a log.
+        plain, text, entry, message_id, source, chunks = _chunk_path(self.stream, out)
         event: Any = None
         try:
             for event in events:
@@ -61,7 +60,7 @@ class SessionFold(FoldState):
                         rule(self, event, out)
                 elif event.verdict == "late":
                     fold_calls.late(self, event, out)
-                plain, text, entry, message_id, source, chunks = _hot(self.stream, out)
+                plain, text, entry, message_id, source, chunks = _chunk_path(self.stream, out)
         finally:
             if event is not None:
                 self.seq = event.seq
@@ -70,13 +69,13 @@ class SessionFold(FoldState):
 
 
 _NO_TEXT = StreamedText()
-_COLD = (None, _NO_TEXT, 0, "", "", "")
+_NO_CHUNK_PATH = (None, _NO_TEXT, 0, "", "", "")
 
 
-def _hot(stream: Stream | None, out: Out) -> tuple[type[Event] | None, StreamedText, int, str, str, str]:
-    """What the chunk path compares and writes to, for its local variables."""
+def _chunk_path(stream: Stream | None, out: Out) -> tuple[type[Event] | None, StreamedText, int, str, str, str]:
+    """Return the local variables of the chunk path: what it compares and appends to."""
     if stream is None or stream.plain is None:
-        return _COLD
+        return _NO_CHUNK_PATH
     text = stream.text
     if out is None:
         text.counted = False
@@ -85,16 +84,16 @@ def _hot(stream: Stream | None, out: Out) -> tuple[type[Event] | None, StreamedT
     return stream.plain, text, stream.entry.id, stream.message_id, stream.source, stream.chunks
 
 
-# The rules: one function per kind of event, numbered as in docs/entry-rules.md.
+# The rules: one function per type of event, numbered as in docs/entry-rules.md.
 
 
 def _chunk(state: SessionFold, event: Chunk, out: Out) -> None:
-    """RULE 1, RULE 9: a chunk extends the last entry if it is of its kind and id, else it begins one (S2.3)."""
+    """RULE 1, RULE 9: extend the last entry if it has the same type and message id, else start a new one."""
     if not event.text:
         return
     stream = state.stream
     if stream is None or not _continues(stream, event):
-        stream = _begin(state, event, out)
+        stream = _start_stream(state, event, out)
     elif event.message_id and not stream.message_id:
         stream.message_id = stream.entry.message_id = event.message_id
         set_fields(stream.entry, ("message_id",), out)
@@ -120,11 +119,11 @@ def _chunk(state: SessionFold, event: Chunk, out: Out) -> None:
 
 
 def _continues(stream: Stream, event: Chunk) -> bool:
-    same = not event.message_id or not stream.message_id or event.message_id == stream.message_id
-    return same and stream.cls is type(event)
+    is_same_message = not event.message_id or not stream.message_id or event.message_id == stream.message_id
+    return is_same_message and stream.cls is type(event)
 
 
-def _begin(state: SessionFold, event: Chunk, out: Out) -> Stream:
+def _start_stream(state: SessionFold, event: Chunk, out: Out) -> Stream:
     entry: Message | Thought
     if isinstance(event, ev.MessageDelta):
         entry = Message(id=event.seq, at=event.at, role="assistant", content="")
@@ -138,14 +137,14 @@ def _begin(state: SessionFold, event: Chunk, out: Out) -> Stream:
 
 
 def _message_ended(state: SessionFold, event: ev.MessageEnded, out: Out) -> None:
-    """RULE 2"""
+    """RULE 2: end the streaming text."""
     stream = state.stream
     if stream is not None and (not event.message_id or event.message_id == stream.message_id):
         end_text(state, out)
 
 
 def _message_user(state: SessionFold, event: ev.MessageUser, out: Out) -> None:
-    """RULE 8"""
+    """RULE 8: add a message of the user."""
     blocks = None if event.content is UNSET else event.content
     entry = Message(id=event.seq, at=event.at, role="user", content=event.text, message_id=event.message_id)
     entry.blocks = blocks
@@ -153,7 +152,7 @@ def _message_user(state: SessionFold, event: ev.MessageUser, out: Out) -> None:
 
 
 def _capabilities(state: SessionFold, event: ev.SessionCapabilities, out: Out) -> None:
-    """RULE 7"""
+    """RULE 7: add the modes, models and options of the agent."""
     state.info.current_mode_id, state.info.current_model_id = event.current_mode, event.current_model
     entry = Meta(
         id=event.seq,
@@ -170,13 +169,13 @@ def _capabilities(state: SessionFold, event: ev.SessionCapabilities, out: Out) -
 
 
 def _commands(state: SessionFold, event: ev.SessionCommands, out: Out) -> None:
-    """RULE 12"""
+    """RULE 12: replace the list of commands."""
     state.info.available_commands = event.commands
     set_info(state, out, "available_commands")
 
 
 def _mode(state: SessionFold, event: ev.SessionMode, out: Out) -> None:
-    """RULE 11, but for a mode that did not change (S2.10)."""
+    """RULE 11: add a change of mode, unless the mode is the same."""
     before = state.info.current_mode_id
     if event.mode == before:
         return
@@ -186,18 +185,18 @@ def _mode(state: SessionFold, event: ev.SessionMode, out: Out) -> None:
 
 
 def _info(state: SessionFold, event: ev.SessionInfo, out: Out) -> None:
-    told = [name for name in ("title", "usage", "options", "notice", "labels") if getattr(event, name) is not UNSET]
-    for name in told:
+    changed = [name for name in ("title", "usage", "options", "notice", "labels") if getattr(event, name) is not UNSET]
+    for name in changed:
         setattr(state.info, name, getattr(event, name))
     if event.owner is not UNSET and event.owner and not state.info.owner:
         state.info.owner = event.owner
-        told.append("owner")
-    if told:
-        set_info(state, out, *told)
+        changed.append("owner")
+    if changed:
+        set_info(state, out, *changed)
 
 
 def _plan(state: SessionFold, event: ev.PlanUpdated, out: Out) -> None:
-    """RULE 10"""
+    """RULE 10: add the plan."""
     make(state, Plan(id=event.seq, at=event.at, entries=event.entries), out)
 
 

@@ -1,6 +1,6 @@
-"""The rules of the fold about calls and their approvals: RULES 3 to 6, numbered as in docs/entry-rules.md.
+"""The rules of the fold for calls and approvals: RULES 3 to 6, numbered as in docs/entry-rules.md.
 
-States change only as `lifecycle.TRANSITIONS` says.
+States change only by `lifecycle.TRANSITIONS`.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from callslip.rules.lifecycle import (
 )
 from callslip.rules.streamed_text import StreamedText
 
-# What an event may tell of a call, and what the entry calls it.
-_NAMES = {"input": "raw_input"}
-_TOLD = ("title", "kind", "input", "content", "locations", "progress", "exit_status", "output", "error")
+# Fields of events that update a call, and those that have another name in the entry.
+_ENTRY_NAMES = {"input": "raw_input"}
+_UPDATE_FIELDS = ("title", "kind", "input", "content", "locations", "progress", "exit_status", "output", "error")
 
-TELLS = {
-    cls: tuple((field, _NAMES.get(field, field)) for field in cls.__struct_fields__ if field in _TOLD)
+_UPDATES = {
+    cls: tuple((field, _ENTRY_NAMES.get(field, field)) for field in cls.__struct_fields__ if field in _UPDATE_FIELDS)
     for cls in ev.EVENT_TYPES.values()
 }
 
 
-def _tell(entry: ToolCall, event: ev.CallEvent) -> list[str]:
-    """RULE 4: take over what the event mentions; what it does not mention stays (C10). Which fields changed."""
+def _update(entry: ToolCall, event: ev.CallEvent) -> list[str]:
+    """RULE 4: copy the fields that the event has into the entry; return the fields that changed."""
     changed: list[str] = []
-    for told, name in TELLS[event.__class__]:
-        value = getattr(event, told)
+    for field, name in _UPDATES[event.__class__]:
+        value = getattr(event, field)
         if value is not UNSET:
             before = getattr(entry, name)
             if value is None if before is None else codec.json_equal(before, value):
@@ -47,24 +47,24 @@ def _tell(entry: ToolCall, event: ev.CallEvent) -> list[str]:
             setattr(entry, name, value)
             changed.append(name)
     if isinstance(event, ev.CallUpdate) and isinstance(event.tool_name, str):
-        _name(entry, event.tool_name, event.raw_tool_name, changed)
-    more = _MORE.get(event.__class__)
-    if more is not None:
-        more(entry, event, changed)
+        _set_tool_name(entry, event.tool_name, event.raw_tool_name, changed)
+    update = _SPECIFIC_UPDATES.get(event.__class__)
+    if update is not None:
+        update(entry, event, changed)
     return changed
 
 
-def _name(entry: ToolCall, name: str, raw: Any, changed: list[str]) -> None:
+def _set_tool_name(entry: ToolCall, name: str, raw: Any, changed: list[str]) -> None:
     entry.tool_name = strip_mcp_prefix(name)
     entry.raw_tool_name = raw if isinstance(raw, str) else (name if name != entry.tool_name else None)
     changed += ("tool_name", "raw_tool_name")
 
 
 def _proposed(entry: ToolCall, event: ev.CallProposed, changed: list[str]) -> None:
-    """Where these have their defaults they say nothing (C10): they cannot be UNSET."""
+    """Update fields that cannot be UNSET: their defaults mean that the event does not have them."""
     scope = scope_of(entry.status, entry.scope, event)
-    told = (("iteration", event.iteration >= 0), ("index", event.index >= 0), ("scope", scope != entry.scope))
-    for name in [name for name, said in told if said]:
+    fields = (("iteration", event.iteration >= 0), ("index", event.index >= 0), ("scope", scope != entry.scope))
+    for name in [name for name, is_set in fields if is_set]:
         setattr(entry, name, getattr(event, name))
         changed.append(name)
 
@@ -87,93 +87,93 @@ def _ended(entry: ToolCall, event: ev.CallEnd, changed: list[str]) -> None:
         changed += ("blob", "truncated")
 
 
-_MORE: dict[type[Event], Any] = {
+_SPECIFIC_UPDATES: dict[type[Event], Any] = {
     ev.CallProposed: _proposed,
     ev.CallStarted: _started,
     **dict.fromkeys(ev.TERMINAL, _ended),
 }
 
-# Arguments and output that come in pieces: the entry's field, and its name on the wire.
-_PIECES: dict[type[Event], tuple[str, str]] = {
+# Streamed arguments and output: the field of the entry and its name in JSON.
+_STREAMED_FIELDS: dict[type[Event], tuple[str, str]] = {
     ev.CallInputDelta: ("input_text", "inputText"),
     ev.CallProgress: ("output_text", "outputText"),
 }
 _STREAMED = (ev.CallInputDelta, ev.CallProgress)
 
 
-def call(board: FoldState, event: ev.CallEvent, out: Out) -> None:
-    """RULE 3, RULE 4: the first event about a call makes its entry, the others tell more about it."""
-    entry = board.calls.get(event.call)
-    made = entry is None
+def call(state: FoldState, event: ev.CallEvent, out: Out) -> None:
+    """RULE 3, RULE 4: the first event about a call adds its entry, later ones update it."""
+    entry = state.calls.get(event.call)
+    is_new = entry is None
     if entry is None:
-        shown = client_call_id(event, event.call)
-        entry = ToolCall(id=event.seq, at=event.at, call_id=event.call, tool_call_id=shown, source=event.source)
+        client_id = client_call_id(event, event.call)
+        entry = ToolCall(id=event.seq, at=event.at, call_id=event.call, tool_call_id=client_id, source=event.source)
     status = TRANSITIONS[entry.status].get(event.__class__)  # pyright: ignore[reportArgumentType]
     if status is None:
         return
-    changed = _tell(entry, event)
-    appended = _stream(board, entry, event) if isinstance(event, _STREAMED) else None
+    changed = _update(entry, event)
+    appended = _append_text(state, entry, event) if isinstance(event, _STREAMED) else None
     if "raw_input" in changed:
-        _whole_input(board, entry, changed)
+        _clear_streamed_input(state, entry, changed)
     if status != entry.status:
-        _move(board, entry, status, event, changed)
-    if made:
-        make(board, entry, out)
+        _set_status(state, entry, status, event, changed)
+    if is_new:
+        make(state, entry, out)
         if status not in TERMINAL_STATES:
-            board.calls[event.call] = entry
+            state.calls[event.call] = entry
     elif out is not None:
         set_fields(entry, changed, out)
     if appended is not None and out is not None:
         out.append(appended)
-    if board.requests and entry.approval in board.requests and status != "awaiting_approval":
-        _answer(board.requests.pop(entry.approval), "moot", event, out)
+    if state.requests and entry.approval in state.requests and status != "awaiting_approval":
+        _answer(state.requests.pop(entry.approval), "moot", event, out)
 
 
-def _stream(board: FoldState, entry: ToolCall, event: ev.CallInputDelta | ev.CallProgress) -> Append | None:
+def _append_text(state: FoldState, entry: ToolCall, event: ev.CallInputDelta | ev.CallProgress) -> Append | None:
     if not event.text:
         return None
-    field, wire = _PIECES[event.__class__]
-    text = board.texts.setdefault((entry.id, field), StreamedText())
+    field, json_name = _STREAMED_FIELDS[event.__class__]
+    text = state.texts.setdefault((entry.id, field), StreamedText())
     offset = text.length()
     text.append(event.text)
-    return Append(entry.id, wire, offset, event.text)
+    return Append(entry.id, json_name, offset, event.text)
 
 
-def _whole_input(board: FoldState, entry: ToolCall, changed: list[str]) -> None:
-    """Arguments that are whole replace what was streamed of them."""
-    streamed = board.texts.get((entry.id, "input_text"))
+def _clear_streamed_input(state: FoldState, entry: ToolCall, changed: list[str]) -> None:
+    """Clear the streamed arguments when the complete ones arrive."""
+    streamed = state.texts.get((entry.id, "input_text"))
     if streamed is not None:
         streamed.replace("")
         entry.input_text = ""
         changed.append("input_text")
 
 
-def _move(board: FoldState, entry: ToolCall, status: str, event: Event, changed: list[str]) -> None:
-    """Take a call to its next state; an ended one leaves the open calls and its texts are joined for good."""
+def _set_status(state: FoldState, entry: ToolCall, status: str, event: Event, changed: list[str]) -> None:
+    """Set the next state of a call; an ended call leaves the open calls and its texts are joined."""
     entry.status = status
     changed.append("status")
     if status in TERMINAL_STATES:
         entry.ended_at, entry.end = event.at, event.seq
         changed += ("ended_at", "end")
-        board.calls.pop(entry.call_id, None)
-        for field in ("input_text", "output_text") if board.texts else ():
-            text = board.texts.pop((entry.id, field), None)
+        state.calls.pop(entry.call_id, None)
+        for field in ("input_text", "output_text") if state.texts else ():
+            text = state.texts.pop((entry.id, field), None)
             if text is not None:
-                close_text(board, entry, field, text)
+                close_text(state, entry, field, text)
 
 
-def requested(board: FoldState, event: ev.ApprovalRequested, out: Out) -> None:
-    """RULE 5: the question is an entry of its own; what it says of the call is an update of the call (S2.6)."""
-    call = board.calls.get(event.call)
+def requested(state: FoldState, event: ev.ApprovalRequested, out: Out) -> None:
+    """RULE 5: add an entry for the request, and update the call with its fields."""
+    call = state.calls.get(event.call)
     if call is None or (status := next_state(call.status, event)) is None:
         return
-    if call.approval in board.requests:
-        _answer(board.requests.pop(call.approval), "superseded", event, out)
-    changed = _tell(call, event)
+    if call.approval in state.requests:
+        _answer(state.requests.pop(call.approval), "superseded", event, out)
+    changed = _update(call, event)
     if "raw_input" in changed:
-        _whole_input(board, call, changed)
+        _clear_streamed_input(state, call, changed)
     if status != call.status:
-        _move(board, call, status, event, changed)
+        _set_status(state, call, status, event, changed)
     call.approval = event.approval
     set_fields(call, [*changed, "approval"], out)
     entry = PermissionRequest(
@@ -189,59 +189,59 @@ def requested(board: FoldState, event: ev.ApprovalRequested, out: Out) -> None:
         schema=event.schema,
         expires_at=event.expires_at,
     )
-    board.requests[event.approval] = entry
-    make(board, entry, out)
+    state.requests[event.approval] = entry
+    make(state, entry, out)
 
 
-def answered(board: FoldState, event: ev.ApprovalAnswer, out: Out) -> None:
-    """RULE 6"""
-    request = board.requests.pop(event.approval, None)
+def answered(state: FoldState, event: ev.ApprovalAnswer, out: Out) -> None:
+    """RULE 6: set the answer of a request and the next state of its call."""
+    request = state.requests.pop(event.approval, None)
     if request is None:
         return
     _answer(request, ANSWERED[type(event)], event, out)
-    call = board.calls.get(request.call_id)
+    call = state.calls.get(request.call_id)
     if call is None or (status := next_state(call.status, event)) is None:
         return
     changed: list[str] = []
-    if _edited(event, call.raw_input):
+    if _is_edited(event, call.raw_input):
         call.raw_input = event.input
         changed.append("raw_input")
-    _move(board, call, status, event, changed)
+    _set_status(state, call, status, event, changed)
     if status in TERMINAL_STATES and event.reason:
         call.reason = event.reason
         changed.append("reason")
     set_fields(call, changed, out)
 
 
-def _answer(request: PermissionRequest, how: str, event: Event, out: Out) -> None:
-    request.state = how
+def _answer(request: PermissionRequest, state: str, event: Event, out: Out) -> None:
+    request.state = state
     changed = ["state"]
     if isinstance(event, ev.ApprovalAnswer):
         request.response_option = event.option or None
         request.response_time = event.at
         request.by, request.reason = event.by, event.reason
         changed += ["response_option", "response_time", "by", "reason"]
-        if _edited(event, request.raw_input):
+        if _is_edited(event, request.raw_input):
             request.response_input = event.input
             changed.append("response_input")
     set_fields(request, changed, out)
 
 
-def _edited(event: ev.ApprovalAnswer, known: Any) -> TypeGuard[ev.ApprovalGranted]:
-    """Whether other arguments were approved than those that are known."""
+def _is_edited(event: ev.ApprovalAnswer, before: Any) -> TypeGuard[ev.ApprovalGranted]:
+    """Return whether the approved arguments differ from those before."""
     return (
-        isinstance(event, ev.ApprovalGranted) and event.input is not UNSET and not codec.json_equal(known, event.input)
+        isinstance(event, ev.ApprovalGranted) and event.input is not UNSET and not codec.json_equal(before, event.input)
     )
 
 
-def late(board: FoldState, event: Event, out: Out) -> None:
-    """C4: what comes after the end is noted on the call and changes nothing else."""
+def late(state: FoldState, event: Event, out: Out) -> None:
+    """Note an event after the end on its call, and change nothing else."""
     if not isinstance(event, ev.CallEvent) or not event.entry:
         return
-    entry = board.entries.get(event.entry)
+    entry = state.entries.get(event.entry)
     if isinstance(entry, ToolCall):
         entry.late = event.seq
     else:
-        board.noted[event.entry] = {"late": event.seq}
+        state.noted[event.entry] = {"late": event.seq}
     if out is not None:
         out.append(Set(event.entry, {"late": event.seq}))

@@ -1,6 +1,6 @@
-"""The board that the rules of `fold.py` write on: entries, open calls, open requests, and the texts being written.
+"""The state of a fold: entries, open calls, open requests and streaming texts, and the changes that rules share.
 
-Here are only the moves that several rules share; each tells the patch it amounts to when patches are asked for.
+Each change also appends its patch to `out`, unless `out` is None.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TextKey = tuple[int, str]
 
 
 class Stream:
-    """The one message or thought being written. `plain` is its event class while its chunks are sure to be deltas."""
+    """The message or thought being streamed. `plain` is its event class while its chunks are known to be deltas."""
 
     __slots__ = ("chunks", "cls", "entry", "kind", "message_id", "plain", "source", "text")
 
@@ -46,7 +46,7 @@ class Stream:
 
 
 class FoldState:
-    """A session as its events so far have made it."""
+    """The state of a session after its events so far."""
 
     def __init__(self, session: str = "") -> None:
         self.session = session
@@ -58,50 +58,53 @@ class FoldState:
         self.stream: Stream | None = None
         self.texts: dict[TextKey, StreamedText] = {}
         self.proven: dict[tuple[str, str], Proof] = {}
-        # Only a state resumed from a checkpoint has these: texts whose beginning is stored, notes on stored entries.
+        # Only after a resume from a checkpoint: texts whose beginning is stored, changes of stored entries.
         self.headless: dict[TextKey, StreamedText] = {}
         self.noted: dict[int, dict[str, Any]] = {}
 
     def snapshot(self) -> Snapshot:
-        """The whole state, rendered."""
+        """Return the whole state with all texts joined."""
         self.render()
         return Snapshot(self.session, self.seq, self.info, list(self.entries.values()))
 
     def render(self) -> None:
-        """Join every text that is still being written into its entry."""
+        """Copy each streaming text into its entry."""
         if self.stream is not None:
             self.stream.entry.content = self.stream.text.value()
         for (entry, field), text in self.texts.items():
             setattr(self.entries[entry], field, text.value())
 
     def finished(self) -> list[Entry]:
-        """Take out the entries that no applied event can change any more."""
-        busy = {entry.id for entry in self.calls.values()} | {entry.id for entry in self.requests.values()}
+        """Remove and return the entries that no applied event can change any more."""
+        open_ids = {entry.id for entry in self.calls.values()} | {entry.id for entry in self.requests.values()}
         if self.stream is not None:
-            busy.add(self.stream.entry.id)
-        done = [entry for entry in self.entries.values() if entry.id not in busy]
-        for entry in done:
+            open_ids.add(self.stream.entry.id)
+        finished = [entry for entry in self.entries.values() if entry.id not in open_ids]
+        for entry in finished:
             del self.entries[entry.id]
-        return done
+        return finished
 
 
 def put(entry: Entry, out: Out) -> None:
+    """Append a patch with a copy of the entry."""
     if out is not None:
         out.append(Put(cast(Any, copy(entry))))
 
 
 def set_fields(entry: Entry, changed: tuple[str, ...] | list[str], out: Out) -> None:
+    """Append a patch with the changed fields of an entry."""
     if out is not None and changed:
         out.append(fields_patch(entry, entry.id, changed))
 
 
 def set_info(state: FoldState, out: Out, *names: str) -> None:
+    """Append a patch with the changed fields of the info."""
     if out is not None:
         out.append(fields_patch(state.info, 0, names))
 
 
 def make(state: FoldState, entry: Entry, out: Out) -> None:
-    """A new entry ends the text that was being written. RULE 2"""
+    """RULE 2: add an entry, which ends the streaming text."""
     if state.stream is not None:
         end_text(state, out)
     entry.turn = state.info.turn
@@ -111,20 +114,22 @@ def make(state: FoldState, entry: Entry, out: Out) -> None:
 
 
 def close_text(state: FoldState, entry: Entry, field: str, text: StreamedText) -> None:
+    """Copy a finished text into its entry."""
     setattr(entry, field, text.value())
     if text.missing:
         state.headless[entry.id, field] = text
 
 
 def end_text(state: FoldState, out: Out) -> None:
+    """End the streaming message or thought, if there is one."""
     stream, state.stream = state.stream, None
     if stream is None:
         return
-    undecided = stream.chunks == "auto" and not state.proven.get((stream.source, stream.kind))
-    repaired = undecided and settle(stream.text)
+    is_undecided = stream.chunks == "auto" and not state.proven.get((stream.source, stream.kind))
+    is_replaced = is_undecided and settle(stream.text)
     close_text(state, stream.entry, "content", stream.text)
     stream.entry.streaming = False
-    if repaired:
+    if is_replaced:
         put(stream.entry, out)
     elif out is not None:
         out.append(Set(stream.entry.id, {"streaming": None}))

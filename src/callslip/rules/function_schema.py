@@ -1,4 +1,4 @@
-"""Functions of any kind as what a call runs: sync, async, generators of either sort; and what arguments they take."""
+"""Run functions of any kind (sync, async, generators) with JSON arguments, and describe their arguments."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from callslip.rules import json_schema
 
 
 class Tells(Protocol):
-    """Whatever takes the pieces that a generator gives before its end."""
+    """Receives what a generator yields."""
 
     async def progress(self, text: str = "") -> None:
-        """Tell more while it runs."""
+        """Report progress."""
         ...
 
 
 def bind_arguments(
     signature: inspect.Signature, input: Any, before: inspect.BoundArguments | None = None
 ) -> inspect.BoundArguments:
-    """Arguments that somebody else made up, a model or a person. What does not fit is not run.
+    """Bind JSON arguments of a model or a user, or raise TypeError.
 
-    What is as it was `before` stays the very object that it was.
+    Arguments that did not change keep the object that they were `before`.
     """
     if not isinstance(input, dict):
-        raise TypeError("the arguments are not an object")
-    given = cast("dict[str, Any]", input)
-    unknown = sorted(set(given) - set(signature.parameters))
+        raise TypeError("arguments: must be an object")
+    arguments = cast("dict[str, Any]", input)
+    unknown = sorted(set(arguments) - set(signature.parameters))
     if unknown:
-        raise TypeError(f"the arguments have no place in the function: {', '.join(unknown)}")
-    known = before.arguments if before is not None else {}
-    kept = {name: known[name] for name in given if name in known and _is_json_of(given[name], known[name])}
-    return inspect.BoundArguments(signature, OrderedDict({**given, **kept}))
+        raise TypeError(f"arguments: the function has no parameter {', '.join(unknown)}")
+    old = before.arguments if before is not None else {}
+    same = {name: old[name] for name in arguments if name in old and _is_json_of(arguments[name], old[name])}
+    return inspect.BoundArguments(signature, OrderedDict({**arguments, **same}))
 
 
-def _is_json_of(given: Any, value: Any) -> bool:
-    return codec.encode(codec.to_json(value)) == codec.encode(codec.to_json(given))
+def _is_json_of(json: Any, value: Any) -> bool:
+    return codec.encode(codec.to_json(value)) == codec.encode(codec.to_json(json))
 
 
-# JSON Schema. What stands for an annotation is the JSON that `codec.safe` makes of a value of it.
-_WORDS: dict[Any, str] = {
+# The JSON Schema of an annotation describes what `codec.to_json` returns for its values.
+_TYPES: dict[Any, str] = {
     str: "string",
     int: "integer",
     float: "number",
@@ -56,77 +56,76 @@ _WORDS: dict[Any, str] = {
     list: "array",
     dict: "object",
 }
-_COLLECTED = {inspect.Parameter.VAR_POSITIONAL: "array", inspect.Parameter.VAR_KEYWORD: "object"}
+_VARIADIC = {inspect.Parameter.VAR_POSITIONAL: "array", inspect.Parameter.VAR_KEYWORD: "object"}
+_MEMBERS = {"array": "items", "object": "additionalProperties"}
 
 
 def function_schema(function: Callable[..., Any], signature: inspect.Signature) -> dict[str, Any]:
-    """What `bound_to` takes for a function, as a JSON Schema. An annotation that says nothing in JSON is no limit."""
+    """Return the JSON Schema of the arguments of a function. An annotation without JSON equivalent allows anything."""
     try:
-        told = inspect.get_annotations(function, eval_str=True)
-    except Exception:  # Names that only a type checker can see.
-        told = {}
-    given = signature.parameters.values()
+        annotations = inspect.get_annotations(function, eval_str=True)
+    except Exception:  # Names that are imported for type checking only.
+        annotations = {}
+    parameters = signature.parameters.values()
     return {
         "type": "object",
-        "properties": {one.name: _argument(one, told.get(one.name, Any)) for one in given},
-        "required": [one.name for one in given if one.default is one.empty and one.kind not in _COLLECTED],
+        "properties": {one.name: _parameter_schema(one, annotations.get(one.name, Any)) for one in parameters},
+        "required": [one.name for one in parameters if one.default is one.empty and one.kind not in _VARIADIC],
         "additionalProperties": False,
     }
 
 
-def _argument(one: inspect.Parameter, annotation: Any) -> dict[str, Any]:
-    if one.kind in _COLLECTED:
-        inner = {"array": "items", "object": "additionalProperties"}[_COLLECTED[one.kind]]
-        return {"type": _COLLECTED[one.kind], **_member(inner, annotation)}
-    schema = _annotated(annotation)
+def _parameter_schema(one: inspect.Parameter, annotation: Any) -> dict[str, Any]:
+    if one.kind in _VARIADIC:
+        return {"type": _VARIADIC[one.kind], **_member_schema(_VARIADIC[one.kind], annotation)}
+    schema = _annotation_schema(annotation)
     if one.default is one.empty or json_schema.find_violation(schema, default := codec.to_json(one.default)) is None:
         return schema
-    return {"anyOf": [schema, {"const": default}]}  # `n: int = None` takes what it has.
+    return {"anyOf": [schema, {"const": default}]}  # `n: int = None` allows its default.
 
 
-def _member(word: str, annotation: Any) -> dict[str, Any]:
-    schema = _annotated(annotation)
-    return {word: schema} if schema else {}
+def _member_schema(container: str, annotation: Any) -> dict[str, Any]:
+    schema = _annotation_schema(annotation)
+    return {_MEMBERS[container]: schema} if schema and container in _MEMBERS else {}
 
 
-def _annotated(annotation: Any) -> dict[str, Any]:
+def _annotation_schema(annotation: Any) -> dict[str, Any]:
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return _annotated(inner[0])
+        return _annotation_schema(inner[0])
     if origin in (Union, types.UnionType):
-        any_of = [_annotated(one) for one in inner]
+        any_of = [_annotation_schema(one) for one in inner]
         return {"anyOf": any_of} if all(any_of) else {}
     if origin is Literal:
-        plain = all(isinstance(one, str | int | bool | None) for one in inner)
-        return {"enum": list(inner)} if plain else {}
-    word = _WORDS.get(origin or annotation) if isinstance(origin or annotation, type | None) else None
-    if not word:
+        is_json = all(isinstance(one, str | int | bool | None) for one in inner)
+        return {"enum": list(inner)} if is_json else {}
+    name = _TYPES.get(origin or annotation) if isinstance(origin or annotation, type | None) else None
+    if not name:
         return {}
-    last = _member({"array": "items", "object": "additionalProperties"}.get(word, ""), inner[-1]) if inner else {}
-    return {"type": word, **last}
+    return {"type": name, **(_member_schema(name, inner[-1]) if inner else {})}
 
 
 Apart: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
-"""Runs something beside the loop, and gives its result."""
+"""Runs a function in a thread and returns its result."""
 
 
 async def run_function(
-    function: Callable[..., Any], given: inspect.BoundArguments, call: Tells, apart: Apart | None = None
+    function: Callable[..., Any], arguments: inspect.BoundArguments, call: Tells, apart: Apart | None = None
 ) -> Any:
-    """Run a function of any kind; a sync one in a thread, so that the loop goes on: in `apart`, if that is given."""
+    """Run a function of any kind; a sync one in a thread (by `apart`, if set), so that it does not block the loop."""
     in_thread = functools.partial(_in_thread, apart or asyncio.to_thread)
-    run = functools.partial(function, *given.args, **given.kwargs)
+    run = functools.partial(function, *arguments.args, **arguments.kwargs)
     last: Any = None
     if inspect.isasyncgenfunction(function):
         async with contextlib.aclosing(run()) as items:
             async for last in items:
-                await call.progress(_line(last))
+                await call.progress(_to_text(last))
         return last
     if inspect.isgeneratorfunction(function):
         generator = run()
         while (item := await in_thread(functools.partial(next, generator, _DONE))) is not _DONE:
             last = item
-            await call.progress(_line(item))
+            await call.progress(_to_text(item))
         return last
     if inspect.iscoroutinefunction(function):
         return await run()
@@ -135,17 +134,17 @@ async def run_function(
 
 
 async def _in_thread(apart: Apart, run: Callable[[], Any]) -> Any:
-    def told() -> Any:
+    def run_safely() -> Any:
         try:
             return run()
-        except StopIteration as error:  # No future can hold it: whoever waits would wait for ever.
+        except StopIteration as error:  # A future cannot hold it, so that the caller would wait forever.
             raise RuntimeError(f"the function raised StopIteration: {error}") from error
 
-    return await apart(told)
+    return await apart(run_safely)
 
 
 _DONE = object()
 
 
-def _line(item: Any) -> str:
+def _to_text(item: Any) -> str:
     return item if isinstance(item, str) else codec.encode(codec.to_json(item)).decode() + "\n"

@@ -1,9 +1,9 @@
-"""Whether arguments fit the JSON Schema of their tool.
+"""Validate arguments against the JSON Schema of their tool.
 
-Written by hand because a validator must not be a dependency of everybody who records calls, and tools use little of the
-language: the words in WORDS. Others are ignored, as are references that lead out of the schema. A schema comes from
-somebody else as much as the arguments do, so that the work has a limit. A pattern may take for ever: no text beyond
-LONGEST_TEXT fits one, and a text is let through if comparing it might take more than MOST_WAYS.
+This is a small validator of its own, so that recording calls needs no dependency on one. It supports the keywords in
+KEYWORDS, which are those that tools use; others are ignored, and so are references to other documents. Neither schema
+nor arguments are trusted, so the work is limited. A text of more than LONGEST_TEXT characters matches no pattern, and a
+text whose match might take more than MOST_WAYS steps is accepted.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from urllib.parse import unquote
 
 from callslip.rules.regex_cost import LONGEST_TEXT, MOST_WAYS, compiled, ways_of
 
-STEPS = 100_000
-CHEAP = 10
-"""How many members of a list, or names of an object, may be looked through in one step."""
-DEPTH = 100
+MAX_STEPS = 100_000
+MEMBERS_PER_STEP = 10
+"""How many members of a list or object count as one step."""
+MAX_DEPTH = 100
 MAX_VALUE_CHARS = 60
 
 Json: TypeAlias = Any
@@ -26,18 +26,18 @@ Schema: TypeAlias = dict[str, Any]
 
 
 class SchemaViolation(NamedTuple):
-    """What does not fit: where, as a JSON pointer ("" is the whole), and why."""
+    """A value that does not match: its JSON pointer ("" is the root) and why."""
 
     at: str
     text: str
 
 
-class TooMuch(Exception):
-    """Nobody can say whether it fits within the limits."""
+class TooComplexError(Exception):
+    """The check exceeds its limits."""
 
 
 class SchemaCursor(NamedTuple):
-    """A value on its way through a schema."""
+    """A value, its JSON pointer and depth, and the schema to check it against."""
 
     value: Json
     at: str
@@ -45,7 +45,7 @@ class SchemaCursor(NamedTuple):
     schema: Schema
 
     def inside(self, key: str | int) -> str:
-        """The pointer to a member."""
+        """Return the JSON pointer of a member."""
         return f"{self.at}/{str(key).replace('~', '~0').replace('/', '~1')}"
 
     def problem(self, text: str) -> SchemaViolation:
@@ -53,47 +53,47 @@ class SchemaCursor(NamedTuple):
 
 
 def find_violation(schema: Json, value: Json) -> SchemaViolation | None:
-    """The first thing about a JSON value that does not fit a schema; None if all does."""
+    """Return the first violation of a schema by a JSON value, or None."""
     try:
-        return _Check(schema).look(schema, value, "", 0)
-    except TooMuch:
-        return SchemaViolation("", "the schema is too deep or too large to be checked against")
+        return _Check(schema).find(schema, value, "", 0)
+    except TooComplexError:
+        return SchemaViolation("", "the schema is too deep or too large to check")
 
 
 class _Check:
-    """One comparison, and how much of its work is done."""
+    """One check of a value, which counts its steps."""
 
     def __init__(self, root: Json) -> None:
         self.root = root
         self._steps = 0
 
-    def look(self, schema: Json, value: Json, at: str, depth: int) -> SchemaViolation | None:
+    def find(self, schema: Json, value: Json, at: str, depth: int) -> SchemaViolation | None:
         self.spend(1)
-        if depth > DEPTH:
-            raise TooMuch
+        if depth > MAX_DEPTH:
+            raise TooComplexError
         if schema is False:
-            return SchemaViolation(at, "may not be there")
+            return SchemaViolation(at, "is not allowed")
         if not isinstance(schema, dict):
             return None
         rules = cast(Schema, schema)
-        self.spend(sum(map(_length, rules.values())) // CHEAP)
-        place = SchemaCursor(value, at, depth + 1, rules)
+        self.spend(sum(map(_length, rules.values())) // MEMBERS_PER_STEP)
+        cursor = SchemaCursor(value, at, depth + 1, rules)
         tests = ((KEYWORDS[word], rule) for word, rule in rules.items() if word in KEYWORDS)
-        return next((found for test, rule in tests if (found := test(self, rule, place)) is not None), None)
+        return next(filter(None, (test(self, rule, cursor) for test, rule in tests)), None)
 
     def spend(self, steps: int) -> None:
         self._steps += steps
-        if self._steps > STEPS:
-            raise TooMuch
+        if self._steps > MAX_STEPS:
+            raise TooComplexError
 
-    def again(self, schema: Json, place: SchemaCursor) -> SchemaViolation | None:
-        """The same value by another schema."""
-        return self.look(schema, place.value, place.at, place.depth)
+    def find_with(self, schema: Json, cursor: SchemaCursor) -> SchemaViolation | None:
+        """Check the same value against another schema."""
+        return self.find(schema, cursor.value, cursor.at, cursor.depth)
 
     def key(self, value: Json) -> Any:
-        """What equal values have in common. JSON knows one kind of number, and no number is a boolean."""
+        """Return a key that equal JSON values share: 1 equals 1.0, but not true."""
         if isinstance(value, list | dict):
-            self.spend(1 + _length(value) // CHEAP)
+            self.spend(1 + _length(value) // MEMBERS_PER_STEP)
         if isinstance(value, list):
             return "list", tuple(self.key(item) for item in _items(value))
         if isinstance(value, dict):
@@ -105,7 +105,7 @@ class _Check:
 
 
 def _length(value: Json) -> int:
-    """How many values stand in one."""
+    """Return the number of members of a list or object, else 0."""
     return len(cast("list[Json]", value)) if isinstance(value, list | dict) else 0
 
 
@@ -132,38 +132,38 @@ KINDS: dict[str, Callable[[Json], bool]] = {
 }
 
 
-_BRIEF = Repr()
-_BRIEF.maxstring = _BRIEF.maxlong = _BRIEF.maxlist = _BRIEF.maxdict = MAX_VALUE_CHARS
+_REPR = Repr()
+_REPR.maxstring = _REPR.maxlong = _REPR.maxlist = _REPR.maxdict = MAX_VALUE_CHARS
 
 
-def _shown(value: Json) -> str:
-    said = _BRIEF.repr(value)  # Of what is large, not all is written only to be cut off.
-    return said if len(said) <= MAX_VALUE_CHARS else said[: MAX_VALUE_CHARS - 3] + "..."
+def _short_repr(value: Json) -> str:
+    text = _REPR.repr(value)  # Limits the work for a large value.
+    return text if len(text) <= MAX_VALUE_CHARS else text[: MAX_VALUE_CHARS - 3] + "..."
 
 
 # Any value
 
 
-def _type(check: _Check, rule: Json, place: SchemaCursor) -> SchemaViolation | None:
+def _type(check: _Check, rule: Json, cursor: SchemaCursor) -> SchemaViolation | None:
     wanted = [word for word in (_items(rule) or [rule]) if isinstance(word, str)]
-    if not wanted or any(word not in KINDS or KINDS[word](place.value) for word in wanted):
+    if not wanted or any(word not in KINDS or KINDS[word](cursor.value) for word in wanted):
         return None
-    return place.problem(f"is {_kind_of(place.value)}, not {' or '.join(wanted)}")
+    return cursor.problem(f"must be {' or '.join(wanted)}, got {_kind_of(cursor.value)}")
 
 
 def _kind_of(value: Json) -> str:
-    return next((word for word, fits in KINDS.items() if fits(value)), "no JSON")
+    return next((word for word, matches in KINDS.items() if matches(value)), "no JSON")
 
 
-def _enum(check: _Check, rule: Json, place: SchemaCursor) -> SchemaViolation | None:
-    key = check.key(place.value)
+def _enum(check: _Check, rule: Json, cursor: SchemaCursor) -> SchemaViolation | None:
+    key = check.key(cursor.value)
     if not isinstance(rule, list) or any(check.key(item) == key for item in _items(rule)):
         return None
-    return place.problem(f"is none of {_shown(rule)}")
+    return cursor.problem(f"must be one of {_short_repr(rule)}")
 
 
-def _const(check: _Check, rule: Json, place: SchemaCursor) -> SchemaViolation | None:
-    return None if check.key(rule) == check.key(place.value) else place.problem(f"is not {_shown(rule)}")
+def _const(check: _Check, rule: Json, cursor: SchemaCursor) -> SchemaViolation | None:
+    return None if check.key(rule) == check.key(cursor.value) else cursor.problem(f"must be {_short_repr(rule)}")
 
 
 # Limits
@@ -175,27 +175,27 @@ def _size(value: Json) -> Any:
 
 Limit: TypeAlias = tuple[Callable[[Json], bool], Callable[[Json], Any], Callable[[Any, Any], bool], str]
 LIMITS: dict[str, Limit] = {
-    "minimum": (_is_number, _size, lambda size, limit: size >= limit, "is less than {}"),
-    "maximum": (_is_number, _size, lambda size, limit: size <= limit, "is more than {}"),
-    "exclusiveMinimum": (_is_number, _size, lambda size, limit: size > limit, "is not more than {}"),
-    "exclusiveMaximum": (_is_number, _size, lambda size, limit: size < limit, "is not less than {}"),
-    "minLength": (KINDS["string"], len, lambda size, limit: size >= limit, "has fewer than {} characters"),
-    "maxLength": (KINDS["string"], len, lambda size, limit: size <= limit, "has more than {} characters"),
-    "minItems": (KINDS["array"], len, lambda size, limit: size >= limit, "has fewer than {} items"),
-    "maxItems": (KINDS["array"], len, lambda size, limit: size <= limit, "has more than {} items"),
-    "minProperties": (KINDS["object"], len, lambda size, limit: size >= limit, "has fewer than {} members"),
-    "maxProperties": (KINDS["object"], len, lambda size, limit: size <= limit, "has more than {} members"),
+    "minimum": (_is_number, _size, lambda size, limit: size >= limit, "must be at least {}"),
+    "maximum": (_is_number, _size, lambda size, limit: size <= limit, "must be at most {}"),
+    "exclusiveMinimum": (_is_number, _size, lambda size, limit: size > limit, "must be more than {}"),
+    "exclusiveMaximum": (_is_number, _size, lambda size, limit: size < limit, "must be less than {}"),
+    "minLength": (KINDS["string"], len, lambda size, limit: size >= limit, "must have at least {} characters"),
+    "maxLength": (KINDS["string"], len, lambda size, limit: size <= limit, "must have at most {} characters"),
+    "minItems": (KINDS["array"], len, lambda size, limit: size >= limit, "must have at least {} items"),
+    "maxItems": (KINDS["array"], len, lambda size, limit: size <= limit, "must have at most {} items"),
+    "minProperties": (KINDS["object"], len, lambda size, limit: size >= limit, "must have at least {} members"),
+    "maxProperties": (KINDS["object"], len, lambda size, limit: size <= limit, "must have at most {} members"),
 }
-"""Which values a limit is about, what of them is measured, whether that is within it, and what to say if not."""
+"""For each keyword: which values it applies to, their measure, the comparison, and the message."""
 
 
-def _limited(word: str) -> Test:
-    concerns, size, within, said = LIMITS[word]
+def _limit_test(word: str) -> Test:
+    applies, size, is_within, message = LIMITS[word]
 
-    def test(check: _Check, rule: Json, place: SchemaCursor) -> SchemaViolation | None:
-        if not _is_number(rule) or not concerns(place.value) or within(size(place.value), rule):
+    def test(check: _Check, rule: Json, cursor: SchemaCursor) -> SchemaViolation | None:
+        if not _is_number(rule) or not applies(cursor.value) or is_within(size(cursor.value), rule):
             return None
-        return place.problem(said.format(_shown(rule)))
+        return cursor.problem(message.format(_short_repr(rule)))
 
     return test
 
@@ -203,146 +203,145 @@ def _limited(word: str) -> Test:
 # Texts
 
 
-def _fits(check: _Check, pattern: str, text: str) -> bool:
-    """Whether a text fits a pattern, or that cannot be told in time."""
-    wanted = compiled(pattern)
-    ways = ways_of(pattern, min(len(text), LONGEST_TEXT)) if wanted is not None else 0
-    if wanted is None or ways > MOST_WAYS:
+def _matches(check: _Check, pattern: str, text: str) -> bool:
+    """Return whether a text matches a pattern; True as well if the match would take too long."""
+    regex = compiled(pattern)
+    cost = ways_of(pattern, min(len(text), LONGEST_TEXT)) if regex is not None else 0
+    if regex is None or cost > MOST_WAYS:
         return True
-    check.spend(ways // 1000)
-    return len(text) <= LONGEST_TEXT and wanted.search(text) is not None
+    check.spend(cost // 1000)
+    return len(text) <= LONGEST_TEXT and regex.search(text) is not None
 
 
-def _pattern(check: _Check, rule: Json, place: SchemaCursor) -> SchemaViolation | None:
-    if not isinstance(rule, str) or not isinstance(place.value, str) or _fits(check, rule, place.value):
+def _pattern(check: _Check, rule: Json, cursor: SchemaCursor) -> SchemaViolation | None:
+    if not isinstance(rule, str) or not isinstance(cursor.value, str) or _matches(check, rule, cursor.value):
         return None
-    if len(place.value) > LONGEST_TEXT:
-        return place.problem(f"is too long to be compared with a pattern ({LONGEST_TEXT} characters)")
-    return place.problem(f"does not fit the pattern {_shown(rule)}")
+    if len(cursor.value) > LONGEST_TEXT:
+        return cursor.problem(f"must have at most {LONGEST_TEXT} characters to match a pattern")
+    return cursor.problem(f"must match the pattern {_short_repr(rule)}")
 
 
 # Arrays
 
 
 def _prefix(schema: Schema) -> list[Json]:
-    """Schemas for the first items, each its own; older schemas list them as `items`."""
+    """Return the schemas of the first items; older schemas list them in `items`."""
     return _items(schema.get("prefixItems")) or _items(schema.get("items"))
 
 
-def _prefix_items(check: _Check, rule: Json, place: SchemaCursor) -> SchemaViolation | None:
-    pairs = zip(_items(rule), _items(place.value), strict=False)
-    looked = (check.look(one, item, place.inside(at), place.depth) for at, (one, item) in enumerate(pairs))
-    return next((found for found in looked if found), None)
+def _prefix_items(check: _Check, rule: Json, cursor: SchemaCursor) -> SchemaViolation | None:
+    pairs = zip(_items(rule), _items(cursor.value), strict=False)
+    results = (check.find(one, item, cursor.inside(at), cursor.depth) for at, (one, item) in enumerate(pairs))
+    return next(filter(None, results), None)
 
 
-def _each_item(check: _Check, rule: Json, place: SchemaCursor) -> SchemaViolation | None:
+def _each_item(check: _Check, rule: Json, cursor: SchemaCursor) -> SchemaViolation | None:
     if isinstance(rule, list):
-        return None if "prefixItems" in place.schema else _prefix_items(check, rule, place)
-    first = len(_prefix(place.schema))
-    rest = enumerate(_items(place.value)[first:], first)
-    looked = (check.look(rule, item, place.inside(at), place.depth) for at, item in rest)
-    return next((found for found in looked if found), None)
+        return None if "prefixItems" in cursor.schema else _prefix_items(check, rule, cursor)
+    first = len(_prefix(cursor.schema))
+    rest = enumerate(_items(cursor.value)[first:], first)
+    results = (check.find(rule, item, cursor.inside(at), cursor.depth) for at, item in rest)
+    return next(filter(None, results), None)
 
 
-def _more_items(check: _Check, rule: Json, place: SchemaCursor) -> SchemaViolation | None:
-    """`additionalItems`: what older schemas say of items behind those that are listed."""
-    if not isinstance(place.schema.get("items"), list):
+def _more_items(check: _Check, rule: Json, cursor: SchemaCursor) -> SchemaViolation | None:
+    """Check `additionalItems`, which older schemas use for the items after the listed ones."""
+    if not isinstance(cursor.schema.get("items"), list):
         return None
-    return _each_item(check, rule, place) if not isinstance(rule, list) else None
+    return _each_item(check, rule, cursor) if not isinstance(rule, list) else None
 
 
-def _unique(check: _Check, rule: Json, place: SchemaCursor) -> SchemaViolation | None:
-    items = _items(place.value)
+def _unique(check: _Check, rule: Json, cursor: SchemaCursor) -> SchemaViolation | None:
+    items = _items(cursor.value)
     if rule is not True or len({check.key(item) for item in items}) == len(items):
         return None
-    return place.problem("has the same item twice")
+    return cursor.problem("must not have the same item twice")
 
 
 # Objects
 
 
-def _properties(check: _Check, rule: Json, place: SchemaCursor) -> SchemaViolation | None:
-    known, given = _members(rule), _members(place.value)
-    looked = (check.look(known[name], given[name], place.inside(name), place.depth) for name in known if name in given)
-    return next((found for found in looked if found), None)
+def _properties(check: _Check, rule: Json, cursor: SchemaCursor) -> SchemaViolation | None:
+    schemas, values = _members(rule), _members(cursor.value)
+    present = (name for name in schemas if name in values)
+    results = (check.find(schemas[name], values[name], cursor.inside(name), cursor.depth) for name in present)
+    return next(filter(None, results), None)
 
 
-def _pattern_properties(check: _Check, rule: Json, place: SchemaCursor) -> SchemaViolation | None:
-    for name, value in _members(place.value).items():
+def _pattern_properties(check: _Check, rule: Json, cursor: SchemaCursor) -> SchemaViolation | None:
+    for name, value in _members(cursor.value).items():
         for pattern, schema in _members(rule).items():
-            if _fits(check, pattern, name) and (found := check.look(schema, value, place.inside(name), place.depth)):
-                return found
+            if not _matches(check, pattern, name):
+                continue
+            if violation := check.find(schema, value, cursor.inside(name), cursor.depth):
+                return violation
     return None
 
 
-def _additional(check: _Check, rule: Json, place: SchemaCursor) -> SchemaViolation | None:
-    known, patterns = _members(place.schema.get("properties")), _members(place.schema.get("patternProperties"))
-    for name, value in _members(place.value).items():
-        if name in known or any(_fits(check, pattern, name) for pattern in patterns):
+def _additional(check: _Check, rule: Json, cursor: SchemaCursor) -> SchemaViolation | None:
+    known, patterns = _members(cursor.schema.get("properties")), _members(cursor.schema.get("patternProperties"))
+    for name, value in _members(cursor.value).items():
+        if name in known or any(_matches(check, pattern, name) for pattern in patterns):
             continue
         if rule is False:
-            return SchemaViolation(place.inside(name), "is no argument that is known here")
-        if found := check.look(rule, value, place.inside(name), place.depth):
-            return found
+            return SchemaViolation(cursor.inside(name), "unknown argument")
+        if violation := check.find(rule, value, cursor.inside(name), cursor.depth):
+            return violation
     return None
 
 
-def _required(check: _Check, rule: Json, place: SchemaCursor) -> SchemaViolation | None:
-    given = _members(place.value)
-    names = _items(rule) if KINDS["object"](place.value) else []
-    lacking = [name for name in names if isinstance(name, str) and name not in given]
-    return SchemaViolation(place.inside(lacking[0]), "is missing") if lacking else None
+def _required(check: _Check, rule: Json, cursor: SchemaCursor) -> SchemaViolation | None:
+    values = _members(cursor.value)
+    names = _items(rule) if KINDS["object"](cursor.value) else []
+    missing = [name for name in names if isinstance(name, str) and name not in values]
+    return SchemaViolation(cursor.inside(missing[0]), "is missing") if missing else None
 
 
-# Schemas of schemas
+# Combinations of schemas
 
 
-def _all_of(check: _Check, rule: Json, place: SchemaCursor) -> SchemaViolation | None:
-    return next((found for one in _items(rule) if (found := check.again(one, place))), None)
+def _all_of(check: _Check, rule: Json, cursor: SchemaCursor) -> SchemaViolation | None:
+    return next(filter(None, (check.find_with(one, cursor) for one in _items(rule))), None)
 
 
-def _any_of(check: _Check, rule: Json, place: SchemaCursor) -> SchemaViolation | None:
+def _any_of(check: _Check, rule: Json, cursor: SchemaCursor) -> SchemaViolation | None:
     first: SchemaViolation | None = None
     for one in _items(rule):
-        found = check.again(one, place)
-        if found is None:
+        violation = check.find_with(one, cursor)
+        if violation is None:
             return None
-        first = first or found
-    return place.problem(f"fits none of the alternatives; of the first: {_told(first, place)}") if first else None
+        first = first or violation
+    if first is None:
+        return None
+    reason = f"{first.at[len(cursor.at) :]} {first.text}".strip()
+    return cursor.problem(f"matches none of the alternatives; the first: {reason}")
 
 
-def _told(found: SchemaViolation, place: SchemaCursor) -> str:
-    return f"{found.at[len(place.at) :]} {found.text}".strip()
+def _one_of(check: _Check, rule: Json, cursor: SchemaCursor) -> SchemaViolation | None:
+    matches = sum(check.find_with(one, cursor) is None for one in _items(rule))
+    if matches > 1:
+        return cursor.problem("matches more than one of the alternatives")
+    return None if matches else _any_of(check, rule, cursor)
 
 
-def _one_of(check: _Check, rule: Json, place: SchemaCursor) -> SchemaViolation | None:
-    fitting = sum(check.again(one, place) is None for one in _items(rule))
-    if fitting > 1:
-        return place.problem("fits more than one of the alternatives")
-    return None if fitting else _any_of(check, rule, place)
+def _not(check: _Check, rule: Json, cursor: SchemaCursor) -> SchemaViolation | None:
+    return cursor.problem("must not match the schema under `not`") if check.find_with(rule, cursor) is None else None
 
 
-def _not(check: _Check, rule: Json, place: SchemaCursor) -> SchemaViolation | None:
-    return place.problem("is what it may not be") if check.again(rule, place) is None else None
+def _ref(check: _Check, rule: Json, cursor: SchemaCursor) -> SchemaViolation | None:
+    """Check a reference within the schema; the depth limit stops circular ones."""
+    schema = _resolve(check.root, rule) if isinstance(rule, str) and rule.startswith("#") else None
+    return check.find_with(schema, cursor)
 
 
-def _ref(check: _Check, rule: Json, place: SchemaCursor) -> SchemaViolation | None:
-    """A reference within the schema; the limit of depth ends those that lead in a circle."""
-    found = _pointed(check.root, rule) if isinstance(rule, str) and rule.startswith("#") else None
-    return check.again(found, place)
-
-
-def _pointed(root: Json, ref: str) -> Json:
-    """What a JSON pointer leads to; None if that is nothing."""
-    found = root
+def _resolve(root: Json, ref: str) -> Json:
+    """Return the target of a JSON pointer, or None."""
+    target = root
     for part in unquote(ref[1:]).split("/")[1:] if ref != "#" else []:
         part = part.replace("~1", "/").replace("~0", "~")
-        found = _members(found).get(part) if isinstance(found, dict) else dict(_numbered(found)).get(part)
-    return found if ref == "#" or ref.startswith("#/") else None
-
-
-def _numbered(value: Json) -> list[tuple[str, Json]]:
-    return [(str(number), item) for number, item in enumerate(_items(value))]
+        members = _members(target) or {str(index): item for index, item in enumerate(_items(target))}
+        target = members.get(part)
+    return target if ref == "#" or ref.startswith("#/") else None
 
 
 Test: TypeAlias = Callable[[_Check, Json, SchemaCursor], SchemaViolation | None]
@@ -351,7 +350,7 @@ KEYWORDS: dict[str, Test] = {
     "type": _type,
     "enum": _enum,
     "const": _const,
-    **{word: _limited(word) for word in LIMITS},
+    **{word: _limit_test(word) for word in LIMITS},
     "pattern": _pattern,
     "prefixItems": _prefix_items,
     "items": _each_item,
@@ -367,4 +366,4 @@ KEYWORDS: dict[str, Test] = {
     "not": _not,
     "$ref": _ref,
 }
-"""What each word of a schema demands."""
+"""The test of each supported keyword."""

@@ -1,7 +1,7 @@
-"""The only rules about a call's state, and about which call a message means.
+"""The rules about the state of a call and about which call an event belongs to.
 
-TRANSITIONS is the whole lifecycle. Where a key is missing, the state itself says what the event is worth: on no call an
-orphan, on an open call illegal, on an ended one late (or a duplicate). Terminal states are absorbing (C4).
+TRANSITIONS is the whole lifecycle. An event without a transition is an orphan if there is no such call, illegal if the
+call is open, and late or a duplicate if it has ended. No event leaves a terminal state.
 """
 
 from __future__ import annotations
@@ -63,26 +63,26 @@ _ENDING: dict[type[Event], CallState] = {
 }
 
 
-def _telling(state: CallState) -> dict[type[Event], CallState]:
-    """What tells more about a call and leaves it where it is."""
+def _updates(state: CallState) -> dict[type[Event], CallState]:
+    """Return the transitions of events that update a call without changing its state."""
     return {CallProposed: state, CallInputDelta: state, CallInput: state, CallProgress: state}
 
 
 TRANSITIONS: dict[CallState, dict[type[Event], CallState]] = {
     "none": {
-        **_telling("queued"),
+        **_updates("queued"),
         CallStarted: "running",
         CallCompleted: "completed",
         CallFailed: "failed",
     },
     "queued": {
-        **_telling("queued"),
+        **_updates("queued"),
         **_ENDING,
         CallStarted: "running",
         ApprovalRequested: "awaiting_approval",
     },
     "awaiting_approval": {
-        **_telling("awaiting_approval"),
+        **_updates("awaiting_approval"),
         **_ENDING,
         ApprovalRequested: "awaiting_approval",
         ApprovalGranted: "queued",
@@ -90,7 +90,7 @@ TRANSITIONS: dict[CallState, dict[type[Event], CallState]] = {
         ApprovalWithdrawn: "cancelled",
     },
     "running": {
-        **_telling("running"),
+        **_updates("running"),
         **_ENDING,
         CallStarted: "running",
         CallRequeued: "queued",
@@ -109,13 +109,13 @@ OPEN_STATES: frozenset[str] = frozenset(TRANSITIONS) - TERMINAL_STATES - {"none"
 PENDING_STATES: frozenset[str] = frozenset({"queued", "awaiting_approval"})
 OPENING: tuple[type[Event], ...] = (CallProposed, CallStarted, ApprovalRequested)
 
-# Agents often report the refusal or the stop again in their own words; that is no second ending.
+# Agents often report a refusal or a cancellation again; that is not a second end.
 _ECHO: dict[str, tuple[type[Event], ...]] = {
     "denied": (CallFailed, CallCancelled),
     "cancelled": (CallFailed, CallCancelled),
 }
 
-# What the end of a turn does to the calls still open in it. Reasons not named here leave them a grace period.
+# How the end of a turn ends its open calls, by reason. With other reasons the calls have a grace period.
 TURN_CLOSES: dict[str, type[CallEnd]] = {"cancelled": CallCancelled, "error": CallLost, "eof": CallLost}
 
 ANSWERED: dict[type[Event], str] = {
@@ -131,25 +131,25 @@ APPROVAL_OPTIONS = [
 
 
 def next_state(state: str, event: Event) -> CallState | None:
-    """Where an event takes a call, or None when the table has no such step."""
+    """Return the state after an event, or None if there is no such transition."""
     return TRANSITIONS[state].get(type(event))  # pyright: ignore[reportArgumentType]
 
 
 def is_terminal(event: Event) -> bool:
-    """Whether an applied event of this kind ends its call."""
+    """Return whether an applied event of this type ends its call."""
     return isinstance(event, (*TERMINAL, ApprovalRefused, ApprovalWithdrawn))
 
 
 def ending_mark(event: CallEnd) -> str:
-    """What two endings are compared by: their kind, and what they say came out."""
-    said = {"output": event.output, "error": event.error, "content": event.content}
-    kept = {name: value for name, value in said.items() if value}
+    """Return a digest of the type and the result of an end, to recognize the same end when it is reported again."""
+    fields = {"output": event.output, "error": event.error, "content": event.content}
+    result = {name: value for name, value in fields.items() if value}
     blob = event.blob.hash if event.blob else ""
-    return codec.digest(codec.encode([type_of(event), kept, blob]))
+    return codec.digest(codec.encode([type_of(event), result, blob]))
 
 
 def classify_event(row: CallRecord | None, event: CallEvent) -> Verdict:
-    """What an event is worth to the call it means."""
+    """Return the verdict for an event about a call."""
     state = row.state if row else "none"
     if row is not None and is_stale(row, event):
         return "late"
@@ -159,18 +159,19 @@ def classify_event(row: CallRecord | None, event: CallEvent) -> Verdict:
         return "orphan"
     if state not in TERMINAL_STATES:
         return "illegal"
-    again = isinstance(event, TERMINAL) and (
+    is_duplicate = isinstance(event, TERMINAL) and (
         isinstance(event, _ECHO.get(state, ())) or ending_mark(event) == row.ending
     )
-    return "duplicate" if again else "late"
+    return "duplicate" if is_duplicate else "late"
 
 
 def is_stale(row: CallRecord, event: CallEvent) -> bool:
-    """S3.6: whether somebody speaks for an open command who does not hold it: the attempt is the fence.
+    """Return whether an event about an open command comes from a worker that does not hold it.
 
-    While nobody has claimed it, an executor that only polls may finish it. One that waits for approval nobody may.
+    The attempt must match the claim. A worker that only polls may finish a command that is not claimed. A command that
+    awaits approval cannot be finished.
     """
-    if row.state in TERMINAL_STATES or not _for_a_command(row, event):
+    if row.state in TERMINAL_STATES or not _is_worker_report(row, event):
         return False
     if row.state == "awaiting_approval":
         return True
@@ -178,12 +179,12 @@ def is_stale(row: CallRecord, event: CallEvent) -> bool:
 
 
 def came_stale(row: CallRecord, event: CallEvent) -> bool:
-    """The same for one that has ended: its last attempt held it."""
-    return _for_a_command(row, event) and _attempt(event) != row.attempt
+    """Return whether an event about an ended command comes from another worker than the last one."""
+    return _is_worker_report(row, event) and _attempt(event) != row.attempt
 
 
-def _for_a_command(row: CallRecord, event: CallEvent) -> bool:
-    """Whether it is the word of whoever runs a command, which needs the fence."""
+def _is_worker_report(row: CallRecord, event: CallEvent) -> bool:
+    """Return whether the worker of a command sent this event, so that its attempt must match."""
     return bool(row.client) and isinstance(event, CallCompleted | CallFailed | CallProgress)
 
 
@@ -192,30 +193,30 @@ def _attempt(event: CallEvent) -> int:
 
 
 def holds(row: CallRecord, attempt: int) -> bool:
-    """Whether a command is in the hands of the worker that claimed it with this attempt."""
+    """Return whether the worker that claimed a command with this attempt still holds it."""
     return row.state == "running" and row.attempt == attempt
 
 
 def expires_at(row: CallRecord) -> int:
-    """When a call runs out of time, in ms; 0 if it does not, or as long as somebody is asked whether it may run."""
+    """Return the deadline of a call in ms; 0 if it has none or awaits approval."""
     return 0 if row.state == "awaiting_approval" else row.deadline
 
 
 def deadline_of(row: CallRecord, event: CallEvent) -> int:
-    """S3.4: a command's time is counted from its proposal, and anew from its approval; a deadline may also be told."""
+    """Return the deadline after an event: the timeout of a command starts at its proposal and again at its approval."""
     if isinstance(event, CallProposed):
         return event.deadline or row.deadline or (event.timeout and event.at + event.timeout)
     return event.at + row.timeout if isinstance(event, ApprovalGranted) and row.timeout else row.deadline
 
 
 def given_up(row: CallRecord, reason: str) -> CallLost | CallRequeued:
-    """What becomes of a call that nobody keeps alive any more: only a command that may run twice is given back."""
-    again = row.client and row.idempotent and row.state == "running"
-    return CallRequeued(call=row.id, reason=reason) if again else CallLost(call=row.id, reason=reason)
+    """Return the event for a call whose owner is gone: an idempotent command is queued again, other calls are lost."""
+    can_retry = row.client and row.idempotent and row.state == "running"
+    return CallRequeued(call=row.id, reason=reason) if can_retry else CallLost(call=row.id, reason=reason)
 
 
 def classify_answer(row: CallRecord | None, approval: ApprovalRecord | None, event: ApprovalAnswer) -> Verdict:
-    """An answer counts once, for the request that its call awaits."""
+    """Return the verdict for an answer; only the first one to a pending request is applied."""
     if approval is None or row is None:
         return "orphan"
     if approval.state == "pending":
@@ -225,13 +226,13 @@ def classify_answer(row: CallRecord | None, approval: ApprovalRecord | None, eve
 
 
 def proposal_of(event: ApprovalRequested) -> CallProposed:
-    """The proposal that a request for approval implies when nobody proposed the call before."""
-    told = {name: getattr(event, name) for name in CallUpdate.__struct_fields__ if name not in Event.__struct_fields__}
-    return CallProposed(**told, at=event.at, source=event.source)
+    """Return the proposal that a request for approval implies if the call does not exist yet."""
+    names = [name for name in CallUpdate.__struct_fields__ if name not in Event.__struct_fields__]
+    return CallProposed(**{name: getattr(event, name) for name in names}, at=event.at, source=event.source)
 
 
 def opening_mark(event: CallEvent) -> str:
-    """What a repeated opening is compared by: everything it says, without the ledger's own additions."""
+    """Return a digest of the first event of a call, without fields set by the ledger, to recognize a repetition."""
     if isinstance(event, ApprovalRequested):
         event = proposal_of(event)
     bare = msgspec.structs.replace(event, seq=0, at=0, source="", key="", verdict="applied", call="", reused=False)
@@ -242,10 +243,10 @@ Meant = Literal["same", "new", "duplicate"]
 
 
 def resolve_call(newest: CallRecord | None, event: CallEvent, turn: str) -> Meant:
-    """Which call a foreign id means: the newest that bears it, or a new one (C2).
+    """Return whether an event with a foreign id belongs to the newest call with that id, or to a new call.
 
-    A later turn or model round is looked at first: some agents count their ids anew in every turn and send the very
-    same opening again, and that is another call.
+    Turn and model round are compared first: some agents restart their ids in every turn and send the same opening
+    again, and that is a new call.
     """
     if newest is None:
         return "new"
@@ -264,17 +265,17 @@ def resolve_call(newest: CallRecord | None, event: CallEvent, turn: str) -> Mean
 
 
 def client_call_id(event: CallEvent, call: str) -> str:
-    """The id a foreign client sees: its own, unless an earlier call of the session had it."""
+    """Return the id for foreign clients: their own id, unless an earlier call of the session has it."""
     return event.aliases[0].id if event.aliases and not event.reused else call
 
 
-def scope_of(state: str, known: str, event: CallProposed) -> str:
-    """Whether a call outlives its turn is settled by the event that makes it: messages that show it cannot follow."""
-    return event.scope if state == "none" else known
+def scope_of(state: str, scope: str, event: CallProposed) -> str:
+    """Return the scope of a call, which only its first event sets: messages already sent cannot change."""
+    return event.scope if state == "none" else scope
 
 
 def strip_mcp_prefix(name: str) -> str:
-    """A tool's own name without the prefix of the MCP server that offers it (S2.5)."""
+    """Return the name of a tool without the prefix of its MCP server."""
     if name[:5] != "mcp__":
         return name
     _, _, tool = name[5:].partition("__")

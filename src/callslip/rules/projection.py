@@ -1,6 +1,6 @@
-"""The rows that follow from an event: the one place that writes sessions, calls, approvals and aliases from the log.
+"""Project events to the records of sessions, calls, approvals and aliases.
 
-The ledger runs it in the transaction that appends the event; `verify` runs it again over the whole log and compares.
+The ledger does this in the transaction that appends the event. `verify` repeats it for the whole log and compares.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from callslip.rules.lifecycle import (
 
 
 class Tables(Protocol):
-    """What a projection is read from and written to."""
+    """The tables that a projection reads and writes."""
 
     def call(self, call: str) -> CallRecord | None: ...
     def put_call(self, row: CallRecord) -> None: ...
@@ -39,13 +39,13 @@ class Tables(Protocol):
 
 SPOKEN = (ev.MessageDelta, ev.ThoughtDelta, ev.MessageUser)
 MESSAGE = "message"
-"""The namespace in which message ids are remembered, so that a replay can be told from news (S2.11)."""
+"""The alias namespace of message ids, which distinguishes a replay from new messages."""
 TURN = "turn"
-"""The namespace in which the names of turns are remembered, so that each turn has one of its own."""
+"""The alias namespace of turn names, which keeps them unique."""
 
 
 def apply_event(tables: Tables, session: SessionRecord, event: Event) -> None:
-    """Bring the rows up to an event that is about to be appended."""
+    """Update the records for an event that is about to be appended."""
     session.last_seq = event.seq
     if event.verdict == "applied":
         if isinstance(event, SPOKEN):
@@ -53,7 +53,7 @@ def apply_event(tables: Tables, session: SessionRecord, event: Event) -> None:
                 session.message = event.message_id
                 tables.put_alias(session.name, MESSAGE, event.message_id, "")
         elif isinstance(event, ev.CallEvent):
-            _take_call(tables, session, event)
+            _apply_call_event(tables, session, event)
         elif isinstance(event, ev.TurnStarted):
             session.turn = event.turn
             session.turns += 1
@@ -61,10 +61,10 @@ def apply_event(tables: Tables, session: SessionRecord, event: Event) -> None:
         elif isinstance(event, ev.TurnEnded):
             session.turn = ""
         elif isinstance(event, ev.SessionInfo):
-            _take_info(session, event)
+            _apply_info(session, event)
 
 
-def _take_info(session: SessionRecord, event: ev.SessionInfo) -> None:
+def _apply_info(session: SessionRecord, event: ev.SessionInfo) -> None:
     if event.title is not UNSET:
         session.title = str(event.title or "")
     if event.labels is not UNSET:
@@ -74,27 +74,27 @@ def _take_info(session: SessionRecord, event: ev.SessionInfo) -> None:
 
 
 def input_mark(value: object) -> str:
-    """What an approval is bound to: the arguments as they stood."""
+    """Return a digest of the arguments that an approval is for."""
     return "" if value is UNSET or value is None else codec.digest(codec.encode(value))
 
 
-def _take_call(tables: Tables, session: SessionRecord, event: ev.CallEvent) -> None:
+def _apply_call_event(tables: Tables, session: SessionRecord, event: ev.CallEvent) -> None:
     for alias in event.aliases:
         tables.put_alias(session.name, alias.ns, alias.id, event.call)
-    known = tables.call(event.call)
-    row = copy(known) if known is not None else _new_call(session, event)
+    existing = tables.call(event.call)
+    row = copy(existing) if existing is not None else _new_call(session, event)
     state = next_state(row.state, event)
     if state is None:
         return
     pending = row.approval
-    _tell(row, event)
+    _update_call(row, event)
     if isinstance(event, ev.ApprovalRequested):
-        _close(tables, pending, "superseded", event)
+        _close_approval(tables, pending, "superseded", event)
         tables.put_approval(_new_approval(row, event))
     elif isinstance(event, ev.ApprovalAnswer):
-        _close(tables, event.approval, ANSWERED[type(event)], event)
+        _close_approval(tables, event.approval, ANSWERED[type(event)], event)
     elif state != "awaiting_approval":
-        _close(tables, pending, "moot", event)
+        _close_approval(tables, pending, "moot", event)
     row.approval = event.approval if isinstance(event, ev.ApprovalRequested) else row.approval
     if state != "awaiting_approval":
         row.approval = ""
@@ -120,7 +120,7 @@ def _new_call(session: SessionRecord, event: ev.CallEvent) -> CallRecord:
     )
 
 
-def _tell(row: CallRecord, event: ev.CallEvent) -> None:
+def _update_call(row: CallRecord, event: ev.CallEvent) -> None:
     row.deadline = deadline_of(row, event)
     if isinstance(event, ev.CallUpdate):
         if isinstance(event.tool_name, str):
@@ -166,11 +166,11 @@ def _new_approval(row: CallRecord, event: ev.ApprovalRequested) -> ApprovalRecor
     )
 
 
-def _close(tables: Tables, approval: str, state: str, event: ev.CallEvent) -> None:
-    known = tables.approval(approval) if approval else None
-    if known is None or known.state != "pending":
+def _close_approval(tables: Tables, approval: str, state: str, event: ev.CallEvent) -> None:
+    existing = tables.approval(approval) if approval else None
+    if existing is None or existing.state != "pending":
         return
-    row = copy(known)
+    row = copy(existing)
     row.state = state
     row.answered_at = event.at
     if isinstance(event, ev.ApprovalAnswer):

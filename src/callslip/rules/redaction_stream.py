@@ -1,8 +1,7 @@
-"""Text that may begin a secret waits for what comes next: what of it waits, what leaves, and what it leaves as.
+"""Hold back streamed text that may begin a secret until the next chunk shows whether it does.
 
-Of a delta only the end waits. Any other chunk waits whole, since what it means shows only when it is compared with the
-chunks around it (S2.4): cut or joined it would prove the wrong thing of its source. What waits is durable, and free of
-the secrets that were found in it.
+Of a delta only the end is held. Any other chunk is held in full, because its meaning depends on a comparison with the
+chunks around it, which a part of it would distort. Held text is stored, without the secrets already found in it.
 """
 
 from __future__ import annotations
@@ -19,30 +18,30 @@ from callslip.rules.lifecycle import is_terminal
 from callslip.rules.redaction import Redactor
 
 TEXT = ""
-"""The stream of messages and thoughts, of which only one is being written. Each call has two more."""
+"""The stream of messages and thoughts, which follow each other. Each call has two streams of its own."""
 
 
 def stream_of(event: ev.Streamed) -> str:
-    """The stream that a chunk belongs to: what is written beside it does not part it."""
+    """Return the stream of a chunk. Events of other streams do not interrupt it."""
     if isinstance(event, ev.CHUNKS):
         return TEXT
     return f"{'in' if isinstance(event, ev.CallInputDelta) else 'out'} {event.call}"
 
 
 def streams_of(call: str) -> tuple[str, str]:
-    """The streams that end with a call: its arguments and its output."""
+    """Return the two streams of a call: its arguments and its output."""
     return f"in {call}", f"out {call}"
 
 
 def streams_closed_by(event: ev.CallEvent) -> tuple[str, ...]:
-    """The streams that go on no further once this event was applied."""
+    """Return the streams that an applied event ends."""
     if is_terminal(event):
         return streams_of(event.call)
     return () if isinstance(event, ev.CallInputDelta) else (f"in {event.call}",)
 
 
 class HeldChunk(NamedTuple):
-    """A chunk as it may be appended, and what waits now. `first`: what waited before leaves on its own before it."""
+    """A chunk to append, and the text held now. `first`: the text held before must be appended as a chunk before it."""
 
     event: ev.Streamed
     carry: HeldText | None
@@ -50,66 +49,66 @@ class HeldChunk(NamedTuple):
 
 
 def hold_back(redactor: Redactor, carry: HeldText | None, event: ev.Streamed) -> HeldChunk:
-    """The chunk without what may begin a secret, and with what was held back before it."""
+    """Return a chunk with the text held before it and without an end that may begin a secret."""
     before = _before(redactor, carry, event) if carry is not None else None
     text, tail = (before.text, before.tail) if before is not None else ("", "")
     out, tail = redactor.feed(tail, event.text)
     out, text = text + out, ""
-    if tail and _whole(event):
+    if tail and _is_held_in_full(event):
         out, text = "", out
-    waits = _carry(event, tail, text) if tail else None
+    held = _hold(event, tail, text) if tail else None
     changed = event if out is event.text else structs.replace(event, text=out)
-    return HeldChunk(changed, waits, carry is not None and before is None)
+    return HeldChunk(changed, held, carry is not None and before is None)
 
 
 def release_text(redactor: Redactor, carry: HeldText) -> ev.Streamed | None:
-    """What was held back, as the chunk it is or is the end of."""
+    """Return the held text as a chunk, or None if nothing of it remains."""
     held = decode_event(carry.event)
     text = carry.text + redactor.flush(carry.tail)
     return structs.replace(held, text=text) if text and isinstance(held, ev.STREAMED) else None
 
 
 def continues_text(carry: HeldText, event: Event) -> bool:
-    """Whether an event belongs to the text whose end was held back."""
+    """Return whether an event belongs to the text whose end is held."""
     held = decode_event(carry.event)
     if isinstance(event, ev.CHUNKS):
         return isinstance(held, type(event)) and held.message_id == event.message_id
     return isinstance(event, ev.CallEvent) and isinstance(held, type(event)) and held.call == event.call
 
 
-_NOTHING = HeldText("", 0, "", b"")
+_NO_TEXT = HeldText("", 0, "", b"")
 
 
 def _before(redactor: Redactor, carry: HeldText, event: ev.Streamed) -> HeldText | None:
-    """What belongs before the chunk and into its event; None where it is a chunk of its own."""
+    """Return the held text to join with the chunk, or None if it must be a chunk of its own."""
     if not continues_text(carry, event):
         return None
-    if not _whole(event):
+    if not _is_held_in_full(event):
         return carry
-    grew = _grew(event.text, carry)
+    repeats = _repeats(event.text, carry)
     if isinstance(event, ev.CHUNKS) and event.chunks == "cumulative":
-        return _NOTHING if grew else None  # A chunk that grew brings it again.
-    return carry if not grew and _stretches(redactor, carry, event.text) else None
+        return _NO_TEXT if repeats else None  # The chunk contains the held text.
+    return carry if not repeats and _may_join_secret(redactor, carry, event.text) else None
 
 
-def _whole(event: ev.Streamed) -> bool:
+def _is_held_in_full(event: ev.Streamed) -> bool:
     return isinstance(event, ev.CHUNKS) and event.chunks != "delta"
 
 
-def _grew(text: str, carry: HeldText) -> bool:
-    """Whether a chunk begins with the whole chunk that was held back."""
+def _repeats(text: str, carry: HeldText) -> bool:
+    """Return whether a chunk starts with the held chunk and is longer."""
     return len(text) > carry.length and codec.digest(text[: carry.length].encode()) == carry.digest
 
 
-def _stretches(redactor: Redactor, carry: HeldText, text: str) -> bool:
-    """Whether a secret may begin in what was held back and end in this text: then the two were deltas."""
+def _may_join_secret(redactor: Redactor, carry: HeldText, text: str) -> bool:
+    """Return whether a secret may begin in the held text and end in this one, which means that both are deltas."""
     held = redactor.flush(carry.tail)
     alone, rest = redactor.feed("", text, held or carry.text)
     return redactor.feed(carry.tail, text) != (held + alone, rest)
 
 
-def _carry(event: ev.Streamed, tail: str, text: str) -> HeldText:
-    """Whose text it is goes with it, and nothing else that the chunk said: by the time it leaves that may be old."""
+def _hold(event: ev.Streamed, tail: str, text: str) -> HeldText:
+    """Return the held text with the ids of its chunk; its other fields may be outdated when it is released."""
     same = {name: getattr(event, name) for name in ("call", "message_id", "chunks") if hasattr(event, name)}
     bare = type(event)(text="", source=event.source, at=event.at, **same)
     return HeldText(tail, len(event.text), codec.digest(event.text.encode()), encode_event(bare), text)

@@ -1,6 +1,6 @@
-"""Patterns of schemas: regular expressions of strangers, and how long it may take to compare a text with one.
+"""Compile untrusted regular expressions of schemas, and estimate the cost of a search.
 
-There is no way to stop a search once it has begun, so its work is estimated before: from what repeats, and within what.
+A search cannot be stopped once it has started, so its cost is estimated from the nesting of repetitions.
 """
 
 from __future__ import annotations
@@ -15,33 +15,35 @@ MOST_WAYS = 10**7
 
 _TOKEN = re.compile(
     r"""\\. | \[\^?\]?(?:\\.|[^\]\\])*\] | (?P<open>\((?:\?(?:[:=!>]|<[=!]|P?<\w+>))?)
-    | (?P<sign>[*+?])[?+]? | \{(?P<least>\d*)(?P<to>,?)(?P<most>\d*)\}[?+]? | .""",
+    | (?P<operator>[*+?])[?+]? | \{(?P<least>\d*)(?P<to>,?)(?P<most>\d*)\}[?+]? | .""",
     re.DOTALL | re.VERBOSE,
 )
-_ODD = re.compile(r"\(\?(?:#|[a-zA-Z]*x)")
-"""Comments, and patterns with blanks that mean nothing: in these signs do not count."""
-_MANY_LINES = re.compile(r"\(\?[a-zA-Z]*m")
-_SIGNS: dict[str, tuple[int, int]] = {"*": (0, LONGEST_TEXT), "+": (1, LONGEST_TEXT), "?": (0, 1)}
+_UNSUPPORTED = re.compile(r"\(\?(?:#|[a-zA-Z]*x)")
+"""Patterns with comments or in verbose mode, which are not supported."""
+_MULTILINE = re.compile(r"\(\?[a-zA-Z]*m")
+_OPERATORS: dict[str, tuple[int, int]] = {"*": (0, LONGEST_TEXT), "+": (1, LONGEST_TEXT), "?": (0, 1)}
 
 
 @lru_cache(maxsize=256)
 def compiled(pattern: str) -> re.Pattern[str] | None:
-    """None for what is no pattern here: it is ignored like an unknown word."""
-    if len(pattern) > LONGEST_PATTERN or _ODD.search(pattern):
+    """Return the compiled pattern, or None if it is not supported and must be ignored."""
+    if len(pattern) > LONGEST_PATTERN or _UNSUPPORTED.search(pattern):
         return None
-    # In a schema the end is the end; here it may also stand before a last line end.
-    exact = "".join(r"\Z" if found[0] == "$" else found[0] for found in _TOKEN.finditer(pattern))
-    with warnings.catch_warnings(action="ignore"):  # That it may mean something else one day is nobody's concern here.
+    # In a schema `$` is the end; in Python it also matches before a final newline.
+    exact = "".join(r"\Z" if token[0] == "$" else token[0] for token in _TOKEN.finditer(pattern))
+    with warnings.catch_warnings(action="ignore"):  # Such as that syntax may change in a future version.
         try:
             re.compile(pattern)
-            return re.compile(pattern if _MANY_LINES.search(pattern) else exact)
+            return re.compile(pattern if _MULTILINE.search(pattern) else exact)
         except (re.error, OverflowError, RecursionError):
             return None
 
 
 class _Sequence:
-    """What stands between two brackets of a pattern: in how many ways a text may be read by it, and how many signs
-    leave a choice. The last part waits, as it may be repeated."""
+    """The content of a group: in how many ways it can match a text, and how many operators leave a choice.
+
+    The last part is kept apart, as a repetition may follow.
+    """
 
     def __init__(self) -> None:
         self._others, self._before, self._last = 0, 1, 1
@@ -58,7 +60,7 @@ class _Sequence:
 
     def repeat(self, least: int, most: int, length: int) -> None:
         spare = 1 + max(0, min(most - least, length))
-        if self._last > 1:  # What may be read in several ways, again and again.
+        if self._last > 1:  # Repeats a part that matches in several ways.
             spare = min(spare * self._last ** min(most, 64), (1 + self._signs_of_last) ** length)
         self._last = min(spare, MOST_WAYS + 1)
         self._signs_of_last += least != most
@@ -70,10 +72,10 @@ class _Sequence:
 
 @lru_cache(maxsize=1024)
 def ways_of(pattern: str, length: int) -> int:
-    """About how many ways a search tries at most for a text of this length; a little more than MOST_WAYS for more."""
+    """Estimate how many ways a search tries for a text of this length; at most a little more than MOST_WAYS."""
     open_groups = [_Sequence()]
     for token in _TOKEN.finditer(pattern):
-        repeated = _SIGNS.get(token["sign"]) or _counted(token)
+        repetition = _OPERATORS.get(token["operator"]) or _count_range(token)
         if token["open"]:
             open_groups.append(_Sequence())
         elif token[0] == ")" and len(open_groups) > 1:
@@ -81,16 +83,16 @@ def ways_of(pattern: str, length: int) -> int:
             open_groups[-1].add(inner.ways(), inner.signs)
         elif token[0] == "|":
             open_groups[-1].choose()
-        elif repeated:
-            open_groups[-1].repeat(*repeated, length)
+        elif repetition:
+            open_groups[-1].repeat(*repetition, length)
         else:
             open_groups[-1].add()
-    found = open_groups[0].ways()
-    return found if pattern.startswith("^") and "|" not in pattern else found * (length + 1)
+    ways = open_groups[0].ways()
+    return ways if pattern.startswith("^") and "|" not in pattern else ways * (length + 1)
 
 
-def _counted(token: re.Match[str]) -> tuple[int, int] | None:
-    """From and to for `{2}`, `{2,}` and `{2,5}`."""
+def _count_range(token: re.Match[str]) -> tuple[int, int] | None:
+    """Return the minimum and maximum of `{2}`, `{2,}` or `{2,5}`."""
     least, to, most = token["least"], token["to"], token["most"]
     if not (least or to):
         return None

@@ -1,9 +1,8 @@
-"""Where an agent's own replay of a session tells otherwise than what was recorded live (S2.11).
+"""Compare the replay of a session by its agent with what was recorded live.
 
-A replay never changes an entry: what of it was known stands in the log with the verdict `witness`, between two ends of
-messages; what was news is applied, as news is. Compared here are the newest replay and the entries that were there
-before it. What a replay does not mention of a call it does not deny (C10); a call or a message that it leaves out
-altogether is told as null.
+A replay never changes an entry: events that are already recorded get the verdict `witness` and are between two
+`message.ended` events in the log; new events are applied. This compares the newest replay with the entries before it.
+A field that a replay does not have is no difference; a call or message that it does not have is reported as null.
 """
 
 from __future__ import annotations
@@ -24,15 +23,16 @@ from callslip.model.records import CallRecord
 from callslip.rules.lifecycle import classify_event, next_state, strip_mcp_prefix
 
 RESULT_UNKNOWN = "the agent's replay does not tell how this call ended"
+"""The reason of a replayed call without a result. It is stored in logs and must not change."""
 
-# What an event may tell of a call, and what the entry and the wire call it.
-_TOLD = (("title", "title", "title"), ("kind", "kind", "kind"), ("input", "raw_input", "rawInput"))
-_SHOWN = (
+# Names of a field in the event, in the entry and in JSON.
+_CALL_FIELDS = (("title", "title", "title"), ("kind", "kind", "kind"), ("input", "raw_input", "rawInput"))
+_RESULT_FIELDS = (
     ("locations", "locations", "locations"),
     ("content", "content", "content"),
     ("exit_status", "exit_status", "exitStatus"),
 )
-_SPOKEN: dict[type[ev.MessageUser | ev.MessageDelta | ev.ThoughtDelta], str] = {
+_ROLES: dict[type[ev.MessageUser | ev.MessageDelta | ev.ThoughtDelta], str] = {
     ev.MessageUser: "user",
     ev.MessageDelta: "assistant",
     ev.ThoughtDelta: "thought",
@@ -40,9 +40,9 @@ _SPOKEN: dict[type[ev.MessageUser | ev.MessageDelta | ev.ThoughtDelta], str] = {
 
 
 class ReplayDifference(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One field of an entry, as it was recorded and as event `seq` replays it.
+    """A field that differs between the recorded entry and the replayed event `seq`.
 
-    Entry 0: nothing was recorded. Event 0: nothing is replayed.
+    Entry 0 means that nothing was recorded, seq 0 that nothing was replayed.
     """
 
     entry: int
@@ -55,49 +55,52 @@ class ReplayDifference(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 
 
 def newest_replay(log: Iterable[Event]) -> list[Event]:
-    """What the last replay in a log tells that was known already, with the two events that it stands between."""
-    witnesses = [event for event in log if event.verdict == "witness"]
-    edges = [at for at, event in enumerate(witnesses) if isinstance(event, ev.MessageEnded)]
-    return witnesses[edges[-2] : edges[-1] + 1] if len(edges) > 1 else []
+    """Return the events of the last replay in a log that were already recorded, with the two events around them."""
+    replayed = [event for event in log if event.verdict == "witness"]
+    edges = [index for index, event in enumerate(replayed) if isinstance(event, ev.MessageEnded)]
+    return replayed[edges[-2] : edges[-1] + 1] if len(edges) > 1 else []
 
 
 def diff_replay(entries: Sequence[Entry], replay: Sequence[Event]) -> list[ReplayDifference]:
-    """Everything that a replay tells otherwise, in the order of the entries; what nobody recorded comes last."""
+    """Return the differences between entries and a replay, in the order of the entries; unrecorded items are last."""
     if not replay:
         return []
     before = [entry for entry in entries if entry.id < replay[0].seq]
-    found = [*_calls(before, replay), *_texts(before, replay)]
-    return sorted(found, key=lambda one: (not one.entry, one.entry))
+    differences = [*_diff_calls(before, replay), *_diff_texts(before, replay)]
+    return sorted(differences, key=lambda difference: (not difference.entry, difference.entry))
 
 
 # Calls
 
 
-def _calls(entries: list[Entry], replay: Sequence[Event]) -> Iterator[ReplayDifference]:
-    told = {event.call: event for event in replay if isinstance(event, ev.CallEnd)}
+def _diff_calls(entries: list[Entry], replay: Sequence[Event]) -> Iterator[ReplayDifference]:
+    ends = {event.call: event for event in replay if isinstance(event, ev.CallEnd)}
     for entry in entries:
         if isinstance(entry, ToolCall):
-            event = told.get(entry.call_id)
-            yield from _call(entry, event) if event is not None else [_about(entry, "status", entry.status, None, 0)]
+            event = ends.get(entry.call_id)
+            if event is not None:
+                yield from _diff_call(entry, event)
+            else:
+                yield _call_difference(entry, "status", entry.status, None, 0)
 
 
-def _call(entry: ToolCall, event: ev.CallEnd) -> Iterator[ReplayDifference]:
-    for field, recorded, replayed in _compared(entry, event):
+def _diff_call(entry: ToolCall, event: ev.CallEnd) -> Iterator[ReplayDifference]:
+    for field, recorded, replayed in _call_pairs(entry, event):
         if replayed is not UNSET and codec.encode(recorded) != codec.encode(replayed):
-            yield _about(entry, field, recorded, replayed, event.seq)
+            yield _call_difference(entry, field, recorded, replayed, event.seq)
 
 
-def _compared(entry: ToolCall, event: ev.CallEnd) -> Iterator[tuple[str, Any, Any]]:
-    """Pairs to compare. An agent's own report of a refusal or a stop is no other end, nor is its output one."""
+def _call_pairs(entry: ToolCall, event: ev.CallEnd) -> Iterator[tuple[str, Any, Any]]:
+    """Yield field, recorded and replayed value. The report of a refusal or cancellation by the agent has no result."""
     name = strip_mcp_prefix(event.tool_name) if isinstance(event.tool_name, str) else UNSET
     yield "toolName", entry.tool_name, name
-    for told, field, wire in _TOLD:
-        yield wire, getattr(entry, field), getattr(event, told)
+    for name, field, json_name in _CALL_FIELDS:
+        yield json_name, getattr(entry, field), getattr(event, name)
     if classify_event(CallRecord(entry.call_id, "", entry.id, state=entry.status), event) == "duplicate":
         return
     yield "status", entry.status, UNSET if event.reason == RESULT_UNKNOWN else next_state("queued", event)
-    for told, field, wire in _SHOWN:
-        yield wire, getattr(entry, field), getattr(event, told)
+    for name, field, json_name in _RESULT_FIELDS:
+        yield json_name, getattr(entry, field), getattr(event, name)
     same = entry.blob is not None and event.blob is not None and entry.blob.hash == event.blob.hash
     yield "output", _output(entry), UNSET if same else event.output
 
@@ -106,7 +109,7 @@ def _output(entry: ToolCall) -> Any:
     return entry.output if entry.output is not None else entry.output_text or None
 
 
-def _about(entry: ToolCall, field: str, recorded: Any, replayed: Any, seq: int) -> ReplayDifference:
+def _call_difference(entry: ToolCall, field: str, recorded: Any, replayed: Any, seq: int) -> ReplayDifference:
     return ReplayDifference(
         entry=entry.id,
         type="tool_call",
@@ -121,56 +124,56 @@ def _about(entry: ToolCall, field: str, recorded: Any, replayed: Any, seq: int) 
 # Messages and thoughts
 
 
-class _Said(msgspec.Struct):
-    """A message: the entry or event it begins with, and its text."""
+class _Text(msgspec.Struct):
+    """A message or thought: its first entry or event, and its text."""
 
-    at: int
+    start: int
     text: str
 
 
-def _texts(entries: list[Entry], replay: Sequence[Event]) -> Iterator[ReplayDifference]:
-    for spoken, who in _SPOKEN.items():
-        recorded = _recorded(entries, who)
-        replayed = [_Said(event.seq, event.text) for event in replay if isinstance(event, spoken)]
+def _diff_texts(entries: list[Entry], replay: Sequence[Event]) -> Iterator[ReplayDifference]:
+    for event_type, role in _ROLES.items():
+        recorded = _recorded_texts(entries, role)
+        replayed = [_Text(event.seq, event.text) for event in replay if isinstance(event, event_type)]
         for left, right in _unequal(recorded, replayed):
             yield ReplayDifference(
-                entry=left.at if left else 0,
-                type="thought" if who == "thought" else "message",
+                entry=left.start if left else 0,
+                type="thought" if role == "thought" else "message",
                 call_id=None,
                 field="content",
                 recorded=left.text if left else None,
                 replayed=right.text if right else None,
-                seq=right.at if right else 0,
+                seq=right.start if right else 0,
             )
 
 
-def _recorded(entries: list[Entry], who: str) -> list[_Said]:
-    """What somebody said. A message that calls stand in between of is one, if it has an id to be known by."""
-    said: list[_Said] = []
-    known: dict[str, _Said] = {}
+def _recorded_texts(entries: list[Entry], role: str) -> list[_Text]:
+    """Return the recorded texts of a role. Entries with the same message id are one text, even with calls between."""
+    texts: list[_Text] = []
+    by_message: dict[str, _Text] = {}
     for entry in entries:
-        if not isinstance(entry, Message | Thought) or _who(entry) != who:
+        if not isinstance(entry, Message | Thought) or _role(entry) != role:
             continue
-        if entry.message_id in known:
-            known[entry.message_id].text += entry.content
+        if entry.message_id in by_message:
+            by_message[entry.message_id].text += entry.content
             continue
-        said.append(_Said(entry.id, entry.content))
+        texts.append(_Text(entry.id, entry.content))
         if entry.message_id:
-            known[entry.message_id] = said[-1]
-    return said
+            by_message[entry.message_id] = texts[-1]
+    return texts
 
 
-def _who(entry: Message | Thought) -> str:
+def _role(entry: Message | Thought) -> str:
     return entry.role if isinstance(entry, Message) else "thought"
 
 
-def _unequal(recorded: list[_Said], replayed: list[_Said]) -> Iterator[tuple[_Said | None, _Said | None]]:
-    """Few agents replay ids, so that texts are paired by their order, around those that are equal.
+def _unequal(recorded: list[_Text], replayed: list[_Text]) -> Iterator[tuple[_Text | None, _Text | None]]:
+    """Yield pairs of texts that differ. Few agents replay ids, so texts are paired by order around the equal ones.
 
-    In a long session what is said again and again pairs nothing by itself: to try it all would take minutes.
+    SequenceMatcher ignores frequent texts of a long session, which would otherwise take minutes.
     """
-    texts = [one.text for one in recorded], [one.text for one in replayed]
-    for how, i, j, k, m in SequenceMatcher(None, *texts).get_opcodes():
-        if how != "equal":
+    texts = [text.text for text in recorded], [text.text for text in replayed]
+    for tag, i, j, k, m in SequenceMatcher(None, *texts).get_opcodes():
+        if tag != "equal":
             pairs = zip_longest(recorded[i:j], replayed[k:m])
             yield from ((left, right) for left, right in pairs if not (left and right and left.text == right.text))

@@ -1,7 +1,7 @@
-"""The only rules about streamed text: how chunks are joined (S2.4), and what ends a text (S2.12).
+"""The rules for streamed text: how chunks are joined, and which events end a text.
 
-A text is kept as blocks and a short list of newest pieces, so that a chunk costs the same however long the text is,
-and 200,000 chunks do not cost 200,000 string objects. Offsets count UTF-16 units, as browsers do.
+A text is a list of blocks and a short list of the newest pieces, so that a chunk costs the same for a long text and
+200,000 chunks do not need 200,000 string objects. Offsets count UTF-16 code units, as browsers do.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ PROOF_LENGTH = 24
 ENDING_GROWTHS = 2
 
 
-# What neither makes an entry nor ends anything.
-_SILENT = (ev.SessionInfo, ev.SessionCommands, ev.Raw)
+# Events that neither add an entry nor end a text.
+_NEUTRAL = (ev.SessionInfo, ev.SessionCommands, ev.Raw)
 
 
 def ends_text(event: ev.Event, *, known: bool) -> bool:
-    """Whether an event ends the text being written (S2.12): it makes an entry (S2.3), or ends the message or the turn.
+    """Return whether an event ends the streaming text: it adds an entry, or ends the message or the turn.
 
-    `known`: the call it is about, if it is about one, has its entry already.
+    `known` is whether the call of the event, if it has one, already has an entry.
     """
     if isinstance(event, ev.CallEvent):
         return not known or isinstance(event, ev.ApprovalRequested)
-    return not isinstance(event, (*ev.CHUNKS, *_SILENT))
+    return not isinstance(event, (*ev.CHUNKS, *_NEUTRAL))
 
 
 def units(text: str) -> int:
-    """The length as a browser counts it."""
+    """Return the length in UTF-16 code units."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 class Headless(Exception):
-    """A text whose beginning is not here had to be compared with all of it."""
+    """A comparison needs a full text whose beginning is not in memory."""
 
 
 class StreamedText:
-    """One streamed text. Its beginning may be in a checkpoint instead: `missing` units, `missing_chars` characters.
+    """A streamed text. Its beginning, `missing` units or `missing_chars` characters, may be in a checkpoint instead.
 
-    A bulk fold does not count as it goes (`counted` is False); whoever needs the length asks `length`.
+    `units` is valid only if `counted`, as a bulk fold does not count; `length` computes it if needed.
     """
 
-    # Set on the instance only when they differ: most texts are plain and short.
+    # Defaults. Set on the instance only if they differ, as most texts are plain and short.
     units = 0
     counted = True
     missing = 0
@@ -63,59 +63,59 @@ class StreamedText:
         self.pieces: list[str] = []
 
     def value(self) -> str:
-        """The text, as far as it is here."""
+        """Return the text that is in memory."""
         self.blocks = ["".join(self.blocks) + "".join(self.pieces)]
         self.pieces.clear()
         return self.blocks[0]
 
     def whole(self) -> str:
-        """The text, if all of it is here."""
+        """Return the full text, or raise Headless if its beginning is missing."""
         if self.missing:
             raise Headless
         return self.value()
 
     def length(self) -> int:
-        """How many UTF-16 units long the text is, with what is missing here."""
+        """Return the length in UTF-16 code units, with the missing part."""
         if not self.counted:
             self.units = self.missing + units(self.value())
             self.counted = True
         return self.units
 
     def squash(self) -> None:
-        """Make one string of the newest pieces."""
+        """Join the newest pieces into one block."""
         self.blocks.append("".join(self.pieces))
         self.pieces.clear()
 
     def append(self, piece: str) -> None:
-        """Add to the end."""
+        """Append a piece."""
         self.pieces.append(piece)
         self.units += units(piece)
         if len(self.pieces) >= SQUASH:
             self.squash()
 
     def replace(self, text: str) -> None:
-        """Become another text."""
+        """Replace the full text."""
         self.blocks, self.pieces = [text], []
         self.units = units(text)
         self.missing = self.missing_chars = 0
         self.generation += 1
 
     def ends_with(self, tail: str) -> bool:
-        """Whether the text ends so; looks at no more of it than it must."""
-        held: list[str] = []
-        lacking = len(tail)
+        """Return whether the text ends with `tail`, without joining more of it than needed."""
+        ending: list[str] = []
+        remaining = len(tail)
         for piece in filter(None, chain(reversed(self.pieces), reversed(self.blocks))):
-            if not held and piece[-1] != tail[-1]:
+            if not ending and piece[-1] != tail[-1]:
                 return False
-            held.append(piece)
-            lacking -= len(piece)
-            if lacking <= 0:
-                return "".join(reversed(held)).endswith(tail)
+            ending.append(piece)
+            remaining -= len(piece)
+            if remaining <= 0:
+                return "".join(reversed(ending)).endswith(tail)
         return False
 
 
 class Change(NamedTuple):
-    """What a chunk did to a text: `added` at the end, or all of it `replaced`; and what it proved of its source."""
+    """The effect of a chunk: text `added` at the end, or all of it `replaced`; `proof` is the policy it proves."""
 
     added: str = ""
     replaced: bool = False
@@ -123,7 +123,7 @@ class Change(NamedTuple):
 
 
 def merge_chunk(text: StreamedText, chunk: str, policy: str, proven: Proof = "") -> Change:
-    """Join one chunk by the policy its source declared, or by what an undeclared source has shown."""
+    """Add a chunk by the declared policy of its source, or by the proven one if none is declared."""
     if not chunk:
         return Change()
     if policy == "auto":
@@ -132,7 +132,7 @@ def merge_chunk(text: StreamedText, chunk: str, policy: str, proven: Proof = "")
 
 
 def settle(text: StreamedText) -> bool:
-    """At the end of an undeclared text: one that only ever grew was cumulative. True if that repaired it."""
+    """Replace an undeclared text at its end if all its chunks turn out to be cumulative; return whether they do."""
     if text.only_growths and text.growths >= ENDING_GROWTHS:
         text.replace(text.previous)
         return True
@@ -145,12 +145,12 @@ def _delta(text: StreamedText, chunk: str) -> Change:
 
 
 def _cumulative(text: StreamedText, chunk: str) -> Change:
-    """The chunk is the whole text so far; an older state of it changes nothing."""
-    whole = text.whole()
-    if whole.startswith(chunk):
+    """Take the chunk as the full text so far; an older version of it changes nothing."""
+    full_text = text.whole()
+    if full_text.startswith(chunk):
         return Change()
-    if chunk.startswith(whole):
-        added = chunk[len(whole) :]
+    if chunk.startswith(full_text):
+        added = chunk[len(full_text) :]
         text.append(added)
         return Change(added=added)
     text.replace(chunk)
@@ -158,19 +158,19 @@ def _cumulative(text: StreamedText, chunk: str) -> Change:
 
 
 def _dedupe(text: StreamedText, chunk: str) -> Change:
-    """The literal rule: a chunk that repeats the end is a duplicate, one that begins with all of it is cumulative."""
+    """Ignore a chunk that repeats the end; take one that starts with the full text as cumulative."""
     if text.missing:
         raise Headless
     if text.ends_with(chunk):
         return Change()
-    # Twice the characters is the most that UTF-16 units can be: a shorter chunk cannot hold the whole text.
-    if text.length() and len(chunk) * 2 >= text.length() and chunk.startswith(whole := text.value()):
-        chunk = chunk[len(whole) :]
+    # A character has at most two UTF-16 code units: a shorter chunk cannot contain the full text.
+    if text.length() and len(chunk) * 2 >= text.length() and chunk.startswith(full_text := text.value()):
+        chunk = chunk[len(full_text) :]
     return _delta(text, chunk)
 
 
 def _undeclared(text: StreamedText, chunk: str) -> Change:
-    """Reads deltas until shown otherwise."""
+    """Take chunks as deltas until several in a row repeat the one before, which proves cumulative chunks."""
     before, text.previous = text.previous, chunk
     if not before:
         return _delta(text, chunk)
