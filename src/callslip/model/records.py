@@ -6,9 +6,11 @@ session. All their fields follow from the log except those in OPERATIONAL.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
+
+T = TypeVar("T")
 
 
 class HeldText(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -153,3 +155,10 @@ class TokenRecord(msgspec.Struct, frozen=True):
 
 OPERATIONAL = ("owner", "lease", "change")
 """The fields of a call that do not follow from the log."""
+
+
+class Page(msgspec.Struct, Generic[T], frozen=True):
+    """Some records of a list, and the cursor to the next ones ("" at the end)."""
+
+    items: list[T]
+    cursor: str = ""

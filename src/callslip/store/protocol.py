@@ -1,8 +1,8 @@
-"""What a store is: the few methods the ledger needs, the same for every engine.
+"""The interface of a store, the same for every database engine.
 
-Writing is one method. `transact` runs a decision inside one transaction: the decision is a plain function that reads
-rows, writes rows and adds events through `Unit`, and knows nothing of SQL, threads or await. An engine that cannot read
-while the function runs loads what it asked for and runs it again; so it must have no other effects.
+All writes go through `transact`, which runs a plain function inside one transaction. The function reads and writes
+records and adds events through a `UnitOfWork`, without SQL, threads or await. It may run several times, so it must have
+no other effects.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from callslip.model.records import (
     CallRecord,
     KeyRecord,
     OwnerRecord,
+    Page,
     SessionRecord,
     TokenRecord,
 )
@@ -30,7 +31,7 @@ T = TypeVar("T")
 
 
 class StoredEvent(msgspec.Struct, frozen=True, gc=False):
-    """An event that is durable: decoded for the fold, encoded once for everybody who sends it on."""
+    """A durable event: decoded for the fold, and encoded once for all clients."""
 
     session: str
     event: Event
@@ -38,7 +39,7 @@ class StoredEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class Reads(Protocol):
-    """Rows as they stand in the transaction."""
+    """Records as of the current transaction."""
 
     def now(self) -> int: ...
     def session(self, name: str) -> SessionRecord | None: ...
@@ -57,24 +58,17 @@ class Reads(Protocol):
     def owned_turns(self, owner: str) -> list[SessionRecord]: ...
 
 
-class Page(msgspec.Struct, frozen=True):
-    """Some rows of a list, and the cursor to the next ones ("" at the end)."""
-
-    items: list[Any]
-    cursor: str = ""
-
-
-def read_cursor(given: str, *kinds: type) -> list[Any]:
-    """What a page's cursor says, or Refused: a list never silently begins anew."""
-    found: Any = codec.parse_json(given, field="cursor")
-    parts = cast("list[Any]", found) if isinstance(found, list) else []
+def read_cursor(cursor: str, *kinds: type) -> list[Any]:
+    """Return the parts of a cursor, or raise InvalidInputError: a list must not silently restart."""
+    value: Any = codec.parse_json(cursor, field="cursor")
+    parts = cast("list[Any]", value) if isinstance(value, list) else []
     if [type(part) for part in parts] != list(kinds) or any(type(part) is int and abs(part) >= 2**63 for part in parts):
-        raise InvalidInputError("cursor", "is none that this list gave")
+        raise InvalidInputError("cursor", "not valid for this list")
     return parts
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """How far a session's finished entries are stored, and the state to fold on from."""
+    """How far the finished entries of a session are stored, and the fold state to continue from."""
 
     seq: int
     version: int
@@ -82,9 +76,10 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """What a projector adds to a checkpoint. It counts only if the checkpoint still stands at `after`.
+    """What a projector adds to a checkpoint, unless the checkpoint is no longer at `after`.
 
-    `number` is the session's row: one that was deleted and came again under its name is another.
+    `number` is the id of the session, as a session that was deleted and created again has the same name. `afresh`
+    replaces a checkpoint of another version.
     """
 
     session: str
@@ -99,7 +94,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """How many rows a session has of each kind; of pieces, how many texts they belong to."""
+    """How many rows a session has in each table; for pieces, how many texts they belong to."""
 
     events: int
     keys: int
@@ -111,7 +106,7 @@ class Tally(msgspec.Struct, frozen=True):
 
 
 class Store(Protocol):
-    """One database. All methods may be used from one event loop at once."""
+    """A database, used from one event loop."""
 
     url: str
     read_only: bool
@@ -123,7 +118,7 @@ class Store(Protocol):
     async def clock(self) -> int: ...
 
     async def session(self, name: str) -> SessionRecord | None: ...
-    async def sessions(self, *, limit: int, cursor: str = "", prefix: str = "") -> Page: ...
+    async def sessions(self, *, limit: int, cursor: str = "", prefix: str = "") -> Page[SessionRecord]: ...
     async def events(self, session: str, after: int, limit: int) -> list[tuple[int, bytes]]: ...
     async def call(self, call: str) -> CallRecord | None: ...
     async def calls(
@@ -136,7 +131,7 @@ class Store(Protocol):
         q: str = "",
         limit: int = 100,
         cursor: str = "",
-    ) -> Page: ...
+    ) -> Page[CallRecord]: ...
     async def alias(self, identity: str, session: str = "") -> list[CallRecord]: ...
     async def approval(self, approval: str) -> ApprovalRecord | None: ...
     async def approvals(

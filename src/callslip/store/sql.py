@@ -1,4 +1,4 @@
-"""SQL stands in `.sql` files, each statement under a name; this reads them."""
+"""Read SQL from `.sql` files, in which each statement has a name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 
 class Connection(Protocol):
-    """What is used of a database connection. apsw's own annotations leave its values unknown."""
+    """The methods of a database connection that the store uses. The annotations of apsw leave values unknown."""
 
     in_transaction: bool
 
@@ -27,18 +27,18 @@ class Connection(Protocol):
 
 @cache
 def statements(file: str) -> dict[str, str]:
-    """The named statements of one file. A named part stands in them as `{its name}`."""
+    """Return the named statements of a file, with `{name}` replaced by the part of that name."""
     text = files("callslip.store").joinpath(file).read_text("utf-8")
-    found = re.split(r"^-- (name|part): (\w+)$", text, flags=re.MULTILINE)[1:]
+    sections = re.split(r"^-- (name|part): (\w+)$", text, flags=re.MULTILINE)[1:]
     kinds = {"name": dict[str, str](), "part": dict[str, str]()}
-    for kind, name, body in zip(found[::3], found[1::3], found[2::3], strict=True):
+    for kind, name, body in zip(sections[::3], sections[1::3], sections[2::3], strict=True):
         kinds[kind][name] = body.strip().rstrip(";")
     parts = kinds["part"]
     return {name: re.sub(r"\{(\w+)\}", lambda m: parts[m[1]], body) for name, body in kinds["name"].items()}
 
 
 def migrations(engine: str) -> list[tuple[int, str]]:
-    """The numbered migrations of one engine, in order."""
+    """Return the numbered migrations of an engine, in order."""
     folder = files("callslip.store").joinpath("migrations")
     names = sorted(item.name for item in folder.iterdir() if item.name.endswith(f"_{engine}.sql"))
     return [(int(name[:4]), folder.joinpath(name).read_text("utf-8")) for name in names]

@@ -1,7 +1,7 @@
-"""The embedded store: one SQLite file, any number of processes.
+"""The embedded store: one SQLite file, shared by any number of processes.
 
-Reads run on the loop's own connection: each is a few microseconds, and no cursor stays open between pages. Writes go to
-the writer thread. What other processes wrote is noticed by `PRAGMA data_version`, which costs 4 us to ask.
+Reads run on a connection of the event loop: each takes a few microseconds, and no cursor stays open between pages.
+Writes go to the writer thread. `PRAGMA data_version`, which takes 4 us, shows whether another process wrote.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from callslip.model.records import (
     CallRecord,
     KeyRecord,
     OwnerRecord,
+    Page,
     SessionRecord,
     TokenRecord,
 )
 from callslip.settings import Settings
 from callslip.store import sqlite_open
-from callslip.store.protocol import Checkpoint, Page, Progress, StoredEvent, Tally, read_cursor
+from callslip.store.protocol import Checkpoint, Progress, StoredEvent, Tally, read_cursor
 from callslip.store.sql import Connection
 from callslip.store.sqlite_maintenance import delete_session, prune_session, save_progress
 from callslip.store.sqlite_open import plain_errors
@@ -38,12 +39,12 @@ from callslip.store.writer import Writer
 
 T = TypeVar("T")
 CHUNK_BYTES = 2**20
-MONTH = 30 * 24 * 60 * 60 * 1000
-LAST = "\U0010ffff" * 200  # No name that begins with a prefix comes after the prefix and this.
+MONTH_MS = 30 * 24 * 60 * 60 * 1000
+LAST = "\U0010ffff" * 200  # A prefix plus this sorts after all names with that prefix.
 
 
 class SqliteStore:
-    """See `Store` in `protocol.py`."""
+    """A store in a SQLite file or in memory; see `Store`."""
 
     def __init__(self, url: str, settings: Settings) -> None:
         self.url = url
@@ -51,7 +52,7 @@ class SqliteStore:
         self._settings = settings
         self._listeners: list[Callable[[list[StoredEvent]], None]] = []
         self._command_listeners: list[Callable[[list[CallRecord]], None]] = []
-        self._turnstile = WriteLock()
+        self._write_lock = WriteLock()
         self._open: list[Connection] = []
         self._writer: Writer | None = None
         self.read_only = bool(self.path) and not sqlite_open.may_write(self.path)
@@ -59,7 +60,7 @@ class SqliteStore:
             try:
                 self._begin()
             except BaseException:
-                self._let_go()
+                self._close_connections()
                 raise
 
     def _begin(self) -> None:
@@ -69,52 +70,54 @@ class SqliteStore:
             sqlite_open.examine(path, settings)
         if path and not self.read_only:
             os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-            self._turnstile.open(path)
+            self._write_lock.open(path)
         self._read = sqlite_open.connect(path, memory, settings, read_only=self.read_only)
         self._open.append(self._read)
-        sqlite_open.prepare(self._read, path, self._turnstile, read_only=self.read_only)
+        sqlite_open.prepare(self._read, path, self._write_lock, read_only=self.read_only)
         self._version = self._data_version()
         if not self.read_only:
             self._writing = sqlite_open.connect(path, memory, settings)
             self._open.append(self._writing)
-            self._writer = Writer(self._writing, path, self._turnstile, self._deliver, settings.synchronous)
+            self._writer = Writer(self._writing, path, self._write_lock, self._deliver, settings.synchronous)
 
-    def _let_go(self) -> None:
+    def _close_connections(self) -> None:
         for connection in reversed(self._open):
             connection.close()
-        self._turnstile.close()
+        self._write_lock.close()
 
     # Writing
 
     def transact(self, work: Callable[[UnitOfWork], T]) -> Awaitable[T]:
-        return self._to_write().submit(work)
+        """Run a function in a transaction and return its result once it is durable."""
+        return self._require_writer().submit(work)
 
     async def _alone(self, work: Callable[[Connection], T], *, durable: bool = True) -> T:
-        return await self._to_write().submit(work, alone=True, durable=durable)
+        return await self._require_writer().submit(work, alone=True, durable=durable)
 
-    def _to_write(self) -> Writer:
+    def _require_writer(self) -> Writer:
         if self._writer is None:
             raise ReadOnlyStoreError(f"{self.path} cannot be written")
         return self._writer
 
     def on_commit(self, listener: Callable[[list[StoredEvent]], None]) -> None:
+        """Call the listener with the events of every commit of this process."""
         self._listeners.append(listener)
 
     def on_commands(self, listener: Callable[[list[CallRecord]], None]) -> Callable[[], None]:
-        """Tell of every command that is written here, until what this gives is called."""
+        """Call the listener with the commands that this process writes; return a function that stops it."""
         self._command_listeners.append(listener)
         return lambda: self._command_listeners.remove(listener)
 
-    def _deliver(self, made: list[StoredEvent], commands: list[CallRecord]) -> None:
-        if made:
+    def _deliver(self, events: list[StoredEvent], commands: list[CallRecord]) -> None:
+        if events:
             for listener in self._listeners:
-                listener(made)
+                listener(events)
         if commands:
             for listener in self._command_listeners:
                 listener(commands)
 
     async def changed(self) -> bool:
-        """Whether anybody wrote since this was last asked."""
+        """Return whether the database changed since the last call."""
         version = self._data_version()
         before, self._version = self._version, version
         return version != before
@@ -124,7 +127,7 @@ class SqliteStore:
             return self._read.execute("PRAGMA data_version").fetchall()[0][0]
 
     async def clock(self) -> int:
-        """The store's time in ms: leases and deadlines go by no other."""
+        """Return the time of the store in ms, which all leases and deadlines use."""
         return int(time.time() * 1000)
 
     # Reading
@@ -133,7 +136,7 @@ class SqliteStore:
         with plain_errors(self.path):
             try:
                 return self._read.execute(SQL[name], values).fetchall()
-            except UnicodeEncodeError:  # A text that no column can hold is in no row.
+            except UnicodeEncodeError:  # A text with lone surrogates cannot be in any row.
                 return []
 
     def _one(self, name: str, *values: Any) -> tuple[Any, ...] | None:
@@ -144,7 +147,7 @@ class SqliteStore:
         row = self._one("session", name)
         return session_row(row) if row else None
 
-    async def sessions(self, *, limit: int, cursor: str = "", prefix: str = "") -> Page:
+    async def sessions(self, *, limit: int, cursor: str = "", prefix: str = "") -> Page[SessionRecord]:
         at, number = read_cursor(cursor, int, int) if cursor else (2**62, 2**62)
         rows = self._all("sessions", at, number, prefix, prefix + LAST, limit)
         items = [session_row(row) for row in rows]
@@ -168,10 +171,10 @@ class SqliteStore:
         q: str = "",
         limit: int = 100,
         cursor: str = "",
-    ) -> Page:
-        """Calls, newest first. `tool` is the whole name, `q` a part of a title, a tool's name or an id, in any case."""
+    ) -> Page[CallRecord]:
+        """Return calls, newest first. `tool` is a full name; `q` is a part of a title, tool name or id in any case."""
         if cursor and await self.call(cursor) is None:
-            raise InvalidInputError("cursor", "is none that this list gave, or retention removed its call")
+            raise InvalidInputError("cursor", "not valid for this list, or retention removed its call")
         wanted = "," + ",".join(states) + "," if states else ""
         values = (wanted, prefix, prefix + LAST, cursor, limit, tool, containing(q) if q else "")
         rows = self._all("calls_of_session", *values, session) if session else self._all("calls", *values)
@@ -179,18 +182,18 @@ class SqliteStore:
         return Page(items, items[-1].id if len(items) == limit else "")
 
     async def sessions_at_work(self) -> list[SessionRecord]:
-        """Sessions whose open turn somebody keeps alive."""
+        """Return the sessions whose open turn has an owner."""
         return [session_row(row) for row in self._all("sessions_at_work")]
 
     async def open_calls(self) -> list[CallRecord]:
         return [call_row(row) for row in self._all("all_open_calls")]
 
     async def open_states(self) -> dict[str, int]:
-        """How many calls are in each open state."""
+        """Return the number of calls in each open state."""
         return dict(self._all("open_states"))  # pyright: ignore[reportArgumentType]
 
     async def calls_due(self, until: int) -> list[CallRecord]:
-        """Open calls that live by an owner, and those whose lease or deadline is over by then."""
+        """Return the open calls that have an owner, or whose lease or deadline ends by `until`."""
         rows = [*self._all("calls_with_owner"), *self._all("calls_leased", until), *self._all("calls_due", until)]
         return list({row[0]: call_row(row) for row in rows}.values())
 
@@ -200,13 +203,13 @@ class SqliteStore:
         return [call_row(row) for row in self._all(name, *values)]
 
     async def queued_commands(self, client: str, session: str, after: str, limit: int) -> list[CallRecord]:
-        """Commands that a client's executors may take up, the longest queued first."""
+        """Return the queued commands of a client, oldest first."""
         return self._calls("queued_commands", client, session, after, limit)
 
     async def commands_before(self, row: CallRecord, limit: int) -> int:
-        """How many of its client's queued commands stand before this one; no more than the limit are counted."""
-        found = self._one("commands_before", row.id, row.client, limit)
-        return found[0] if found else 0
+        """Return how many queued commands of its client precede a command, at most `limit`."""
+        count = self._one("commands_before", row.id, row.client, limit)
+        return count[0] if count else 0
 
     async def pending_commands(self, client: str, limit: int) -> list[CallRecord]:
         return self._calls("pending_commands", client, limit)
@@ -224,29 +227,29 @@ class SqliteStore:
         return self._all("last_change")[0][0]
 
     async def sealed(self, call: str) -> bytes | None:
-        """A command's arguments as they were given, if the log has them otherwise."""
+        """Return the unredacted arguments of a command, if they differ from those in the log."""
         row = self._one("sealed", call)
         return row[0] if row else None
 
     async def executors(self) -> dict[str, int]:
-        """When each client's executors last asked for work."""
+        """Return when the workers of each client last asked for work."""
         return dict(self._all("executors"))  # pyright: ignore[reportArgumentType]
 
     async def executor_seen(self, client: str) -> int:
-        """When this client's executors last asked, 0 for never."""
+        """Return when the workers of a client last asked for work, 0 for never."""
         row = self._one("executor", client)
         return row[0] if row else 0
 
     async def put_executor(self, client: str, asked_at: int) -> None:
         def put(connection: Connection) -> None:
             connection.execute(SQL["put_executor"], (client, asked_at)).fetchall()
-            connection.execute(SQL["forget_executors"], (asked_at - MONTH,)).fetchall()
+            connection.execute(SQL["forget_executors"], (asked_at - MONTH_MS,)).fetchall()
 
         await self._alone(put, durable=False)
 
     async def alias(self, identity: str, session: str = "") -> list[CallRecord]:
-        found = [await self.call(row[0]) for row in self._all("alias_everywhere", identity, session)]
-        return [row for row in found if row is not None]
+        calls = [await self.call(row[0]) for row in self._all("alias_everywhere", identity, session)]
+        return [call for call in calls if call is not None]
 
     async def approval(self, approval: str) -> ApprovalRecord | None:
         row = self._one("approval", approval)
@@ -258,7 +261,7 @@ class SqliteStore:
         return [approval_row(row) for row in self._all("approvals", session, state, prefix, prefix + LAST, limit)]
 
     async def approvals_due(self, until: int) -> list[ApprovalRecord]:
-        """Requests that nobody has answered and that expire by then."""
+        """Return the pending approvals that expire by `until`."""
         return [approval_row(row) for row in self._all("approvals_due", until)]
 
     async def owners(self) -> list[OwnerRecord]:
@@ -307,7 +310,7 @@ class SqliteStore:
     # Blobs
 
     async def put_blob(self, data: bytes, media: str) -> str:
-        """Keep a large value whole, by its content. In pieces: no writer waits for all of it."""
+        """Store a blob under the hash of its content; in pieces, so that other writes need not wait for all of it."""
         identity = hashlib.blake2b(data, digest_size=32).hexdigest()
         if self._one("blob", identity):
             return identity
@@ -324,36 +327,36 @@ class SqliteStore:
         return (b"".join(piece[0] for piece in self._all("blob_pieces", identity)), row[1]) if row else None
 
     async def blob_size(self, identity: str) -> tuple[int, str] | None:
-        """How large a value is, and its media type."""
+        """Return the size and the media type of a blob."""
         row = self._one("blob", identity)
         return (row[0], row[1]) if row else None
 
     async def blob_piece(self, identity: str, number: int) -> bytes:
-        """One piece of a large value; nothing past its end."""
+        """Return a piece of a blob, or b"" after its end."""
         row = self._one("blob_piece", identity, number)
         return row[0] if row else b""
 
     async def used_blob(self, session: str, seq: int) -> str:
-        """The blob that an event is known to name, and that is kept for it."""
+        """Return the hash of the blob of an event, or ""."""
         row = self._one("used_blob", session, seq)
         return row[0] if row else ""
 
     async def sessions_with_blob(self, identity: str) -> list[str]:
-        """Every session of which an event names this blob: who may read one of them may read it."""
+        """Return the sessions with an event that uses a blob; access to one of them gives access to the blob."""
         return [row[0] for row in self._all("sessions_with_blob", identity)]
 
-    # Deriving it all again
+    # Verification
 
     @asynccontextmanager
     async def still(self) -> AsyncGenerator[SqliteStore]:
-        """Reads as of one moment, whatever is written meanwhile."""
+        """Return a read-only view of the current state, which later writes do not change."""
         view = copy(self)
         view.read_only, view._writer = True, None
         with plain_errors(self.path):
             view._read = sqlite_open.connect(self.path, self._memory, self._settings, read_only=self.read_only)
         try:
             view._read.execute("BEGIN")
-            view._one("session", "")  # The first read fixes the moment.
+            view._one("session", "")  # The first read starts the snapshot.
             yield view
         finally:
             view._read.close()
@@ -369,7 +372,7 @@ class SqliteStore:
         last = (after.id, after.ns) if after is not None else ("", "")
         return [AliasRecord(*row) for row in self._all("aliases", session, *last, limit)]
 
-    # Keeping house
+    # Maintenance
 
     async def prune(self, session: str, seq: int, base: bytes, kept: list[int]) -> int:
         return await self._alone(lambda connection: prune_session(connection, session, seq, base, kept))
@@ -378,12 +381,12 @@ class SqliteStore:
         return await self._alone(lambda connection: delete_session(connection, session))
 
     async def check(self) -> list[str]:
-        """What SQLite itself finds wrong with the file."""
+        """Return the problems that the integrity check of SQLite finds."""
         with plain_errors(self.path):
-            found = [row[0] for row in self._read.execute("PRAGMA integrity_check").fetchall()]
-        return [] if found == ["ok"] else found
+            problems = [row[0] for row in self._read.execute("PRAGMA integrity_check").fetchall()]
+        return [] if problems == ["ok"] else problems
 
     async def close(self) -> None:
         if self._writer is not None:
             await self._writer.close()
-        self._let_go()
+        self._close_connections()

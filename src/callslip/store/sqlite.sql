@@ -163,7 +163,7 @@ WHERE (?1 = '' OR instr(?1, ',' || state || ',') > 0) AND c.id >= ?2 AND c.id < 
 ORDER BY entry DESC LIMIT ?5;
 
 -- name: put_call
--- What makes a call the call it is never changes, and the indexes over it are left alone.
+-- Identifying columns never change, so that their indexes are not updated.
 INSERT INTO calls (id, session, entry, state, shown, tool, title, kind, source, turn, iteration, "index", scope,
   idempotent, attempt, worker, approval, opening, ending, input_mark, deadline, created_at, started_at, ended_at, "end", reason,
   owner, lease, client, timeout, change)

@@ -1,4 +1,4 @@
-"""What is done to a SQLite file now and then, each in a transaction of its own: checkpoints, retention, deletion."""
+"""Save checkpoints, apply retention and delete sessions, each in a transaction of its own."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ TABLES = (
     *("events", "keys", "calls", "aliases", "approvals"),
     *("entries", "pieces", "checkpoints", "bases", "blob_uses"),
 )
-DAY = 24 * 60 * 60 * 1000
+DAY_MS = 24 * 60 * 60 * 1000
 
 
-def _session(connection: Connection, name: str) -> int | None:
+def _session_id(connection: Connection, name: str) -> int | None:
     rows = connection.execute("SELECT id FROM sessions WHERE name = ?", (name,)).fetchall()
     return rows[0][0] if rows else None
 
 
 def save_progress(connection: Connection, progress: Progress) -> bool:
-    """Move a checkpoint on, unless somebody else did: the same events give the same rows, so one is enough."""
-    session = _session(connection, progress.session)
+    """Advance a checkpoint, unless another process did: it writes the same rows from the same events."""
+    session = _session_id(connection, progress.session)
     if session is None or progress.number not in (0, session):
         return False
     version = progress.checkpoint.version
@@ -42,13 +42,13 @@ def save_progress(connection: Connection, progress: Progress) -> bool:
     connection.executemany(SQL["put_piece"], [(session, *piece) for piece in progress.pieces])
     connection.executemany(SQL["put_entry"], [(session, identity, body) for identity, body in progress.entries])
     for identity, fields in progress.notes:
-        _note(connection, session, identity, fields)
-    at = progress.checkpoint
-    connection.execute(SQL["put_checkpoint"], (session, at.seq, at.version, at.state)).fetchall()
+        _set_entry_fields(connection, session, identity, fields)
+    new = progress.checkpoint
+    connection.execute(SQL["put_checkpoint"], (session, new.seq, new.version, new.state)).fetchall()
     return True
 
 
-def _note(connection: Connection, session: int, identity: int, fields: dict[str, object]) -> None:
+def _set_entry_fields(connection: Connection, session: int, identity: int, fields: dict[str, object]) -> None:
     rows = connection.execute(SQL["entry"], (session, identity)).fetchall()
     if rows:
         entry = msgspec.json.decode(rows[0][0]) | fields
@@ -56,11 +56,11 @@ def _note(connection: Connection, session: int, identity: int, fields: dict[str,
 
 
 def prune_session(connection: Connection, name: str, seq: int, base: bytes, kept: list[int]) -> int:
-    """Forget the events up to `seq` and all that ended by then; `base` is what the kept log goes on from.
+    """Delete the events up to `seq` and everything that ended by then; return how many events were deleted.
 
-    The entries that were open at `seq` are `kept`: they belong to what follows.
+    `base` is the state that the remaining log continues from. `kept` are the entries that were open at `seq`.
     """
-    session = _session(connection, name)
+    session = _session_id(connection, name)
     if session is None:
         return 0
 
@@ -71,14 +71,14 @@ def prune_session(connection: Connection, name: str, seq: int, base: bytes, kept
 
     old = "session = :session AND {} <= :seq"
     closed = " AND {} NOT IN (SELECT value FROM json_each(:kept))"
-    gone = f"SELECT id FROM calls WHERE {old.format('[end]')} AND [end] > 0"
+    ended = f"SELECT id FROM calls WHERE {old.format('[end]')} AND [end] > 0"
     removed = run(f"SELECT count(*) FROM events WHERE {old.format('seq')}")[0][0]
     run(f"DELETE FROM events WHERE {old.format('seq')}")
     run(f"DELETE FROM keys WHERE {old.format('seq')}")
     run(f"DELETE FROM entries WHERE {old.format('id') + closed.format('id')}")
     run(f"DELETE FROM approvals WHERE {old.format('entry') + closed.format('entry')}")
-    run(f"DELETE FROM aliases WHERE session = :session AND call IN ({gone})")
-    run(f"DELETE FROM calls WHERE id IN ({gone})")
+    run(f"DELETE FROM aliases WHERE session = :session AND call IN ({ended})")
+    run(f"DELETE FROM calls WHERE id IN ({ended})")
     hashes = [row[0] for row in run(f"SELECT DISTINCT hash FROM blob_uses WHERE {old.format('seq')}")]
     run(f"DELETE FROM blob_uses WHERE {old.format('seq')}")
     _drop_blobs(connection, hashes + _unused_blobs(connection))
@@ -88,23 +88,24 @@ def prune_session(connection: Connection, name: str, seq: int, base: bytes, kept
 
 
 def delete_session(connection: Connection, name: str) -> bool:
-    """Forget a session altogether."""
-    session = _session(connection, name)
+    """Delete a session with all its data; return whether it existed."""
+    session = _session_id(connection, name)
     if session is None:
         return False
     rows = connection.execute("SELECT DISTINCT hash FROM blob_uses WHERE session = ?", (session,)).fetchall()
     for table in TABLES:
         connection.execute(f"DELETE FROM {table} WHERE session = ?", (session,)).fetchall()
     _drop_blobs(connection, [row[0] for row in rows])
-    connection.execute(SQL["drop_tokens_of"], (name,)).fetchall()  # Else they would open another of the same name.
+    # A token of this session would else give access to a new session of the same name.
+    connection.execute(SQL["drop_tokens_of"], (name,)).fetchall()
     connection.execute("DELETE FROM sessions WHERE id = ?", (session,)).fetchall()
     return True
 
 
 def _unused_blobs(connection: Connection) -> list[str]:
-    """Blobs of events that never came to be. Recent ones may belong to one that is being written."""
+    """Return blobs without an event. Recent ones may belong to an event that is being written."""
     unused = "SELECT hash FROM blobs WHERE created_at < ? AND hash NOT IN (SELECT hash FROM blob_uses)"
-    return [row[0] for row in connection.execute(unused, (int(time.time() * 1000) - DAY,)).fetchall()]
+    return [row[0] for row in connection.execute(unused, (int(time.time() * 1000) - DAY_MS,)).fetchall()]
 
 
 def _drop_blobs(connection: Connection, hashes: list[str]) -> None:

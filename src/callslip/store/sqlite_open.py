@@ -1,6 +1,6 @@
-"""Opening a SQLite file: what it must be, which version it has, and what each failure means to a person.
+"""Open a SQLite file: check that it is a ledger, migrate it, and translate errors.
 
-apsw brings its own SQLite, newer than the system's, whose WAL had a bug that could lose a commit on reset.
+apsw has a newer SQLite than the system, whose WAL had a bug that could lose a commit on reset.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ _memories = count(1)
 
 
 def path_of(url: str) -> str:
-    """The file that a URL such as `sqlite:///agent.db` names ("" for one in memory)."""
+    """Return the path in a URL such as `sqlite:///agent.db`, "" for a database in memory."""
     path = url.removeprefix("sqlite:///")
     if not path or "://" in path:
-        raise StoreError(f"{url!r} names no database; use sqlite:///file.db")
+        raise StoreError(f"{url!r} is not a database URL. Use sqlite:///file.db.")
     return "" if path == ":memory:" else os.path.expanduser(path)
 
 
 def memory_name() -> str:
-    """A database that several connections of this process share."""
+    """Return the name of a database in memory that the connections of this process can share."""
     return f"file:/callslip-{os.getpid()}-{next(_memories)}?vfs=memdb"
 
 
 @contextmanager
 def plain_errors(path: str) -> Generator[None]:
-    """SQLite's errors as ours, in words that say what to do."""
+    """Translate errors of SQLite and the operating system to those of Callslip."""
     name = path or "the database in memory"
     try:
         yield
     except apsw.FullError as error:
-        raise DiskFullError(f"no room left on the disk that holds {name}; nothing of this write was kept") from error
+        raise DiskFullError(f"{name}: disk full; nothing was written") from error
     except (apsw.ReadOnlyError, apsw.PermissionsError) as error:
         raise ReadOnlyStoreError(f"{name} cannot be written ({error})") from error
     except apsw.NotADBError as error:
@@ -56,25 +56,25 @@ def plain_errors(path: str) -> Generator[None]:
     except apsw.CantOpenError as error:
         raise StoreError(f"{name} cannot be opened: {error}") from error
     except apsw.IOError as error:
-        raise StoreError(f"the disk failed under {name}: {error}") from error
+        raise StoreError(f"{name}: disk error: {error}") from error
     except apsw.Error as error:
         raise StoreError(f"{name}: {error}") from error
     except OSError as error:
         kind = ReadOnlyStoreError if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else StoreError
-        raise kind(f"{name} cannot be opened or made: {error.strerror}") from error
+        raise kind(f"{name} cannot be opened or created: {error.strerror}") from error
 
 
 def _connection(name: str, settings: Settings, flags: int | None = None) -> Connection:
-    """One connection, with the busy timeout set before anything is asked of it."""
-    made = apsw.Connection(name) if flags is None else apsw.Connection(name, flags=flags)
-    made.set_busy_timeout(int(settings.busy_timeout * 1000))
-    # A plan does not depend on what is bound: else each new value prepares its statement anew, 35 us for a join.
-    made.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-    return cast(Any, made)
+    """Open a connection and set its busy timeout first."""
+    connection = apsw.Connection(name) if flags is None else apsw.Connection(name, flags=flags)
+    connection.set_busy_timeout(int(settings.busy_timeout * 1000))
+    # Query plans do not depend on bound values: else each new value prepares the statement again, 35 us for a join.
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+    return cast(Any, connection)
 
 
 def connect(path: str, memory: str, settings: Settings, *, read_only: bool = False) -> Connection:
-    """A connection to a file that is ours, or to a database in memory."""
+    """Open a connection to a ledger file or to a database in memory."""
     if not path:
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_URI
         connection = _connection(memory, settings, flags)
@@ -85,8 +85,8 @@ def connect(path: str, memory: str, settings: Settings, *, read_only: bool = Fal
     connection.execute(f"PRAGMA synchronous = {settings.synchronous}")
     connection.execute("PRAGMA temp_store = MEMORY")
     if path and read_only:
-        _stand_in(connection)
-    connection.execute("PRAGMA secure_delete = ON")  # What is deleted is gone from the file, not only from the tables.
+        _add_missing_columns(connection)
+    connection.execute("PRAGMA secure_delete = ON")  # Overwrites deleted data in the file.
     return connection
 
 
@@ -95,26 +95,26 @@ def _uri(path: str) -> str:
     return f"file:{escaped}?mode=ro"
 
 
-_LOOK = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+_READ_ONLY_URI = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
 
 
 def _read_only(path: str, settings: Settings) -> Connection:
-    connection = _connection(_uri(path), settings, _LOOK)
+    connection = _connection(_uri(path), settings, _READ_ONLY_URI)
     try:
         connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
     except (apsw.CantOpenError, apsw.ReadOnlyError):
         connection.close()
-        connection = _as_it_lies(path, settings)
+        connection = _read_immutable(path, settings)
     return connection
 
 
-def _as_it_lies(path: str, settings: Settings) -> Connection:
-    """A folder that cannot be written has no place for the shared-memory file that a WAL needs.
+def _read_immutable(path: str, settings: Settings) -> Connection:
+    """Open a file in a read-only folder, where SQLite cannot create the shared-memory file of a WAL.
 
-    Where a process that died left a WAL, it is read from a copy: without it the newest events would be missing.
+    If a dead process left a WAL, a copy is read, as without the WAL the newest events would be missing.
     """
     if not os.path.exists(path + "-wal") or not os.path.getsize(path + "-wal"):
-        return _connection(_uri(path) + "&immutable=1", settings, _LOOK)
+        return _connection(_uri(path) + "&immutable=1", settings, _READ_ONLY_URI)
     with tempfile.TemporaryDirectory(prefix="callslip-", ignore_cleanup_errors=True) as folder:
         copied = os.path.join(folder, "ledger.db")
         for suffix in ("", "-wal"):
@@ -124,8 +124,8 @@ def _as_it_lies(path: str, settings: Settings) -> Connection:
         return connection
 
 
-# What a migration added, for a file of an older schema that may only be read: seen by this connection alone.
-_ADDED: dict[int, str] = {
+# Views for this connection with what each migration added, to read a read-only file of an older schema.
+_MIGRATED_VIEWS: dict[int, str] = {
     2: """
     CREATE TEMP VIEW sessions AS SELECT *, '' AS owned_by, '' AS labels, '' AS turn_owner FROM main.sessions;
     CREATE TEMP VIEW tokens AS SELECT '' AS id, '' AS hash, '' AS label, '' AS session, '' AS verbs, 0 AS created_at,
@@ -139,58 +139,58 @@ _ADDED: dict[int, str] = {
 }
 
 
-def _stand_in(connection: Connection) -> None:
+def _add_missing_columns(connection: Connection) -> None:
     version = _version(connection)
-    for number, sql in _ADDED.items():
+    for number, sql in _MIGRATED_VIEWS.items():
         if 0 < version < number:
             connection.execute(sql)
     connection.execute("PRAGMA query_only = ON")
 
 
 def examine(path: str, settings: Settings) -> None:
-    """Refuse what is not ours before anything is written, be it only a lock beside it."""
+    """Raise an error if the file is not a ledger, before anything is written, even a lock file."""
     if not os.path.exists(path):
         return
     if not os.path.isfile(path):
         raise InvalidDatabaseError(f"{path} is not a file")
     if not os.access(path, os.R_OK):
-        raise StoreError(f"{path} may not be read by this user")
+        raise StoreError(f"{path} cannot be read by this user")
     with open(path, "rb") as file:
         header = file.read(100)
     if not header or int.from_bytes(header[68:72], "big") == APPLICATION:
         return
-    if os.path.exists(path + "-journal"):  # A write was cut short, perhaps the very first: SQLite undoes it first.
+    if os.path.exists(path + "-journal"):  # A write was interrupted, perhaps the first one; SQLite rolls it back.
         return
     if not header.startswith(b"SQLite format 3\0") or len(header) < 100:
         raise InvalidDatabaseError(f"{path} is not a SQLite database")
-    connection = _connection(_uri(path), settings, _LOOK)  # What says that it is ours may still be in the WAL.
+    connection = _connection(_uri(path), settings, _READ_ONLY_URI)  # The application id may still be in the WAL.
     try:
         _check(connection, path)
     except (apsw.NotADBError, apsw.CorruptError):
         raise
-    except apsw.Error:  # One that must be recovered first: whoever opens it for writing will see.
+    except apsw.Error:  # It needs recovery; opening it for writing reports other errors.
         pass
     finally:
         connection.close()
 
 
 def may_write(path: str) -> bool:
-    """Whether this process may write the file and beside it."""
+    """Return whether this process can write the file and its folder."""
     folder = os.path.dirname(os.path.abspath(path))
     return os.access(path, os.W_OK) and os.access(folder, os.W_OK) if os.path.exists(path) else True
 
 
-def prepare(connection: Connection, path: str, turnstile: WriteLock, *, read_only: bool) -> None:
-    """Check that the file is ours and readable by this version; make or migrate it if it may be written."""
+def prepare(connection: Connection, path: str, write_lock: WriteLock, *, read_only: bool) -> None:
+    """Check that this version can read the ledger, and create or migrate it if it is writable."""
     _check(connection, path)
     if read_only:
         return
     if path:
-        _journal(connection, path)
+        _enable_wal(connection, path)
     newest = migrations("sqlite")[-1][0]
     if _version(connection) >= newest:
         return
-    with turnstile.turn():
+    with write_lock.turn():
         connection.execute("BEGIN IMMEDIATE")
         try:
             for number, sql in migrations("sqlite"):
@@ -205,7 +205,7 @@ def prepare(connection: Connection, path: str, turnstile: WriteLock, *, read_onl
         connection.execute("COMMIT")
 
 
-def _journal(connection: Connection, path: str) -> None:
+def _enable_wal(connection: Connection, path: str) -> None:
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchall()[0][0]
     if mode != "wal":
         raise StoreError(f"{path}: this file system does not allow a write-ahead log (journal mode {mode})")
@@ -219,13 +219,13 @@ def _check(connection: Connection, path: str) -> None:
     tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()[0][0]
     application = connection.execute("PRAGMA application_id").fetchall()[0][0]
     if tables and application != APPLICATION:
-        raise InvalidDatabaseError(f"{path} is a SQLite database of another program; name another file with --db")
+        raise InvalidDatabaseError(f"{path} is a SQLite database of another program. Use another file with --db.")
     newest = migrations("sqlite")[-1][0]
     if tables and _version(connection) > newest:
         rows = connection.execute("SELECT value FROM meta WHERE name = 'oldest_reader'").fetchall()
         oldest = int(rows[0][0]) if rows else _version(connection)
         if oldest > newest:
             raise UnsupportedVersionError(
-                f"{path} has schema {_version(connection)} and needs a Callslip that knows schema {oldest}; "
-                f"this one knows {newest}. Upgrade Callslip"
+                f"{path}: schema {_version(connection)} needs a Callslip that supports schema {oldest}, "
+                f"this one supports {newest}. Upgrade Callslip."
             )

@@ -1,4 +1,4 @@
-"""Rows of a SQLite file as structs, and structs as rows. Used inside the writer's transaction."""
+"""Convert rows of SQLite to records and back, and read and write them in the transaction of the writer."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ from callslip.store.sql import Connection, statements
 from callslip.store.unit_of_work import UnitOfWork
 
 SQL = statements("sqlite.sql")
-GROUPS = (64, 8, 1)
-REMEMBERED = 8192
-_carry: Callable[[str], dict[str, HeldText]] = codec.reader(dict[str, HeldText], "a session")
-_options: Callable[[bytes], Any] = codec.reader(Any, "a request for approval")
+ROWS_PER_STATEMENT = (64, 8, 1)
+MAX_CACHED_ROWS = 8192
+_decode_carry: Callable[[str], dict[str, HeldText]] = codec.reader(dict[str, HeldText], "a session")
+_decode_options: Callable[[bytes], Any] = codec.reader(Any, "a request for approval")
 
 
 def session_row(row: tuple[Any, ...]) -> SessionRecord:
-    made = SessionRecord(*row)
-    made.carry = _carry(row[9]) if row[9] else {}
-    made.labels = _labels(row[13])
-    return made
+    """Convert a row to a session."""
+    record = SessionRecord(*row)
+    record.carry = _decode_carry(row[9]) if row[9] else {}
+    record.labels = _labels(row[13])
+    return record
 
 
 def _labels(text: str) -> Any:
-    """Text that is no JSON is damage, which `verify` tells of; no list of sessions fails over it."""
+    """Decode labels; damaged ones stay text, so that lists of sessions still work. `verify` reports them."""
     try:
         return msgspec.json.decode(text) if text else None
     except msgspec.DecodeError:
@@ -40,38 +41,41 @@ def _labels(text: str) -> Any:
 
 
 def call_row(row: tuple[Any, ...]) -> CallRecord:
-    made = CallRecord(*row)
-    made.idempotent = bool(made.idempotent)
-    return made
+    """Convert a row to a call."""
+    record = CallRecord(*row)
+    record.idempotent = bool(record.idempotent)
+    return record
 
 
 def containing(text: str) -> str:
-    """The GLOB pattern of texts that have this one in them, in any case. (LIKE knows the cases of ASCII alone.)"""
-    return "*" + "".join(map(_one_of, text)) + "*"
+    """Return a case-insensitive GLOB pattern for texts that contain this one; LIKE ignores the case of ASCII only."""
+    return "*" + "".join(map(_any_case, text)) + "*"
 
 
-def _one_of(letter: str) -> str:
+def _any_case(letter: str) -> str:
     forms = {form for form in (letter, letter.lower(), letter.upper()) if len(form) == 1}
     return f"[{''.join(sorted(forms))}]" if len(forms) > 1 or letter in "*?[" else letter
 
 
 def approval_row(row: tuple[Any, ...]) -> ApprovalRecord:
-    made = ApprovalRecord(*row)
-    made.options = _options(row[8])
-    return made
+    """Convert a row to an approval."""
+    record = ApprovalRecord(*row)
+    record.options = _decode_options(row[8])
+    return record
 
 
 def token_row(row: tuple[Any, ...]) -> TokenRecord:
-    made = TokenRecord(*row)
-    return msgspec.structs.replace(made, verbs=tuple(row[4].split(",")))
+    """Convert a row to a token."""
+    return msgspec.structs.replace(TokenRecord(*row), verbs=tuple(row[4].split(",")))
 
 
 def token_values(row: TokenRecord) -> tuple[Any, ...]:
+    """Convert a token to a row."""
     return (row.id, row.hash, row.label, row.session, ",".join(row.verbs), row.created_at, row.expires_at)
 
 
 class Rows:
-    """Stored rows as the writer reads them. Remembered between transactions while nobody else has written."""
+    """Stored records as the writer reads them, cached until another process writes."""
 
     def __init__(self, connection: Connection) -> None:
         self._run = connection.execute
@@ -82,15 +86,15 @@ class Rows:
         self._waiting: dict[str, int] = {}
 
     def begin(self) -> None:
-        """Call first thing in a transaction, when nobody else can write any more."""
+        """Drop the cache if another process wrote. Must be the first call in a transaction."""
         version = self._run("PRAGMA data_version").fetchall()[0][0]
-        if version != self._version or len(self._sessions) + len(self._calls) > REMEMBERED:
+        if version != self._version or len(self._sessions) + len(self._calls) > MAX_CACHED_ROWS:
             self.forget()
         self._version = version
         self._now = int(time.time() * 1000)
 
     def remember(self, unit: UnitOfWork) -> None:
-        """What the unit wrote is what is stored, once it is committed."""
+        """Cache what a unit wrote, after its commit."""
         self._sessions.update((name, row) for name, row in unit.sessions.items() if row.id)
         self._calls.update(unit.calls)
         for client, more in unit.waits.items():
@@ -98,6 +102,7 @@ class Rows:
                 self._waiting[client] += more
 
     def forget(self) -> None:
+        """Drop the cache."""
         self._waiting.clear()
         self._sessions.clear()
         self._calls.clear()
@@ -110,18 +115,18 @@ class Rows:
         return self._now
 
     def session(self, name: str) -> SessionRecord | None:
-        known = self._sessions.get(name)
-        if known is None:
-            row = self._one("session", name)
-            known = session_row(row) if row else None
-        return known
+        cached = self._sessions.get(name)
+        if cached is not None:
+            return cached
+        row = self._one("session", name)
+        return session_row(row) if row else None
 
     def call(self, call: str) -> CallRecord | None:
-        known = self._calls.get(call)
-        if known is None:
-            row = self._one("call", call)
-            known = call_row(row) if row else None
-        return known
+        cached = self._calls.get(call)
+        if cached is not None:
+            return cached
+        row = self._one("call", call)
+        return call_row(row) if row else None
 
     def approval(self, approval: str) -> ApprovalRecord | None:
         row = self._one("approval", approval)
@@ -152,12 +157,12 @@ class Rows:
         return [call_row(row) for row in self._run(SQL["owned_calls"], (owner,))]
 
     def waiting(self, client: str) -> int:
-        """Counted once, then kept up to what is written here."""
-        known = self._waiting.get(client)
-        if known is None:
+        """Return how many commands of a client are pending, counted once and then updated by `remember`."""
+        count = self._waiting.get(client)
+        if count is None:
             row = self._one("waiting_commands", client)
-            known = self._waiting[client] = row[0] if row else 0
-        return known
+            count = self._waiting[client] = row[0] if row else 0
+        return count
 
     def oldest_waiting(self, client: str, limit: int) -> list[CallRecord]:
         return [call_row(row) for row in self._run(SQL["oldest_waiting"], (client, limit))]
@@ -167,48 +172,49 @@ class Rows:
         return row[0] if row else None
 
     def owned_turns(self, owner: str) -> list[SessionRecord]:
-        return [made for row in self._run(SQL["sessions_at_work"]) if (made := session_row(row)).turn_owner == owner]
+        sessions = [session_row(row) for row in self._run(SQL["sessions_at_work"])]
+        return [session for session in sessions if session.turn_owner == owner]
 
 
 @cache
-def _many(name: str, rows: int) -> str:
-    """A statement that puts so many rows at once."""
+def _multi_row(name: str, rows: int) -> str:
+    """Return a statement that inserts several rows."""
     head, values, tail = re.split(r"VALUES (\([^)]*\))", SQL[name])
     return f"{head}VALUES {', '.join([values] * rows)}{tail}"
 
 
 def put_many(connection: Connection, name: str, rows: list[tuple[Any, ...]]) -> None:
-    """Write rows in as few steps as can be: each step lets go of the interpreter and has to win it back."""
+    """Insert rows with few statements, as each one releases the interpreter lock and must get it back."""
     start = 0
-    for size in GROUPS:
+    for size in ROWS_PER_STATEMENT:
         while len(rows) - start >= size:
             flat = [value for row in rows[start : start + size] for value in row]
-            connection.execute(_many(name, size), flat)
+            connection.execute(_multi_row(name, size), flat)
             start += size
 
 
 def flush(connection: Connection, unit: UnitOfWork) -> None:
-    """Write what a unit of work holds."""
+    """Write the changes of a unit of work."""
     _put_sessions(connection, [row for row in unit.sessions.values() if row.last_seq])
-    numbers = {name: row.id for name, row in unit.sessions.items()}
-    put_many(connection, "add_event", [(numbers[m.session], m.event.seq, m.body) for m in unit.events])
+    session_ids = {name: row.id for name, row in unit.sessions.items()}
+    put_many(connection, "add_event", [(session_ids[m.session], m.event.seq, m.body) for m in unit.events])
     if unit.calls:
         _number_changes(connection, unit.commands())
-        put_many(connection, "put_call", [_numbered(row, numbers[row.session]) for row in unit.calls.values()])
+        put_many(connection, "put_call", [_call_values(row, session_ids[row.session]) for row in unit.calls.values()])
     for call, (session, data) in unit.seals.items():
-        if unit.calls[call].state in TERMINAL_STATES:  # It was made and ended in one transaction.
+        if unit.calls[call].state in TERMINAL_STATES:  # It ended in the same transaction.
             continue
-        connection.execute(SQL["seal"], (call, numbers[session], data)).fetchall()
+        connection.execute(SQL["seal"], (call, session_ids[session], data)).fetchall()
     if unit.approvals:
-        rows = [_approval_values(row, numbers[row.session]) for row in unit.approvals.values()]
+        rows = [_approval_values(row, session_ids[row.session]) for row in unit.approvals.values()]
         put_many(connection, "put_approval", rows)
     if unit.aliases:
-        aliases = [(numbers[s], identity, ns, call) for (s, identity, ns), call in unit.aliases.items() if ns]
+        aliases = [(session_ids[s], identity, ns, call) for (s, identity, ns), call in unit.aliases.items() if ns]
         put_many(connection, "put_alias", aliases)
     if unit.keys:
-        keys = [(numbers[row.session], row.key, row.mark, row.seq) for row in unit.keys.values()]
+        keys = [(session_ids[row.session], row.key, row.mark, row.seq) for row in unit.keys.values()]
         put_many(connection, "put_key", keys)
-    uses = [(numbers[m.session], m.event.seq, blob.hash) for m in unit.events if (blob := blob_of(m.event))]
+    uses = [(session_ids[m.session], m.event.seq, blob.hash) for m in unit.events if (blob := blob_of(m.event))]
     if uses:
         put_many(connection, "use_blob", uses)
     if unit.owners:
@@ -216,7 +222,7 @@ def flush(connection: Connection, unit: UnitOfWork) -> None:
 
 
 def _number_changes(connection: Connection, commands: list[CallRecord]) -> None:
-    """Nobody else writes meanwhile, so that the numbers have no gap; and none comes twice, whatever is deleted."""
+    """Number the changed commands. Numbers have no gaps, as no other process writes meanwhile, and are never reused."""
     if not commands:
         return
     last = connection.execute(SQL["last_change"]).fetchall()[0][0]
@@ -239,7 +245,7 @@ def _session_values(row: SessionRecord) -> tuple[Any, ...]:
     return (number, name, *rest)
 
 
-def _numbered(row: CallRecord, session: int) -> tuple[Any, ...]:
+def _call_values(row: CallRecord, session: int) -> tuple[Any, ...]:
     identity, _, *rest = msgspec.structs.astuple(row)
     return (identity, session, *rest)
 

@@ -1,7 +1,7 @@
-"""A unit of work: what the writes of one transaction have read and will write, in memory until it is flushed.
+"""A unit of work: the records that the writes of one transaction change, in memory until they are flushed.
 
-Several writes share a transaction and its unit (group commit). If one of them is refused, the unit is thrown away and
-each is decided again on a unit of its own.
+Several writes share a transaction and its unit (group commit). If one of them fails, the unit is discarded and each
+write runs again with a unit of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from callslip.store.protocol import Reads, StoredEvent
 
 
 class UnitOfWork:
-    """Rows read through it are the stored ones until put; what was put is what is read next."""
+    """Reads return the stored records, or those put before."""
 
     __slots__ = (
         *("_stored", "now"),
@@ -38,20 +38,23 @@ class UnitOfWork:
         self.events: list[StoredEvent] = []
 
     def session(self, name: str) -> SessionRecord | None:
+        """Return a session."""
         return self.sessions.get(name) or self._stored.session(name)
 
     def session_to_write(self, name: str) -> SessionRecord:
-        """The session's row, made if need be, to be changed in place."""
+        """Return a session to change in place; create it if it does not exist."""
         row = self.sessions.get(name)
         if row is None:
-            known = self._stored.session(name)
-            row = self.sessions[name] = replace(known) if known else SessionRecord(name=name, created_at=self.now)
+            stored = self._stored.session(name)
+            row = self.sessions[name] = replace(stored) if stored else SessionRecord(name=name, created_at=self.now)
         return row
 
     def call(self, call: str) -> CallRecord | None:
+        """Return a call."""
         return self.calls.get(call) or self._stored.call(call)
 
     def put_call(self, row: CallRecord) -> None:
+        """Write a call, and count the pending commands of its client."""
         if row.client:
             before = self.call(row.id)
             more = (row.state in PENDING_STATES) - (before is not None and before.state in PENDING_STATES)
@@ -60,46 +63,47 @@ class UnitOfWork:
         self.calls[row.id] = row
 
     def waiting(self, client: str) -> int:
-        """How many commands wait for this client: to be approved, or to be taken up."""
+        """Return how many commands of a client await approval or are queued."""
         return self._stored.waiting(client) + self.waits.get(client, 0)
 
     def oldest_waiting(self, client: str) -> CallRecord | None:
-        """The command that has waited longest for this client."""
+        """Return the oldest pending command of a client."""
         stored = self._stored.oldest_waiting(client, len(self.calls) + 1)
         rows = self._merged(stored, lambda row: row.client == client and row.state in PENDING_STATES)
         return min(rows, key=lambda row: row.created_at, default=None)
 
     def seal(self, row: CallRecord, data: bytes) -> None:
-        """Keep a command's arguments as they were given, until it ends."""
+        """Store the unredacted arguments of a command until it ends."""
         self.seals[row.id] = (row.session, data)
 
     def sealed(self, call: str) -> bytes | None:
-        """The same, if they were kept."""
+        """Return the unredacted arguments of a command, if they are stored."""
         return self.seals[call][1] if call in self.seals else self._stored.sealed(call)
 
     def commands(self) -> list[CallRecord]:
-        """The commands that were written."""
+        """Return the commands that were written."""
         return [row for row in self.calls.values() if row.client]
 
     def approval(self, approval: str) -> ApprovalRecord | None:
+        """Return an approval."""
         return self.approvals.get(approval) or self._stored.approval(approval)
 
     def put_approval(self, row: ApprovalRecord) -> None:
         self.approvals[row.id] = row
 
     def alias(self, session: str, ns: str, identity: str) -> str | None:
-        """The newest call that bears this foreign id ("" for an id that names no call)."""
+        """Return the newest call with a foreign id, or "" for an id that is not of a call."""
         call = self.aliases.get((session, identity, ns))
         return call if call is not None else self._stored.alias(session, ns, identity)
 
     def alias_known(self, session: str, identity: str) -> bool:
-        """Whether any call of the session has borne this foreign id, whatever the namespace."""
+        """Return whether any call of the session has this foreign id, in any namespace."""
         return bool(self.aliases.get((session, identity, ""))) or self._stored.alias_known(session, identity)
 
     def put_alias(self, session: str, ns: str, identity: str, call: str) -> None:
         self.aliases[session, identity, ns] = call
         if call:
-            self.aliases[session, identity, ""] = call  # Known under some namespace; not stored.
+            self.aliases[session, identity, ""] = call  # For alias_known; not stored.
 
     def key(self, session: str, key: str) -> KeyRecord | None:
         return self.keys.get((session, key)) or self._stored.key(session, key)
@@ -111,35 +115,37 @@ class UnitOfWork:
         self.owners[row.id] = row
 
     def event(self, session: str, seq: int) -> Event | None:
-        for made in self.events:
-            if made.event.seq == seq and made.session == session:
-                return made.event
+        """Return an event."""
+        for stored in self.events:
+            if stored.event.seq == seq and stored.session == session:
+                return stored.event
         return self._stored.event(session, seq)
 
     def add_event(self, session: str, event: Event) -> None:
+        """Append an event."""
         self.events.append(StoredEvent(session, event, encode_event(event)))
 
     def has_blob(self, identity: str) -> bool:
-        """Whether a large value is there, whole."""
+        """Return whether a blob is stored completely."""
         return self._stored.has_blob(identity)
 
     def open_calls(self, session: str) -> list[CallRecord]:
-        """Every open call of the session, oldest first."""
+        """Return the open calls of a session, oldest first."""
         return self._merged(self._stored.open_calls(session), lambda row: row.session == session)
 
     def owned_calls(self, owner: str) -> list[CallRecord]:
-        """Every open call that this owner keeps alive, oldest first."""
+        """Return the open calls of an owner, oldest first."""
         return self._merged(self._stored.owned_calls(owner), lambda row: row.owner == owner)
 
     def owned_turns(self, owner: str) -> list[SessionRecord]:
-        """Every session whose open turn this owner keeps alive."""
+        """Return the sessions whose open turn has this owner."""
         rows = {row.name: row for row in self._stored.owned_turns(owner)} | self.sessions
         return [rows[name] for name in sorted(rows) if rows[name].turn and rows[name].turn_owner == owner]
 
-    def _merged(self, stored: list[CallRecord], fits: Callable[[CallRecord], bool]) -> list[CallRecord]:
+    def _merged(self, stored: list[CallRecord], matches: Callable[[CallRecord], bool]) -> list[CallRecord]:
         rows = {row.id: row for row in stored}
         rows.update(self.calls)
         return sorted(
-            (row for row in rows.values() if row.state in OPEN_STATES and fits(row)),
+            (row for row in rows.values() if row.state in OPEN_STATES and matches(row)),
             key=lambda row: (row.session, row.entry),
         )

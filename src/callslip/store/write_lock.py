@@ -1,8 +1,8 @@
-"""Two lock files that make writers of several processes wait in turn.
+"""A fair lock between the writers of several processes, made of two lock files.
 
-SQLite's own busy handler sleeps and retries, so under load one process can starve for seconds. Here a writer first
-takes the queue lock, then the work lock, and gives the queue lock back: one works, one stands next, and who stands next
-cannot be overtaken. Locks of a dead process vanish with it.
+The busy handler of SQLite sleeps and retries, so that under load a process can starve for seconds. Here a writer takes
+the queue lock, then the work lock, and releases the queue lock: one writer works, and the next one cannot be overtaken.
+The operating system releases the locks of a dead process.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from contextlib import contextmanager
 
 try:
     import fcntl
-except ImportError:  # Windows has no flock; SQLite's busy timeout alone keeps writers apart there.
+except ImportError:  # Windows has no flock; there the busy timeout of SQLite has to suffice.
     fcntl = None
 
 
 class WriteLock:
-    """The two locks beside one database file. Until it is opened, and in memory, nobody waits."""
+    """The two lock files next to a database file. Before `open`, and for a database in memory, nothing is locked."""
 
     def __init__(self, path: str = "") -> None:
         self._queue = self._work = -1
@@ -26,14 +26,14 @@ class WriteLock:
             self.open(path)
 
     def open(self, path: str) -> None:
-        """Make the lock files, or find them."""
+        """Open the lock files, and create them if needed."""
         if fcntl is not None:
             self._queue = os.open(path + "-queue", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             self._work = os.open(path + "-work", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     @contextmanager
     def turn(self) -> Generator[None]:
-        """Hold the work lock."""
+        """Hold the work lock within a `with` block."""
         if fcntl is None or self._work < 0:
             yield
             return
@@ -48,6 +48,7 @@ class WriteLock:
             fcntl.flock(self._work, fcntl.LOCK_UN)
 
     def close(self) -> None:
+        """Close the lock files."""
         for lock in (self._queue, self._work):
             if lock >= 0:
                 os.close(lock)

@@ -1,7 +1,7 @@
-"""The one thread that writes a SQLite file, and its group commit.
+"""The thread that writes to a SQLite file, with group commit.
 
-Whatever waits when a transaction begins goes into it: 64 writers share one sync of the disk. Results come back to the
-event loop in one call per transaction. A refused write leaves no trace; a failed commit fails all that were in it.
+All tasks that are queued when a transaction begins share it: 64 writers need one sync of the disk. Results return to
+the event loop in one call per transaction. A refused task writes nothing; a failed commit fails all its tasks.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ Done = tuple["asyncio.Future[Any]", Any, BaseException | None]
 
 
 class Task:
-    """Something to do in a transaction: a decision on a unit of work, or (`alone`) on the bare connection.
+    """A function to run in a transaction, on a unit of work or, if `alone`, on the connection itself.
 
-    What can be derived again need not be `durable`: it is spared its sync of the disk.
+    Data that can be rebuilt from the log need not be `durable`, which saves a sync of the disk.
     """
 
     __slots__ = ("alone", "durable", "future", "work")
@@ -46,7 +46,7 @@ class Task:
 
 
 class WriteResult:
-    """What a transaction made durable: events, and commands as they stand by them."""
+    """The events and commands that a transaction wrote."""
 
     __slots__ = ("commands", "events")
 
@@ -55,27 +55,28 @@ class WriteResult:
         self.commands: list[CallRecord] = unit.commands() if unit else []
 
     def add(self, unit: UnitOfWork) -> None:
+        """Add what a unit wrote."""
         self.events += unit.events
         self.commands += unit.commands()
 
 
 class Writer:
-    """Runs tasks in the order they came, those that want to be alone after the others.
+    """Runs tasks in order, `alone` ones after the others of their batch.
 
-    `deliver` gets, on the loop, what each transaction made durable.
+    `deliver` is called on the loop with what each transaction wrote.
     """
 
     def __init__(
         self,
         connection: Connection,
         path: str,
-        turnstile: WriteLock,
+        write_lock: WriteLock,
         deliver: Callable[[list[StoredEvent], list[CallRecord]], None],
         synchronous: str = "FULL",
     ) -> None:
         self._connection = connection
         self._path = path
-        self._turnstile = turnstile
+        self._write_lock = write_lock
         self._deliver = deliver
         self._synchronous = synchronous
         self._rows = Rows(connection)
@@ -86,7 +87,7 @@ class Writer:
         self._thread.start()
 
     def submit(self, work: Callable[[Any], Any], *, alone: bool = False, durable: bool = True) -> asyncio.Future[Any]:
-        """Queue a task; the future is done when its transaction is durable."""
+        """Queue a task and return a future that is done when its transaction is durable."""
         if self._closed:
             raise StoreError("the ledger is closed")
         future: asyncio.Future[Any] = self._loop.create_future()
@@ -94,24 +95,25 @@ class Writer:
         return future
 
     async def close(self) -> None:
-        """Finish what was submitted, then end the thread."""
+        """Finish the queued tasks, then end the thread."""
         if not self._closed:
             self._closed = True
             self._tasks.put(None)
             await asyncio.to_thread(self._thread.join)
 
     def _run(self) -> None:
-        goes_on = True
-        while goes_on:
-            batch, goes_on = self._drain()
-            together = [task for task in batch if not task.alone]
-            if together:
-                self._transact(together)
+        is_open = True
+        while is_open:
+            batch, is_open = self._drain()
+            group = [task for task in batch if not task.alone]
+            if group:
+                self._transact(group)
             for task in batch:
                 if task.alone:
                     self._transact([task])
 
     def _drain(self) -> tuple[list[Task], bool]:
+        """Wait for a task; return it with all queued ones, and whether the writer is still open."""
         task = self._tasks.get()
         batch: list[Task] = []
         try:
@@ -126,34 +128,34 @@ class Writer:
 
     def _transact(self, batch: list[Task]) -> None:
         results: list[Done] = []
-        made = WriteResult()
+        written = WriteResult()
         try:
-            with plain_errors(self._path), self._turnstile.turn():
-                made = self._within(batch, results)
-        except BaseException as error:  # Every writer of the batch must hear of it, or it would wait for ever.
+            with plain_errors(self._path), self._write_lock.turn():
+                written = self._run_batch(batch, results)
+        except BaseException as error:  # Every task of the batch must get it, or its caller would wait forever.
             results = [(task.future, None, error) for task in batch]
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._settle, results, made)
+            self._loop.call_soon_threadsafe(self._settle, results, written)
 
-    def _within(self, batch: list[Task], results: list[Done]) -> WriteResult:
+    def _run_batch(self, batch: list[Task], results: list[Done]) -> WriteResult:
         try:
             if batch[0].alone:
                 results.append((batch[0].future, self._alone(batch[0]), None))
                 return WriteResult()
             self._connection.execute("BEGIN IMMEDIATE")
-            return self._together(batch, results)
+            return self._run_group(batch, results)
         except BaseException:
             self._rows.forget()
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             raise
 
-    def _together(self, batch: list[Task], results: list[Done]) -> WriteResult:
+    def _run_group(self, batch: list[Task], results: list[Done]) -> WriteResult:
         self._rows.begin()
         unit = UnitOfWork(self._rows)
         try:
             done: list[Done] = [(task.future, task.work(unit), None) for task in batch]
-        except apsw.Error:  # The transaction itself is in doubt, for all that are in it.
+        except apsw.Error:  # The whole transaction failed.
             raise
         except Exception:
             return self._one_by_one(batch, results)
@@ -164,8 +166,8 @@ class Writer:
         return WriteResult(unit)
 
     def _one_by_one(self, batch: list[Task], results: list[Done]) -> WriteResult:
-        """One of them is refused: each is decided on what those before it wrote. Deciding again has no other effect."""
-        made = WriteResult()
+        """Run the tasks of a batch again, each with a unit of its own, because one of them failed."""
+        written = WriteResult()
         for task in batch:
             unit = UnitOfWork(self._rows)
             try:
@@ -177,9 +179,9 @@ class Writer:
                 continue
             flush(self._connection, unit)
             self._rows.remember(unit)
-            made.add(unit)
+            written.add(unit)
         self._connection.execute("COMMIT")
-        return made
+        return written
 
     def _alone(self, task: Task) -> Any:
         run = self._connection.execute
@@ -198,11 +200,11 @@ class Writer:
             else:
                 run(f"PRAGMA synchronous = {self._synchronous}")
 
-    def _settle(self, results: list[Done], made: WriteResult) -> None:
+    def _settle(self, results: list[Done], written: WriteResult) -> None:
         try:
-            if made.events or made.commands:
-                self._deliver(made.events, made.commands)
-        finally:  # A listener that fails leaves no writer waiting.
+            if written.events or written.commands:
+                self._deliver(written.events, written.commands)
+        finally:  # Callers get their result even if a listener fails.
             for future, value, error in results:
                 if future.done():
                     continue

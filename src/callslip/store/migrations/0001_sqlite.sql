@@ -21,7 +21,7 @@ CREATE TABLE sessions (
 ) STRICT;
 CREATE INDEX sessions_by_update ON sessions (updated_at);
 
--- The log. Everything below can be derived from it again, but for owners, leases and blobs.
+-- The log. All tables below can be rebuilt from it, except owners, leases and blobs.
 CREATE TABLE events (
   session INTEGER NOT NULL,
   seq INTEGER NOT NULL,
@@ -102,7 +102,7 @@ CREATE TABLE owners (
   until INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Checkpoints: finished entries, the texts still being written in pieces, and what it takes to fold on.
+-- Checkpoints: finished entries, pieces of streaming texts, and the state to continue the fold from.
 CREATE TABLE entries (
   session INTEGER NOT NULL,
   id INTEGER NOT NULL,
@@ -126,14 +126,14 @@ CREATE TABLE checkpoints (
   state BLOB NOT NULL
 ) STRICT;
 
--- What retention left: the state after event `seq`, from which the kept log goes on.
+-- After retention: the state after event `seq`, from which the remaining log continues.
 CREATE TABLE bases (
   session INTEGER PRIMARY KEY,
   seq INTEGER NOT NULL,
   state BLOB NOT NULL
 ) STRICT;
 
--- Large values, whole, by their content. Written in pieces before the event that names them.
+-- Large values under the hash of their content, written in pieces before the event that refers to them.
 CREATE TABLE blobs (
   hash TEXT PRIMARY KEY,
   size INTEGER NOT NULL,
@@ -149,7 +149,7 @@ CREATE TABLE blob_pieces (
   PRIMARY KEY (hash, number)
 ) STRICT, WITHOUT ROWID;
 
--- Which events name a blob: one that no event names any more is forgotten with the last of them.
+-- Which events refer to a blob. A blob is deleted with the last of them.
 CREATE TABLE blob_uses (
   session INTEGER NOT NULL,
   seq INTEGER NOT NULL,

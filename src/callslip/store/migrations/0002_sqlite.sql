@@ -1,15 +1,15 @@
--- Whose a session is and what it is labelled with, both as its log says; and tokens for a part of what the server does.
+-- Owner and labels of a session, both from its log; and access tokens.
 
--- Not called `owner`: older readers join sessions with calls, and name the owner of a call just so.
+-- Not named `owner`: older readers join sessions with calls, which have a column of that name.
 ALTER TABLE sessions ADD COLUMN owned_by TEXT NOT NULL DEFAULT '';
 ALTER TABLE sessions ADD COLUMN labels TEXT NOT NULL DEFAULT '';
 
--- What keeps the open turn alive, as the owner of a call keeps the call.
+-- The owner of the open turn, which keeps it alive.
 ALTER TABLE sessions ADD COLUMN turn_owner TEXT NOT NULL DEFAULT '';
 CREATE INDEX sessions_at_work ON sessions (id) WHERE turn_owner <> '';
 
--- Labels were in the log before they had a column: the last ones said there, else those that retention left. An event
--- that is damaged says nothing, and keeps nobody from the rest.
+-- Labels were in the log before they had a column: take the newest ones there, else those that retention kept. Damaged
+-- events are skipped.
 UPDATE sessions SET labels = coalesce(
   (SELECT said -> '$.labels' FROM (
      SELECT seq, iif(json_valid(CAST(body AS TEXT)), CAST(body AS TEXT), '{}') AS said FROM events
@@ -21,7 +21,7 @@ UPDATE sessions SET labels = coalesce(
   ''
 );
 
--- So were the names of turns, before they were remembered so that no other turn gets one of them.
+-- Turn names in the log become aliases, which keeps them unique.
 INSERT OR IGNORE INTO aliases (session, id, ns, call)
 SELECT session, said ->> '$.turn', 'turn', '' FROM (
   SELECT session, iif(json_valid(CAST(body AS TEXT)), CAST(body AS TEXT), '{}') AS said FROM events
@@ -29,7 +29,7 @@ SELECT session, said ->> '$.turn', 'turn', '' FROM (
 WHERE said ->> '$.verdict' IS NULL AND said ->> '$.turn' IS NOT NULL
 UNION SELECT id, turn, 'turn', '' FROM sessions WHERE turn <> '';
 
--- A token itself is nowhere: only its hash. No session means every session; 0 means that it does not expire.
+-- Only the hash of a token is stored. An empty session means all sessions; 0 means that it does not expire.
 CREATE TABLE tokens (
   id TEXT PRIMARY KEY,
   hash TEXT NOT NULL UNIQUE,
