@@ -233,7 +233,7 @@ async def test_a_long_text_is_stored_piece_by_piece(ledger: LocalLedger) -> None
     assert await stored(ledger) == await whole(ledger)
     await ledger.log.append(SESSION, [ev.CallCompleted(aliases=ONE), ev.MessageEnded()])
     await ledger.log.project(SESSION)
-    assert (await ledger.log.store.tally(SESSION)).texts == 0
+    assert (await ledger.log.store.row_counts(SESSION)).texts == 0
     assert await stored(ledger) == await whole(ledger)
 
 
@@ -486,7 +486,7 @@ def folded(log: list[Event]) -> SessionFold:
 
 def open_entries(log: list[Event]) -> set[int]:
     state = folded(log)
-    state.finished()
+    state.take_finished()
     return set(state.entries)
 
 

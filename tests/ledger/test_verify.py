@@ -19,7 +19,7 @@ from callslip.ledger.verify import Problem, verify
 from callslip.model import events as ev
 from callslip.model.events import Alias, Draft
 from callslip.rules import fold
-from callslip.rules.projection import TURN
+from callslip.rules.projection import TURN_NAMESPACE
 from callslip.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -241,7 +241,7 @@ async def test_no_value_can_be_changed_unnoticed(ledger: LocalLedger, file: Path
     connection = apsw.Connection(str(file))
     unnoticed: list[str] = []
     for table, column, row in cells(connection):
-        if row.get("ns") == TURN and column == "session":
+        if row.get("ns") == TURN_NAMESPACE and column == "session":
             continue  # One that is not stored is no fault: the first version stores none (S1.7).
         here = " AND ".join(f'"{name}" IS ?' for name in row)
         changed = row | {column: other(row[column])}

@@ -26,11 +26,11 @@ from callslip.errors import InvalidInputError
 from callslip.model.codec import (
     MAX_DEPTH,
     MAX_DIGITS,
-    depth_of,
+    clean_text,
     digest,
     encode,
+    json_depth,
     parse_json,
-    text,
     to_json,
     validate_json,
 )
@@ -151,7 +151,9 @@ class TestParse:
     @given(texts)
     def test_an_escaped_lone_surrogate_is_replaced(self, value: str) -> None:
         """JSON may escape half a character; it is read as U+FFFD, and its other escapes as they are."""
-        assert parse_json(json.dumps({value: ["\\ud800", value]})) == {text(value): ["\\ud800", text(value)]}
+        assert parse_json(json.dumps({value: ["\\ud800", value]})) == {
+            clean_text(value): ["\\ud800", clean_text(value)]
+        }
 
     @pytest.mark.parametrize(
         ("data", "value"),
@@ -254,12 +256,12 @@ class TestParse:
                 value = list(value.values())
             return 1 + max(map(depth, value), default=0) if isinstance(value, list) else 0
 
-        assert depth_of(encode(value)) == depth(value)
+        assert json_depth(encode(value)) == depth(value)
 
     @given(st.binary())
     def test_depth_of_anything_is_a_number(self, data: bytes) -> None:
         """The scan never fails, whatever the bytes."""
-        assert 0 <= depth_of(data) <= len(data)
+        assert 0 <= json_depth(data) <= len(data)
 
 
 class TestCheck:
@@ -517,15 +519,15 @@ class TestText:
     @given(texts)
     def test_lone_surrogates_are_replaced(self, value: str) -> None:
         """The result can be encoded; only surrogates are touched, and a second time changes nothing."""
-        made = text(value)
+        made = clean_text(value)
         made.encode()
-        assert text(made) is made
+        assert clean_text(made) is made
         if not any("\ud800" <= char <= "\udfff" for char in value):
             assert made is value
 
     def test_each_half_is_replaced_alone(self) -> None:
         """One mark for each half; two halves that belong together are one character again."""
-        assert text("a\ud800b\udc00\ud83d\ude00\ud83d") == "a\ufffdb\ufffd😀\ufffd"
+        assert clean_text("a\ud800b\udc00\ud83d\ude00\ud83d") == "a\ufffdb\ufffd😀\ufffd"
 
 
 def test_digest_is_stable() -> None:

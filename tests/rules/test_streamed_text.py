@@ -12,7 +12,14 @@ from msgspec import structs
 from callslip.model import events as ev
 from callslip.model.entries import Append, Patch, Put
 from callslip.rules.fold import SessionFold
-from callslip.rules.streamed_text import SQUASH, Headless, StreamedText, merge_chunk, settle, units
+from callslip.rules.streamed_text import (
+    MAX_PIECES,
+    IncompleteTextError,
+    StreamedText,
+    merge_chunk,
+    replace_if_cumulative,
+    utf16_length,
+)
 from tests.support.strategies import pieces
 
 CUMULATIVE = ["I", "I will", "I will look", "I will look at the tests"]  # three growths, the last of 24 characters
@@ -72,9 +79,9 @@ def test_a_text_counts_its_length_as_a_browser_does(parts: list[str]) -> None:
     for part in parts:
         text.append(part)
     whole = "".join(parts)
-    assert text.length() == units(whole) == len(whole.encode("utf-16-le")) // 2
+    assert text.length() == utf16_length(whole) == len(whole.encode("utf-16-le")) // 2
     text.counted = False
-    assert (text.length(), text.value()) == (units(whole), whole)
+    assert (text.length(), text.value()) == (utf16_length(whole), whole)
 
 
 def test_offsets_of_patches_are_utf16_units() -> None:
@@ -248,14 +255,14 @@ def test_a_text_knows_how_it_ends(parts: list[str], tail: str, really: bool) -> 
 def test_many_chunks_become_few_strings() -> None:
     """C12: pieces are joined as they come, block by block, and all of it only when it is asked for."""
     text = StreamedText()
-    for _ in range(10 * SQUASH + 7):
+    for _ in range(10 * MAX_PIECES + 7):
         merge_chunk(text, "x", "delta")
     assert (len(text.blocks), len(text.pieces)) == (10, 7)
-    assert text.value() == "x" * (10 * SQUASH + 7)
+    assert text.value() == "x" * (10 * MAX_PIECES + 7)
     assert (len(text.blocks), len(text.pieces)) == (1, 0)
 
 
-@pytest.mark.parametrize("count", [SQUASH - 1, SQUASH, SQUASH + 1, 2 * SQUASH, 3 * SQUASH + 5])
+@pytest.mark.parametrize("count", [MAX_PIECES - 1, MAX_PIECES, MAX_PIECES + 1, 2 * MAX_PIECES, 3 * MAX_PIECES + 5])
 def test_a_live_text_is_kept_as_few_strings(count: int) -> None:
     """C12: chunks that are applied one by one become blocks too, and the text is whole at every edge of a block."""
     talk = Talk()
@@ -263,7 +270,7 @@ def test_a_live_text_is_kept_as_few_strings(count: int) -> None:
     talk.say(*chunks, chunks_are="delta")
     assert talk.state.stream is not None
     text = talk.state.stream.text
-    assert (len(text.blocks), len(text.pieces)) == divmod(count, SQUASH)
+    assert (len(text.blocks), len(text.pieces)) == divmod(count, MAX_PIECES)
     assert talk.texts == ["".join(chunks)]
 
 
@@ -299,6 +306,6 @@ def test_a_text_without_its_beginning_can_be_added_to_but_not_compared() -> None
     assert merge_chunk(text, " more", "delta").added == " more"
     assert text.length() == 10
     for policy in ("cumulative", "dedupe"):
-        with pytest.raises(Headless):
+        with pytest.raises(IncompleteTextError):
             merge_chunk(text, "other", policy)
-    assert not settle(text)
+    assert not replace_if_cumulative(text)

@@ -251,7 +251,7 @@ class Nothing:
     def key(self, session: str, key: str) -> KeyRecord | None: ...
     def event(self, session: str, seq: int) -> Event | None: ...
 
-    def alias_known(self, session: str, identity: str) -> bool:
+    def has_alias(self, session: str, identity: str) -> bool:
         return False
 
     def open_calls(self, session: str) -> list[CallRecord]:

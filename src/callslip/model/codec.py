@@ -58,18 +58,18 @@ def json_equal(one: Any, other: Any) -> bool:
     return one == other and (isinstance(other, str) or encode(one) == encode(other))
 
 
-UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, TypeError)
+DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, TypeError)
 """The exceptions of decoding damaged data."""
 
 
-def reader(kind: Any, what: str) -> Callable[[bytes | str], Any]:
+def stored_decoder(kind: Any, what: str) -> Callable[[bytes | str], Any]:
     """Return a decoder for stored JSON, which raises CorruptDataError that names `what`."""
     decode = msgspec.json.Decoder(kind).decode
 
     def read(body: bytes | str) -> Any:
         try:
             return decode(body)
-        except UNREADABLE as error:
+        except DECODE_ERRORS as error:
             raise CorruptDataError(f"{what} cannot be read: {error}") from error
 
     return read
@@ -80,7 +80,7 @@ def digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def text(value: str) -> str:
+def clean_text(value: str) -> str:
     """Return the text with surrogate pairs joined and each lone surrogate replaced by U+FFFD."""
     if value.isascii():
         return value
@@ -91,7 +91,7 @@ def text(value: str) -> str:
     return value
 
 
-def depth_of(data: bytes) -> int:
+def json_depth(data: bytes) -> int:
     """Return the nesting depth of a JSON text: 0 for a scalar. Takes linear time and never raises."""
     delimited = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     outside = b"".join(delimited.split(b'"')[::2])
@@ -104,7 +104,7 @@ def parse_json(
     """Return the value of a JSON text, or raise InvalidInputError."""
     if len(data) > max_bytes:  # A str has at least as many bytes; do not encode a huge one only to refuse it.
         raise _too_big(field, len(data), max_bytes)
-    raw = text(data).encode() if isinstance(data, str) else data
+    raw = clean_text(data).encode() if isinstance(data, str) else data
     if len(raw) > max_bytes:
         raise _too_big(field, len(raw), max_bytes)
     if _is_deeper(raw, max_depth):
@@ -119,7 +119,7 @@ def validate_json(value: Any, field: str, max_depth: int = MAX_DEPTH, *, max_byt
     Tuples become lists. Keys that are numbers, booleans or None become their JSON text.
     """
     if type(value) is str and 6 * len(value) + 2 <= max_bytes:  # The longest escape has six bytes.
-        return text(value)
+        return clean_text(value)
     copy, size = _round_trip(value, max_depth)
     if size < 0:
         copy = _canonical_copy(value, field, max_depth)
@@ -178,7 +178,7 @@ def _round_trip(value: Any, max_depth: int) -> tuple[Any, int]:
 
 
 def _is_deeper(raw: bytes, max_depth: int) -> bool:
-    return raw.count(b"[") + raw.count(b"{") > max_depth and depth_of(raw) > max_depth
+    return raw.count(b"[") + raw.count(b"{") > max_depth and json_depth(raw) > max_depth
 
 
 def _has_long_digits(raw: bytes) -> bool:
@@ -198,7 +198,7 @@ def _canonical(value: Any, field: str, depth: int) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return text(str.__str__(value))
+        return clean_text(str.__str__(value))
     if isinstance(value, int):
         return _integer(value, field)
     if isinstance(value, float):
@@ -223,7 +223,7 @@ def _members(value: dict[object, Any], field: str, depth: int) -> dict[str, Any]
 
 def _key(key: object, field: str) -> str:
     if isinstance(key, str):
-        return text(str.__str__(key))
+        return clean_text(str.__str__(key))
     if key is None or isinstance(key, int | float):
         return encode(_canonical(key, f"a key of {field}", 0)).decode()
     raise InvalidInputError(field, f"keys must be JSON, got {type(key).__name__}")
@@ -262,7 +262,7 @@ class _Converter:
             layer = _layer(value)
             return layer if isinstance(layer, _SCALARS) else self._inside(value, layer, depth)
         except Exception:
-            return text(f"[unreadable {type(value).__name__}]")
+            return clean_text(f"[unreadable {type(value).__name__}]")
 
     def _inside(self, value: object, layer: object, depth: int) -> Any:
         if id(value) in self.open:
@@ -320,7 +320,7 @@ def _layer(value: object) -> object:
     for method in ("model_dump", "tolist"):  # pydantic; numpy. On the type, as some objects have every attribute.
         if callable(getattr(type(value), method, None)):
             return getattr(value, method)()
-    return text(_ADDRESS.sub("", repr(value)))
+    return clean_text(_ADDRESS.sub("", repr(value)))
 
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # differs between processes
@@ -361,7 +361,7 @@ _TOO_MANY_ITEMS = "[too many items]"
 _LAYERS: tuple[tuple[tuple[type, ...], Callable[[Any], object]], ...] = (
     ((bool, type(None)), lambda value: value),
     ((Enum,), lambda value: value.value),
-    ((str,), lambda value: text(str.__str__(value))),
+    ((str,), lambda value: clean_text(str.__str__(value))),
     ((int,), _integer_text),
     ((float,), _float_text),
     ((dict,), dict),

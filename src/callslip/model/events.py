@@ -360,7 +360,7 @@ def blob_of(event: Event) -> Blob | None:
     return event.blob
 
 
-_decode_json = codec.reader(Any, "an event")
+_decode_json = codec.stored_decoder(Any, "an event")
 _COMMON_FIELDS = {"seq": int, "at": int, "source": str, "key": str}
 
 
@@ -368,7 +368,7 @@ def decode_event(body: bytes) -> Event:
     """Decode a stored event. An event of a newer version becomes `raw`, with its content unchanged."""
     try:
         return parse_event(body)
-    except codec.UNREADABLE:
+    except codec.DECODE_ERRORS:
         value = _decode_json(body)
         fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
         common = {name: fields[name] for name, kind in _COMMON_FIELDS.items() if type(fields.get(name)) is kind}

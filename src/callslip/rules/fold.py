@@ -16,8 +16,8 @@ from callslip.model import events as ev
 from callslip.model.entries import Append, Message, Meta, ModeChange, Patch, Plan, Thought
 from callslip.model.events import Event
 from callslip.rules import fold_calls
-from callslip.rules.fold_state import FoldState, Out, Stream, end_text, make, put, set_fields, set_info
-from callslip.rules.streamed_text import SQUASH, Change, StreamedText, merge_chunk, units
+from callslip.rules.fold_state import FoldState, Out, Stream, add_entry, end_text, put_entry, set_fields, set_info
+from callslip.rules.streamed_text import MAX_PIECES, Change, StreamedText, merge_chunk, utf16_length
 
 VERSION = 3
 """Increased whenever the same events give other entries. Checkpoints of another version are rebuilt."""
@@ -51,7 +51,7 @@ class SessionFold(FoldState):
                     piece = event.text
                     if out is not None and piece:
                         out.append(Append(entry, "content", text.units, piece))
-                        text.units += len(piece) if piece.isascii() else units(piece)
+                        text.units += len(piece) if piece.isascii() else utf16_length(piece)
                     text.pieces.append(piece)
                     continue
                 if event.verdict == "applied":
@@ -64,7 +64,7 @@ class SessionFold(FoldState):
         finally:
             if event is not None:
                 self.seq = event.seq
-            if self.stream is not None and len(self.stream.text.pieces) >= SQUASH:
+            if self.stream is not None and len(self.stream.text.pieces) >= MAX_PIECES:
                 self.stream.text.squash()
 
 
@@ -113,7 +113,7 @@ def _chunk(state: SessionFold, event: Chunk, out: Out) -> None:
             stream.plain = stream.cls if change.proof == "delta" else None
     if change.replaced:
         stream.entry.content = stream.text.value()
-        put(stream.entry, out)
+        put_entry(stream.entry, out)
     elif change.added and out is not None:
         out.append(Append(stream.entry.id, "content", before, change.added))
 
@@ -131,7 +131,7 @@ def _start_stream(state: SessionFold, event: Chunk, out: Out) -> Stream:
         entry = Thought(id=event.seq, at=event.at, content="")
     entry.message_id = event.message_id
     entry.streaming = True
-    make(state, entry, out)
+    add_entry(state, entry, out)
     state.stream = Stream(entry, type(event), event.source, event.chunks)
     return state.stream
 
@@ -148,7 +148,7 @@ def _message_user(state: SessionFold, event: ev.MessageUser, out: Out) -> None:
     blocks = None if event.content is UNSET else event.content
     entry = Message(id=event.seq, at=event.at, role="user", content=event.text, message_id=event.message_id)
     entry.blocks = blocks
-    make(state, entry, out)
+    add_entry(state, entry, out)
 
 
 def _capabilities(state: SessionFold, event: ev.SessionCapabilities, out: Out) -> None:
@@ -164,7 +164,7 @@ def _capabilities(state: SessionFold, event: ev.SessionCapabilities, out: Out) -
         current_model_id=event.current_model,
         options=event.options,
     )
-    make(state, entry, out)
+    add_entry(state, entry, out)
     set_info(state, out, "current_mode_id", "current_model_id")
 
 
@@ -180,7 +180,7 @@ def _mode(state: SessionFold, event: ev.SessionMode, out: Out) -> None:
     if event.mode == before:
         return
     state.info.current_mode_id = event.mode
-    make(state, ModeChange(id=event.seq, at=event.at, previous_mode_id=before, new_mode_id=event.mode), out)
+    add_entry(state, ModeChange(id=event.seq, at=event.at, previous_mode_id=before, new_mode_id=event.mode), out)
     set_info(state, out, "current_mode_id")
 
 
@@ -197,7 +197,7 @@ def _info(state: SessionFold, event: ev.SessionInfo, out: Out) -> None:
 
 def _plan(state: SessionFold, event: ev.PlanUpdated, out: Out) -> None:
     """RULE 10: add the plan."""
-    make(state, Plan(id=event.seq, at=event.at, entries=event.entries), out)
+    add_entry(state, Plan(id=event.seq, at=event.at, entries=event.entries), out)
 
 
 def _turn_started(state: SessionFold, event: ev.TurnStarted, out: Out) -> None:

@@ -13,9 +13,9 @@ from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.entries import Append, PermissionRequest, Set, ToolCall
 from callslip.model.events import Event
-from callslip.rules.fold_state import FoldState, Out, close_text, make, set_fields
+from callslip.rules.fold_state import FoldState, Out, add_entry, close_text, set_fields
 from callslip.rules.lifecycle import (
-    ANSWERED,
+    ANSWER_STATES,
     TERMINAL_STATES,
     TRANSITIONS,
     client_call_id,
@@ -118,7 +118,7 @@ def call(state: FoldState, event: ev.CallEvent, out: Out) -> None:
     if status != entry.status:
         _set_status(state, entry, status, event, changed)
     if is_new:
-        make(state, entry, out)
+        add_entry(state, entry, out)
         if status not in TERMINAL_STATES:
             state.calls[event.call] = entry
     elif out is not None:
@@ -190,7 +190,7 @@ def requested(state: FoldState, event: ev.ApprovalRequested, out: Out) -> None:
         expires_at=event.expires_at,
     )
     state.requests[event.approval] = entry
-    make(state, entry, out)
+    add_entry(state, entry, out)
 
 
 def answered(state: FoldState, event: ev.ApprovalAnswer, out: Out) -> None:
@@ -198,7 +198,7 @@ def answered(state: FoldState, event: ev.ApprovalAnswer, out: Out) -> None:
     request = state.requests.pop(event.approval, None)
     if request is None:
         return
-    _answer(request, ANSWERED[type(event)], event, out)
+    _answer(request, ANSWER_STATES[type(event)], event, out)
     call = state.calls.get(request.call_id)
     if call is None or (status := next_state(call.status, event)) is None:
         return

@@ -23,7 +23,7 @@ from callslip.model.entries import (
     fields_patch,
 )
 from callslip.model.events import Event
-from callslip.rules.streamed_text import Proof, StreamedText, settle
+from callslip.rules.streamed_text import Proof, StreamedText, replace_if_cumulative
 
 Out = list[Patch] | None
 TextKey = tuple[int, str]
@@ -74,7 +74,7 @@ class FoldState:
         for (entry, field), text in self.texts.items():
             setattr(self.entries[entry], field, text.value())
 
-    def finished(self) -> list[Entry]:
+    def take_finished(self) -> list[Entry]:
         """Remove and return the entries that no applied event can change any more."""
         open_ids = {entry.id for entry in self.calls.values()} | {entry.id for entry in self.requests.values()}
         if self.stream is not None:
@@ -85,7 +85,7 @@ class FoldState:
         return finished
 
 
-def put(entry: Entry, out: Out) -> None:
+def put_entry(entry: Entry, out: Out) -> None:
     """Append a patch with a copy of the entry."""
     if out is not None:
         out.append(Put(cast(Any, copy(entry))))
@@ -103,14 +103,14 @@ def set_info(state: FoldState, out: Out, *names: str) -> None:
         out.append(fields_patch(state.info, 0, names))
 
 
-def make(state: FoldState, entry: Entry, out: Out) -> None:
+def add_entry(state: FoldState, entry: Entry, out: Out) -> None:
     """RULE 2: add an entry, which ends the streaming text."""
     if state.stream is not None:
         end_text(state, out)
     entry.turn = state.info.turn
     state.entries[entry.id] = entry
     if out is not None:
-        put(entry, out)
+        put_entry(entry, out)
 
 
 def close_text(state: FoldState, entry: Entry, field: str, text: StreamedText) -> None:
@@ -126,10 +126,10 @@ def end_text(state: FoldState, out: Out) -> None:
     if stream is None:
         return
     is_undecided = stream.chunks == "auto" and not state.proven.get((stream.source, stream.kind))
-    is_replaced = is_undecided and settle(stream.text)
+    is_replaced = is_undecided and replace_if_cumulative(stream.text)
     close_text(state, stream.entry, "content", stream.text)
     stream.entry.streaming = False
     if is_replaced:
-        put(stream.entry, out)
+        put_entry(stream.entry, out)
     elif out is not None:
         out.append(Set(stream.entry.id, {"streaming": None}))

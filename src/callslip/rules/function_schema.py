@@ -15,7 +15,7 @@ from callslip.model import codec
 from callslip.rules import json_schema
 
 
-class Tells(Protocol):
+class ProgressSink(Protocol):
     """Receives what a generator yields."""
 
     async def progress(self, text: str = "") -> None:
@@ -105,15 +105,18 @@ def _annotation_schema(annotation: Any) -> dict[str, Any]:
     return {"type": name, **(_member_schema(name, inner[-1]) if inner else {})}
 
 
-Apart: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
+ThreadRunner: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Runs a function in a thread and returns its result."""
 
 
 async def run_function(
-    function: Callable[..., Any], arguments: inspect.BoundArguments, call: Tells, apart: Apart | None = None
+    function: Callable[..., Any],
+    arguments: inspect.BoundArguments,
+    call: ProgressSink,
+    run_in_thread: ThreadRunner | None = None,
 ) -> Any:
-    """Run a function of any kind; a sync one in a thread (by `apart`, if set), so that it does not block the loop."""
-    in_thread = functools.partial(_in_thread, apart or asyncio.to_thread)
+    """Run a function of any kind; a sync one in a thread, so that it does not block the loop."""
+    in_thread = functools.partial(_in_thread, run_in_thread or asyncio.to_thread)
     run = functools.partial(function, *arguments.args, **arguments.kwargs)
     last: Any = None
     if inspect.isasyncgenfunction(function):
@@ -133,14 +136,14 @@ async def run_function(
     return await result if inspect.isawaitable(result) else result
 
 
-async def _in_thread(apart: Apart, run: Callable[[], Any]) -> Any:
+async def _in_thread(run_in_thread: ThreadRunner, run: Callable[[], Any]) -> Any:
     def run_safely() -> Any:
         try:
             return run()
         except StopIteration as error:  # A future cannot hold it, so that the caller would wait forever.
             raise RuntimeError(f"the function raised StopIteration: {error}") from error
 
-    return await apart(run_safely)
+    return await run_in_thread(run_safely)
 
 
 _DONE = object()

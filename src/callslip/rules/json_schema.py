@@ -2,8 +2,8 @@
 
 This is a small validator of its own, so that recording calls needs no dependency on one. It supports the keywords in
 KEYWORDS, which are those that tools use; others are ignored, and so are references to other documents. Neither schema
-nor arguments are trusted, so the work is limited. A text of more than LONGEST_TEXT characters matches no pattern, and a
-text whose match might take more than MOST_WAYS steps is accepted.
+nor arguments are trusted, so the work is limited: no text of more than MAX_TEXT_CHARS characters matches a pattern, and
+a text whose match might take more than MAX_WAYS steps is accepted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from reprlib import Repr
 from typing import Any, NamedTuple, TypeAlias, cast
 from urllib.parse import unquote
 
-from callslip.rules.regex_cost import LONGEST_TEXT, MOST_WAYS, compiled, ways_of
+from callslip.rules.regex_cost import MAX_TEXT_CHARS, MAX_WAYS, compile_pattern, estimate_ways
 
 MAX_STEPS = 100_000
 MEMBERS_PER_STEP = 10
@@ -205,19 +205,19 @@ def _limit_test(word: str) -> Test:
 
 def _matches(check: _Check, pattern: str, text: str) -> bool:
     """Return whether a text matches a pattern; True as well if the match would take too long."""
-    regex = compiled(pattern)
-    cost = ways_of(pattern, min(len(text), LONGEST_TEXT)) if regex is not None else 0
-    if regex is None or cost > MOST_WAYS:
+    regex = compile_pattern(pattern)
+    cost = estimate_ways(pattern, min(len(text), MAX_TEXT_CHARS)) if regex is not None else 0
+    if regex is None or cost > MAX_WAYS:
         return True
     check.spend(cost // 1000)
-    return len(text) <= LONGEST_TEXT and regex.search(text) is not None
+    return len(text) <= MAX_TEXT_CHARS and regex.search(text) is not None
 
 
 def _pattern(check: _Check, rule: Json, cursor: SchemaCursor) -> SchemaViolation | None:
     if not isinstance(rule, str) or not isinstance(cursor.value, str) or _matches(check, rule, cursor.value):
         return None
-    if len(cursor.value) > LONGEST_TEXT:
-        return cursor.problem(f"must have at most {LONGEST_TEXT} characters to match a pattern")
+    if len(cursor.value) > MAX_TEXT_CHARS:
+        return cursor.problem(f"must have at most {MAX_TEXT_CHARS} characters to match a pattern")
     return cursor.problem(f"must match the pattern {_short_repr(rule)}")
 
 

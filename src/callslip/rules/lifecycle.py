@@ -107,7 +107,7 @@ TRANSITIONS: dict[CallState, dict[type[Event], CallState]] = {
 TERMINAL_STATES: frozenset[str] = frozenset(_ENDING.values())
 OPEN_STATES: frozenset[str] = frozenset(TRANSITIONS) - TERMINAL_STATES - {"none"}
 PENDING_STATES: frozenset[str] = frozenset({"queued", "awaiting_approval"})
-OPENING: tuple[type[Event], ...] = (CallProposed, CallStarted, ApprovalRequested)
+OPENING_EVENTS: tuple[type[Event], ...] = (CallProposed, CallStarted, ApprovalRequested)
 
 # Agents often report a refusal or a cancellation again; that is not a second end.
 _ECHO: dict[str, tuple[type[Event], ...]] = {
@@ -118,7 +118,7 @@ _ECHO: dict[str, tuple[type[Event], ...]] = {
 # How the end of a turn ends its open calls, by reason. With other reasons the calls have a grace period.
 TURN_CLOSES: dict[str, type[CallEnd]] = {"cancelled": CallCancelled, "error": CallLost, "eof": CallLost}
 
-ANSWERED: dict[type[Event], str] = {
+ANSWER_STATES: dict[type[Event], str] = {
     ApprovalGranted: "granted",
     ApprovalRefused: "refused",
     ApprovalWithdrawn: "withdrawn",
@@ -178,7 +178,7 @@ def is_stale(row: CallRecord, event: CallEvent) -> bool:
     return _attempt(event) != (row.attempt if row.state == "running" else 0)
 
 
-def came_stale(row: CallRecord, event: CallEvent) -> bool:
+def was_stale(row: CallRecord, event: CallEvent) -> bool:
     """Return whether an event about an ended command comes from another worker than the last one."""
     return _is_worker_report(row, event) and _attempt(event) != row.attempt
 
@@ -192,7 +192,7 @@ def _attempt(event: CallEvent) -> int:
     return event.attempt if isinstance(event, CallEnd | CallProgress) else 0
 
 
-def holds(row: CallRecord, attempt: int) -> bool:
+def is_held(row: CallRecord, attempt: int) -> bool:
     """Return whether the worker that claimed a command with this attempt still holds it."""
     return row.state == "running" and row.attempt == attempt
 
@@ -209,7 +209,7 @@ def deadline_of(row: CallRecord, event: CallEvent) -> int:
     return event.at + row.timeout if isinstance(event, ApprovalGranted) and row.timeout else row.deadline
 
 
-def given_up(row: CallRecord, reason: str) -> CallLost | CallRequeued:
+def owner_lost_event(row: CallRecord, reason: str) -> CallLost | CallRequeued:
     """Return the event for a call whose owner is gone: an idempotent command is queued again, other calls are lost."""
     can_retry = row.client and row.idempotent and row.state == "running"
     return CallRequeued(call=row.id, reason=reason) if can_retry else CallLost(call=row.id, reason=reason)
@@ -221,7 +221,7 @@ def classify_answer(row: CallRecord | None, approval: ApprovalRecord | None, eve
         return "orphan"
     if approval.state == "pending":
         return classify_event(row, event)
-    same = approval.state == ANSWERED[type(event)] and approval.option == event.option
+    same = approval.state == ANSWER_STATES[type(event)] and approval.option == event.option
     return "duplicate" if same else "late"
 
 
@@ -239,10 +239,10 @@ def opening_mark(event: CallEvent) -> str:
     return codec.digest(encode_event(bare))
 
 
-Meant = Literal["same", "new", "duplicate"]
+CallMatch = Literal["same", "new", "duplicate"]
 
 
-def resolve_call(newest: CallRecord | None, event: CallEvent, turn: str) -> Meant:
+def resolve_call(newest: CallRecord | None, event: CallEvent, turn: str) -> CallMatch:
     """Return whether an event with a foreign id belongs to the newest call with that id, or to a new call.
 
     Turn and model round are compared first: some agents restart their ids in every turn and send the same opening
@@ -251,7 +251,7 @@ def resolve_call(newest: CallRecord | None, event: CallEvent, turn: str) -> Mean
     if newest is None:
         return "new"
     ended = newest.state in TERMINAL_STATES
-    if not isinstance(event, OPENING):
+    if not isinstance(event, OPENING_EVENTS):
         return "same"
     if isinstance(event, CallProposed) or ended:
         later_turn = bool(turn) and turn != newest.turn

@@ -15,7 +15,7 @@ from callslip.model import events as ev
 from callslip.model.events import Event
 from callslip.model.records import ApprovalRecord, CallRecord, SessionRecord
 from callslip.rules.lifecycle import (
-    ANSWERED,
+    ANSWER_STATES,
     TERMINAL_STATES,
     client_call_id,
     deadline_of,
@@ -37,10 +37,10 @@ class Tables(Protocol):
     def put_alias(self, session: str, ns: str, identity: str, call: str) -> None: ...
 
 
-SPOKEN = (ev.MessageDelta, ev.ThoughtDelta, ev.MessageUser)
-MESSAGE = "message"
+TEXT_EVENTS = (ev.MessageDelta, ev.ThoughtDelta, ev.MessageUser)
+MESSAGE_NAMESPACE = "message"
 """The alias namespace of message ids, which distinguishes a replay from new messages."""
-TURN = "turn"
+TURN_NAMESPACE = "turn"
 """The alias namespace of turn names, which keeps them unique."""
 
 
@@ -48,16 +48,16 @@ def apply_event(tables: Tables, session: SessionRecord, event: Event) -> None:
     """Update the records for an event that is about to be appended."""
     session.last_seq = event.seq
     if event.verdict == "applied":
-        if isinstance(event, SPOKEN):
+        if isinstance(event, TEXT_EVENTS):
             if event.message_id and event.message_id != session.message:
                 session.message = event.message_id
-                tables.put_alias(session.name, MESSAGE, event.message_id, "")
+                tables.put_alias(session.name, MESSAGE_NAMESPACE, event.message_id, "")
         elif isinstance(event, ev.CallEvent):
             _apply_call_event(tables, session, event)
         elif isinstance(event, ev.TurnStarted):
             session.turn = event.turn
             session.turns += 1
-            tables.put_alias(session.name, TURN, event.turn, "")
+            tables.put_alias(session.name, TURN_NAMESPACE, event.turn, "")
         elif isinstance(event, ev.TurnEnded):
             session.turn = ""
         elif isinstance(event, ev.SessionInfo):
@@ -92,7 +92,7 @@ def _apply_call_event(tables: Tables, session: SessionRecord, event: ev.CallEven
         _close_approval(tables, pending, "superseded", event)
         tables.put_approval(_new_approval(row, event))
     elif isinstance(event, ev.ApprovalAnswer):
-        _close_approval(tables, event.approval, ANSWERED[type(event)], event)
+        _close_approval(tables, event.approval, ANSWER_STATES[type(event)], event)
     elif state != "awaiting_approval":
         _close_approval(tables, pending, "moot", event)
     row.approval = event.approval if isinstance(event, ev.ApprovalRequested) else row.approval

@@ -117,11 +117,13 @@ class Redactor:
         """Return a JSON value without the secrets in its texts and keys; the same object if it has none."""
         return self._value(value) if self.patterns else value
 
-    def restored(self, edited: Any, before: Any) -> Any:
+    def restore_secrets(self, edited: Any, before: Any) -> Any:
         """Return edited arguments with the secrets put back in unchanged parts: the editor only saw them redacted."""
         if isinstance(edited, dict) and isinstance(before, dict):
             old, new = cast("dict[str, Any]", before), cast("dict[str, Any]", edited)
-            return {name: self.restored(value, old[name]) if name in old else value for name, value in new.items()}
+            return {
+                name: self.restore_secrets(value, old[name]) if name in old else value for name, value in new.items()
+            }
         redacted = codec.encode(self.value(codec.to_json(before)))
         return before if redacted == codec.encode(cast(Any, edited)) else cast(Any, edited)
 

@@ -17,14 +17,14 @@ from callslip.model.records import HeldText
 from callslip.rules.lifecycle import is_terminal
 from callslip.rules.redaction import Redactor
 
-TEXT = ""
+TEXT_STREAM = ""
 """The stream of messages and thoughts, which follow each other. Each call has two streams of its own."""
 
 
 def stream_of(event: ev.Streamed) -> str:
     """Return the stream of a chunk. Events of other streams do not interrupt it."""
     if isinstance(event, ev.CHUNKS):
-        return TEXT
+        return TEXT_STREAM
     return f"{'in' if isinstance(event, ev.CallInputDelta) else 'out'} {event.call}"
 
 

@@ -9,9 +9,9 @@ import re
 import warnings
 from functools import lru_cache
 
-LONGEST_TEXT = 2000
-LONGEST_PATTERN = 1000
-MOST_WAYS = 10**7
+MAX_TEXT_CHARS = 2000
+MAX_PATTERN_CHARS = 1000
+MAX_WAYS = 10**7
 
 _TOKEN = re.compile(
     r"""\\. | \[\^?\]?(?:\\.|[^\]\\])*\] | (?P<open>\((?:\?(?:[:=!>]|<[=!]|P?<\w+>))?)
@@ -21,13 +21,13 @@ _TOKEN = re.compile(
 _UNSUPPORTED = re.compile(r"\(\?(?:#|[a-zA-Z]*x)")
 """Patterns with comments or in verbose mode, which are not supported."""
 _MULTILINE = re.compile(r"\(\?[a-zA-Z]*m")
-_OPERATORS: dict[str, tuple[int, int]] = {"*": (0, LONGEST_TEXT), "+": (1, LONGEST_TEXT), "?": (0, 1)}
+_OPERATORS: dict[str, tuple[int, int]] = {"*": (0, MAX_TEXT_CHARS), "+": (1, MAX_TEXT_CHARS), "?": (0, 1)}
 
 
 @lru_cache(maxsize=256)
-def compiled(pattern: str) -> re.Pattern[str] | None:
+def compile_pattern(pattern: str) -> re.Pattern[str] | None:
     """Return the compiled pattern, or None if it is not supported and must be ignored."""
-    if len(pattern) > LONGEST_PATTERN or _UNSUPPORTED.search(pattern):
+    if len(pattern) > MAX_PATTERN_CHARS or _UNSUPPORTED.search(pattern):
         return None
     # In a schema `$` is the end; in Python it also matches before a final newline.
     exact = "".join(r"\Z" if token[0] == "$" else token[0] for token in _TOKEN.finditer(pattern))
@@ -50,7 +50,7 @@ class _Sequence:
         self.signs = self._signs_of_last = 0
 
     def add(self, ways: int = 1, signs: int = 0) -> None:
-        self._before = min(self._before * self._last, MOST_WAYS + 1)
+        self._before = min(self._before * self._last, MAX_WAYS + 1)
         self._last, self._signs_of_last = ways, signs
         self.signs += signs
 
@@ -62,17 +62,17 @@ class _Sequence:
         spare = 1 + max(0, min(most - least, length))
         if self._last > 1:  # Repeats a part that matches in several ways.
             spare = min(spare * self._last ** min(most, 64), (1 + self._signs_of_last) ** length)
-        self._last = min(spare, MOST_WAYS + 1)
+        self._last = min(spare, MAX_WAYS + 1)
         self._signs_of_last += least != most
         self.signs += least != most
 
     def ways(self) -> int:
-        return min(self._others + self._before * self._last, MOST_WAYS + 1)
+        return min(self._others + self._before * self._last, MAX_WAYS + 1)
 
 
 @lru_cache(maxsize=1024)
-def ways_of(pattern: str, length: int) -> int:
-    """Estimate how many ways a search tries for a text of this length; at most a little more than MOST_WAYS."""
+def estimate_ways(pattern: str, length: int) -> int:
+    """Estimate how many ways a search tries for a text of this length; at most a little more than MAX_WAYS."""
     open_groups = [_Sequence()]
     for token in _TOKEN.finditer(pattern):
         repetition = _OPERATORS.get(token["operator"]) or _count_range(token)
@@ -96,5 +96,5 @@ def _count_range(token: re.Match[str]) -> tuple[int, int] | None:
     least, to, most = token["least"], token["to"], token["most"]
     if not (least or to):
         return None
-    first = min(int(least or 0), LONGEST_TEXT)
-    return first, min(int(most or LONGEST_TEXT), LONGEST_TEXT) if to else first
+    first = min(int(least or 0), MAX_TEXT_CHARS)
+    return first, min(int(most or MAX_TEXT_CHARS), MAX_TEXT_CHARS) if to else first

@@ -13,10 +13,10 @@ from callslip.model import events as ev
 
 Proof = Literal["", "delta", "cumulative"]
 
-SQUASH = 256
-GROWTHS = 3
-PROOF_LENGTH = 24
-ENDING_GROWTHS = 2
+MAX_PIECES = 256
+MIN_GROWTHS = 3
+MIN_PROOF_CHARS = 24
+MIN_GROWTHS_AT_END = 2
 
 
 # Events that neither add an entry nor end a text.
@@ -33,12 +33,12 @@ def ends_text(event: ev.Event, *, known: bool) -> bool:
     return not isinstance(event, (*ev.CHUNKS, *_NEUTRAL))
 
 
-def units(text: str) -> int:
+def utf16_length(text: str) -> int:
     """Return the length in UTF-16 code units."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
-class Headless(Exception):
+class IncompleteTextError(Exception):
     """A comparison needs a full text whose beginning is not in memory."""
 
 
@@ -68,16 +68,16 @@ class StreamedText:
         self.pieces.clear()
         return self.blocks[0]
 
-    def whole(self) -> str:
-        """Return the full text, or raise Headless if its beginning is missing."""
+    def full_text(self) -> str:
+        """Return the full text, or raise IncompleteTextError if its beginning is missing."""
         if self.missing:
-            raise Headless
+            raise IncompleteTextError
         return self.value()
 
     def length(self) -> int:
         """Return the length in UTF-16 code units, with the missing part."""
         if not self.counted:
-            self.units = self.missing + units(self.value())
+            self.units = self.missing + utf16_length(self.value())
             self.counted = True
         return self.units
 
@@ -89,14 +89,14 @@ class StreamedText:
     def append(self, piece: str) -> None:
         """Append a piece."""
         self.pieces.append(piece)
-        self.units += units(piece)
-        if len(self.pieces) >= SQUASH:
+        self.units += utf16_length(piece)
+        if len(self.pieces) >= MAX_PIECES:
             self.squash()
 
     def replace(self, text: str) -> None:
         """Replace the full text."""
         self.blocks, self.pieces = [text], []
-        self.units = units(text)
+        self.units = utf16_length(text)
         self.missing = self.missing_chars = 0
         self.generation += 1
 
@@ -131,9 +131,9 @@ def merge_chunk(text: StreamedText, chunk: str, policy: str, proven: Proof = "")
     return _POLICIES[policy](text, chunk)
 
 
-def settle(text: StreamedText) -> bool:
+def replace_if_cumulative(text: StreamedText) -> bool:
     """Replace an undeclared text at its end if all its chunks turn out to be cumulative; return whether they do."""
-    if text.only_growths and text.growths >= ENDING_GROWTHS:
+    if text.only_growths and text.growths >= MIN_GROWTHS_AT_END:
         text.replace(text.previous)
         return True
     return False
@@ -146,7 +146,7 @@ def _delta(text: StreamedText, chunk: str) -> Change:
 
 def _cumulative(text: StreamedText, chunk: str) -> Change:
     """Take the chunk as the full text so far; an older version of it changes nothing."""
-    full_text = text.whole()
+    full_text = text.full_text()
     if full_text.startswith(chunk):
         return Change()
     if chunk.startswith(full_text):
@@ -160,7 +160,7 @@ def _cumulative(text: StreamedText, chunk: str) -> Change:
 def _dedupe(text: StreamedText, chunk: str) -> Change:
     """Ignore a chunk that repeats the end; take one that starts with the full text as cumulative."""
     if text.missing:
-        raise Headless
+        raise IncompleteTextError
     if text.ends_with(chunk):
         return Change()
     # A character has at most two UTF-16 code units: a shorter chunk cannot contain the full text.
@@ -181,7 +181,7 @@ def _undeclared(text: StreamedText, chunk: str) -> Change:
         text.growths, text.only_growths = 0, False
         return _delta(text, chunk)
     text.growths += 1
-    if text.growths >= GROWTHS and len(chunk) >= PROOF_LENGTH:
+    if text.growths >= MIN_GROWTHS and len(chunk) >= MIN_PROOF_CHARS:
         text.replace(chunk)
         text.only_growths = False
         return Change(replaced=True, proof="cumulative")

@@ -28,11 +28,19 @@ from callslip.model.records import (
 )
 from callslip.settings import Settings
 from callslip.store import sqlite_open
-from callslip.store.protocol import Checkpoint, Progress, StoredEvent, Tally, read_cursor
+from callslip.store.protocol import Checkpoint, Progress, RowCounts, StoredEvent, read_cursor
 from callslip.store.sql import Connection
 from callslip.store.sqlite_maintenance import delete_session, prune_session, save_progress
-from callslip.store.sqlite_open import plain_errors
-from callslip.store.sqlite_rows import SQL, approval_row, call_row, containing, session_row, token_row, token_values
+from callslip.store.sqlite_open import translate_errors
+from callslip.store.sqlite_rows import (
+    SQL,
+    approval_row,
+    call_row,
+    glob_containing,
+    session_row,
+    token_row,
+    token_values,
+)
 from callslip.store.unit_of_work import UnitOfWork
 from callslip.store.write_lock import WriteLock
 from callslip.store.writer import Writer
@@ -55,8 +63,8 @@ class SqliteStore:
         self._write_lock = WriteLock()
         self._open: list[Connection] = []
         self._writer: Writer | None = None
-        self.read_only = bool(self.path) and not sqlite_open.may_write(self.path)
-        with plain_errors(self.path):
+        self.read_only = bool(self.path) and not sqlite_open.is_writable(self.path)
+        with translate_errors(self.path):
             try:
                 self._begin()
             except BaseException:
@@ -67,7 +75,7 @@ class SqliteStore:
         path, settings = self.path, self._settings
         self._memory = memory = "" if path else sqlite_open.memory_name()
         if path:
-            sqlite_open.examine(path, settings)
+            sqlite_open.check_file(path, settings)
         if path and not self.read_only:
             os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
             self._write_lock.open(path)
@@ -123,7 +131,7 @@ class SqliteStore:
         return version != before
 
     def _data_version(self) -> int:
-        with plain_errors(self.path):
+        with translate_errors(self.path):
             return self._read.execute("PRAGMA data_version").fetchall()[0][0]
 
     async def clock(self) -> int:
@@ -133,7 +141,7 @@ class SqliteStore:
     # Reading
 
     def _all(self, name: str, *values: Any) -> list[tuple[Any, ...]]:
-        with plain_errors(self.path):
+        with translate_errors(self.path):
             try:
                 return self._read.execute(SQL[name], values).fetchall()
             except UnicodeEncodeError:  # A text with lone surrogates cannot be in any row.
@@ -176,14 +184,14 @@ class SqliteStore:
         if cursor and await self.call(cursor) is None:
             raise InvalidInputError("cursor", "not valid for this list, or retention removed its call")
         wanted = "," + ",".join(states) + "," if states else ""
-        values = (wanted, prefix, prefix + LAST, cursor, limit, tool, containing(q) if q else "")
+        values = (wanted, prefix, prefix + LAST, cursor, limit, tool, glob_containing(q) if q else "")
         rows = self._all("calls_of_session", *values, session) if session else self._all("calls", *values)
         items = [call_row(row) for row in rows]
         return Page(items, items[-1].id if len(items) == limit else "")
 
-    async def sessions_at_work(self) -> list[SessionRecord]:
+    async def sessions_with_owned_turn(self) -> list[SessionRecord]:
         """Return the sessions whose open turn has an owner."""
-        return [session_row(row) for row in self._all("sessions_at_work")]
+        return [session_row(row) for row in self._all("sessions_with_owned_turn")]
 
     async def open_calls(self) -> list[CallRecord]:
         return [call_row(row) for row in self._all("all_open_calls")]
@@ -348,11 +356,11 @@ class SqliteStore:
     # Verification
 
     @asynccontextmanager
-    async def still(self) -> AsyncGenerator[SqliteStore]:
+    async def read_snapshot(self) -> AsyncGenerator[SqliteStore]:
         """Return a read-only view of the current state, which later writes do not change."""
         view = copy(self)
         view.read_only, view._writer = True, None
-        with plain_errors(self.path):
+        with translate_errors(self.path):
             view._read = sqlite_open.connect(self.path, self._memory, self._settings, read_only=self.read_only)
         try:
             view._read.execute("BEGIN")
@@ -361,9 +369,9 @@ class SqliteStore:
         finally:
             view._read.close()
 
-    async def tally(self, session: str) -> Tally:
-        row = self._one("tally", session)
-        return Tally(*row) if row else Tally(0, 0, 0, 0, 0, 0, 0)
+    async def row_counts(self, session: str) -> RowCounts:
+        row = self._one("row_counts", session)
+        return RowCounts(*row) if row else RowCounts(0, 0, 0, 0, 0, 0, 0)
 
     async def keys(self, session: str, after: str, limit: int) -> list[KeyRecord]:
         return [KeyRecord(*row) for row in self._all("keys", session, after, limit)]
@@ -382,7 +390,7 @@ class SqliteStore:
 
     async def check(self) -> list[str]:
         """Return the problems that the integrity check of SQLite finds."""
-        with plain_errors(self.path):
+        with translate_errors(self.path):
             problems = [row[0] for row in self._read.execute("PRAGMA integrity_check").fetchall()]
         return [] if problems == ["ok"] else problems
 

@@ -13,7 +13,7 @@ SELECT name, id, head, low, turn, turns, title, calls, message, carry, created_a
   turn_owner FROM sessions
 WHERE (updated_at, id) < (?, ?) AND name >= ? AND name < ? ORDER BY updated_at DESC, id DESC LIMIT ?;
 
--- name: sessions_at_work
+-- name: sessions_with_owned_turn
 SELECT name, id, head, low, turn, turns, title, calls, message, carry, created_at, updated_at, owned_by, labels,
   turn_owner FROM sessions WHERE turn_owner <> '' AND turn <> '';
 
@@ -76,10 +76,10 @@ WHERE lease > 0 AND lease <= ? AND state IN ('queued', 'awaiting_approval', 'run
 {calls}
 WHERE deadline > 0 AND deadline <= ? AND state IN ('queued', 'running');
 
--- name: waiting_commands
+-- name: pending_count
 SELECT count(*) FROM calls WHERE client = ? AND client <> '' AND state IN ('queued', 'awaiting_approval');
 
--- name: oldest_waiting
+-- name: oldest_pending
 {calls}
 WHERE client = ? AND client <> '' AND state IN ('queued', 'awaiting_approval')
 ORDER BY c.created_at, c.session, entry LIMIT ?;
@@ -179,7 +179,7 @@ ON CONFLICT (id) DO UPDATE SET
 -- name: alias
 SELECT call FROM aliases WHERE session = (SELECT id FROM sessions WHERE name = ?) AND id = ? AND ns = ?;
 
--- name: alias_known
+-- name: has_alias
 SELECT 1 FROM aliases WHERE session = (SELECT id FROM sessions WHERE name = ?) AND id = ? AND call <> '' LIMIT 1;
 
 -- name: alias_everywhere
@@ -258,7 +258,7 @@ INSERT OR REPLACE INTO pieces (session, entry, field, at, text) VALUES (?, ?, ?,
 -- name: drop_pieces
 DELETE FROM pieces WHERE session = ? AND entry = ? AND field = ?;
 
--- name: tally
+-- name: row_counts
 SELECT (SELECT count(*) FROM events WHERE session = s.id), (SELECT count(*) FROM keys WHERE session = s.id),
   (SELECT count(*) FROM calls WHERE session = s.id), (SELECT count(*) FROM approvals WHERE session = s.id),
   (SELECT count(*) FROM entries WHERE session = s.id),

@@ -30,7 +30,7 @@ def save_progress(connection: Connection, progress: Progress) -> bool:
         return False
     version = progress.checkpoint.version
     rows = connection.execute("SELECT seq, version FROM checkpoints WHERE session = ?", (session,)).fetchall()
-    if progress.afresh:
+    if progress.rebuild:
         if rows and rows[0][1] == version:
             return False
         connection.execute("DELETE FROM entries WHERE session = ?", (session,)).fetchall()

@@ -21,7 +21,7 @@ from callslip.settings import Settings
 from callslip.store.sql import Connection, migrations
 from callslip.store.write_lock import WriteLock
 
-APPLICATION = 0x43536C70
+APPLICATION_ID = 0x43536C70
 OLDEST_READER = 1
 _memories = count(1)
 
@@ -40,7 +40,7 @@ def memory_name() -> str:
 
 
 @contextmanager
-def plain_errors(path: str) -> Generator[None]:
+def translate_errors(path: str) -> Generator[None]:
     """Translate errors of SQLite and the operating system to those of Callslip."""
     name = path or "the database in memory"
     try:
@@ -147,7 +147,7 @@ def _add_missing_columns(connection: Connection) -> None:
     connection.execute("PRAGMA query_only = ON")
 
 
-def examine(path: str, settings: Settings) -> None:
+def check_file(path: str, settings: Settings) -> None:
     """Raise an error if the file is not a ledger, before anything is written, even a lock file."""
     if not os.path.exists(path):
         return
@@ -157,7 +157,7 @@ def examine(path: str, settings: Settings) -> None:
         raise StoreError(f"{path} cannot be read by this user")
     with open(path, "rb") as file:
         header = file.read(100)
-    if not header or int.from_bytes(header[68:72], "big") == APPLICATION:
+    if not header or int.from_bytes(header[68:72], "big") == APPLICATION_ID:
         return
     if os.path.exists(path + "-journal"):  # A write was interrupted, perhaps the first one; SQLite rolls it back.
         return
@@ -174,7 +174,7 @@ def examine(path: str, settings: Settings) -> None:
         connection.close()
 
 
-def may_write(path: str) -> bool:
+def is_writable(path: str) -> bool:
     """Return whether this process can write the file and its folder."""
     folder = os.path.dirname(os.path.abspath(path))
     return os.access(path, os.W_OK) and os.access(folder, os.W_OK) if os.path.exists(path) else True
@@ -198,7 +198,7 @@ def prepare(connection: Connection, path: str, write_lock: WriteLock, *, read_on
                     connection.execute(sql)
                     connection.execute(f"PRAGMA user_version = {number}")
             connection.execute("INSERT OR REPLACE INTO meta VALUES ('oldest_reader', ?)", (str(OLDEST_READER),))
-            connection.execute(f"PRAGMA application_id = {APPLICATION}")
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         except BaseException:
             connection.execute("ROLLBACK")
             raise
@@ -218,7 +218,7 @@ def _version(connection: Connection) -> int:
 def _check(connection: Connection, path: str) -> None:
     tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()[0][0]
     application = connection.execute("PRAGMA application_id").fetchall()[0][0]
-    if tables and application != APPLICATION:
+    if tables and application != APPLICATION_ID:
         raise InvalidDatabaseError(f"{path} is a SQLite database of another program. Use another file with --db.")
     newest = migrations("sqlite")[-1][0]
     if tables and _version(connection) > newest:

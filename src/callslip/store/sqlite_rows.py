@@ -20,8 +20,8 @@ from callslip.store.unit_of_work import UnitOfWork
 SQL = statements("sqlite.sql")
 ROWS_PER_STATEMENT = (64, 8, 1)
 MAX_CACHED_ROWS = 8192
-_decode_carry: Callable[[str], dict[str, HeldText]] = codec.reader(dict[str, HeldText], "a session")
-_decode_options: Callable[[bytes], Any] = codec.reader(Any, "a request for approval")
+_decode_carry: Callable[[str], dict[str, HeldText]] = codec.stored_decoder(dict[str, HeldText], "a session")
+_decode_options: Callable[[bytes], Any] = codec.stored_decoder(Any, "a request for approval")
 
 
 def session_row(row: tuple[Any, ...]) -> SessionRecord:
@@ -47,7 +47,7 @@ def call_row(row: tuple[Any, ...]) -> CallRecord:
     return record
 
 
-def containing(text: str) -> str:
+def glob_containing(text: str) -> str:
     """Return a case-insensitive GLOB pattern for texts that contain this one; LIKE ignores the case of ASCII only."""
     return "*" + "".join(map(_any_case, text)) + "*"
 
@@ -89,19 +89,19 @@ class Rows:
         """Drop the cache if another process wrote. Must be the first call in a transaction."""
         version = self._run("PRAGMA data_version").fetchall()[0][0]
         if version != self._version or len(self._sessions) + len(self._calls) > MAX_CACHED_ROWS:
-            self.forget()
+            self.clear_cache()
         self._version = version
         self._now = int(time.time() * 1000)
 
-    def remember(self, unit: UnitOfWork) -> None:
+    def update_cache(self, unit: UnitOfWork) -> None:
         """Cache what a unit wrote, after its commit."""
         self._sessions.update((name, row) for name, row in unit.sessions.items() if row.id)
         self._calls.update(unit.calls)
-        for client, more in unit.waits.items():
+        for client, more in unit.pending_changes.items():
             if client in self._waiting:
                 self._waiting[client] += more
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         """Drop the cache."""
         self._waiting.clear()
         self._sessions.clear()
@@ -136,8 +136,8 @@ class Rows:
         row = self._one("alias", session, identity, ns)
         return row[0] if row else None
 
-    def alias_known(self, session: str, identity: str) -> bool:
-        return self._one("alias_known", session, identity) is not None
+    def has_alias(self, session: str, identity: str) -> bool:
+        return self._one("has_alias", session, identity) is not None
 
     def key(self, session: str, key: str) -> KeyRecord | None:
         row = self._one("key", session, key)
@@ -156,23 +156,23 @@ class Rows:
     def owned_calls(self, owner: str) -> list[CallRecord]:
         return [call_row(row) for row in self._run(SQL["owned_calls"], (owner,))]
 
-    def waiting(self, client: str) -> int:
+    def pending_count(self, client: str) -> int:
         """Return how many commands of a client are pending, counted once and then updated by `remember`."""
         count = self._waiting.get(client)
         if count is None:
-            row = self._one("waiting_commands", client)
+            row = self._one("pending_count", client)
             count = self._waiting[client] = row[0] if row else 0
         return count
 
-    def oldest_waiting(self, client: str, limit: int) -> list[CallRecord]:
-        return [call_row(row) for row in self._run(SQL["oldest_waiting"], (client, limit))]
+    def oldest_pending(self, client: str, limit: int) -> list[CallRecord]:
+        return [call_row(row) for row in self._run(SQL["oldest_pending"], (client, limit))]
 
     def sealed(self, call: str) -> bytes | None:
         row = self._one("sealed", call)
         return row[0] if row else None
 
     def owned_turns(self, owner: str) -> list[SessionRecord]:
-        sessions = [session_row(row) for row in self._run(SQL["sessions_at_work"])]
+        sessions = [session_row(row) for row in self._run(SQL["sessions_with_owned_turn"])]
         return [session for session in sessions if session.turn_owner == owner]
 
 

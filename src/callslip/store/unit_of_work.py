@@ -34,7 +34,7 @@ class UnitOfWork:
         self.keys: dict[tuple[str, str], KeyRecord] = {}
         self.owners: dict[str, OwnerRecord] = {}
         self.seals: dict[str, tuple[str, bytes]] = {}
-        self.waits: dict[str, int] = {}
+        self.pending_changes: dict[str, int] = {}
         self.events: list[StoredEvent] = []
 
     def session(self, name: str) -> SessionRecord | None:
@@ -59,16 +59,16 @@ class UnitOfWork:
             before = self.call(row.id)
             more = (row.state in PENDING_STATES) - (before is not None and before.state in PENDING_STATES)
             if more:
-                self.waits[row.client] = self.waits.get(row.client, 0) + more
+                self.pending_changes[row.client] = self.pending_changes.get(row.client, 0) + more
         self.calls[row.id] = row
 
-    def waiting(self, client: str) -> int:
+    def pending_count(self, client: str) -> int:
         """Return how many commands of a client await approval or are queued."""
-        return self._stored.waiting(client) + self.waits.get(client, 0)
+        return self._stored.pending_count(client) + self.pending_changes.get(client, 0)
 
-    def oldest_waiting(self, client: str) -> CallRecord | None:
+    def oldest_pending(self, client: str) -> CallRecord | None:
         """Return the oldest pending command of a client."""
-        stored = self._stored.oldest_waiting(client, len(self.calls) + 1)
+        stored = self._stored.oldest_pending(client, len(self.calls) + 1)
         rows = self._merged(stored, lambda row: row.client == client and row.state in PENDING_STATES)
         return min(rows, key=lambda row: row.created_at, default=None)
 
@@ -96,14 +96,14 @@ class UnitOfWork:
         call = self.aliases.get((session, identity, ns))
         return call if call is not None else self._stored.alias(session, ns, identity)
 
-    def alias_known(self, session: str, identity: str) -> bool:
+    def has_alias(self, session: str, identity: str) -> bool:
         """Return whether any call of the session has this foreign id, in any namespace."""
-        return bool(self.aliases.get((session, identity, ""))) or self._stored.alias_known(session, identity)
+        return bool(self.aliases.get((session, identity, ""))) or self._stored.has_alias(session, identity)
 
     def put_alias(self, session: str, ns: str, identity: str, call: str) -> None:
         self.aliases[session, identity, ns] = call
         if call:
-            self.aliases[session, identity, ""] = call  # For alias_known; not stored.
+            self.aliases[session, identity, ""] = call  # For has_alias; not stored.
 
     def key(self, session: str, key: str) -> KeyRecord | None:
         return self.keys.get((session, key)) or self._stored.key(session, key)

@@ -18,7 +18,7 @@ from callslip.errors import StoreError
 from callslip.model.records import CallRecord
 from callslip.store.protocol import StoredEvent
 from callslip.store.sql import Connection
-from callslip.store.sqlite_open import plain_errors
+from callslip.store.sqlite_open import translate_errors
 from callslip.store.sqlite_rows import Rows, flush
 from callslip.store.unit_of_work import UnitOfWork
 from callslip.store.write_lock import WriteLock
@@ -130,7 +130,7 @@ class Writer:
         results: list[Done] = []
         written = WriteResult()
         try:
-            with plain_errors(self._path), self._write_lock.turn():
+            with translate_errors(self._path), self._write_lock.turn():
                 written = self._run_batch(batch, results)
         except BaseException as error:  # Every task of the batch must get it, or its caller would wait forever.
             results = [(task.future, None, error) for task in batch]
@@ -145,7 +145,7 @@ class Writer:
             self._connection.execute("BEGIN IMMEDIATE")
             return self._run_group(batch, results)
         except BaseException:
-            self._rows.forget()
+            self._rows.clear_cache()
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             raise
@@ -161,7 +161,7 @@ class Writer:
             return self._one_by_one(batch, results)
         flush(self._connection, unit)
         self._connection.execute("COMMIT")
-        self._rows.remember(unit)
+        self._rows.update_cache(unit)
         results += done
         return WriteResult(unit)
 
@@ -178,7 +178,7 @@ class Writer:
                 results.append((task.future, None, error))
                 continue
             flush(self._connection, unit)
-            self._rows.remember(unit)
+            self._rows.update_cache(unit)
             written.add(unit)
         self._connection.execute("COMMIT")
         return written
@@ -196,7 +196,7 @@ class Writer:
             if self._connection.in_transaction:
                 run("ROLLBACK")
             if task.durable:
-                self._rows.forget()
+                self._rows.clear_cache()
             else:
                 run(f"PRAGMA synchronous = {self._synchronous}")
 

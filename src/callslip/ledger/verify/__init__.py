@@ -40,7 +40,7 @@ async def verify(log: EventLog, session: str | None = None) -> list[Problem]:
         found += [Problem("", "file", line) for line in await log.store.check()]
     blobs: dict[Blob, str] = {}
     async for name in _names(log.store, session):
-        async with log.store.still() as store:
+        async with log.store.read_snapshot() as store:
             row = await store.session(name)
             if row is not None:
                 found += await _Session(store, row, blobs).verify()
@@ -128,14 +128,14 @@ class _Session:
                 events.append(event)
                 await self._take(event)
         self.state.fold(events)
-        finished = self.state.finished()
+        finished = self.state.take_finished()
         await self.rows.settle(finished)
         await self.entries.settle(self.state, finished)
 
     def _event(self, seq: int, body: bytes) -> Event | None:
         try:
             event = parse_event(body)
-        except codec.UNREADABLE as error:
+        except codec.DECODE_ERRORS as error:
             self.report.add("log", f"event {seq} cannot be read: {error}")
             return None
         if event.seq != seq:
@@ -183,7 +183,7 @@ class _Session:
                     self.report.add("key", f"{row.key!r} leads to event {row.seq}, which does not bear it")
         if stored != self.keys:
             self.report.add("key", f"{stored} are stored, but {self.keys} events bear one")
-        kept = (await self.store.tally(self.row.name)).blobs
+        kept = (await self.store.row_counts(self.row.name)).blobs
         if kept != self.uses:
             self.report.add("blob", f"are kept for {kept} events, but {self.uses} events name one")
 
@@ -191,5 +191,5 @@ class _Session:
 def _key(body: bytes) -> str:
     try:
         return parse_event(body).key
-    except codec.UNREADABLE:  # Told before.
+    except codec.DECODE_ERRORS:  # Told before.
         return ""

@@ -11,7 +11,7 @@ from callslip.model.events import CallEvent
 from callslip.model.records import OPERATIONAL, AliasRecord, ApprovalRecord, CallRecord, SessionRecord
 from callslip.rules.fold import SessionFold
 from callslip.rules.lifecycle import TERMINAL_STATES
-from callslip.rules.projection import TURN, input_mark
+from callslip.rules.projection import TURN_NAMESPACE, input_mark
 from callslip.store.protocol import Store
 
 PAGE = 1000
@@ -175,7 +175,7 @@ class Rows:
             self._status(row, state.calls.get(row.id) or ToolCall(id=0, call_id=row.id, tool_call_id=""))
         for row in self.tables.approvals.values():
             await self._approval(row)
-        tally = await self._store.tally(self._row.name)
+        tally = await self._store.row_counts(self._row.name)
         for what, stored, seen in (
             ("call", tally.calls, self._calls),
             ("approval", tally.approvals, self._approvals),
@@ -191,7 +191,8 @@ class Rows:
             for row in rows:
                 self._alias(row, derived.pop((row.ns, row.id), None))
         for (ns, identity), call in derived.items():
-            if ns != TURN:  # The first version, which may still write the file, does not remember them (S1.7).
+            # Version 0.1, which may still write the file, does not store the names of turns.
+            if ns != TURN_NAMESPACE:
                 self._report.add("alias", f"{ns} {identity!r}, of {call!r}, is not stored")
 
     def _alias(self, row: AliasRecord, told: str | None) -> None:
