@@ -57,6 +57,7 @@ KNOWN_UPWARD: set[tuple[str, str]] = {
 # What all formats share. Everything else directly under formats/ is one format and imports no other.
 SHARED_BY_FORMATS = {
     "__init__",
+    "assistant_message",
     "base",
     "json_fields",
     "js_json",

@@ -73,14 +73,14 @@ class Splitter(Protocol):
         ...
 
 
-# Ways out. A history is a function: from a board, a snapshot or rendered entries to a list of messages. A stream tells
-# one turn to a client that has a protocol of its own and no way back into the middle of it.
+# Encoders. A history is a function from a state, a snapshot or rendered entries to a list of messages. A stream sends
+# one turn to a client that has its own protocol and cannot resume in the middle.
 
 Source = FoldState | Snapshot | Iterable[Entry]
 
 
 def snapshot_of(source: Source) -> Snapshot:
-    """What a history is made of. Bare entries are of no session, and say nothing of its facts."""
+    """Return a source as a snapshot. Plain entries have no session and no session info."""
     if isinstance(source, FoldState):
         return source.snapshot()
     return source if isinstance(source, Snapshot) else Snapshot("", 0, Info(), list(source))
@@ -90,43 +90,43 @@ SSE_HEADERS = {"content-type": "text/event-stream", "cache-control": "no-cache",
 
 
 def sse_frame(chunk: Any) -> bytes:
-    """A chunk as one server-sent event, with no line ends but LF."""
+    """Return a chunk as one server-sent event whose lines end with LF."""
     return b"data: " + codec.encode(chunk) + b"\n\n"
 
 
 class Restart(msgspec.Struct, frozen=True):
-    """The client cannot be told: send `chunks`, end the connection, and replay to whoever comes back."""
+    """The protocol has no chunks for a change: send `chunks`, end the connection, and replay to clients that return."""
 
     reason: str
     chunks: tuple[Any, ...] = ()
 
 
 class TurnEncoder(Protocol):
-    """Says one turn in chunks. Made from where the session stands now; then `opening` once, and `feed` for each event.
+    """Encodes one turn as chunks, from the current state of its session: first `opening`, then `feed` for each event.
 
-    The law: what a client makes of the opening, or of the opening and every feed since, is the history's message.
+    After the opening, and after each feed, the client has the message that the history has.
     """
 
     finished: bool
 
     def opening(self) -> list[Any]:
-        """The turn as it stands, from its start. Changes nothing but what the encoder remembers as sent."""
+        """Return the turn so far, from its start."""
         ...
 
     def feed(self, event: Event) -> list[Any] | Restart:
-        """What an event changes. Nothing for most events of other turns, and nothing once it has finished."""
+        """Return what an event changes: nothing for most events of other turns, and nothing after the end."""
         ...
 
     def close(self, reason: str) -> list[Any]:
-        """The stream ends before its turn does."""
+        """End the stream before its turn ends."""
         ...
 
 
 class Streaming(msgspec.Struct, frozen=True, kw_only=True):
-    """How a format is streamed: `encoder(state, turn)` makes chunks, `frame` makes bytes of one of them.
+    """Streams a format: `encoder(state, turn)` makes chunks, `frame` makes the bytes of a chunk.
 
     With `events` the bytes are server-sent events, and the server may add ids to them. `done` ends every connection
-    that ends in order; `alive` is what the client passes over, for a line on which nothing happens.
+    that ends in order; `alive` keeps an idle connection open, and clients ignore it.
     """
 
     encoder: Callable[[Any, str], TurnEncoder]

@@ -1,47 +1,73 @@
-"""What a call came to, for every format that shows calls."""
+"""Read the input, the output and the end of a call, for every format that shows calls."""
 
 from __future__ import annotations
 
 from typing import Any, cast
 
+from callslip.errors import InvalidInputError
+from callslip.formats.json_fields import as_dict
+from callslip.model import codec
 from callslip.model.entries import ToolCall
 from callslip.rules.lifecycle import TERMINAL_STATES
 
 
 def is_open(entry: ToolCall) -> bool:
-    """Whether the message waits for this call. A detached one has its answer already: that it is queued."""
+    """Return whether the message waits for this call. A detached call has its answer at once: that it is queued."""
     return entry.scope != "detached" and entry.status not in TERMINAL_STATES
 
 
 def queued(entry: ToolCall) -> dict[str, str]:
-    """The answer that a detached call had at once (S3.1)."""
+    """Return the immediate answer of a detached call."""
     return {"status": "queued", "correlation_id": entry.call_id}
 
 
+def parsed_input(entry: ToolCall) -> Any:
+    """Return the arguments. Arguments that were only streamed are parsed, or returned as text if they are not JSON."""
+    is_streamed = entry.raw_input is None and entry.input_text
+    return parse_or_text(entry.input_text) if is_streamed else entry.raw_input
+
+
+def parse_or_text(text: str) -> Any:
+    """Return the value of a JSON text, or the text itself if it is not JSON."""
+    try:
+        return codec.parse_json(text)
+    except InvalidInputError:
+        return text
+
+
 def output_of(entry: ToolCall) -> Any:
-    """The output, else what was shown of it, else what was printed; None if there is nothing."""
+    """Return the output, or else the content, or else the printed text; None if there is nothing."""
     if entry.output is not None:
         return entry.output
-    shown = _shown(entry.content)
-    if not shown:
+    blocks = content_blocks(entry.content)
+    if not blocks:
         return entry.output_text or None
-    texts = [_text_of(block) for block in shown]
-    return shown if None in texts else "\n".join(text for text in texts if text)
+    texts = [_block_text(block) for block in blocks]
+    return blocks if None in texts else "\n".join(text for text in texts if text)
 
 
-def _shown(content: Any) -> list[Any]:
-    """The blocks of a call's content, but for references to a terminal, whose text is the printed output."""
+def end_facts(entry: ToolCall) -> dict[str, Any]:
+    """Return what several formats add to the state of a call. Values are null or empty if there is nothing to say."""
+    return {
+        "kind": entry.kind,
+        "reason": entry.reason,
+        "exitStatus": entry.exit_status,
+        "truncated": entry.truncated or None,
+        "size": entry.blob and entry.blob.size,
+        "blob": entry.blob and entry.blob.hash,
+    }
+
+
+def content_blocks(content: Any) -> list[Any]:
+    """Return one or several blocks as a list, without references to a terminal: its text is the printed output."""
     blocks = cast("list[Any]", content) if isinstance(content, list) else [] if content is None else [content]
-    return [block for block in blocks if _kind(block) != "terminal"]
+    return [block for block in blocks if as_dict(block).get("type") != "terminal"]
 
 
-def _kind(block: Any) -> Any:
-    return cast("dict[str, Any]", block).get("type") if isinstance(block, dict) else None
-
-
-def _text_of(block: Any) -> str | None:
-    """The text of a text block, wrapped as content or not; None for any other block."""
-    if _kind(block) == "content":
-        return _text_of(block.get("content"))
-    said = block.get("text") if _kind(block) == "text" else None
-    return said if isinstance(said, str) else None
+def _block_text(block: Any) -> str | None:
+    """Return the text of a text block, wrapped as content or not; None for any other block."""
+    kind = as_dict(block).get("type")
+    if kind == "content":
+        return _block_text(block.get("content"))
+    text = block.get("text") if kind == "text" else None
+    return text if isinstance(text, str) else None

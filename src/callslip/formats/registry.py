@@ -1,6 +1,6 @@
-"""The one list of formats: what import, export, POST and GET call them, and where their code is.
+"""List the formats: their names for import, export, POST and GET, and where their code is.
 
-Nothing is imported before it is asked for. Paths are written `module:attribute`.
+A format is imported when it is first used. Paths are written `module:attribute`.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from callslip.model.events import Chunks
 
 
 class Format(msgspec.Struct, frozen=True, kw_only=True):
-    """One format. A way that has no path does not exist.
+    """A format. It supports what it has a path for.
 
-    `decoder` is called with `chunks` (how texts come in pieces, None for the format's own way) and `started` (ms since
-    the epoch of what the messages count their times from, 0 if unknown). `splitter` is there for formats whose wire
-    carries several conversations. The messages of a `plain` format are texts; `ended` is the message that tells its
-    decoder that a stream of them is over.
+    `decoder` is called with `chunks` (how texts are streamed, None for the default of the format) and `started` (the
+    time in ms since the epoch that the times of messages are relative to, 0 if unknown). `splitter` is for formats with
+    several conversations in one connection. The messages of a `plain` format are texts; `ended` is the message for its
+    decoder at the end of a stream of texts.
 
-    `encoder` gives a session's whole history as a list; `document` gives it as one text of type `media`. `stream` is a
-    `Streaming`. A `paged` history can be had in pieces: it is the histories of its turns, one after the other; and
-    `newest_first` says how it is handed out.
+    `encoder` returns the history of a session as a list; `document` returns it as one text of type `media`. `stream` is
+    a `Streaming`. A `paged` history can be read in pages: it is the histories of its turns, one after the other.
+    `newest_first` is the order of its messages.
     """
 
     name: str
@@ -65,7 +65,7 @@ FORMATS: dict[str, Format] = {
         ),
         Format(
             name="shell",
-            about="a model's text with <shell> tags in it, and what became of the commands",
+            about="a model's text with <shell> tags in it, and the results of the commands",
             decoder="callslip.formats.shell.decode:ShellDecoder",
             plain=True,
             ended={"type": "iteration-end"},
@@ -147,7 +147,7 @@ FORMATS: dict[str, Format] = {
         ),
         Format(
             name="html",
-            about="one page that needs nothing else, to be shared",
+            about="a page in one file, for sharing",
             document="callslip.formats.html.encode:document",
             media="text/html; charset=utf-8",
         ),
@@ -161,51 +161,45 @@ FORMATS: dict[str, Format] = {
 
 
 def find(name: str) -> Format:
-    """A format by its name, or Refused with the names there are."""
+    """Return a format by its name."""
     if name not in FORMATS:
-        raise InvalidInputError("format", f"unknown format {name!r}; known are {_listed(FORMATS)}")
+        raise InvalidInputError("format", f"unknown format {name!r}; known are {', '.join(sorted(FORMATS))}")
     return FORMATS[name]
 
 
 def readable() -> list[str]:
-    """The formats that can be read."""
+    """Return the names of the formats that can be read."""
     return sorted(name for name, entry in FORMATS.items() if entry.decoder)
 
 
 def writable() -> list[str]:
-    """The formats that can be written."""
+    """Return the names of the formats that can be written."""
     return sorted(name for name, entry in FORMATS.items() if entry.encoder or entry.document)
 
 
 def streamable() -> list[str]:
-    """The formats in which a turn can be streamed."""
+    """Return the names of the formats that can be streamed."""
     return sorted(name for name, entry in FORMATS.items() if entry.stream)
 
 
 def decoder(name: str, *, chunks: Chunks | None = None, started: int = 0) -> Decoder:
-    """A new decoder."""
-    path = find(name).decoder
-    if not path:
-        raise InvalidInputError("format", f"{name} cannot be read; these can: {_listed(readable())}")
-    return _load(path)(chunks=chunks, started=started)
+    """Return a new decoder of a format."""
+    return _load_or_refuse(name, find(name).decoder, "read", readable())(chunks=chunks, started=started)
 
 
 def splitter(name: str, *, started: int = 0) -> Splitter | None:
-    """What tells the conversations of a format's wire apart; None if it carries only one."""
+    """Return a new splitter for a format with several conversations in one connection, else None."""
     path = find(name).splitter
     return _load(path)(started=started) if path else None
 
 
 def encoder(name: str) -> Any:
-    """What gives a session's history in a format, as a list."""
-    path = find(name).encoder
-    if not path:
-        raise InvalidInputError("format", f"{name} cannot be written; these can: {_listed(writable())}")
-    return _load(path)
+    """Return the function that returns the history of a session as a list."""
+    return _load_or_refuse(name, find(name).encoder, "written", writable())
 
 
 def document(name: str) -> Any:
-    """What gives a session in a format that is one text: bytes."""
+    """Return the function that returns a session as the bytes of one document."""
     path = find(name).document
     if not path:
         raise InvalidInputError("format", f"{name} is no document")
@@ -213,15 +207,14 @@ def document(name: str) -> Any:
 
 
 def streaming(name: str) -> Streaming:
-    """How a turn is streamed in a format."""
-    path = find(name).stream
+    """Return the streaming of a format."""
+    return _load_or_refuse(name, find(name).stream, "streamed", streamable())
+
+
+def _load_or_refuse(name: str, path: str, use: str, alternatives: list[str]) -> Any:
     if not path:
-        raise InvalidInputError("format", f"{name} cannot be streamed; these can: {_listed(streamable())}")
+        raise InvalidInputError("format", f"{name} cannot be {use}; these can: {', '.join(alternatives)}")
     return _load(path)
-
-
-def _listed(names: Any) -> str:
-    return ", ".join(sorted(names))
 
 
 def _load(path: str) -> Any:

@@ -8,11 +8,6 @@ from callslip.model.events import Event
 from callslip.rules.fold import SessionFold
 
 
-def message_id(turn: str) -> str:
-    """Return the id of the message that holds everything the agent did in a turn."""
-    return f"turn-{turn}"
-
-
 class Turn:
     """The named turn, or else the open one, or the last one, or the first that begins (its name is "" until then)."""
 

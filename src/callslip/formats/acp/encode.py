@@ -1,8 +1,8 @@
-"""`acp` out: a session as the updates that an agent sends when it is asked to load one, in version 1 of the protocol.
+"""Encode a session as the updates that an agent of ACP version 1 sends when a client loads the session.
 
-Every entry is told once, as it stands: a call is one `tool_call` with its status, what came out, and how it ended.
-Texts are whole and have ids, so that no client joins two of them. What the protocol has no word for stands under
-`_meta.callslip`. What the agent offers now comes last, and only a state or a snapshot knows it.
+Every entry is one update with its current state: a call is a `tool_call` with its status and output. Texts are
+complete and have ids, so that clients do not join two of them. What the protocol has no field for is in
+`_meta.callslip`. The current commands and title come last; plain entries do not have them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from callslip.formats.acp import blocks
 from callslip.formats.acp.outcome import call_update
 from callslip.formats.base import Source, snapshot_of
-from callslip.formats.json_fields import as_dict
+from callslip.formats.json_fields import as_dict, as_str
 from callslip.model.entries import Entry, Info, Message, Meta, ModeChange, Plan, Thought, ToolCall
 
 Update: TypeAlias = dict[str, Any]
@@ -23,10 +23,10 @@ STATUSES = ("pending", "in_progress", "completed")
 
 
 def history(source: Source) -> list[dict[str, Any]]:
-    """A session's `session/update` notifications, oldest first, from its state, a snapshot, or rendered entries."""
+    """Return the `session/update` notifications of a session, oldest first."""
     snapshot = snapshot_of(source)
-    told = [_noted(entry, update) for entry in snapshot.entries for update in _updates(entry)]
-    return [_notification(snapshot.session, update) for update in [*told, *_offers(snapshot.info)]]
+    updates = [_add_meta(entry, update) for entry in snapshot.entries for update in _updates(entry)]
+    return [_notification(snapshot.session, update) for update in [*updates, *_info_updates(snapshot.info)]]
 
 
 def _notification(session: str, update: Update) -> dict[str, Any]:
@@ -34,16 +34,15 @@ def _notification(session: str, update: Update) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "method": "session/update", "params": params}
 
 
-def _noted(entry: Entry, update: Update) -> Update:
-    """An update with where and when its entry was made."""
-    where = {"entry": entry.id, "at": entry.at, "turn": entry.turn}
-    more = as_dict(as_dict(update.get("_meta")).get("callslip"))
-    return {**update, "_meta": {"callslip": {**{name: value for name, value in where.items() if value}, **more}}}
+def _add_meta(entry: Entry, update: Update) -> Update:
+    origin = {"entry": entry.id, "at": entry.at, "turn": entry.turn}
+    extras = as_dict(as_dict(update.get("_meta")).get("callslip"))
+    return {**update, "_meta": {"callslip": {**{name: value for name, value in origin.items() if value}, **extras}}}
 
 
 def _updates(entry: Entry) -> list[Update]:
-    rule = _RULES.get(type(entry))
-    return rule(entry) if rule else []
+    render = _RENDERERS.get(type(entry))
+    return render(entry) if render else []
 
 
 # Texts
@@ -53,8 +52,8 @@ def _message(entry: Message) -> list[Update]:
     if entry.role != "user":
         return [_chunk("agent_message_chunk", entry, blocks.text(entry.content))]
     others = [blocks.block(one) for one in blocks.listed(entry.blocks) if not blocks.is_text(one)]
-    said = [blocks.text(entry.content)] if entry.content or not others else []
-    return [_chunk("user_message_chunk", entry, block) for block in [*said, *others]]
+    texts = [blocks.text(entry.content)] if entry.content or not others else []
+    return [_chunk("user_message_chunk", entry, block) for block in [*texts, *others]]
 
 
 def _thought(entry: Thought) -> list[Update]:
@@ -73,18 +72,18 @@ def _plan(entry: Plan) -> list[Update]:
 
 
 def _step(step: Any) -> dict[str, Any]:
-    """A step of a plan; whoever does not say how urgent it is, or how far, is taken at the protocol's mildest word."""
-    told = as_dict(step)
-    content = told.get("content")
+    """Return a step of a plan with the priority and status that the protocol requires."""
+    fields = as_dict(step)
+    content = fields.get("content")
     return {
         "content": content if isinstance(content, str) else blocks.plain(step),
-        "priority": _word(told.get("priority"), PRIORITIES, "medium"),
-        "status": _word(told.get("status"), STATUSES, "pending"),
+        "priority": _one_of(PRIORITIES, fields.get("priority"), "medium"),
+        "status": _one_of(STATUSES, fields.get("status"), "pending"),
     }
 
 
-def _word(value: Any, known: tuple[str, ...], otherwise: str) -> str:
-    return value if value in known else otherwise
+def _one_of(allowed: tuple[str, ...], value: Any, default: str) -> str:
+    return value if value in allowed else default
 
 
 def _mode(entry: ModeChange) -> list[Update]:
@@ -92,12 +91,12 @@ def _mode(entry: ModeChange) -> list[Update]:
 
 
 def _meta(entry: Meta) -> list[Update]:
-    """Of what an agent offers anew, an update can only tell the mode."""
+    """Return the mode: an update can carry no other capability."""
     mode = entry.current_mode_id
     return [{"sessionUpdate": "current_mode_update", "currentModeId": mode}] if mode else []
 
 
-_RULES: dict[type[Entry], Callable[[Any], list[Update]]] = {
+_RENDERERS: dict[type[Entry], Callable[[Any], list[Update]]] = {
     Message: _message,
     Thought: _thought,
     ToolCall: lambda entry: [call_update(entry)],
@@ -107,23 +106,23 @@ _RULES: dict[type[Entry], Callable[[Any], list[Update]]] = {
 }
 
 
-# What holds for the session now
+# The current facts of the session
 
 
-def _offers(info: Info) -> list[Update]:
+def _info_updates(info: Info) -> list[Update]:
     commands = [command for one in info.available_commands if (command := _command(as_dict(one)))]
-    told: list[Update] = []
+    updates: list[Update] = []
     if commands:
-        told.append({"sessionUpdate": "available_commands_update", "availableCommands": commands})
+        updates.append({"sessionUpdate": "available_commands_update", "availableCommands": commands})
     if info.title:
-        told.append({"sessionUpdate": "session_info_update", "title": info.title})
-    return told
+        updates.append({"sessionUpdate": "session_info_update", "title": info.title})
+    return updates
 
 
-def _command(told: dict[str, Any]) -> dict[str, Any] | None:
-    """A command that a person may type: it has a name at least."""
-    name, about, hint = told.get("name"), told.get("description"), as_dict(told.get("input")).get("hint")
+def _command(fields: dict[str, Any]) -> dict[str, Any] | None:
+    """Return a command that a user may type; None if it has no name."""
+    name, hint = fields.get("name"), as_dict(fields.get("input")).get("hint")
     if not isinstance(name, str) or not name:
         return None
-    made: dict[str, Any] = {"name": name, "description": about if isinstance(about, str) else ""}
-    return {**made, "input": {"hint": hint}} if isinstance(hint, str) else made
+    command: dict[str, Any] = {"name": name, "description": as_str(fields.get("description"))}
+    return {**command, "input": {"hint": hint}} if isinstance(hint, str) else command

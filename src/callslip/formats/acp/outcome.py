@@ -1,14 +1,13 @@
-"""A call as one `tool_call` update: what was asked, where it stands, what came out, and why if nothing did."""
+"""Encode a call as one `tool_call` update: its arguments, its status, its output, and why there is none."""
 
 from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from callslip.errors import InvalidInputError
 from callslip.formats.acp import blocks
-from callslip.formats.json_fields import as_dict
+from callslip.formats.json_fields import as_dict, as_str
+from callslip.formats.outcome import parsed_input
 from callslip.formats.providers.results import HOW
-from callslip.model import codec
 from callslip.model.entries import ToolCall
 from callslip.model.state_names import STATE_NAMES
 from callslip.rules.lifecycle import TERMINAL_STATES, strip_mcp_prefix
@@ -20,13 +19,13 @@ UNNAMED = "unknown"
 
 
 def call_update(entry: ToolCall) -> Update:
-    """The update. What is not known is left out: null would say that it was taken back (C10)."""
-    told = {
+    """Return the update of a call. Unknown fields are left out, because null would clear them."""
+    fields = {
         "name": _name(entry),
         "kind": _kind(entry.kind),
         "content": _content(entry) or None,
         "locations": _locations(entry.locations) or None,
-        "rawInput": _input(entry),
+        "rawInput": parsed_input(entry),
         "rawOutput": entry.output if entry.status in TERMINAL_STATES else entry.progress,
     }
     return {
@@ -34,13 +33,13 @@ def call_update(entry: ToolCall) -> Update:
         "toolCallId": entry.tool_call_id,
         "title": entry.title or entry.tool_name or entry.kind or UNNAMED,
         "status": STATE_NAMES[entry.status].acp,
-        **{name: value for name, value in told.items() if value is not None},
+        **{name: value for name, value in fields.items() if value is not None},
         "_meta": {"callslip": _extras(entry)},
     }
 
 
 def _name(entry: ToolCall) -> str | None:
-    """The tool's name as its agent writes it, from which the clean one can be had again (S2.5)."""
+    """Return the tool's name as the agent writes it, if the plain name can be derived from it."""
     raw = entry.raw_tool_name
     return (raw if raw and strip_mcp_prefix(raw) == entry.tool_name else entry.tool_name) or None
 
@@ -49,22 +48,12 @@ def _kind(kind: str | None) -> str | None:
     return kind if kind is None or kind in KINDS else "other"
 
 
-def _input(entry: ToolCall) -> Any:
-    """The arguments, or as much as came of them."""
-    if entry.raw_input is not None or not entry.input_text:
-        return entry.raw_input
-    try:
-        return codec.parse_json(entry.input_text)
-    except InvalidInputError:
-        return entry.input_text
-
-
-def _locations(given: Any) -> list[Update]:
-    found = [as_dict(one) for one in blocks.listed(given)]
+def _locations(value: Any) -> list[Update]:
+    locations = [as_dict(location) for location in blocks.listed(value)]
     return [
-        {"path": one["path"], **({"line": one["line"]} if _is_line(one.get("line")) else {})}
-        for one in found
-        if isinstance(one.get("path"), str)
+        {"path": location["path"], **({"line": location["line"]} if _is_line(location.get("line")) else {})}
+        for location in locations
+        if isinstance(location.get("path"), str)
     ]
 
 
@@ -72,44 +61,39 @@ def _is_line(line: Any) -> bool:
     return type(line) is int and 0 <= line < 2**32
 
 
-# What a person sees of it
+# What a user sees
 
 
 def _content(entry: ToolCall) -> list[Update]:
-    """What the agent showed; else the text that came out. Behind it, why there is nothing more."""
-    shown = [made for one in blocks.listed(entry.content) if (made := blocks.item(one))]
-    if not shown:
-        printed = _printed(entry)
-        shown = [blocks.shown(printed)] if printed else []
-    said = [made for note in _notes(entry) if (made := blocks.shown(note)) not in shown]
-    return shown + said
-
-
-def _printed(entry: ToolCall) -> str:
-    """The output if it is a text, else what was printed. Any other output is in `rawOutput`, for programs."""
-    return entry.output if isinstance(entry.output, str) else entry.output_text
+    """Return the content, or else the output as text, with notes about an error or a cut."""
+    items = [item for block in blocks.listed(entry.content) if (item := blocks.item(block))]
+    if not items:
+        # Any other output is in `rawOutput`.
+        text = entry.output if isinstance(entry.output, str) else entry.output_text
+        items = [blocks.shown(text)] if text else []
+    notes = [item for note in _notes(entry) if (item := blocks.shown(note)) not in items]
+    return items + notes
 
 
 def _notes(entry: ToolCall) -> list[str]:
-    why = _why(entry) if STATE_NAMES[entry.status].error else ""
+    error = _error_text(entry) if STATE_NAMES[entry.status].error else ""
     size = f" of {entry.blob.size} bytes" if entry.blob else ""
     cut = f"(cut: only the beginning{size} is shown)" if entry.truncated else ""
-    return [note for note in (why, cut) if note]
+    return [note for note in (error, cut) if note]
 
 
-def _why(entry: ToolCall) -> str:
-    """Why it did not end well. Of a failure only what is said about it; any other end has a name of its own."""
-    said = as_dict(entry.error).get("message")
-    error = said if isinstance(said, str) and said else blocks.plain(entry.error) if entry.error is not None else ""
-    why = error or entry.reason
+def _error_text(entry: ToolCall) -> str:
+    """Return the error or reason of a failed call; any other end also has a sentence of its own."""
+    message = as_str(as_dict(entry.error).get("message"))
+    error = message or (blocks.plain(entry.error) if entry.error is not None else "") or entry.reason
     if entry.status == "failed":
-        return why
-    return HOW[entry.status] + (f": {why}" if why else ".")
+        return error
+    return HOW[entry.status] + (f": {error}" if error else ".")
 
 
 def _extras(entry: ToolCall) -> Update:
-    """What version 1 has no word for."""
-    told = {
+    """Return what version 1 has no field for."""
+    fields = {
         "callId": entry.call_id,
         "state": entry.status,
         "kind": entry.kind if _kind(entry.kind) != entry.kind else None,
@@ -126,4 +110,4 @@ def _extras(entry: ToolCall) -> Update:
         "size": entry.blob.size if entry.blob else None,
         "blob": entry.blob.hash if entry.blob else None,
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in fields.items() if value is not None}

@@ -1,8 +1,8 @@
-"""Acts and observes out: a turn as a live stream, and a session as a timeline.
+"""Encode acts and observes: a turn as a live stream, and a session as a timeline.
 
-Every execution gives one act and, however it ends, one observe with the same id (S1.2). An act that says something new
-comes again with its id, for its readers collapse it (S1.3). Ids and results are written under both of the names that
-readers look for (S1.1). A stream ends with `complete`, `cancelled` or `error`.
+Every execution has one act and, however it ends, one observe with the same id. An act that changed is sent again with
+the same id, and readers replace it. Ids and results are written under both names that readers look for. A stream ends
+with `complete`, `cancelled` or `error`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from callslip.formats.act_observe.items import (
     Item,
     Spoken,
     act_of,
-    begins,
-    ended,
     observe_of,
-    piece,
-    whole,
+    text_delta,
+    text_end,
+    text_item,
+    text_start,
 )
 from callslip.formats.base import SSE_HEADERS, Source, Streaming, snapshot_of, sse_frame
 from callslip.formats.turn_stream import TurnStream
@@ -35,13 +35,13 @@ RESTART: Item = {"type": "restart"}
 
 
 def timeline(source: Source) -> list[Item]:
-    """A session as a list of items, oldest first (S1.6)."""
+    """Return the items of a session, oldest first."""
     return [item for entry in snapshot_of(source).entries for item in _items(entry)]
 
 
 def _items(entry: Any) -> list[Item]:
     if isinstance(entry, Message | Thought):
-        return [whole(entry)]
+        return [text_item(entry)]
     act = act_of(entry) if isinstance(entry, ToolCall) else None
     if act is None:
         return []
@@ -75,14 +75,15 @@ class ActObserveRenderer:
         if not isinstance(entry, Message | Thought):
             return []
         if not entry.streaming:
-            return [whole(entry)]
-        return [*begins(entry), *([piece(entry, entry.content)] if self._stream.is_replay and entry.content else [])]
+            return [text_item(entry)]
+        replayed = [text_delta(entry, entry.content)] if self._stream.is_replay and entry.content else []
+        return text_start(entry) + replayed
 
     def append_text(self, entry: Spoken, text: str) -> list[Item]:
-        return [piece(entry, text)]
+        return [text_delta(entry, text)]
 
     def end_text(self, entry: Spoken) -> list[Item]:
-        return [ended(entry)]
+        return [text_end(entry)]
 
     def render_call(
         self, entry: ToolCall, sent: _SentCall | None, changed: Collection[str]
@@ -113,7 +114,7 @@ def _same(before: Act, act: Act) -> bool:
     return before == act and codec.json_equal(before.input, act.input)
 
 
-# How a turn ended, in the words of the format; in any other way it is complete.
+# The last event by the reason that the turn ended; `complete` for any other reason.
 ENDINGS = {
     **dict.fromkeys(("cancelled", "superseded"), ("cancelled", "reason")),
     **dict.fromkeys(("error", "eof"), ("error", "message")),

@@ -1,14 +1,14 @@
-"""The AG-UI stream of one turn, made from the fold: each event's patches become the events that say the same.
+"""Render one turn as an AG-UI run.
 
-A turn is a run. It ends with the turn and its last call; and it ends, with the outcome `interrupt`, when every open
-call waits for an approval, also within a text. That is the only way in which the client is told of a request:
-it keeps the interrupts of a finished run, refuses to go on before each has an answer, and knows no event that asks in
-the middle of a run. So a request does end the connection. Whoever comes back after the answer gets the turn from its
-start, and it goes on. While another call still runs, `callslip.call` says which one waits.
+A run ends with the turn and its last call. It also ends, with the outcome `interrupt`, when every open call waits for
+approval, even within a text. A client receives requests in no other way: it keeps the interrupts of a finished run,
+continues when each has an answer, and has no event for a request within a run. So a request ends the connection. A
+client that reconnects after the answer gets the turn from its start. While another call still runs, the custom event
+`callslip.call` names the call that waits.
 
-What the client cannot take back makes a `Restart`: a run that ends with the error `restart`, to be had again. A
-snapshot of the messages would mend it on the spot, but it takes every message away that it leaves out: those of other
-turns, and those that the client has of the person.
+What the client cannot take back makes a `Restart`: the run ends with the error `restart`, and the client has to
+reconnect. A snapshot of the messages would not need that, but it removes every message that it leaves out: those of
+other turns, and the user messages that only the client has.
 """
 
 from __future__ import annotations
@@ -19,50 +19,50 @@ from functools import partial
 import msgspec
 
 from callslip.formats.ag_ui import outgoing
-from callslip.formats.ag_ui.account import (
+from callslip.formats.ag_ui.entry_messages import (
     RENDERED_FIELDS,
     activity_message,
-    answered,
+    answer_seq,
     arguments_of,
+    call_status,
     interrupt,
     is_answered,
-    is_told,
+    is_same_input,
+    is_shown,
     is_waiting,
     listed_call,
-    mean_the_same,
     message_id,
     name_of,
     result_message,
     role_of,
-    standing,
 )
-from callslip.formats.ag_ui.conversation import Rounds, history
-from callslip.formats.ag_ui.outgoing import CALL, Chunk
+from callslip.formats.ag_ui.history import Rounds, history
+from callslip.formats.ag_ui.outgoing import CALL_EVENT, Chunk
 from callslip.formats.base import SSE_HEADERS, Streaming, sse_frame
 from callslip.formats.turn_stream import RestartNeeded, TurnStream
 from callslip.model.entries import Append, Entry, Message, ModeChange, Plan, Set, Thought, ToolCall
 
 __all__ = ["STREAM", "history", "open_stream"]
 
-# How a turn ended, where that was no success. A reason that is not known says nothing of the outcome.
+# Outcomes by the reason that the turn ended; success for any other reason. An unknown reason ("") has no outcome.
 SUCCESS, CANCELLED = {"type": "success"}, {"type": "cancelled"}
 OUTCOMES = {"": None, "cancelled": CANCELLED, "superseded": CANCELLED}
 FAILURES = {"error": "The turn ended with an error.", "eof": "The line to the agent was lost."}
 
 
-class _Sent(msgspec.Struct):
-    """A call as the client was told of it, until its end. Arguments that are `fixed` cannot be added to.
+class _SentCall(msgspec.Struct):
+    """What the client has of a call that may still change.
 
-    `whole` when they were said to be. What a client is told next may not depend on when it came, so all that decides
-    it can be derived from the entry.
+    `pieces` are its arguments, `has_all_input` is set when they were sent as complete, `is_input_fixed` when they
+    cannot be extended. All of it follows from the entry, so that every client gets the same updates.
     """
 
     name: str
     pieces: list[str] = []
-    whole: bool = False
-    fixed: bool = False
-    answered: bool = False
-    standing: Chunk = {}
+    has_all_input: bool = False
+    is_input_fixed: bool = False
+    is_answered: bool = False
+    status: Chunk = {}
 
 
 class AgUiRenderer:
@@ -73,14 +73,14 @@ class AgUiRenderer:
 
     def __init__(self, stream: TurnStream) -> None:
         self._stream = stream
-        self._started = False
+        self._is_started = False
         self._rounds = Rounds()
         self._waiting: dict[int, ToolCall] = {}
 
     def replay(self, entries: list[Entry]) -> list[Chunk]:
         chunks = self._start()
-        for entry, again in _in_order(entries):
-            if again and isinstance(entry, ToolCall):
+        for entry, is_answer in _in_order(entries):
+            if is_answer and isinstance(entry, ToolCall):
                 chunks += self._answer(entry, self._stream.calls[entry.id])
                 if entry.scope != "detached":
                     del self._stream.calls[entry.id]
@@ -92,25 +92,25 @@ class AgUiRenderer:
 
     def _start(self) -> list[Chunk]:
         turn = self._stream.turn
-        if self._started or not turn.name or not (turn.ended or turn.state.info.turn == turn.name):
+        if self._is_started or not turn.name or not (turn.ended or turn.state.info.turn == turn.name):
             return []
-        self._started = True
+        self._is_started = True
         return [outgoing.started(turn.state.session, turn.name)]
 
     def finish(self, is_over: bool) -> list[Chunk]:
-        """The last event, once the turn has ended and so have its calls, or once they all wait for somebody."""
+        """Return the last events, if the turn and its calls have ended, or if all open calls wait for approval."""
         open_calls = self._stream.open_calls
-        if not self._started or not (is_over or (open_calls and len(self._waiting) == len(open_calls))):
+        if not self._is_started or not (is_over or (open_calls and len(self._waiting) == len(open_calls))):
             return []
-        # Few agents say that a text is over: one that waits for an answer may never write on (C5).
+        # Few agents mark the end of a text, and one that waits for approval may never continue it.
         texts = [chunk for text in self._stream.texts.values() for chunk in self.end_text(text)]
         return [*texts, self._end() if is_over else self._interrupt()]
 
     def _interrupt(self) -> Chunk:
         turn = self._stream.turn
         requests = turn.state.requests
-        asked = [interrupt(entry, requests.get(entry.approval)) for entry in self._waiting.values()]
-        return outgoing.finished(turn.state.session, turn.name, {"type": "interrupt", "interrupts": asked})
+        interrupts = [interrupt(entry, requests.get(entry.approval)) for entry in self._waiting.values()]
+        return outgoing.finished(turn.state.session, turn.name, {"type": "interrupt", "interrupts": interrupts})
 
     def _end(self) -> Chunk:
         turn, reason = self._stream.turn, self._stream.turn.reason
@@ -122,7 +122,7 @@ class AgUiRenderer:
         return [outgoing.failed(reason, "closed")]
 
     def restart(self, reason: str) -> tuple[Chunk, ...]:
-        is_running, self._started = self._started and not self._stream.finished, False
+        is_running, self._is_started = self._is_started and not self._stream.finished, False
         return (outgoing.failed(f"Begin again: {reason}.", "restart"),) if is_running else ()
 
     # Entries
@@ -130,7 +130,7 @@ class AgUiRenderer:
     def begin(self, entry: Entry) -> list[Chunk]:
         if isinstance(entry, ToolCall):
             return []
-        if not is_told(entry):
+        if not is_shown(entry):
             if isinstance(entry, Message):
                 self._rounds.end()
             return []
@@ -145,7 +145,7 @@ class AgUiRenderer:
 
     def append_text(self, entry: Message | Thought, text: str) -> list[Chunk]:
         role, message = role_of(entry), message_id(entry)
-        return [outgoing.text_more(role, message, piece) for piece in outgoing.pieces(text)]
+        return [outgoing.text_more(role, message, piece) for piece in outgoing.split_text(text)]
 
     def end_text(self, entry: Message | Thought) -> list[Chunk]:
         return outgoing.text_ended(role_of(entry), message_id(entry))
@@ -156,71 +156,71 @@ class AgUiRenderer:
         if patch.field != "inputText" or patch.id not in self._stream.calls:
             return []
         entry, sent = self._stream.call(patch.id), self._stream.calls[patch.id]
-        if sent.whole and entry.raw_input:
-            return []  # They are what the arguments are, whatever comes behind them.
-        if sent.fixed:
+        if sent.has_all_input and entry.raw_input:
+            return []  # The complete arguments win over streamed ones.
+        if sent.is_input_fixed:
             return self._stream.update_call(patch.id, ("rawInput",))
         sent.pieces.append(patch.text)
-        return [outgoing.call_more(entry.tool_call_id, piece) for piece in outgoing.pieces(patch.text)]
+        return [outgoing.call_more(entry.tool_call_id, piece) for piece in outgoing.split_text(patch.text)]
 
     # Calls
 
     def render_call(
-        self, entry: ToolCall, sent: _Sent | None, changed: Collection[str]
-    ) -> tuple[_Sent | None, list[Chunk]]:
+        self, entry: ToolCall, sent: _SentCall | None, changed: Collection[str]
+    ) -> tuple[_SentCall | None, list[Chunk]]:
         if sent is None:
-            sent = _Sent(name_of(entry))
+            sent = _SentCall(name_of(entry))
             began = outgoing.call_started(listed_call(entry, ""), self._rounds.message_of(entry), entry.at)
             chunks = [began, *self._arguments(entry, sent, is_new=not self._stream.is_replay)]
         elif sent.name != name_of(entry):
             raise RestartNeeded("a call got another name")
         else:
-            chunks = self._arguments(entry, sent) if "rawInput" in changed or not sent.whole else []
-        chunks += self._stand(entry, sent)
+            chunks = self._arguments(entry, sent) if "rawInput" in changed or not sent.has_all_input else []
+        chunks += self._status(entry, sent)
         if self._stream.is_replay or not is_answered(entry):
             return sent, chunks
-        if not sent.answered:
+        if not sent.is_answered:
             chunks += self._answer(entry, sent)
         return sent if entry.scope == "detached" else None, chunks
 
-    def _arguments(self, entry: ToolCall, sent: _Sent, *, is_new: bool = False) -> list[Chunk]:
-        """What is left to say of a call's arguments."""
-        text, whole = arguments_of(entry, self._stream.input_text(entry))
-        if not whole and is_new:
+    def _arguments(self, entry: ToolCall, sent: _SentCall, *, is_new: bool = False) -> list[Chunk]:
+        """Return the chunks for the arguments that the client does not have yet."""
+        text, is_complete = arguments_of(entry, self._stream.input_text(entry))
+        if not is_complete and is_new:
             return []
         before = "".join(sent.pieces)
-        more = text[len(before) :] if text.startswith(before) and not sent.whole else ""
-        if not mean_the_same(before + more, text):
+        more = text[len(before) :] if text.startswith(before) and not sent.has_all_input else ""
+        if not is_same_input(before + more, text):
             raise RestartNeeded("the arguments of a call were replaced")
-        ends = whole and not sent.whole
-        sent.whole = sent.whole or whole
-        sent.fixed = sent.whole or before + more != text
+        is_end = is_complete and not sent.has_all_input
+        sent.has_all_input = sent.has_all_input or is_complete
+        sent.is_input_fixed = sent.has_all_input or before + more != text
         sent.pieces = [before, more]
-        told = [outgoing.call_more(entry.tool_call_id, piece) for piece in outgoing.pieces(more)]
-        return [*told, *([outgoing.call_whole(entry.tool_call_id)] if ends else [])]
+        chunks = [outgoing.call_more(entry.tool_call_id, piece) for piece in outgoing.split_text(more)]
+        return [*chunks, *([outgoing.call_whole(entry.tool_call_id)] if is_end else [])]
 
-    def _stand(self, entry: ToolCall, sent: _Sent) -> list[Chunk]:
-        """Where an open call stands, if that is news."""
+    def _status(self, entry: ToolCall, sent: _SentCall) -> list[Chunk]:
+        """Return the status of an open call, if it changed."""
         self._waiting.pop(entry.id, None)
         if is_waiting(entry) and not is_answered(entry):
             self._waiting[entry.id] = entry
-        now = {} if is_answered(entry) else standing(entry)
-        before, sent.standing = sent.standing, now
-        return [outgoing.custom(CALL, now)] if now and now != before else []
+        now = {} if is_answered(entry) else call_status(entry)
+        before, sent.status = sent.status, now
+        return [outgoing.custom(CALL_EVENT, now)] if now and now != before else []
 
-    def _answer(self, entry: ToolCall, sent: _Sent) -> list[Chunk]:
-        sent.answered = True
+    def _answer(self, entry: ToolCall, sent: _SentCall) -> list[Chunk]:
+        sent.is_answered = True
         at = entry.at if entry.scope == "detached" else entry.ended_at
         return [outgoing.call_result(result_message(entry), at)]
 
 
 def _in_order(entries: list[Entry]) -> Iterator[tuple[Entry, bool]]:
-    """Entries where they began, and calls again where their results came."""
+    """Yield entries where they began, and calls again, with True, where their results came."""
     ended = [entry for entry in entries if isinstance(entry, ToolCall) and is_answered(entry)]
-    moments = [(entry.id, False, entry) for entry in entries] + [(answered(entry), True, entry) for entry in ended]
+    moments = [(entry.id, False, entry) for entry in entries] + [(answer_seq(entry), True, entry) for entry in ended]
     moments.sort(key=lambda moment: moment[:2])
-    for _, again, entry in moments:
-        yield entry, again
+    for _, is_answer, entry in moments:
+        yield entry, is_answer
 
 
 open_stream = partial(TurnStream, AgUiRenderer)

@@ -1,7 +1,7 @@
-"""The events of AG-UI 1.0 as they are sent (npm `@ag-ui/client` 1.0.0 reads them). No rules.
+"""Make the events of AG-UI 1.0, as npm `@ag-ui/client` 1.0.0 reads them.
 
-The client ends its run with an error over a null, over a call or text that is opened twice or left open, and over
-anything after the end. What it does not know it takes out and complains about, so events are only made here.
+The client ends its run with an error at a null, at a call or text that is opened twice or left open, and at any event
+after the end. It removes unknown fields with a warning, so all events are made here.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from callslip.formats.js_json import readable
 
 Chunk = dict[str, Any]
 
-# The events of our own: the client hands them to the application, and no message shows them.
-CALL = "callslip.call"
+# The name of our custom event: the client passes it to the application, and no message shows it.
+CALL_EVENT = "callslip.call"
 
-# The client gives up on a frame of 10 MiB. A character may be six in JSON.
+# The client refuses a frame of 10 MiB. A character may take six bytes in JSON.
 MAX_DELTA_CHARS = 2**20
 
-_LARGEST = 2**53 - 1
+_MAX_SAFE_INTEGER = 2**53 - 1
 
 
-def ours(told: dict[str, Any]) -> dict[str, Any]:
-    """What the protocol has no word for, as the metadata of an event; nothing that says nothing."""
-    return {"callslip": readable({name: value for name, value in told.items() if value is not None and value != ""})}
+def metadata(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return what the protocol has no field for as the metadata of an event, without empty fields."""
+    return {"callslip": readable({name: value for name, value in fields.items() if value is not None and value != ""})}
 
 
-def pieces(text: str) -> Iterator[str]:
-    """A text in pieces that the client takes."""
+def split_text(text: str) -> Iterator[str]:
+    """Yield a text in pieces that the client accepts."""
     return (text[begin : begin + MAX_DELTA_CHARS] for begin in range(0, len(text), MAX_DELTA_CHARS))
 
 
@@ -37,11 +37,11 @@ def started(thread: str, run: str) -> Chunk:
 
 
 def finished(thread: str, run: str, outcome: dict[str, Any] | None = None, reason: str = "") -> Chunk:
-    """The end of a run; without an outcome the client reads it as a success."""
+    """Return the end of a run; without an outcome it is a success for the client."""
     chunk: Chunk = {"type": "RUN_FINISHED", "threadId": thread, "runId": run}
     if outcome:
         chunk["outcome"] = outcome
-    return {**chunk, "metadata": ours({"reason": reason})} if reason else chunk
+    return {**chunk, "metadata": metadata({"reason": reason})} if reason else chunk
 
 
 def failed(message: str, code: str) -> Chunk:
@@ -49,7 +49,7 @@ def failed(message: str, code: str) -> Chunk:
 
 
 def text_started(role: str, message: str, at: int) -> list[Chunk]:
-    """A text of the agent's, `assistant` or `reasoning`."""
+    """Return the start of a text of the agent. `role` is `assistant` or `reasoning`."""
     if role == "assistant":
         return [_timed({"type": "TEXT_MESSAGE_START", "messageId": message, "role": role}, at)]
     span: Chunk = {"type": "REASONING_START", "messageId": message}
@@ -69,7 +69,7 @@ _TEXTS = {"assistant": "TEXT_MESSAGE", "reasoning": "REASONING_MESSAGE"}
 
 
 def call_started(call: dict[str, Any], message: str, at: int) -> Chunk:
-    """A call, as its message will list it."""
+    """Return the start of a call that its message lists."""
     chunk: Chunk = {
         "type": "TOOL_CALL_START",
         "toolCallId": call["id"],
@@ -89,16 +89,16 @@ def call_whole(call: str) -> Chunk:
 
 
 def call_result(message: dict[str, Any], at: int) -> Chunk:
-    """The result of a call, which becomes this message."""
-    kept = ("toolCallId", "role", "content", "metadata")
-    chunk: Chunk = {"type": "TOOL_CALL_RESULT", "messageId": message["id"], **{key: message[key] for key in kept}}
+    """Return the result of a call, which becomes this message."""
+    names = ("toolCallId", "role", "content", "metadata")
+    chunk: Chunk = {"type": "TOOL_CALL_RESULT", "messageId": message["id"], **{key: message[key] for key in names}}
     return _timed(chunk, at)
 
 
 def activity(message: dict[str, Any], at: int) -> Chunk:
-    """What the agent did that is no part of the talk, which becomes this message."""
-    kept = ("activityType", "content")
-    chunk: Chunk = {"type": "ACTIVITY_SNAPSHOT", "messageId": message["id"], **{key: message[key] for key in kept}}
+    """Return an activity of the agent, which becomes this message."""
+    names = ("activityType", "content")
+    chunk: Chunk = {"type": "ACTIVITY_SNAPSHOT", "messageId": message["id"], **{key: message[key] for key in names}}
     return _timed(chunk, at)
 
 
@@ -107,4 +107,4 @@ def custom(name: str, value: dict[str, Any]) -> Chunk:
 
 
 def _timed(chunk: Chunk, at: int) -> Chunk:
-    return {**chunk, "timestamp": at} if 0 < at <= _LARGEST else chunk
+    return {**chunk, "timestamp": at} if 0 < at <= _MAX_SAFE_INTEGER else chunk

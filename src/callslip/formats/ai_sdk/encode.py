@@ -1,6 +1,6 @@
 """Render one turn as a UI message stream of the AI SDK.
 
-What a client cannot be told to take back makes a `Restart`: the connection ends, and the next one begins with a replay.
+What the client cannot take back makes a `Restart`: the connection ends, and the next one begins with a replay.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from callslip.formats.ai_sdk.dialects import Dialect
 from callslip.formats.ai_sdk.messages import Steps
 from callslip.formats.ai_sdk.parts import is_shown, part_of, text_id, text_kind
 from callslip.formats.ai_sdk.wire import Chunk, Part
-from callslip.formats.turn_scope import message_id
+from callslip.formats.assistant_message import turn_message_id
 from callslip.formats.turn_stream import RestartNeeded, TurnStream
 from callslip.model.entries import Append, Entry, Message, PermissionRequest, Set, Thought, ToolCall
 
@@ -27,7 +27,7 @@ class UiRenderer:
     def __init__(self, dialect: Dialect, stream: TurnStream) -> None:
         self._dialect = dialect
         self._stream = stream
-        self._started = False
+        self._is_started = False
         self._steps = Steps()
 
     def replay(self, entries: list[Entry]) -> list[Chunk]:
@@ -36,10 +36,10 @@ class UiRenderer:
     def begin(self, entry: Entry) -> list[Chunk]:
         if not is_shown(self._dialect, entry):
             return []
-        chunks: list[Chunk] = [] if self._started else [wire.start(message_id(self._stream.turn.name))]
+        chunks: list[Chunk] = [] if self._is_started else [wire.start(turn_message_id(self._stream.turn.name))]
         if self._steps.begins_with(entry):
-            chunks += [wire.FINISH_STEP, wire.START_STEP] if self._started else [wire.START_STEP]
-        self._started = True
+            chunks += [wire.FINISH_STEP, wire.START_STEP] if self._is_started else [wire.START_STEP]
+        self._is_started = True
         if isinstance(entry, ToolCall):
             return chunks
         if isinstance(entry, Message | Thought):
@@ -83,18 +83,18 @@ class UiRenderer:
     def _append_input(self, patch: Append) -> list[Chunk]:
         sent = self._stream.calls[patch.id]
         if sent["state"] == "input-streaming":
-            return [wire.input_delta(sent, patch.text)] if self._dialect.pieces else []
+            return [wire.input_delta(sent, patch.text)] if self._dialect.shows_partial_input else []
         may_differ = may_change(sent, self._stream.call(patch.id), patch.text)
         return self._stream.update_call(patch.id) if may_differ else []
 
     def finish(self, is_over: bool) -> list[Chunk]:
         if not is_over:
             return []
-        last = wire.finish(self._stream.turn.reason if self._dialect.reasons else "")
-        return [wire.FINISH_STEP, last] if self._started else [last]
+        last = wire.finish(self._stream.turn.reason if self._dialect.has_reasons else "")
+        return [wire.FINISH_STEP, last] if self._is_started else [last]
 
     def close(self, reason: str) -> list[Chunk]:
-        return [wire.abort(reason if self._dialect.reasons else "")]
+        return [wire.abort(reason if self._dialect.has_reasons else "")]
 
     def restart(self, reason: str) -> tuple[Chunk, ...]:
         return (wire.RESTART,)

@@ -1,20 +1,21 @@
-"""Entries as UI messages: where a message begins, and where a step does.
+"""Encode a session as UI messages.
 
-All that the agent did in one turn is one assistant message; what it did outside of any turn is one message up to the
-next user message or turn. So a history is the histories of its turns, one after the other. The law: a stream of a turn,
-reduced by the client after any event, is this message.
+Everything the agent did in a turn is one assistant message; outside of turns a message ends at the next user message or
+turn. So a history is the histories of its turns, one after the other. The stream of a turn, reduced by the client after
+any event, equals this message.
 """
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from callslip.formats.ai_sdk.dialects import Dialect
 from callslip.formats.ai_sdk.parts import is_shown, part_of
 from callslip.formats.ai_sdk.wire import Part, UIMessage
+from callslip.formats.assistant_message import agent_message_id
 from callslip.formats.base import Source, snapshot_of
 from callslip.formats.js_json import readable
-from callslip.formats.turn_scope import message_id
+from callslip.formats.json_fields import as_dict, as_list
 from callslip.model.entries import Entry, Message, PermissionRequest, Thought, ToolCall
 from callslip.rules.entry_blocks import split_blocks
 
@@ -22,40 +23,36 @@ STEP: Part = {"type": "step-start"}
 
 
 def history(dialect: Dialect, source: Source) -> list[UIMessage]:
-    """A session's messages, oldest first, from its state, a snapshot of it, or its rendered entries."""
+    """Return the messages of a session, oldest first."""
     return [message for block in split_blocks(snapshot_of(source).entries) for message in _messages(dialect, block)]
 
 
 def _messages(dialect: Dialect, block: list[Entry]) -> list[UIMessage]:
-    """The messages of a block in the order in which they began: what users said, and the one of the agent."""
-    asked = {entry.request_id: entry for entry in block if isinstance(entry, PermissionRequest)}
+    """Return the messages of a block in the order in which they began: user messages and one of the agent."""
+    requests = {entry.request_id: entry for entry in block if isinstance(entry, PermissionRequest)}
     shown = [entry for entry in block if is_shown(dialect, entry)]
-    told = {entry.id: _user_message(entry) for entry in block if isinstance(entry, Message) and _is_user(entry)}
+    messages = {
+        entry.id: _user_message(entry) for entry in block if isinstance(entry, Message) and entry.role == "user"
+    }
     if shown:
-        told[shown[0].id] = _agent_message(dialect, shown, asked)
-    return [told[begun] for begun in sorted(told)]
+        messages[shown[0].id] = _agent_message(dialect, shown, requests)
+    return [messages[first] for first in sorted(messages)]
 
 
-def _is_user(entry: Entry) -> bool:
-    return isinstance(entry, Message) and entry.role == "user"
-
-
-def _agent_message(dialect: Dialect, entries: list[Entry], asked: dict[str, PermissionRequest]) -> UIMessage:
+def _agent_message(dialect: Dialect, entries: list[Entry], requests: dict[str, PermissionRequest]) -> UIMessage:
     parts: list[Part] = []
     steps = Steps()
     for entry in entries:
         if steps.begins_with(entry):
             parts.append(STEP)
-        parts.append(part_of(dialect, entry, asked.get(entry.approval) if isinstance(entry, ToolCall) else None))
-    identity = message_id(entries[0].turn) if entries[0].turn else f"msg-{entries[0].id}"
-    return {"id": identity, "role": "assistant", "parts": parts}
+        parts.append(part_of(dialect, entry, requests.get(entry.approval) if isinstance(entry, ToolCall) else None))
+    return {"id": agent_message_id(entries[0]), "role": "assistant", "parts": parts}
 
 
 class Steps:
-    """Where steps begin in one message: a text after calls begins one, if all these calls had ended before it.
+    """Decides where the steps of a message begin: at a text after calls, if all these calls had ended before it.
 
-    The client finds a call only in the current step when it is told of new arguments or a new title, so an open call
-    stays in it.
+    The client applies new arguments or a new title only to calls of the current step, so an open call stays in it.
     """
 
     def __init__(self) -> None:
@@ -64,7 +61,7 @@ class Steps:
         self._called = False
 
     def begins_with(self, entry: Entry) -> bool:
-        """Whether a step begins before this entry, which comes next."""
+        """Add the next entry and return whether a step begins before it."""
         begins = not self.entries or (isinstance(entry, Message | Thought) and self._all_ended(entry.id))
         if begins:
             self.entries, self._open, self._called = set(), [], False
@@ -75,18 +72,18 @@ class Steps:
         return begins
 
     def _all_ended(self, seq: int) -> bool:
-        """Whether the step has calls and all of them had ended by this event. One that had not is not looked past."""
+        """Return whether the step has calls and all of them had ended by this event."""
         while self._open and 0 < _answered(self._open[-1]) < seq:
             self._open.pop()
         return self._called and not self._open
 
 
 def _answered(call: ToolCall) -> int:
-    """The event by which the message had its answer to a call; to a detached one it has it at once."""
+    """Return the seq of the event that answered a call. A detached call is answered at once."""
     return call.id if call.scope == "detached" else call.end
 
 
-# What a person said
+# Messages of users
 
 
 def _user_message(entry: Message) -> UIMessage:
@@ -94,19 +91,15 @@ def _user_message(entry: Message) -> UIMessage:
 
 
 def _user_parts(entry: Message) -> list[Part]:
-    blocks = cast("list[Any]", entry.blocks) if isinstance(entry.blocks, list) else []
-    return [{"type": "text", "text": entry.content}, *(_block_part(block) for block in blocks if not _is_text(block))]
-
-
-def _is_text(block: Any) -> bool:
-    """The texts among the blocks are the message's own text."""
-    return isinstance(block, dict) and cast("dict[str, Any]", block).get("type") == "text"
+    """Return the text and the blocks of a user message. Text blocks are part of the text already."""
+    blocks = [block for block in as_list(entry.blocks) if as_dict(block).get("type") != "text"]
+    return [{"type": "text", "text": entry.content}, *map(_block_part, blocks)]
 
 
 def _block_part(block: Any) -> Part:
-    """A file if the block carries one; else the block itself, which no model reads."""
-    told = cast("dict[str, Any]", block) if isinstance(block, dict) else {}
-    media, data = told.get("mimeType"), told.get("data")
+    """Return a file if the block has one, else the block itself, which no model reads."""
+    fields = as_dict(block)
+    media, data = fields.get("mimeType"), fields.get("data")
     if isinstance(media, str) and isinstance(data, str):
         return {"type": "file", "mediaType": media, "url": f"data:{media};base64,{data}"}
     return {"type": "data-block", "data": readable(block)}

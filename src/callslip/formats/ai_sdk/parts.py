@@ -1,12 +1,13 @@
-"""One entry, one part: what the AI SDK client shows of an entry. Stream and history both build parts only here."""
+"""Make the part of an entry that the AI SDK client shows, for the stream and for the history."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from callslip.formats.ai_sdk.calls import call_part, question
+from callslip.formats.ai_sdk.calls import call_part, describe_request
 from callslip.formats.ai_sdk.dialects import Dialect
 from callslip.formats.ai_sdk.wire import Part
+from callslip.formats.assistant_message import activity_data, is_text_or_call
 from callslip.formats.js_json import readable
 from callslip.model.entries import Entry, Message, ModeChange, PermissionRequest, Plan, Thought, ToolCall
 
@@ -14,18 +15,16 @@ Spoken = Message | Thought
 
 
 def is_shown(dialect: Dialect, entry: Entry) -> bool:
-    """Whether an entry is a part of an assistant message. A request shows on its call where calls can say it."""
+    """Return whether an entry is a part of an assistant message. Most dialects show a request on its call."""
     if isinstance(entry, PermissionRequest):
         return dialect.requests == "apart"
-    return isinstance(entry, Thought | ToolCall | Plan | ModeChange) or (
-        isinstance(entry, Message) and entry.role != "user"
-    )
+    return is_text_or_call(entry) or isinstance(entry, Plan | ModeChange)
 
 
-def part_of(dialect: Dialect, entry: Entry, asked: PermissionRequest | None = None) -> Part:
-    """The part of an entry that is shown. `asked` is the last request about a call."""
+def part_of(dialect: Dialect, entry: Entry, request: PermissionRequest | None = None) -> Part:
+    """Return the part of an entry that is shown. `request` is the last request about a call."""
     if isinstance(entry, ToolCall):
-        return call_part(dialect, entry, entry.input_text, asked)
+        return call_part(dialect, entry, entry.input_text, request)
     if isinstance(entry, Message | Thought):
         return _text_part(entry)
     kind, data = _data(entry)
@@ -33,33 +32,31 @@ def part_of(dialect: Dialect, entry: Entry, asked: PermissionRequest | None = No
 
 
 def text_kind(entry: Spoken) -> str:
-    """What the client calls a text of this kind."""
+    """Return the client's type for a text."""
     return "text" if isinstance(entry, Message) else "reasoning"
 
 
 def text_id(entry: Spoken) -> str:
-    """The id by which chunks name a text."""
+    """Return the id of a text in chunks."""
     return f"{text_kind(entry)}-{entry.id}"
 
 
 def _text_part(entry: Spoken) -> Part:
     kind = text_kind(entry)
-    named = {"id": text_id(entry)} if kind == "reasoning" else {}
-    return {"type": kind, **named, "text": entry.content, "state": "streaming" if entry.streaming else "done"}
+    ids = {"id": text_id(entry)} if kind == "reasoning" else {}
+    return {"type": kind, **ids, "text": entry.content, "state": "streaming" if entry.streaming else "done"}
 
 
 def _data(entry: Entry) -> tuple[str, dict[str, Any]]:
-    """What reaches no model, and how it is called."""
-    if isinstance(entry, Plan):
-        return "plan", {"entries": entry.entries}
-    if isinstance(entry, ModeChange):
-        return "mode", {"previousModeId": entry.previous_mode_id, "newModeId": entry.new_mode_id}
+    """Return the kind and the data of an entry that no model reads."""
+    if isinstance(entry, Plan | ModeChange):
+        return activity_data(entry)
     assert isinstance(entry, PermissionRequest)
     answer = {"option": entry.response_option, "by": entry.by, "reason": entry.reason}
     return "approval", {
         "approvalId": entry.request_id,
         "toolCallId": entry.tool_call_id,
         "state": entry.state,
-        **question(entry),
+        **describe_request(entry),
         **{name: value for name, value in answer.items() if value},
     }

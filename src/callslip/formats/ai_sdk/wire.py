@@ -1,18 +1,18 @@
-"""The words of the UI message stream, as the clients of npm `ai` 5.0.277, 6.0.326 and 7.0.169 read them. No rules.
+"""Make the chunks of the UI message stream, as the clients of npm `ai` 5.0.277, 6.0.326 and 7.0.169 read them.
 
-A chunk is a JSON object. One of a type that the client does not know, an absent `input` or `output`, or null for an
-unused field ends its stream with an error, so chunks are only made here. What was measured, and is relied upon:
+A chunk is a JSON object. The client ends its stream with an error at an unknown type, a missing `input` or `output`, or
+null in an unused field, so all chunks are made here. The encoder relies on this measured behaviour:
 
-- All: `start-step` shows with the next visible chunk; `finish-step` forgets texts that did not end. A chunk about input
-  finds its call in the current step only, one about output or approval in any; a late one is applied like any other.
-- 5: no approvals, and a chunk about one is fatal; titles, metadata and `inputEncoding` are read over. Every chunk about
-  a dynamic call must say that it is one, its output too. `tool-input-delta` shows the client's own repair of half a
-  JSON text; `tool-input-start` alone shows a call without input. Earlier releases refuse chunks with unknown keys, so
-  `finishReason` and the reason of an abort are not sent.
-- 6: a request stays with its part, whose later states are then invalid; an answer to it is fatal.
-- 7: a request and its answer stay with the part through every later chunk. Valid are: a request alone, while it waits;
-  any answer under `approval-responded`; an approval with an output or an error; a refusal with `output-denied`, which
-  is valid with nothing else and whose chunk takes no metadata. An approval with `input-available` is invalid.
+- All: `start-step` shows with the next visible chunk; `finish-step` drops texts that did not end. A chunk about input
+  finds its call in the current step only, a chunk about output or approval in any step; late chunks are applied.
+- 5: no approvals, and a chunk about one is an error; titles, metadata and `inputEncoding` are ignored. Every chunk
+  about a dynamic call must be marked as dynamic, also its output. `tool-input-delta` shows the client's own repair of
+  partial JSON; `tool-input-start` alone shows a call without input. Earlier releases refuse chunks with unknown keys,
+  so `finishReason` and the reason of an abort are not sent.
+- 6: a request stays on its part, whose later states are then invalid; an answer to it is an error.
+- 7: a request and its answer stay on the part through every later chunk. Valid are: a request alone, while it waits;
+  any answer with `approval-responded`; an approval with an output or an error; a refusal with `output-denied`, which
+  is valid with nothing else and whose chunk carries no metadata. An approval with `input-available` is invalid.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ DONE = b"data: [DONE]\n\n"
 START_STEP: Chunk = {"type": "start-step"}
 FINISH_STEP: Chunk = {"type": "finish-step"}
 
-# Leaves no trace in the message, and reaches the application's `onData`: a clean end alone makes no client reconnect.
+# Reaches the application's `onData` and does not show in the message: clients do not reconnect after a clean end.
 RESTART: Chunk = {"type": "data-restart", "data": {}, "transient": True}
 
-# How a turn ended, in the client's words; a turn that ended otherwise has the word `other`.
+# The client's finish reason by the reason that the turn ended; `other` for any other reason.
 FINISH_REASONS = {
     "end_turn": "stop",
     "max_tokens": "length",
@@ -49,7 +49,7 @@ def start(message: str) -> Chunk:
 
 
 def finish(reason: str = "") -> Chunk:
-    """`reason` is how the turn ended, "" if that is not known or not said."""
+    """Return the end of the stream. `reason` is why the turn ended, "" if it is unknown or not sent."""
     return {"type": "finish", **({"finishReason": FINISH_REASONS.get(reason, "other")} if reason else {})}
 
 
@@ -58,7 +58,7 @@ def abort(reason: str = "") -> Chunk:
 
 
 def text(kind: str, step: str, identity: str, **more: str) -> Chunk:
-    """`kind` is `text` or `reasoning`, `step` is start, delta or end."""
+    """Return a chunk of a text. `kind` is `text` or `reasoning`, `step` is start, delta or end."""
     return {"type": f"{kind}-{step}", "id": identity, **more}
 
 
@@ -75,28 +75,28 @@ def input_available(part: Part) -> Chunk:
 
 
 def approval_request(part: Part) -> Chunk:
-    asked = part["approval"]
+    approval = part["approval"]
     return {
         "type": "tool-approval-request",
         "toolCallId": part["toolCallId"],
-        "approvalId": asked["id"],
-        "approvalDescriptor": asked["descriptor"],
+        "approvalId": approval["id"],
+        "approvalDescriptor": approval["descriptor"],
     }
 
 
 def approval_response(part: Part) -> Chunk:
-    asked = part["approval"]
-    said = {name: asked[name] for name in ("approved", "reason") if name in asked}
-    return {"type": "tool-approval-response", "approvalId": asked["id"], **said}
+    approval = part["approval"]
+    answer = {name: approval[name] for name in ("approved", "reason") if name in approval}
+    return {"type": "tool-approval-response", "approvalId": approval["id"], **answer}
 
 
 def output(part: Part) -> Chunk:
-    """The end of a call, whichever it is."""
+    """Return the end of a call: an output, an error or a denial."""
     if part["state"] == "output-denied":
         return {"type": "tool-output-denied", "toolCallId": part["toolCallId"]}
     return _call(f"tool-{part['state']}", part, "toolMetadata", "output", "errorText")
 
 
 def _call(kind: str, part: Part, *names: str) -> Chunk:
-    """A chunk with what the part has of these."""
+    """Return a chunk with those of the named fields that the part has."""
     return {"type": kind, "dynamic": True, **{name: part[name] for name in ("toolCallId", *names) if name in part}}

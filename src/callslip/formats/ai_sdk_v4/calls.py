@@ -1,8 +1,8 @@
-"""One call as a page of the AI SDK 4 knows it: its part, and its annotation. Stream and history build both only here.
+"""Make the part and the annotation of a call for the AI SDK 4, for the stream and for the history.
 
-A part can be told anew at any time; an annotation, once told, cannot be changed (S4.2). So a call has its annotation
-when it has ended, and while a person is asked about it. One that is merely queued or running has none in a turn: that
-it is not complete is what the page takes it for. Outside of turns nothing is streamed, and every call has one.
+A part can be sent again at any time; an annotation cannot be changed once it was sent. So a call gets its annotation
+when it has ended, and while it waits for approval. A queued or running call of a turn has none: pages take it for not
+complete. Outside of turns nothing is streamed, and every call has one.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from callslip.rules.lifecycle import TERMINAL_STATES
 
 PARTIAL = "partial-call"
 
-# S4.3. A request that was withdrawn, or that its call did not wait for, was never answered.
-_ANSWERED = {"granted": ACCEPTED, "pending": PENDING}
+# Other requests were never answered: withdrawn, or not needed by the call.
+_VALIDATED_BY_REQUEST = {"granted": ACCEPTED, "pending": PENDING}
 
 
 class Annotation(msgspec.Struct, frozen=True):
-    """An annotation, the entry it is about, and the event by which a page was told."""
+    """The annotation of an entry, and the seq of the event by which pages received it."""
 
     entry: int
     at: int
@@ -39,30 +39,30 @@ class Annotation(msgspec.Struct, frozen=True):
 
 
 def invocation(entry: ToolCall, step: int) -> Invocation:
-    """The call as it stands. Arguments in pieces are not shown: what half of them means would be the client's guess."""
-    made = Invocation(_state(entry), step, entry.tool_call_id, entry.tool_name or entry.kind or "unknown")
-    if made.state != PARTIAL:
-        made.args = _args(entry)
-    if made.state == "result":
-        made.result = _result(entry)
-    return made
+    """Return the current part of a call. Incomplete arguments are left out: the client would guess the rest."""
+    call = Invocation(_state(entry), step, entry.tool_call_id, entry.tool_name or entry.kind or "unknown")
+    if call.state != PARTIAL:
+        call.args = _args(entry)
+    if call.state == "result":
+        call.result = _result(entry)
+    return call
 
 
 def _state(entry: ToolCall) -> str:
     if entry.scope == "detached":
         return STATE_NAMES["completed"].v4
-    untouched = entry.status == "queued" and not entry.approval and not entry.started_at
-    return PARTIAL if untouched and entry.raw_input is None else STATE_NAMES[entry.status].v4
+    is_new = entry.status == "queued" and not entry.approval and not entry.started_at
+    return PARTIAL if is_new and entry.raw_input is None else STATE_NAMES[entry.status].v4
 
 
 def _args(entry: ToolCall) -> Any:
-    """An object: the client ends the stream at anything else. Of a call that ended, as much as ever came."""
-    given = entry.raw_input is not None or (entry.scope != "detached" and entry.status in TERMINAL_STATES)
-    return readable(input_of(entry)) if given else {}
+    """Return the arguments as an object: the client ends the stream at anything else."""
+    is_final = entry.raw_input is not None or (entry.scope != "detached" and entry.status in TERMINAL_STATES)
+    return readable(input_of(entry)) if is_final else {}
 
 
 def _result(entry: ToolCall) -> Any:
-    """What it came to; why it came to nothing stands in `error`, since the client knows no failed calls."""
+    """Return the result, or an object with `error`: the client has no state for failed calls."""
     if entry.scope == "detached":
         return queued(entry)
     if STATE_NAMES[entry.status].error:
@@ -73,39 +73,39 @@ def _result(entry: ToolCall) -> Any:
 # Annotations
 
 
-def note_of(entry: ToolCall, asked: PermissionRequest | None) -> Annotation | None:
-    """The annotation of a call, if it can have one by now. `asked` is its request, if that is of the same turn."""
+def note_of(entry: ToolCall, request: PermissionRequest | None) -> Annotation | None:
+    """Return the annotation of a call, if it has one yet. `request` is its request for approval in the same turn."""
     if entry.scope == "detached":
         return Annotation(
             entry.id, entry.id, CallNote(entry.tool_call_id, NOT_REQUIRED, STATE_NAMES["completed"].complete)
         )
     if entry.status in TERMINAL_STATES:
-        return Annotation(entry.id, entry.end, _ended(entry, _note(entry, asked)))
-    if entry.status == "awaiting_approval" and asked is not None:
-        return Annotation(entry.id, asked.id, _note(entry, asked))
-    return None if entry.turn else Annotation(entry.id, entry.id, _note(entry, asked))
+        return Annotation(entry.id, entry.end, _add_end(entry, _note(entry, request)))
+    if entry.status == "awaiting_approval" and request is not None:
+        return Annotation(entry.id, request.id, _note(entry, request))
+    return None if entry.turn else Annotation(entry.id, entry.id, _note(entry, request))
 
 
-def _note(entry: ToolCall, asked: PermissionRequest | None) -> CallNote:
-    note = CallNote(entry.tool_call_id, _validated(entry, asked), STATE_NAMES[entry.status].complete)
+def _note(entry: ToolCall, request: PermissionRequest | None) -> CallNote:
+    note = CallNote(entry.tool_call_id, _validated(entry, request), STATE_NAMES[entry.status].complete)
     if note.validated == PENDING:
         note.approval_id = entry.approval
     return note
 
 
-def _validated(entry: ToolCall, asked: PermissionRequest | None) -> str:
-    """S4.3: what a person said to it. Who denied a call rejected it, asked or not."""
+def _validated(entry: ToolCall, request: PermissionRequest | None) -> str:
+    """Return the decision of a user about a call. A denied call is rejected, with or without a request."""
     if entry.status == "denied":
         return REJECTED
     if entry.status == "awaiting_approval":
         return PENDING
-    if asked is None:  # of another turn, and so not to be looked at here: the call went on, so it was granted
+    if request is None:  # The request is in another turn. The call continued, so it was granted.
         return ACCEPTED if entry.approval else NOT_REQUIRED
-    return _ANSWERED.get(asked.state, NOT_REQUIRED)
+    return _VALIDATED_BY_REQUEST.get(request.state, NOT_REQUIRED)
 
 
-def _ended(entry: ToolCall, note: CallNote) -> CallNote:
-    """What the result does not show: how its process ended, and where the whole is if this is a beginning (S2.8)."""
+def _add_end(entry: ToolCall, note: CallNote) -> CallNote:
+    """Add what the result does not show: the exit status, and the blob with the full output."""
     note.exit_status = UNSET if entry.exit_status is None else readable(entry.exit_status)
     if entry.blob is not None:
         note.truncated, note.size, note.blob = True, entry.blob.size, entry.blob.hash

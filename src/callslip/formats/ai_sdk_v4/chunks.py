@@ -1,7 +1,7 @@
-"""The lines of the AI SDK 4 data stream, as `@ai-sdk/ui-utils` 1.2.11 reads them. No rules.
+"""Make the lines of the AI SDK 4 data stream, as `@ai-sdk/ui-utils` 1.2.11 reads them.
 
-A chunk is a code and a JSON value. A code that the client does not know, or a value of another shape, ends its stream
-with an error, so chunks are only made here.
+A chunk is a code and a JSON value. The client ends its stream with an error at an unknown code or a value of another
+shape, so all chunks are made here.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ HEADERS = {
     "x-accel-buffering": "no",
 }
 
-# Reaches the application's `data` and leaves no trace in the message: a clean end alone makes no client come back.
+# Reaches the application's `data` and does not show in the message: clients do not reconnect after a clean end.
 RESTART: Chunk = ["2", [{"type": "restart"}]]
 
-# How a turn ended, in the client's words; a turn that ended otherwise has the word `other`.
+# The client's finish reason by the reason that the turn ended; `other` for any other reason.
 FINISH_REASONS = {
     "": "unknown",
     "end_turn": "stop",
@@ -39,12 +39,12 @@ FINISH_REASONS = {
 
 
 def frame(chunk: Chunk) -> bytes:
-    """A chunk as one line."""
+    """Return a chunk as one line."""
     return chunk[0].encode() + b":" + codec.encode(chunk[1]) + b"\n"
 
 
 def step_start(message: str) -> Chunk:
-    """The only chunk that gives the message its id."""
+    """Return the start of a step, the only chunk that carries the id of the message."""
     return ["f", {"messageId": message}]
 
 
@@ -53,7 +53,7 @@ def step_end(called: bool) -> Chunk:
 
 
 def finish(reason: str) -> Chunk:
-    """`reason` is how the turn ended, "" if that is not known."""
+    """Return the end of the stream. `reason` is why the turn ended, "" if unknown."""
     return ["d", {"finishReason": FINISH_REASONS.get(reason, "other")}]
 
 
@@ -62,32 +62,35 @@ def error(reason: str) -> Chunk:
 
 
 def text(entry: Any, piece: str) -> Chunk:
-    """More of a text, or of a thought."""
+    """Return more of a text or a thought."""
     return ["g" if isinstance(entry, Thought) else "0", piece]
 
 
 def call_start(call: Invocation) -> Chunk:
-    """Names a call. Whatever is told of it later then finds its place, whatever its id is and however often."""
+    """Return the announcement of a call. Later chunks then find it, also if its id is used twice."""
     return ["b", {"toolCallId": call.tool_call_id, "toolName": call.tool_name}]
 
 
-def call(told: Invocation, step: int) -> Chunk:
-    """The call and its arguments. Told in a later step, it says which one it is of: else it would change to that."""
-    value = {"toolCallId": told.tool_call_id, "toolName": told.tool_name, "args": told.args}
-    return ["9", value if told.step == step else {**value, "step": told.step}]
+def call(invocation: Invocation, step: int) -> Chunk:
+    """Return a call with its arguments. In a later step it names its own step, or the client would move it."""
+    value = _call_value(invocation)
+    return ["9", value if invocation.step == step else {**value, "step": invocation.step}]
 
 
-def result(told: Invocation) -> Chunk:
-    return ["a", {"toolCallId": told.tool_call_id, "result": told.result}]
+def result(invocation: Invocation) -> Chunk:
+    return ["a", {"toolCallId": invocation.tool_call_id, "result": invocation.result}]
 
 
-def correction(told: Invocation) -> Chunk:
-    """A result whose call has changed: all of it in one, since a call after its result would show as running again."""
-    value = {"toolCallId": told.tool_call_id, "toolName": told.tool_name, "args": told.args, "result": told.result}
-    return ["a", value]
+def correction(invocation: Invocation) -> Chunk:
+    """Return a changed call with its result in one chunk: a call after its result would show as running again."""
+    return ["a", {**_call_value(invocation), "result": invocation.result}]
 
 
-def noted(notes: Iterable[Note]) -> list[Chunk]:
-    """More annotations, if there are any. They are added to those that the message has."""
+def _call_value(invocation: Invocation) -> dict[str, Any]:
+    return {"toolCallId": invocation.tool_call_id, "toolName": invocation.tool_name, "args": invocation.args}
+
+
+def add_annotations(notes: Iterable[Note]) -> list[Chunk]:
+    """Return the chunk that adds annotations to the message, if there are any."""
     values = [msgspec.to_builtins(note) for note in notes]
     return [["8", values]] if values else []

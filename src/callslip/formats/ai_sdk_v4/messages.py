@@ -1,6 +1,6 @@
-"""What a message of the AI SDK 4 looks like, as the client of npm `ai` 4.3.19 reads it. No rules.
+"""Define the messages of the AI SDK 4, as the client of npm `ai` 4.3.19 reads them.
 
-`createdAt` is text, as JSON has it. What is UNSET is not there.
+`createdAt` is a text in JSON. Fields that are UNSET are left out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class _Part(msgspec.Struct, gc=False, tag_field="type", rename="camel"): ...
 
 
 class StepStart(_Part, tag="step-start", gc=False):
-    """The client makes one wherever the stream says that a step begins."""
+    """The client adds this part where a step begins in the stream."""
 
 
 class Text(_Part, tag="text", gc=False):
@@ -32,7 +32,7 @@ class Reasoning(_Part, tag="reasoning", gc=False):
 
 
 class Invocation(msgspec.Struct, gc=False, rename="camel"):
-    """A call. `step` counts the rounds of calls within the message. A `partial-call` has no arguments yet."""
+    """A call. `step` is the number of its step in the message. A `partial-call` has no arguments yet."""
 
     state: str
     step: int
@@ -47,7 +47,7 @@ class ToolInvocation(_Part, tag="tool-invocation", gc=False):
 
 
 class CallNote(msgspec.Struct, gc=False, rename="camel"):
-    """What a page has to know of a call. All but the first three are there only where they say something."""
+    """The annotation of a call. All fields but the first three are optional."""
 
     tool_call_id: str
     validated: str
@@ -69,7 +69,7 @@ Note: TypeAlias = CallNote | MessageNote
 
 
 class Attachment(msgspec.Struct, gc=False, rename="camel"):
-    """A file that a person sent, as a data URL."""
+    """A file of a user message, as a data URL."""
 
     content_type: str
     url: str
@@ -86,13 +86,13 @@ class Message(msgspec.Struct, gc=False, rename="camel"):
 
 
 def plain(messages: list[Message]) -> list[dict[str, Any]]:
-    """Messages as JSON values, none of them shared with what they were made of."""
+    """Return messages as JSON values that share nothing with their sources."""
     try:
         return _builtins(messages)
-    except (RecursionError, TypeError, ValueError):  # arguments or results that are no JSON: too deep, odd keys
-        for asked in [part.tool_invocation for m in messages for part in m.parts if isinstance(part, ToolInvocation)]:
-            asked.args = codec.to_json(asked.args)
-            asked.result = asked.result if asked.result is UNSET else codec.to_json(asked.result)
+    except (RecursionError, TypeError, ValueError):  # arguments or results that are not JSON: too deep, keys not text
+        for call in [part.tool_invocation for m in messages for part in m.parts if isinstance(part, ToolInvocation)]:
+            call.args = codec.to_json(call.args)
+            call.result = call.result if call.result is UNSET else codec.to_json(call.result)
         return _builtins(messages)
 
 

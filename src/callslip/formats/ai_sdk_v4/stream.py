@@ -1,8 +1,7 @@
-"""The AI SDK 4 data stream of one turn, made from the fold: each event's patches become the lines that say the same.
+"""Render one turn as an AI SDK 4 data stream.
 
-A stream is a replay of the turn as it stands (`opening`) and then what every event changes (`feed`). What the client
-cannot take back makes a `Restart`: a text that was repaired, an annotation that has changed. A page that comes back
-must leave the turn's message out of the messages that it begins with, or the client adds the replay to it.
+What the client cannot take back makes a `Restart`: a repaired text, a changed annotation. A page that reconnects must
+leave the message of the turn out of its initial messages, or the client appends the replay to it.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ from typing import cast
 from callslip.formats.ai_sdk_v4 import chunks
 from callslip.formats.ai_sdk_v4.calls import PARTIAL, Annotation, invocation, note_of
 from callslip.formats.ai_sdk_v4.chunks import Chunk
-from callslip.formats.ai_sdk_v4.encode import Shown, Steps, call_notes, is_shown
+from callslip.formats.ai_sdk_v4.encode import Shown, Steps, call_notes
 from callslip.formats.ai_sdk_v4.messages import Invocation, MessageNote
+from callslip.formats.assistant_message import is_text_or_call, turn_message_id
 from callslip.formats.base import Streaming
-from callslip.formats.turn_scope import message_id
 from callslip.formats.turn_stream import RestartNeeded, TurnStream
 from callslip.model import codec
 from callslip.model.entries import Append, Entry, Set, Thought, ToolCall
 from callslip.model.entries import Message as Spoken
 
-# What a change of a call must touch to change what is shown of it.
+# The fields of a call, as patches name them, that show in its part or annotation.
 RENDERED_FIELDS = frozenset({"status", "toolName", "kind", "rawInput", "approval"})
 
 
@@ -36,25 +35,25 @@ class DataStreamRenderer:
     def __init__(self, stream: TurnStream) -> None:
         self._stream = stream
         self._steps = Steps()
-        self._noted: dict[int, Annotation] = {}
+        self._notes: dict[int, Annotation] = {}
 
     def replay(self, entries: list[Entry]) -> list[Chunk]:
-        said = self._stream.begin_all(entries)
+        lines = self._stream.begin_all(entries)
         notes = call_notes(entries, self._stream.requests)
-        self._noted = {note.entry: note for note in notes}
-        return said + chunks.noted(note.note for note in notes)
+        self._notes = {note.entry: note for note in notes}
+        return lines + chunks.add_annotations(note.note for note in notes)
 
     def begin(self, entry: Entry) -> list[Chunk]:
-        if not is_shown(entry):
+        if not is_text_or_call(entry):
             return []
-        called = self._steps.called
-        said: list[Chunk] = []
+        had_calls = self._steps.called
+        lines: list[Chunk] = []
         if self._steps.begins_with(cast(Shown, entry)):
-            said = [chunks.step_end(called)] if self._steps.number else []
-            said.append(chunks.step_start(message_id(self._stream.turn.name)))
+            lines = [chunks.step_end(had_calls)] if self._steps.number else []
+            lines.append(chunks.step_start(turn_message_id(self._stream.turn.name)))
         if isinstance(entry, Spoken | Thought) and self._stream.is_replay and entry.content:
-            said.append(chunks.text(entry, entry.content))
-        return said
+            lines.append(chunks.text(entry, entry.content))
+        return lines
 
     def append_text(self, entry: Spoken | Thought, text: str) -> list[Chunk]:
         return [chunks.text(entry, text)]
@@ -66,20 +65,20 @@ class DataStreamRenderer:
         self, entry: ToolCall, sent: Invocation | None, changed: Collection[str]
     ) -> tuple[Invocation | None, list[Chunk]]:
         call = invocation(entry, sent.step if sent else self._steps.number)
-        said = _changes(sent, call, self._steps.number)
+        lines = _changes(sent, call, self._steps.number)
         if not self._stream.is_replay:
-            said += self._note(entry)
-        return None if call.state == "result" and entry.scope != "detached" else call, said
+            lines += self._note(entry)
+        return None if call.state == "result" and entry.scope != "detached" else call, lines
 
     def _note(self, entry: ToolCall) -> list[Chunk]:
-        """What is new of one call. The client only ever adds, so none that it has may change."""
-        before, now = self._noted.get(entry.id), note_of(entry, self._stream.request_of(entry))
+        """Return the new annotation of a call. The client cannot replace one that it has."""
+        before, now = self._notes.get(entry.id), note_of(entry, self._stream.request_of(entry))
         if before == now:
             return []
         if before is not None or now is None:
             raise RestartNeeded("a request for approval was closed")
-        self._noted[entry.id] = now
-        return chunks.noted([now.note])
+        self._notes[entry.id] = now
+        return chunks.add_annotations([now.note])
 
     def render_other(self, patch: Set | Append) -> list[Chunk]:
         return []
@@ -91,20 +90,19 @@ class DataStreamRenderer:
         last = [chunks.finish(turn.reason)]
         if self._steps.number < 0:
             return last
-        note = MessageNote(message_id(turn.name), True)
-        return [*chunks.noted([note]), chunks.step_end(self._steps.called), *last]
+        note = MessageNote(turn_message_id(turn.name), True)
+        return [*chunks.add_annotations([note]), chunks.step_end(self._steps.called), *last]
 
     def close(self, reason: str) -> list[Chunk]:
-        """The client is in error, and keeps what it has."""
         return [chunks.error(reason)]
 
     def restart(self, reason: str) -> tuple[Chunk, ...]:
-        # To a client that has no message yet any other chunk would make one.
+        # A client that has no message yet would begin one at any chunk.
         return (chunks.RESTART,) if self._steps.number >= 0 else ()
 
 
 def _changes(before: Invocation | None, now: Invocation, step: int) -> list[Chunk]:
-    """What turns the client's idea of a call into another."""
+    """Return the chunks that change a call of the client; `before` is None for a new call."""
     if before is not None and codec.encode(before) == codec.encode(now):
         return []
     started = [] if before else [chunks.call_start(now)]
@@ -114,13 +112,13 @@ def _changes(before: Invocation | None, now: Invocation, step: int) -> list[Chun
         return started
     if before and before.state == "result":
         return [chunks.correction(now)]
-    known = before and _asked(before) == _asked(now)
-    called = [] if known else [chunks.call(now, step)]
+    is_known = before and _request_of(before) == _request_of(now)
+    called = [] if is_known else [chunks.call(now, step)]
     return [*started, *called, *([chunks.result(now)] if now.state == "result" else [])]
 
 
-def _asked(call: Invocation) -> bytes:
-    """What a call asks for, to be compared as JSON: to Python 1 and True are equal too."""
+def _request_of(call: Invocation) -> bytes:
+    """Return the tool and arguments as JSON for comparison: in Python, 1 equals True."""
     return codec.encode([call.tool_name, None if call.state == PARTIAL else [call.args]])
 
 

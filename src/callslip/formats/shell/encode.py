@@ -1,8 +1,8 @@
-"""Commands and texts out: stored messages with parts (S0.8), and one turn as the events that make its parts (S0.4).
+"""Encode commands and texts: a session as stored messages with parts, and a turn as the events that make its parts.
 
-All that the agent did in a turn is one assistant message, `turn-` and the turn's name; what it did outside of any turn
-is one message up to the next user message or turn. A page that reads a turn's events has the parts of that message,
-after every event. What no event can say of a card makes a `Restart`.
+Everything the agent did in a turn is one assistant message, `turn-` and the turn's name. Outside of turns a message
+ends at the next user message or turn. A page that reads the events of a turn has the parts of that message after every
+event. A change of a command that no event can express makes a `Restart`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Collection
 from functools import partial
 from typing import Any
 
+from callslip.formats.assistant_message import agent_message_id, is_text_or_call
 from callslip.formats.base import SSE_HEADERS, Source, Streaming, snapshot_of, sse_frame
 from callslip.formats.shell.parts import (
     BETWEEN,
@@ -18,12 +19,10 @@ from callslip.formats.shell.parts import (
     Part,
     Spoken,
     has_run,
-    is_shown,
     text_kind,
     text_part,
     tool_part,
 )
-from callslip.formats.turn_scope import message_id
 from callslip.formats.turn_stream import RestartNeeded, TurnStream
 from callslip.model.entries import Append, Entry, Message, Set, Thought, ToolCall
 from callslip.rules.entry_blocks import split_blocks
@@ -38,34 +37,36 @@ RESTART: Chunk = {"type": "restart"}
 
 
 def history(source: Source) -> list[Stored]:
-    """A session's messages, oldest first, from its state, a snapshot of it, or its rendered entries."""
+    """Return the messages of a session, oldest first."""
     return [message for block in split_blocks(snapshot_of(source).entries) for message in _messages(block)]
 
 
 def _messages(block: list[Entry]) -> list[Stored]:
-    """The messages of a block in the order in which they began: what a person said, and the one of the agent."""
-    made: list[Stored] = []
+    """Return the messages of a block in the order in which they began: user messages and one of the agent."""
+    messages: list[Stored] = []
     answer: Stored = {}
     for entry in block:
         if isinstance(entry, Message) and entry.role == "user":
-            made.append(_prompt(entry))
-        elif is_shown(entry):
+            messages.append(_user_message(entry))
+        elif is_text_or_call(entry):
             if not answer:
-                identity = message_id(entry.turn) if entry.turn else f"msg-{entry.id}"
-                answer = {"id": identity, "role": "assistant", "parts": []}
-                made.append(answer)
+                answer = {"id": agent_message_id(entry), "role": "assistant", "parts": []}
+                messages.append(answer)
             _add(answer["parts"], entry)
-    return [_joined(message) for message in made]
+    for part in answer.get("parts", ()):
+        if isinstance(part.get("content"), list):
+            part["content"] = BETWEEN.join(part["content"])
+    return messages
 
 
-def _prompt(entry: Message) -> Stored:
-    """What a person said: as a part, and under the name that readers of plain messages look for."""
+def _user_message(entry: Message) -> Stored:
+    """Return a user's text as a part, and as the `content` that readers of plain messages look for."""
     parts = [text_part("text", entry.content)]
     return {"id": f"msg-{entry.id}", "role": "user", "content": entry.content, "parts": parts}
 
 
 def _add(parts: list[Part], entry: Entry) -> None:
-    """A text that follows one of its kind goes on with that part. Its pieces are joined in the end."""
+    """Add an entry. Consecutive texts of a kind are collected in a list in one part, to be joined at the end."""
     if isinstance(entry, ToolCall):
         parts.append(tool_part(entry))
     elif isinstance(entry, Message | Thought):
@@ -73,13 +74,6 @@ def _add(parts: list[Part], entry: Entry) -> None:
         if not parts or parts[-1]["type"] != kind:
             parts.append({"type": kind, "content": []})
         parts[-1]["content"].append(entry.content)
-
-
-def _joined(message: Stored) -> Stored:
-    for part in message["parts"]:
-        if isinstance(part.get("content"), list):
-            part["content"] = BETWEEN.join(part["content"])
-    return message
 
 
 # One turn, live
@@ -101,7 +95,7 @@ class ShellRenderer:
     def begin(self, entry: Entry) -> list[Chunk]:
         if isinstance(entry, ToolCall):
             self._last = "tool"
-        elif is_shown(entry):
+        elif is_text_or_call(entry):
             assert isinstance(entry, Message | Thought)
             kind = text_kind(entry)
             text = (BETWEEN if self._last == kind else "") + (entry.content if self._stream.is_replay else "")
@@ -118,14 +112,14 @@ class ShellRenderer:
     def render_call(self, entry: ToolCall, sent: Part | None, changed: Collection[str]) -> tuple[Part, list[Chunk]]:
         part = tool_part(entry)
         if sent is None:
-            return part, [_event("tool-call", part), *_steps(part, started=has_run(entry))]
+            return part, [_event("tool-call", part), *_progress(part, started=has_run(entry))]
         if sent == part:
             return part, []
         if sent["command"] != part["command"]:
             raise RestartNeeded("a command was changed")
         if sent["toolStatus"] == "running" and part["toolStatus"] == "queued":
             raise RestartNeeded("a command went back to the queue")
-        return part, _steps(part, started=sent["toolStatus"] == "queued" and has_run(entry))
+        return part, _progress(part, started=sent["toolStatus"] == "queued" and has_run(entry))
 
     def render_other(self, patch: Set | Append) -> list[Chunk]:
         return []
@@ -141,8 +135,8 @@ class ShellRenderer:
         return (RESTART,)
 
 
-def _steps(part: Part, *, started: bool) -> list[Chunk]:
-    """What takes a queued card to where its command stands. A command that waits again is queued (C13)."""
+def _progress(part: Part, *, started: bool) -> list[Chunk]:
+    """Return the events that bring a queued command to its state. A command that waits for approval is queued."""
     if part["toolStatus"] == "queued":
         return []
     chunks = [_event("tool-start", part)] if started else []

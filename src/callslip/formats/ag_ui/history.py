@@ -1,18 +1,18 @@
-"""Entries as AG-UI messages: which of them a turn makes, and in what order the client holds them.
+"""Encode a session as AG-UI messages, in the order in which the client has them.
 
-A message of the agent's is a text, or the calls of one round, or both. The client puts a result behind the message that
-holds its call, after the results that are there already, wherever the talk has gone since; so does the history.
+A message of the agent is a text, or the calls of one round, or both. The client puts a result behind the message with
+its call, after the results that are there already, also if other messages have followed; so does the history.
 """
 
 from __future__ import annotations
 
-from callslip.formats.ag_ui.account import (
+from callslip.formats.ag_ui.entry_messages import (
     Listed,
     activity_message,
-    answered,
+    answer_seq,
     arguments_of,
     is_answered,
-    is_told,
+    is_shown,
     listed_call,
     message_id,
     result_message,
@@ -24,7 +24,7 @@ from callslip.model.entries import Entry, Message, ModeChange, Plan, Thought, To
 
 
 def history(source: Source) -> list[Listed]:
-    """A session's messages, oldest first, from its state, a snapshot of it, or its rendered entries."""
+    """Return the messages of a session, oldest first."""
     listing, turn = Listing(), ""
     for entry in snapshot_of(source).entries:
         if entry.turn != turn:
@@ -34,10 +34,10 @@ def history(source: Source) -> list[Listed]:
 
 
 class Rounds:
-    """Which message holds a call: the text it follows, or the first call of its round.
+    """Decides which message holds a call: the text it follows, or the first call of its round.
 
-    A round is over when all its calls have results, or something else was said. Only what stood when a call came
-    decides, so that a stream and a history decide alike.
+    A round ends when all its calls have results, or at the next text. Only what was known when a call was announced
+    counts, so that a stream and a history decide alike.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Rounds:
         self._called = False
 
     def message_of(self, entry: Entry) -> str:
-        """The id of the message of an entry, which comes next."""
+        """Add the next entry and return the id of its message."""
         if isinstance(entry, Plan | ModeChange):
             return message_id(entry)
         if isinstance(entry, ToolCall):
@@ -55,15 +55,15 @@ class Rounds:
         return message_id(entry)
 
     def end(self) -> None:
-        """A person spoke."""
+        """End the round at a user message."""
         self._begin("")
 
     def _begin(self, message: str) -> None:
         self._message, self._open, self._called = message, [], False
 
     def _call(self, entry: ToolCall) -> str:
-        while self._open and is_answered(self._open[-1]) and answered(self._open[-1]) < entry.id:
-            self._open.pop()  # One that is still open is enough to know: no call is looked at twice in vain.
+        while self._open and is_answered(self._open[-1]) and answer_seq(self._open[-1]) < entry.id:
+            self._open.pop()  # One open call is enough, so that the total cost stays linear.
         if not self._message or (self._called and not self._open):
             self._begin(message_id(entry))
         self._open.append(entry)
@@ -72,7 +72,7 @@ class Rounds:
 
 
 class Listing:
-    """Messages as they come together: each with the calls whose results are to follow it."""
+    """Collects messages, each with the calls whose results follow it."""
 
     def __init__(self) -> None:
         self.rounds = Rounds()
@@ -80,11 +80,11 @@ class Listing:
         self._calls: dict[str, list[ToolCall]] = {}
 
     def add(self, entry: Entry) -> None:
-        """The next entry."""
+        """Add the next entry."""
         if isinstance(entry, Message) and entry.role == "user":
             self.rounds.end()
             self._messages[f"msg-{entry.id}"] = user_message(entry)
-        elif is_told(entry):
+        elif is_shown(entry):
             message = self.rounds.message_of(entry)
             if isinstance(entry, ToolCall):
                 self._call(entry, message)
@@ -100,9 +100,9 @@ class Listing:
             self._calls.setdefault(message, []).append(entry)
 
     def messages(self) -> list[Listed]:
-        """All of them, in the client's order."""
-        made: list[Listed] = []
+        """Return all messages in the order of the client."""
+        messages: list[Listed] = []
         for identity, message in self._messages.items():
-            made.append(message)
-            made += [result_message(call) for call in sorted(self._calls.get(identity, []), key=answered)]
-        return made
+            messages.append(message)
+            messages += [result_message(call) for call in sorted(self._calls.get(identity, []), key=answer_seq)]
+        return messages

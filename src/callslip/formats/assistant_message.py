@@ -1,0 +1,34 @@
+"""Decide which entries make up the message of the agent, and which id it has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from callslip.model.entries import Entry, Message, ModeChange, Plan, Thought, ToolCall
+
+
+def turn_message_id(turn: str) -> str:
+    """Return the id of the message that holds everything the agent did in a turn."""
+    return f"turn-{turn}"
+
+
+def agent_message_id(first: Entry) -> str:
+    """Return the id of the agent's message that begins with an entry."""
+    return turn_message_id(first.turn) if first.turn else f"msg-{first.id}"
+
+
+def is_user_message(entry: Entry) -> bool:
+    """Return whether a user wrote this entry."""
+    return isinstance(entry, Message) and entry.role == "user"
+
+
+def is_text_or_call(entry: Entry) -> bool:
+    """Return whether an entry is a text, a thought or a call of the agent."""
+    return isinstance(entry, Thought | ToolCall) or (isinstance(entry, Message) and entry.role != "user")
+
+
+def activity_data(entry: Plan | ModeChange) -> tuple[str, dict[str, Any]]:
+    """Return the kind and the data of what users see and models do not."""
+    if isinstance(entry, Plan):
+        return "plan", {"entries": entry.entries}
+    return "mode", {"previousModeId": entry.previous_mode_id, "newModeId": entry.new_mode_id}
