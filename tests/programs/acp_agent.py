@@ -137,16 +137,19 @@ class Agent:
         sys.stdout.buffer.write(b"n" * int(size) + b"\n")
 
     def do_deaf(self, session: str, rest: str) -> None:
-        """Close the line in, and go on."""
+        """Close stdin and continue until a file exists."""
         os.close(0)
-        time.sleep(float(rest))
+        while not os.path.exists(rest):
+            time.sleep(0.02)
         os._exit(7)
 
-    def do_leave(self, session: str, seconds: str) -> None:
-        """End, and leave the output in the hands of a child."""
-        if os.fork():
+    def do_leave(self, session: str, path: str) -> None:
+        """End, but leave a child that keeps the output open and writes its process id to a file."""
+        if child := os.fork():
+            with open(path, "w") as file:
+                file.write(str(child))
             os._exit(9)
-        time.sleep(float(seconds))
+        time.sleep(120)
         os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""An agent of the Agent Client Protocol that asks for permission, several times at once, and goes on listening.
+"""An agent of the Agent Client Protocol that asks for permission, several times at once, and keeps reading.
 
 acp_asker.py SESSION...      the ids that it gives to new sessions, in turn
 
@@ -30,7 +30,7 @@ def update(session: str, what: str, **more: Any) -> None:
 
 
 class Turn:
-    """A prompt under way: its requests that wait, by their ids, and the call of each."""
+    """A prompt that is not answered yet, with its pending requests: the call of each by its id."""
 
     def __init__(self, session: str, number: Any) -> None:
         self.session, self.number = session, number

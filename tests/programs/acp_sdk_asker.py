@@ -1,4 +1,4 @@
-"""An agent written with the protocol's own library: for every prompt it asks permission, and says what it was told."""
+"""An agent with the protocol's library: for every prompt it requests permission and sends the answer as text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from acp.schema import PermissionOption, ToolCallUpdate
 class Asker(Agent):
     def on_connect(self, conn: Any) -> None:
         self.client = conn
-        self.asked = 0
+        self.requests = 0
 
     async def initialize(self, protocol_version: int, **more: Any) -> InitializeResponse:
         return InitializeResponse(protocol_version=protocol_version)
@@ -29,17 +29,17 @@ class Asker(Agent):
         return NewSessionResponse(session_id="sdk")
 
     async def prompt(self, prompt: Any, session_id: str, **more: Any) -> PromptResponse:
-        self.asked += 1
+        self.requests += 1
         answer = await self.client.request_permission(
             session_id=session_id,
-            tool_call=ToolCallUpdate(tool_call_id=f"c{self.asked}", title="Do it"),
+            tool_call=ToolCallUpdate(tool_call_id=f"c{self.requests}", title="Do it"),
             options=[
                 PermissionOption(option_id="go", name="Go", kind="allow_once"),
                 PermissionOption(option_id="stop", name="Stop", kind="reject_once"),
             ],
         )
-        said = f"{answer.outcome.outcome} {getattr(answer.outcome, 'option_id', '-')}"
-        await self.client.session_update(session_id=session_id, update=update_agent_message(text_block(said)))
+        text = f"{answer.outcome.outcome} {getattr(answer.outcome, 'option_id', '-')}"
+        await self.client.session_update(session_id=session_id, update=update_agent_message(text_block(text)))
         return PromptResponse(stop_reason="end_turn")
 
 

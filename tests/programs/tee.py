@@ -1,4 +1,4 @@
-"""Runs a command and writes down every byte that passes between it and whoever started this.
+"""Runs a command and records every byte between it and the process that started this one.
 
 tee.py FOLDER COMMAND...     FOLDER/in has what went to the command, FOLDER/out what came from it
 """

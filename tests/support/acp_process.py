@@ -15,30 +15,30 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from callslip.api.ledger import Ledger, open_ledger
+from callslip.api.ledger import LocalLedger, open_ledger
 from callslip.model.entries import ToolCall
 from callslip.settings import Settings
 from tests.support.invariants import faults
 from tests.support.paths import PROGRAMS
 
 AGENT = [sys.executable, str(PROGRAMS / "acp_agent.py")]
-TIMEOUT = 30.0
+TIMEOUT_S = 30.0
 
 
 def wrapping(db: str, *options: str) -> list[str]:
-    """The beginning of a command that wraps the rest of it."""
+    """Return the start of a command that wraps an agent; the agent's command follows."""
     return [sys.executable, "-m", "callslip", "wrap", "--db", db, *options, "--"]
 
 
 class Client:
-    """Runs a command and talks to it. `heard` are all lines that came, `asked` the requests among them."""
+    """Runs a command and exchanges messages with it. `requests` are the requests among the `received` messages."""
 
     def __init__(self, command: list[str], **options: Any) -> None:
         streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         self.process = subprocess.Popen(command, bufsize=0, **(streams | options))
-        self.heard: list[Any] = []
-        self.asked: list[Any] = []
-        self._rest = b""
+        self.received: list[Any] = []
+        self.requests: list[Any] = []
+        self._buffer = b""
         self._number = 0
 
     def __enter__(self) -> Client:
@@ -59,69 +59,70 @@ class Client:
         self.process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
 
     def request(self, method: str, **params: Any) -> int:
-        """Ask something, and do not wait for the answer."""
+        """Send a request and return its id without waiting for the answer."""
         self._number += 1
         self.send(id=self._number, method=method, params=params)
         return self._number
 
     def ask(self, method: str, **params: Any) -> Any:
-        """Ask something and wait for the answer."""
+        """Send a request and return the answer."""
         number = self.request(method, **params)
         return self.until(lambda message: message.get("id") == number and "method" not in message)
 
-    def until(self, wanted: Callable[[Any], bool]) -> Any:
-        """The next message that is wanted."""
+    def until(self, is_wanted: Callable[[Any], bool]) -> Any:
+        """Read messages until one is wanted, and return it."""
         while True:
             message = json.loads(self.line())
-            self.heard.append(message)
+            self.received.append(message)
             if "id" in message and "method" in message:
-                self.asked.append(message)
-            if wanted(message):
+                self.requests.append(message)
+            if is_wanted(message):
                 return message
 
     def line(self) -> bytes:
-        """The next line."""
+        """Return the next line."""
         assert self.process.stdout is not None
-        while b"\n" not in self._rest:
-            assert select.select([self.process.stdout], [], [], TIMEOUT)[0], "nothing came"
+        while b"\n" not in self._buffer:
+            readable, _, _ = select.select([self.process.stdout], [], [], TIMEOUT_S)
+            assert readable, f"no output within {TIMEOUT_S} s: {self.received[-3:]}"
             data = os.read(self.process.stdout.fileno(), 2**16)
-            assert data, f"the agent hung up: {self.heard[-3:]}"
-            self._rest += data
-        line, _, self._rest = self._rest.partition(b"\n")
+            assert data, f"the output ended: {self.received[-3:]}"
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
         return line
 
     def begin(self) -> str:
-        """Open a session. Gives its id."""
+        """Open a session and return its id."""
         self.ask("initialize", protocolVersion=1)
         return self.ask("session/new", cwd="/", mcpServers=[])["result"]["sessionId"]
 
     def prompt(self, session: str, text: str) -> Any:
         return self.ask("session/prompt", sessionId=session, prompt=[{"type": "text", "text": text}])
 
-    def says(self, session: str, text: str) -> str:
-        """What the agent says to a prompt."""
-        before = len(self.heard)
+    def reply_to(self, session: str, text: str) -> str:
+        """Send a prompt and return the agent's text."""
+        before = len(self.received)
         self.prompt(session, text)
-        return "".join(map(text_of, self.heard[before:]))
+        return "".join(map(text_of, self.received[before:]))
 
-    def starts(self, session: str, call: str) -> int:
-        """Let a call begin that does not end. Gives the process id of the agent."""
+    def start_call(self, session: str, call: str) -> int:
+        """Have the agent start a call that does not end. Return the process id of the agent."""
         self.request("session/prompt", sessionId=session, prompt=[{"type": "text", "text": f"begin {call}"}])
         update = self.until(lambda message: message.get("params", {}).get("update", {}).get("toolCallId") == call)
         return int(update["params"]["update"]["title"])
 
     def end(self) -> tuple[int, bytes]:
-        """Hang up. Gives the exit status and what was on stderr."""
+        """Close the input. Return the exit status and stderr."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        return self.left()
+        return self.wait()
 
-    def left(self) -> tuple[int, bytes]:
-        """Wait for the command to end by itself. Gives the exit status and what was on stderr."""
+    def wait(self) -> tuple[int, bytes]:
+        """Wait until the command ends. Return the exit status and stderr."""
         assert self.process.stdout is not None and self.process.stderr is not None
-        self._rest += self.process.stdout.read()
-        said = self.process.stderr.read()
-        return self.process.wait(TIMEOUT), said
+        self._buffer += self.process.stdout.read()
+        stderr = self.process.stderr.read()
+        return self.process.wait(TIMEOUT_S), stderr
 
 
 def text_of(message: Any) -> str:
@@ -131,65 +132,65 @@ def text_of(message: Any) -> str:
 # The ledger
 
 
-def reading(db: str, work: Callable[[Ledger], Awaitable[Any]]) -> Any:
-    """Something done with a ledger, which must be sound."""
+def with_ledger(db: str, work: Callable[[LocalLedger], Awaitable[Any]]) -> Any:
+    """Run `work` with a ledger whose invariants hold, and return the result."""
 
-    async def go() -> Any:
+    async def run() -> Any:
         url = f"sqlite:///{db}"
         async with await open_ledger(url, Settings(reaper_interval=3600)) as ledger:
             assert not await faults(ledger)
             return await work(ledger)
 
-    return asyncio.run(go())
+    return asyncio.run(run())
 
 
 def log(db: str, session: str) -> list[Any]:
-    """The log of a session."""
+    """Return the events of a session."""
 
-    async def read(ledger: Ledger) -> list[Any]:
+    async def read(ledger: LocalLedger) -> list[Any]:
         return [event async for event in ledger.events(session)]
 
-    return reading(db, read)
+    return with_ledger(db, read)
 
 
 def sessions(db: str) -> list[str]:
-    async def read(ledger: Ledger) -> list[str]:
+    async def read(ledger: LocalLedger) -> list[str]:
         return sorted(row.name for row in (await ledger.sessions(limit=1000)).items)
 
-    return reading(db, read)
+    return with_ledger(db, read)
 
 
 def entries(db: str, session: str) -> list[Any]:
-    async def read(ledger: Ledger) -> list[Any]:
+    async def read(ledger: LocalLedger) -> list[Any]:
         return (await ledger.snapshot(session)).entries
 
-    return reading(db, read)
+    return with_ledger(db, read)
 
 
 def calls(db: str, session: str) -> dict[str, ToolCall]:
-    """The calls of a session by the agent's ids."""
+    """Return the calls of a session by the agent's ids."""
     return {entry.tool_call_id: entry for entry in entries(db, session) if isinstance(entry, ToolCall)}
 
 
 def is_alive(process: int) -> bool:
-    """Whether a process runs; one that only waits to be noticed does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except FileNotFoundError:
         return False
 
 
-def eventually(what: Callable[[], Any], seconds: float = TIMEOUT) -> Any:
-    """What is true before long."""
-    until = time.monotonic() + seconds
-    while not (found := what()):
-        assert time.monotonic() < until, "it did not come to pass"
+def eventually(condition: Callable[[], Any], timeout_s: float = TIMEOUT_S) -> Any:
+    """Wait until a condition is true, and return its value."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not true within {timeout_s} s"
         time.sleep(0.02)
-    return found
+    return value
 
 
 def children(process: int) -> list[int]:
-    """The processes that a process started."""
+    """Return the ids of the child processes of a process."""
     return [int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 
 

@@ -1,4 +1,4 @@
-"""Policies: which rule fits which request, which option it chooses, and how a bad file is refused."""
+"""Policies: which rule matches a request, which option it chooses, and how a bad file is refused."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from callslip.errors import InvalidInputError
 from callslip.model import codec
-from callslip.wrap import permission_filter as desks
-from callslip.wrap.permission_filter import Answer, PermissionFilter
+from callslip.wrap import permission_filter
+from callslip.wrap.held_requests import HeldRequest
+from callslip.wrap.permission_filter import PermissionFilter, PolicyAnswer
 from callslip.wrap.policy import FILTERS, PermissionQuery, Policy, load, permission_query
 from tests.support.format_cases import CAPTURES, damaged, garbage
 
@@ -28,14 +29,14 @@ CALL = {"toolCallId": "c1", "kind": "execute", "title": "ls", "rawInput": {"comm
 
 
 @pytest.fixture
-def written(tmp_path: Path) -> Any:
-    """Writes a policy and reads it."""
+def load_policy(tmp_path: Path) -> Any:
+    """Return a function that writes a policy to a file and loads it."""
 
-    def write(text: str) -> Policy:
+    def load_text(text: str) -> Policy:
         (tmp_path / "policy.toml").write_text(text)
         return load(tmp_path / "policy.toml")
 
-    return write
+    return load_text
 
 
 def rule(action: str = "allow", **filters: Any) -> str:
@@ -44,32 +45,37 @@ def rule(action: str = "allow", **filters: Any) -> str:
     )
 
 
-def request(call: Any = CALL, options: Any = OPTIONS, identity: Any = 7) -> bytes:
+def request(call: Any = CALL, options: Any = OPTIONS, request_id: Any = 7) -> bytes:
     params = {"sessionId": "s", "toolCall": call, "options": options}
-    message = {"jsonrpc": "2.0", "id": identity, "method": "session/request_permission", "params": params}
+    message = {"jsonrpc": "2.0", "id": request_id, "method": "session/request_permission", "params": params}
     return json.dumps(message).encode() + b"\n"
 
 
-def update(**told: Any) -> bytes:
-    params = {"sessionId": "s", "update": {"sessionUpdate": "tool_call", "toolCallId": "c1", **told}}
+def update(**fields: Any) -> bytes:
+    params = {"sessionId": "s", "update": {"sessionUpdate": "tool_call", "toolCallId": "c1", **fields}}
     return json.dumps({"jsonrpc": "2.0", "method": "session/update", "params": params}).encode() + b"\n"
 
 
-def sorted_(desk: PermissionFilter, data: bytes) -> tuple[bytes, list[Answer]]:
-    """What passes, and the answers."""
-    found = list(desk.sort(data))
-    return b"".join(piece for piece, answer in found if answer is None), [one for _, one in found if one is not None]
+def split(filter_: PermissionFilter, data: bytes) -> tuple[bytes, list[PolicyAnswer]]:
+    """Return what passes, and the answers."""
+    passed: list[bytes] = []
+    answers: list[PolicyAnswer] = []
+    for part, action in filter_.split(data):
+        assert not isinstance(action, HeldRequest)
+        passed += [part] if action is None else []
+        answers += [] if action is None else [action]
+    return b"".join(passed), answers
 
 
 def chosen(policy: Policy, *lines: bytes) -> str:
-    """The option that answers the last of some lines; "" if the client is asked."""
-    passed, answers = sorted_(PermissionFilter(policy), b"".join(lines))
+    """Return the option that answers the last of some lines, or "" if the client decides."""
+    passed, answers = split(PermissionFilter(policy), b"".join(lines))
     if not answers:
         assert passed == b"".join(lines)
         return ""
     (answer,) = answers
     message = json.loads(answer.line)
-    assert json.loads(answer.record)["msg"] == message and message["id"] == 7
+    assert message["id"] == 7
     return message["result"]["outcome"]["optionId"]
 
 
@@ -77,7 +83,7 @@ def chosen(policy: Policy, *lines: bytes) -> str:
 
 
 @pytest.mark.parametrize(
-    ("filters", "fits"),
+    ("filters", "matches"),
     [
         ({}, True),
         ({"kind": "execute"}, True),
@@ -99,13 +105,13 @@ def chosen(policy: Policy, *lines: bytes) -> str:
         ({"tool": "*"}, False),
     ],
 )
-def test_a_rule_fits_if_each_of_its_filters_does(written: Any, filters: dict[str, Any], fits: bool) -> None:
-    """Patterns fit whole texts; what is not known of a call fits nothing."""
-    assert chosen(written(rule(**filters)), request()) == ("a" if fits else "")
+def test_a_rule_matches_if_each_of_its_filters_does(load_policy: Any, filters: dict[str, Any], matches: bool) -> None:
+    """Patterns match the complete text. A filter does not match what is not known."""
+    assert chosen(load_policy(rule(**filters)), request()) == ("a" if matches else "")
 
 
 @pytest.mark.parametrize(
-    ("command", "fits"),
+    ("command", "matches"),
     [
         (["/bin/bash", "-lc", "git status"], True),
         ("/bin/bash -lc git status", True),
@@ -114,14 +120,14 @@ def test_a_rule_fits_if_each_of_its_filters_does(written: Any, filters: dict[str
         (None, False),
     ],
 )
-def test_a_command_in_words_is_one_line(written: Any, command: Any, fits: bool) -> None:
-    """Agents write commands as a text or as a list of words."""
-    policy = written(rule(input__command="* git status"))
-    assert bool(chosen(policy, request({"toolCallId": "c1", "rawInput": {"command": command}}))) is fits
+def test_a_list_of_words_is_matched_as_one_line(load_policy: Any, command: Any, matches: bool) -> None:
+    """Agents send commands as a string or as a list of words."""
+    policy = load_policy(rule(input__command="* git status"))
+    assert bool(chosen(policy, request({"toolCallId": "c1", "rawInput": {"command": command}}))) is matches
 
 
 @pytest.mark.parametrize(
-    ("pattern", "path", "fits"),
+    ("pattern", "path", "matches"),
     [
         ("/p/**", "/p/a/b.txt", True),
         ("/p/*", "/p/a/b.txt", False),
@@ -136,79 +142,79 @@ def test_a_command_in_words_is_one_line(written: Any, command: Any, fits: bool) 
         ("regex:/p/[ab]", "/p/a", True),
     ],
 )
-def test_paths_are_matched_step_by_step(
-    written: Any, monkeypatch: pytest.MonkeyPatch, pattern: str, path: str, fits: bool
+def test_paths_are_matched_folder_by_folder(
+    load_policy: Any, monkeypatch: pytest.MonkeyPatch, pattern: str, path: str, matches: bool
 ) -> None:
-    """A star ends at a slash, two go beyond, and a detour through `..` leads where it leads."""
+    """`*` ends at a slash, `**` does not, and `..` is resolved."""
     monkeypatch.setenv("HOME", "/home/someone")
     call = {"toolCallId": "c1", "locations": [{"path": path}]}
-    assert bool(chosen(written(rule(path=pattern)), request(call))) is fits
+    assert bool(chosen(load_policy(rule(path=pattern)), request(call))) is matches
 
 
-def test_to_allow_every_path_must_fit_and_to_deny_one_will_do(written: Any) -> None:
-    """A call that touches one good and one bad file is not let through by the good one."""
+def test_to_allow_every_path_must_match_and_to_deny_one_is_enough(load_policy: Any) -> None:
+    """A call with an allowed and another path is not allowed."""
     call = {
         "toolCallId": "c1",
         "locations": [{"path": "/p/a"}],
         "content": [{"type": "diff", "path": "/etc/b", "newText": "x"}],
     }
-    assert chosen(written(rule(path="/p/**")), request(call)) == ""
-    assert chosen(written(rule(path=["/p/**", "/etc/*"])), request(call)) == "a"
-    assert chosen(written(rule("deny", path="/etc/**")), request(call)) == "r"
+    assert chosen(load_policy(rule(path="/p/**")), request(call)) == ""
+    assert chosen(load_policy(rule(path=["/p/**", "/etc/*"])), request(call)) == "a"
+    assert chosen(load_policy(rule("deny", path="/etc/**")), request(call)) == "r"
 
 
-def test_the_first_rule_that_fits_decides(written: Any) -> None:
-    """Later ones are not asked, and `ask` decides too."""
-    assert chosen(written(rule("deny", kind="execute") + rule("allow")), request()) == "r"
-    assert chosen(written(rule("ask", kind="execute") + rule("allow")), request()) == ""
-    assert chosen(written(rule("deny", kind="read") + rule("allow")), request()) == "a"
-    assert chosen(written(""), request()) == ""
+def test_the_first_rule_that_matches_decides(load_policy: Any) -> None:
+    """Later rules are ignored, also after `ask`."""
+    assert chosen(load_policy(rule("deny", kind="execute") + rule("allow")), request()) == "r"
+    assert chosen(load_policy(rule("ask", kind="execute") + rule("allow")), request()) == ""
+    assert chosen(load_policy(rule("deny", kind="read") + rule("allow")), request()) == "a"
+    assert chosen(load_policy(""), request()) == ""
 
 
-def test_a_tool_is_known_by_its_own_name_and_by_its_servers(written: Any) -> None:
-    """S2.5: the name may have been told before the request, as may everything else."""
+def test_a_tool_is_known_by_its_own_name_and_by_its_servers(load_policy: Any) -> None:
+    """The name, like all other fields, may come in an update before the request."""
     named = update(_meta={"claudeCode": {"toolName": "mcp__fs__Read"}}, title="Read it")
     bare = request({"toolCallId": "c1"})
     for name in ("mcp__fs__Read", "mcp__fs__*"):
-        assert chosen(written(rule(tool=name, title="Read it")), named, bare) == "a"
-        assert chosen(written(rule("deny", tool=name, title="Read it")), named, bare) == "r"
-    assert chosen(written(rule("deny", tool="Read")), named, bare) == "r"
-    assert chosen(written(rule(tool="Read")), named, bare) == "", "anybody's server may have a tool of that name"
-    assert chosen(written(rule(tool="Read")), bare) == ""
+        assert chosen(load_policy(rule(tool=name, title="Read it")), named, bare) == "a"
+        assert chosen(load_policy(rule("deny", tool=name, title="Read it")), named, bare) == "r"
+    assert chosen(load_policy(rule("deny", tool="Read")), named, bare) == "r"
+    assert chosen(load_policy(rule(tool="Read")), named, bare) == "", "any server may have a tool of that name"
+    assert chosen(load_policy(rule(tool="Read")), bare) == ""
 
 
-def test_what_was_told_of_an_older_call_of_the_same_id_does_not_count(written: Any) -> None:
-    """A call that begins anew, or has ended, leaves nothing behind that could allow the next."""
-    policy, bare = written(rule(input__command="ls")), request({"toolCallId": "c1"})
-    told = update(rawInput={"command": "ls"})
-    assert chosen(policy, told, bare) == "a"
-    assert chosen(policy, told, update(title="another"), bare) == ""
-    assert chosen(policy, told, update(status="completed"), bare) == ""
-    assert chosen(policy, told, request({"toolCallId": "c1", "rawInput": {"command": "rm"}})) == ""
-    assert chosen(policy, told, request({"toolCallId": "c1", "rawInput": None})) == ""
+def test_fields_of_an_earlier_call_with_the_same_id_do_not_count(load_policy: Any) -> None:
+    """After a call starts again or ends, its fields allow nothing."""
+    policy, bare = load_policy(rule(input__command="ls")), request({"toolCallId": "c1"})
+    update_ = update(rawInput={"command": "ls"})
+    assert chosen(policy, update_, bare) == "a"
+    assert chosen(policy, update_, update(title="another"), bare) == ""
+    assert chosen(policy, update_, update(status="completed"), bare) == ""
+    assert chosen(policy, update_, request({"toolCallId": "c1", "rawInput": {"command": "rm"}})) == ""
+    assert chosen(policy, update_, request({"toolCallId": "c1", "rawInput": None})) == ""
 
 
-def test_only_so_many_calls_are_followed(written: Any) -> None:
-    """An agent that opens calls and never ends them does not fill the memory."""
-    desk = PermissionFilter(written(rule(kind="read")))
-    for number in range(3 * desks.FOLLOWED):
-        sorted_(desk, update(kind="read").replace(b'"c1"', f'"c{number}"'.encode()))
-    assert len(desk._calls) == desks.FOLLOWED
-    assert not sorted_(desk, request({"toolCallId": "c1"}))[1]
-    assert sorted_(desk, request({"toolCallId": f"c{3 * desks.FOLLOWED - 1}"}))[1]
+def test_the_number_of_tracked_calls_is_limited(load_policy: Any) -> None:
+    """An agent that never ends its calls does not exhaust the memory."""
+    filter_ = PermissionFilter(load_policy(rule(kind="read")))
+    for number in range(3 * permission_filter.MAX_TRACKED_CALLS):
+        split(filter_, update(kind="read").replace(b'"c1"', f'"c{number}"'.encode()))
+    assert len(filter_._calls) == permission_filter.MAX_TRACKED_CALLS
+    assert not split(filter_, request({"toolCallId": "c1"}))[1]
+    assert split(filter_, request({"toolCallId": f"c{3 * permission_filter.MAX_TRACKED_CALLS - 1}"}))[1]
 
 
-def test_a_command_that_the_draft_asks_about_is_judged_by_its_text(written: Any) -> None:
-    """Draft 2: the question is about a command, and there may be no call at all."""
+def test_a_request_about_a_command_is_matched_by_its_text(load_policy: Any) -> None:
+    """In draft 2 a request may be about a command without a call."""
     subject = {"type": "command", "command": "git status", "cwd": "/p"}
     params = {"sessionId": "s", "title": "May I?", "subject": subject, "options": OPTIONS}
     message = {"jsonrpc": "2.0", "id": 7, "method": "session/request_permission", "params": params}
     line = json.dumps(message).encode() + b"\n"
-    assert chosen(written(rule(kind="execute", input__command="git status")), line) == "a"
-    assert chosen(written(rule(input__command="git push")), line) == ""
+    assert chosen(load_policy(rule(kind="execute", input__command="git status")), line) == "a"
+    assert chosen(load_policy(rule(input__command="git push")), line) == ""
 
 
-# What a hostile agent might try
+# Hostile agents
 
 
 @pytest.mark.parametrize(
@@ -222,22 +228,22 @@ def test_a_command_that_the_draft_asks_about_is_judged_by_its_text(written: Any)
         {"kind": "read", "locations": [{"path": "/p/a"}, {"path": "../etc/passwd"}]},
     ],
 )
-def test_a_path_that_is_not_told_does_not_slip_by_a_rule_that_looks_at_paths(written: Any, call: Any) -> None:
-    """What might have been stopped is not allowed by a later rule; the client is asked."""
-    policy = written(rule("deny", path="/etc/**") + rule("allow", kind="read"))
+def test_a_missing_path_does_not_bypass_a_rule_about_paths(load_policy: Any, call: Any) -> None:
+    """A later rule does not allow what an earlier one might deny; the client decides."""
+    policy = load_policy(rule("deny", path="/etc/**") + rule("allow", kind="read"))
     assert chosen(policy, request({"toolCallId": "c1", **call})) == ""
-    assert chosen(written(rule("allow", path="**")), request({"toolCallId": "c1", **call})) == ""
+    assert chosen(load_policy(rule("allow", path="**")), request({"toolCallId": "c1", **call})) == ""
 
 
 @pytest.mark.parametrize("path", ["//etc/passwd", "///etc/passwd", "/p/../etc/passwd", "/ETC/passwd", "/etc/./passwd"])
-def test_a_denied_path_is_denied_however_it_is_written(written: Any, path: str) -> None:
-    """Slashes, detours, and letters that a file system may take for the same."""
-    policy = written(rule("deny", path="/etc/**") + rule("allow"))
+def test_a_denied_path_is_denied_however_it_is_load_policy(load_policy: Any, path: str) -> None:
+    """With more slashes, `..`, or letters in another case, which is the same file on some file systems."""
+    policy = load_policy(rule("deny", path="/etc/**") + rule("allow"))
     assert chosen(policy, request({"toolCallId": "c1", "locations": [{"path": path}]})) == "r"
 
 
-def test_links_are_followed_before_a_path_is_judged(written: Any, tmp_path: Path) -> None:
-    """A link within an allowed folder leads out of it; a folder that is itself behind a link is still that folder."""
+def test_links_are_resolved_before_a_path_is_matched(load_policy: Any, tmp_path: Path) -> None:
+    """A link in an allowed folder may lead out of it. A pattern may name a folder by a link."""
     (tmp_path / "p").mkdir()
     (tmp_path / "secret").mkdir()
     (tmp_path / "p" / "link").symlink_to(tmp_path / "secret")
@@ -246,62 +252,62 @@ def test_links_are_followed_before_a_path_is_judged(written: Any, tmp_path: Path
     def asks(path: str) -> bytes:
         return request({"toolCallId": "c1", "locations": [{"path": f"{tmp_path}/{path}"}]})
 
-    inside = written(rule(path=f"{tmp_path}/p/**"))
+    inside = load_policy(rule(path=f"{tmp_path}/p/**"))
     assert [chosen(inside, asks(path)) for path in ("p/a", "p/link/key", "p/link/../a", "home/a")] == ["a", "", "", ""]
-    assert chosen(written(rule(path=f"{tmp_path}/home/**")), asks("home/a")) == "a"
-    assert chosen(written(rule("deny", path=f"{tmp_path}/secret/**") + rule()), asks("p/link/key")) == "r"
+    assert chosen(load_policy(rule(path=f"{tmp_path}/home/**")), asks("home/a")) == "a"
+    assert chosen(load_policy(rule("deny", path=f"{tmp_path}/secret/**") + rule()), asks("p/link/key")) == "r"
 
 
-def test_accents_are_the_same_however_they_are_composed(written: Any) -> None:
-    """One letter or a letter and its accent: file systems take them for the same name."""
-    policy = written(rule("deny", path="/p/\u00e9/**") + rule())
+def test_accents_are_the_same_however_they_are_composed(load_policy: Any) -> None:
+    """A composed letter and a letter with a combining accent are the same name for file systems."""
+    policy = load_policy(rule("deny", path="/p/\u00e9/**") + rule())
     assert chosen(policy, request({"toolCallId": "c1", "locations": [{"path": "/p/e\u0301/x"}]})) == "r"
 
 
 @pytest.mark.parametrize("call", [{}, {"rawInput": None}, {"rawInput": "rm -rf /"}, {"rawInput": {"command": None}}])
-def test_an_input_that_is_not_told_does_not_slip_by_a_rule_that_looks_at_it(written: Any, call: Any) -> None:
-    """An object without that member is another thing: it says that there is none."""
-    policy = written(rule("deny", input__command="*rm*") + rule("allow", kind="execute"))
+def test_a_missing_input_does_not_bypass_a_rule_about_it(load_policy: Any, call: Any) -> None:
+    """An object without that member is different: the member is known to be absent."""
+    policy = load_policy(rule("deny", input__command="*rm*") + rule("allow", kind="execute"))
     assert chosen(policy, request({"toolCallId": "c1", "kind": "execute", **call})) == ""
-    told = request({"toolCallId": "c1", "kind": "execute", "rawInput": {"path": "/"}})
-    assert chosen(policy, told) == "a"
+    without_command = request({"toolCallId": "c1", "kind": "execute", "rawInput": {"path": "/"}})
+    assert chosen(policy, without_command) == "a"
 
 
 @pytest.mark.parametrize("filters", [{"tool": "Bash"}, {"kind": "execute"}, {"title": "rm*"}])
-def test_a_word_that_is_not_told_does_not_slip_by_either(written: Any, filters: dict[str, str]) -> None:
-    """Asking is a stop, too; a filter that surely does not fit leaves no doubt."""
+def test_a_missing_text_does_not_bypass_a_rule_about_it(load_policy: Any, filters: dict[str, str]) -> None:
+    """Also if the rule is `ask`. A rule with another filter that does not match is no obstacle."""
     for action in ("deny", "ask"):
-        assert chosen(written(rule(action, **filters) + rule()), request({"toolCallId": "c1"})) == ""
-        sure = written(rule(action, **filters, input__x="y") + rule())
-        assert chosen(sure, request({"toolCallId": "c1", "rawInput": {}})) == "a"
+        assert chosen(load_policy(rule(action, **filters) + rule()), request({"toolCallId": "c1"})) == ""
+        other = load_policy(rule(action, **filters, input__x="y") + rule())
+        assert chosen(other, request({"toolCallId": "c1", "rawInput": {}})) == "a"
 
 
 @pytest.mark.parametrize(
-    "unread",
+    "line",
     [
         update(rawInput={"command": "rm"}).replace(b"tool_call", b"tool\\u005fcall"),
         update(rawInput={"command": "rm"})[:-2] + b"\n",
         update(rawInput={"command": "rm", "x": "y" * 5000}),
     ],
 )
-def test_what_an_unread_line_may_have_told_is_not_taken_as_it_was(
-    written: Any, monkeypatch: pytest.MonkeyPatch, unread: bytes
+def test_a_line_that_is_not_read_voids_what_is_known_of_calls(
+    load_policy: Any, monkeypatch: pytest.MonkeyPatch, line: bytes
 ) -> None:
-    """Too long, no JSON, or spelt so that nobody looks: what was known before does not allow."""
-    monkeypatch.setattr(desks, "MAX_LINE_BYTES", 2000)
-    desk, bare = PermissionFilter(written(rule(input__command="ls"))), request({"toolCallId": "c1"})
-    sorted_(desk, update(rawInput={"command": "ls"}))
-    for cut in (unread[:2500], unread[2500:]):
-        sorted_(desk, cut)
-    assert sorted_(desk, bare) == (bare, [])
+    """It is too long, not JSON, or hides a word in an escape, and may be an update of any call."""
+    monkeypatch.setattr(permission_filter, "MAX_LINE_BYTES", 2000)
+    filter_, bare = PermissionFilter(load_policy(rule(input__command="ls"))), request({"toolCallId": "c1"})
+    split(filter_, update(rawInput={"command": "ls"}))
+    for cut in (line[:2500], line[2500:]):
+        split(filter_, cut)
+    assert split(filter_, bare) == (bare, [])
 
 
-def test_the_end_of_a_line_that_is_too_long_is_no_request(written: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It passes with the rest of its line."""
-    monkeypatch.setattr(desks, "MAX_LINE_BYTES", 1000)
-    desk = PermissionFilter(written(rule()))
-    sorted_(desk, b"x" * 2000)
-    assert sorted_(desk, request()) == (request(), [])
+def test_the_end_of_a_line_that_is_too_long_is_no_request(load_policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It passes like the rest of its line."""
+    monkeypatch.setattr(permission_filter, "MAX_LINE_BYTES", 1000)
+    filter_ = PermissionFilter(load_policy(rule()))
+    split(filter_, b"x" * 2000)
+    assert split(filter_, request()) == (request(), [])
 
 
 # Options
@@ -321,12 +327,12 @@ def test_the_end_of_a_line_that_is_too_long_is_no_request(written: Any, monkeypa
         ("allow", False, "", ""),
     ],
 )
-def test_an_answer_is_the_agents_own_option_for_this_once(
-    written: Any, action: str, always: bool, offered: str, option: str
+def test_an_answer_is_an_option_of_the_agent_for_one_call(
+    load_policy: Any, action: str, always: bool, offered: str, option: str
 ) -> None:
-    """What the agent would remember is chosen only if the rule says so; if nothing fits, the client is asked."""
-    options = [one for one in OPTIONS if one["optionId"] in offered]
-    assert chosen(written(rule(action, always=always)), request(options=options)) == option
+    """An option that the agent remembers is chosen only with `always`. Without an option the client decides."""
+    options = [item for item in OPTIONS if item["optionId"] in offered]
+    assert chosen(load_policy(rule(action, always=always)), request(options=options)) == option
 
 
 @pytest.mark.parametrize(
@@ -336,25 +342,25 @@ def test_an_answer_is_the_agents_own_option_for_this_once(
         request(call=None),
         request(options=None),
         request(options=[None, 1, {"kind": ["allow_once"]}, {"kind": "allow_once", "optionId": 5}]),
-        request(identity=None),
-        request(identity={"x": 1}),
-        request(identity=True),
+        request(request_id=None),
+        request(request_id={"x": 1}),
+        request(request_id=True),
         request()[:-3] + b"\n",
         b"[" + request().strip() + b"]\n",
         b'{"method": "session/request_permission", "params": []}\n',
         b'{"x": "session/request_permission \xff"}\n',
     ],
 )
-def test_what_is_no_proper_request_passes(written: Any, line: bytes) -> None:
-    """Whatever a client makes of it."""
-    assert sorted_(PermissionFilter(written(rule())), line) == (line, [])
+def test_a_malformed_request_passes(load_policy: Any, line: bytes) -> None:
+    """The client decides what to do with it."""
+    assert split(PermissionFilter(load_policy(rule())), line) == (line, [])
 
 
-@pytest.mark.parametrize("identity", ["7", "", 0, -1, 10**200, "\ud800"])
-def test_the_answer_bears_the_requests_id(written: Any, identity: Any) -> None:
-    """Of whatever type it is."""
-    (answer,) = sorted_(PermissionFilter(written(rule())), request(identity=identity))[1]
-    expected = "\ufffd" if identity == "\ud800" else identity
+@pytest.mark.parametrize("request_id", ["7", "", 0, -1, 10**200, "\ud800"])
+def test_the_answer_has_the_id_of_the_request(load_policy: Any, request_id: Any) -> None:
+    """Of any type."""
+    (answer,) = split(PermissionFilter(load_policy(rule())), request(request_id=request_id))[1]
+    expected = "\ufffd" if request_id == "\ud800" else request_id
     assert json.loads(answer.line)["id"] == expected
 
 
@@ -362,8 +368,8 @@ def test_the_answer_bears_the_requests_id(written: Any, identity: Any) -> None:
 
 
 @given(st.data())
-def test_whatever_is_not_answered_passes_unchanged_however_it_is_cut(data: st.DataObject) -> None:
-    """Lines of real agents, damaged ones and noise, in pieces of any size; only whole requests stay behind."""
+def test_output_that_is_not_answered_passes_unchanged_in_chunks_of_any_size(data: st.DataObject) -> None:
+    """Lines of real agents, damaged ones and random bytes."""
     lines = data.draw(
         st.lists(
             st.one_of(
@@ -376,49 +382,49 @@ def test_whatever_is_not_answered_passes_unchanged_however_it_is_cut(data: st.Da
             max_size=12,
         )
     )
-    whole = b"".join(lines)
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=6)))
-    desk = PermissionFilter(Policy(()))
-    pieces = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
-    passed = b"".join(piece for part in pieces for piece, _ in desk.sort(part)) + b"".join(desk.rest())
-    assert passed == whole
+    output = b"".join(lines)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(output)), max_size=6)))
+    filter_ = PermissionFilter(Policy(()))
+    pieces = [output[a:b] for a, b in zip([0, *cuts], [*cuts, len(output)], strict=True)]
+    passed = b"".join(piece for part in pieces for piece, _ in filter_.split(part)) + b"".join(filter_.flush())
+    assert passed == output
 
 
-def test_requests_within_other_lines_are_taken_out_and_nothing_else(written: Any) -> None:
-    """The lines around an answered request pass in their order, whatever the pieces."""
+def test_only_requests_are_taken_out(load_policy: Any) -> None:
+    """The lines around an answered request pass in order, in chunks of any size."""
     rand = random.Random(1)
     lines = [b'{"a":1}\n', request(), b"\n", request(), update(kind="x"), b"rest without end"]
-    whole = b"".join(lines)
+    output = b"".join(lines)
     for _ in range(50):
-        desk = PermissionFilter(written(rule()))
-        cuts = sorted(rand.sample(range(len(whole)), 5))
-        pieces = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
-        found = [item for piece in pieces for item in desk.sort(piece)]
-        passed = b"".join(piece for piece, answer in found if answer is None) + b"".join(desk.rest())
+        filter_ = PermissionFilter(load_policy(rule()))
+        cuts = sorted(rand.sample(range(len(output)), 5))
+        pieces = [output[a:b] for a, b in zip([0, *cuts], [*cuts, len(output)], strict=True)]
+        found = [item for piece in pieces for item in filter_.split(piece)]
+        passed = b"".join(piece for piece, answer in found if answer is None) + b"".join(filter_.flush())
         assert passed == b"".join(line for line in lines if line != request())
         assert [piece for piece, answer in found if answer is not None] == [request()] * 2
 
 
-def test_a_line_beyond_the_limit_passes_while_it_comes(written: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not held, not read and not answered; the next one is."""
-    monkeypatch.setattr(desks, "MAX_LINE_BYTES", 1000)
-    desk = PermissionFilter(written(rule()))
+def test_a_line_beyond_the_limit_passes_in_parts(load_policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not buffered, read or answered; the next line is."""
+    monkeypatch.setattr(permission_filter, "MAX_LINE_BYTES", 1000)
+    filter_ = PermissionFilter(load_policy(rule()))
     long = request({**CALL, "title": "x" * 3000})
-    assert sorted_(desk, long[:900]) == (b"", [])
-    assert sorted_(desk, long[900:2000]) == (long[:2000], [])
-    assert sorted_(desk, long[2000:2500]) == (long[2000:2500], [])
-    passed, answers = sorted_(desk, long[2500:] + request())
+    assert split(filter_, long[:900]) == (b"", [])
+    assert split(filter_, long[900:2000]) == (long[:2000], [])
+    assert split(filter_, long[2000:2500]) == (long[2000:2500], [])
+    passed, answers = split(filter_, long[2500:] + request())
     assert passed == long[2500:] and len(answers) == 1
 
 
 @pytest.mark.parametrize("path", sorted(CAPTURES.glob("*.jsonl")), ids=lambda path: path.stem)
-def test_requests_of_real_agents_are_answered(written: Any, path: Path) -> None:
-    """Every permission request in the recorded traffic has an option for allowing once."""
+def test_requests_of_real_agents_are_answered(load_policy: Any, path: Path) -> None:
+    """Every permission request in the recorded traffic has an option that allows one call."""
     rows = [json.loads(line) for line in path.read_bytes().splitlines() if line.strip()]
-    said = [row["msg"] for row in rows if row["dir"] == "a2c"]
-    requests = [message for message in said if message.get("method") == "session/request_permission"]
-    lines = b"".join(json.dumps(message).encode() + b"\n" for message in said)
-    answers = sorted_(PermissionFilter(written(rule())), lines)[1]
+    messages = [row["msg"] for row in rows if row["dir"] == "a2c"]
+    requests = [message for message in messages if message.get("method") == "session/request_permission"]
+    lines = b"".join(json.dumps(message).encode() + b"\n" for message in messages)
+    answers = split(PermissionFilter(load_policy(rule())), lines)[1]
     assert [json.loads(answer.line)["id"] for answer in answers] == [message["id"] for message in requests]
     kinds = {option["optionId"]: option["kind"] for message in requests for option in message["params"]["options"]}
     assert {kinds[json.loads(answer.line)["result"]["outcome"]["optionId"]] for answer in answers} <= {"allow_once"}
@@ -431,31 +437,31 @@ def test_requests_of_real_agents_are_answered(written: Any, path: Path) -> None:
     ("text", "problem"),
     [
         ("[[rule]\n", "policy.toml: is not TOML: .*line 1"),
-        ("a = 1\n", "policy.toml: knows no 'a'"),
+        ("a = 1\n", "policy.toml: unknown key 'a'"),
         ("[rule]\naction = 'ask'\n", "policy.toml: write each rule under"),
         ("rule = [1]\n", "policy.toml: write each rule under"),
         ("[[rule]]\n", "policy.toml, line 1, rule 1: action must be one of allow, ask, deny$"),
-        ("\n\n[[rule]]\naction = 'alow'\n", "line 3, rule 1: action must be one of allow, ask, deny, not 'alow'"),
-        (rule() + rule(tols="x"), "line 3, rule 2: knows no 'tols'; known are action, reason, always, tool"),
+        ("\n\n[[rule]]\naction = 'alow'\n", "line 3, rule 1: action must be one of allow, ask, deny, got 'alow'"),
+        (rule() + rule(tols="x"), "line 3, rule 2: unknown key 'tols'; the keys are action, reason, always, tool"),
         (rule(title="regex:("), "rule 1: title is not a regular expression: "),
-        (rule(path=[]), "rule 1: path must be a text or a list of texts"),
-        (rule(tool=5), "rule 1: tool must be a text"),
-        (rule(kind=["read", ""]), "rule 1: kind must be a text or a list of texts, none of them empty"),
-        (rule(input__command=1), "rule 1: input must be a text"),
-        (rule(input__a__b=[1]), "rule 1: input must be a text"),
-        (rule(reason=1), "rule 1: reason must be a text"),
-        (rule(always="yes"), "rule 1: reason must be a text and always must be true or false"),
+        (rule(path=[]), "rule 1: path must be a string or a list of strings"),
+        (rule(tool=5), "rule 1: tool must be a string"),
+        (rule(kind=["read", ""]), "rule 1: kind must be a string or a list of strings, none of them empty"),
+        (rule(input__command=1), "rule 1: input must be a string"),
+        (rule(input__a__b=[1]), "rule 1: input must be a string"),
+        (rule(reason=1), "rule 1: reason must be a string"),
+        (rule(always="yes"), "rule 1: reason must be a string and always must be true or false"),
         ("rule = [{action = 'no'}]\n", "policy.toml, rule 1: action"),
     ],
 )
-def test_a_bad_file_is_refused_with_the_place_and_the_problem(written: Any, text: str, problem: str) -> None:
-    """The file, the line and the rule."""
+def test_a_bad_file_is_refused_with_the_line_and_the_problem(load_policy: Any, text: str, problem: str) -> None:
+    """The message has the file, the line and the rule."""
     with pytest.raises(InvalidInputError, match=problem):
-        written(text)
+        load_policy(text)
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    """Absent, a folder, or no text."""
+    """It does not exist, is a folder, or is not UTF-8."""
     with pytest.raises(InvalidInputError, match="cannot be read: No such file"):
         load(tmp_path / "absent.toml")
     with pytest.raises(InvalidInputError, match="cannot be read: Is a directory"):
@@ -468,12 +474,12 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 @given(
     garbage, st.dictionaries(st.sampled_from(["tool_name", "kind", "title", "input", "locations", "content"]), garbage)
 )
-def test_no_request_is_too_odd_to_be_judged(input_: Any, told: dict[str, Any]) -> None:
-    """Whatever an agent tells of a call, each filter has an answer."""
-    asked = permission_query(codec.to_json({"input": input_, **told}))
-    assert isinstance(asked, PermissionQuery)
+def test_every_filter_has_a_result_for_any_call(input_: Any, fields: dict[str, Any]) -> None:
+    """An agent may send any JSON in the fields of a call."""
+    query = permission_query(codec.to_json({"input": input_, **fields}))
+    assert isinstance(query, PermissionQuery)
     for name, make in FILTERS.items():
         for value in ("*", "regex:.*", ["a", "b"]):
             for action in ("allow", "deny"):
-                assert make(value, action)(asked) in (True, False, None), name
-    assert FILTERS["input"]({"a": {"b": "*"}}, "allow")(asked) in (True, False, None)
+                assert make(value, action)(query) in (True, False, None), name
+    assert FILTERS["input"]({"a": {"b": "*"}}, "allow")(query) in (True, False, None)

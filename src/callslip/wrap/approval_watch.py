@@ -1,7 +1,8 @@
-"""Requests that wait for an answer in the ledger: recorded with a time to expire, watched, and told to the front.
+"""Permission requests that wait for an answer in the ledger, in the recorder: record them and watch for the answer.
 
-The answer is an event of the log before the agent hears of it, whoever gave it: a person, a rule, or time. What ends
-the call without one, the end of its turn or the client that cancels it, is `cancelled` to the agent, as ACP has it.
+The answer is an event of the log before the agent receives it, whether it came from a user, a rule or the expiry. If
+the call ends without an answer, because its turn ended or the client cancelled it, the agent receives `cancelled`, as
+the Agent Client Protocol requires.
 """
 
 from __future__ import annotations
@@ -14,176 +15,170 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from callslip.api.ledger import Ledger
 from callslip.errors import SlowReaderError, StoreError
 from callslip.formats.acp.wire import AGENT, CLIENT, Message
 from callslip.formats.json_fields import as_dict
 from callslip.ingest.conversations import Conversation
+from callslip.ledger.event_log import EventLog
 from callslip.model import codec, ids
 from callslip.model import events as ev
 from callslip.model.events import Draft, Event
+from callslip.rules.approval_options import choose_option, option_ids
+from callslip.wrap.frames import Kind, encode_answer
 
 RETRY_DELAY_S = 0.25
-HUNG_UP = "the client hung up"
-CANCELLED = "the client cancelled the turn"
-TAKEN_BACK = "the agent took its request back"
-KINDS: dict[type[Event], tuple[str, ...]] = {
-    ev.ApprovalGranted: ("allow_once", "allow_always"),
-    ev.ApprovalRefused: ("reject_once", "reject_always"),
-}
-"""The options that say what an answer says, the best first."""
+CLIENT_CLOSED = "the client disconnected"
+TURN_CANCELLED = "the client cancelled the turn"
+REQUEST_WITHDRAWN = "the agent withdrew its request"
 
 
 class Request(msgspec.Struct):
-    """A request that is held, by its id as JSON. `asked` once it is recorded and waits, `over` once it does not."""
+    """A held request. `is_watched` once it is recorded, `is_settled` once the front is to answer or release it."""
 
-    key: str
-    talk: Conversation
+    request_id: bytes
+    conversation: Conversation
     event: ev.ApprovalRequested | None = None
-    asked: bool = False
-    over: bool = False
+    is_watched: bool = False
+    is_settled: bool = False
     watch: asyncio.Task[None] | None = None
 
 
 class ApprovalWatcher:
-    """All requests of one run that are held. `tell` says to the front what becomes of them."""
+    """The held requests of one run. `reply` sends a frame to the front."""
 
-    def __init__(self, ledger: Ledger, tell: Callable[[str], None]) -> None:
-        self._ledger, self._tell = ledger, tell
-        self._all: dict[str, Request] = {}
-        self._cancelled: set[int] = set()  # Conversations, by Python's id: those of a run live as long as it does.
+    def __init__(self, log: EventLog, reply: Callable[[Kind, bytes], None]) -> None:
+        self._log, self._reply = log, reply
+        self._requests: dict[bytes, Request] = {}
+        self._cancelled: set[int] = set()  # The `id()` of conversations, all of which live as long as the run.
 
-    def take(self, talk: Conversation, said: Any, drafts: list[Draft], at: float) -> list[Draft]:
-        """What a held request says, with a name by which it is found, and the time that is left for an answer."""
-        request = self._all[_key(said)] = Request(_key(said), talk)
-        named = [self._named(request, draft, at) for draft in drafts]
-        crossed = request.event is not None and id(talk) in self._cancelled
-        return [*named, _withdrawn(request, "client", CANCELLED)] if crossed else named
+    def add(self, conversation: Conversation, message: Any, drafts: list[Draft], at: float) -> list[Draft]:
+        """Add a held request. Return its drafts with an approval id and the time when it expires."""
+        request_id = _request_id(message)
+        request = self._requests[request_id] = Request(request_id, conversation)
+        drafts = [self._identify(request, draft, at) for draft in drafts]
+        if request.event is not None and id(conversation) in self._cancelled:
+            drafts.append(_withdrawal(request.event, "client", TURN_CANCELLED))
+        return drafts
 
-    def _named(self, request: Request, draft: Draft, at: float) -> Draft:
+    def _identify(self, request: Request, draft: Draft, at: float) -> Draft:
         if not isinstance(draft.event, ev.ApprovalRequested):
             return draft
-        expires = int((at + self._ledger.log.settings.approval_expiry) * 1000)
+        expires = int((at + self._log.settings.approval_expiry) * 1000)
         request.event = structs.replace(draft.event, approval=ids.approval_id(), expires_at=expires)
         return structs.replace(draft, event=request.event)
 
-    def see(self, session: str, event: Event) -> None:
-        """Begin to watch a request that is recorded."""
+    def on_event(self, session: str, event: Event) -> None:
+        """Watch a request once it is recorded."""
         if not isinstance(event, ev.ApprovalRequested) or event.verdict != "applied":
             return
-        for request in self._all.values():
+        for request in self._requests.values():
             if request.event is not None and request.event.approval == event.approval:
-                request.asked = True
+                request.is_watched = True
                 request.watch = asyncio.ensure_future(self._watch(request, session, event))
 
-    def give_back(self) -> None:
-        """After a write: a request that nobody can answer in the ledger goes to the client."""
-        for request in self._all.values():
-            if not request.asked and not request.over:
-                self._leave(request)
+    def release_unrecorded(self) -> None:
+        """After a write, release requests that the ledger did not accept, because they cannot be answered in it."""
+        for request in self._requests.values():
+            if not request.is_watched and not request.is_settled:
+                self._release(request)
 
-    def _leave(self, request: Request) -> None:
-        request.over = True
-        self._tell(f"~{request.key}")
+    def _release(self, request: Request) -> None:
+        request.is_settled = True
+        self._reply(Kind.RELEASE, request.request_id)
 
-    async def _watch(self, request: Request, session: str, asked: ev.ApprovalRequested) -> None:
-        after = asked.seq
-        while not request.over:
+    async def _watch(self, request: Request, session: str, recorded: ev.ApprovalRequested) -> None:
+        after = recorded.seq
+        while not request.is_settled:
             try:
-                async with contextlib.aclosing(self._ledger.log.batches(session, after)) as batches:
+                async with contextlib.aclosing(self._log.batches(session, after)) as batches:
                     async for batch in batches:
                         for event in (stored.event for stored in batch):
                             after = event.seq
-                            if _answers(event, asked.call):
-                                return self._answer(request, _meant_for(asked, event))
+                            if _is_answer(event, recorded.call):
+                                return self._answer(request, recorded, event)
             except (SlowReaderError, StoreError):
                 await asyncio.sleep(RETRY_DELAY_S)
-            except Exception:  # Somebody deleted the session; or a defect of ours, which must keep nobody waiting.
-                self._leave(request)
+            except Exception:  # The session was deleted, or there is a bug, which must not block the agent.
+                self._release(request)
 
-    def _answer(self, request: Request, event: Event) -> None:
-        assert request.event is not None
-        request.over = True
-        result = {"outcome": outcome(request.event.options, event)}
-        answer = {"jsonrpc": "2.0", "id": codec.parse_json(request.key), "result": result}
-        self._tell(f"={request.key}\t{codec.encode(answer).decode()}")
+    def _answer(self, request: Request, recorded: ev.ApprovalRequested, event: Event) -> None:
+        request.is_settled = True
+        if isinstance(event, ev.ApprovalGranted) and event.approval != recorded.approval:
+            event = ev.ApprovalWithdrawn()  # Another request about the same call was granted, not this one.
+        result = {"outcome": acp_outcome(recorded.options, event)}
+        answer = {"jsonrpc": "2.0", "id": codec.parse_json(request.request_id), "result": result}
+        self._reply(Kind.ANSWER, encode_answer(request.request_id, codec.encode(answer) + b"\n"))
 
-    # What the front and the peers say of requests
+    # Reports of the front, and messages between client and agent
 
-    def answered(self, said: Any, drafts: list[Draft]) -> list[Draft]:
-        """What an answer on the wire says beside what the ledger knows: it has the answer itself."""
-        self._drop(_key(said))
+    def on_answer_sent(self, message: Any, drafts: list[Draft]) -> list[Draft]:
+        """Return the drafts of an answer without the answer itself, which the ledger has."""
+        self._remove(_request_id(message))
         return [draft for draft in drafts if not isinstance(draft.event, ev.ApprovalAnswer)]
 
-    def released(self, key: str) -> None:
-        """The client has the request now, and all the time it wants: it is asked anew, and does not expire."""
-        request = self._drop(key)
+    def on_released(self, request_id: bytes) -> None:
+        """Record a released request again, without a time to expire, because the client may take any time."""
+        request = self._remove(request_id)
         if request is not None and request.event is not None:
             again = structs.replace(request.event, approval="", expires_at=0)
-            request.talk.keep(None, [Draft(again)])
+            request.conversation.keep(None, [Draft(again)])
 
-    def heard(self, talk: Conversation, part: Any) -> None:
-        """What a message means for requests that wait: cancelled by the client, or taken back by the agent."""
+    def on_message(self, conversation: Conversation, part: Any) -> None:
+        """Withdraw requests that a message of the client or the agent cancels."""
         if not isinstance(part, Message):
             return
-        if part.method == "session/prompt":  # A new turn, or the end of the one that was cancelled.
-            self._cancelled.discard(id(talk))
+        if part.method == "session/prompt":  # A new turn, or the end of the cancelled one.
+            self._cancelled.discard(id(conversation))
         elif (part.direction, part.method) == (CLIENT, "session/cancel"):
-            self._cancelled.add(id(talk))
-            self._withdraw([one for one in self._all.values() if one.talk is talk], "client", CANCELLED)
+            self._cancelled.add(id(conversation))
+            requests = [request for request in self._requests.values() if request.conversation is conversation]
+            self._withdraw(requests, "client", TURN_CANCELLED)
         elif (part.direction, part.method) == (AGENT, "$/cancel_request"):
-            request = self._all.get(_key({"id": part.params.get("requestId")}))
-            self._withdraw([request] if request else [], "agent", TAKEN_BACK)
+            request = self._requests.get(_request_id({"id": part.params.get("requestId")}))
+            self._withdraw([request] if request else [], "agent", REQUEST_WITHDRAWN)
 
-    def client_gone(self) -> None:
-        self._withdraw(list(self._all.values()), "client", HUNG_UP)
+    def on_client_closed(self) -> None:
+        """Withdraw all requests: the agent cannot receive an answer any more."""
+        self._withdraw(list(self._requests.values()), "client", CLIENT_CLOSED)
 
     def _withdraw(self, requests: list[Request], by: str, reason: str) -> None:
         for request in requests:
-            if request.event is not None and not request.over:
-                request.talk.keep(None, [_withdrawn(request, by, reason)])
+            if request.event is not None and not request.is_settled:
+                request.conversation.keep(None, [_withdrawal(request.event, by, reason)])
 
-    def _drop(self, key: str) -> Request | None:
-        request = self._all.pop(key, None)
+    def _remove(self, request_id: bytes) -> Request | None:
+        request = self._requests.pop(request_id, None)
         if request is not None and request.watch is not None:
             request.watch.cancel()
         return request
 
     async def close(self) -> None:
-        """Nobody can be told any more."""
-        watches = [request.watch for key in list(self._all) if (request := self._drop(key)) and request.watch]
+        """Stop watching all requests."""
+        watches = [request.watch for key in list(self._requests) if (request := self._remove(key)) and request.watch]
         await asyncio.gather(*watches, return_exceptions=True)
 
 
-def _key(said: Any) -> str:
-    return codec.encode(as_dict(said).get("id")).decode()
+def _request_id(message: Any) -> bytes:
+    return codec.encode(as_dict(message).get("id"))
 
 
-def _withdrawn(request: Request, by: str, reason: str) -> Draft:
-    assert request.event is not None
-    return Draft(ev.ApprovalWithdrawn(approval=request.event.approval, by=by, reason=reason))
+def _withdrawal(request: ev.ApprovalRequested, by: str, reason: str) -> Draft:
+    return Draft(ev.ApprovalWithdrawn(approval=request.approval, by=by, reason=reason))
 
 
-def _meant_for(asked: ev.ApprovalRequested, event: Event) -> Event:
-    """Leave that was given to another request about the same call is none for this one."""
-    other = isinstance(event, ev.ApprovalGranted) and event.approval != asked.approval
-    return ev.ApprovalWithdrawn() if other else event
+def _is_answer(event: Event, call: str) -> bool:
+    """Return whether an event answers the requests about a call, or ends the call without an answer."""
+    is_about_call = isinstance(event, ev.ApprovalAnswer | ev.CallEnd) and event.call == call
+    return is_about_call and event.verdict == "applied"
 
 
-def _answers(event: Event, call: str) -> bool:
-    about = isinstance(event, ev.ApprovalAnswer | ev.CallEnd) and event.call == call
-    return about and event.verdict == "applied"
+def acp_outcome(options: list[Any], event: Event) -> dict[str, Any]:
+    """Return the outcome for the agent: the option in the answer, or one with that meaning, or `cancelled`.
 
-
-def outcome(options: list[Any], event: Event) -> dict[str, Any]:
-    """What the agent is told: the option that was chosen, or one that says as much; `cancelled` if there is none.
-
-    That an agent began without an answer is no leave to do so.
+    An agent that starts the call without an answer is recorded as granting it itself, which allows nothing.
     """
-    wanted = () if getattr(event, "by", "") == "agent" else KINDS.get(type(event), ())
-    kinds = {
-        identity: one.get("kind") for one in map(as_dict, options) if isinstance(identity := one.get("optionId"), str)
-    }
-    named = getattr(event, "option", "")
-    fitting = [named] if named in kinds else [one for kind in wanted for one in kinds if kinds[one] == kind]
-    return {"outcome": "selected", "optionId": fitting[0]} if wanted and fitting else {"outcome": "cancelled"}
+    option = ""
+    if isinstance(event, ev.ApprovalGranted | ev.ApprovalRefused) and event.by != "agent":
+        is_offered = event.option in option_ids(options)
+        option = event.option if is_offered else choose_option(options, isinstance(event, ev.ApprovalGranted))
+    return {"outcome": "selected", "optionId": option} if option else {"outcome": "cancelled"}

@@ -1,7 +1,7 @@
-"""Requests that are held: they wait for an answer from the ledger, and go to the client where there can be none.
+"""Permission requests that wait for an answer from the ledger, in the front.
 
-The recorder says what becomes of them: `=ID<tab>ANSWER` is for the agent, `~ID` gives a request to the client. Whatever
-it says, a request leaves here once: so the agent never gets two answers, and the record is told which it got.
+The recorder either answers a request or has it released to the client. A request leaves this object once, so the agent
+never gets two answers, and the recorder is informed which one it got.
 """
 
 from __future__ import annotations
@@ -13,123 +13,124 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from callslip.wrap.frames import ANSWER, GONE, HELD, RELEASED
-from callslip.wrap.io import Outlet
+from callslip.wrap.frames import Frame, Kind, decode_answer
+from callslip.wrap.io import LineWriter
 from callslip.wrap.recorder_pipe import RecorderPipe
 
 RECORD_TIMEOUT_S = 10.0
-"""How long (s) a request waits to be recorded before the client is asked."""
+"""How long a request may wait to be recorded before it goes to the client."""
 
 
 class HeldRequest(NamedTuple):
-    """A request that is to be answered in the ledger: its id as JSON."""
+    """A request to be answered in the ledger, by the JSON of its JSON-RPC id."""
 
-    key: bytes
+    request_id: bytes
 
 
-class Doubt(NamedTuple):
-    """That a request may not be recorded by this time, and what shows that it is."""
+class Deadline(NamedTuple):
+    """When a request must be recorded: by then the recorder must have recorded `lines` lines."""
 
     at: float
-    key: bytes
+    request_id: bytes
     line: bytes
     lines: int
 
 
 class HeldRequests:
-    """The requests of one agent. `later` runs something where it may wait; `closed` lets nothing by unrecorded."""
+    """The held requests of one agent. `run_later` runs a function in a thread that may block.
+
+    With `fail_closed` nothing passes unrecorded.
+    """
 
     def __init__(
         self,
-        tape: RecorderPipe,
-        to_agent: Outlet,
-        to_client: Outlet,
-        later: Callable[[Callable[[], None]], None],
+        pipe: RecorderPipe,
+        to_agent: LineWriter,
+        to_client: LineWriter,
+        run_later: Callable[[Callable[[], None]], None],
         *,
-        closed: bool = False,
+        fail_closed: bool = False,
     ) -> None:
-        self._tape, self._to_agent, self._to_client, self._later = tape, to_agent, to_client, later
-        self._closed = closed
-        self._held: dict[bytes, bytes] = {}
-        self._doubts: deque[Doubt] = deque()
-        self._lock = threading.Lock()  # A request and what becomes of it stand on the tape in this order.
-        self._failing = self._gone = False
-        tape.settled = lambda said: later(partial(self._settle, said))
+        self._pipe, self._to_agent, self._to_client, self._run_later = pipe, to_agent, to_client, run_later
+        self._fail_closed = fail_closed
+        self._lines: dict[bytes, bytes] = {}  # By request id.
+        self._deadlines: deque[Deadline] = deque()
+        self._lock = threading.Lock()  # The frame of a request precedes the frame of its answer.
+        self._recording_fails = self._client_closed = False
+        pipe.on_request_frame = lambda frame: run_later(partial(self._handle, frame))
 
-    def hold(self, key: bytes, line: bytes) -> bool:
-        """Keep a request. Not if it could not be answered: then it is the client's."""
+    def hold(self, request_id: bytes, line: bytes) -> bool:
+        """Hold a request and return True, or return False if it cannot be answered in the ledger."""
         with self._lock:
-            if self._failing or self._gone or key in self._held:
+            if self._recording_fails or self._client_closed or request_id in self._lines:
                 return False
-            lines = self._tape.offer(HELD, line)
+            lines = self._pipe.try_send(Kind.REQUEST_HELD, line)
             if not lines:
                 return False
-            self._held[key] = line
-        if self._closed:
-            self._tape.wait(lines)
-        else:
-            self._remind(Doubt(time.monotonic() + RECORD_TIMEOUT_S, key, line, lines))
+            self._lines[request_id] = line
+        if self._fail_closed:
+            self._pipe.wait_recorded(lines)
+            return True
+        deadline = Deadline(time.monotonic() + RECORD_TIMEOUT_S, request_id, line, lines)
+        with self._lock:
+            self._deadlines.append(deadline)
+            if len(self._deadlines) == 1:
+                self._start_timer(deadline.at)
         return True
 
-    def _remind(self, doubt: Doubt) -> None:
-        with self._lock:
-            self._doubts.append(doubt)
-            if len(self._doubts) == 1:
-                self._look_at(doubt.at)
-
-    def _look_at(self, at: float) -> None:
-        """One timer, however many requests there are: it is a thread."""
-        timer = threading.Timer(max(0, at - time.monotonic()), self._later, (self._look,))
+    def _start_timer(self, at: float) -> None:
+        """Start the one timer for all requests; a timer is a thread."""
+        timer = threading.Timer(max(0, at - time.monotonic()), self._run_later, (self._check_deadlines,))
         timer.daemon = True
         timer.start()
 
-    def _look(self) -> None:
-        """A recorder that stands still says nothing of its problem."""
-        due: list[Doubt] = []
+    def _check_deadlines(self) -> None:
+        """Release requests that are not recorded in time: a recorder that hangs reports no problem."""
+        due: list[Deadline] = []
         with self._lock:
-            while self._doubts and self._doubts[0].at <= time.monotonic():
-                due.append(self._doubts.popleft())
-            if self._doubts:
-                self._look_at(self._doubts[0].at)
-        for doubt in due:
-            if self._tape.done < doubt.lines and self._held.get(doubt.key) is doubt.line:
-                self._release(doubt.key)
+            while self._deadlines and self._deadlines[0].at <= time.monotonic():
+                due.append(self._deadlines.popleft())
+            if self._deadlines:
+                self._start_timer(self._deadlines[0].at)
+        for deadline in due:
+            is_held = self._lines.get(deadline.request_id) is deadline.line
+            if is_held and self._pipe.recorded_lines < deadline.lines:
+                self._release(deadline.request_id)
 
-    def recording(self, problem: str) -> None:
-        """While nothing can be recorded nobody can answer here: the client is asked."""
-        self._failing = bool(problem)
-        if problem and not self._closed:
-            self._later(self._release_all)
+    def on_problem(self, problem: str) -> None:
+        """Release all requests and hold no more while recording fails, because the ledger cannot answer them."""
+        self._recording_fails = bool(problem)
+        if problem and not self._fail_closed:
+            self._run_later(self._release_all)
 
-    def hang_up(self) -> None:
-        """The client is gone, and with it the way to the agent."""
-        self._gone = True
-        self._tape.note(GONE)
+    def close_client(self) -> None:
+        """Hold no more requests: the client, and with it the agent's input, is closed."""
+        self._client_closed = True
+        self._pipe.send_event(Kind.CLIENT_CLOSED)
 
-    def _settle(self, said: bytes) -> None:
-        key, _, answer = said[1:].partition(b"\t")
-        if answer:
-            self._answer(key, answer + b"\n")
+    def _handle(self, frame: Frame) -> None:
+        if frame.kind is Kind.RELEASE:
+            self._release(frame.payload)
         else:
-            self._release(key)
+            self._answer(*decode_answer(frame.payload))
 
-    def _answer(self, key: bytes, line: bytes) -> None:
+    def _answer(self, request_id: bytes, line: bytes) -> None:
         with self._lock:
-            if self._held.pop(key, None) is None:
+            if self._lines.pop(request_id, None) is None:
                 return
-            lines = self._tape.put(ANSWER, line)
-        if self._closed:
-            self._tape.wait(lines)
+            lines = self._pipe.send(Kind.ANSWER_SENT, line)
+        if self._fail_closed:
+            self._pipe.wait_recorded(lines)
         self._to_agent.insert(line)
 
-    def _release(self, key: bytes) -> None:
+    def _release(self, request_id: bytes) -> None:
         with self._lock:
-            line = self._held.pop(key, None)
+            line = self._lines.pop(request_id, None)
             if line is None:
                 return
-            self._tape.note(RELEASED, key)
+            self._pipe.send_event(Kind.REQUEST_RELEASED, request_id)
         self._to_client.insert(line)
 
     def _release_all(self) -> None:
-        for key in list(self._held):
-            self._release(key)
+        for request_id in list(self._lines):
+            self._release(request_id)

@@ -1,7 +1,7 @@
-"""The two ends of a direction: where its bytes are read, and where they are written.
+"""Read and write the two ends of a stream between the client and the agent.
 
-Nothing here changes how the other side's file works: whoever started this process may share it with others, so it
-stays blocking, and an end is given up by putting nothing in its place.
+The files stay in blocking mode, because other processes may share them. A standard stream is closed by replacing it
+with the null device, so that its number is not reused.
 """
 
 from __future__ import annotations
@@ -11,23 +11,21 @@ import select
 import threading
 from collections.abc import Iterator
 
-from callslip.wrap.recorder_pipe import write_all
-
 CHUNK_BYTES = 2**16
 DRAIN_MS = 1000
-"""How long (ms) an agent that has ended may leave its output silent in the hands of its children."""
+"""How long to wait for more output of an agent that has ended; its children may keep the stream open."""
 
 
-def pieces(fd: int, gone: int = -1) -> Iterator[bytes]:
-    """All that comes, as it comes. Once `gone` is readable, silence is an end too."""
-    ready = select.poll()
-    for end in (fd, gone):
-        if end >= 0:
-            ready.register(end, select.POLLIN)
+def read_chunks(fd: int, ended_fd: int = -1) -> Iterator[bytes]:
+    """Yield what arrives until the stream ends. Once `ended_fd` is readable, silence for DRAIN_MS ends it too."""
+    both = select.poll()
+    for watched in (fd, ended_fd):
+        if watched >= 0:
+            both.register(watched, select.POLLIN)
     alone = select.poll()
     alone.register(fd, select.POLLIN)
     while True:
-        if gone >= 0 and fd not in dict(ready.poll()) and not alone.poll(DRAIN_MS):
+        if ended_fd >= 0 and fd not in dict(both.poll()) and not alone.poll(DRAIN_MS):
             return
         data = os.read(fd, CHUNK_BYTES)
         if not data:
@@ -35,39 +33,46 @@ def pieces(fd: int, gone: int = -1) -> Iterator[bytes]:
         yield data
 
 
-def let_go(fd: int) -> None:
-    """Close one of our own standard streams: its other side hears that nobody is here any more."""
-    nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, fd)
-    os.close(nothing)
+def write_all(fd: int, data: bytes) -> None:
+    """Write all bytes, in as many writes as necessary."""
+    left = memoryview(data)
+    while left:
+        left = left[os.write(fd, left) :]
 
 
-class Outlet:
-    """Where one direction is written. Lines of our own go between its lines, never into one."""
+def close_standard_stream(fd: int) -> None:
+    """Close a standard stream of this process, so that the process at the other end notices."""
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, fd)
+    os.close(null)
+
+
+class LineWriter:
+    """Writes a stream. Inserted lines go between its lines, never into one."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._turn = threading.Condition()
-        self._torn = self._closed = False
+        self._condition = threading.Condition()
+        self._is_mid_line = self._is_closed = False
 
     def write(self, data: bytes) -> None:
-        """Pass a piece on."""
-        with self._turn:
+        """Write a chunk of the stream."""
+        with self._condition:
             write_all(self._fd, data)
-            self._torn = not data.endswith(b"\n")
-            self._turn.notify_all()
+            self._is_mid_line = not data.endswith(b"\n")
+            self._condition.notify_all()
 
     def insert(self, line: bytes) -> None:
-        """Write a line of our own as soon as no other is under way. What is closed takes none."""
-        with self._turn:
-            self._turn.wait_for(lambda: self._closed or not self._torn)
-            if not self._closed:
+        """Write a line as soon as the current one is complete. Do nothing if the stream is closed."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._is_closed or not self._is_mid_line)
+            if not self._is_closed:
                 write_all(self._fd, line)
 
     def close(self) -> None:
-        """No more will be written."""
-        with self._turn:
-            if not self._closed:
-                self._closed = True
+        """Close the stream."""
+        with self._condition:
+            if not self._is_closed:
+                self._is_closed = True
                 os.close(self._fd)
-            self._turn.notify_all()
+            self._condition.notify_all()

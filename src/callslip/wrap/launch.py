@@ -1,6 +1,6 @@
-"""Starts everything, in the order that delays the agent least: the agent itself, then the recorder, then the pumps.
+"""Start a wrapped agent: first the agent, then the recorder, then the proxy, so that the agent waits least.
 
-Nothing heavy is imported here: the recorder's process loads what it needs while the agent is starting.
+This module imports little. The recorder's process imports what it needs while the agent starts.
 """
 
 from __future__ import annotations
@@ -10,23 +10,24 @@ import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from callslip.wrap.io import let_go
-from callslip.wrap.proxy import FORWARDED, Agent, Proxy, exit_status
-from callslip.wrap.recorder_pipe import BACKPRESSURE_TIMEOUT_S, RecorderPipe, write_all
+from callslip.wrap.frames import Kind, encode_frame, encode_text
+from callslip.wrap.io import close_standard_stream, write_all
+from callslip.wrap.proxy import FORWARDED_SIGNALS, Agent, Proxy, shell_status
+from callslip.wrap.recorder_pipe import BACKPRESSURE_TIMEOUT_S, RecorderPipe
 
 if TYPE_CHECKING:
     from callslip.wrap.permission_filter import PermissionFilter
 
-FINISH = 15.0
-"""How long the recorder may take, once everything has passed, to write what is still on the tape."""
-FAILED = 1
-HOLDS = "; its client is asked for permission meanwhile"
+FINISH_TIMEOUT_S = 15.0
+"""How long the recorder may take to record another line once the agent has ended."""
+RECORDING_FAILED_STATUS = 1
+CLIENT_DECIDES = "; permission requests go to the client"
 
 
 class Recording(NamedTuple):
-    """Where a run is recorded. `prepare` makes the place; `session` is the name that the user chose, or "".
+    """Where a run is recorded. `prepare` creates the folder; `session` is the name that the user chose, or "".
 
-    `format` is what the agent and its client speak. MCP has no sessions of its own: all of a run is one.
+    `format` is the protocol between client and agent. MCP has no sessions, so an MCP run is one session.
     """
 
     url: str
@@ -36,103 +37,119 @@ class Recording(NamedTuple):
     format: str = "acp"
 
 
-def run(agent: Agent, recording: Recording, desk: PermissionFilter | None, say: Callable[[str], None]) -> int:
-    """Pass on and record what an agent says and hears, until it ends. Gives the exit status; `say` tells the person."""
-    process, pipe, told = _recorder(agent, recording)
-    closed = recording.fail_closed
-    voice = _Voice(say, agent, HOLDS if desk is not None and desk.holds else "", closed=closed)
-    tape = RecorderPipe(pipe, told, voice.hear, patience=None if closed else BACKPRESSURE_TIMEOUT_S)
-    proxy = Proxy(agent, tape, desk=desk, closed=closed)
-    voice.recording = proxy.recording
+def run(
+    agent: Agent,
+    recording: Recording,
+    permission_filter: PermissionFilter | None,
+    print_message: Callable[[str], None],
+) -> int:
+    """Proxy and record an agent until it ends. Return the exit status; `print_message` shows problems to the user."""
+    process, pipe_fd, replies_fd = _start_recorder(agent, recording)
+    fail_closed = recording.fail_closed
+    holds_requests = permission_filter is not None and permission_filter.holds
+    reporter = _ProblemReporter(print_message, agent, CLIENT_DECIDES if holds_requests else "", fail_closed=fail_closed)
+    timeout_s = None if fail_closed else BACKPRESSURE_TIMEOUT_S
+    pipe = RecorderPipe(pipe_fd, replies_fd, reporter.report, timeout_s=timeout_s)
+    proxy = Proxy(agent, pipe, permission_filter=permission_filter, fail_closed=fail_closed)
+    reporter.on_problem = proxy.on_problem
     status = proxy.run()
-    missing = tape.close(FINISH)
-    _end(process)
+    missing = pipe.close(FINISH_TIMEOUT_S)
+    _end_recorder(process)
     if missing:
-        say(f"{missing} of {tape.lines + tape.lost} messages were not recorded")
-    return FAILED if voice.stopped else exit_status(status)
+        print_message(f"{missing} of {pipe.sent_lines + pipe.lost_lines} messages were not recorded")
+    return RECORDING_FAILED_STATUS if reporter.has_stopped_agent else shell_status(status)
 
 
-class _Voice:
-    """Says what the recorder told, to the person, once; and stops the agent where nothing may pass unrecorded."""
+class _ProblemReporter:
+    """Shows the recorder's problems to the user, and stops the agent if nothing may pass unrecorded."""
 
-    def __init__(self, say: Callable[[str], None], agent: Agent, meanwhile: str = "", *, closed: bool) -> None:
-        self._say, self._agent, self._meanwhile, self._closed = say, agent, meanwhile, closed
-        self.stopped = self._troubled = False
-        self.recording: Callable[[str], None] = lambda _: None
+    def __init__(
+        self, print_message: Callable[[str], None], agent: Agent, consequence: str, *, fail_closed: bool
+    ) -> None:
+        self._print, self._agent, self._consequence, self._fail_closed = print_message, agent, consequence, fail_closed
+        self.has_stopped_agent = self._is_failing = False
+        self.on_problem: Callable[[str], None] = lambda _: None
 
-    def hear(self, problem: str) -> None:
-        self.recording(problem)
+    def report(self, problem: str) -> None:
+        """Handle a problem, or with "" its end."""
+        self.on_problem(problem)
         if not problem:
-            if self._troubled:
-                self._say("recording goes on")
-            self._troubled = False
-        elif not self._closed:
-            self._troubled = True
-            self._say(f"recording fails, the {self._agent.role} goes on: {problem}{self._meanwhile}")
-        elif not self.stopped:
-            self.stopped = True
-            self._say(f"recording fails, so the {self._agent.role} is stopped (--fail-closed): {problem}")
+            if self._is_failing:
+                self._print("recording works again")
+            self._is_failing = False
+        elif not self._fail_closed:
+            self._is_failing = True
+            self._print(f"recording fails, the {self._agent.role} continues: {problem}{self._consequence}")
+        elif not self.has_stopped_agent:
+            self.has_stopped_agent = True
+            self._print(f"recording fails, so the {self._agent.role} is stopped (--fail-closed): {problem}")
             self._agent.stop()
 
 
-def _recorder(agent: Agent, recording: Recording) -> tuple[int, int, int]:
-    """Start the recorder. Gives its process id (0 if there is none), the pipe to it, and the pipe from it."""
-    read, pipe = os.pipe()
-    told, tell = os.pipe()
+def _start_recorder(agent: Agent, recording: Recording) -> tuple[int, int, int]:
+    """Fork the recorder. Return its process id (0 if the fork failed), the pipe to it and the pipe from it."""
+    frames_reader, frames_writer = os.pipe()
+    replies_reader, replies_writer = os.pipe()
     try:
         process = os.fork()
-    except OSError:  # No room for a process: the tape finds its pipes closed, as if the recorder had died.
+    except OSError:  # Too many processes. The closed pipes look to the front as if the recorder had died.
         process = -1
     if process == 0:
-        _become_recorder(read, tell, agent.command, recording)
-    os.close(read)
-    os.close(tell)
-    return max(process, 0), pipe, told
+        _run_recorder_process(frames_reader, replies_writer, agent.command, recording)
+    os.close(frames_reader)
+    os.close(replies_writer)
+    return max(process, 0), frames_writer, replies_reader
 
 
-def _become_recorder(read: int, tell: int, command: list[str], recording: Recording) -> NoReturn:
-    """This process has nothing of the front's: not its files, so that nobody waits for us, and not its signals."""
+def _run_recorder_process(frames: int, replies: int, command: list[str], recording: Recording) -> NoReturn:
+    """Record until the front closes its pipe. Close all files of the front, so that their readers see them end."""
     status = 1
     try:
-        for number in FORWARDED:
+        for number in FORWARDED_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         for stream in (0, 1) if os.environ.get("CALLSLIP_DEBUG", "") not in ("", "0") else (0, 1, 2):
-            let_go(stream)
-        first, last = sorted((read, tell))
+            close_standard_stream(stream)
+        first, last = sorted((frames, replies))
         for start, end in ((3, first), (first + 1, last), (last + 1, os.sysconf("SC_OPEN_MAX"))):
             os.closerange(start, end)
-        _record(read, lambda text: _tell(tell, text), command, recording)
+        _record(frames, lambda kind, payload: _reply(replies, kind, payload), command, recording)
         status = 0
     finally:
         os._exit(status)
 
 
-def _tell(pipe: int, text: str) -> None:
-    """Say something to the front. If it is not there any more, the record is finished all the same."""
+def _reply(replies: int, kind: Kind, payload: bytes) -> None:
     try:
-        write_all(pipe, text.encode("utf-8", "replace") + b"\n")
-    except BrokenPipeError:
+        write_all(replies, encode_frame(kind, payload))
+    except BrokenPipeError:  # The front is gone; what it sent is still recorded.
         pass
 
 
-def _record(read: int, tell: Callable[[str], None], command: list[str], recording: Recording) -> None:
+def _record(frames: int, reply: Callable[[Kind, bytes], None], command: list[str], recording: Recording) -> None:
     try:
         import asyncio
 
-        from callslip.wrap.recorder import ACP, WAITING, RecorderProcess
-        from callslip.wrap.session_names import Names
+        from callslip.wrap.recorder import ACP, MAX_UNNAMED_BYTES, RecorderProcess
+        from callslip.wrap.session_names import SessionNames
 
-        names = Names(command, recording.session)
-        hold = WAITING if recording.format == ACP and not recording.fail_closed else 0
-        recorder = RecorderProcess(recording.url, recording.prepare, names, tell, format=recording.format, hold=hold)
-        asyncio.run(recorder.run(read))
+        names = SessionNames(command, recording.session)
+        waits_for_session = recording.format == ACP and not recording.fail_closed
+        recorder = RecorderProcess(
+            recording.url,
+            recording.prepare,
+            names,
+            reply,
+            format=recording.format,
+            max_unnamed_bytes=MAX_UNNAMED_BYTES if waits_for_session else 0,
+        )
+        asyncio.run(recorder.run(frames))
     except Exception as error:
-        tell(f"-unexpected {type(error).__name__}: {error}")
+        reply(Kind.PROBLEM, encode_text(f"unexpected {type(error).__name__}: {error}"))
         raise
 
 
-def _end(process: int) -> None:
-    """The recorder had its time."""
+def _end_recorder(process: int) -> None:
+    """Kill the recorder if it has not ended in time."""
     if not process:
         return
     try:

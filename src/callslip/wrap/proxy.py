@@ -1,8 +1,8 @@
-"""The front: an agent as a child, and every byte between it and the client passed on as it came.
+"""Run an agent as a child process and pass every byte between it and the client unchanged.
 
-Each direction is a thread that reads, puts the piece on the tape, and writes; so a request is on the tape before the
-agent can answer it. Writing blocks while the other side is slow, which is how slowness travels. The main thread waits
-for signals: those that were sent to us go to the agent, and SIGCHLD says that it ended.
+A thread for each direction reads a chunk, sends it to the recorder and writes it on; so a request is sent to the
+recorder before the agent can answer it. A write blocks while the receiver is slow, which slows the sender down. The
+main thread waits for signals: it forwards those sent to this process, and SIGCHLD reports that the agent ended.
 """
 
 from __future__ import annotations
@@ -17,133 +17,139 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from callslip.wrap.frames import AGENT, CLIENT, ENDED, POLICY
+from callslip.wrap.frames import Kind, encode_policy_answer, encode_text
 from callslip.wrap.held_requests import HeldRequest, HeldRequests
-from callslip.wrap.io import Outlet, let_go, pieces
-from callslip.wrap.recorder_pipe import RecorderPipe, Stopped
+from callslip.wrap.io import LineWriter, close_standard_stream, read_chunks
+from callslip.wrap.recorder_pipe import RecorderPipe, RecordingError
 
 if TYPE_CHECKING:
     from callslip.wrap.permission_filter import PermissionFilter
 
 STDIN, STDOUT = 0, 1
-FORWARDED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-AWAITED = {*FORWARDED, signal.SIGCHLD}
-LAST_WORDS = 5.0
+FORWARDED_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+AWAITED_SIGNALS = {*FORWARDED_SIGNALS, signal.SIGCHLD}
+KILL_DELAY_S = 5.0
 
 
 class Agent:
-    """The agent, or whatever its `role` is, and what passes between it and whoever started us."""
+    """The wrapped process and its pipes. `role` is what messages call it: "agent" or "server"."""
 
     def __init__(self, command: list[str], role: str = "agent") -> None:
         self.command, self.role = command, role
         self.process = subprocess.Popen(command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self.process.stdin is not None and self.process.stdout is not None
         self.stdin, self.stdout = os.dup(self.process.stdin.fileno()), os.dup(self.process.stdout.fileno())
-        self.process.stdin.close()  # Plain numbers from here on: they are closed by whoever is done with them.
+        self.process.stdin.close()  # Plain descriptors, because different threads close them.
         self.process.stdout.close()
 
     def stop(self) -> None:
-        """Make it end: kindly, then by force."""
+        """Terminate the process; kill it if it has not ended after KILL_DELAY_S."""
         self.process.terminate()
-        force = threading.Timer(LAST_WORDS, self.process.kill)
-        force.daemon = True
-        force.start()
+        timer = threading.Timer(KILL_DELAY_S, self.process.kill)
+        timer.daemon = True
+        timer.start()
 
 
 class Proxy:
-    """One run. With a `desk`, requests that it keeps do not reach the client; `closed` lets nothing by unrecorded."""
+    """One run of an agent. Requests that the filter takes do not reach the client.
+
+    With `fail_closed` nothing passes unrecorded.
+    """
 
     def __init__(
-        self, agent: Agent, tape: RecorderPipe, *, desk: PermissionFilter | None = None, closed: bool = False
+        self,
+        agent: Agent,
+        pipe: RecorderPipe,
+        *,
+        permission_filter: PermissionFilter | None = None,
+        fail_closed: bool = False,
     ) -> None:
-        self._agent = agent
-        self._tape = tape
-        self._desk = desk
-        self._closed = closed
-        self._to_agent, self._to_client = Outlet(agent.stdin), Outlet(STDOUT)
-        self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._inbox = HeldRequests(tape, self._to_agent, self._to_client, self._work.put, closed=closed)
-        self._gone, self._going = os.pipe()
+        self._agent, self._pipe, self._filter, self._fail_closed = agent, pipe, permission_filter, fail_closed
+        self._to_agent, self._to_client = LineWriter(agent.stdin), LineWriter(STDOUT)
+        self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._held = HeldRequests(pipe, self._to_agent, self._to_client, self._jobs.put, fail_closed=fail_closed)
+        self._ended_reader, self._ended_writer = os.pipe()
 
     def run(self) -> int:
-        """Until the agent has ended and all that it said was passed on. Its exit status, or minus its signal."""
-        mask = _await_signals()  # Before the first thread: each has the mask of whoever started it.
-        self._tape.start()
-        from_client, from_agent, answering = (
-            threading.Thread(target=work, daemon=True) for work in (self._from_client, self._from_agent, self._answer)
+        """Run until the agent has ended and its output is passed on. Return its exit status, or minus its signal."""
+        mask = _block_signals()  # Before the first thread starts, because threads inherit the mask.
+        self._pipe.start()
+        from_client, from_agent, jobs = (
+            threading.Thread(target=work, daemon=True)
+            for work in (self._copy_from_client, self._copy_from_agent, self._run_jobs)
         )
         from_client.start()
         from_agent.start()
-        if self._desk is not None:
-            answering.start()
-        status = _outlive(self._agent.process)
-        self._tape.note(ENDED, how(status, self._agent.role).encode())
-        os.close(self._going)
-        _default_signals(mask)
+        if self._filter is not None:
+            jobs.start()
+        status = _wait_for_exit(self._agent.process)
+        self._pipe.send_event(Kind.AGENT_ENDED, encode_text(exit_reason(status, self._agent.role)))
+        os.close(self._ended_writer)
+        _restore_signals(mask)
         from_agent.join()
-        self._tape.end_line(CLIENT)  # Its thread may wait for the client for ever.
+        self._pipe.end_line(Kind.CLIENT_BYTES)  # The thread of the client may block on its input forever.
         return status
 
-    def _from_client(self) -> None:
+    def on_problem(self, problem: str) -> None:
+        """Handle a report of the recorder that recording fails, or with "" that it works again."""
+        self._held.on_problem(problem)
+
+    def _copy_from_client(self) -> None:
         try:
-            for data in pieces(STDIN):
-                self._record(CLIENT, data)
+            for data in read_chunks(STDIN):
+                self._record(Kind.CLIENT_BYTES, data)
                 self._to_agent.write(data)
-        except (OSError, Stopped):
+        except (OSError, RecordingError):
             pass
         finally:
-            let_go(STDIN)
-            self._inbox.hang_up()
+            close_standard_stream(STDIN)
+            self._held.close_client()
             self._to_agent.close()
-            self._tape.end_line(CLIENT)
+            self._pipe.end_line(Kind.CLIENT_BYTES)
 
-    def _from_agent(self) -> None:
+    def _copy_from_agent(self) -> None:
         try:
-            for data in self._passing():
-                self._record(AGENT, data)
+            for data in self._read_agent():
+                self._record(Kind.AGENT_BYTES, data)
                 self._to_client.write(data)
-        except (OSError, Stopped):
+        except (OSError, RecordingError):
             pass
         finally:
             os.close(self._agent.stdout)
-            let_go(STDOUT)
-            self._tape.end_line(AGENT)
+            close_standard_stream(STDOUT)
+            self._pipe.end_line(Kind.AGENT_BYTES)
 
-    def _record(self, kind: bytes, data: bytes) -> None:
-        lines = self._tape.put(kind, data)
-        if self._closed:
-            self._tape.wait(lines)
+    def _record(self, kind: Kind, data: bytes) -> None:
+        lines = self._pipe.send(kind, data)
+        if self._fail_closed:
+            self._pipe.wait_recorded(lines)
 
-    def recording(self, problem: str) -> None:
-        """Hear from the recorder whether it can record."""
-        self._inbox.recording(problem)
-
-    def _passing(self) -> Iterator[bytes]:
-        """What the agent says, without the requests that the desk keeps."""
-        said = pieces(self._agent.stdout, self._gone)
-        if self._desk is None:
-            yield from said
+    def _read_agent(self) -> Iterator[bytes]:
+        """Yield the agent's output for the client, without the requests that are answered or held here."""
+        chunks = read_chunks(self._agent.stdout, self._ended_reader)
+        if self._filter is None:
+            yield from chunks
             return
-        for data in said:
-            for piece, kept in self._desk.sort(data):
-                if kept is None or (isinstance(kept, HeldRequest) and not self._inbox.hold(kept.key, piece)):
-                    yield piece
-                elif not isinstance(kept, HeldRequest):
-                    self._record(AGENT, piece)
-                    self._record(POLICY, kept.record)
-                    self._work.put(partial(self._to_agent.insert, kept.line))
-        yield from self._desk.rest()
+        for chunk in chunks:
+            for data, action in self._filter.split(chunk):
+                if action is None or (isinstance(action, HeldRequest) and not self._held.hold(action.request_id, data)):
+                    yield data
+                elif not isinstance(action, HeldRequest):
+                    self._record(Kind.AGENT_BYTES, data)
+                    self._record(Kind.POLICY_ANSWER, encode_policy_answer(action.line, action.reason))
+                    self._jobs.put(partial(self._to_agent.insert, action.line))
+        yield from self._filter.flush()
 
-    def _answer(self) -> None:
-        """Give the agent its answers. A thread by itself, as an agent that speaks may not be listening."""
+    def _run_jobs(self) -> None:
+        """Write answers to the agent, in a separate thread because an agent that writes may not be reading."""
         while True:
-            work = self._work.get()
-            with suppress(OSError, Stopped):
-                work()
+            job = self._jobs.get()
+            with suppress(OSError, RecordingError):
+                job()
 
 
-def how(status: int, role: str = "agent") -> str:
-    """How an agent ended, as the reason that its open calls ended for."""
+def exit_reason(status: int, role: str = "agent") -> str:
+    """Return why calls that were open when the agent ended are lost."""
     if status >= 0:
         return f"the {role} ended (exit status {status}) before this call did"
     try:
@@ -153,44 +159,44 @@ def how(status: int, role: str = "agent") -> str:
     return f"the {role} was killed ({name}) before this call ended"
 
 
-def exit_status(status: int) -> int:
-    """What a shell makes of it."""
+def shell_status(status: int) -> int:
+    """Return the exit status that a shell reports for a process."""
     return status if status >= 0 else 128 - status
 
 
 # Signals
 
 
-def _await_signals() -> set[signal.Signals]:
-    """From now on signals wait until they are asked for, in every thread. Gives the mask that was."""
-    signal.signal(signal.SIGCHLD, lambda _number, _frame: None)  # Not everywhere can one wait for what is ignored.
-    return signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)  # pyright: ignore[reportReturnType]
+def _block_signals() -> set[signal.Signals]:
+    """Block the awaited signals in this thread and those it starts. Return the previous mask."""
+    signal.signal(signal.SIGCHLD, lambda _number, _frame: None)  # Some systems cannot wait for an ignored signal.
+    return signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED_SIGNALS)  # pyright: ignore[reportReturnType]
 
 
-def _default_signals(mask: set[signal.Signals]) -> None:
-    """From now on a signal is for us, and we end by it."""
-    for number in FORWARDED:
+def _restore_signals(mask: set[signal.Signals]) -> None:
+    """Let signals end this process again."""
+    for number in FORWARDED_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _outlive(process: subprocess.Popen[bytes]) -> int:
-    """Wait for the agent to end, and hand on the signals that come meanwhile."""
-    next_signal = _next_signal()
+def _wait_for_exit(process: subprocess.Popen[bytes]) -> int:
+    """Wait until the agent ends, and forward signals to it until then."""
+    wait_for_signal = _signal_waiter()
     while (status := process.poll()) is None:
-        number = next_signal()
-        if number in FORWARDED:
+        number = wait_for_signal()
+        if number in FORWARDED_SIGNALS:
             process.send_signal(number)
     return status
 
 
-def _next_signal() -> Callable[[], int]:
-    """What waits for a signal. One that the terminal sent (0 here) went to the agent as well: it is not sent twice."""
+def _signal_waiter() -> Callable[[], int]:
+    """Return a function that waits for a signal. It returns 0 for one from the terminal, which the agent got too."""
     if not hasattr(signal, "sigwaitinfo"):  # macOS
-        return lambda: signal.sigwait(AWAITED)
+        return lambda: signal.sigwait(AWAITED_SIGNALS)
 
     def wait() -> int:
-        told = signal.sigwaitinfo(AWAITED)
-        return told.si_signo if told.si_code <= 0 else 0
+        info = signal.sigwaitinfo(AWAITED_SIGNALS)
+        return info.si_signo if info.si_code <= 0 else 0
 
     return wait

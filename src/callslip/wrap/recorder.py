@@ -1,7 +1,7 @@
-"""The process that writes the ledger: pieces from the tape become lines, messages, drafts and events.
+"""The recorder process: turn frames from the front into lines, messages, drafts and events of the ledger.
 
-It never gives up while the front is there: what cannot be written waits, is tried again, and the front is told. When
-the tape ends, so does the line: turns and calls that are open end with the reason that the front gave.
+While the front runs, a write that fails is retried, and the front receives the problem. When the front closes its pipe,
+turns and calls that are still open end with the reason that the front sent.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from msgspec import UNSET, structs
 
 from callslip.api.ledger import Ledger, open_ledger
 from callslip.errors import InvalidInputError, ReadOnlyStoreError, StoreError
-from callslip.formats.acp.wire import CLIENT as FROM_CLIENT
-from callslip.formats.acp.wire import Message
+from callslip.formats.acp.wire import CLIENT, Message
 from callslip.ingest.conversations import Connection, Conversation, Conversations
 from callslip.ingest.importer import LINE_BYTES
 from callslip.model import codec
@@ -25,109 +24,123 @@ from callslip.model import events as ev
 from callslip.model.events import Draft
 from callslip.settings import Settings
 from callslip.wrap.approval_watch import ApprovalWatcher
-from callslip.wrap.frames import AGENT, ANSWER, CLIENT, ENDED, GAP, GONE, HELD, POLICY, RELEASED, Frame, Unpacking
-from callslip.wrap.session_names import Names
+from callslip.wrap.frames import (
+    Frame,
+    FrameDecoder,
+    Kind,
+    decode_policy_answer,
+    decode_text,
+    encode_count,
+    encode_text,
+)
+from callslip.wrap.session_names import SessionNames
 
 ACP, MCP = "acp", "mcp"
 DIRECTIONS = {
-    ACP: {CLIENT: "c2a", AGENT: "a2c", POLICY: "c2a", HELD: "a2c", ANSWER: "c2a"},
-    MCP: {CLIENT: "c2s", AGENT: "s2c"},
+    ACP: {
+        Kind.CLIENT_BYTES: "c2a",
+        Kind.AGENT_BYTES: "a2c",
+        Kind.POLICY_ANSWER: "c2a",
+        Kind.REQUEST_HELD: "a2c",
+        Kind.ANSWER_SENT: "c2a",
+    },
+    MCP: {Kind.CLIENT_BYTES: "c2s", Kind.AGENT_BYTES: "s2c"},
 }
-CUT_OFF = "callslip wrap was killed before this call ended"
-UNREAD = 4 * 2**20
-WAITING = 2**20
+FRONT_KILLED = "callslip wrap was killed before this call ended"
+MAX_UNREAD_BYTES = 4 * 2**20
+MAX_UNNAMED_BYTES = 2**20
 RETRY_DELAY_S = 0.25
 MAX_RETRY_DELAY_S = 5.0
-LAST_TRIES = 3
-MAX_RAW_CHARS = 2048
+FINAL_TRIES = 3
+MAX_RAW_BYTES = 2048
 
 
-class Inlet(asyncio.Protocol):
-    """The end of the tape. What is not read yet stays in the pipe beyond a limit."""
+class FrameReader(asyncio.Protocol):
+    """Reads the pipe from the front. Beyond a limit, unread bytes stay in the pipe."""
 
     def __init__(self) -> None:
         self.ended = asyncio.Event()
         self._data = bytearray()
-        self._came = asyncio.Event()
-        self._pipe: asyncio.ReadTransport | None = None
+        self._readable = asyncio.Event()
+        self._transport: asyncio.ReadTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.ReadTransport)
-        self._pipe = transport
+        self._transport = transport
 
     def data_received(self, data: bytes) -> None:
         self._data += data
-        self._came.set()
-        if len(self._data) > UNREAD and self._pipe is not None:
-            self._pipe.pause_reading()
+        self._readable.set()
+        if len(self._data) > MAX_UNREAD_BYTES and self._transport is not None:
+            self._transport.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.ended.set()
-        self._came.set()
+        self._readable.set()
 
     async def read(self) -> bytes:
-        """All that has come; nothing at the end."""
-        await self._came.wait()
+        """Wait for bytes and return all of them; b"" at the end."""
+        await self._readable.wait()
         data = bytes(self._data)
         self._data.clear()
         if not self.ended.is_set():
-            self._came.clear()
-            if self._pipe is not None:
-                self._pipe.resume_reading()
+            self._readable.clear()
+            if self._transport is not None:
+                self._transport.resume_reading()
         return data
 
 
-class GaveUp(Exception):
-    """The tape has ended and the ledger still cannot be written."""
+class GaveUpError(Exception):
+    """The front has ended and the ledger still cannot be written."""
 
 
 class RecorderProcess:
-    """One run. `tell` says to the front what became of it.
+    """Records one run. `reply` sends a frame to the front.
 
-    What is said before any session has begun waits for it, up to `hold` bytes, to be recorded at its beginning.
+    Messages that precede the first session wait for it, up to `max_unnamed_bytes`, and are recorded in it.
     """
 
     def __init__(
         self,
         url: str,
         prepare: Callable[[], None],
-        names: Names,
-        tell: Callable[[str], None],
+        names: SessionNames,
+        reply: Callable[[Kind, bytes], None],
         *,
         format: str = ACP,
-        hold: int = WAITING,
+        max_unnamed_bytes: int = MAX_UNNAMED_BYTES,
         settings: Settings | None = None,
     ) -> None:
-        self._url, self._prepare, self._names, self._tell, self._hold = url, prepare, names, tell, hold
-        self._settings = settings
+        self._url, self._prepare, self._names, self._reply = url, prepare, names, reply
+        self._max_unnamed_bytes, self._settings = max_unnamed_bytes, settings
         self._format, self._directions = format, DIRECTIONS[format]
-        self._talks = Conversations(format, self._session_of)
-        self._wanted: dict[str, tuple[str, bool]] = {}
-        self._begun: dict[bytes, Line] = {}
-        self._count = self._lost = self._done = self._unnamed = self._held = 0
-        self._problem = self._nameless = ""
-        self._why = CUT_OFF
+        self._conversations = Conversations(format, self._initial_session)
+        self._agent_sessions: dict[str, tuple[str, bool]] = {}  # By conversation: its session id, and if it is new.
+        self._partial_lines: dict[Kind, PartialLine] = {}
+        self._line_count = self._refused_count = self._recorded_count = self._unnamed_count = self._unnamed_bytes = 0
+        self._problem = self._unnamed_session = ""
+        self._end_reason = FRONT_KILLED
 
     async def run(self, pipe: int) -> None:
-        """From the first piece to the last."""
-        self._inlet = Inlet()
-        await asyncio.get_running_loop().connect_read_pipe(lambda: self._inlet, os.fdopen(pipe, "rb", 0))
-        frames = Unpacking()
+        """Record frames until the front closes its pipe."""
+        self._reader = FrameReader()
+        await asyncio.get_running_loop().connect_read_pipe(lambda: self._reader, os.fdopen(pipe, "rb", 0))
+        frames = FrameDecoder()
         try:
-            async with await self._insist(self._opened) as ledger:
-                self._ledger, self._line = ledger, Connection(ledger.log, self._format)
-                self._requests = ApprovalWatcher(ledger, self._tell)
-                while data := await self._inlet.read():
-                    for frame in frames.push(data):
-                        self._take(frame)
-                    await self._insist(self._flush)
-                    self._requests.give_back()
-                    self._recorded()
+            async with await self._retry(self._open_ledger) as ledger:
+                self._log, self._connection = ledger.log, Connection(ledger.log, self._format)
+                self._requests = ApprovalWatcher(ledger.log, self._reply)
+                while data := await self._reader.read():
+                    for frame in frames.feed(data):
+                        self._handle(frame)
+                    await self._retry(self._flush)
+                    self._requests.release_unrecorded()
+                    self._report_count()
                 await self._finish()
-        except GaveUp:
-            self._tell(f"+{self._done - self._unnamed}")
+        except GaveUpError:
+            self._reply(Kind.LINES_RECORDED, encode_count(self._recorded_count - self._unnamed_count))
 
-    async def _opened(self) -> Ledger:
+    async def _open_ledger(self) -> Ledger:
         self._prepare()
         ledger = await open_ledger(self._url, self._settings)
         if ledger.log.store.read_only:
@@ -135,186 +148,180 @@ class RecorderProcess:
             raise ReadOnlyStoreError(f"{self._url.removeprefix('sqlite:///')} cannot be written")
         return ledger
 
-    # Taking
+    # Reading frames
 
-    def _take(self, frame: Frame) -> None:
-        if frame.kind == ENDED:
-            self._why = frame.data.decode()
-        elif frame.kind == RELEASED:
-            self._requests.released(frame.data.decode())
-        elif frame.kind == GONE:
-            self._requests.client_gone()
-        elif frame.kind == GAP:
-            self._begun.pop(frame.data, None)
+    def _handle(self, frame: Frame) -> None:
+        if frame.kind is Kind.AGENT_ENDED:
+            self._end_reason = decode_text(frame.payload)
+        elif frame.kind is Kind.REQUEST_RELEASED:
+            self._requests.on_released(frame.payload)
+        elif frame.kind is Kind.CLIENT_CLOSED:
+            self._requests.on_client_closed()
+        elif frame.kind is Kind.LINES_MISSING:
+            self._partial_lines.pop(Kind(frame.payload), None)
+        elif frame.kind is Kind.POLICY_ANSWER:
+            line, reason = decode_policy_answer(frame.payload)
+            self._split_lines(frame.kind, line, frame.at, reason)
         else:
-            self._split(frame)
+            self._split_lines(frame.kind, frame.payload, frame.at)
 
-    def _split(self, frame: Frame) -> None:
-        begun = self._begun.setdefault(frame.kind, Line())
-        *ends, rest = frame.data.split(b"\n")
+    def _split_lines(self, kind: Kind, data: bytes, at: float, reason: str = "") -> None:
+        line = self._partial_lines.setdefault(kind, PartialLine())
+        *ends, rest = data.split(b"\n")
         for end in ends:
-            begun.add(end)
-            self._count += 1
-            self._message(frame, begun)
+            line.add(end)
+            self._line_count += 1
+            self._read_line(kind, line, at, reason)
         if rest:
-            begun.add(rest)
+            line.add(rest)
 
-    def _message(self, frame: Frame, line: Line) -> None:
-        """One line. Empty ones say nothing."""
-        size, said = line.size, line.take()
-        if said == "":
+    def _read_line(self, kind: Kind, line: PartialLine, at: float, reason: str = "") -> None:
+        """Decode a line and queue its drafts. A blank line has none."""
+        size, message = line.size, line.take()
+        if message == "":
             return
-        reason = ""
-        if frame.kind == POLICY:
-            said, reason = said["msg"], said["reason"]
-        row = {"t": frame.at, "dir": self._directions[frame.kind], "msg": said}
-        for talk, part, drafts in self._read(row):
-            self._want(talk, part)
-            talk.keep(row, self._meant(frame, talk, said, drafts, reason))
-            self._requests.heard(talk, part)
-            self._held += 0 if talk.session else size
+        row = {"t": at, "dir": self._directions[kind], "msg": message}
+        for conversation, part, drafts in self._decode(row):
+            self._note_session(conversation, part)
+            if kind is Kind.REQUEST_HELD:
+                drafts = self._requests.add(conversation, message, drafts, at)
+            elif kind is Kind.ANSWER_SENT:
+                drafts = self._requests.on_answer_sent(message, drafts)
+            elif reason:
+                drafts = [_with_policy(draft, reason) for draft in drafts]
+            conversation.keep(row, drafts)
+            self._requests.on_message(conversation, part)
+            self._unnamed_bytes += 0 if conversation.session else size
 
-    def _meant(self, frame: Frame, talk: Conversation, said: Any, drafts: list[Draft], reason: str) -> list[Draft]:
-        """What a message says, by the way it went."""
-        if frame.kind == HELD:
-            return self._requests.take(talk, said, drafts, frame.at)
-        if frame.kind == ANSWER:
-            return self._requests.answered(said, drafts)
-        return [_by_policy(draft, reason) for draft in drafts] if reason else drafts
-
-    def _read(self, row: Any) -> list[tuple[Conversation, Any, list[Draft]]]:
+    def _decode(self, row: Any) -> list[tuple[Conversation, Any, list[Draft]]]:
         try:
-            return self._talks.read(row)
-        except Exception:  # A defect of the decoder costs one message its meaning, not the rest their record (C11).
-            return [(self._talks.named(""), None, [Draft(ev.Raw(format=self._format, body=row))])]
+            return self._conversations.read(row)
+        except Exception:  # A bug of the decoder must not stop the recording: the message is kept as raw JSON.
+            return [(self._conversations.named(""), None, [Draft(ev.Raw(format=self._format, body=row))])]
 
-    # Naming
+    # Naming sessions
 
-    def _session_of(self, name: str) -> str:
-        if not self._names.given:
+    def _initial_session(self, conversation: str) -> str:
+        if not self._names.chosen:
             return ""
-        return self._names.other(name) if name else self._names.given
+        return self._names.secondary(conversation) if conversation else self._names.chosen
 
-    def _want(self, talk: Conversation, part: Any) -> None:
-        """A conversation is named after the first session id in it; who said it shows whether it is a new one."""
-        if self._names.given or not isinstance(part, Message) or not part.session:
+    def _note_session(self, conversation: Conversation, part: Any) -> None:
+        """Note the first session id in a conversation, which names it. An id that the agent sends first is new."""
+        if self._names.chosen or not isinstance(part, Message) or not part.session:
             return
-        if part.conversation not in self._wanted:
-            self._wanted[part.conversation] = part.session, part.direction != FROM_CLIENT
-            talk.session = ""
+        if part.conversation not in self._agent_sessions:
+            self._agent_sessions[part.conversation] = part.session, part.direction != CLIENT
+            conversation.session = ""
 
-    async def _name(self, *, every: bool = False) -> None:
-        """Name conversations whose session is known by now. One without any does not wait for ever."""
-        for name, talk in self._talks.all.items():
-            if talk.session or not talk.waiting:
+    async def _name_sessions(self, *, all: bool = False) -> None:
+        """Name conversations with a known session id. Others get a name once they exceed the limit, or with `all`."""
+        for name, conversation in self._conversations.all.items():
+            if conversation.session or not conversation.waiting:
                 continue
-            if wanted := self._wanted.get(name):
-                talk.session = await self._names.session(self._ledger, wanted[0], made=wanted[1])
-            elif every or self._held > self._hold:
-                self._nameless = self._nameless or await self._names.nameless(self._ledger)
-                talk.session = self._nameless
+            if session := self._agent_sessions.get(name):
+                conversation.session = await self._names.for_agent_id(self._log, session[0], is_new=session[1])
+            elif all or self._unnamed_bytes > self._max_unnamed_bytes:
+                self._unnamed_session = self._unnamed_session or await self._names.for_unnamed(self._log)
+                conversation.session = self._unnamed_session
 
     # Writing
 
     async def _flush(self) -> None:
-        await self._name()
+        await self._name_sessions()
         await self._append()
 
     async def _append(self) -> None:
         while True:
             try:
-                return await self._talks.flush(self._write)
+                return await self._conversations.flush(self._write)
             except InvalidInputError as error:
-                self._lost += 1
-                self._trouble(f"a message was refused ({error})")
+                self._refused_count += 1
+                self._set_problem(f"a message was refused ({error})")
 
-    async def _write(self, talk: Conversation, drafts: list[Draft]) -> None:
+    async def _write(self, conversation: Conversation, drafts: list[Draft]) -> None:
         if self._format == MCP and any(isinstance(draft.event, ev.SessionInfo) for draft in drafts):
-            drafts = await self._untitled(talk.session, drafts)
+            row = await self._log.store.session(conversation.session)
+            if row is not None and row.title:  # The server's name is the title only of a session without one.
+                drafts = [_without_title(draft) for draft in drafts]
         try:
-            made = await self._line.append(talk.session, drafts)
+            events = await self._connection.append(conversation.session, drafts)
         except (StoreError, InvalidInputError):
             raise
-        except Exception as error:  # Whatever it is, it must not stand in the way of all that follow.
+        except Exception as error:  # A message that cannot be written must not block the next ones.
             raise InvalidInputError("message", f"unexpected {type(error).__name__}: {error}") from error
-        for event in made:
-            self._line.see(event)
-            self._requests.see(talk.session, event)
+        for event in events:
+            self._connection.see(event)
+            self._requests.on_event(conversation.session, event)
 
-    async def _untitled(self, session: str, drafts: list[Draft]) -> list[Draft]:
-        """A server's own name is the title only of a session that has none."""
-        row = await self._ledger.store.session(session)
-        return [_without_title(draft) for draft in drafts] if row is not None and row.title else drafts
-
-    async def _insist(self, work: Callable[[], Awaitable[Any]]) -> Any:
-        """Until it is done; GaveUp if the tape has ended and it still cannot be."""
-        pause, tries = RETRY_DELAY_S, 0
+    async def _retry(self, work: Callable[[], Awaitable[Any]]) -> Any:
+        """Retry until it succeeds. Raise GaveUpError if the front has ended and it still fails."""
+        delay_s, tries = RETRY_DELAY_S, 0
         while True:
             try:
-                done = await work()
-                self._trouble("")
-                return done
+                result = await work()
+                self._set_problem("")
+                return result
             except (StoreError, OSError) as error:
-                self._trouble(str(error))
-            tries += self._inlet.ended.is_set()
-            if tries >= LAST_TRIES:
-                raise GaveUp
-            await self._rest(RETRY_DELAY_S if tries else pause)
-            pause = min(2 * pause, MAX_RETRY_DELAY_S)
+                self._set_problem(str(error))
+            tries += self._reader.ended.is_set()
+            if tries >= FINAL_TRIES:
+                raise GaveUpError
+            await self._sleep(RETRY_DELAY_S if tries else delay_s)
+            delay_s = min(2 * delay_s, MAX_RETRY_DELAY_S)
 
-    async def _rest(self, seconds: float) -> None:
-        """Some time, but no longer than the tape goes on."""
-        if self._inlet.ended.is_set():
+    async def _sleep(self, seconds: float) -> None:
+        """Sleep, but not beyond the end of the front."""
+        if self._reader.ended.is_set():
             return await asyncio.sleep(seconds)
         try:
-            await asyncio.wait_for(self._inlet.ended.wait(), seconds)
+            await asyncio.wait_for(self._reader.ended.wait(), seconds)
         except TimeoutError:
             pass
 
-    def _trouble(self, problem: str) -> None:
+    def _set_problem(self, problem: str) -> None:
         if problem != self._problem:
             self._problem = problem
-            self._tell("-" + " ".join(problem.split()))
+            self._reply(Kind.PROBLEM, encode_text(" ".join(problem.split())))
 
-    def _recorded(self) -> None:
-        """Tell how many lines are written, or wait for nothing but the name of their session."""
-        self._done = self._count - self._lost
-        self._unnamed = sum(len(talk.waiting) for talk in self._talks.all.values())
-        self._tell(f"+{self._done}")
-
-    # The end
+    def _report_count(self) -> None:
+        """Send how many lines are recorded, or wait only for the name of their session."""
+        self._recorded_count = self._line_count - self._refused_count
+        self._unnamed_count = sum(len(conversation.waiting) for conversation in self._conversations.all.values())
+        self._reply(Kind.LINES_RECORDED, encode_count(self._recorded_count))
 
     async def _finish(self) -> None:
-        """No more will come: what is open ends, by the reason that the front gave."""
-        if self._why == CUT_OFF:  # A front that lives ends its lines, or counts them as lost.
-            for kind in self._begun.keys() & {CLIENT, AGENT}:
-                self._message(Frame(kind, time.time(), b""), self._begun[kind])
+        """End what is still open with the reason that the front sent."""
+        if self._end_reason == FRONT_KILLED:  # Otherwise the front completes its lines, or counts them as lost.
+            for kind in self._partial_lines.keys() & {Kind.CLIENT_BYTES, Kind.AGENT_BYTES}:
+                self._read_line(kind, self._partial_lines[kind], time.time())
         await self._requests.close()
-        for talk in self._talks.all.values():
-            talk.keep(None, [_because(draft, self._why) for draft in talk.decoder.close("eof")])
-        await self._insist(lambda: self._name(every=True))
-        await self._insist(self._append)
-        self._recorded()
-        await self._insist(lambda: self._line.close(self._why))
+        for conversation in self._conversations.all.values():
+            drafts = conversation.decoder.close("eof")
+            conversation.keep(None, [_with_detail(draft, self._end_reason) for draft in drafts])
+        await self._retry(lambda: self._name_sessions(all=True))
+        await self._retry(self._append)
+        self._report_count()
+        await self._retry(lambda: self._connection.close(self._end_reason))
 
 
-class Line:
-    """A line that comes in pieces. Of one that is too long only the beginning is kept."""
+class PartialLine:
+    """A line that arrives in chunks. Only the beginning of a line that is too long is kept."""
 
     def __init__(self) -> None:
-        self._pieces: list[bytes] = []
+        self._chunks: list[bytes] = []
         self.size = 0
 
-    def add(self, piece: bytes) -> None:
-        self._pieces.append(piece)
-        self.size += len(piece)
+    def add(self, chunk: bytes) -> None:
+        self._chunks.append(chunk)
+        self.size += len(chunk)
         if self.size > LINE_BYTES:
-            self._pieces = [b"".join(self._pieces)[:MAX_RAW_CHARS]]
+            self._chunks = [b"".join(self._chunks)[:MAX_RAW_BYTES]]
 
     def take(self) -> Any:
-        """What the whole line says: JSON, or text if it is none; "" for a blank one. The next one begins."""
-        line, size = b"".join(self._pieces).strip(), self.size
-        self._pieces, self.size = [], 0
+        """Return the JSON of the complete line, or its text if it is not JSON; "" if it is blank. Start a new line."""
+        line, size = b"".join(self._chunks).strip(), self.size
+        self._chunks, self.size = [], 0
         if size > LINE_BYTES:
             return {"bytes": size, "beginning": line.decode("utf-8", "backslashreplace")}
         try:
@@ -323,8 +330,8 @@ class Line:
             return line.decode("utf-8", "backslashreplace")
 
 
-def _by_policy(draft: Draft, reason: str) -> Draft:
-    """The answer is one that the client never gave."""
+def _with_policy(draft: Draft, reason: str) -> Draft:
+    """Return an answer with the policy as its author, because the client did not give it."""
     if not isinstance(draft.event, ev.ApprovalAnswer):
         return draft
     return structs.replace(draft, event=structs.replace(draft.event, by="policy", reason=reason))
@@ -336,7 +343,7 @@ def _without_title(draft: Draft) -> Draft:
     return structs.replace(draft, event=structs.replace(draft.event, title=UNSET))
 
 
-def _because(draft: Draft, why: str) -> Draft:
+def _with_detail(draft: Draft, detail: str) -> Draft:
     if not isinstance(draft.event, ev.TurnEnded):
         return draft
-    return structs.replace(draft, event=structs.replace(draft.event, detail=why))
+    return structs.replace(draft, event=structs.replace(draft.event, detail=detail))

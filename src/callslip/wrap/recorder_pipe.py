@@ -1,9 +1,9 @@
-"""What passes, on its way to the recorder, and what the recorder says of it.
+"""The front's connection to the recorder: a pipe with a buffer, and the replies.
 
-Who speaks writes to the recorder's pipe himself if it takes all of it at once: so what passed survives us, and no other
-thread need wake. What the pipe does not take waits on the tape, which holds so many bytes. When that is full, who
-speaks waits for room; if there is none in time, what is said goes on unrecorded until half of the tape is free, and is
-counted. With `patience` None nobody goes on: they wait.
+The thread that read a chunk writes it to the pipe itself if the pipe takes all of it: then the chunk survives the death
+of this process and no other thread has to wake up. The rest is buffered, up to a limit. When the buffer is full, the
+reading thread waits. After a timeout it continues without recording until half of the buffer is free, and the lines
+that are missing are counted. Without a timeout it waits until there is room.
 """
 
 from __future__ import annotations
@@ -11,211 +11,202 @@ from __future__ import annotations
 import os
 import select
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 
-from callslip.wrap.frames import GAP, Frame, pack
+from callslip.wrap.frames import Frame, FrameDecoder, Kind, decode_count, decode_text, encode_frame
 
 MAX_BUFFER_BYTES = 64 * 2**20
 BACKPRESSURE_TIMEOUT_S = 2.0
-PORTION = 2**20
+CHUNK_BYTES = 2**20
 
 
-class Stopped(Exception):
-    """Recording failed where nothing may pass unrecorded."""
+class RecordingError(Exception):
+    """Recording failed, and nothing may pass unrecorded."""
 
 
 class RecorderPipe:
-    """`pipe` leads to the recorder, `told` from it. `heard` gets what it says: a problem, or "" for none any more.
+    """Sends frames to the recorder on `pipe` and handles its replies from `replies`.
 
-    `settled` gets what it says of requests that are held. It is called where the recorder is heard: it must not wait.
-    Lines are counted: `lines` were put on the tape, `done` of them are recorded, `lost` were left out.
+    `on_problem` is called with a problem, or with "" once recording works again. `on_request_frame` is called with
+    frames about held requests, in the thread that reads replies: it must not block. Of the lines that passed,
+    `sent_lines` were sent to the recorder, which has recorded `recorded_lines`, and `lost_lines` were left out.
+    `timeout_s` None means that nothing may pass unrecorded.
     """
 
     def __init__(
         self,
         pipe: int,
-        told: int,
-        heard: Callable[[str], None],
+        replies: int,
+        on_problem: Callable[[str], None],
         *,
-        patience: float | None = BACKPRESSURE_TIMEOUT_S,
-        room: int = MAX_BUFFER_BYTES,
+        timeout_s: float | None = BACKPRESSURE_TIMEOUT_S,
+        max_bytes: int = MAX_BUFFER_BYTES,
     ) -> None:
-        self.lines = self.done = self.lost = 0
-        self._pipe, self._told, self._heard = pipe, told, heard
-        self.settled: Callable[[bytes], None] = lambda _: None
-        self._patience, self._room = patience, room
-        self._changed = threading.Condition()
+        self.sent_lines = self.recorded_lines = self.lost_lines = 0
+        self._pipe, self._replies, self._on_problem = pipe, replies, on_problem
+        self.on_request_frame: Callable[[Frame], None] = lambda _: None
+        self._timeout_s, self._max_bytes = timeout_s, max_bytes
+        self._condition = threading.Condition()
         self._queue: deque[bytes] = deque()
-        self._held = 0
-        self._full = self._closing = self._dead = self._stopped = False
+        self._queued_bytes = 0
+        self._is_full = self._is_closing = self._recorder_ended = self._has_failed = False
         os.set_blocking(pipe, False)
-        self._skipped: dict[bytes, bool] = {}
-        self._torn: dict[bytes, bool] = {}
-        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._feed, self._listen)]
+        self._skipping: dict[Kind, bool] = {}  # Streams that are not recorded; True within a line.
+        self._mid_line: dict[Kind, bool] = {}
+        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._write_queue, self._read_replies)]
 
     def start(self) -> None:
-        """Begin to move the tape."""
+        """Start the threads that write the buffer and read replies."""
         for thread in self._threads:
             thread.start()
 
-    # Those who speak
+    # Called by the threads that read a stream
 
-    def put(self, kind: bytes, data: bytes) -> int:
-        """Put a piece on the tape. Gives the number of lines that are on it by then."""
-        frame = Frame(kind, time.time(), data)
-        with self._changed:
-            self._torn[kind] = not data.endswith(b"\n")
-            if self._closing:
-                pass  # The agent is gone: nobody will hear this.
-            elif not self._has_room(len(data)):
-                self._skip(frame)
-            elif kind in self._skipped:
-                self._resume(frame)
+    def send(self, kind: Kind, data: bytes) -> int:
+        """Send a chunk, or leave it out if there is no room in time. Return the number of lines sent so far."""
+        with self._condition:
+            self._mid_line[kind] = not data.endswith(b"\n")
+            if self._is_closing:
+                pass  # The agent is gone and does not receive this.
+            elif not self._wait_for_room(len(data)):
+                self._skip(kind, data)
+            elif kind in self._skipping:
+                self._resume(kind, data)
             else:
-                self._add(frame)
-            return self.lines
+                self._add(kind, data)
+            return self.sent_lines
 
-    def end_line(self, kind: bytes) -> None:
-        """No more comes of a direction: what it said last counts as a line."""
-        if self._torn.get(kind):
-            self.put(kind, b"\n")
+    def end_line(self, kind: Kind) -> None:
+        """Complete the last line of a stream that has ended."""
+        if self._mid_line.get(kind):
+            self.send(kind, b"\n")
 
-    def note(self, kind: bytes, data: bytes = b"") -> None:
-        """Put something on the tape that nobody said: there is always room for it."""
-        with self._changed:
-            if not self._closing:
-                self._add(Frame(kind, time.time(), data))
+    def send_event(self, kind: Kind, payload: bytes = b"") -> None:
+        """Send a frame that carries no line, even if the buffer is full."""
+        with self._condition:
+            if not self._is_closing:
+                self._add(kind, payload)
 
-    def offer(self, kind: bytes, line: bytes) -> int:
-        """Put a line on the tape if there is room. Gives the number of lines by then, 0 if it could not be put."""
-        with self._changed:
-            if self._closing or not self._has_room(len(line)):
+    def try_send(self, kind: Kind, line: bytes) -> int:
+        """Send a line if there is room. Return the number of lines sent so far, or 0 if there was no room."""
+        with self._condition:
+            if self._is_closing or not self._wait_for_room(len(line)):
                 return 0
-            self._add(Frame(kind, time.time(), line))
-            return self.lines
+            self._add(kind, line)
+            return self.sent_lines
 
-    def wait(self, lines: int) -> None:
-        """Until so many lines are recorded; Stopped if they will not be."""
-        with self._changed:
-            self._changed.wait_for(lambda: self.done >= lines or self._dead or self._stopped)
-            if self._dead or self._stopped:
-                raise Stopped
+    def wait_recorded(self, lines: int) -> None:
+        """Wait until so many lines are recorded. Raise RecordingError if that fails."""
+        with self._condition:
+            self._condition.wait_for(lambda: self.recorded_lines >= lines or self._recorder_ended or self._has_failed)
+            if self._recorder_ended or self._has_failed:
+                raise RecordingError
 
-    def _has_room(self, size: int) -> bool:
-        if not self._full and not self._fits(size):
-            self._changed.wait_for(lambda: self._fits(size) or self._dead, self._patience)
-        least = self._room // 2 if self._full else self._room
-        self._full = self._dead or not self._fits(size, least)
-        return not self._full
+    def _wait_for_room(self, size: int) -> bool:
+        if not self._is_full and not self._fits(size, self._max_bytes):
+            self._condition.wait_for(lambda: self._fits(size, self._max_bytes) or self._recorder_ended, self._timeout_s)
+        limit = self._max_bytes // 2 if self._is_full else self._max_bytes
+        self._is_full = self._recorder_ended or not self._fits(size, limit)
+        return not self._is_full
 
-    def _fits(self, size: int, room: int | None = None) -> bool:
-        return not self._held or self._held + size <= (self._room if room is None else room)
+    def _fits(self, size: int, limit: int) -> bool:
+        return not self._queued_bytes or self._queued_bytes + size <= limit
 
-    def _add(self, frame: Frame) -> None:
-        data = pack(frame)
-        rest = data if self._held else data[self._taken(data) :]
+    def _add(self, kind: Kind, payload: bytes) -> None:
+        data = encode_frame(kind, payload)
+        rest = data if self._queued_bytes else data[self._write_some(data) :]
         if rest:
             self._queue.append(rest)
-            self._held += len(rest)
-            self._changed.notify_all()
-        self.lines += frame.data.count(b"\n")
+            self._queued_bytes += len(rest)
+            self._condition.notify_all()
+        self.sent_lines += payload.count(b"\n")
 
-    def _taken(self, data: bytes | memoryview) -> int:
-        """How much of it the pipe takes at once."""
+    def _write_some(self, data: bytes | memoryview) -> int:
+        """Return how many bytes the pipe took without blocking."""
         try:
             return os.write(self._pipe, data)
         except BlockingIOError:
             return 0
-        except OSError:  # The recorder is gone; `_listen` hears of it.
+        except OSError:  # The recorder is gone; `_read_replies` handles that.
             return len(data)
 
-    def _skip(self, frame: Frame) -> None:
-        """Leave a piece out. If it ends within a line, the rest of that line is to be left out too."""
-        self.lost += frame.data.count(b"\n")
-        self._skipped[frame.kind] = not frame.data.endswith(b"\n")
+    def _skip(self, kind: Kind, data: bytes) -> None:
+        """Leave out a chunk. If it ends within a line, the rest of that line is left out too."""
+        self.lost_lines += data.count(b"\n")
+        self._skipping[kind] = not data.endswith(b"\n")
 
-    def _resume(self, frame: Frame) -> None:
-        rest = frame.data
-        if self._skipped[frame.kind]:
-            _, end, rest = frame.data.partition(b"\n")
-            self.lost += len(end)
-            if not end:
+    def _resume(self, kind: Kind, data: bytes) -> None:
+        if self._skipping[kind]:
+            _, line_end, data = data.partition(b"\n")
+            self.lost_lines += len(line_end)
+            if not line_end:
                 return
-        del self._skipped[frame.kind]
-        self._add(Frame(GAP, frame.at, frame.kind))
-        if rest:
-            self._add(Frame(frame.kind, frame.at, rest))
+        del self._skipping[kind]
+        self._add(Kind.LINES_MISSING, kind)
+        if data:
+            self._add(kind, data)
 
-    # Those who write and listen
+    # The threads of this object
 
-    def _feed(self) -> None:
-        """Give the recorder what waits, as fast as it takes it."""
-        room = select.poll()
-        room.register(self._pipe, select.POLLOUT)
-        while portion := self._portion():
-            left = memoryview(portion)
+    def _write_queue(self) -> None:
+        writable = select.poll()
+        writable.register(self._pipe, select.POLLOUT)
+        while chunk := self._next_chunk():
+            left = memoryview(chunk)
             while left:
-                room.poll()
-                left = left[self._taken(left) :]
-            with self._changed:
-                self._held -= len(portion)
-                self._changed.notify_all()
+                writable.poll()
+                left = left[self._write_some(left) :]
+            with self._condition:
+                self._queued_bytes -= len(chunk)
+                self._condition.notify_all()
         os.close(self._pipe)
 
-    def _portion(self) -> bytes:
-        """What goes to the recorder next; nothing once the tape is closed and empty."""
-        taken: list[bytes] = []
-        with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._closing)
-            while self._queue and sum(map(len, taken)) < PORTION:
-                taken.append(self._queue.popleft())
-        return b"".join(taken)
+    def _next_chunk(self) -> bytes:
+        """Wait for queued bytes and return them; b"" once the pipe is closing and the queue is empty."""
+        parts: list[bytes] = []
+        with self._condition:
+            self._condition.wait_for(lambda: self._queue or self._is_closing)
+            while self._queue and sum(map(len, parts)) < CHUNK_BYTES:
+                parts.append(self._queue.popleft())
+        return b"".join(parts)
 
-    def _listen(self) -> None:
-        with os.fdopen(self._told, "rb") as told:
-            for line in told:
-                self._hear(line)
-        with self._changed:
-            self._dead = True
-            unexpected = not self._closing
-            self._changed.notify_all()
-        if unexpected:
-            self._heard("the recorder died")
+    def _read_replies(self) -> None:
+        decoder = FrameDecoder()
+        with os.fdopen(self._replies, "rb", 0) as replies:
+            while data := replies.read(CHUNK_BYTES):
+                for frame in decoder.feed(data):
+                    self._handle_reply(frame)
+        with self._condition:
+            self._recorder_ended = True
+            is_unexpected = not self._is_closing
+            self._condition.notify_all()
+        if is_unexpected:
+            self._on_problem("the recorder died")
 
-    def _hear(self, line: bytes) -> None:
-        if line.startswith(b"+"):
-            with self._changed:
-                self.done = int(line[1:])
-                self._changed.notify_all()
-            return
-        if not line.startswith(b"-"):
-            return self.settled(line.rstrip(b"\n"))
-        problem = line[1:].decode("utf-8", "replace").rstrip("\n")
-        if problem and self._patience is None:
-            with self._changed:
-                self._stopped = True
-                self._changed.notify_all()
-        self._heard(problem)
+    def _handle_reply(self, frame: Frame) -> None:
+        if frame.kind is Kind.LINES_RECORDED:
+            with self._condition:
+                self.recorded_lines = decode_count(frame.payload)
+                self._condition.notify_all()
+        elif frame.kind is Kind.PROBLEM:
+            problem = decode_text(frame.payload)
+            if problem and self._timeout_s is None:
+                with self._condition:
+                    self._has_failed = True
+                    self._condition.notify_all()
+            self._on_problem(problem)
+        else:
+            self.on_request_frame(frame)
 
-    # The end
-
-    def close(self, seconds: float) -> int:
-        """Let the recorder finish, as long as it gets on within so many seconds. How many lines were not recorded."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
-            while self._got_on(self.done, seconds) and not self._dead:
+    def close(self, timeout_s: float) -> int:
+        """Let the recorder finish while it records a line within each timeout. Return how many lines are missing."""
+        with self._condition:
+            self._is_closing = True
+            self._condition.notify_all()
+            while self._wait_for_progress(self.recorded_lines, timeout_s) and not self._recorder_ended:
                 pass
-        return self.lost + self.lines - self.done
+        return self.lost_lines + self.sent_lines - self.recorded_lines
 
-    def _got_on(self, done: int, seconds: float) -> bool:
-        return self._changed.wait_for(lambda: self._dead or self.done != done, seconds)
-
-
-def write_all(fd: int, data: bytes) -> None:
-    """Write everything, however often that takes."""
-    left = memoryview(data)
-    while left:
-        left = left[os.write(fd, left) :]
+    def _wait_for_progress(self, recorded: int, timeout_s: float) -> bool:
+        return self._condition.wait_for(lambda: self._recorder_ended or self.recorded_lines != recorded, timeout_s)
