@@ -1,9 +1,10 @@
-// Follows a server with callslip.js itself, as a page does, and answers what it holds.
+// Follow a server with callslip.js, as a page does, and answer with the state that the client has.
 //
-// JSON lines in, JSON lines out, in order. A job: {"url", "sessions", "topics"?, "token"?, "limit"?, "until": {session: seq},
-// "rows"?: {topic: [id]}, "gone"?: [session], "cut"?: n}. With `cut` the line is broken after every n changes. The answer,
-// once every session has come that far, these were told to be gone and every topic has these rows and no others:
-// {sessions: {name: {seq, info, entries}}, topics, cuts, statuses, gone, error}; after a minute, what it has by then.
+// JSON lines in, JSON lines out, in order. A job: {"url", "sessions", "topics"?, "token"?, "limit"?,
+// "silenceTimeout"?, "until": {session: seq}, "rows"?: {topic: [id]}, "gone"?: [session], "cut"?: n}. With `cut`, the
+// connection is aborted after every n changes. The answer comes when every session has reached its seq, the sessions in
+// `gone` were reported as gone, and every topic has exactly these rows; at the latest after a minute:
+// {sessions: {name: {seq, info, entries}}, topics, cuts, statuses, gone, error}.
 
 import { pathToFileURL } from "node:url";
 import { answerEach } from "./lines.mjs";
@@ -16,22 +17,24 @@ function follow(job) {
     let cuts = 0;
     const statuses = [];
     const gone = [];
-    const there = (client) =>
+    const isDone = (client) =>
       (job.gone ?? []).every((name) => gone.includes(name)) &&
       Object.entries(job.until ?? {}).every(([name, seq]) => (client.sessions.get(name)?.seq ?? 0) >= seq) &&
       Object.entries(job.rows ?? {}).every(([topic, ids]) => {
         const rows = [...(client.topics.get(topic)?.keys() ?? [null])];
         return rows.length === ids.length && ids.every((id) => rows.includes(id));
       });
-    const patience = setTimeout(() => answer(client), 60_000);
+    const timeout = setTimeout(() => answer(client), 60_000);
     const answer = (client) => {
-      clearTimeout(patience);
+      clearTimeout(timeout);
       client.close();
       const sessions = Object.fromEntries(
-        [...client.sessions].map(([name, { seq, info, entries }]) => [name, { seq, info, entries: [...entries.values()] }]),
+        [...client.sessions].map(([name, { seq, info, entries }]) =>
+          [name, { seq, info, entries: [...entries.values()] }]),
       );
       const topics = Object.fromEntries([...client.topics].map(([name, rows]) => [name, [...rows.values()]]));
-      resolve({ sessions, topics, cuts, statuses, gone, error: client.error && client.status === "refused" ? client.error.message : null });
+      const error = client.error && client.status === "refused" ? client.error.message : null;
+      resolve({ sessions, topics, cuts, statuses, gone, error });
     };
     const client = new Callslip({
       ...job,
@@ -40,9 +43,9 @@ function follow(job) {
         if (status === "refused") answer(client);
         if (status === "waiting" && job.cut) client.wake?.();
       },
-      onChange(event, told) {
-        if (event === "gone") gone.push(told.session);
-        if (there(client)) return answer(client);
+      onChange(event, update) {
+        if (event === "gone") gone.push(update.session);
+        if (isDone(client)) return answer(client);
         left -= 1;
         if (left > 0) return;
         left = job.cut;
@@ -50,7 +53,7 @@ function follow(job) {
         client.controller.abort();
       },
     });
-    if (job.cut) client.pause = async () => {};
+    if (job.cut) client.waitBeforeRetry = async () => {};
     client.open();
   });
 }

@@ -1,7 +1,7 @@
-// The pure parts of the page's tools: filters, facets, and bars on a line of time, from the files that the page loads.
+// Run the pure functions of the page: filters, facets, and the bars and axis of the waterfall.
 //
-// JSON lines in, JSON lines out, in order; the folder of the page's files is the argument. A job is {"do": ..., ...}
-// and the answer what it made: see the functions below.
+// JSON lines in, JSON lines out, in order. The folder of the page is the first argument. A job is {"do": ..., ...}; the
+// functions below compute its answer.
 
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
@@ -9,19 +9,19 @@ import { answerEach } from "./lines.mjs";
 
 const file = (name) => import(pathToFileURL(join(process.argv[2], name)));
 const { filterEntries, parseFilter } = await file("filters.js");
-const { unitsOf } = await file("terms.js");
-const { facetsOf, toggled } = await file("facets.js");
-const { axisOf, bandsOf, barsOf, placeOf, tellBar, ticksOf, timeAt } = await file("axis.js");
-const { windowOf, zoomed } = await file("zoom.js");
-const { span } = await file("time.js");
+const { groupEntries } = await file("filter_terms.js");
+const { countFacets, toggleValue } = await file("facets.js");
+const { buildAxis, buildBands, buildBars, timeToX, describeBar, buildTicks, xToTime } = await file("axis.js");
+const { visibleWindow, zoomRange } = await file("zoom.js");
+const { formatDuration } = await file("time.js");
 
-const shown = (number) => (number === Infinity ? "open" : number);
+const finite = (number) => (number === Infinity ? "open" : number);
 
 const DO = {
   terms: ({ typed }) =>
     parseFilter(typed).terms.map(({ field, values, negated, start, end }) =>
       ({ field, values, negated, word: typed.slice(start, end) })),
-  /** Ids that a filter leaves: alone (as a predicate), and with a call's requests kept beside it. */
+  /** The IDs that match a filter: each entry alone, and with calls and their requests together. */
   filter: ({ entries, typed, now }) => {
     const filter = parseFilter(typed, () => now);
     const ids = (left) => left.map(({ id }) => id);
@@ -29,30 +29,30 @@ const DO = {
     return { alone: ids(alone), together: ids(entries.filter(filter)), left: ids(filterEntries(entries, filter)) };
   },
   facets: ({ entries, typed }) => {
-    const facets = facetsOf(unitsOf(entries), parseFilter(typed).terms);
-    const told = (choices) => choices.map(({ value, count, on }) => [value, count, on]);
-    return Object.fromEntries(facets.map(({ field, choices }) => [field, told(choices)]));
+    const facets = countFacets(groupEntries(entries), parseFilter(typed).terms);
+    const asLists = (choices) => choices.map(({ value, count, on }) => [value, count, on]);
+    return Object.fromEntries(facets.map(({ field, choices }) => [field, asLists(choices)]));
   },
-  toggle: ({ typed, field, value }) => toggled(typed, parseFilter(typed).terms, field, value),
+  toggle: ({ typed, field, value }) => toggleValue(typed, parseFilter(typed).terms, field, value),
   bars: ({ entries, now }) =>
-    barsOf(entries).map((bar) => ({
-      id: bar.id, from: bar.from, to: shown(bar.to), told: tellBar(bar, now, span),
-      segments: bar.segments.map(({ phase, from, to }) => [phase, from, shown(to)]),
+    buildBars(entries).map((bar) => ({
+      id: bar.id, from: bar.from, to: finite(bar.to), text: describeBar(bar, now, formatDuration),
+      segments: bar.segments.map(({ phase, from, to }) => [phase, from, finite(to)]),
     })),
-  /** The line of time; each moment of `times` there and back; ticks, and what a zoom by two around the middle shows. */
+  /** The axis; each of `times` converted to a position and back; ticks, and the range after zooming in by two. */
   axis: ({ entries, now, fold, times = [] }) => {
-    const axis = axisOf(barsOf(entries), bandsOf(entries), now, fold);
-    const places = times.map((time) => placeOf(axis, time));
+    const axis = buildAxis(buildBars(entries), buildBands(entries), now, fold);
+    const places = times.map((time) => timeToX(axis, time));
     return {
       length: axis.length, gaps: axis.gaps, places,
       folded: axis.pieces.filter((piece) => piece.folded).map(({ from, to }) => [from, to]),
-      back: places.map((place) => Math.round(timeAt(axis, place))),
-      bands: bandsOf(entries).map((band) => ({ ...band, to: shown(band.to) })),
-      ticks: ticksOf(axis, 0, axis.length, 8).map(({ x }) => x),
-      whole: windowOf(axis, null), half: zoomed(axis, null, 0.5),
+      back: places.map((place) => Math.round(xToTime(axis, place))),
+      bands: buildBands(entries).map((band) => ({ ...band, to: finite(band.to) })),
+      ticks: buildTicks(axis, 0, axis.length, 8).map(({ x }) => x),
+      whole: visibleWindow(axis, null), half: zoomRange(axis, null, 0.5),
     };
   },
-  /** How long, in ms, the slow parts take with so many calls. */
+  /** The duration in ms of the slow functions with this many calls. */
   pace: ({ calls }) => {
     const entries = Array.from({ length: calls }, (_, index) => ({
       type: "tool_call", id: index + 1, turn: `t${index >> 4}`,
@@ -60,11 +60,11 @@ const DO = {
       callId: `exec_${index}`, toolCallId: `${index}`, status: "completed", toolName: `tool${index % 20}`,
       title: "a title", outputText: "out\n".repeat(50),
     }));
-    const begun = performance.now();
+    const start = performance.now();
     filterEntries(entries, "tool:tool3,tool4 >5ms out -nothing");
-    facetsOf(unitsOf(entries), parseFilter("tool:tool3 out").terms);
-    axisOf(barsOf(entries), bandsOf(entries), 0, true);
-    return { ms: performance.now() - begun };
+    countFacets(groupEntries(entries), parseFilter("tool:tool3 out").terms);
+    buildAxis(buildBars(entries), buildBands(entries), 0, true);
+    return { ms: performance.now() - start };
   },
 };
 

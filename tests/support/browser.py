@@ -1,7 +1,7 @@
-"""A real Chromium for tests of the page, one in each process that runs tests, and tabs in it that tell what went wrong.
+"""A real Chromium for tests of the page, one per test process, with tabs that record every problem.
 
-Playwright's synchronous API keeps an event loop in the thread that it is used in, so it has a thread of its own here:
-a test that uses a tab is marked `@in_browser`, and runs there from its first line to its last.
+Playwright's synchronous API keeps an event loop in its thread, so it has its own thread here. A test that uses a tab is
+marked `@in_browser` and runs entirely in that thread.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from tests.chromium.install import ADVICE, find, surroundings
 from tests.support.cli_process import process
 from tests.support.paths import ROOT
 
-PATIENCE = 40.0
-"""How long anything on a page may take before a test gives up; nothing takes so long unless it hangs."""
-expect.set_options(timeout=PATIENCE * 1000)
+TIMEOUT_S = 40.0
+"""The maximum time for anything on a page; only something that hangs takes this long."""
+expect.set_options(timeout=TIMEOUT_S * 1000)
 
-TOKEN = "opens-every-page-of-the-tests"
+TOKEN = "token-of-all-page-tests"
 
 FLAGS = (
     "--no-sandbox",
@@ -44,12 +44,12 @@ FLAGS = (
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
 LOOKS = [(theme, width) for theme in ("light", "dark") for width in (1280, 380)]
-"""What every view must look right in."""
+"""The themes and widths in which every view is checked."""
 
 IMAGES = ROOT / "docs" / "images"
 GOLDENS = os.environ.get("CALLSLIP_GOLDENS", "") not in ("", "0")
 
-_WITNESS = """
+_RECORD_VIOLATIONS = """
 globalThis.__violations = [];
 addEventListener("securitypolicyviolation", ({ violatedDirective, blockedURI }) =>
   __violations.push(violatedDirective + " " + blockedURI));
@@ -57,7 +57,7 @@ addEventListener("securitypolicyviolation", ({ violatedDirective, blockedURI }) 
 
 
 class Chromium:
-    """The browser, and the thread that it is spoken to in."""
+    """The browser and its thread."""
 
     def __init__(self) -> None:
         self.thread = ThreadPoolExecutor(1, "chromium")
@@ -86,7 +86,7 @@ _started: Chromium | None = None
 
 
 def chromium() -> Chromium:
-    """Started by the first test that needs it; `conftest.py` closes it after the last."""
+    """Return the browser, started by the first test that needs it. `conftest.py` closes it after the last."""
     global _started
     if _started is None:
         _started = Chromium()
@@ -101,13 +101,13 @@ def close_chromium() -> None:
 
 
 def in_browser(test: Callable[..., None]) -> Callable[..., None]:
-    """Runs a test in the browser's thread. Fixtures run outside of it, so they may hold no tab."""
+    """Run a test in the browser's thread. Fixtures run outside of it, so they cannot hold a tab."""
 
     @functools.wraps(test)
-    def there(*arguments: Any, **named: Any) -> None:
+    def run_in_thread(*arguments: Any, **named: Any) -> None:
         chromium().thread.submit(_with_tabs_closed, test, arguments, named).result()
 
-    return pytest.mark.usefixtures("browser")(there)
+    return pytest.mark.usefixtures("browser")(run_in_thread)
 
 
 def _with_tabs_closed(test: Callable[..., None], arguments: Any, named: Any) -> None:
@@ -119,81 +119,81 @@ def _with_tabs_closed(test: Callable[..., None], arguments: Any, named: Any) -> 
 
 
 class Server:
-    """Where a page comes from: a URL and the token for it, and what a test says to it over HTTP."""
+    """A server of the page: its URL and token, and requests to its API."""
 
     def __init__(self, url: str, token: str) -> None:
         self.url, self.token = url.rstrip("/"), token
 
-    def ask(self, path: str, value: Any = None) -> Any:
-        """GET, or POST of a value as JSON; the answer, or an exception that has it."""
+    def request(self, path: str, value: Any = None) -> Any:
+        """Send a GET request, or POST a value as JSON, and return the response body."""
         body = None if value is None else json.dumps(value).encode()
         headers = {"authorization": f"Bearer {self.token}", "content-type": "application/json"}
         request = urllib.request.Request(self.url + path, data=body, headers=headers)
-        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
             return json.loads(answer.read())
 
-    def tell(self, session: str, *events: dict[str, Any]) -> int:
-        """Appends events to a session; the seq it is then at."""
-        return self.ask(f"/v1/sessions/{quote(session, safe='')}/events", list(events))["seq"]
+    def append(self, session: str, *events: dict[str, Any]) -> int:
+        """Append events to a session and return its last seq."""
+        return self.request(f"/v1/sessions/{quote(session, safe='')}/events", list(events))["seq"]
 
     def entries(self, session: str, at: int | None = None) -> list[dict[str, Any]]:
-        """All of them, oldest first."""
-        asked = f"/v1/sessions/{quote(session, safe='')}?format=entries" + (f"&at={at}" if at else "")
-        return self.ask(asked)["entries"]
+        """Return all entries of a session, oldest first."""
+        path = f"/v1/sessions/{quote(session, safe='')}?format=entries" + (f"&at={at}" if at else "")
+        return self.request(path)["entries"]
 
     def seq(self, session: str) -> int:
-        return self.ask(f"/v1/sessions/{quote(session, safe='')}?limit=1")["seq"]
+        return self.request(f"/v1/sessions/{quote(session, safe='')}?limit=1")["seq"]
 
     def window(self, theme: str = "light", width: int = 1280, height: int = 900, **options: Any) -> Window:
-        """A browser that knows nobody yet: its own cookies and storage, any number of tabs."""
+        """Open a browser window with its own cookies and storage, not signed in yet."""
         context = chromium().browser.new_context(
             color_scheme=theme,
             viewport={"width": width, "height": height},
             reduced_motion="reduce",
             **options,
         )
-        context.set_default_timeout(PATIENCE * 1000)
-        context.add_init_script(_WITNESS)
+        context.set_default_timeout(TIMEOUT_S * 1000)
+        context.add_init_script(_RECORD_VIOLATIONS)
         return Window(context, self)
 
 
 @contextlib.contextmanager
 def serving(folder: Path, *arguments: str) -> Iterator[Server]:
-    """`callslip serve` on a ledger in a folder, with that folder as its home."""
+    """Run `callslip serve` on a ledger in a folder, with that folder as its home."""
     home = {name: str(folder) for name in ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME")}
     options = ("--db", str(folder / "ledger.db"), "--token", TOKEN, *(arguments or ("--port", "0")))
-    with process("serve", "--json", *options, env=home) as made:
-        made.until('"url"')
-        yield Server(json.loads(made.out[0])["url"], TOKEN)
+    with process("serve", "--json", *options, env=home) as running:
+        running.until('"url"')
+        yield Server(json.loads(running.out[0])["url"], TOKEN)
 
 
 class Window:
-    """A browser with cookies and storage of its own."""
+    """A browser window with its own cookies and storage."""
 
     def __init__(self, context: BrowserContext, server: Server) -> None:
         self.context, self.server = context, server
-        self._known = False
+        self._is_signed_in = False
 
     def tab(self, path: str = "/") -> Tab:
-        """A new tab on a path of the page. The token was shown before, as the printed URL does it."""
-        if not self._known:
+        """Open a tab on a path of the page, signed in by the URL with the token, as `callslip serve` prints it."""
+        if not self._is_signed_in:
             assert self.context.request.get(f"{self.server.url}/?token={self.server.token}").ok
-            self._known = True
-        return self.stranger(path)
+            self._is_signed_in = True
+        return self.signed_out_tab(path)
 
-    def stranger(self, path: str) -> Tab:
-        """A new tab that brings what the window has, which at first is nothing."""
-        made = Tab(self.context.new_page(), self.server)
-        made.go(path)
-        return made
+    def signed_out_tab(self, path: str) -> Tab:
+        """Open a tab without signing in first."""
+        tab = Tab(self.context.new_page(), self.server)
+        tab.go(path)
+        return tab
 
 
 class Row(NamedTuple):
-    """An entry as it is shown: its id, its state by class name and in the words that are read, and all of its text."""
+    """A displayed entry: its ID, its state by class name and by label, and all of its text."""
 
     id: int
     state: str
-    word: str
+    label: str
     text: str
 
 
@@ -201,7 +201,7 @@ _ROWS = """() => [...document.querySelectorAll(".row[data-id]")].map((one) => ({
     id: Number(one.dataset.id),
     state: [...one.querySelectorAll("[class*='is-']"), one].flatMap((part) => [...part.classList])
         .find((name) => name.startsWith("is-"))?.slice(3) ?? "",
-    word: one.querySelector(".state")?.innerText ?? "",
+    label: one.querySelector(".state")?.innerText ?? "",
     text: one.innerText,
 }))"""
 
@@ -214,33 +214,35 @@ _OPEN = """() => {
 
 
 class Tab:
-    """A tab, and all that went wrong in it. Every test ends with `fine()` on its tabs."""
+    """A tab and its problems. Every test ends with `assert_no_problems()` on its tabs."""
 
     def __init__(self, page: Page, server: Server) -> None:
         self.page, self.server = page, server
-        self.wrong: list[str] = []
+        self.problems: list[str] = []
         self.requests: list[Request] = []
-        page.on(
-            "console", lambda told: told.type in ("error", "warning") and self.wrong.append(f"console: {told.text}")
-        )
-        page.on("pageerror", lambda told: self.wrong.append(f"script: {told}"))
-        page.on("dialog", self._asked)
-        page.on("request", self._requested)
-        page.on("requestfailed", self._failed)
+        page.on("console", self._on_console)
+        page.on("pageerror", lambda error: self.problems.append(f"script: {error}"))
+        page.on("dialog", self._on_dialog)
+        page.on("request", self._on_request)
+        page.on("requestfailed", self._on_request_failed)
 
-    def _asked(self, told: Any) -> None:
-        self.wrong.append(f"dialog: {told.message}")
-        told.dismiss()
+    def _on_console(self, message: Any) -> None:
+        if message.type in ("error", "warning"):
+            self.problems.append(f"console: {message.text}")
 
-    def _requested(self, request: Request) -> None:
+    def _on_dialog(self, dialog: Any) -> None:
+        self.problems.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def _on_request(self, request: Request) -> None:
         self.requests.append(request)
         parts = urlsplit(request.url)
         if parts.scheme not in ("data", "blob") and parts.netloc != urlsplit(self.server.url).netloc:
-            self.wrong.append(f"went elsewhere: {request.url}")
+            self.problems.append(f"external request: {request.url}")
 
-    def _failed(self, request: Request) -> None:
-        if request.failure != "net::ERR_ABORTED":  # A tab that leaves lets go of its lines.
-            self.wrong.append(f"request: {request.url} {request.failure}")
+    def _on_request_failed(self, request: Request) -> None:
+        if request.failure != "net::ERR_ABORTED":  # Leaving a page aborts its connections.
+            self.problems.append(f"request: {request.url} {request.failure}")
 
     def go(self, path: str) -> None:
         self.page.goto(self.server.url + path)
@@ -249,68 +251,68 @@ class Tab:
         self.page.reload()
 
     def until(self, condition: Callable[[], Any], why: str = "") -> Any:
-        """What the condition gives, once it gives something."""
-        end = time.monotonic() + PATIENCE
+        """Return the value of a condition once it is true. `why` describes it."""
+        end = time.monotonic() + TIMEOUT_S
         for wait in itertools.chain([0.005, 0.01, 0.02], itertools.repeat(0.04)):
-            if found := condition():
-                return found
-            assert time.monotonic() < end, f"never came to be: {why or condition}\n{self.wrong}\n{self.text()[-2000:]}"
+            if value := condition():
+                return value
+            assert time.monotonic() < end, f"timed out: {why or condition}\n{self.problems}\n{self.text()[-2000:]}"
             self.page.wait_for_timeout(wait * 1000)
 
-    def hold_answers(self, url: str) -> list[Callable[[], None]]:
-        """What is posted there is done, but the page hears of it only when what comes into this list is called."""
+    def hold_responses(self, url: str) -> list[Callable[[], None]]:
+        """Delay the responses to POST requests. Each item of the returned list delivers one of them."""
         held: list[Callable[[], None]] = []
 
         def hold(route: Route) -> None:
             if route.request.method != "POST":
                 return route.continue_()
-            answer = route.fetch()
-            held.append(lambda: route.fulfill(response=answer))
+            response = route.fetch()
+            held.append(lambda: route.fulfill(response=response))
 
         self.page.route(url, hold)
         return held
 
     def rows(self) -> list[Row]:
-        """The entries on screen, from top to bottom."""
-        return [Row(**told) for told in self.page.evaluate(_ROWS)]
+        """Return the displayed entries, from top to bottom."""
+        return [Row(**fields) for fields in self.page.evaluate(_ROWS)]
 
     def row(self, entry: int) -> Row | None:
         return next((row for row in self.rows() if row.id == entry), None)
 
-    def reaches(self, seq: int) -> None:
-        """Wait until a session's page has heard of this event, and has drawn it: it must have entries."""
+    def wait_for_seq(self, seq: int) -> None:
+        """Wait until the page of a session has received and drawn this event. The session must have entries."""
         self.until(lambda: self.state("seq") >= seq and self.state("loaded"), f"seq {seq}")
         self.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
-        self.until(lambda: (rows := self.rows()) and all(row.text for row in rows), "rows whose parts have come")
+        self.until(lambda: (rows := self.rows()) and all(row.text for row in rows), "that all rows are drawn")
 
     def state(self, name: str) -> Any:
-        """One of the page's signals, by its name in state.js: the page's own module, not another one."""
+        """Return the value of a signal of the page, by its name in state.js."""
         return self.page.evaluate(
             "async (name) => (await import(document.documentElement.dataset.root + '/web/state.js'))[name].value", name
         )
 
     def open_all(self) -> None:
-        """Open every card and fold that is closed, also those that are in others."""
+        """Open every closed card and section, including nested ones."""
         while self.page.evaluate(_OPEN):
             self.page.wait_for_timeout(50)
 
     def text(self) -> str:
         return self.page.inner_text("body")
 
-    def forgive(self, *words: str) -> None:
-        """Forget what is meant to go wrong in this test."""
-        self.wrong = [told for told in self.wrong if not any(word in told for word in words)]
+    def ignore_problems(self, *words: str) -> None:
+        """Drop the expected problems, by words that they contain."""
+        self.problems = [problem for problem in self.problems if not any(word in problem for word in words)]
 
-    def fine(self) -> None:
-        """Nothing went wrong: no error in the console, no request that failed, nothing that the CSP forbids."""
-        self.wrong += [f"CSP: {told}" for told in self._violations()]
-        assert not self.wrong, "\n".join(self.wrong)
+    def assert_no_problems(self) -> None:
+        """Assert that there was no console error, no failed request and no CSP violation."""
+        self.problems += [f"CSP: {violation}" for violation in self._violations()]
+        assert not self.problems, "\n".join(self.problems)
 
     def _violations(self) -> list[str]:
         return list(self.page.evaluate("globalThis.__violations ?? []"))
 
     def axe(self) -> list[str]:
-        """What axe finds against WCAG 2.2 AA and its own good advice, in a line each."""
+        """Return the axe violations of WCAG 2.2 AA and best practices, one line each."""
         before = self._violations()
         self.page.evaluate(_axe())
         found = self.page.evaluate("""async () => (await axe.run(document, {
@@ -319,11 +321,11 @@ class Tab:
             preload: false,
         })).violations.flatMap(({ id, help, nodes }) => nodes.map((node) =>
             `${id}: ${help}: ${node.html.slice(0, 200)} ${node.failureSummary.split("\\n")[1] ?? ""}`))""")
-        assert self._violations() == before, "axe itself did something that the CSP forbids"
+        assert self._violations() == before, "axe itself violated the CSP"
         return list(found)
 
     def overflows(self) -> list[str]:
-        """What makes the page wider than its window, if anything does."""
+        """Return the elements that make the page wider than its window."""
         return list(
             self.page.evaluate("""() => {
               const wide = document.documentElement.clientWidth;
@@ -334,8 +336,8 @@ class Tab:
             }""")
         )
 
-    def picture(self, name: str) -> None:
-        """Into docs/images, if this run is to write pictures."""
+    def save_image(self, name: str) -> None:
+        """Save a screenshot to docs/images, if this run writes images."""
         if GOLDENS:
             IMAGES.mkdir(parents=True, exist_ok=True)
             high = self.page.evaluate("document.getElementById('app').getBoundingClientRect().height")

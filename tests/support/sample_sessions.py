@@ -1,4 +1,4 @@
-"""Sessions to be looked at: calls in every state, hostile ones, a run that goes on for a while, ten thousand rows."""
+"""Sample sessions: calls in every state, hostile texts, a live run, ten thousand rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from callslip.rules.lifecycle import CallState
 
-Told = dict[str, Any]
+EventDict = dict[str, Any]
 
 STATES = get_args(CallState)[1:]
 
@@ -33,7 +33,7 @@ DIFF = {
 
 
 def _sky() -> str:
-    """A small picture, as PNG in base64: from blue above to white below."""
+    """Return a small PNG in base64: a gradient from blue to white."""
     rows = b"".join(b"\0" + bytes((100 + line * 4, 160 + line * 2, 250)) * 120 for line in range(36))
     parts = ((b"IHDR", struct.pack(">IIBBBBB", 120, 36, 8, 2, 0, 0, 0)), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
     png = b"\x89PNG\r\n\x1a\n"
@@ -55,18 +55,18 @@ IMAGE = {"type": "image", "mimeType": 'image/svg+xml" onload=alert(7) x="', "dat
 LINK = {"type": "resource_link", "uri": "javascript:alert(8)"}
 
 
-def event(happened: str, alias: str = "", /, **fields: Any) -> Told:
-    """One of the log's own events; calls are named by an id of ours."""
-    return {"type": happened, **({"aliases": [["t", alias]]} if alias else {}), **fields}
+def event(kind: str, alias: str = "", /, **fields: Any) -> EventDict:
+    """Return an event of the log. `alias` is the ID of the call."""
+    return {"type": kind, **({"aliases": [["t", alias]]} if alias else {}), **fields}
 
 
-def every_state() -> list[Told]:
-    """A call in each of the nine states, and what else a card may have to say."""
-    tell = [
+def every_state() -> list[EventDict]:
+    """Return a call in each of the nine states, and calls with other features of a card."""
+    events = [
         event("turn.started"),
         event("session.info", title="Every state of a call"),
-        event("message.user", text="Show me everything that can become of a call."),
-        event("thought.delta", text="One call for each state, then the odd ones.", chunks="delta"),
+        event("message.user", text="Show me every state of a call."),
+        event("thought.delta", text="One call for each state, then the special cases.", chunks="delta"),
         event(
             "plan.updated",
             entries=[
@@ -77,11 +77,11 @@ def every_state() -> list[Told]:
         ),
     ]
     for state in STATES:
-        tell += in_state(state)
-    tell += [
-        *ran("late", "cargo test", output="ok. 12 passed", title="A result that came twice"),
+        events += in_state(state)
+    events += [
+        *ran("late", "cargo test", output="ok. 12 passed", title="A result that arrived twice"),
         event("call.failed", "late", error="a second opinion"),
-        *ran("truncated", "cat long.log", text="a line of the log\n" * 6000, title="More output than fits"),
+        *ran("truncated", "cat long.log", text="a line of the log\n" * 6000, title="A truncated output"),
         event(
             "call.proposed",
             "diff",
@@ -97,11 +97,11 @@ def every_state() -> list[Told]:
         event("call.completed", "image", toolName="draw", title="Draw the sky", content=[SKY]),
         event("message.delta", text=MARKDOWN, chunks="delta"),
     ]
-    return tell
+    return events
 
 
-def in_state(state: str, alias: str = "") -> list[Told]:
-    """A call of its own in this state."""
+def in_state(state: str, alias: str = "") -> list[EventDict]:
+    """Return a call in this state."""
     one = alias or state
     start = [
         event(
@@ -115,10 +115,10 @@ def in_state(state: str, alias: str = "") -> list[Told]:
     if state == "queued":
         return start
     if state == "awaiting_approval":
-        asked = event(
+        request = event(
             "approval.requested", one, description="Run a command?", options=OPTIONS, input={"command": f"echo {one}"}
         )
-        return [*start, asked]
+        return [*start, request]
     if state != "denied":
         start.append(event("call.started", one))
     if state == "running":
@@ -129,27 +129,27 @@ def in_state(state: str, alias: str = "") -> list[Told]:
         "denied": {"reason": "not on a Friday"},
         "cancelled": {"reason": "the turn was cancelled"},
         "expired": {"reason": "no answer within 30 s"},
-        "lost": {"reason": "its worker is gone"},
+        "lost": {"reason": "the worker is gone"},
     }[state]
     return [*start, event(f"call.{state}", one, **end)]
 
 
-def ran(alias: str, command: str, *, output: Any = None, text: str = "", title: str = "") -> list[Told]:
-    """A call that ran and is done."""
-    tell = [
+def ran(alias: str, command: str, *, output: Any = None, text: str = "", title: str = "") -> list[EventDict]:
+    """Return a completed call."""
+    events = [
         event("call.proposed", alias, toolName="bash", title=title or command, input={"command": command}),
         event("call.started", alias),
     ]
     end = event("call.completed", alias, exitStatus=0, output=text if output is None else output)
-    return [*tell, end]
+    return [*events, end]
 
 
-def hostile() -> list[Told]:
-    """Everywhere that a foreign text can stand."""
-    tell = [event("turn.started"), event("session.info", title=HOSTILE[0])]
+def hostile() -> list[EventDict]:
+    """Return a session with hostile text in every place that displays text."""
+    events = [event("turn.started"), event("session.info", title=HOSTILE[0])]
     for number, text in enumerate(HOSTILE):
-        one = f"h{number}{text[:20]}" if number < 2 else "h2"  # An id of a call has no control characters.
-        tell += [
+        one = f"h{number}{text[:20]}" if number < 2 else "h2"  # A call ID cannot contain control characters.
+        events += [
             event("message.user", text=text),
             event("thought.delta", text=text, chunks="delta"),
             event("plan.updated", entries=[{"content": text, "priority": text, "status": text}]),
@@ -181,15 +181,15 @@ def hostile() -> list[Told]:
             ),
             event("message.delta", text=text, chunks="delta"),
         ]
-    return tell
+    return events
 
 
 WORD = "w" * 300
 LEFTWARD = "שלום עולם (abc) 123. مرحبا"
 
 
-def long_texts() -> list[Told]:
-    """More than fits: a megabyte, five thousand lines, words that cannot be broken, text from right to left."""
+def long_texts() -> list[EventDict]:
+    """Return a session with long texts: a megabyte, five thousand lines, unbreakable words, right-to-left text."""
     lines = "\n".join(f"\x1b[3{number % 8}mline {number}\x1b[0m" for number in range(5000))
     old, new = ("\n".join(f"{side} {number}" for number in range(5000)) for side in ("old", "new"))
     return [
@@ -210,13 +210,13 @@ def long_texts() -> list[Told]:
     ]
 
 
-def live_run(seed: int, rounds: int) -> Iterator[list[Told]]:
-    """A run as it goes on, a few events at a time: texts that grow, two equal commands, approvals, every end.
+def live_run(seed: int, rounds: int) -> Iterator[list[EventDict]]:
+    """Yield the events of a live run in small batches: growing texts, identical commands, approvals, every end state.
 
-    Its turn stays open: else the ledger would end by itself what is open, a moment later.
+    The turn stays open, because the ledger would end its open calls with it.
     """
     chance = random.Random(seed)
-    yield [event("turn.started"), event("session.info", title=f"Run {seed}"), event("message.user", text="Go on.")]
+    yield [event("turn.started"), event("session.info", title=f"Run {seed}"), event("message.user", text="Continue.")]
     for number in range(rounds):
         one, two = f"r{number}a", f"r{number}b"
         for word in ("I ", "look ", f"at **{number}**."):
@@ -248,14 +248,14 @@ def live_run(seed: int, rounds: int) -> Iterator[list[Told]]:
     yield [event("message.delta", text="Done.", chunks="delta")]
 
 
-def many(rows: int) -> Iterator[list[Told]]:
-    """A long session, in batches: mostly calls that are done."""
-    batch: list[Told] = [event("turn.started"), event("session.info", title=f"{rows} rows")]
+def many(rows: int) -> Iterator[list[EventDict]]:
+    """Yield a long session in batches, mostly of completed calls."""
+    batch: list[EventDict] = [event("turn.started"), event("session.info", title=f"{rows} rows")]
     for number in range(rows):
         if number % 10 == 0:
             batch.append(event("message.user", text=f"Message {number}"))
         else:
-            fields: Told = {"toolName": ("bash", "read", "edit")[number % 3], "title": f"Call {number}"}
+            fields: EventDict = {"toolName": ("bash", "read", "edit")[number % 3], "title": f"Call {number}"}
             failed = number % 50 == 1
             end = {"error": "it broke"} if failed else {"output": f"output of {number}"}
             kind = "call.failed" if failed else "call.completed"
@@ -263,7 +263,7 @@ def many(rows: int) -> Iterator[list[Told]]:
         if len(batch) >= 1000:
             yield batch
             batch = []
-    yield [*batch, event("message.delta", text="The end of it.", chunks="delta"), event("turn.ended")]
+    yield [*batch, event("message.delta", text="The end.", chunks="delta"), event("turn.ended")]
 
 
 TESTS = """\x1b[1m============ test session starts ============\x1b[0m
@@ -276,24 +276,24 @@ test_prices.py \x1b[32m.\x1b[0m\x1b[32m.\x1b[0m\x1b[31mF\x1b[0m\x1b[32m.\x1b[0m 
 """
 BEFORE = "def total(prices):\n    return round(sum(prices), 1)\n"
 AFTER = "def total(prices):\n    return round(sum(prices), 2)\n"
-STEPS = ("Run the tests", "Find the rounding error", "Mend it", "Release")
+STEPS = ("Run the tests", "Find the rounding error", "Fix it", "Release")
 
 
-def story(now: int) -> list[Told]:
-    """What an agent did in the last minute and a half, with times, to be looked at."""
+def story(now: int) -> list[EventDict]:
+    """Return the last minute and a half of an agent's work, with times."""
 
-    def plan(done: int) -> Told:
+    def plan(done: int) -> EventDict:
         words = ["completed"] * done + ["in_progress"] + ["pending"] * (len(STEPS) - done - 1)
         steps = zip(STEPS, words, strict=True)
         return event("plan.updated", entries=[{"content": c, "priority": "medium", "status": s} for c, s in steps])
 
     def shell(
         alias: str, command: str, begins: float, runs: float, ends: float, **end: Any
-    ) -> list[tuple[float, Told]]:
-        given = {"toolName": "bash", "kind": "execute", "title": command, "input": {"command": command}}
+    ) -> list[tuple[float, EventDict]]:
+        fields = {"toolName": "bash", "kind": "execute", "title": command, "input": {"command": command}}
         ended = "call.failed" if "error" in end else "call.completed"
         return [
-            (begins, event("call.proposed", alias, **given)),
+            (begins, event("call.proposed", alias, **fields)),
             (runs, event("call.started", alias)),
             (ends, event(ended, alias, **end)),
         ]
@@ -301,16 +301,16 @@ def story(now: int) -> list[Told]:
     edit = {"toolName": "edit", "kind": "edit", "title": "Edit prices.py", "input": {"path": "prices.py"}}
     diff = {"type": "diff", "path": "prices.py", "oldText": BEFORE, "newText": AFTER}
     push = {"command": "git push origin main"}
-    told: list[tuple[float, Told]] = [
+    timed: list[tuple[float, EventDict]] = [
         (0, event("turn.started")),
-        (0, event("session.info", title="Mend the rounding of prices")),
-        (0, event("message.user", text="One of the price tests fails. Mend it and release.")),
-        (2, event("thought.delta", text="First I look what is here, and run the tests.", chunks="delta")),
+        (0, event("session.info", title="Fix the rounding of prices")),
+        (0, event("message.user", text="One of the price tests fails. Fix it and release.")),
+        (2, event("thought.delta", text="I list the files and run the tests first.", chunks="delta")),
         (3, plan(0)),
         *shell("ls", "ls", 4, 4.5, 9, output="prices.py\ntest_prices.py\n", exitStatus=0),
         *shell("ls again", "ls", 4, 6, 7, output="prices.py\ntest_prices.py\n", exitStatus=0),
-        *shell("test", "pytest", 10, 11, 24, output=TESTS, error="one test of four failed", exitStatus=1),
-        (26, event("message.delta", text="`total` rounds to **one** digit; prices have two.", chunks="delta")),
+        *shell("test", "pytest", 10, 11, 24, output=TESTS, error="1 of 4 tests failed", exitStatus=1),
+        (26, event("message.delta", text="`total` rounds to **one** digit, but prices have two.", chunks="delta")),
         (27, plan(2)),
         (28, event("call.proposed", "edit", **edit)),
         (29, event("call.started", "edit")),
@@ -323,4 +323,4 @@ def story(now: int) -> list[Told]:
         (83, event("approval.requested", "push", description="git push origin main", options=OPTIONS, input=push)),
     ]
     begin = now - 95_000
-    return [{**one, "at": begin + int(second * 1000)} for second, one in sorted(told, key=lambda pair: pair[0])]
+    return [{**one, "at": begin + int(second * 1000)} for second, one in sorted(timed, key=lambda pair: pair[0])]

@@ -1,4 +1,4 @@
-"""What a person does on the page is not lost or mixed up, whatever comes meanwhile: typing, looking back, going on."""
+"""Updates do not disturb what a user does on the page: typing, viewing the history, following links."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from tests.support.sample_sessions import event
 GO = "async (path) => (await import('/web/state.js')).go(path)"
 PAST = "async (at) => (await import('/web/state.js')).showPast(at)"
 OLDER = "async () => { await (await import('/web/row_state.js')).loadOlder(); }"
-HOLES = """async () => {
+GAPS = """async () => {
     const ids = (await import('/web/state.js')).order.value;
     return ids.filter((id, at) => at && id !== ids[at - 1] + 1);
 }"""
 
 
 def calls(name: str, count: int) -> list[dict[str, Any]]:
-    """Proposals, each an entry by its own event."""
+    """Return proposals, each of which creates an entry."""
     return [event("call.proposed", f"{name}-{n}", toolName="shell", title=f"{name} {n}") for n in range(count)]
 
 
-def asked(site: Server, session: str) -> int:
-    """A session in which a call waits for approval; the seq it is then at."""
-    return site.tell(session, *calls(session, 1), event("approval.requested", f"{session}-0"))
+def append_request(site: Server, session: str) -> int:
+    """Append a call that waits for approval, and return the last seq."""
+    return site.append(session, *calls(session, 1), event("approval.requested", f"{session}-0"))
 
 
 @in_browser
-def test_a_link_within_the_page_opens_its_card(site: Server) -> None:
-    """From a list, and from another session whose entries have the same ids."""
+def test_link_within_the_page_opens_its_card(site: Server) -> None:
+    """A link works from a list, and from another session whose entries have the same IDs."""
     for name in ("here", "there"):
-        site.tell(name, *calls(name, 6))
+        site.append(name, *calls(name, 6))
     titles = {entry["id"]: entry["title"].split()[1] for entry in site.entries("here")}
     tab = site.window().tab("/")
     for name, entry in (("here", 4), ("there", 4), ("here", 3)):
@@ -43,90 +43,90 @@ def test_a_link_within_the_page_opens_its_card(site: Server) -> None:
         expect(toggle).to_contain_text(f"{name} {titles[entry]}")
         expect(toggle).to_have_attribute("aria-expanded", "true")
         expect(toggle).to_be_focused()
-    tab.fine()
+    tab.assert_no_problems()
 
 
 @in_browser
-def test_the_past_knows_nothing_of_what_came_later(site: Server) -> None:
-    """Neither an answer that this tab gave, nor a whole output that it fetched."""
-    before = asked(site, "unanswered")
+def test_past_does_not_show_later_changes(site: Server) -> None:
+    """The past shows neither a later decision of this tab nor a full output that it loaded."""
+    before = append_request(site, "unanswered")
     tab = site.window().tab("/s/unanswered")
     tab.page.get_by_role("button", name="Approve", exact=True).click()
-    expect(tab.page.locator(".request")).to_contain_text("approved by")
+    expect(tab.page.locator(".request")).to_contain_text("Approved by")
     tab.page.evaluate(PAST, before)
-    tab.page.get_by_text("as it was after event").wait_for()
-    expect(tab.page.locator(".request")).not_to_contain_text("approved")
-    began = [event("call.started", "big", toolName="shell"), event("call.progress", "big", text="first line\n")]
-    before = site.tell("unfinished", *began)
-    site.tell("unfinished", event("call.completed", "big", output="\n".join(f"line {n}" for n in range(20_000))))
+    tab.page.get_by_text("At event").wait_for()
+    expect(tab.page.locator(".request")).not_to_contain_text("Approved")
+    start = [event("call.started", "big", toolName="shell"), event("call.progress", "big", text="first line\n")]
+    before = site.append("unfinished", *start)
+    site.append("unfinished", event("call.completed", "big", output="\n".join(f"line {n}" for n in range(20_000))))
     tab.page.evaluate(GO, f"/s/unfinished#entry-{site.entries('unfinished')[0]['id']}")
-    tab.page.get_by_role("button", name="Load the whole").click()
-    tab.page.get_by_text("This is the whole output").wait_for()
+    tab.page.get_by_role("button", name="Load full output").click()
+    tab.page.get_by_text("Full output, ").wait_for()
     tab.page.evaluate(PAST, before)
     expect(tab.page.locator(".outputs")).to_contain_text("first line")
     expect(tab.page.locator(".outputs")).not_to_contain_text("line 19999")
-    tab.fine()
+    tab.assert_no_problems()
 
 
 @in_browser
-def test_sessions_older_than_the_newest_are_a_button_away(site: Server) -> None:
-    """Those that the server tells of by itself are a few hundred; if the older do not come, that is said."""
+def test_older_sessions_are_loaded_by_a_button(site: Server) -> None:
+    """The server pushes a few hundred sessions. An error while loading older ones is shown."""
     for number in range(202):
-        site.tell(f"one-of-many-{number:03}", event("message.user", text="hello"))
+        site.append(f"one-of-many-{number:03}", event("message.user", text="hello"))
     tab = site.window().tab("/")
     first = tab.page.get_by_role("link", name="one-of-many-000")
     more = tab.page.get_by_role("button", name="Load older sessions")
     more.wait_for()
     assert first.count() == 0
-    asked = re.compile(r"/v1/sessions\?limit=1000")
-    tab.page.route(asked, lambda route: route.abort())
+    url = re.compile(r"/v1/sessions\?limit=1000")
+    tab.page.route(url, lambda route: route.abort())
     more.click()
-    expect(tab.page.get_by_role("alert")).to_contain_text("They did not come")
-    tab.page.unroute(asked)
+    expect(tab.page.get_by_role("alert")).to_contain_text("Could not load")
+    tab.page.unroute(url)
     more.click()
     first.wait_for()
     expect(more).to_have_count(0)
     expect(tab.page.get_by_role("alert")).to_have_count(0)
-    tab.forgive("net::ERR_FAILED")
-    tab.fine()
+    tab.ignore_problems("net::ERR_FAILED")
+    tab.assert_no_problems()
 
 
 @in_browser
-def test_whoever_writes_in_a_card_goes_on_writing(site: Server) -> None:
-    """However much comes below it meanwhile: the card stays where it is."""
-    asked(site, "written")
+def test_typing_in_a_card_is_not_interrupted(site: Server) -> None:
+    """The card stays in place while entries are added below it."""
+    append_request(site, "written")
     tab = site.window().tab("/s/written")
     reason = tab.page.locator(".request input.reason")
     reason.click()
     tab.page.keyboard.type("half a rea")
     for number in range(3):
-        tab.reaches(site.tell("written", *calls(f"more {number}", 20)))
+        tab.wait_for_seq(site.append("written", *calls(f"more {number}", 20)))
     tab.page.keyboard.type("son")
     expect(reason).to_be_focused()
     assert reason.input_value() == "half a reason"
-    tab.fine()
+    tab.assert_no_problems()
 
 
 @in_browser
-def test_whoever_came_by_a_link_is_not_taken_along_to_the_end(site: Server) -> None:
-    """Although what they came for is so near the end that the window stands there."""
-    seq = site.tell("near-the-end", *calls("near-the-end", 40), event("message.user", text="What came of it?"))
+def test_linked_entry_stays_in_view(site: Server) -> None:
+    """The view does not follow the end, although the linked entry is close to it."""
+    seq = site.append("near-the-end", *calls("near-the-end", 40), event("message.user", text="What is the result?"))
     entry = site.entries("near-the-end")[-1]["id"]
     tab = site.window().tab(f"/s/near-the-end#entry-{entry}")
     expect(tab.page.locator(f"#entry-{entry}")).to_be_focused()
-    tab.page.wait_for_timeout(200)  # Whatever still moves the window has done so.
-    tab.reaches(seq)
-    tab.reaches(site.tell("near-the-end", *calls("after it", 40)))
+    tab.page.wait_for_timeout(200)  # Let the scroll position settle.
+    tab.wait_for_seq(seq)
+    tab.wait_for_seq(site.append("near-the-end", *calls("after it", 40)))
     expect(tab.page.locator(f"#entry-{entry}")).to_be_in_viewport()
-    tab.page.get_by_role("button", name="jump to the end").click()
+    tab.page.get_by_role("button", name="Jump to latest").click()
     expect(tab.page.get_by_text("after it 39").first).to_be_in_viewport()
-    tab.reaches(site.tell("near-the-end", *calls("at last", 1)))
+    tab.wait_for_seq(site.append("near-the-end", *calls("at last", 1)))
     expect(tab.page.get_by_text("at last 0").first).to_be_in_viewport()
-    tab.fine()
+    tab.assert_no_problems()
 
 
 class Held:
-    """The next question for older entries waits until it is let go; those after it do not."""
+    """Delay the next request for older entries until `release()`; later requests are not delayed."""
 
     def __init__(self, tab: Tab) -> None:
         self.routes: list[Any] = []
@@ -135,16 +135,16 @@ class Held:
             lambda route: route.continue_() if self.routes else self.routes.append(route),
         )
         tab.page.evaluate(f"() => void ({OLDER})()")
-        tab.until(lambda: self.routes, "the question")
+        tab.until(lambda: self.routes, "the request")
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self.routes[0].continue_()
 
 
 @in_browser
-def test_older_entries_that_come_after_a_snapshot_leave_no_hole(site: Server) -> None:
-    """They do not belong to what the snapshot shows, and are asked for anew."""
-    site.tell("gap", *calls("gap", 3000))
+def test_older_entries_that_arrive_after_a_snapshot_leave_no_gap(site: Server) -> None:
+    """They do not fit the snapshot, and are requested again."""
+    site.append("gap", *calls("gap", 3000))
     tab = site.window().tab("/s/gap")
     tab.until(tab.rows, "entries")
     tab.page.evaluate(OLDER)
@@ -153,45 +153,45 @@ def test_older_entries_that_come_after_a_snapshot_leave_no_hole(site: Server) ->
     before = tab.page.evaluate(count)
     tab.page.evaluate("() => dispatchEvent(new PageTransitionEvent('pageshow', { persisted: true }))")
     tab.until(lambda: tab.page.evaluate(count) < before, "the snapshot")
-    held.let_go()
+    held.release()
     tab.until(lambda: tab.page.evaluate(count) > 1000, "older entries than those of the snapshot")
-    assert tab.page.evaluate(HOLES) == []
-    tab.fine()
+    assert tab.page.evaluate(GAPS) == []
+    tab.assert_no_problems()
 
 
 @in_browser
-def test_a_link_is_followed_while_another_session_still_waits_for_older_entries(site: Server) -> None:
-    """The question of the session that was left is not the question of this one."""
-    site.tell("gone-from", *calls("gone-from", 1500))
-    site.tell("gone-to", *calls("gone-to", 1500))
+def test_link_works_while_another_session_loads_older_entries(site: Server) -> None:
+    """The request of the previous session does not block the new one."""
+    site.append("gone-from", *calls("gone-from", 1500))
+    site.append("gone-to", *calls("gone-to", 1500))
     tab = site.window().tab("/s/gone-from")
     tab.until(tab.rows, "entries")
     held = Held(tab)
     first = site.entries("gone-to")[0]["id"]
     tab.page.evaluate(GO, f"/s/gone-to#entry-{first}")
     tab.page.get_by_text("gone-to 1499").first.wait_for()
-    held.let_go()
+    held.release()
     expect(tab.page.locator(f"#entry-{first}")).to_contain_text("gone-to 0")
-    tab.fine()
+    tab.assert_no_problems()
 
 
 def end_workers(tab: Tab) -> None:
-    """As a browser that is short of memory may do."""
+    """End the shared workers of the page, as a browser that is low on memory may do."""
     browser = chromium().browser.new_browser_cdp_session()
-    for found in browser.send("Target.getTargets", {"filter": [{}]})["targetInfos"]:
-        if found["type"] == "shared_worker" and found["url"].startswith(tab.page.url.partition("/s/")[0]):
-            session = browser.send("Target.attachToTarget", {"targetId": found["targetId"], "flatten": False})
+    for target in browser.send("Target.getTargets", {"filter": [{}]})["targetInfos"]:
+        if target["type"] == "shared_worker" and target["url"].startswith(tab.page.url.partition("/s/")[0]):
+            session = browser.send("Target.attachToTarget", {"targetId": target["targetId"], "flatten": False})
             message = json.dumps({"id": 1, "method": "Runtime.evaluate", "params": {"expression": "self.close()"}})
             browser.send("Target.sendMessageToTarget", {"sessionId": session["sessionId"], "message": message})
 
 
 @in_browser
-def test_a_page_outlives_the_worker_that_follows_for_it(site: Server) -> None:
-    """What happens afterwards is shown all the same."""
-    site.tell("worker", *calls("worker", 2))
+def test_page_continues_without_its_shared_worker(site: Server) -> None:
+    """Later events are still shown."""
+    site.append("worker", *calls("worker", 2))
     tab = site.window().tab("/s/worker")
     tab.until(lambda: tab.state("status") == "live", "that it is live")
     end_workers(tab)
-    tab.reaches(site.tell("worker", *calls("afterwards", 1)))
+    tab.wait_for_seq(site.append("worker", *calls("afterwards", 1)))
     expect(tab.page.locator("main")).to_contain_text("afterwards 0")
-    tab.fine()
+    tab.assert_no_problems()

@@ -1,4 +1,4 @@
-"""The demo in a real Chromium: what its tour shows, what it answers, and that Break it breaks the naive side only."""
+"""The demo in a real Chromium: its tour, its answers to prompts, and its fault lab."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.support.cli_process import process
 
 @contextlib.contextmanager
 def demo(folder: Path) -> Generator[tuple[Server, str]]:
-    """`callslip demo` without pauses: where it is, and the path of its session."""
-    given = ("--json", "--fast", "--no-browser", "--port", "0")
-    with process("demo", *given, env={"TMPDIR": str(folder)}) as made:
-        made.until('"url"')
-        told = json.loads(made.out[0])
-        yield Server(told["url"], told["token"]), f"/s/{told['session']}"
+    """Run `callslip demo` without pauses, and yield its server and the path of its session."""
+    options = ("--json", "--fast", "--no-browser", "--port", "0")
+    with process("demo", *options, env={"TMPDIR": str(folder)}) as running:
+        running.until('"url"')
+        started = json.loads(running.out[0])
+        yield Server(started["url"], started["token"]), f"/s/{started['session']}"
 
 
 ENDS = (
@@ -29,16 +29,16 @@ ENDS = (
     ("sh file-slips.sh", "completed", "✓ slip 5 filed"),
     ("look up a book", "completed", "hexagon"),
     ("cat notes/summary.txt", "failed", "No such file"),
-    ("seq -f", "completed", "the whole has 166.9 kB"),
+    ("seq -f", "completed", "full output: 166.9 kB"),
     ("edit notes/tuesday.txt", "completed", "The second copy is on shelf 3."),
     ("sleep 60", "expired", "did not end within 2 s"),
     ("copy the archive", "lost", "the process that ran this call ended"),
 )
-"""Calls of the tour by a part of their title: how each ends, and something that its card says."""
+"""Calls of the tour by a part of their title, with their end state and a text on their card."""
 
 
 def card(tab: Tab, text: str) -> Locator:
-    """The newest card that has this text."""
+    """Return the latest card with this text."""
     return tab.page.locator(".row", has_text=text).last
 
 
@@ -47,8 +47,8 @@ def states(tab: Tab, title: str) -> list[str]:
 
 
 @in_browser
-def test_the_tour_shows_all_it_promises(tmp_path: Path) -> None:
-    """Equal and parallel calls, output as it comes, a long one, a failure, a diff, every end, a plan, an approval."""
+def test_tour_shows_every_feature(tmp_path: Path) -> None:
+    """Identical and parallel calls, live and truncated output, a diff, every end state, a plan, an approval."""
     with demo(tmp_path) as (server, path):
         tab = server.window(height=8000).tab(path)
         tab.page.get_by_role("button", name="Approve", exact=True).click()
@@ -57,86 +57,87 @@ def test_the_tour_shows_all_it_promises(tmp_path: Path) -> None:
         one, two = (row for row in tab.rows() if "ls -1 notes" in row.text)
         assert one.state == two.state == "completed" and "tuesday.txt" in one.text and "tuesday.txt" in two.text
         session = path.removeprefix("/s/")
-        side_by_side = server.entries(session, at=two.id)[-2:]
-        assert [call["status"] in ("queued", "running") for call in side_by_side] == [True, True]
+        parallel = server.entries(session, at=two.id)[-2:]
+        assert [call["status"] in ("queued", "running") for call in parallel] == [True, True]
         (stopped,) = (entry for entry in server.entries(session) if "sleep 60" in entry.get("title", ""))
         (before,) = (entry for entry in server.entries(session, at=stopped["end"] - 1) if entry["id"] == stopped["id"])
         assert (before["status"], before["outputText"]) == ("running", "waiting for the archive\n")
-        for title, state, told in ENDS:
-            assert states(tab, title) == [state] and told in card(tab, title).inner_text(), title
+        for title, state, text in ENDS:
+            assert states(tab, title) == [state] and text in card(tab, title).inner_text(), title
         assert card(tab, "cat notes/summary.txt").inner_text().count("No such file") == 1
         assert card(tab, "edit notes/tuesday.txt").locator(".diff-add").count() == 2
-        assert "✓ approved by" in card(tab, "What was asked").inner_text()
+        assert "✓ Approved by" in card(tab, "Requested parameters").inner_text()
         assert "5 of 5 done" in card(tab, "Plan").inner_text() and "two calls" in card(tab, "Thought").inner_text()
-        tab.fine()
+        tab.assert_no_problems()
 
 
-def say(tab: Tab, text: str) -> None:
-    tab.page.get_by_label("Say something to the agent").fill(text)
+def send_prompt(tab: Tab, text: str) -> None:
+    """Type a prompt and send it."""
+    tab.page.get_by_label("Message the agent").fill(text)
     tab.page.get_by_role("button", name="Send").click()
 
 
 @in_browser
 def test_prompts_are_answered(tmp_path: Path) -> None:
-    """S2.14, S4.10: commands are offered as one types; the samples, a command and anything else get their answer."""
+    """Commands are offered while typing; sample prompts, commands and other texts are answered."""
     with demo(tmp_path) as (server, path):
         tab = server.window(height=8000).tab(path)
         tab.page.get_by_role("button", name="Stop").click()
-        box = tab.page.get_by_label("Say something to the agent")
+        box = tab.page.get_by_label("Message the agent")
         tab.page.get_by_role("button", name="Send").wait_for()
         box.press_sequentially("/")
-        offered = tab.page.get_by_role("listbox", name="Commands of the agent").get_by_role("option")
+        offered = tab.page.get_by_role("listbox", name="Agent commands").get_by_role("option")
         tab.until(lambda: offered.count() == 4, "all commands")
         box.press_sequentially("i")
         assert [text.split()[0] for text in offered.all_inner_texts()] == ["/time"]
         box.press("Tab")
-        assert box.input_value() == "/time " and "takes: Tokyo" in tab.text()
+        assert box.input_value() == "/time " and "expects: Tokyo" in tab.text()
         box.press_sequentially("Paris")
         box.press("Enter")
         card(tab, "In Paris it is").wait_for()
-        say(tab, "What's the weather in Paris?")
+        send_prompt(tab, "What's the weather in Paris?")
         card(tab, "The weather in Paris is 20 °C").wait_for()
-        say(tab, "What time is it in Tokyo and what's the weather there?")
+        send_prompt(tab, "What time is it in Tokyo and what's the weather there?")
         card(tab, "The weather in Tokyo is 24 °C").wait_for()
         assert states(tab, "get_weather") == ["completed", "completed"] and states(tab, "get_time") == ["completed"] * 2
         tab.until(lambda: not tab.state("info").get("turn"), "the end of the answer")
         seen = [(row.id, row.state) for row in tab.rows()]
         tab.reload()
         tab.until(lambda: [(row.id, row.state) for row in tab.rows()] == seen, "the same after a reload")
-        say(tab, "$ echo hi there | tr a-z A-Z")
+        send_prompt(tab, "$ echo hi there | tr a-z A-Z")
         tab.page.get_by_role("button", name="Approve", exact=True).click()
         card(tab, "HI THERE").wait_for()
         card(tab, "Done.").wait_for()
-        say(tab, "Write a poem")
+        send_prompt(tab, "Write a poem")
         card(tab, "No model is configured").get_by_text("callslip demo --model").wait_for()
         assert box.input_value() == ""
-        tab.fine()
+        tab.assert_no_problems()
 
 
 @in_browser
-def test_nothing_that_is_typed_is_lost_while_an_answer_is_on_its_way(tmp_path: Path) -> None:
-    """Neither what is sent before Stop is answered, nor what is typed before the server has what was sent."""
+def test_typed_text_is_not_lost_while_a_response_is_pending(tmp_path: Path) -> None:
+    """Neither a prompt sent before the response to Stop, nor text typed before the response to a prompt."""
     with demo(tmp_path) as (server, path):
         tab = server.window(height=8000).tab(path)
-        held = tab.hold_answers("**/prompt/stop")
+        held = tab.hold_responses("**/prompt/stop")
         tab.page.get_by_role("button", name="Stop").click()
-        say(tab, "/time Paris")
+        send_prompt(tab, "/time Paris")
         card(tab, "In Paris it is").wait_for()
-        tab.until(lambda: held, "the answer to Stop").pop()()
-        held = tab.hold_answers("**/prompt")
-        say(tab, "/time Tokyo")
+        tab.until(lambda: held, "the response to Stop").pop()()
+        held = tab.hold_responses("**/prompt")
+        send_prompt(tab, "/time Tokyo")
         card(tab, "In Tokyo it is").wait_for()
-        box = tab.page.get_by_label("Say something to the agent")
+        box = tab.page.get_by_label("Message the agent")
         box.fill("and in Rome?")
-        tab.until(lambda: held, "the answer to the prompt").pop()()
+        tab.until(lambda: held, "the response to the prompt").pop()()
         expect(tab.page.get_by_role("button", name="Send")).to_be_enabled()
         assert box.input_value() == "and in Rome?"
-        tab.fine()
+        tab.assert_no_problems()
 
 
 @in_browser
-def test_whoever_says_something_sees_the_answer(tmp_path: Path) -> None:
-    """Also who came by a link and was not taken along so far."""
+def test_sending_a_prompt_scrolls_to_the_answer(tmp_path: Path) -> None:
+    """Also after following a link, when the view does not follow the end."""
     with demo(tmp_path) as (server, path):
         tab = server.window().tab(path)
         tab.page.get_by_role("button", name="Stop").click()
@@ -145,15 +146,15 @@ def test_whoever_says_something_sees_the_answer(tmp_path: Path) -> None:
         tab.go(f"{path}#entry-{last}")
         expect(tab.page.locator(f"#entry-{last}")).to_be_in_viewport()
         for city in ("Paris", "Tokyo", "Paris"):
-            say(tab, f"/time {city}")
+            send_prompt(tab, f"/time {city}")
             expect(card(tab, f"In {city} it is")).to_be_in_viewport()
             tab.until(lambda: not tab.state("info").get("turn"), "the end of the answer")
             tab.page.mouse.wheel(0, -600)
-        tab.fine()
+        tab.assert_no_problems()
 
 
 class Side:
-    """One half of Break it: its rows, and what is said above them."""
+    """One side of the fault lab: its rows and its summary."""
 
     def __init__(self, tab: Tab, name: str) -> None:
         self.place = tab.page.get_by_role("region", name=name, exact=True)
@@ -166,110 +167,110 @@ class Side:
 
 
 FAULTS = {
-    "Two equal calls": (
-        ["✓ completed ls monday.txt", "○ queued ls ✗ really completed"],
-        ["✓ completed ls monday.txt"] * 2,
+    "Identical calls": (
+        ["✓ Completed ls monday.txt", "○ Queued ls ✗ should be Completed"],
+        ["✓ Completed ls monday.txt"] * 2,
     ),
     "Duplicate": (
-        ["✓ completed git status nothing to commit", "○ queued git status ✗ there is no such call"],
-        ["✓ completed git status nothing to commit"],
+        ["✓ Completed git status nothing to commit", "○ Queued git status ✗ no such call"],
+        ["✓ Completed git status nothing to commit"],
     ),
     "Reorder": (
         [
-            "✓ completed unknown 12 passed ✗ really make test",
-            "● running unknown ✗ there is no such call",
-            "○ queued make test ✗ there is no such call",
+            "✓ Completed unknown 12 passed ✗ should be make test",
+            "● Running unknown ✗ no such call",
+            "○ Queued make test ✗ no such call",
         ],
-        ["✓ completed make test 12 passed something came late"],
+        ["✓ Completed make test 12 passed late event ignored"],
     ),
     "Late result": (
-        ["✓ completed npm install added 1312 packages ✗ really cancelled"],
-        ["■ cancelled npm install cancelled by user something came late"],
+        ["✓ Completed npm install added 1312 packages ✗ should be Cancelled"],
+        ["■ Cancelled npm install cancelled by user late event ignored"],
     ),
     "Kill worker": (
-        ["● running copy the archive … ✗ really lost"],
-        ["~ lost copy the archive … the process that ran this call ended"],
+        ["● Running copy the archive … ✗ should be Lost"],
+        ["~ Lost copy the archive … the process that ran this call ended"],
     ),
-    "Cut the line": (
-        ["● running curl archive.zip ✗ really completed"],
-        ["✓ completed curl archive.zip 4.1 MB"],
+    "Drop connection": (
+        ["● Running curl archive.zip ✗ should be Completed"],
+        ["✓ Completed curl archive.zip 4.1 MB"],
     ),
 }
-"""What each button leaves on the naive side, and on ours."""
+"""The rows of the naive client and of Callslip after each fault."""
 
 
-def started_over(tab: Tab, press: str = "over => over.click()") -> None:
-    """An empty stage, in another session; `press` presses the button."""
-    where = tab.page.get_by_role("link", name="a session of its own")
-    before = where.get_attribute("href")
-    tab.page.get_by_role("button", name="Start over").evaluate(press)
-    tab.until(lambda: where.get_attribute("href") != before, "another session")
-    assert tab.page.locator(".broken-told").inner_text() == "Nothing has gone wrong yet."
+def reset(tab: Tab, press: str = "button => button.click()") -> None:
+    """Start again with an empty session. `press` clicks the button."""
+    link = tab.page.get_by_role("link", name="their own session")
+    before = link.get_attribute("href")
+    tab.page.get_by_role("button", name="Reset").evaluate(press)
+    tab.until(lambda: link.get_attribute("href") != before, "another session")
+    expect(tab.page.locator(".fault-status")).to_have_text("No faults injected yet.")
 
 
-def broken(tab: Tab, fault: str) -> str:
-    """Press a button on a stage that is empty, and wait for its end. What it says then."""
-    told = tab.page.locator(".broken-told")
-    started_over(tab)
+def inject(tab: Tab, fault: str) -> str:
+    """Inject a fault into an empty session, wait for its end, and return its message."""
+    status = tab.page.locator(".fault-status")
+    reset(tab)
     tab.page.get_by_role("button", name=fault).click()
 
-    def over() -> bool:
-        tab.page.clock.fast_forward(500)  # The pauses are for people.
-        return not told.inner_text().startswith(("Nothing", "Watch", "The line is cut"))
+    def is_over() -> bool:
+        tab.page.clock.fast_forward(500)  # The pauses only help users to follow.
+        return not status.inner_text().startswith(("No faults", "Injecting", "The connection is down"))
 
-    tab.until(over, f"the end of {fault}")
-    return told.inner_text()
+    tab.until(is_over, f"the end of {fault}")
+    return status.inner_text()
 
 
-LOOK = """(hidden) => {
+SET_HIDDEN = """(hidden) => {
     Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
     document.dispatchEvent(new Event("visibilitychange"));
 }"""
 
 
-def streaming(tab: Tab) -> set[Request]:
-    """The streams that this page itself has open, now and later."""
-    found: set[Request] = set()
-    tab.page.on("request", lambda request: found.add(request) if "/stream?" in request.url else None)
-    tab.page.on("requestfailed", lambda request: found.discard(request))
-    tab.page.on("requestfinished", lambda request: found.discard(request))
-    return found
+def open_streams(tab: Tab) -> set[Request]:
+    """Return the set of open streams of this page, updated while it runs."""
+    streams: set[Request] = set()
+    tab.page.on("request", lambda request: streams.add(request) if "/stream?" in request.url else None)
+    tab.page.on("requestfailed", lambda request: streams.discard(request))
+    tab.page.on("requestfinished", lambda request: streams.discard(request))
+    return streams
 
 
 @in_browser
-def test_break_it_breaks_the_naive_side_only(tmp_path: Path) -> None:
-    """Each button leaves the naive client wrong and Callslip as the log is; a refresh costs only the naive one."""
+def test_fault_lab_breaks_only_the_naive_client(tmp_path: Path) -> None:
+    """Each fault leaves the naive client wrong and Callslip equal to the log; a reload affects only the former."""
     with demo(tmp_path) as (server, path):
         window = server.window(height=3000)
         window.context.clock.install()
         tab = window.tab(path)
-        lines = streaming(tab)
-        tab.page.get_by_text("Break it", exact=True).click()
-        naive, ours = Side(tab, "A naive client"), Side(tab, "Callslip")
+        streams = open_streams(tab)
+        tab.page.get_by_text("Fault lab", exact=True).click()
+        naive, ours = Side(tab, "Naive client"), Side(tab, "Callslip")
         tab.page.get_by_role("button", name="Duplicate").wait_for()
-        started_over(tab, "over => (over.click(), over.parentNode.firstElementChild.click())")  # One at a time.
+        reset(tab, "button => (button.click(), button.parentNode.firstElementChild.click())")  # Only one action runs.
         for fault, (left, right) in FAULTS.items():
-            told = broken(tab, fault)
+            message = inject(tab, fault)
             shown = [
                 [re.sub(r"shelf \d+ of 400|process \d+ at work", "…", row) for row in side.rows()]
                 for side in (naive, ours)
             ]
             assert shown == [left, right], fault
-            assert naive.tally().startswith("✗") and ours.tally() == "✓ the same as after a reload", (fault, told)
+            assert naive.tally().startswith("✗") and ours.tally() == "✓ Same after reload", (fault, message)
         tab.page.set_viewport_size({"width": 380, "height": 4000})
         assert tab.overflows() == [] and tab.axe() == []
         before = ours.rows()
         tab.page.set_viewport_size({"width": 1280, "height": 800})
-        tab.page.get_by_role("button", name="Refresh").click()
-        tab.page.get_by_text("1 card is gone").wait_for()
+        tab.page.get_by_role("button", name="Reload page").click()
+        tab.page.get_by_text("lost 1 card").wait_for()
         tab.until(lambda: ours.rows() == before, "the same calls")
         assert naive.rows() == [] and naive.tally() == "✗ 1 missing"
-        expect(tab.page.get_by_text("1 card is gone")).to_be_in_viewport()
-        tab.until(lambda: len(lines) == 2, "a line for each client")
-        tab.page.evaluate(LOOK, True)
-        tab.until(lambda: not lines, "that a tab nobody looks at holds no line")
-        tab.page.evaluate(LOOK, False)
-        broken(tab, "Duplicate")
-        assert [naive.rows(), ours.rows()] == list(FAULTS["Duplicate"]) and len(lines) == 2
-        tab.forgive("the line is cut", "net::ERR_ABORTED")
-        tab.fine()
+        expect(tab.page.get_by_text("lost 1 card")).to_be_in_viewport()
+        tab.until(lambda: len(streams) == 2, "a stream for each client")
+        tab.page.evaluate(SET_HIDDEN, True)
+        tab.until(lambda: not streams, "that a hidden tab holds no stream")
+        tab.page.evaluate(SET_HIDDEN, False)
+        inject(tab, "Duplicate")
+        assert [naive.rows(), ours.rows()] == list(FAULTS["Duplicate"]) and len(streams) == 2
+        tab.ignore_problems("the connection is down", "net::ERR_ABORTED")
+        tab.assert_no_problems()

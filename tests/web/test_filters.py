@@ -1,4 +1,4 @@
-"""The page's filters, facets and bars of time: the real files, in Node, on entries as the fold makes them."""
+"""Filters, facets and waterfall bars of the page: the real modules in Node, on entries of the real types."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CALL = ToolCall(
     ended_at=14_000,
     approval="appr_1",
 )
-ASKED = PermissionRequest(
+REQUEST = PermissionRequest(
     id=5,
     at=2_000,
     turn="t1",
@@ -63,7 +63,7 @@ ENTRIES = [
     Thought(id=2, at=950, turn="t1", content="Which build?"),
     Plan(id=3, at=960, turn="t1", entries=[{"content": "delete", "status": "pending"}]),
     CALL,
-    ASKED,
+    REQUEST,
     READ,
     OPEN,
     Message(id=8, at=23_000, turn="t2", role="assistant", content="Done with the build."),
@@ -73,9 +73,9 @@ NOW = 30_000
 
 @pytest.fixture(scope="module")
 def page(node: str) -> Iterator[Client]:
-    made = Client(node, "page_filters.mjs", str(WEB))
-    yield made
-    made.close()
+    client = Client(node, "page_filters.mjs", str(WEB))
+    yield client
+    client.close()
 
 
 def entries() -> list[Any]:
@@ -92,8 +92,8 @@ def filtered(page: Client, typed: str) -> tuple[list[int], list[int]]:
     return answer["alone"], answer["left"]
 
 
-def test_what_is_typed_becomes_terms(page: Client) -> None:
-    """Fields, times, quoted text and negation; what is no field is text, and half a term is none yet."""
+def test_filter_text_is_parsed_into_terms(page: Client) -> None:
+    """Fields, durations, quoted text and negation. An unknown field is text, and an incomplete term is ignored."""
     typed = 'tool:bash,"my tool" -status:open >5s "no such" http://x tool: - <=1.5m'
     (terms,) = ask(page, {"do": "terms", "typed": typed})
     assert [(term["field"], term["values"], term["negated"]) for term in terms] == [
@@ -139,24 +139,24 @@ def test_what_is_typed_becomes_terms(page: Client) -> None:
         (".*", []),
     ],
 )
-def test_a_filter_leaves_what_was_asked_for(page: Client, typed: str, left: list[int]) -> None:
-    """A call and its request for approval stay or go together."""
+def test_filter_returns_matching_entries(page: Client, typed: str, left: list[int]) -> None:
+    """A call and its approval request match together."""
     assert filtered(page, typed)[1] == left
 
 
-def test_an_entry_alone_is_judged_by_itself(page: Client) -> None:
+def test_predicate_judges_a_single_entry_alone(page: Client) -> None:
     assert filtered(page, "status:completed")[0] == [4]
     assert filtered(page, "delete")[0] == [1, 3, 5]
 
 
-def test_text_is_found_as_it_is_read(page: Client) -> None:
-    """Quotes and line breaks in arguments are not looked for as JSON writes them."""
+def test_text_search_uses_unescaped_text(page: Client) -> None:
+    """Quotes and line breaks in parameters are not escaped as in JSON."""
     assert filtered(page, "hello")[1] == [4, 5]
     assert filtered(page, "\\n")[1] == []
 
 
-def test_facets_count_what_the_other_terms_leave(page: Client) -> None:
-    """The facet's own term does not count: one sees what another choice would give."""
+def test_facet_counts_ignore_the_facets_own_term(page: Client) -> None:
+    """A count shows what another choice would select."""
     job = {"do": "facets", "entries": entries()}
     free, chosen, text = ask(page, *({**job, "typed": typed} for typed in ("", "tool:bash", "file")))
     assert free["tool"] == [["", 1, False], ["Read", 1, False], ["bash", 1, False]]
@@ -177,11 +177,11 @@ def test_facets_count_what_the_other_terms_leave(page: Client) -> None:
         ("-tool:bash", "bash", "-tool:bash tool:bash"),
     ],
 )
-def test_a_choice_joins_its_term_or_leaves_it(page: Client, typed: str, value: str, then: str) -> None:
+def test_facet_choice_is_added_to_its_term_or_removed(page: Client, typed: str, value: str, then: str) -> None:
     assert ask(page, {"do": "toggle", "typed": typed, "field": "tool", "value": value}) == [then]
 
 
-def test_a_bar_tells_waiting_queued_and_running_apart(page: Client) -> None:
+def test_bar_has_queued_waiting_and_running_segments(page: Client) -> None:
     (bars,) = ask(page, {"do": "bars", "entries": entries(), "now": NOW})
     assert bars[0]["segments"] == [
         ["queued", 1_000, 2_000],
@@ -189,10 +189,10 @@ def test_a_bar_tells_waiting_queued_and_running_apart(page: Client) -> None:
         ["queued", 7_500, 8_000],
         ["running", 8_000, 14_000],
     ]
-    assert bars[0]["told"] == "was queued 1.0s, waited for approval 5.5s, was queued 500ms, ran 6.0s"
+    assert bars[0]["text"] == "Queued 1.0s · Waiting for approval 5.5s · Queued 500ms · Running 6.0s"
     assert bars[1]["segments"] == [["running", 20_000, 20_100]]
     assert bars[2]["segments"] == [["queued", 21_000, 22_000], ["running", 22_000, "open"]]
-    assert bars[2]["told"] == "was queued 1.0s, has run for 8.0s"
+    assert bars[2]["text"] == "Queued 1.0s · Running 8.0s so far"
 
 
 def call(id: int, at: int, **more: Any) -> dict[str, Any]:
@@ -203,22 +203,22 @@ def request(id: int, at: int, call: int, **more: Any) -> dict[str, Any]:
     return {"type": "permission_request", "id": id, "at": at, "callId": f"exec_{call}", **more}
 
 
-def test_requests_that_nobody_answered_end_with_the_next_or_with_the_call(page: Client) -> None:
-    asked = [call(1, 0, endedAt=900), request(2, 100, 1, state="superseded"), request(3, 300, 1, state="moot")]
-    waits = [call(4, 1000, status="awaiting_approval"), request(5, 1000, 4, state="pending")]
-    (bars,) = ask(page, {"do": "bars", "entries": asked + waits, "now": 2000})
+def test_unanswered_requests_end_with_the_next_request_or_the_call(page: Client) -> None:
+    ended = [call(1, 0, endedAt=900), request(2, 100, 1, state="superseded"), request(3, 300, 1, state="moot")]
+    waiting = [call(4, 1000, status="awaiting_approval"), request(5, 1000, 4, state="pending")]
+    (bars,) = ask(page, {"do": "bars", "entries": ended + waiting, "now": 2000})
     assert bars[0]["segments"] == [["queued", 0, 100], ["waiting", 100, 900]]
     assert bars[1]["segments"] == [["waiting", 1000, "open"]]
-    assert bars[1]["told"] == "has waited for approval for 1.0s"
+    assert bars[1]["text"] == "Waiting for approval 1.0s so far"
 
 
-def test_times_out_of_order_make_no_bar_of_negative_length(page: Client) -> None:
-    """Sources have clocks of their own: a call may end before it began."""
+def test_times_out_of_order_give_no_negative_length(page: Client) -> None:
+    """Sources have their own clocks: a call may end before it started."""
     (bars,) = ask(page, {"do": "bars", "entries": [call(1, 5000, startedAt=7000, endedAt=4000)], "now": 0})
-    assert bars == [{"id": 1, "from": 5000, "to": 5000, "told": "", "segments": []}]
+    assert bars == [{"id": 1, "from": 5000, "to": 5000, "text": "", "segments": []}]
 
 
-def test_idle_time_is_folded_and_every_moment_has_its_place(page: Client) -> None:
+def test_idle_time_is_collapsed_and_every_time_has_a_position(page: Client) -> None:
     day = 86_400_000
     calls = [call(1, 0, endedAt=10_000), call(2, 12_000, endedAt=20_000), call(3, day, endedAt=day + 20_000)]
     times = [0, 5_000, 11_000, 20_000, day, day + 7_000]
@@ -236,24 +236,24 @@ def test_idle_time_is_folded_and_every_moment_has_its_place(page: Client) -> Non
     }
 
 
-def test_many_folds_leave_room_for_what_went_on(page: Client) -> None:
+def test_many_collapsed_gaps_leave_room_for_the_calls(page: Client) -> None:
     calls = [call(n, n * 3_600_000, endedAt=n * 3_600_000 + 1000) for n in range(1, 301)]
     (axis,) = ask(page, {"do": "axis", "entries": calls, "now": 0, "fold": True})
     assert axis["gaps"] == 299
     assert axis["length"] <= 1.25 * 300 * 1000
 
 
-def test_a_line_of_nothing_is_a_line(page: Client) -> None:
+def test_axis_without_calls_has_length_one(page: Client) -> None:
     (axis,) = ask(page, {"do": "axis", "entries": [], "now": 0, "fold": True, "times": [5]})
     assert (axis["length"], axis["places"]) == (1, [0])
 
 
-def test_turns_are_bands_from_their_first_entry_until_nothing_of_them_is_open(page: Client) -> None:
+def test_turn_bands_last_from_the_first_entry_to_the_end_of_the_last_call(page: Client) -> None:
     (axis,) = ask(page, {"do": "axis", "entries": entries(), "now": NOW, "fold": True})
     assert axis["bands"] == [{"turn": "t1", "from": 900, "to": 14_000}, {"turn": "t2", "from": 20_000, "to": "open"}]
 
 
-def test_ten_thousand_calls_are_filtered_in_time(page: Client) -> None:
-    """Once for a filter, facets and the line of time; the bound is for slow machines."""
+def test_filtering_ten_thousand_calls_is_fast(page: Client) -> None:
+    """One filter, facets and an axis. The limit is for slow machines."""
     (pace,) = ask(page, {"do": "pace", "calls": 10_000})
     assert pace["ms"] < 3_000

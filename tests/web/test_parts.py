@@ -1,4 +1,4 @@
-"""What the page makes of texts: its real modules, in Node. The page itself is tried in a real browser elsewhere."""
+"""Text functions of the page: the real modules in Node. Other tests use a real browser."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ Ask = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def client(node: str) -> Iterator[Client]:
-    made = Client(node, "page_parts.mjs", str(WEB))
-    yield made
-    made.close()
+    harness = Client(node, "page_parts.mjs", str(WEB))
+    yield harness
+    harness.close()
 
 
-def told_by(client: Client, part: str, **job: Any) -> Any:
+def run_part(client: Client, part: str, **job: Any) -> Any:
     return client.ask([{"part": part, **job}])[0]
 
 
 @pytest.fixture(scope="module")
 def ask(client: Client) -> Ask:
-    return partial(told_by, client)
+    return partial(run_part, client)
 
 
 # Markdown
 
 
 def inside(drawn: str) -> str:
-    """What stands in the one element that every text is drawn into."""
+    """Return the content of the element that every text is drawn into."""
     return drawn.removeprefix('<div class="md">').removesuffix("</div>")
 
 
@@ -66,7 +66,7 @@ def inside(drawn: str) -> str:
         (r"\*no\*", '<p dir="auto">‹*›‹no›‹*›</p>'),
     ],
 )
-def test_markdown_is_drawn_with_a_few_known_elements(ask: Ask, text: str, drawn: str) -> None:
+def test_markdown_is_drawn_with_known_elements(ask: Ask, text: str, drawn: str) -> None:
     assert inside(ask("markdown", text=text)) == drawn
 
 
@@ -77,7 +77,7 @@ def test_a_table_has_a_head_and_rows(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("address", ["https://a.b/c", "http://a.b", "mailto:a@b.c"])
-def test_links_lead_to_the_web_and_to_mail(ask: Ask, address: str) -> None:
+def test_web_and_mail_links_are_allowed(ask: Ask, address: str) -> None:
     drawn = ask("markdown", text=f"[t]({address})")
     assert f'<a href="{address}" rel="noopener noreferrer nofollow" target="_blank">‹t›</a>' in drawn
 
@@ -86,12 +86,12 @@ def test_links_lead_to_the_web_and_to_mail(ask: Ask, address: str) -> None:
     "address",
     ["javascript:alert(1)", "JaVaScRiPt:alert(1)", "data:text/html,x", "vbscript:x", "//a.b", "/x", "file:///x"],
 )
-def test_links_lead_nowhere_else(ask: Ask, address: str) -> None:
+def test_other_links_stay_text(ask: Ask, address: str) -> None:
     for text in (f"[t]({address})", f"![t]({address})", f"<{address}>"):
         assert "<a" not in ask("markdown", text=text)
 
 
-def test_a_bare_address_is_a_link_without_the_full_stop(ask: Ask) -> None:
+def test_bare_url_is_a_link_without_the_full_stop(ask: Ask) -> None:
     assert '<a href="https://a.b/c"' in ask("markdown", text="see https://a.b/c.")
 
 
@@ -121,8 +121,8 @@ ELEMENTS |= {"a", "br", "hr", "table", "thead", "tbody", "tr", "th", "td"}
 
 
 @given(st.text(st.sampled_from("ab \n*_`~#>|-[]()!<1.\\:/h\u202e\x1b")))
-def test_any_text_is_drawn_and_only_with_known_elements(client: Client, text: str) -> None:
-    drawn = told_by(client, "markdown", text=text)
+def test_any_text_is_drawn_with_known_elements(client: Client, text: str) -> None:
+    drawn = run_part(client, "markdown", text=text)
     outside = "".join(piece.rpartition("›")[2] for piece in drawn.split("‹"))
     names = {tag.partition(">")[0].strip("/").partition(" ")[0] for tag in outside.split("<")[1:]}
     assert names <= ELEMENTS
@@ -133,22 +133,22 @@ def test_any_text_is_drawn_and_only_with_known_elements(client: Client, text: st
 @pytest.mark.parametrize(
     "text", ["[", "**a ", "`", "> ", "- ", "* a\n", "|a|\n|-|\n", "_a*b~~c", "` `` ", "\x1b[", "\x1b]0;", "\r"]
 )
-def test_a_text_made_to_be_slow_is_not(ask: Ask, text: str) -> None:
-    assert ask("took", text=text, times=200_000 // len(text)) < 2000
+def test_adversarial_text_is_parsed_quickly(ask: Ask, text: str) -> None:
+    assert ask("duration", text=text, times=200_000 // len(text)) < 2000
 
 
 @pytest.mark.parametrize(
     "around", ["# {}x", "|\n{}x", "a{}b", "# #{}#", "- {}x", "`{}x`", "[a](b{}x", "```{}x", "{}", "***{}x"]
 )
-def test_a_line_of_many_blanks_is_read_at_once(ask: Ask, around: str) -> None:
-    assert ask("took", text=around.format(" " * 150_000), times=1) < 2000
-    assert ask("took", text=around.format("#" * 150_000), times=1) < 2000
+def test_line_of_many_spaces_is_parsed_quickly(ask: Ask, around: str) -> None:
+    assert ask("duration", text=around.format(" " * 150_000), times=1) < 2000
+    assert ask("duration", text=around.format("#" * 150_000), times=1) < 2000
 
 
 # Terminal
 
 
-def test_control_characters_and_marks_of_direction_are_seen_and_do_nothing(ask: Ask) -> None:
+def test_control_characters_and_direction_marks_are_escaped(ask: Ask) -> None:
     assert ask("inert", text="a\x1b[31m\u202eb\u200b\x00\r\nc\td") == "a\\x1b[31m\\u202eb\\u200b\\x00\nc\td"
 
 
@@ -156,7 +156,7 @@ def test_emoji_keep_their_joiners(ask: Ask) -> None:
     assert ask("inert", text="👩‍💻 a\u200db") == "👩‍💻 a\\u200db"
 
 
-def test_colours_are_read_and_end(ask: Ask) -> None:
+def test_colours_apply_until_reset(ask: Ask) -> None:
     ((plain, red, bold, after),) = ask("ansi", text="a\x1b[31mb\x1b[1mc\x1b[0md")
     assert plain == ["a", None]
     assert red[0] == "b"
@@ -165,7 +165,7 @@ def test_colours_are_read_and_end(ask: Ask) -> None:
     assert after == ["d", None]
 
 
-def test_a_style_goes_on_over_lines(ask: Ask) -> None:
+def test_style_continues_across_lines(ask: Ask) -> None:
     first, second = ask("ansi", text="\x1b[1ma\nb\x1b[22m")
     assert first[0][1] == second[0][1] == {"fontWeight": "700"}
 
@@ -187,20 +187,20 @@ def test_a_style_goes_on_over_lines(ask: Ask) -> None:
         (HOSTILE, HOSTILE),
     ],
 )
-def test_what_a_terminal_would_do_is_not_done(ask: Ask, text: str, shown: str) -> None:
+def test_terminal_commands_are_removed(ask: Ask, text: str, shown: str) -> None:
     assert "\n".join("".join(run[0] for run in line) for line in ask("ansi", text=text)) == shown
 
 
 @given(st.lists(st.integers(0, 255), min_size=6, max_size=6))
-def test_every_colour_can_be_read_on_its_ground(client: Client, parts: list[int]) -> None:
+def test_every_colour_is_readable_on_its_background(client: Client, parts: list[int]) -> None:
     fore, back = (";".join(map(str, some)) for some in (parts[:3], parts[3:]))
     text = f"\x1b[38;2;{fore}ma\x1b[48;2;{back}mb\x1b[7mc\x1b[0m" + "".join(f"\x1b[{n}mx" for n in range(30, 38))
-    contrasts = told_by(client, "contrasts", text=text)
+    contrasts = run_part(client, "contrasts", text=text)
     assert contrasts
     assert min(contrasts) >= 4.5
 
 
-def test_a_text_is_known_for_what_it_is(ask: Ask) -> None:
+def test_text_format_is_detected(ask: Ask) -> None:
     assert ask("isTerminal", text="\x1b[32mok\x1b[0m")
     assert not ask("isTerminal", text="ok [32m")
     assert ask("isMarkdown", text="# Title\n\nText")
@@ -218,8 +218,8 @@ TEXTS = st.lists(st.sampled_from("abc"), max_size=12).map(lambda lines: "".join(
 
 
 @given(TEXTS, TEXTS)
-def test_a_difference_gives_both_texts_back(client: Client, before: str, after: str) -> None:
-    lines = told_by(client, "compare", before=before, after=after)
+def test_diff_contains_both_texts(client: Client, before: str, after: str) -> None:
+    lines = run_part(client, "compare", before=before, after=after)
     old = {line["old"]: line["text"] for line in lines if "old" in line}
     new = {line["new"]: line["text"] for line in lines if "new" in line}
     assert all(before.splitlines()[number - 1] == text for number, text in old.items())
@@ -228,7 +228,7 @@ def test_a_difference_gives_both_texts_back(client: Client, before: str, after: 
         assert not applied(lines, ("add", "del"))
 
 
-def test_only_what_is_near_a_change_is_shown(ask: Ask) -> None:
+def test_diff_shows_only_lines_near_a_change(ask: Ask) -> None:
     before = "".join(f"{n}\n" for n in range(50))
     lines = ask("compare", before=before, after=before.replace("25\n", "new\n"))
     assert [line["text"] for line in lines] == [
@@ -245,35 +245,35 @@ def test_only_what_is_near_a_change_is_shown(ask: Ask) -> None:
     ]
 
 
-def test_a_unified_diff_is_known_and_numbered(ask: Ask) -> None:
-    told = ask("diff", text="--- a/x\n+++ b/x\n@@ -7,2 +7,3 @@\n same\n-old\n+new\n+more\n")
-    assert told["is"]
-    assert told["tally"] == "+2 −1"
-    assert [(line["kind"], line.get("old"), line.get("new")) for line in told["lines"]] == [
+def test_unified_diff_is_detected_and_numbered(ask: Ask) -> None:
+    diff = ask("diff", text="--- a/x\n+++ b/x\n@@ -7,2 +7,3 @@\n same\n-old\n+new\n+more\n")
+    assert diff["is"]
+    assert diff["tally"] == "+2 −1"
+    assert [(line["kind"], line.get("old"), line.get("new")) for line in diff["lines"]] == [
         ("file", None, None), ("file", None, None), ("gap", None, None),
         ("same", 7, 7), ("del", 8, None), ("add", None, 8), ("add", None, 9),
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize("text", ["a - b\n+ c", "--- \ntitle", "@@ no", "+1 -1"])
-def test_other_texts_are_no_diffs(ask: Ask, text: str) -> None:
+def test_other_texts_are_not_diffs(ask: Ask, text: str) -> None:
     assert not ask("diff", text=text)["is"]
 
 
 # JSON
 
 
-def test_a_closed_branch_says_what_is_in_it(ask: Ask) -> None:
+def test_closed_branch_has_a_summary(ask: Ask) -> None:
     assert ask("json", value={"a": 1, "b": "x"})["summary"] == '{a: 1, b: "x"}'
     assert ask("json", value=[[1], 2])["summary"] == "[2 items]"
     assert ask("json", value={"a": {"b": "\u202e"}})["line"] == '{"a":{"b":"\\u202e"}}'
     assert len(ask("json", value={"a": "x" * 5000})["line"]) <= 500
 
 
-def test_a_text_is_json_only_as_a_whole(ask: Ask) -> None:
-    assert ask("readJson", text=' {"a": [1]}\n') == {"a": [1]}
-    assert ask("readJson", text='{"a": 1} and more') is None
-    assert ask("readJson", text="3") is None
+def test_text_is_json_only_if_all_of_it_is(ask: Ask) -> None:
+    assert ask("parseJson", text=' {"a": [1]}\n') == {"a": [1]}
+    assert ask("parseJson", text='{"a": 1} and more') is None
+    assert ask("parseJson", text="3") is None
 
 
 # Rows
@@ -284,15 +284,15 @@ def test_a_text_is_json_only_as_a_whole(ask: Ask) -> None:
     st.lists(st.tuples(st.integers(1, 40), st.integers(0, 90)), max_size=20),
     st.integers(-50, 900),
 )
-def test_rows_stand_one_below_the_other(
+def test_row_positions_are_sums_of_heights(
     client: Client, ids: list[int], measured: list[tuple[int, int]], y: int
 ) -> None:
-    told = told_by(client, "rows", ids=ids, measured=measured, y=y)
-    known = dict(measured)
-    heights = [known.get(id, 10 + id % 3) for id in ids]
+    layout = run_part(client, "rows", ids=ids, measured=measured, y=y)
+    measured_heights = dict(measured)
+    heights = [measured_heights.get(id, 10 + id % 3) for id in ids]
     tops = list(accumulate(heights, initial=0))
-    assert told["tops"] == tops[:-1]
-    assert told["total"] == tops[-1]
-    first, last = told["between"]
+    assert layout["tops"] == tops[:-1]
+    assert layout["total"] == tops[-1]
+    first, last = layout["between"]
     covered = range(first, last)
     assert all(at in covered for at in range(len(ids)) if tops[at] < y + 50 and tops[at + 1] > y)

@@ -1,1 +1,1 @@
-"""The page, as files: no build step, nothing from elsewhere."""
+"""Static files of the web page. No build step and no external assets."""

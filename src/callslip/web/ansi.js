@@ -1,9 +1,8 @@
-// Text from elsewhere. `inert` makes it harmless to look at; `paint` reads what a terminal would have shown of it:
-// colours and rewritten lines. Titles, links, cursor games and whatever else a program may send to a terminal are left
-// out.
+// Untrusted text. `inert` escapes characters that could hide or reorder text; `parseTerminal` interprets colours and
+// rewritten lines like a terminal. Titles, links, cursor movements and other terminal sequences are removed.
 
-// The same characters as everywhere in Callslip: controls, marks of direction, blanks without width, fillers that look
-// like nothing, tags, halves of pairs; and joiners beside plain letters, where they only hide something.
+// The same characters as in the Python package: control characters, direction marks, zero-width spaces, invisible
+// fillers, tags, lone surrogates; and joiners next to ASCII characters, where they have no purpose.
 const HIDDEN = new RegExp(
   [
     String.raw`(?![\n\t])[\u0000-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b`,
@@ -13,19 +12,19 @@ const HIDDEN = new RegExp(
   "gu",
 );
 
-/** @param {string} found */
-function escaped(found) {
-  const code = found.codePointAt(0) ?? 0;
+/** @param {string} character */
+function escapeCharacter(character) {
+  const code = character.codePointAt(0) ?? 0;
   const digits = code.toString(16);
   if (code < 0x100) return `\\x${digits.padStart(2, "0")}`;
   return code < 0x10000 ? `\\u${digits.padStart(4, "0")}` : `\\u{${digits}}`;
 }
 
 /**
- * Text in which control characters and marks of direction are seen and do nothing. Newlines and tabs stay.
+ * Escape control characters and direction marks so that they are visible and have no effect. Keep newlines and tabs.
  * @param {string} text
  */
-export const inert = (text) => text.replaceAll("\r\n", "\n").replace(HIDDEN, escaped);
+export const inert = (text) => text.replaceAll("\r\n", "\n").replace(HIDDEN, escapeCharacter);
 
 /** @typedef {[number, number, number]} Colour */
 /**
@@ -34,25 +33,25 @@ export const inert = (text) => text.replaceAll("\r\n", "\n").replace(HIDDEN, esc
  */
 /** @typedef {{text: string, style: Style | null}} Run */
 
-/** The paper of a terminal, in both themes: programs choose their colours for a dark one. */
-export const PAPER = /** @type {Colour} */ ([21, 24, 30]);
-const INK = /** @type {Colour} */ ([225, 229, 236]);
+/** The terminal background in both themes: programs choose their colours for a dark one. */
+export const BACKGROUND = /** @type {Colour} */ ([21, 24, 30]);
+const FOREGROUND = /** @type {Colour} */ ([225, 229, 236]);
 
-/** @type {Colour[]} The sixteen, all readable on that paper. */
-const SIXTEEN = [
+/** @type {Colour[]} The sixteen base colours, all readable on that background. */
+const BASE_COLOURS = [
   [128, 136, 150], [255, 120, 110], [110, 205, 130], [230, 190, 90],
   [115, 170, 255], [220, 145, 235], [90, 205, 215], [215, 220, 228],
   [150, 158, 172], [255, 150, 140], [145, 230, 160], [250, 215, 120],
   [150, 195, 255], [238, 175, 250], [130, 230, 238], [255, 255, 255],
 ];
-const LEVELS = [0, 95, 135, 175, 215, 255];
+const CUBE_LEVELS = [0, 95, 135, 175, 215, 255];
 
 /** @param {number} index @returns {Colour} */
-function indexed(index) {
-  if (index < 16) return SIXTEEN[index] ?? INK;
+function indexedColour(index) {
+  if (index < 16) return BASE_COLOURS[index] ?? FOREGROUND;
   if (index > 231) return [8 + (index - 232) * 10, 8 + (index - 232) * 10, 8 + (index - 232) * 10];
   const cube = index - 16;
-  return [LEVELS[Math.floor(cube / 36)], LEVELS[Math.floor(cube / 6) % 6], LEVELS[cube % 6]];
+  return [CUBE_LEVELS[Math.floor(cube / 36)], CUBE_LEVELS[Math.floor(cube / 6) % 6], CUBE_LEVELS[cube % 6]];
 }
 
 /** @param {number} part */
@@ -67,7 +66,7 @@ export function contrast(one, other) {
 }
 
 /**
- * The colour asked for, lighter or darker until it can be read on its ground.
+ * Return a colour, lightened or darkened until it is readable on its background.
  * @param {Colour} fg @param {Colour} bg @returns {Colour}
  */
 function readable(fg, bg) {
@@ -79,15 +78,15 @@ function readable(fg, bg) {
   return contrast(colour, bg) < 4.5 ? [goal, goal, goal] : colour;
 }
 
-/** What a run looks like, as properties of a style; null for plain text. @param {Style | null} style */
-export function looks(style) {
+/** Return the CSS properties of a run, or null for plain text. @param {Style | null} style */
+export function styleProperties(style) {
   if (!style) return null;
   let { fg, bg } = style;
-  if (style.swap) [fg, bg] = [bg ?? PAPER, fg ?? INK];
-  const ink = fg || bg ? readable(fg ?? INK, bg ?? PAPER) : undefined;
+  if (style.swap) [fg, bg] = [bg ?? BACKGROUND, fg ?? FOREGROUND];
+  const colour = fg || bg ? readable(fg ?? FOREGROUND, bg ?? BACKGROUND) : undefined;
   const lines = [style.under && "underline", style.strike && "line-through"].filter(Boolean).join(" ");
   return {
-    ...(ink && { color: `rgb(${ink.join(" ")})` }),
+    ...(colour && { color: `rgb(${colour.join(" ")})` }),
     ...(bg && { backgroundColor: `rgb(${bg.join(" ")})` }),
     ...(style.bold && { fontWeight: "700" }),
     ...(style.dim && !fg && { color: "rgb(160 167 180)" }),
@@ -97,7 +96,7 @@ export function looks(style) {
 }
 
 /** @type {Record<number, (style: Style) => Style>} */
-const SETS = {
+const STYLE_CODES = {
   1: (style) => ({ ...style, bold: true }),
   2: (style) => ({ ...style, dim: true }),
   3: (style) => ({ ...style, italic: true }),
@@ -109,31 +108,31 @@ const SETS = {
   39: ({ fg, ...style }) => style, 49: ({ bg, ...style }) => style,
 };
 
-/** @param {Style | null} before @param {string} said @returns {Style | null} */
-function restyled(before, said) {
-  const codes = said.split(/[;:]/).map(Number);
+/** @param {Style | null} before @param {string} parameters @returns {Style | null} */
+function applyStyleCodes(before, parameters) {
+  const codes = parameters.split(/[;:]/).map(Number);
   /** @type {Style} */
   let style = { ...before };
   for (let at = 0; at < codes.length; at++) {
     const code = codes[at];
     if (!code) style = {};
     else if (code === 38 || code === 48) {
-      const true_ = codes[at + 1] === 2;
-      const parts = codes.slice(at + 2, at + (true_ ? 5 : 3)).map((part) => Math.min(255, part || 0));
+      const isTrueColour = codes[at + 1] === 2;
+      const parts = codes.slice(at + 2, at + (isTrueColour ? 5 : 3)).map((part) => Math.min(255, part || 0));
       const [red = 0, green = 0, blue = 0] = parts;
-      const colour = true_ ? /** @type {Colour} */ ([red, green, blue]) : indexed(red);
+      const colour = isTrueColour ? /** @type {Colour} */ ([red, green, blue]) : indexedColour(red);
       style = { ...style, [code === 38 ? "fg" : "bg"]: colour };
-      at += true_ ? 4 : 2;
-    } else if (SETS[code]) style = SETS[code](style);
-    else if (code >= 30 && code <= 37) style = { ...style, fg: SIXTEEN[code - 30] };
-    else if (code >= 40 && code <= 47) style = { ...style, bg: SIXTEEN[code - 40] };
-    else if (code >= 90 && code <= 97) style = { ...style, fg: SIXTEEN[code - 82] };
-    else if (code >= 100 && code <= 107) style = { ...style, bg: SIXTEEN[code - 92] };
+      at += isTrueColour ? 4 : 2;
+    } else if (STYLE_CODES[code]) style = STYLE_CODES[code](style);
+    else if (code >= 30 && code <= 37) style = { ...style, fg: BASE_COLOURS[code - 30] };
+    else if (code >= 40 && code <= 47) style = { ...style, bg: BASE_COLOURS[code - 40] };
+    else if (code >= 90 && code <= 97) style = { ...style, fg: BASE_COLOURS[code - 82] };
+    else if (code >= 100 && code <= 107) style = { ...style, bg: BASE_COLOURS[code - 92] };
   }
   return Object.keys(style).length ? style : null;
 }
 
-// A sequence ends where its kind says, or at the end of the line: one that is never ended must not swallow the rest.
+// A sequence ends at its terminator or at the end of the line: an unterminated one must not swallow the rest.
 const SEQUENCE = new RegExp(
   [
     String.raw`(?:\x1b\[|\x9b)([0-9;:?<=>!]*)[ -/]*([@-~]?)`,
@@ -145,10 +144,10 @@ const SEQUENCE = new RegExp(
 );
 
 /**
- * What is left of `old` when `fresh` is written over it from the start of the line.
+ * Write `fresh` over `old` from the start of the line.
  * @param {Run[]} old @param {Run[]} fresh
  */
-function over(old, fresh) {
+function overwrite(old, fresh) {
   let skip = fresh.reduce((sum, run) => sum + run.text.length, 0);
   const rest = [];
   for (const run of old) {
@@ -159,15 +158,15 @@ function over(old, fresh) {
 }
 
 /** @param {Run[]} runs @param {string} text @param {Style | null} style */
-function add(runs, text, style) {
+function addRun(runs, text, style) {
   if (text) runs.push({ text: inert(text), style });
 }
 
 /**
- * The lines of a terminal's output, each as runs of one style.
+ * Parse terminal output into lines, each a list of runs with one style.
  * @param {string} text @returns {Run[][]}
  */
-export function paint(text) {
+export function parseTerminal(text) {
   /** @type {Style | null} */
   let style = null;
   return text.replaceAll("\r\n", "\n").split("\n").map((line) => {
@@ -176,17 +175,17 @@ export function paint(text) {
     /** @type {Run[]} */
     let runs = [];
     let at = 0;
-    for (const found of line.matchAll(SEQUENCE)) {
-      add(runs, line.slice(at, found.index), style);
-      at = (found.index ?? 0) + found[0].length;
-      if (found[0][0] === "\r") [old, runs] = [over(old, runs), []];
-      else if (found[2] === "m" && !/[?<=>!]/.test(found[1])) style = restyled(style, found[1]);
-      else if (found[2] === "K") old = [];
+    for (const match of line.matchAll(SEQUENCE)) {
+      addRun(runs, line.slice(at, match.index), style);
+      at = (match.index ?? 0) + match[0].length;
+      if (match[0][0] === "\r") [old, runs] = [overwrite(old, runs), []];
+      else if (match[2] === "m" && !/[?<=>!]/.test(match[1])) style = applyStyleCodes(style, match[1]);
+      else if (match[2] === "K") old = [];
     }
-    add(runs, line.slice(at), style);
-    return over(old, runs);
+    addRun(runs, line.slice(at), style);
+    return overwrite(old, runs);
   });
 }
 
-/** Whether there is anything in it that only a terminal reads. @param {string} text */
+/** Whether a text contains terminal sequences. @param {string} text */
 export const isTerminal = (text) => /\x1b\[[0-9;:]*[mK]|[^\n]\r[^\n]/.test(text);

@@ -1,41 +1,42 @@
-// The page: a header, and below it what the address names.
+// The page: a header, and below it the view that the address names.
 
 import { inert } from "./ansi.js";
 import Header from "./header.js";
 import Help, { onKey } from "./help.js";
-import { effect, html, lazily, render, untracked, useEffect, useRef } from "./ui.js";
-import { Refused, Trouble } from "./connection.js";
-import { info, link, loaded, missing, name, picked, route, status, told, watch } from "./state.js";
+import { effect, html, lazy, render, untracked, useEffect, useRef } from "./ui.js";
+import { AccessDenied, OfflineBanner } from "./connection.js";
+import {
+  followSession, info, isMissing, link, loaded, loadedTopics, route, selectedId, sessionName, status,
+} from "./state.js";
 
 /** @type {Record<import("./route.js").View, any>} */
 const VIEWS = {
-  sessions: lazily(() => import("./sessions.js")),
-  session: lazily(() => import("./session.js")),
-  call: lazily(() => import("./call.js")),
-  inbox: lazily(() => import("./inbox.js")),
-  commands: lazily(() => import("./board.js")),
-  nowhere: Nowhere,
+  sessions: lazy(() => import("./sessions.js")),
+  session: lazy(() => import("./session.js")),
+  call: lazy(() => import("./call.js")),
+  inbox: lazy(() => import("./inbox.js")),
+  commands: lazy(() => import("./board.js")),
+  notFound: NotFound,
 };
 
-/** What only the demo's session has. */
-const BreakIt = lazily(() => import("./fault_lab.js"));
+/** Only shown in the demo's session. */
+const FaultLab = lazy(() => import("./fault_lab.js"));
 
 /** @type {Record<import("./route.js").View, () => string>} */
 const TITLES = {
   sessions: () => "Sessions",
-  session: () => inert(info.value.title || name.value),
+  session: () => inert(info.value.title || sessionName.value),
   call: () => "Call",
   inbox: () => "Inbox",
   commands: () => "Commands",
-  nowhere: () => "Not found",
+  notFound: () => "Page not found",
 };
 
-function Nowhere() {
+function NotFound() {
   return html`<section class="notice">
-    <h1>Nothing is at this address</h1>
-    <p>The address <code class="foreign" dir="auto">${inert(location.pathname)}</code> names no view of this page. What
-      there is:</p>
-    <p class="ways">
+    <h1>Page not found</h1>
+    <p>There is no page at <code class="untrusted" dir="auto">${inert(location.pathname)}</code>.</p>
+    <p class="button-row">
       <a class="button" ...${link("/")}>Sessions</a>
       <a class="button" ...${link("/inbox")}>Inbox</a>
       <a class="button" ...${link("/commands")}>Commands</a>
@@ -43,12 +44,13 @@ function Nowhere() {
   </section>`;
 }
 
-function Missing() {
+function MissingSession() {
   return html`<section class="notice" role="status">
-    <h1>${loaded.value ? "This session was deleted" : "There is no such session"}</h1>
-    <p>No session is called <code class="foreign" dir="auto">${inert(name.value)}</code>${loaded.value
-        ? " any more; below is what was seen of it. "
-        : ", or it is not yours to see. "}If one begins under this name, it is shown here.</p>
+    <h1>Session "<span class="untrusted" dir="auto">${inert(sessionName.value)}</span>"${" "}
+      ${loaded.value ? "was deleted" : "not found"}</h1>
+    <p>${loaded.value
+        ? "The entries that were already loaded are shown below."
+        : "It does not exist, or you do not have access to it. If it is created, it appears here."}</p>
     <p><a class="button" ...${link("/")}>All sessions</a></p>
   </section>`;
 }
@@ -56,21 +58,21 @@ function Missing() {
 function Main() {
   const { view, session = "", call = "" } = route.value;
   const View = VIEWS[view];
-  const nothing = view === "session" && missing.value;
-  if (status.value === "refused" && !told.value.size && !loaded.value) return html`<${Refused} />`;
+  const notFound = view === "session" && isMissing.value;
+  if (status.value === "refused" && !loadedTopics.value.size && !loaded.value) return html`<${AccessDenied} />`;
   return html`
-    ${nothing && html`<${Missing} />`}
-    ${view === "session" && info.value.options?.breakIt && html`<div class="column"><${BreakIt} /></div>`}
-    ${(!nothing || loaded.value) && html`<${View} key=${`${view} ${session} ${call}`} />`}`;
+    ${notFound && html`<${MissingSession} />`}
+    ${view === "session" && info.value.options?.breakIt && html`<div class="column"><${FaultLab} /></div>`}
+    ${(!notFound || loaded.value) && html`<${View} key=${`${view} ${session} ${call}`} />`}`;
 }
 
-/** Whoever comes to another view begins at its content, also with a screen reader; whoever is writing is left alone. */
-function useArrival(/** @type {string} */ place) {
+/** Move the focus to the content of a new view, also for screen readers, unless the user types in the search field. */
+function useFocusOnNavigation(/** @type {string} */ place) {
   const before = useRef(place);
   useEffect(() => {
     if (before.current === place) return;
     before.current = place;
-    if (picked.value || document.activeElement?.id === "search") return;
+    if (selectedId.value || document.activeElement?.id === "search") return;
     document.getElementById("main")?.focus({ preventScroll: true });
   }, [place]);
 }
@@ -78,7 +80,7 @@ function useArrival(/** @type {string} */ place) {
 function App() {
   const { view, session = "" } = route.value;
   const title = TITLES[view]();
-  useArrival(`${view} ${session}`);
+  useFocusOnNavigation(`${view} ${session}`);
   useEffect(() => {
     document.title = `${title} · Callslip`;
   }, [title]);
@@ -87,14 +89,14 @@ function App() {
     return () => removeEventListener("keydown", onKey);
   }, []);
   return html`<${Header} />
-    <${Trouble} />
+    <${OfflineBanner} />
     <main id="main" class=${`view-${view}`} tabindex="-1"><${Main} /></main>
     <${Help} />`;
 }
 
-// What is followed changes with the address, before anything of the new view is drawn.
+// Follow the session of the address before the new view is drawn.
 effect(() => {
   const { session = "" } = route.value;
-  untracked(() => watch(session));
+  untracked(() => followSession(session));
 });
 render(html`<${App} />`, document.getElementById("app"));

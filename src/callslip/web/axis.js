@@ -1,78 +1,79 @@
-// Calls as bars on a line of time: when each waited for approval, was queued and ran; and the line itself, on which
-// time in which nothing was going on may be folded. Pure: only times that the entries give.
+// The bars of calls (queued, waiting for approval, running) and the time axis, on which idle gaps can be collapsed.
+// Pure functions of the times in the entries.
 
-/** @typedef {import("./filter_terms.js").Any} Any */
+/** @typedef {import("./filter_terms.js").AnyEntry} AnyEntry */
 /** @typedef {"queued" | "waiting" | "running"} Phase */
-/** @typedef {{phase: Phase, from: number, to: number}} Segment `to` is Infinity while it goes on. */
-/** @typedef {{id: number, call: Any, from: number, to: number, segments: Segment[]}} Bar */
+/** @typedef {{phase: Phase, from: number, to: number}} Segment `to` is Infinity while it is open. */
+/** @typedef {{id: number, call: AnyEntry, from: number, to: number, segments: Segment[]}} Bar */
 /** @typedef {{turn: string, from: number, to: number}} Band */
 /** @typedef {{from: number, to: number, x: number, width: number, folded: boolean}} Piece */
 
-export const PHASES = /** @type {Record<Phase, {word: string, did: string, does: string}>} */ ({
-  queued: { word: "queued", did: "was queued", does: "has been queued" },
-  waiting: { word: "waiting for approval", did: "waited for approval", does: "has waited for approval" },
-  running: { word: "running", did: "ran", does: "has run" },
-});
+/** @type {Record<Phase, string>} */
+export const PHASES = { queued: "Queued", waiting: "Waiting for approval", running: "Running" };
 
 /**
- * The bars of the calls among entries, by when they began. A filter may have taken requests for approval from their
- * calls, so these are looked for among all that there are.
- * @param {Any[]} entries @param {Any[]} [all] @returns {Bar[]}
+ * Return the bars of the calls, by start time. A filter may hide the approval requests of a call, so they are taken
+ * from all entries.
+ * @param {AnyEntry[]} entries @param {AnyEntry[]} [all] @returns {Bar[]}
  */
-export function barsOf(entries, all = entries) {
-  /** @type {Map<string, Any[]>} */
-  const asked = new Map();
+export function buildBars(entries, all = entries) {
+  /** @type {Map<string, AnyEntry[]>} */
+  const requestsByCall = new Map();
   for (const entry of all) {
-    if (entry.type === "permission_request") asked.set(entry.callId, [...(asked.get(entry.callId) ?? []), entry]);
+    if (entry.type !== "permission_request") continue;
+    requestsByCall.set(entry.callId, [...(requestsByCall.get(entry.callId) ?? []), entry]);
   }
   const calls = entries.filter((entry) => entry.type === "tool_call");
-  const bars = calls.map((call) => barOf(call, asked.get(call.callId) ?? []));
+  const bars = calls.map((call) => buildBar(call, requestsByCall.get(call.callId) ?? []));
   return bars.sort((one, other) => one.from - other.from || one.id - other.id);
 }
 
-/** @param {Any} call @param {Any[]} requests @returns {Bar} */
-function barOf(call, requests) {
+/** @param {AnyEntry} call @param {AnyEntry[]} requests @returns {Bar} */
+function buildBar(call, requests) {
   const from = call.at ?? 0;
   const to = call.endedAt ? Math.max(from, call.endedAt) : Infinity;
-  return { id: call.id, call, from, to, segments: segmentsOf(call, requests, from, to) };
+  return { id: call.id, call, from, to, segments: buildSegments(call, requests, from, to) };
 }
 
 /**
- * A call waits from a request until its answer; one that was never answered, until the next request or the call's end.
- * The rest is queued before it was started (the last time, if it was more than once), and running after.
- * @param {Any} call @param {Any[]} requests @param {number} from @param {number} to
+ * Split a call into phases. It waits from a request until its answer; an unanswered request ends with the next request
+ * or the call. The rest is queued until the (last) start, and running after it.
+ * @param {AnyEntry} call @param {AnyEntry[]} requests @param {number} from @param {number} to
  */
-function segmentsOf(call, requests, from, to) {
+function buildSegments(call, requests, from, to) {
   /** @type {Segment[]} */
-  const found = [];
-  const within = (/** @type {number} */ time) => Math.min(to, Math.max(from, time));
-  const start = within(call.startedAt || (call.status === "running" ? from : Infinity));
+  const segments = [];
+  const clamp = (/** @type {number} */ time) => Math.min(to, Math.max(from, time));
+  const start = clamp(call.startedAt || (call.status === "running" ? from : Infinity));
   let at = from;
-  const free = (/** @type {number} */ end) => {
-    put(found, "queued", at, Math.min(end, start));
-    put(found, "running", Math.max(at, start), end);
+  const addUntil = (/** @type {number} */ end) => {
+    addSegment(segments, "queued", at, Math.min(end, start));
+    addSegment(segments, "running", Math.max(at, start), end);
     at = Math.max(at, end);
   };
   requests.forEach((request, index) => {
-    free(within(request.at ?? 0));
-    const end = within(request.responseTime || requests[index + 1]?.at || to);
-    put(found, "waiting", at, end);
+    addUntil(clamp(request.at ?? 0));
+    const end = clamp(request.responseTime || requests[index + 1]?.at || to);
+    addSegment(segments, "waiting", at, end);
     at = Math.max(at, end);
   });
-  free(to);
-  return found;
+  addUntil(to);
+  return segments;
 }
 
-/** @param {Segment[]} found @param {Phase} phase @param {number} from @param {number} to */
-function put(found, phase, from, to) {
-  const last = found.at(-1);
+/** @param {Segment[]} segments @param {Phase} phase @param {number} from @param {number} to */
+function addSegment(segments, phase, from, to) {
+  const last = segments.at(-1);
   if (from >= to) return;
   if (last?.phase === phase && last.to === from) last.to = to;
-  else found.push({ phase, from, to });
+  else segments.push({ phase, from, to });
 }
 
-/** The turns, each from its first entry until nothing of it is open. @param {Any[]} entries @returns {Band[]} */
-export function bandsOf(entries) {
+/**
+ * Return the turns, each from its first entry until its last call ends.
+ * @param {AnyEntry[]} entries @returns {Band[]}
+ */
+export function buildBands(entries) {
   /** @type {Map<string, Band>} */
   const bands = new Map();
   for (const { turn, at, endedAt, responseTime, type, scope } of entries) {
@@ -87,57 +88,57 @@ export function bandsOf(entries) {
 }
 
 /**
- * Times in which something was going on, joined where they overlap, in order.
+ * Return the busy times in order, merged where they overlap.
  * @param {{from: number, to: number}[]} spans @param {number} now
  */
-function busy(spans, now) {
-  const out = /** @type {{from: number, to: number}[]} */ ([]);
+function mergeSpans(spans, now) {
+  const merged = /** @type {{from: number, to: number}[]} */ ([]);
   for (const { from, to } of [...spans].sort((one, other) => one.from - other.from)) {
     const end = Math.max(from, to === Infinity ? now : to);
-    const last = out.at(-1);
+    const last = merged.at(-1);
     if (last && from <= last.to) last.to = Math.max(last.to, end);
-    else out.push({ from, to: end });
+    else merged.push({ from, to: end });
   }
-  return out;
+  return merged;
 }
 
-const LEAST_GAP = 5000;
+const MIN_GAP_MS = 5000;
 const GAP_SHARE = 0.15;
 const FOLDED_SHARE = 0.04;
 const ALL_FOLDS_SHARE = 0.2;
 
 /**
- * The line of time. `x` counts ms as well, but a gap that is long beside what was going on is as wide as a fraction of
- * that, if it is to be folded. No bar crosses a folded gap: in a gap nothing was open.
+ * Build the time axis. Its unit `x` is ms, but with `fold` a long idle gap is reduced to a fraction of the busy time.
+ * No bar crosses a collapsed gap, because nothing was open in it.
  * @param {Bar[]} bars @param {Band[]} bands @param {number} now @param {boolean} fold
  */
-export function axisOf(bars, bands, now, fold) {
-  const spans = busy([...bars, ...bands], now);
+export function buildAxis(bars, bands, now, fold) {
+  const spans = mergeSpans([...bars, ...bands], now);
   const total = spans.reduce((sum, { from, to }) => sum + to - from, 0);
-  const least = Math.max(LEAST_GAP, total * GAP_SHARE);
-  const gaps = spans.filter(({ from }, index) => index && from - spans[index - 1].to > least).length;
-  const folded = Math.max(1, total * Math.min(FOLDED_SHARE, ALL_FOLDS_SHARE / Math.max(1, gaps)));
+  const minGap = Math.max(MIN_GAP_MS, total * GAP_SHARE);
+  const gaps = spans.filter(({ from }, index) => index && from - spans[index - 1].to > minGap).length;
+  const foldedWidth = Math.max(1, total * Math.min(FOLDED_SHARE, ALL_FOLDS_SHARE / Math.max(1, gaps)));
   /** @type {Piece[]} */
   const pieces = [];
   for (const { from, to } of spans) {
     const last = pieces.at(-1);
-    if (last && !(fold && from - last.to > least)) {
+    if (last && !(fold && from - last.to > minGap)) {
       last.to = to;
       last.width = to - last.from;
       continue;
     }
     const x = last ? last.x + last.width : 0;
-    if (last) pieces.push({ from: last.to, to: from, x, width: folded, folded: true });
-    pieces.push({ from, to, x: last ? x + folded : 0, width: to - from, folded: false });
+    if (last) pieces.push({ from: last.to, to: from, x, width: foldedWidth, folded: true });
+    pieces.push({ from, to, x: last ? x + foldedWidth : 0, width: to - from, folded: false });
   }
   const end = pieces.at(-1);
   return { pieces, gaps, length: Math.max(1, end ? end.x + end.width : 1) };
 }
 
-/** @typedef {ReturnType<typeof axisOf>} Axis */
+/** @typedef {ReturnType<typeof buildAxis>} Axis */
 
 /**
- * The first piece that ends at a place or after it.
+ * Return the first piece that ends at or after a position.
  * @param {Piece[]} pieces @param {(piece: Piece) => number} end @param {number} place
  */
 function pieceAt(pieces, end, place) {
@@ -151,43 +152,43 @@ function pieceAt(pieces, end, place) {
   return pieces[low];
 }
 
-/** Where on the line a moment is. @param {Axis} axis @param {number} time */
-export function placeOf(axis, time) {
+/** Convert a time to a position on the axis. @param {Axis} axis @param {number} time */
+export function timeToX(axis, time) {
   const piece = pieceAt(axis.pieces, (one) => one.to, time);
   if (!piece) return 0;
   const share = piece.to > piece.from ? (time - piece.from) / (piece.to - piece.from) : 0;
   return piece.x + Math.min(1, Math.max(0, share)) * piece.width;
 }
 
-/** Which moment is at a place of the line. @param {Axis} axis @param {number} x */
-export function timeAt(axis, x) {
+/** Convert a position on the axis to a time. @param {Axis} axis @param {number} x */
+export function xToTime(axis, x) {
   const piece = pieceAt(axis.pieces, (one) => one.x + one.width, x);
   if (!piece) return 0;
   const share = piece.width ? (x - piece.x) / piece.width : 0;
   return piece.from + Math.min(1, Math.max(0, share)) * (piece.to - piece.from);
 }
 
-const DAY = 86_400_000;
-const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 15_000, 30_000, 60_000, 120_000, 300_000,
-  600_000, 900_000, 1_800_000, 3_600_000, 7_200_000, 14_400_000, 28_800_000, DAY];
+const DAY_MS = 86_400_000;
+const TICK_STEPS_MS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 15_000, 30_000, 60_000, 120_000,
+  300_000, 600_000, 900_000, 1_800_000, 3_600_000, 7_200_000, 14_400_000, 28_800_000, DAY_MS];
 
 /**
- * Where to write times: at most `most` of them between two places, none within a fold, counted from the line's
- * beginning.
- * @param {Axis} axis @param {number} from @param {number} to @param {number} most
+ * Return at most `maxTicks` ticks between two positions, counted from the start of the axis, outside collapsed gaps.
+ * @param {Axis} axis @param {number} from @param {number} to @param {number} maxTicks
  */
-export function ticksOf(axis, from, to, most) {
+export function buildTicks(axis, from, to, maxTicks) {
   const origin = axis.pieces[0]?.from ?? 0;
-  const step = STEPS.find((one) => (to - from) / one <= most) ?? Math.ceil((to - from) / most / DAY) * DAY;
+  const days = Math.ceil((to - from) / maxTicks / DAY_MS);
+  const step = TICK_STEPS_MS.find((one) => (to - from) / one <= maxTicks) ?? days * DAY_MS;
   const ticks = [];
   let last = -Infinity;
   for (const piece of axis.pieces) {
     if (piece.folded || piece.x + piece.width < from || piece.x > to) continue;
-    const first = Math.max(piece.from, timeAt(axis, Math.max(from, piece.x)));
+    const first = Math.max(piece.from, xToTime(axis, Math.max(from, piece.x)));
     const end = Math.min(piece.to, piece.from + (to - piece.x));
     for (let time = origin + Math.ceil((first - origin) / step) * step; time <= end; time += step) {
-      const x = placeOf(axis, time);
-      if (x - last < step * 0.9) continue; // Beside a fold the next one would stand on it.
+      const x = timeToX(axis, time);
+      if (x - last < step * 0.9) continue; // It would overlap the previous tick across a collapsed gap.
       ticks.push({ x, after: time - origin, step });
       last = x;
     }
@@ -195,12 +196,12 @@ export function ticksOf(axis, from, to, most) {
   return ticks;
 }
 
-/** A bar in words. @param {Bar} bar @param {number} now @param {(ms: number) => string} span */
-export function tellBar(bar, now, span) {
-  const told = bar.segments.map(({ phase, from, to }) => {
-    const goesOn = to === Infinity;
-    const took = span(Math.max(0, (goesOn ? now : to) - from));
-    return goesOn ? `${PHASES[phase].does} for ${took}` : `${PHASES[phase].did} ${took}`;
+/** Describe the phases of a bar. @param {Bar} bar @param {number} now @param {(ms: number) => string} format */
+export function describeBar(bar, now, format) {
+  const parts = bar.segments.map(({ phase, from, to }) => {
+    const isOpen = to === Infinity;
+    const duration = format(Math.max(0, (isOpen ? now : to) - from));
+    return `${PHASES[phase]} ${duration}${isOpen ? " so far" : ""}`;
   });
-  return told.join(", ");
+  return parts.join(" · ");
 }

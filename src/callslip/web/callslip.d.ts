@@ -1,4 +1,4 @@
-/** What `callslip.js` gives: sessions and topics of a Callslip server, kept up to date. */
+/** Types of `callslip.js`, which follows sessions and topics of a Callslip server. */
 
 export type Status = "closed" | "connecting" | "resuming" | "live" | "waiting" | "refused";
 export type TopicName = "sessions" | "inbox" | "commands";
@@ -66,7 +66,7 @@ export interface PermissionRequest extends Common {
   schema?: unknown;
   expiresAt?: number;
   responseOption?: string;
-  /** The arguments that were approved, if they are not those that were asked for. */
+  /** The approved arguments, if they differ from the requested ones. */
   responseInput?: unknown;
   responseTime?: number;
   by?: string;
@@ -100,25 +100,25 @@ export interface Session {
 }
 
 export interface Options {
-  /** Where the server stands; "" is where the page came from. */
+  /** The server's base URL; "" is the origin of the page. */
   url?: string;
   sessions?: string[];
   topics?: TopicName[];
-  /** A bearer token; a page of the server itself has a cookie instead. */
+  /** A bearer token. A page of the server itself uses a cookie instead. */
   token?: string;
-  /** How many of a session's newest entries come at first. */
+  /** How many of a session's newest entries the first snapshot contains. */
   limit?: number;
-  /** After how many ms without a sign of life the line is left for a new one; a heart beats every 15 s. */
-  patience?: number;
-  /** "gone": a session is not there (any more); the others are followed on. */
-  onChange?: (event: "snapshot" | "patches" | "topic" | "row" | "gone", told: any, client: Callslip) => void;
+  /** Reconnect after this many ms without data. The server sends a heartbeat every 15 s. */
+  silenceTimeout?: number;
+  /** "gone": a session does not exist (any more). The other sessions are still followed. */
+  onChange?: (event: "snapshot" | "patches" | "topic" | "row" | "gone", update: any, client: Callslip) => void;
   onStatus?: (status: Status, client: Callslip) => void;
   fetch?: typeof fetch;
 }
 
 export class Callslip {
   constructor(options?: Options);
-  /** The sessions that are followed. */
+  /** The followed sessions. */
   readonly names: string[];
   onChange: NonNullable<Options["onChange"]>;
   onStatus: NonNullable<Options["onStatus"]>;
@@ -126,14 +126,14 @@ export class Callslip {
   readonly topics: Map<TopicName, Map<string, Record<string, unknown>>>;
   readonly cursor: string;
   readonly status: Status;
-  /** Why there is no line; `status` is the server's answer, if it gave one. */
+  /** Why the connection failed. `status` is the HTTP status, if there was a response. */
   readonly error?: Error & { status?: number };
-  /** Follow until `close`, or until the server refuses. */
+  /** Follow until `close()`, or until the server refuses the connection. */
   open(): Promise<void>;
   close(): void;
-  /** Follow these sessions from now on, instead of those before. */
+  /** Replace the followed sessions. */
   follow(sessions: string[]): void;
-  /** Ask the server at once if it has been silent, as after a sleep. */
+  /** Reconnect at once if the server has been silent, for example after the computer slept. */
   nudge(): void;
 }
 

@@ -1,10 +1,10 @@
-// Follows sessions and topics of a Callslip server: a snapshot, then patches, and after a lost line from where it was.
-// It has no rules of its own: what an entry is was decided by the server. Browsers and Node 18 or newer, no framework.
+// Follow sessions and topics of a Callslip server: a snapshot, then patches, resumed after a lost connection.
+// The server computes every entry; this client only applies patches. Browsers and Node 18 or newer, no framework.
 
 /** @typedef {import("./callslip.d.ts").Status} Status */
 
 /**
- * Make one patch come true in a session. What is not loaded (an older page of entries) is left alone.
+ * Apply one patch to a session. Patches of entries that are not loaded are ignored.
  * @param {import("./callslip.d.ts").Session} session @param {import("./callslip.d.ts").Patch} patch
  */
 export function apply(session, patch) {
@@ -25,7 +25,7 @@ export function apply(session, patch) {
 }
 
 /**
- * Server-sent events out of a body: {id, event, data}. A frame without data only moves the cursor.
+ * Parse server-sent events from a body: {id, event, data}. A frame without data only moves the cursor.
  * @param {ReadableStream<Uint8Array>} body
  */
 export async function* frames(body) {
@@ -39,14 +39,17 @@ export async function* frames(body) {
   }
 }
 
-/** A long line comes in many pieces; each of them is looked at once. @param {ReadableStream<Uint8Array>} body */
+/**
+ * Split a body into lines. Each chunk is scanned once, however long the line is.
+ * @param {ReadableStream<Uint8Array>} body
+ */
 async function* lines(body) {
-  const reader = body.getReader(); // not every browser can loop over a body
+  const reader = body.getReader(); // Not every browser can iterate over a body.
   const decoder = new TextDecoder();
   let line = "";
   try {
-    for (let got = await reader.read(); !got.done; got = await reader.read()) {
-      const [first, ...more] = decoder.decode(got.value, { stream: true }).split("\n");
+    for (let chunk = await reader.read(); !chunk.done; chunk = await reader.read()) {
+      const [first, ...more] = decoder.decode(chunk.value, { stream: true }).split("\n");
       line += first;
       for (const next of more) {
         yield line.endsWith("\r") ? line.slice(0, -1) : line;
@@ -54,21 +57,21 @@ async function* lines(body) {
       }
     }
   } finally {
-    reader.cancel().catch(() => {}); // it may be broken already
+    reader.cancel().catch(() => {}); // The stream may already have failed.
   }
 }
 
 export class Callslip {
   /** @param {import("./callslip.d.ts").Options} options */
   constructor(options = {}) {
-    const { url = "", sessions = [], topics = [], token = "", limit, patience = 60_000 } = options;
-    const { onChange, onStatus, fetch: ask } = options;
+    const { url = "", sessions = [], topics = [], token = "", limit, silenceTimeout = 60_000 } = options;
+    const { onChange, onStatus, fetch: fetcher } = options;
     this.url = url.replace(/\/$/, "");
     this.names = sessions;
     this.topicNames = topics;
     this.token = token;
     this.limit = limit;
-    this.patience = patience;
+    this.silenceTimeout = silenceTimeout;
     this.sessions = new Map();
     this.topics = new Map();
     this.cursor = "";
@@ -76,62 +79,62 @@ export class Callslip {
     this.error = /** @type {(Error & {status?: number}) | undefined} */ (undefined);
     this.onChange = onChange ?? (() => {});
     this.onStatus = onStatus ?? (() => {});
-    this.ask = ask ?? ((/** @type {Parameters<typeof fetch>} */ ...given) => fetch(...given));
+    this.fetch = fetcher ?? ((/** @type {Parameters<typeof fetch>} */ ...parameters) => fetch(...parameters));
     this.controller = new AbortController();
     this.closed = false;
     this.wake = () => {};
-    this.wait = 0;
-    this.heard = 0;
-    this.moved = false;
+    this.retryDelay = 0;
+    this.lastFrameAt = 0;
+    this.isReconnecting = false;
   }
 
-  /** Follow until `close` is called, or until the server says that there is nothing to follow. */
+  /** Follow until `close()` is called, or until the server refuses the connection. */
   async open() {
     this.closed = false;
     while (!this.closed) {
       this.controller = new AbortController();
-      const moved = this.moved;
-      this.moved = false;
+      const wasReconnecting = this.isReconnecting;
+      this.isReconnecting = false;
       try {
-        if ((await this.once(moved)) === "refused") return;
+        if ((await this.connectOnce(wasReconnecting)) === "refused") return;
       } catch (error) {
         if (this.closed) break;
-        if (!this.moved) this.error = /** @type {Error} */ (error);
+        if (!this.isReconnecting) this.error = /** @type {Error} */ (error);
       } finally {
-        clearTimeout(this.silence);
+        clearTimeout(this.silenceTimer);
       }
-      if (!this.closed && !this.moved) await this.pause();
+      if (!this.closed && !this.isReconnecting) await this.waitBeforeRetry();
     }
-    this.say("closed");
+    this.setStatus("closed");
   }
 
   /**
-   * Follow these sessions from now on. What is known of those that stay is kept, and the line goes on from there.
+   * Replace the followed sessions. Sessions that stay keep their state and continue from their cursor.
    * @param {string[]} sessions
    */
   follow(sessions) {
-    for (const name of this.names) if (!sessions.includes(name)) this.forget(name);
+    for (const name of this.names) if (!sessions.includes(name)) this.dropSession(name);
     this.names = sessions;
-    this.again();
+    this.reconnect();
   }
 
-  /** Ask the server at once if there is no line, or if it is silent for longer than a heart beats: after a sleep. */
+  /** Reconnect at once if disconnected, or if silent for longer than a heartbeat, as after the computer slept. */
   nudge() {
-    if (this.status === "waiting" || Date.now() - this.heard > 20_000) this.again();
+    if (this.status === "waiting" || Date.now() - this.lastFrameAt > 20_000) this.reconnect();
   }
 
-  again() {
-    this.moved = true;
-    this.wait = 0;
+  reconnect() {
+    this.isReconnecting = true;
+    this.retryDelay = 0;
     this.controller.abort();
     this.wake();
   }
 
   /** @param {string} name */
-  forget(name) {
+  dropSession(name) {
     this.sessions.delete(name);
-    const of = (/** @type {string} */ place) => decodeURIComponent(place.replace(/:\d+:\d+$/, ""));
-    this.cursor = this.cursor.split(" ").filter((place) => place && of(place) !== name).join(" ");
+    const nameOf = (/** @type {string} */ part) => decodeURIComponent(part.replace(/:\d+:\d+$/, ""));
+    this.cursor = this.cursor.split(" ").filter((part) => part && nameOf(part) !== name).join(" ");
   }
 
   close() {
@@ -140,9 +143,9 @@ export class Callslip {
     this.wake();
   }
 
-  /** @param {boolean} moved */
-  async once(moved) {
-    if (!moved || this.status !== "live") this.say(this.cursor ? "resuming" : "connecting");
+  /** @param {boolean} wasReconnecting */
+  async connectOnce(wasReconnecting) {
+    if (!wasReconnecting || this.status !== "live") this.setStatus(this.cursor ? "resuming" : "connecting");
     const query = new URLSearchParams();
     for (const name of this.names) query.append("session", name);
     for (const name of this.topicNames) query.append("topic", name);
@@ -151,41 +154,42 @@ export class Callslip {
     const headers = { accept: "text/event-stream", ...this.headers() };
     if (this.cursor) headers["last-event-id"] = this.cursor;
     const signal = this.controller.signal;
-    this.listen();
-    const answer = await this.ask(`${this.url}/v1/stream?${query}`, { headers, signal, cache: "no-store" });
-    if (answer.status === 410 || (answer.status === 400 && this.cursor)) this.cursor = ""; // a snapshot, then
-    else if (answer.status === 404 && (await this.leave(answer))) return "left";
-    else if (answer.status >= 400 && answer.status < 500) return this.refuse(answer);
-    if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
-    this.say("live");
-    if (answer.body) for await (const frame of frames(answer.body)) this.take(frame);
+    this.restartSilenceTimer();
+    const response = await this.fetch(`${this.url}/v1/stream?${query}`, { headers, signal, cache: "no-store" });
+    // Without a valid cursor, the next connection starts with a snapshot.
+    if (response.status === 410 || (response.status === 400 && this.cursor)) this.cursor = "";
+    else if (response.status === 404 && (await this.dropMissingSessions(response))) return "dropped";
+    else if (response.status >= 400 && response.status < 500) return this.rejectConnection(response);
+    if (!response.ok) throw new Error(`HTTP status ${response.status}`);
+    this.setStatus("live");
+    if (response.body) for await (const frame of frames(response.body)) this.handleFrame(frame);
   }
 
   /**
-   * One session that is gone is no reason to lose the others: which of them is it? False if that leaves nothing.
-   * @param {Response} answer
+   * Stop following the sessions that do not exist, and return true. Return false if nothing would be left to follow.
+   * @param {Response} response
    */
-  async leave(answer) {
+  async dropMissingSessions(response) {
     const gone = /** @type {string[]} */ ([]);
-    for (const name of this.names) if (await this.isGone(name)) gone.push(name);
+    for (const name of this.names) if (await this.isMissing(name)) gone.push(name);
     if (!gone.length || (gone.length === this.names.length && !this.topicNames.length)) return false;
-    await answer.body?.cancel();
+    await response.body?.cancel();
     this.names = this.names.filter((name) => !gone.includes(name));
-    this.moved = true;
+    this.isReconnecting = true;
     for (const session of gone) {
-      this.forget(session);
+      this.dropSession(session);
       this.onChange("gone", { session }, this);
     }
     return true;
   }
 
   /** @param {string} name */
-  async isGone(name) {
-    const place = `${this.url}/v1/sessions/${encodeURIComponent(name)}?limit=1`;
+  async isMissing(name) {
+    const url = `${this.url}/v1/sessions/${encodeURIComponent(name)}?limit=1`;
     const { signal } = this.controller;
-    const answer = await this.ask(place, { headers: this.headers(), signal, cache: "no-store" });
-    await answer.body?.cancel();
-    return answer.status === 404;
+    const response = await this.fetch(url, { headers: this.headers(), signal, cache: "no-store" });
+    await response.body?.cancel();
+    return response.status === 404;
   }
 
   /** @returns {Record<string, string>} */
@@ -193,68 +197,68 @@ export class Callslip {
     return this.token ? { authorization: `Bearer ${this.token}` } : {};
   }
 
-  /** @param {Response} answer */
-  async refuse(answer) {
-    const said = (await answer.json().catch(() => ({}))).detail ?? `the server answered ${answer.status}`;
-    this.error = Object.assign(new Error(said), { status: answer.status });
+  /** @param {Response} response */
+  async rejectConnection(response) {
+    const message = (await response.json().catch(() => ({}))).detail ?? `HTTP status ${response.status}`;
+    this.error = Object.assign(new Error(message), { status: response.status });
     this.closed = true;
-    this.say("refused");
+    this.setStatus("refused");
     return "refused";
   }
 
-  /** A line that gives no sign of life for so long is dead; after a sleep nobody else would say so. */
-  listen() {
-    this.heard = Date.now();
-    clearTimeout(this.silence);
-    this.silence = setTimeout(() => this.controller.abort(), this.patience);
+  /** Abort the connection after too long a silence: after a sleep, a dead connection reports no error. */
+  restartSilenceTimer() {
+    this.lastFrameAt = Date.now();
+    clearTimeout(this.silenceTimer);
+    this.silenceTimer = setTimeout(() => this.controller.abort(), this.silenceTimeout);
   }
 
   /** @param {import("./callslip.d.ts").Frame} frame */
-  take(frame) {
-    this.listen();
-    this.wait = 0;
-    if (frame.data) this.change(/** @type {any} */ (frame.event), JSON.parse(frame.data));
+  handleFrame(frame) {
+    this.restartSilenceTimer();
+    this.retryDelay = 0;
+    if (frame.data) this.applyEvent(/** @type {any} */ (frame.event), JSON.parse(frame.data));
     if (frame.id) this.cursor = frame.id;
   }
 
-  /** @param {"snapshot" | "patches" | "topic" | "row"} event @param {any} told */
-  change(event, told) {
+  /** @param {"snapshot" | "patches" | "topic" | "row"} event @param {any} update */
+  applyEvent(event, update) {
     if (event === "snapshot") {
-      const entries = new Map(told.entries.map((/** @type {any} */ entry) => [entry.id, entry]));
-      this.sessions.set(told.session, { name: told.session, seq: told.seq, info: told.info, entries });
+      const entries = new Map(update.entries.map((/** @type {any} */ entry) => [entry.id, entry]));
+      this.sessions.set(update.session, { name: update.session, seq: update.seq, info: update.info, entries });
     } else if (event === "patches") {
-      const session = this.sessions.get(told.session);
-      if (!session || told.seq <= session.seq) return;
-      for (const patch of told.patches) apply(session, patch);
-      session.seq = told.seq;
+      const session = this.sessions.get(update.session);
+      if (!session || update.seq <= session.seq) return;
+      for (const patch of update.patches) apply(session, patch);
+      session.seq = update.seq;
     } else if (event === "topic") {
-      const id = IDS[/** @type {import("./callslip.d.ts").TopicName} */ (told.topic)];
-      this.topics.set(told.topic, new Map(told.rows.map((/** @type {any} */ row) => [row[id], row])));
+      const id = ROW_ID_FIELDS[/** @type {import("./callslip.d.ts").TopicName} */ (update.topic)];
+      this.topics.set(update.topic, new Map(update.rows.map((/** @type {any} */ row) => [row[id], row])));
     } else if (event === "row") {
-      const rows = this.topics.get(told.topic);
-      if (told.gone) rows.delete(told.id);
-      else rows.set(told.id, told.row);
+      const rows = this.topics.get(update.topic);
+      if (update.gone) rows.delete(update.id);
+      else rows.set(update.id, update.row);
     }
-    this.onChange(event, told, this);
+    this.onChange(event, update, this);
   }
 
   /** @param {Status} status */
-  say(status) {
+  setStatus(status) {
     if (this.status === status) return;
     this.status = status;
     this.onStatus(status, this);
   }
 
-  async pause() {
-    this.say("waiting");
-    const longest = (this.wait = Math.min(30_000, this.wait * 2 || 500));
+  async waitBeforeRetry() {
+    this.setStatus("waiting");
+    const delay = (this.retryDelay = Math.min(30_000, this.retryDelay * 2 || 500));
     let timer;
     await new Promise((/** @type {(done: void) => void} */ resolve) => {
       this.wake = resolve;
-      timer = setTimeout(resolve, longest * (0.5 + Math.random() / 2));
+      timer = setTimeout(resolve, delay * (0.5 + Math.random() / 2));
     });
     clearTimeout(timer);
   }
 }
 
-const IDS = { sessions: "session", inbox: "approval", commands: "call" };
+const ROW_ID_FIELDS = { sessions: "session", inbox: "approval", commands: "call" };

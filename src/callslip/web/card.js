@@ -1,32 +1,31 @@
-// A tool call as a card: what state it is in and since when, what it was given, what came out, and how to find it
-// elsewhere.
+// The card of a tool call: its state and duration, its input and output, its events, and ways to link to it.
 
 import { inert } from "./ansi.js";
 import { frames } from "./callslip.js";
-import { cliLine, Copy, curlLine, linkTo, short } from "./copy.js";
+import { cliCommand, Copy, curlCommand, callLink, shorten } from "./copy.js";
 import { JsonTree, oneLine } from "./jsontree.js";
 import { firstLine, Fold, Time } from "./message.js";
-import { errorText, isPrinted } from "./outcome.js";
+import { errorText, isErrorPrinted } from "./outcome.js";
 import { Output, Preview } from "./output.js";
 import { classes, html, useEffect, useState } from "./ui.js";
-import { kept, slowly } from "./row_state.js";
-import { address, cancel, commands, name, seq, whyNot } from "./state.js";
-import { stateOf } from "./states.js";
-import { elapsed, timeOf } from "./time.js";
+import { rowState, sampledEntries } from "./row_state.js";
+import { cancel, commands, pageUrl, readError, seq, sessionName } from "./state.js";
+import { APPROVAL_STATES, describeState } from "./states.js";
+import { formatElapsed, formatTime } from "./time.js";
 
-// What it was given
+// Input
 
-/** The command line in an input, if that is what it is. @param {any} input */
+/** Return the command line in an input, or "" if there is none. @param {any} input */
 export function commandIn(input) {
-  const said = input?.command ?? input?.cmd;
-  if (typeof said === "string") return said;
-  if (!Array.isArray(said) || !said.every((part) => typeof part === "string")) return "";
-  const [, flag, line] = said;
-  return said.length === 3 && /^-l?c$/.test(flag) ? line : said.join(" ");
+  const value = input?.command ?? input?.cmd;
+  if (typeof value === "string") return value;
+  if (!Array.isArray(value) || !value.every((part) => typeof part === "string")) return "";
+  const [, flag, line] = value;
+  return value.length === 3 && /^-l?c$/.test(flag) ? line : value.join(" ");
 }
 
-/** What stands in the first line: the title, else the command, else the tool. @param {any} entry */
-const titleOf = (entry) => entry.title || commandIn(entry.rawInput) || entry.toolName || entry.rawToolName || "a call";
+/** Return the title of a call, or its command, or its tool. @param {any} entry */
+const titleOf = (entry) => entry.title || commandIn(entry.rawInput) || entry.toolName || entry.rawToolName || "Call";
 
 /** @param {any} input */
 const hasFields = (input) =>
@@ -34,28 +33,28 @@ const hasFields = (input) =>
     ? Object.keys(input).length > 0
     : input !== undefined && input !== null && input !== "";
 
-/** Arguments in a line, where the title does not say them already. @param {any} entry */
-function gist(entry) {
+/** Summarize the input in one line, or return "" if the title already contains it. @param {any} entry */
+function summarizeInput(entry) {
   if (entry.rawInput === undefined) return entry.inputText ? firstLine(entry.inputText, 200) : "";
   const title = String(titleOf(entry));
   const command = commandIn(entry.rawInput);
   if (command) return title.includes(command.trim()) ? "" : `$ ${firstLine(command, 300)}`;
   if (!hasFields(entry.rawInput)) return "";
-  const only = Object.values(entry.rawInput);
-  if (only.length === 1 && typeof only[0] === "string" && title.includes(only[0])) return "";
+  const values = Object.values(entry.rawInput);
+  if (values.length === 1 && typeof values[0] === "string" && title.includes(values[0])) return "";
   return typeof entry.rawInput === "object" ? oneLine(entry.rawInput) : firstLine(String(entry.rawInput), 200);
 }
 
 /** @param {{input: any}} props */
 const Arguments = ({ input }) =>
-  hasFields(input) ? html`<${JsonTree} value=${input} />` : html`<p class="note">No arguments.</p>`;
+  hasFields(input) ? html`<${JsonTree} value=${input} />` : html`<p class="note">No parameters.</p>`;
 
-/** Files that it is about. @param {{places: unknown}} props */
-function Places({ places }) {
-  const named = (Array.isArray(places) ? places : []).filter((place) => typeof place?.path === "string");
-  if (!named.length) return null;
+/** The files that a call concerns. @param {{places: unknown}} props */
+function Locations({ places }) {
+  const locations = (Array.isArray(places) ? places : []).filter((place) => typeof place?.path === "string");
+  if (!locations.length) return null;
   const line = (/** @type {unknown} */ number) => (Number.isInteger(number) ? `:${number}` : "");
-  return html`<p class="note">At ${named.map((place, at) =>
+  return html`<p class="note">Files: ${locations.map((place, at) =>
     html`${at > 0 && ", "}<code dir="auto">${inert(place.path)}${line(place.line)}</code>`)}</p>`;
 }
 
@@ -66,151 +65,148 @@ function Input({ entry }) {
   if (entry.rawInput === undefined && !entry.inputText) return null;
   const text = () => command || JSON.stringify(entry.rawInput ?? entry.inputText, null, 2);
   return html`<div class="part" role="group" aria-label="Input">
-    <div class="part-head"><p class="part-name">Input${entry.rawInput === undefined && " (as it comes)"}</p>
-      <div class="tools"><${Copy} plain text=${text} label="Copy input">copy<//></div></div>
+    <div class="part-head"><p class="part-name">Input${entry.rawInput === undefined && " (streaming)"}</p>
+      <div class="tools"><${Copy} plain text=${text} label="Copy input">Copy<//></div></div>
     ${command && html`<pre class="command-line" tabindex="0" dir="ltr">
       <span class="sign" aria-hidden="true">$ </span>${inert(command)}</pre>`}
-    ${command && rest > 1 && html`<${Fold} id=${entry.id} what="arguments" head="All arguments">
+    ${command && rest > 1 && html`<${Fold} id=${entry.id} what="parameters" head="All parameters">
       <${JsonTree} value=${entry.rawInput} /><//>`}
     ${!command && entry.rawInput !== undefined && html`<${Arguments} input=${entry.rawInput} />`}
     ${entry.rawInput === undefined && html`<pre class="plain" tabindex="0" dir="auto">${inert(entry.inputText)}</pre>`}
-    <${Places} places=${entry.locations} />
+    <${Locations} places=${entry.locations} />
   </div>`;
 }
 
-// What there is to know about it
+// Facts
 
-/** How a process ended: with a status, or by a signal. @param {any} status */
+/** Describe how a process ended: by its exit code or a signal. @param {any} status */
 function exitText(status) {
   if (status === undefined || status === null) return "";
-  if (typeof status?.signal === "string") return `ended by signal ${inert(status.signal)}`;
+  if (typeof status?.signal === "string") return `Killed by signal ${inert(status.signal)}`;
   const code = typeof status === "object" ? (status.exitCode ?? JSON.stringify(status)) : status;
-  return `exit status ${inert(String(code))}`;
+  return `Exit code ${inert(String(code))}`;
 }
 
 /** @param {{entry: any}} props */
 function Facts({ entry }) {
   const exit = exitText(entry.exitStatus);
-  const detached = entry.scope === "detached";
-  const client = detached ? (entry.client ?? /** @type {any} */ (commands.value.get(entry.callId))?.client) : "";
+  const isDetached = entry.scope === "detached";
+  const client = isDetached ? (entry.client ?? /** @type {any} */ (commands.value.get(entry.callId))?.client) : "";
   const facts = [
-    exit && html`<span class=${classes(exit !== "exit status 0" && "bad")}>${exit}</span>`,
-    detached && "runs beside the turn",
-    client && html`for <b dir="auto">${inert(client)}</b>`,
-    (entry.attempt > 1 || (detached && entry.attempt > 0)) && `attempt ${entry.attempt}`,
-    entry.worker && html`by <span dir="auto">${inert(entry.worker)}</span>`,
-    entry.truncated && html`<span class="warn">truncated</span>`,
-    entry.late && html`<span class="warn">late event</span>`,
+    exit && html`<span class=${classes(exit !== "Exit code 0" && "bad")}>${exit}</span>`,
+    isDetached && "Background",
+    client && html`For <b dir="auto">${inert(client)}</b>`,
+    (entry.attempt > 1 || (isDetached && entry.attempt > 0)) && `Attempt ${entry.attempt}`,
+    entry.worker && html`Worker <span dir="auto">${inert(entry.worker)}</span>`,
+    entry.truncated && html`<span class="warn">Truncated</span>`,
+    entry.late && html`<span class="warn">Late event</span>`,
   ].filter(Boolean);
   if (!facts.length) return null;
   const dot = html`<span aria-hidden="true"> · </span>`;
   return html`<p class="facts">${facts.map((fact, at) => html`${at > 0 && dot}${fact}`)}</p>`;
 }
 
-const ANSWERS = /** @type {Record<string, string>} */ ({
-  granted: "Approved", refused: "Denied", withdrawn: "The request was withdrawn",
-  moot: "The call ended before anybody answered", superseded: "Asked anew",
-});
 
 /** @param {{entry: any}} props */
 function Approval({ entry }) {
   if (!entry.approval) return null;
-  const asked = slowly.value.find((one) => one.type === "permission_request" && one.requestId === entry.approval);
-  if (!asked || (asked.state ?? "pending") === "pending") {
+  const request = sampledEntries.value.find(
+    ({ type, requestId }) => type === "permission_request" && requestId === entry.approval);
+  if (!request || (request.state ?? "pending") === "pending") {
     return entry.status === "awaiting_approval"
-      ? html`<p class="note warn">This call waits for somebody to approve it.</p>` : null;
+      ? html`<p class="note warn">Waiting for approval.</p>` : null;
   }
-  const option = (asked.options ?? []).find((/** @type {any} */ one) => one?.optionId === asked.responseOption);
-  return html`<p class="note">${ANSWERS[asked.state] ?? inert(asked.state)}
-    ${asked.by && html` by <b dir="auto">${inert(asked.by)}</b>`}
-    ${asked.responseTime ? ` at ${timeOf(asked.responseTime)}` : ""}
+  const option = (request.options ?? []).find((/** @type {any} */ one) => one?.optionId === request.responseOption);
+  return html`<p class="note">${APPROVAL_STATES[request.state]?.label ?? inert(request.state)}
+    ${request.by && html` by <b dir="auto">${inert(request.by)}</b>`}
+    ${request.responseTime ? ` at ${formatTime(request.responseTime)}` : ""}
+    ${request.responseInput !== undefined && " with changes"}
     ${option?.name && html`: “<span dir="auto">${inert(option.name)}</span>”`}
-    ${asked.reason && html`. Reason: <span dir="auto">${inert(asked.reason)}</span>`}
-    ${asked.responseInput !== undefined && ", with other arguments than were asked for"}</p>`;
+    ${request.reason && html`. Reason: <span dir="auto">${inert(request.reason)}</span>`}</p>`;
 }
 
 /** @param {{entry: any}} props */
 const Notes = ({ entry }) => html`
   ${entry.reason && entry.reason !== entry.error && html`<p class="note reason">
-    <b>Reason</b> <span dir="auto">${inert(entry.reason)}</span></p>`}
-  ${entry.late && html`<p class="note warn">Something came after this call had ended (late, event ${entry.late}). It is
-    in the log and changed nothing.</p>`}`;
+    <b>Reason:</b> <span dir="auto">${inert(entry.reason)}</span></p>`}
+  ${entry.late && html`<p class="note warn">Event ${entry.late} arrived after the call had ended. It was logged and
+    changed nothing.</p>`}`;
 
-// Its events
+// Events
 
-/** How many events are read at most in search of those of one call. */
-const MOST = 20_000;
+/** How many events of the session are searched at most for those of one call. */
+const MAX_EVENTS_READ = 20_000;
 
-/** The events of a call, from the first to the last that is known of. @param {any} entry */
-async function eventsOf(entry) {
+/** Load the events of a call. @param {any} entry */
+async function loadEvents(entry) {
   const last = Math.max(entry.end ?? 0, entry.late ?? 0) || seq.peek();
   const controller = new AbortController();
-  const path = `/v1/sessions/${encodeURIComponent(name.peek())}/stream`;
-  const asked = address(`${path}?format=events&follow=false&after=${entry.id - 1}`);
-  const answer = await fetch(asked, { signal: controller.signal });
-  if (!answer.ok || !answer.body) throw new Error(await whyNot(answer));
-  const found = [];
+  const path = `/v1/sessions/${encodeURIComponent(sessionName.peek())}/stream`;
+  const url = pageUrl(`${path}?format=events&follow=false&after=${entry.id - 1}`);
+  const response = await fetch(url, { signal: controller.signal });
+  if (!response.ok || !response.body) throw new Error(await readError(response));
+  const events = [];
   let read = 0;
-  for await (const frame of frames(answer.body)) {
+  for await (const frame of frames(response.body)) {
     if (!frame.data) continue;
     const event = JSON.parse(frame.data);
-    if (event.seq > last || ++read > MOST) break;
-    if (event.call === entry.callId) found.push(event);
+    if (event.seq > last || ++read > MAX_EVENTS_READ) break;
+    if (event.call === entry.callId) events.push(event);
   }
   controller.abort();
-  return { found, more: read > MOST };
+  return { events, isIncomplete: read > MAX_EVENTS_READ };
 }
 
 /** @param {{id: number, event: any}} props */
-function OneEvent({ id, event }) {
+function EventRow({ id, event }) {
   const { seq, type, verdict, at } = event;
-  const odd = verdict && verdict !== "applied" && html` <span class="warn">${inert(verdict)}</span>`;
-  const head = html`<span class="seq">${seq}</span> <code>${inert(type)}</code>${odd} <${Time} at=${at} />`;
+  const verdictLabel = verdict && verdict !== "applied" && html` <span class="warn">${inert(verdict)}</span>`;
+  const head = html`<span class="seq">${seq}</span> <code>${inert(type)}</code>${verdictLabel} <${Time} at=${at} />`;
   return html`<li><${Fold} id=${id} what=${`event ${seq}`} head=${head}><${JsonTree} value=${event} /><//></li>`;
 }
 
 /** @param {{entry: any}} props */
 function Events({ entry }) {
-  const told = kept(entry.id, "events");
+  const state = rowState(entry.id, "events");
   const load = () =>
-    eventsOf(entry).then(
-      (got) => (told.value = got),
-      (error) => (told.value = { problem: String(error.message) }),
+    loadEvents(entry).then(
+      (result) => (state.value = result),
+      (error) => (state.value = { problem: String(error.message) }),
     );
   useEffect(() => {
-    if (!told.value) load();
+    if (!state.value) load();
   }, []);
-  const { found, problem, more } = told.value ?? {};
+  const { events, problem, isIncomplete } = state.value ?? {};
   if (problem) {
-    return html`<p class="note warn" role="alert">The events did not come: ${problem}${" "}
+    return html`<p class="note warn" role="alert">Could not load events: ${problem}${" "}
       <button type="button" class="link" onClick=${load}>Try again</button></p>`;
   }
-  if (!found) return html`<p class="note" role="status">Loading the events…</p>`;
-  const all = found.map((/** @type {any} */ one) => html`<${OneEvent} key=${one.seq} id=${entry.id} event=${one} />`);
-  return html`<ol class="events">${all}</ol>
-    ${more && html`<p class="note">There may be more further on.</p>`}
-    ${stateOf(entry.status).open && html`<p class="note">
-      <button type="button" class="link" onClick=${load}>Load again</button></p>`}`;
+  if (!events) return html`<p class="note" role="status">Loading events…</p>`;
+  const rows = events.map((/** @type {any} */ one) => html`<${EventRow} key=${one.seq} id=${entry.id} event=${one} />`);
+  return html`<ol class="events">${rows}</ol>
+    ${isIncomplete && html`<p class="note">There may be later events.</p>`}
+    ${describeState(entry.status).isOpen && html`<p class="note">
+      <button type="button" class="link" onClick=${load}>Reload</button></p>`}`;
 }
 
-// The card
+// Card
 
 /** @param {{entry: any}} props */
-function Stop({ entry }) {
+function CancelButton({ entry }) {
   const [problem, setProblem] = useState("");
-  const stop = () => cancel(entry.callId).catch((/** @type {Error} */ error) => setProblem(error.message));
-  return html`<button type="button" class="button small" onClick=${stop}>Cancel call</button>
+  const cancelCall = () => cancel(entry.callId).catch((/** @type {Error} */ error) => setProblem(error.message));
+  return html`<button type="button" class="button small" onClick=${cancelCall}>Cancel call</button>
     ${problem && html` <span class="warn" role="alert">${problem}</span>`}`;
 }
 
 /** @param {{entry: any, live: boolean}} props */
 const Actions = ({ entry, live }) => html`<div class="actions">
-  ${live && stateOf(entry.status).open && html`<${Stop} entry=${entry} />`}
+  ${live && describeState(entry.status).isOpen && html`<${CancelButton} entry=${entry} />`}
   <span class="dim">Copy</span>
-  <${Copy} text=${() => linkTo(entry.callId)} label="Copy a link to this call">link<//>
-  <${Copy} text=${() => curlLine(entry.callId)} label="Copy a curl line that reads this call">curl<//>
-  <${Copy} text=${() => cliLine(entry.callId)} label="Copy a command line that shows this call">CLI<//>
-  <${Copy} text=${entry.callId} label="Copy the whole id">id<//>
+  <${Copy} text=${() => callLink(entry.callId)} label="Copy link">Link<//>
+  <${Copy} text=${() => curlCommand(entry.callId)} label="Copy as curl">curl<//>
+  <${Copy} text=${() => cliCommand(entry.callId)} label="Copy as CLI command">CLI<//>
+  <${Copy} text=${entry.callId} label="Copy ID">ID<//>
 </div>`;
 
 /** @param {{entry: any, live: boolean}} props */
@@ -225,56 +221,60 @@ const Body = ({ entry, live }) => html`
   </div>
   <${Actions} entry=${entry} live=${live} />`;
 
-/** How long it took, or takes by now. In the past there is no now. @param {{entry: any, live: boolean}} props */
-function Took({ entry, live }) {
-  const { open } = stateOf(entry.status);
+/**
+ * The duration of a call. An open call has none in the past, where the clock does not run.
+ * @param {{entry: any, live: boolean}} props
+ */
+function Duration({ entry, live }) {
+  const { isOpen } = describeState(entry.status);
   const from = entry.startedAt || entry.at;
-  const told = open ? live && elapsed(from) : entry.endedAt && elapsed(from, entry.endedAt);
-  return told ? html`<span class="took" title=${open ? "so far" : "took"}>${told}</span>` : null;
+  const duration = isOpen ? live && formatElapsed(from) : entry.endedAt && formatElapsed(from, entry.endedAt);
+  return duration ? html`<span class="duration" title=${isOpen ? "Elapsed" : "Duration"}>${duration}</span>` : null;
 }
 
-/** Why a call ended as it did, in a closed card. @param {{entry: any}} props */
-function Why({ entry }) {
-  const told = entry.error !== undefined && entry.error !== null && !isPrinted(entry);
-  const error = told ? errorText(entry.error) : "";
-  return [...new Set([error, entry.reason])].filter(Boolean).map((said) =>
-    html`<p class=${classes("gist reason", said === error && "bad")} dir="auto">${firstLine(said, 300)}</p>`);
+/** The error and the reason of a call, for a closed card. @param {{entry: any}} props */
+function EndReason({ entry }) {
+  const hasError = entry.error !== undefined && entry.error !== null && !isErrorPrinted(entry);
+  const error = hasError ? errorText(entry.error) : "";
+  return [...new Set([error, entry.reason])].filter(Boolean).map((text) =>
+    html`<p class=${classes("call-summary reason", text === error && "bad")} dir="auto">${firstLine(text, 300)}</p>`);
 }
 
 /** @param {{entry: any, live: boolean}} props */
-function Side({ entry, live }) {
+function CallDetails({ entry, live }) {
   const { toolName: tool, rawToolName: raw, callId } = entry;
   return html`<span class="call-side">
     ${tool && tool !== titleOf(entry) && html`<code class="call-tool" dir="auto"
       title=${inert(raw ?? tool)}>${inert(tool)}</code>`}
-    <${Took} entry=${entry} live=${live} />
-    <${Copy} plain text=${callId} label=${`Copy the id ${callId}`}><code>${short(callId)}</code><//></span>`;
+    <${Duration} entry=${entry} live=${live} />
+    <${Copy} plain text=${callId} label=${`Copy ID ${callId}`}><code>${shorten(callId)}</code><//></span>`;
 }
 
 /** @param {{entry: any, live?: boolean, open?: boolean}} props */
-export default function ToolCard({ entry, live = true, open = false }) {
-  const choice = kept(entry.id, "open");
-  const isOpen = choice.value ?? open;
-  const state = stateOf(entry.status);
-  const said = gist(entry);
+export default function ToolCard({ entry, live = true, open: openByDefault = false }) {
+  const openState = rowState(entry.id, "open");
+  const isOpen = openState.value ?? openByDefault;
+  const state = describeState(entry.status);
+  const summary = summarizeInput(entry);
   const body = `call-${entry.id}`;
   return html`<div class=${classes("call", `is-${entry.status}`, isOpen && "open")} data-call=${entry.callId}
     data-status=${entry.status}>
     <div class="call-head">
       <button type="button" class="call-toggle" aria-expanded=${isOpen} aria-controls=${body}
-        onClick=${() => (choice.value = !isOpen)}>
-        <span class="turn" aria-hidden="true">${isOpen ? "▾" : "▸"}</span>
-        <span class="state"><span class="glyph" aria-hidden="true">${state.glyph}</span> ${state.word}</span>
-        <span class="call-title foreign" dir="auto">${firstLine(String(titleOf(entry)), 300)}</span>
+        onClick=${() => (openState.value = !isOpen)}>
+        <span class="arrow" aria-hidden="true">${isOpen ? "▾" : "▸"}</span>
+        <span class="state" title=${state.hint}>
+          <span class="glyph" aria-hidden="true">${state.glyph}</span> ${state.label}</span>
+        <span class="call-title untrusted" dir="auto">${firstLine(String(titleOf(entry)), 300)}</span>
       </button>
-      <${Side} entry=${entry} live=${live} />
+      <${CallDetails} entry=${entry} live=${live} />
     </div>
     <${Facts} entry=${entry} />
-    ${!isOpen && said && html`<p class="gist" dir="auto">${said}</p>`}
+    ${!isOpen && summary && html`<p class="call-summary" dir="auto">${summary}</p>`}
     <div class="call-body" id=${body}>
       ${isOpen
         ? html`<${Body} entry=${entry} live=${live} />`
-        : html`<${Why} entry=${entry} /><${Preview} entry=${entry} />`}
+        : html`<${EndReason} entry=${entry} /><${Preview} entry=${entry} />`}
     </div>
   </div>`;
 }

@@ -1,78 +1,77 @@
-// Whether the page is live, in a word; and what to do where it is not.
+// The connection status, and notices for when the page is offline or access is denied.
 
 import { classes, html, useEffect, useState } from "./ui.js";
-import { code, loaded, problem, status, told, tryNow } from "./state.js";
+import { connectionError, errorStatus, loaded, loadedTopics, reconnect, status } from "./state.js";
 
-/** @type {Record<string, {word: string, look: string, glyph: string}>} */
-const LOOKS = {
-  connecting: { word: "connecting", look: "soon", glyph: "◌" },
-  live: { word: "live", look: "live", glyph: "●" },
-  resuming: { word: "coming back", look: "soon", glyph: "◌" },
-  waiting: { word: "coming back", look: "soon", glyph: "◌" },
-  refused: { word: "not connected", look: "off", glyph: "✗" },
-  closed: { word: "not connected", look: "off", glyph: "✗" },
+/** @type {Record<string, {label: string, tone: string, glyph: string}>} */
+const STATUSES = {
+  connecting: { label: "Connecting", tone: "soon", glyph: "◌" },
+  live: { label: "Live", tone: "live", glyph: "●" },
+  resuming: { label: "Reconnecting", tone: "soon", glyph: "◌" },
+  waiting: { label: "Reconnecting", tone: "soon", glyph: "◌" },
+  refused: { label: "Offline", tone: "off", glyph: "✗" },
+  closed: { label: "Offline", tone: "off", glyph: "✗" },
 };
 
-/** A line that is back at once was never worth a word. */
-const BLINK = 400;
+/** A connection that is lost for less than this is not reported. */
+const SETTLE_MS = 400;
 
-/** The status, once it has lasted. */
-function useLasting() {
-  const now = status.value;
-  const [lasting, setLasting] = useState(now);
+/** Return the status, once it has lasted for a moment. */
+function useSettledStatus() {
+  const current = status.value;
+  const [settled, setSettled] = useState(current);
   useEffect(() => {
-    const timer = setTimeout(() => setLasting(now), now === "live" ? 0 : BLINK);
+    const timer = setTimeout(() => setSettled(current), current === "live" ? 0 : SETTLE_MS);
     return () => clearTimeout(timer);
-  }, [now]);
-  return lasting;
+  }, [current]);
+  return settled;
 }
 
-export default function Pill() {
-  const { word, look, glyph } = LOOKS[useLasting()] ?? LOOKS.closed;
-  return html`<p class=${classes("pill", look)} role="status">
-    <span class="glyph" aria-hidden="true">${glyph}</span><span class="unseen">Connection: </span>${word}
+export default function ConnectionStatus() {
+  const { label, tone, glyph } = STATUSES[useSettledStatus()] ?? STATUSES.closed;
+  return html`<p class=${classes("pill", tone)} role="status">
+    <span class="glyph" aria-hidden="true">${glyph}</span><span class="visually-hidden">Connection: </span>${label}
   </p>`;
 }
 
-/** Above everything while there is no line: what that means, and what to do. */
-export function Trouble() {
-  const lasting = useLasting();
-  if (lasting === "refused") return told.value.size || loaded.value ? html`<${Refused} />` : null;
-  if (lasting !== "waiting") return null;
-  return html`<div class="trouble" role="alert">
-    <p><strong>The server does not answer.</strong> What is shown is as it was; the page goes on by itself as soon as
-      the server is back. If it was stopped, start <code>callslip serve</code>, or the demo, again.</p>
-    <button class="button small" onClick=${tryNow}>Try now</button>
+/** A banner above the view while the connection is lost. */
+export function OfflineBanner() {
+  const settled = useSettledStatus();
+  if (settled === "refused") return loadedTopics.value.size || loaded.value ? html`<${AccessDenied} />` : null;
+  if (settled !== "waiting") return null;
+  return html`<div class="offline-banner" role="alert">
+    <p><strong>Connection lost. Reconnecting…</strong> If you stopped the server, start <code>callslip serve</code> or
+      the demo again.</p>
+    <button class="button small" onClick=${reconnect}>Retry now</button>
   </div>`;
 }
 
-/** What the server's way in leaves in the address of whoever brought a token that is none. */
-const WRONG = "#unknown-token";
+/** The server redirects to this hash after an invalid token. */
+const INVALID_TOKEN_HASH = "#unknown-token";
 
-const BUT = {
-  401: html`<p>Open the link that <code>callslip serve</code> printed when it started: it ends
-    in <code>?token=…</code> and lets this browser in. Then come back here.</p>`,
-  403: html`<p>The token that this browser has does not open this. Ask whoever runs the server for one that does, or
-    open the link that <code>callslip serve</code> printed.</p>`,
+const HELP = {
+  401: html`<p>Open the link with <code>?token=…</code> that <code>callslip serve</code> printed at startup.</p>`,
+  403: html`<p>Your token does not allow this. Ask the administrator of this server for another token, or open the link
+    that <code>callslip serve</code> printed at startup.</p>`,
 };
 
-/** Whoever has a token and no link: the server takes it out of the address at once, and gives a cookie for it. */
-function Token() {
+/** Sign in with a token: the server exchanges it for a cookie and removes it from the address. */
+function TokenForm() {
   return html`<form class="token" method="get" action=${location.pathname}>
-    <label for="token">Or give a token here; <code>callslip admin token create</code> makes one.</label>
+    <label for="token">Or enter a token. To create one, run <code>callslip admin token create</code>.</label>
     <div><input id="token" class="field" name="token" type="password" required autocomplete="off" />
-      <button class="button first">Enter</button></div>
+      <button class="button primary">Sign in</button></div>
   </form>`;
 }
 
-/** The server knows us not, or not for this. */
-export function Refused() {
-  const known = /** @type {Record<number, any>} */ (BUT)[code.value];
-  return html`<section class=${classes("notice", code.value !== 401 && "bad")} role="alert">
-    <h1>${code.value === 401 ? "Say who you are" : "The server refused"}</h1>
-    ${code.value === 401 && location.hash === WRONG && html`<p>That token is not known, or not any more.</p>`}
-    ${known ?? html`<p>It said: <span class="foreign" dir="auto">${problem.value}</span></p>`}
-    ${code.value === 401 && html`<${Token} />`}
-    <p><button class="button" onClick=${tryNow}>Try again</button></p>
+/** A notice that the user is not signed in, or has no access. */
+export function AccessDenied() {
+  const help = /** @type {Record<number, any>} */ (HELP)[errorStatus.value];
+  return html`<section class=${classes("notice", errorStatus.value !== 401 && "bad")} role="alert">
+    <h1>${errorStatus.value === 401 ? "Sign in" : "Access denied"}</h1>
+    ${errorStatus.value === 401 && location.hash === INVALID_TOKEN_HASH && html`<p>Invalid or expired token.</p>`}
+    ${help ?? html`<p>Server response: <span class="untrusted" dir="auto">${connectionError.value}</span></p>`}
+    ${errorStatus.value === 401 && html`<${TokenForm} />`}
+    <p><button class="button" onClick=${reconnect}>Try again</button></p>
   </section>`;
 }

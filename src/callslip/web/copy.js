@@ -1,12 +1,12 @@
-// Things to take away: ids, links, and lines for a shell.
+// Copy buttons, and the links and shell commands that they copy.
 
 import { classes, html, useState } from "./ui.js";
-import { address } from "./state.js";
+import { pageUrl } from "./state.js";
 
 /** @param {string} text */
-async function copy(text) {
+async function copyText(text) {
   if (navigator.clipboard) return navigator.clipboard.writeText(text);
-  // A page that is not served over https has no clipboard, but an old way to it.
+  // A page that is not served over HTTPS has no clipboard API, only the older command.
   const box = document.createElement("textarea");
   box.value = text;
   document.body.append(box);
@@ -17,30 +17,31 @@ async function copy(text) {
 
 /** @param {{text: string | (() => string), label: string, plain?: boolean, children?: any}} props */
 export function Copy({ text, label, plain, children }) {
-  const [said, say] = useState("");
+  const [status, setStatus] = useState("");
   const press = async (/** @type {Event} */ event) => {
     event.stopPropagation();
-    await copy(typeof text === "string" ? text : text()).then(() => say("copied"), () => say("not copied"));
-    setTimeout(() => say(""), 1500);
+    const copied = copyText(typeof text === "string" ? text : text());
+    await copied.then(() => setStatus("Copied"), () => setStatus("Copy failed"));
+    setTimeout(() => setStatus(""), 1500);
   };
   return html`<button type="button" class=${classes("button small", plain && "plain")} title=${label}
     aria-label=${children ? undefined : label} onClick=${press}>
-    ${children ?? label}${said && html`<span class="did-copy" aria-hidden="true"> ${said}</span>`}</button>
-    <span class="unseen" role="status">${said}</span>`;
+    ${children ?? label}${status && html`<span class="copy-status" aria-hidden="true"> ${status}</span>`}</button>
+    <span class="visually-hidden" role="status">${status}</span>`;
 }
 
-/** The beginning of an id, enough to tell it from its neighbours. @param {string} id */
-export const short = (id) => (id.length <= 14 ? id : `${id.slice(0, 13)}…`);
+/** Shorten an ID for display. @param {string} id */
+export const shorten = (id) => (id.length <= 14 ? id : `${id.slice(0, 13)}…`);
 
-/** A word that any shell takes as it is. @param {string} text */
-export const quoted = (text) => (/^[\w./:@%+=-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
+/** Quote a word for a POSIX shell. @param {string} text */
+export const shellQuote = (text) => (/^[\w./:@%+=-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 
 /** @param {string} call */
-export const linkTo = (call) => location.origin + address(`/c/${encodeURIComponent(call)}`);
+export const callLink = (call) => location.origin + pageUrl(`/c/${encodeURIComponent(call)}`);
 /** @param {string} call */
-export const curlLine = (call) => {
-  const url = `${location.origin}${address(`/v1/calls/${encodeURIComponent(call)}`)}`;
-  return `curl -s -H "Authorization: Bearer $CALLSLIP_TOKEN" ${quoted(url)}`;
+export const curlCommand = (call) => {
+  const url = `${location.origin}${pageUrl(`/v1/calls/${encodeURIComponent(call)}`)}`;
+  return `curl -s -H "Authorization: Bearer $CALLSLIP_TOKEN" ${shellQuote(url)}`;
 };
 /** @param {string} call */
-export const cliLine = (call) => `callslip show ${quoted(call)}`;
+export const cliCommand = (call) => `callslip show ${shellQuote(call)}`;

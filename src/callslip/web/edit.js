@@ -1,5 +1,5 @@
-// The arguments of a call, shown so that nothing in them acts, and changed by whoever approves. Whether they fit is
-// for the server to say: what is checked here is only that they are JSON at all, since nothing else can be sent.
+// The parameters of a call, displayed as inert text, and a form to change them before approval. The form only checks
+// that they are JSON; the server checks them against the tool's schema.
 
 import { inert } from "./ansi.js";
 import { html, useEffect, useRef, useState } from "./ui.js";
@@ -7,37 +7,38 @@ import { html, useEffect, useRef, useState } from "./ui.js";
 const LITERAL = /^(|true|false|null|-?\d[\d.eE+-]*)$/;
 
 /**
- * A value as text: texts as they are, unless they could be taken for something else, and all else as JSON.
+ * Format a value: strings as they are, unless they look like another JSON value, and everything else as JSON.
  * @param {unknown} value
  */
-function written(value) {
-  const plain = typeof value === "string" && !LITERAL.test(value.trim());
-  return inert(plain ? /** @type {string} */ (value) : (JSON.stringify(value, null, 2) ?? ""));
+function formatValue(value) {
+  const isPlain = typeof value === "string" && !LITERAL.test(value.trim());
+  return inert(isPlain ? /** @type {string} */ (value) : (JSON.stringify(value, null, 2) ?? ""));
 }
 
 /** @param {{value: unknown, label: string}} props */
 const Value = ({ value, label }) =>
-  html`<pre class="arg-value foreign" dir="auto" tabindex="0" role="group" aria-label=${label}>${written(value)}</pre>`;
+  html`<pre class="arg-value untrusted" dir="auto" tabindex="0" role="group"
+    aria-label=${label}>${formatValue(value)}</pre>`;
 
 /**
- * What a call was, or would be, given.
+ * The parameters of a call.
  * @param {{input: unknown}} props
  */
 export function Arguments({ input }) {
-  if (input === undefined || input === null) return html`<p class="dim">It takes no arguments.</p>`;
-  const named = typeof input === "object" && !Array.isArray(input) ? Object.entries(input) : [];
-  if (!named.length) return html`<${Value} value=${input} label="Arguments" />`;
+  if (input === undefined || input === null) return html`<p class="dim">No parameters.</p>`;
+  const fields = typeof input === "object" && !Array.isArray(input) ? Object.entries(input) : [];
+  if (!fields.length) return html`<${Value} value=${input} label="Parameters" />`;
   return html`<dl class="args">
-    ${named.map(
+    ${fields.map(
       ([name, value]) => html`<div class="arg" key=${name}>
-        <dt class="foreign" dir="auto">${inert(name)}</dt>
-        <dd><${Value} value=${value} label=${`Argument ${inert(name)}`} /></dd>
+        <dt class="untrusted" dir="auto">${inert(name)}</dt>
+        <dd><${Value} value=${value} label=${`Parameter ${inert(name)}`} /></dd>
       </div>`,
     )}
   </dl>`;
 }
 
-// What a schema says, for people
+// Schema hints
 
 /** @typedef {{type?: string | string[], enum?: unknown[], const?: unknown, description?: string, items?: Schema,
  *   properties?: Record<string, Schema>, required?: string[], minimum?: number, maximum?: number, minLength?: number,
@@ -53,85 +54,86 @@ const LIMITS = /** @type {[keyof Schema, string][]} */ ([
 ]);
 
 /** @param {Schema} schema */
-function kind(schema) {
+function describeType(schema) {
   if (schema.enum) return `one of ${schema.enum.map((value) => JSON.stringify(value)).join(", ")}`;
   if (schema.const !== undefined) return JSON.stringify(schema.const);
-  const types = [schema.type ?? "anything"].flat().join(" or ");
+  const types = [schema.type ?? "any"].flat().join(" or ");
   return schema.items?.type ? `${types} of ${[schema.items.type].flat().join(" or ")}` : types;
 }
 
 /** @param {{name: string, schema: Schema, required: boolean}} props */
-function Hint({ name, schema, required }) {
+function ParameterHint({ name, schema, required }) {
   const limits = LIMITS.filter(([key]) => schema[key] !== undefined).map(([key, word]) => `${word} ${schema[key]}`);
-  return html`<li class="foreign" dir="auto">
-    <code>${inert(name)}</code> ${inert([kind(schema), ...limits].join(", "))}${required ? html`, <b>required</b>` : ""}
+  return html`<li class="untrusted" dir="auto">
+    <code>${inert(name)}</code> ${inert([describeType(schema), ...limits].join(", "))}${required
+      ? html`, <b>required</b>` : ""}
     ${schema.description ? html`<span class="dim"> — ${inert(String(schema.description))}</span>` : ""}
   </li>`;
 }
 
 /** @param {{schema: Schema | null | undefined}} props */
-function Hints({ schema }) {
-  const known = Object.entries(schema?.properties ?? {}).filter(([, one]) => one && typeof one === "object");
-  if (!schema || !known.length) return null;
+function ParameterHints({ schema }) {
+  const parameters = Object.entries(schema?.properties ?? {}).filter(([, one]) => one && typeof one === "object");
+  if (!schema || !parameters.length) return null;
   const required = Array.isArray(schema.required) ? schema.required : [];
   return html`<details class="hints" open>
-    <summary>What the tool takes</summary>
+    <summary>Tool parameters</summary>
     <ul>
-      ${known.map(([name, one]) => html`
-        <${Hint} key=${name} name=${name} schema=${one} required=${required.includes(name)} />`)}
+      ${parameters.map(([name, one]) => html`
+        <${ParameterHint} key=${name} name=${name} schema=${one} required=${required.includes(name)} />`)}
     </ul>
   </details>`;
 }
 
-// Changing them
+// Edit form
 
-/** @param {string} text @returns {{input?: unknown, wrong?: string}} */
-function read(text) {
+/** @param {string} text @returns {{input?: unknown, error?: string}} */
+function parseInput(text) {
   try {
     return { input: JSON.parse(text) };
   } catch (error) {
-    return { wrong: `This is not JSON yet: ${/** @type {Error} */ (error).message}` };
+    return { error: `Invalid JSON: ${/** @type {Error} */ (error).message}` };
   }
 }
 
 /**
- * A form for other arguments. `wrong` is what the server said about those that were sent.
- * @param {{id: string, input: unknown, schema?: Schema | null, busy: boolean, wrong: string,
- *   onSend: (input: unknown) => void, onBack: () => void}} props
+ * A form to change parameters. `serverError` is the server's message about the parameters that were sent.
+ * @param {{id: string, input: unknown, schema?: Schema | null, busy: boolean, error: string,
+ *   onSend: (input: unknown) => void, onCancel: () => void}} props
  */
-export function EditForm({ id, input, schema, busy, wrong, onSend, onBack }) {
+export function EditForm({ id, input, schema, busy, error: serverError, onSend, onCancel }) {
   const [text, setText] = useState(() => JSON.stringify(input ?? {}, null, 2));
-  const [unread, setUnread] = useState("");
+  const [parseError, setParseError] = useState("");
   const area = /** @type {{current: HTMLTextAreaElement | null}} */ (useRef(null));
   useEffect(() => area.current?.focus(), []);
-  const said = unread || wrong;
+  const error = parseError || serverError;
 
   function send() {
-    const { input: given, wrong: why } = read(text);
-    setUnread(why ?? "");
-    if (why) area.current?.focus();
-    else onSend(given);
+    const { input: newInput, error: problem } = parseInput(text);
+    setParseError(problem ?? "");
+    if (problem) area.current?.focus();
+    else onSend(newInput);
   }
 
   return html`<form class="edit" onSubmit=${(/** @type {Event} */ event) => (event.preventDefault(), send())}
     onKeyDown=${(/** @type {KeyboardEvent} */ event) => {
-      if (event.key === "Escape") onBack();
+      if (event.key === "Escape") onCancel();
       else if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) send();
       else return;
       event.preventDefault();
       event.stopPropagation();
     }}>
-    <label for=${`${id}-input`}>Arguments, as JSON</label>
+    <label for=${`${id}-input`}>Parameters (JSON)</label>
     <textarea id=${`${id}-input`} ref=${area} class="editor" rows=${Math.min(16, text.split("\n").length + 1)}
       value=${text} spellcheck=${false} autocomplete="off" autocapitalize="off" dir="ltr" disabled=${busy}
-      aria-invalid=${said ? "true" : "false"} aria-describedby=${`${id}-wrong`}
-      onInput=${(/** @type {any} */ event) => (setText(event.target.value), setUnread(""))}></textarea>
-    <p id=${`${id}-wrong`} class="wrong" role="alert">${said}</p>
-    <${Hints} schema=${schema} />
-    <div class="ways">
-      <button type="submit" class="button allow first" disabled=${busy}>✓ Approve with these</button>
-      <button type="button" class="button" disabled=${busy} onClick=${onBack}>Back</button>
-      <span class="dim keys"><kbd>Ctrl</kbd> <kbd>Enter</kbd> approves, <kbd>Esc</kbd> goes back</span>
+      aria-invalid=${error ? "true" : "false"} aria-describedby=${`${id}-wrong`}
+      onInput=${(/** @type {any} */ event) => (setText(event.target.value), setParseError(""))}></textarea>
+    <p id=${`${id}-wrong`} class="error-text" role="alert">${error}</p>
+    <${ParameterHints} schema=${schema} />
+    <div class="button-row">
+      <button type="submit" class="button allow primary" disabled=${busy}>✓ Approve with changes</button>
+      <button type="button" class="button" disabled=${busy} onClick=${onCancel}>Cancel</button>
+      <span class="dim keys"><kbd>Ctrl</kbd> <kbd>Enter</kbd> to approve, <kbd>Esc</kbd> to cancel</span>
     </div>
   </form>`;
 }

@@ -1,23 +1,23 @@
-// What a newcomer sees while the ledger is empty: three ways to a first session, each a line to copy.
+// The empty session list: three ways to record a first session, each with a command to copy.
 
 import { Copy } from "./copy.js";
 import { html } from "./ui.js";
 
-const WAYS = [
+const STEPS = [
   {
-    title: "See one",
-    about: "A small agent that runs real commands in a scratch folder, on a page of its own. No account, no model.",
+    title: "Try the demo",
+    about: "A small agent that runs real commands in a temporary folder. No account and no model needed.",
     text: "callslip demo",
   },
   {
-    title: "Watch your agent",
-    about: `Put this before the command by which your editor or client runs an agent that speaks ACP. Every byte passes
-      unchanged. With --db before the --, name the file of this server, if it was given one.`,
+    title: "Record your agent",
+    about: `Put this in front of the command that starts your ACP agent. All traffic passes through unchanged. If this
+      server was started with --db, pass the same --db before the --.`,
     text: "callslip wrap -- your-agent",
   },
   {
-    title: "From your own code",
-    about: "Every call has one identity and one log. Name the file of this server: callslip doctor says which it is.",
+    title: "Use the Python API",
+    about: "Record calls from your own program. Use the database file of this server; callslip doctor shows its path.",
     text: `import callslip
 
 async with await callslip.open("sqlite:////path/to/ledger.db") as ledger:
@@ -28,14 +28,14 @@ async with await callslip.open("sqlite:////path/to/ledger.db") as ledger:
 ];
 
 /** @param {{text: string}} props */
-const Copied = ({ text }) => html`<div class="copied"><pre tabindex="0">${text}</pre>
+const CodeBlock = ({ text }) => html`<div class="copied"><pre tabindex="0">${text}</pre>
   <${Copy} text=${text} label="Copy" /></div>`;
 
 export function Empty() {
   return html`<section class="column first-steps" aria-labelledby="empty-title">
-    <h1 id="empty-title">There is no session yet</h1>
-    <p class="dim">The first one appears here by itself as soon as something is written into this server's ledger.</p>
-    <ol class="begins">${WAYS.map(({ title, about, text }) => html`
-      <li class="way"><h2>${title}</h2><p class="dim">${about}</p><${Copied} text=${text} /></li>`)}</ol>
+    <h1 id="empty-title">No sessions yet</h1>
+    <p class="dim">Sessions appear here as soon as something is recorded in this server's ledger.</p>
+    <ol class="start-options">${STEPS.map(({ title, about, text }) => html`
+      <li class="start-option"><h2>${title}</h2><p class="dim">${about}</p><${CodeBlock} text=${text} /></li>`)}</ol>
   </section>`;
 }

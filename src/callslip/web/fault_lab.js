@@ -1,12 +1,12 @@
-// Break it: the same events reach a naive client and Callslip's own view, and buttons make the events go wrong. Shown
-// on the session of the demo only, which says so by its options.
+// Fault lab: sends the same events to a naive client and to Callslip's client, with buttons that inject faults. Shown
+// only in the demo's session, which enables it in its options.
 
 import { Callslip } from "./callslip.js";
-import { FAULTS, refreshed } from "./faults.js";
-import { Naive } from "./naive.js";
+import { FAULTS, reloadMessage } from "./faults.js";
+import { NaiveClient } from "./naive.js";
 import { classes, html, signal, useEffect } from "./ui.js";
-import { address, cancel, get, info, loaded, post, root } from "./state.js";
-import { stateOf } from "./states.js";
+import { cancel, get, info, loaded, pageUrl, post, root } from "./state.js";
+import { describeState } from "./states.js";
 
 /**
  * @typedef {import("./naive.js").Card} Card
@@ -14,174 +14,178 @@ import { stateOf } from "./states.js";
  *   reason?: string, late?: number}} Call
  */
 
-const MOST = 6; // so many rows of each side are shown
-const LOOKS = 300; // how often it is looked, every 50 ms, whether the clients are back after the line was cut
-const KEPT = "callslip-break-it";
+const MAX_ROWS = 6; // Per side.
+const MAX_POLLS = 300; // Checks, every 50 ms, whether the clients have caught up.
+const STORAGE_KEY = "callslip-fault-lab";
 const pause = (/** @type {number} */ ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
-/** What outlives a refresh: which session this is about, whether the panel is open, and how much a refresh cost. */
-const recall = () => JSON.parse(sessionStorage.getItem(KEPT) ?? "{}");
-const remember = (/** @type {object} */ more) => sessionStorage.setItem(KEPT, JSON.stringify({ ...recall(), ...more }));
+/** State that survives a reload: the session, whether the panel is open, and the number of cards lost by the reload. */
+const readSaved = () => JSON.parse(sessionStorage.getItem(STORAGE_KEY) ?? "{}");
+const save = (/** @type {object} */ fields) =>
+  sessionStorage.setItem(STORAGE_KEY, JSON.stringify({ ...readSaved(), ...fields }));
 
 const cards = signal(/** @type {Card[]} */ ([]));
 const calls = signal(/** @type {Call[]} */ ([]));
 const busy = signal("");
-const told = signal("");
-const down = signal(false);
-const equal = signal(/** @type {boolean | null} */ (null));
-/** The session that both clients look at. */
-const here = signal("");
-/** What `busy` says while a new session is made. */
-const OVER = "over";
+const message = signal("");
+const isOffline = signal(false);
+const isSameAsStored = signal(/** @type {boolean | null} */ (null));
+/** The session that both clients follow. */
+const currentSession = signal("");
+/** The value of `busy` while a new session is created. */
+const RESETTING = "reset";
 
-/** @type {{naive: Naive, ours: Callslip} | null} */
-let stage = null;
+/** @type {{naive: NaiveClient, ours: Callslip} | null} */
+let clients = null;
 
-let line = new AbortController();
+let connection = new AbortController();
 
-/** A browser has six lines for all its tabs: one that nobody looks at, and where nothing goes on, holds none. */
-const away = () => document.hidden && !busy.value;
-const seenAgain = () => new Promise((resolve) => document.addEventListener("visibilitychange", resolve, { once: true }));
+/** A browser allows six connections for all its tabs: a hidden, idle tab holds none. */
+const isHidden = () => document.hidden && !busy.value;
+const untilVisible = () =>
+  new Promise((resolve) => document.addEventListener("visibilitychange", resolve, { once: true }));
 
-function hangUp() {
-  line.abort();
-  line = new AbortController();
+function disconnect() {
+  connection.abort();
+  connection = new AbortController();
 }
 
-/** Aborted with any of them. WebKit forgets the signal of `AbortSignal.any` before its time. */
+/** Like `AbortSignal.any`, whose signal WebKit garbage-collects too early. */
 function anyOf(/** @type {(AbortSignal | null | undefined)[]} */ ...signals) {
-  const made = new AbortController();
+  const controller = new AbortController();
   for (const signal of signals) {
-    if (signal?.aborted) made.abort();
-    signal?.addEventListener("abort", () => made.abort(), { once: true });
+    if (signal?.aborted) controller.abort();
+    signal?.addEventListener("abort", () => controller.abort(), { once: true });
   }
-  return made.signal;
+  return controller.signal;
 }
 
-/** The one way of both clients to the server. While it is cut nobody gets through. @type {typeof fetch} */
-const ask = async (input, init = {}) => {
-  if (away()) await seenAgain();
-  if (down.value) throw new TypeError("the line is cut");
-  return fetch(input, { ...init, signal: anyOf(line.signal, init?.signal) });
+/** The `fetch` of both clients. It fails while they are offline. @type {typeof fetch} */
+const labFetch = async (input, init = {}) => {
+  if (isHidden()) await untilVisible();
+  if (isOffline.value) throw new TypeError("the connection is down");
+  return fetch(input, { ...init, signal: anyOf(connection.signal, init?.signal) });
 };
 
-/** Both clients, each by its own line to the same session. @param {string} session */
-function enter(session) {
-  leave();
+/** Connect both clients to a session. @param {string} session */
+function openSession(session) {
+  closeClients();
   cards.value = [];
   calls.value = [];
-  equal.value = null;
-  const naive = new Naive({ url: root, session, ask, onChange: (now) => (cards.value = now) });
+  isSameAsStored.value = null;
+  const onCards = (/** @type {Card[]} */ newCards) => (cards.value = newCards);
+  const naive = new NaiveClient({ url: root, session, fetch: labFetch, onChange: onCards });
   const onChange = () => (calls.value = callsOf(session));
-  const ours = new Callslip({ url: root, sessions: [session], fetch: ask, onChange });
-  stage = { naive, ours };
-  here.value = session;
+  const ours = new Callslip({ url: root, sessions: [session], fetch: labFetch, onChange });
+  clients = { naive, ours };
+  currentSession.value = session;
   naive.open();
   ours.open();
 }
 
-function leave() {
-  stage?.naive.close();
-  stage?.ours.close();
-  stage = null;
+function closeClients() {
+  clients?.naive.close();
+  clients?.ours.close();
+  clients = null;
 }
 
 /** @param {string} session @returns {Call[]} */
 function callsOf(session) {
-  const entries = [...(stage?.ours.sessions.get(session)?.entries.values() ?? [])];
+  const entries = [...(clients?.ours.sessions.get(session)?.entries.values() ?? [])];
   return /** @type {any[]} */ (entries).filter((entry) => entry.type === "tool_call");
 }
 
-const place = (/** @type {string} */ session) => `/v1/sessions/${encodeURIComponent(session)}`;
+const sessionPath = (/** @type {string} */ session) => `/v1/sessions/${encodeURIComponent(session)}`;
 
-/** Until both clients have heard all there is, so that what is shown does not hang on how fast they are. */
-async function inStep(/** @type {string} */ session) {
-  const { seq } = await get(`${place(session)}?limit=1`);
-  const heard = () => Math.min(stage?.naive.heard ?? seq, stage?.ours.sessions.get(session)?.seq ?? -1);
-  for (let left = LOOKS; left && !down.value && heard() < seq; left--) await pause(50);
+/** Wait until both clients have received all events, so that the result does not depend on their speed. */
+async function untilCaughtUp(/** @type {string} */ session) {
+  const { seq } = await get(`${sessionPath(session)}?limit=1`);
+  const lastSeq = () => Math.min(clients?.naive.lastSeq ?? seq, clients?.ours.sessions.get(session)?.seq ?? -1);
+  for (let left = MAX_POLLS; left && !isOffline.value && lastSeq() < seq; left--) await pause(50);
 }
 
-/** Whether Callslip's side is what a reload would give, told by asking for that. @param {string} session */
-async function sameAsStored(session) {
-  const { entries } = await get(`${place(session)}?format=entries&limit=1000`);
-  return plain(entries.filter((/** @type {Call} */ entry) => entry.type === "tool_call")) === plain(callsOf(session));
+/** Whether Callslip's side equals what a reload would load. @param {string} session */
+async function matchesStored(session) {
+  const { entries } = await get(`${sessionPath(session)}?format=entries&limit=1000`);
+  const stored = entries.filter((/** @type {Call} */ entry) => entry.type === "tool_call");
+  return canonicalJson(stored) === canonicalJson(callsOf(session));
 }
 
-/** A value as text in which the order of fields does not matter. @param {any} value @returns {string} */
-function plain(value) {
+/** Format a value as JSON with sorted keys. @param {any} value @returns {string} */
+function canonicalJson(value) {
   const sorted = (/** @type {string} */ _, /** @type {any} */ part) =>
     part && typeof part === "object" && !Array.isArray(part) ? Object.fromEntries(Object.entries(part).sort()) : part;
   return JSON.stringify(value, sorted);
 }
 
-// What the buttons do
+// Actions
 
-/** @param {boolean} now */
-function cut(now) {
-  down.value = now;
-  if (now) line.abort();
-  else line = new AbortController();
+/** @param {boolean} offline */
+function setOffline(offline) {
+  isOffline.value = offline;
+  if (offline) connection.abort();
+  else connection = new AbortController();
 }
 
 /** @param {import("./faults.js").Fault} fault */
 async function run(fault) {
-  const session = here.value;
+  const session = currentSession.value;
   busy.value = fault.id;
-  told.value = "";
+  message.value = "";
   try {
-    await inStep(session);
-    told.value = await fault.run({
-      tell: (...events) => post(`${place(session)}/events`, events).then(() => inStep(session)),
+    await untilCaughtUp(session);
+    message.value = await fault.run({
+      send: (...events) => post(`${sessionPath(session)}/events`, events).then(() => untilCaughtUp(session)),
       start: () => post("/demo/workers", { session }),
       kill: (call) => post(`/demo/workers/${call}/kill`, {}),
-      ended: (call) => get(`/v1/calls/${call}?wait=10`),
+      waitForEnd: (call) => get(`/v1/calls/${call}?wait=10`),
       cancel,
-      cut,
+      setOffline,
       pause,
     });
-    await inStep(session);
-    equal.value = await sameAsStored(session);
+    await untilCaughtUp(session);
+    isSameAsStored.value = await matchesStored(session);
   } catch (error) {
-    told.value = `That did not work: ${error instanceof Error ? error.message : error}`;
+    message.value = `Failed: ${error instanceof Error ? error.message : error}`;
   } finally {
-    if (down.value) cut(false);
+    if (isOffline.value) setOffline(false);
     busy.value = "";
-    if (away()) hangUp();
+    if (isHidden()) disconnect();
   }
 }
 
-function refresh() {
-  remember({ gone: cards.value.length });
+function reloadPage() {
+  save({ lostCards: cards.value.length });
   location.reload();
 }
 
-/** A new session, in which nothing has gone wrong yet. @param {string} first */
-async function startOver(first) {
+/** Start again with a new, empty session. @param {string} first */
+async function reset(first) {
   const session = `${first}-${Date.now().toString(36)}`;
-  busy.value = OVER;
+  busy.value = RESETTING;
   try {
-    await post(`${place(session)}/events`, [{ type: "session.info", title: "Break it" }]);
-    remember({ session });
-    told.value = "";
-    enter(session);
+    await post(`${sessionPath(session)}/events`, [{ type: "session.info", title: "Fault lab" }]);
+    save({ session });
+    message.value = "";
+    openSession(session);
   } catch (error) {
-    told.value = `That did not work: ${/** @type {Error} */ (error).message}`;
+    message.value = `Failed: ${/** @type {Error} */ (error).message}`;
   } finally {
     busy.value = "";
   }
 }
 
-// What is shown
+// Components
 
 /**
- * What is wrong with a card, by the call that came of the same event.
- * @param {Card} card @param {Map<number, Call>} known
+ * Compare a card of the naive client with the call that the same event created. Return the difference, or "".
+ * @param {Card} card @param {Map<number, Call>} callsById
  */
-function wrong(card, known) {
-  const call = known.get(card.seq);
-  if (!call) return "there is no such call";
-  if (call.status !== card.status) return `really ${stateOf(call.status).word}`;
-  return call.title === card.text ? "" : `really ${call.title}`;
+function describeError(card, callsById) {
+  const call = callsById.get(card.seq);
+  if (!call) return "no such call";
+  if (call.status !== card.status) return `should be ${describeState(call.status).label}`;
+  return call.title === card.text ? "" : `should be ${call.title}`;
 }
 
 const lastLine = (/** @type {unknown} */ output) =>
@@ -189,11 +193,12 @@ const lastLine = (/** @type {unknown} */ output) =>
 
 /** @param {{status: string, text: string, output: string, notes: {text: string, bad?: boolean}[]}} props */
 const Row = ({ status, text, output, notes }) => html`
-  <li class=${classes("broken-row", `is-${status}`)}>
-    <span class="state"><span aria-hidden="true">${stateOf(status).glyph}</span> ${stateOf(status).word}</span>
+  <li class=${classes("fault-row", `is-${status}`)}>
+    <span class="state">
+      <span aria-hidden="true">${describeState(status).glyph}</span> ${describeState(status).label}</span>
     <div>
-      <code class="foreign" dir="auto">${text}</code>
-      ${output && html`<samp class="foreign" dir="auto">${output}</samp>`}
+      <code class="untrusted" dir="auto">${text}</code>
+      ${output && html`<samp class="untrusted" dir="auto">${output}</samp>`}
       ${notes.map(({ text: note, bad }) => html`
         <span class=${classes("note", bad && "bad")}>${bad ? "✗ " : ""}${note}</span>`)}
     </div>
@@ -201,119 +206,121 @@ const Row = ({ status, text, output, notes }) => html`
 
 /** @param {{count: number, rows: unknown, none: string}} props */
 const Rows = ({ count, rows, none }) => html`
-  ${count > MOST && html`<p class="about">${count - MOST} earlier not shown</p>`}
-  ${count ? html`<ol>${rows}</ol>` : html`<p class="broken-none">${none}</p>`}`;
+  ${count > MAX_ROWS && html`<p class="about">${count - MAX_ROWS} earlier calls hidden</p>`}
+  ${count ? html`<ol>${rows}</ol>` : html`<p class="fault-empty">${none}</p>`}`;
 
 function NaiveSide() {
-  const known = new Map(calls.value.map((call) => [call.id, call]));
-  const judged = cards.value.map((card) => ({ card, why: busy.value ? "" : wrong(card, known) }));
-  const bad = judged.filter((one) => one.why).length;
+  const callsById = new Map(calls.value.map((call) => [call.id, call]));
+  const results = cards.value.map((card) => ({ card, error: busy.value ? "" : describeError(card, callsById) }));
+  const wrongCount = results.filter(({ error }) => error).length;
   const seen = new Set(cards.value.map((card) => card.seq));
-  const missing = busy.value ? 0 : calls.value.filter((call) => !seen.has(call.id)).length;
-  const faults = [bad && `${bad} wrong`, missing && `${missing} missing`].filter(Boolean).join(", ");
-  const rows = judged.slice(-MOST).map(({ card, why }) => html`
+  const missingCount = busy.value ? 0 : calls.value.filter((call) => !seen.has(call.id)).length;
+  const counts = [wrongCount && `${wrongCount} wrong`, missingCount && `${missingCount} missing`];
+  const summary = counts.filter(Boolean).join(", ");
+  const rows = results.slice(-MAX_ROWS).map(({ card, error }) => html`
     <${Row} key=${card.seq} status=${card.status} text=${card.text} output=${lastLine(card.output)}
-      notes=${why ? [{ text: why, bad: true }] : []} />`);
+      notes=${error ? [{ text: error, bad: true }] : []} />`);
   return html`
-    <section class="broken-side" aria-label="A naive client">
-      <h3>A naive client <span class=${faults ? "tally bad" : "tally"}>${faults ? `✗ ${faults}` : ""}</span></h3>
-      <p class="about">Finds a call by its text, believes the last word.</p>
-      <${Rows} count=${cards.value.length} rows=${rows} none="It has heard of no call since this page was loaded." />
+    <section class="fault-side" aria-label="Naive client">
+      <h3>Naive client <span class=${summary ? "tally bad" : "tally"}>${summary ? `✗ ${summary}` : ""}</span></h3>
+      <p class="about">Matches calls by their text and keeps the last status.</p>
+      <${Rows} count=${cards.value.length} rows=${rows} none="No calls received since the page was loaded." />
     </section>`;
 }
 
-/** What is said of our side, once that was looked at. */
-const SAME = new Map([[null, ""], [true, "✓ the same as after a reload"], [false, "✗ not as after a reload"]]);
+/** The result of the comparison with the stored session. */
+const COMPARISONS = new Map([[null, ""], [true, "✓ Same after reload"], [false, "✗ Differs after reload"]]);
 
-function OurSide() {
-  const rows = calls.value.slice(-MOST).map((call) => html`
+function CallslipSide() {
+  const rows = calls.value.slice(-MAX_ROWS).map((call) => html`
     <${Row} key=${call.id} status=${call.status} text=${call.title ?? ""}
       output=${lastLine(call.output ?? call.outputText)}
-      notes=${[call.reason, call.late && "something came late"].filter(Boolean).map((text) => ({ text }))} />`);
+      notes=${[call.reason, call.late && "late event ignored"].filter(Boolean).map((text) => ({ text }))} />`);
   const count = calls.value.length;
-  const look = equal.value === false ? "tally bad" : "tally good";
+  const look = isSameAsStored.value === false ? "tally bad" : "tally good";
   return html`
-    <section class="broken-side" aria-label="Callslip">
-      <h3>Callslip <span class=${look}>${SAME.get(equal.value)}</span></h3>
-      <p class="about">Every call has an id, one life, and its log.</p>
-      <${Rows} count=${count} rows=${rows} none="No calls yet: press a button." />
+    <section class="fault-side" aria-label="Callslip">
+      <h3>Callslip <span class=${look}>${COMPARISONS.get(isSameAsStored.value)}</span></h3>
+      <p class="about">Matches calls by ID and follows the log.</p>
+      <${Rows} count=${count} rows=${rows} none="No calls yet. Inject a fault to start." />
     </section>`;
 }
 
-/** One thing at a time; a button that waits keeps the keyboard's focus. */
-const idle = () => !busy.value;
+/** Only one fault runs at a time. Buttons are not disabled meanwhile, so that they keep the focus. */
+const isIdle = () => !busy.value;
 
 /** @param {{first: string}} props */
 function Buttons({ first }) {
   const button = (name = "", hint = "", /** @type {() => void} */ act, look = "") => html`
     <button type="button" class=${classes("button", look)} key=${name} title=${hint}
-      aria-disabled=${String(!idle())} onClick=${() => idle() && act()}>${name}</button>`;
+      aria-disabled=${String(!isIdle())} onClick=${() => isIdle() && act()}>${name}</button>`;
   return html`
-    <div class="broken-buttons" role="group" aria-label="What goes wrong">
+    <div class="fault-buttons" role="group" aria-label="Faults">
       ${FAULTS.map((one) => button(one.name, one.hint, () => run(one), busy.value === one.id ? "running" : ""))}
-      ${button("Refresh", "load this page again", refresh)}
-      ${button("Start over", "with a session in which nothing has gone wrong", () => startOver(first), "plain")}
+      ${button("Reload page", "The naive client loses its cards", reloadPage)}
+      ${button("Reset", "Start again with an empty session", () => reset(first), "plain")}
     </div>`;
 }
 
 /** @param {{first: string}} props */
 function Panel({ first }) {
   useEffect(() => {
-    const { session = "", gone } = recall();
-    enter(session.startsWith(first) ? session : first);
-    if (gone !== undefined) told.value = refreshed(gone);
-    remember({ gone: undefined });
-    return leave;
+    const { session = "", lostCards } = readSaved();
+    openSession(session.startsWith(first) ? session : first);
+    if (lostCards !== undefined) message.value = reloadMessage(lostCards);
+    save({ lostCards: undefined });
+    return closeClients;
   }, [first]);
   useEffect(() => {
-    const look = () => away() && hangUp();
-    document.addEventListener("visibilitychange", look);
-    return () => document.removeEventListener("visibilitychange", look);
+    const onVisibilityChange = () => isHidden() && disconnect();
+    document.addEventListener("visibilitychange", onVisibilityChange);
+    return () => document.removeEventListener("visibilitychange", onVisibilityChange);
   }, []);
-  const where = address(`/s/${encodeURIComponent(here.value || first)}`);
-  const doing = busy.value === OVER ? "A new session …" : busy.value && "Watch both sides …";
-  const line = down.value ? "The line is cut." : doing || told.value;
+  const sessionUrl = pageUrl(`/s/${encodeURIComponent(currentSession.value || first)}`);
+  const progress = busy.value === RESETTING ? "Creating a session…" : busy.value && "Injecting the fault…";
+  const status = isOffline.value ? "The connection is down." : progress || message.value;
   return html`
-    <div class="broken">
-      <p class="about">The same events go to two clients. Make them go wrong, and compare. All of it is real, and
-        in <a href=${where}>a session of its own</a>.</p>
+    <div class="fault-panel">
+      <p class="about">Both clients receive the same real events. Inject a fault and compare the results. The calls are
+        recorded in <a href=${sessionUrl}>their own session</a>.</p>
       <${Buttons} first=${first} />
-      <p class=${classes("broken-told", down.value && "bad")} role="status">${line || "Nothing has gone wrong yet."}</p>
-      <div class="broken-sides"><${NaiveSide} /><${OurSide} /></div>
+      <p class=${classes("fault-status", isOffline.value && "bad")} role="status">
+        ${status || "No faults injected yet."}</p>
+      <div class="fault-sides"><${NaiveSide} /><${CallslipSide} /></div>
     </div>`;
 }
 
-/** Whether this page was loaded anew by the button, whose effect is then to be seen. */
-const refreshing = recall().gone !== undefined;
-/** In ms: by then the timeline, which opens at its end, has come to rest. */
-const SETTLED = 100;
+/** Whether the page was reloaded by the button: its effect must then be visible. */
+const isAfterReload = readSaved().lostCards !== undefined;
+/** By then the timeline, which opens at its end, has stopped scrolling. */
+const SETTLE_MS = 100;
 
-const unfolded = signal(Boolean(recall().open));
+const isPanelOpen = signal(Boolean(readSaved().open));
 
 /** @param {boolean} open */
-function fold(open) {
-  unfolded.value = open;
-  remember({ open });
+function setPanelOpen(open) {
+  isPanelOpen.value = open;
+  save({ open });
 }
 
 /** @param {{first: string}} props */
-function Folded({ first }) {
+function FaultPanel({ first }) {
   useEffect(() => {
-    if (refreshing && loaded.value) setTimeout(() => scrollTo(0, 0), SETTLED);
+    if (isAfterReload && loaded.value) setTimeout(() => scrollTo(0, 0), SETTLE_MS);
   }, [loaded.value]);
   return html`
-    <details class="break-it" open=${unfolded.value}
-      onToggle=${(/** @type {any} */ event) => fold(event.target.open)}>
-      <summary><h2>Break it</h2>
-        <span>Duplicate, reorder, delay, kill, cut: and see which side still tells the truth</span></summary>
-      ${unfolded.value && html`<${Panel} first=${first} />`}
+    <details class="fault-lab" open=${isPanelOpen.value}
+      onToggle=${(/** @type {any} */ event) => setPanelOpen(event.target.open)}>
+      <summary><h2>Fault lab</h2>
+        <span>Inject faults and compare Callslip with a naive client</span></summary>
+      ${isPanelOpen.value && html`<${Panel} first=${first} />`}
     </details>`;
 }
 
-/** The panel, on the session of the demo; nothing elsewhere. */
-export function BreakIt() {
+/** The panel, in the demo's session only. */
+export function FaultLab() {
   const first = info.value.options?.breakIt;
-  return first ? html`<${Folded} first=${first} />` : null;
+  return first ? html`<${FaultPanel} first=${first} />` : null;
 }
 
-export default BreakIt;
+export default FaultLab;

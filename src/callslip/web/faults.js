@@ -1,134 +1,134 @@
-// What can be done to a stream of events, and what that shows. Each fault is real: events are posted by the ordinary
-// API twice, too late or in the wrong order, a process is killed, a line is cut.
+// The faults of the fault lab. Each is real: events are posted to the regular API twice, late or out of order, a
+// process is killed, a connection is dropped.
 
 /**
- * What a fault is given: ways to post, to cut the line of both clients, to have a process killed, and to wait: for a
- * call to end, or so long that a person can follow.
- * @typedef {object} Stage
- * @property {(...events: object[]) => Promise<unknown>} tell
- * @property {(down: boolean) => void} cut
+ * The actions that a fault can use. `pause` waits so that the user can follow.
+ * @typedef {object} FaultContext
+ * @property {(...events: object[]) => Promise<unknown>} send
+ * @property {(offline: boolean) => void} setOffline
  * @property {(call: string) => Promise<unknown>} cancel
  * @property {() => Promise<{call: string}>} start
  * @property {(call: string) => Promise<{pid: number}>} kill
- * @property {(call: string) => Promise<unknown>} ended
+ * @property {(call: string) => Promise<unknown>} waitForEnd
  * @property {(ms: number) => Promise<unknown>} pause
  *
- * `run` gives what happened, in a sentence or two.
- * @typedef {{id: string, name: string, hint: string, run: (stage: Stage) => Promise<string>}} Fault
+ * `run` returns a message about the result.
+ * @typedef {{id: string, name: string, hint: string, run: (stage: FaultContext) => Promise<string>}} Fault
  */
 
-const hex = () =>
+const randomHex = () =>
   Array.from(crypto.getRandomValues(new Uint8Array(6)), (byte) => byte.toString(16).padStart(2, "0")).join("");
-const newCall = () => `exec_${hex()}`;
+const newCall = () => `exec_${randomHex()}`;
 
 /**
- * An event of a call that says the command each time, as many producers do.
- * @param {string} type @param {object} who @param {string} title @param {object} [more]
+ * Create an event of a call. Each event repeats the command, as many producers do.
+ * @param {string} type @param {object} target @param {string} title @param {object} [more]
  */
-const event = (type, who, title, more = {}) => ({ type: `call.${type}`, ...who, title, toolName: "shell", ...more });
+const event = (type, target, title, more = {}) =>
+  ({ type: `call.${type}`, ...target, title, toolName: "shell", ...more });
 
-/** @param {object} who @param {string} command */
-const proposed = (who, command) => event("proposed", who, command, { input: { command } });
+/** @param {object} target @param {string} command */
+const proposed = (target, command) => event("proposed", target, command, { input: { command } });
 
 /** @type {Fault[]} */
 export const FAULTS = [
   {
     id: "equal",
-    name: "Two equal calls",
-    hint: "the same command twice at once",
-    async run({ tell, pause }) {
+    name: "Identical calls",
+    hint: "Run the same command twice at once",
+    async run({ send, pause }) {
       const [one, two] = [{ call: newCall() }, { call: newCall() }];
-      await tell(proposed(one, "ls"), proposed(two, "ls"));
+      await send(proposed(one, "ls"), proposed(two, "ls"));
       await pause(500);
-      await tell(event("started", one, "ls"), event("started", two, "ls"));
+      await send(event("started", one, "ls"), event("started", two, "ls"));
       await pause(500);
       const output = "monday.txt";
-      await tell(event("completed", one, "ls", { output }), event("completed", two, "ls", { output }));
-      return `Two calls of ls ran side by side. The naive client looked for “ls” and found the first card both times,
-        so the second never moves. Callslip tells calls apart by id.`;
+      await send(event("completed", one, "ls", { output }), event("completed", two, "ls", { output }));
+      return `Two identical calls of ls ran in parallel. The naive client matched both results to the first card, so the
+        second stays queued. Callslip matches calls by ID.`;
     },
   },
   {
     id: "duplicate",
     name: "Duplicate",
-    hint: "everything is sent a second time",
-    async run({ tell, pause }) {
-      const who = { aliases: [["demo", `call-${hex()}`]] };
-      const opening = proposed(who, "git status");
-      const ending = event("completed", who, "git status", { output: "nothing to commit" });
-      await tell(opening, event("started", who, "git status"));
+    hint: "Send every event twice",
+    async run({ send, pause }) {
+      const target = { aliases: [["demo", `call-${randomHex()}`]] };
+      const opening = proposed(target, "git status");
+      const ending = event("completed", target, "git status", { output: "nothing to commit" });
+      await send(opening, event("started", target, "git status"));
       await pause(500);
-      await tell(ending);
+      await send(ending);
       await pause(500);
-      await tell(opening, ending);
-      return `The producer retried and sent its events twice. The naive client shows a second call that never was.
-        Callslip saw that it knows them already.`;
+      await send(opening, ending);
+      return `The producer retried and sent its events twice. The naive client shows a call that does not exist.
+        Callslip ignored the duplicates.`;
     },
   },
   {
     id: "reorder",
     name: "Reorder",
-    hint: "the result overtakes the start",
-    async run({ tell, pause }) {
-      const who = { call: newCall() };
-      await tell(event("completed", who, "make test", { output: "12 passed", input: { command: "make test" } }));
+    hint: "Send the result before the start",
+    async run({ send, pause }) {
+      const target = { call: newCall() };
+      await send(event("completed", target, "make test", { output: "12 passed", input: { command: "make test" } }));
       await pause(600);
-      await tell(event("started", who, "make test"));
+      await send(event("started", target, "make test"));
       await pause(600);
-      await tell(proposed(who, "make test"));
-      return `The result came first, then the start, then the proposal. The naive client met a result of “unknown”,
-        then a call that starts over. In Callslip an end is an end; what comes after is kept and marked late.`;
+      await send(proposed(target, "make test"));
+      return `The result arrived first, then the start, then the proposal. The naive client shows an unknown call and a
+        restarted one. In Callslip the call stays completed; later events are logged as late.`;
     },
   },
   {
     id: "late",
     name: "Late result",
-    hint: "a result for a call that was cancelled",
-    async run({ tell, cancel, pause }) {
-      const who = { call: newCall() };
-      await tell(proposed(who, "npm install"), event("started", who, "npm install"));
+    hint: "Send a result for a cancelled call",
+    async run({ send, cancel, pause }) {
+      const target = { call: newCall() };
+      await send(proposed(target, "npm install"), event("started", target, "npm install"));
       await pause(600);
-      await cancel(who.call);
-      await tell(event("cancelled", who, "npm install"));
+      await cancel(target.call);
+      await send(event("cancelled", target, "npm install"));
       await pause(700);
-      await tell(event("completed", who, "npm install", { output: "added 1312 packages" }));
-      return `The call was cancelled, and its result came all the same. The naive client now says completed: the last
-        word wins. Callslip keeps it cancelled, with the late result noted beside it.`;
+      await send(event("completed", target, "npm install", { output: "added 1312 packages" }));
+      return `The call was cancelled, and its result arrived afterwards. The naive client shows it as completed. In
+        Callslip it stays cancelled, and the late result is logged.`;
     },
   },
   {
     id: "kill",
     name: "Kill worker",
-    hint: "a real process, ended by SIGKILL",
-    async run({ start, kill, ended, pause }) {
+    hint: "End a real process with SIGKILL",
+    async run({ start, kill, waitForEnd, pause }) {
       const { call } = await start();
       await pause(1200);
       const { pid } = await kill(call);
-      await ended(call);
-      return `Process ${pid} was killed in the middle of its call. It can tell nobody, so the naive client says
-        running for ever. Callslip saw that the process is gone, and ended the call as lost.`;
+      await waitForEnd(call);
+      return `Process ${pid} was killed during its call and could not report it. In the naive client the call runs
+        forever. Callslip noticed that the process was gone and ended the call as lost.`;
     },
   },
   {
     id: "cut",
-    name: "Cut the line",
-    hint: "both clients are offline for two seconds",
-    async run({ tell, cut, pause }) {
-      const who = { call: newCall() };
-      await tell(proposed(who, "curl archive.zip"), event("started", who, "curl archive.zip"));
+    name: "Drop connection",
+    hint: "Take both clients offline for two seconds",
+    async run({ send, setOffline, pause }) {
+      const target = { call: newCall() };
+      await send(proposed(target, "curl archive.zip"), event("started", target, "curl archive.zip"));
       await pause(600);
-      cut(true);
+      setOffline(true);
       await pause(900);
-      await tell(event("completed", who, "curl archive.zip", { output: "4.1 MB" }));
+      await send(event("completed", target, "curl archive.zip", { output: "4.1 MB" }));
       await pause(900);
-      cut(false);
-      return `The call ended while both lines were down. The naive client came back and waits for what comes next.
-        Callslip came back with its cursor, and was told what it had missed.`;
+      setOffline(false);
+      return `The call ended while both clients were offline. The naive client missed the result. Callslip resumed from
+        its cursor and received the missed events.`;
     },
   },
 ];
 
-/** @param {number} gone */
-export const refreshed = (gone) =>
-  `The page was loaded again. The naive client had everything in memory:
-    ${gone === 1 ? "1 card is" : `${gone} cards are`} gone. Callslip’s side was read from the log, and is what it was.`;
+/** @param {number} lostCards */
+export const reloadMessage = (lostCards) =>
+  `The page was reloaded. The naive client kept its cards in memory and lost
+    ${lostCards === 1 ? "1 card" : `${lostCards} cards`}. Callslip loaded its calls from the log.`;

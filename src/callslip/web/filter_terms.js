@@ -1,34 +1,35 @@
-// What a person asks for, as terms over entries: `tool:bash status:failed >5s "no such file" -kind:read`. Pure.
+// Parse a filter into terms over entries: `tool:bash status:failed >5s "no such file" -kind:read`. Pure functions.
 
 import { STATES } from "./states.js";
 
 /** @typedef {import("./callslip.js").Entry} Entry */
-/** @typedef {Record<string, any> & {id: number, type: string, at?: number, turn?: string}} Any An entry of any type. */
+/** @typedef {Record<string, any> & {id: number, type: string, at?: number, turn?: string}} AnyEntry */
 /**
  * @typedef {object} Term
  * @property {string} field One of FIELDS, or "time" or "text".
  * @property {string[]} values
  * @property {boolean} negated
- * @property {number} start Where it stands in what was typed.
+ * @property {number} start Its position in the filter text.
  * @property {number} end
- * @property {string} word The term as it was typed.
- * @property {(unit: Any[]) => boolean} holds Of a call with its requests, or of any other entry alone; not yet negated.
+ * @property {string} word The term as typed.
+ * @property {(unit: AnyEntry[]) => boolean} holds Whether it matches a call with its requests, or another entry, before
+ *   `negated` is applied.
  */
 /**
- * @typedef {((entry: Any, index?: number, among?: Any[]) => boolean) & {terms: Term[]}} Filter
+ * @typedef {((entry: AnyEntry, index?: number, among?: AnyEntry[]) => boolean) & {terms: Term[]}} Filter
  */
 
-const OPEN = Object.keys(STATES).filter((state) => STATES[state].open);
-const UNITS = /** @type {Record<string, number>} */ ({ ms: 1, s: 1000, m: 60_000, min: 60_000, h: 3_600_000 });
-const TYPES = /** @type {Record<string, string>} */ ({
+const OPEN_STATES = Object.keys(STATES).filter((state) => STATES[state].isOpen);
+const UNIT_MS = /** @type {Record<string, number>} */ ({ ms: 1, s: 1000, m: 60_000, min: 60_000, h: 3_600_000 });
+const TYPE_NAMES = /** @type {Record<string, string>} */ ({
   call: "tool_call", calls: "tool_call", approval: "permission_request", request: "permission_request",
   mode: "mode_change", agent: "assistant",
 });
 
 /** @param {unknown} value */
-const small = (value) => String(value ?? "").toLowerCase();
+const lower = (value) => String(value ?? "").toLowerCase();
 
-/** @type {Record<string, (entry: Any) => unknown[]>} What the words after a field are compared with. */
+/** @type {Record<string, (entry: AnyEntry) => unknown[]>} The values that a field is compared with. */
 const FIELDS = {
   tool: ({ type, toolName, rawToolName }) =>
     type === "tool_call" ? [toolName ?? "", rawToolName ?? toolName ?? ""] : [toolName],
@@ -40,189 +41,193 @@ const FIELDS = {
     [id, callId, callId?.replace(/^exec_/, ""), toolCallId, requestId, messageId],
 };
 
-/** @type {Record<string, (value: string) => string[]>} Short words for several, or for a longer one. */
-const MEANT = {
-  status: (value) => (value === "open" ? OPEN : [value.replaceAll(" ", "_")]),
-  type: (value) => [TYPES[value] ?? value],
+/** @type {Record<string, (value: string) => string[]>} Expands short forms, such as `open` for all open states. */
+const SYNONYMS = {
+  status: (value) => (value === "open" ? OPEN_STATES : [value.replaceAll(" ", "_")]),
+  type: (value) => [TYPE_NAMES[value] ?? value],
 };
 
-/** Terms are apart by blanks; quotes keep blanks within one, also if the last is not closed yet. */
+/** Terms are separated by spaces. Quotes keep spaces within a term, also if the last quote is not closed yet. */
 const WORD = /-?(?:[a-z]+:)?(?:"[^"]*(?:"|$)|[^\s"]+)(?:,?"[^"]*(?:"|$)|[^\s"]+)*/giu;
 const SHAPE = /^(-?)(?:([a-z]+):)?(.*)$/isu;
 const TIME = /^([<>]=?)(\d+(?:\.\d+)?)(ms|s|min|m|h)$/iu;
 
 /**
- * What was typed as terms. What no field is known for is text, and a field without a value asks for nothing yet.
+ * Parse the filter text. A term without a known field is text; a field without a value is ignored.
  * @param {string} typed
- * @param {() => number} [now] The moment until which open calls are taken to have lasted.
+ * @param {() => number} [now] The current time, for the duration of open calls.
  * @returns {Term[]}
  */
-export function termsOf(typed, now = Date.now) {
-  const found = [];
+export function parseTerms(typed, now = Date.now) {
+  const terms = [];
   for (const { 0: word, index } of typed.matchAll(WORD)) {
-    const made = termOf(word, now);
-    if (made) found.push({ ...made, word, start: index, end: index + word.length });
+    const term = parseTerm(word, now);
+    if (term) terms.push({ ...term, word, start: index, end: index + word.length });
   }
-  return found;
+  return terms;
 }
 
 /** @param {string} word @param {() => number} now */
-function termOf(word, now) {
-  const [, minus, given, rest] = /** @type {string[]} */ (word.match(SHAPE));
+function parseTerm(word, now) {
+  const [, minus, prefix, values] = /** @type {string[]} */ (word.match(SHAPE));
   const negated = minus === "-";
-  const name = small(given);
-  if (Object.hasOwn(FIELDS, name)) return rest ? fieldTerm(name, valuesOf(rest), negated) : null;
+  const name = lower(prefix);
+  if (Object.hasOwn(FIELDS, name)) return values ? fieldTerm(name, splitValues(values), negated) : null;
   const body = word.slice(minus.length);
   const time = body.match(TIME);
-  if (time) return { field: "time", values: [body], negated, holds: lasting(time, now) };
+  if (time) return { field: "time", values: [body], negated, holds: durationTest(time, now) };
   const text = body.replaceAll('"', "");
   return text ? textTerm(text, negated) : null;
 }
 
-/** The values of a list with commas; what is in quotes is one. @param {string} rest */
-const valuesOf = (rest) => [...rest.matchAll(/"([^"]*)"?|([^,"]+)/gu)].map((found) => found[1] ?? found[2]);
+/** Split a comma-separated list. A quoted part is one value. @param {string} rest */
+const splitValues = (rest) => [...rest.matchAll(/"([^"]*)"?|([^,"]+)/gu)].map((match) => match[1] ?? match[2]);
 
 /** @param {string} field @param {string[]} values @param {boolean} negated */
 function fieldTerm(field, values, negated) {
-  const meant = values.flatMap((value) => MEANT[field]?.(small(value)) ?? [small(value)]);
-  const tests = meant.map((value) => testOf(field, value));
-  const given = FIELDS[field];
-  const fits = (/** @type {unknown} */ told) =>
-    told !== undefined && told !== null && tests.some((test) => test(small(told)));
-  const one = (/** @type {Any} */ entry) => given(entry).some(fits);
-  return { field, values, negated, holds: (/** @type {Any[]} */ unit) => unit.some(one) };
+  const expanded = values.flatMap((value) => SYNONYMS[field]?.(lower(value)) ?? [lower(value)]);
+  const tests = expanded.map((value) => valueTest(field, value));
+  const readField = FIELDS[field];
+  const matches = (/** @type {unknown} */ value) =>
+    value !== undefined && value !== null && tests.some((test) => test(lower(value)));
+  const entryMatches = (/** @type {AnyEntry} */ entry) => readField(entry).some(matches);
+  return { field, values, negated, holds: (/** @type {AnyEntry[]} */ unit) => unit.some(entryMatches) };
 }
 
 /**
- * Equal, where a star stands for anything; of an id its beginning is enough.
- * @param {string} field @param {string} value @returns {(told: string) => boolean}
+ * Return a test for equality, where * matches anything. An ID matches by prefix.
+ * @param {string} field @param {string} value @returns {(text: string) => boolean}
  */
-function testOf(field, value) {
-  if (field === "id" && !/^\d+$/u.test(value)) return (told) => told.startsWith(value);
-  if (!value.includes("*")) return (told) => told === value;
-  const pattern = new RegExp(`^${value.split("*").map(escaped).join(".*")}$`, "su");
-  return (told) => pattern.test(told);
+function valueTest(field, value) {
+  if (field === "id" && !/^\d+$/u.test(value)) return (text) => text.startsWith(value);
+  if (!value.includes("*")) return (text) => text === value;
+  const pattern = new RegExp(`^${value.split("*").map(escapeRegExp).join(".*")}$`, "su");
+  return (text) => pattern.test(text);
 }
 
 /** @param {string} text */
-const escaped = (text) => text.replace(/[\\^$.*+?()[\]{}|/]/gu, "\\$&");
+const escapeRegExp = (text) => text.replace(/[\\^$.*+?()[\]{}|/]/gu, "\\$&");
 
 /** @param {string} text @param {boolean} negated */
 function textTerm(text, negated) {
   const wanted = text.toLowerCase();
-  const holds = (/** @type {Any[]} */ unit) => unit.some((entry) => textOf(entry).includes(wanted));
+  const holds = (/** @type {AnyEntry[]} */ unit) => unit.some((entry) => entryText(entry).includes(wanted));
   return { field: "text", values: [text], negated, holds };
 }
 
 /** @param {string[]} time @param {() => number} now */
-function lasting([, sign, amount, unit], now) {
-  const limit = Number(amount) * UNITS[unit.toLowerCase()];
-  return (/** @type {Any[]} */ [entry]) => {
-    const lasted = durationOf(entry, now());
-    if (lasted === null) return false;
-    if (lasted === limit) return sign.length === 2;
-    return sign[0] === ">" ? lasted > limit : lasted < limit;
+function durationTest([, sign, amount, unit], now) {
+  const limit = Number(amount) * UNIT_MS[unit.toLowerCase()];
+  return (/** @type {AnyEntry[]} */ [entry]) => {
+    const duration = durationOf(entry, now());
+    if (duration === null) return false;
+    if (duration === limit) return sign.length === 2;
+    return sign[0] === ">" ? duration > limit : duration < limit;
   };
 }
 
-/** How long a call has run, or has waited if it never ran. @param {Any} entry @param {number} now */
+/** Return how long a call has run, or has waited if it never ran. @param {AnyEntry} entry @param {number} now */
 export function durationOf(entry, now) {
   const from = entry.startedAt || entry.at;
   return entry.type === "tool_call" && from ? Math.max(0, (entry.endedAt || now) - from) : null;
 }
 
-// What of an entry can be found by text
+// Text search
 
-const SEARCHED = [
+const SEARCHED_FIELDS = [
   "content", "title", "toolName", "rawToolName", "callId", "toolCallId", "rawInput", "inputText", "output",
   "outputText", "error", "reason", "description", "options", "by", "entries", "previousModeId", "newModeId",
 ];
-/** An entry that changes is another object (state.js), so what was read once holds. @type {WeakMap<object, string>} */
-const known = new WeakMap();
+/**
+ * Cached texts. An entry that changes becomes a new object (state.js), so a cached text is never outdated.
+ * @type {WeakMap<object, string>}
+ */
+const textCache = new WeakMap();
 
-/** All text of an entry, in small letters. @param {Any} entry */
-export function textOf(entry) {
-  let text = known.get(entry);
+/** Return all text of an entry in lower case. @param {AnyEntry} entry */
+export function entryText(entry) {
+  let text = textCache.get(entry);
   if (text !== undefined) return text;
-  const told = [];
-  for (const name of SEARCHED) if (entry[name]) told.push(plain(entry[name]));
-  text = told.join("\n").toLowerCase();
-  known.set(entry, text);
+  const parts = [];
+  for (const name of SEARCHED_FIELDS) if (entry[name]) parts.push(asText(entry[name]));
+  text = parts.join("\n").toLowerCase();
+  textCache.set(entry, text);
   return text;
 }
 
 /**
- * Strings as they are read, not as JSON writes them: a quote or a line break in them is found as such.
+ * Convert a value to text with unescaped strings, so that quotes and line breaks in them can be found.
  * @param {any} value @returns {string}
  */
-function plain(value) {
+function asText(value) {
   if (typeof value === "string") return value;
   if (value === null || typeof value !== "object") return value === undefined || value === null ? "" : String(value);
-  if (Array.isArray(value)) return value.map(plain).join("\n");
-  return Object.entries(value).map(([name, inside]) => `${name}: ${plain(inside)}`).join("\n");
+  if (Array.isArray(value)) return value.map(asText).join("\n");
+  return Object.entries(value).map(([name, inside]) => `${name}: ${asText(inside)}`).join("\n");
 }
 
 // Filters
 
 /**
- * What was typed, with another word (or none) where a term stood.
+ * Return the filter text with a term replaced by another word, or removed.
  * @param {string} typed @param {Term} term @param {string} [word]
  */
-export const replaced = (typed, term, word = "") =>
+export const replaceTerm = (typed, term, word = "") =>
   [typed.slice(0, term.start).trimEnd(), word, typed.slice(term.end).trimStart()].filter(Boolean).join(" ");
 
 /**
- * A predicate over entries, with its terms. Given to `entries.filter` it keeps a call's requests for approval with it
- * (`filterEntries`); of an entry alone it knows only that.
+ * Return a predicate over entries, with its terms. Passed to `entries.filter`, it keeps a call and its approval
+ * requests together (like `filterEntries`); called with one entry, it judges that entry alone.
  * @param {string} typed @param {() => number} [now] @returns {Filter}
  */
 export function parseFilter(typed, now = Date.now) {
-  const terms = termsOf(typed, now);
-  /** @type {WeakMap<Any[], Set<Any>>} */
-  const left = new WeakMap();
-  const all = (/** @type {Any} */ entry, /** @type {number} */ index = 0, /** @type {Any[]} */ among = []) => {
+  const terms = parseTerms(typed, now);
+  /** @type {WeakMap<AnyEntry[], Set<AnyEntry>>} */
+  const matchesByList = new WeakMap();
+  /** @param {AnyEntry} entry @param {number} [index] @param {AnyEntry[]} [among] */
+  const accepts = (entry, index = 0, among = []) => {
     if (among[index] !== entry) return terms.every((term) => term.holds([entry]) !== term.negated);
-    if (!left.has(among) || index === 0) left.set(among, keptOf(among, terms));
-    return /** @type {Set<Any>} */ (left.get(among)).has(entry);
+    if (!matchesByList.has(among) || index === 0) matchesByList.set(among, matchingEntries(among, terms));
+    return /** @type {Set<AnyEntry>} */ (matchesByList.get(among)).has(entry);
   };
-  return Object.assign(all, { terms });
+  return Object.assign(accepts, { terms });
 }
 
 /**
- * Entries as units: a call with its requests for approval, and every other entry alone.
- * @param {Any[]} entries @returns {Any[][]}
+ * Group entries: a call with its approval requests, and every other entry alone.
+ * @param {AnyEntry[]} entries @returns {AnyEntry[][]}
  */
-export function unitsOf(entries) {
-  /** @type {Map<string, Any[]>} */
+export function groupEntries(entries) {
+  /** @type {Map<string, AnyEntry[]>} */
   const calls = new Map();
   for (const entry of entries) if (entry.type === "tool_call") calls.set(entry.callId, [entry]);
   const units = [];
   for (const entry of entries) {
-    const paired = entry.type === "tool_call" || entry.type === "permission_request";
-    const unit = paired ? calls.get(entry.callId) : undefined;
-    if (entry.type === "tool_call") units.push(/** @type {Any[]} */ (unit));
+    const isPaired = entry.type === "tool_call" || entry.type === "permission_request";
+    const unit = isPaired ? calls.get(entry.callId) : undefined;
+    if (entry.type === "tool_call") units.push(/** @type {AnyEntry[]} */ (unit));
     else if (unit) unit.push(entry);
     else units.push([entry]);
   }
   return units;
 }
 
-/** @param {Any[]} entries @param {Term[]} terms @returns {Set<Any>} */
-function keptOf(entries, terms) {
-  const hides = terms.filter((term) => term.field === "type" && term.negated);
-  const asks = terms.filter((term) => !hides.includes(term));
-  const units = unitsOf(entries).filter((unit) => asks.every((term) => term.holds(unit) !== term.negated));
-  return new Set(units.flat().filter((entry) => !hides.some((term) => term.holds([entry]))));
+/** @param {AnyEntry[]} entries @param {Term[]} terms @returns {Set<AnyEntry>} */
+function matchingEntries(entries, terms) {
+  const hidingTerms = terms.filter((term) => term.field === "type" && term.negated);
+  const otherTerms = terms.filter((term) => !hidingTerms.includes(term));
+  const units = groupEntries(entries).filter((unit) => otherTerms.every((term) => term.holds(unit) !== term.negated));
+  return new Set(units.flat().filter((entry) => !hidingTerms.some((term) => term.holds([entry]))));
 }
 
 /**
- * The entries that a filter leaves. A call and its requests for approval stay or go together; only `-type:approval`
- * takes a request from its call.
- * @param {Any[]} entries @param {string | Filter} filter
+ * Return the entries that match a filter. A call and its approval requests match together; only `-type:approval` hides
+ * the requests of a matching call.
+ * @param {AnyEntry[]} entries @param {string | Filter} filter
  */
 export function filterEntries(entries, filter) {
   const { terms } = typeof filter === "string" ? parseFilter(filter) : filter;
   if (!terms.length) return entries;
-  const kept = keptOf(entries, terms);
-  return entries.filter((entry) => kept.has(entry));
+  const matching = matchingEntries(entries, terms);
+  return entries.filter((entry) => matching.has(entry));
 }

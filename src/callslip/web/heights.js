@@ -1,4 +1,4 @@
-// How high the rows of a long list are: measured where they were drawn, guessed elsewhere.
+// The heights of the rows of a long list: measured for drawn rows, estimated for others.
 
 export class Heights {
   /** @param {(id: number) => number} guess */
@@ -7,66 +7,66 @@ export class Heights {
     /** @type {Map<number, number>} */
     this.guessed = new Map();
     /** @type {Map<number, number>} */
-    this.known = new Map();
+    this.measured = new Map();
     /** @type {number[]} */
     this.ids = [];
-    /** The top of each row, and at last the bottom of the last one. */
+    /** The top of each row, followed by the bottom of the last one. */
     this.tops = new Float64Array(1);
-    this.stale = false;
+    this.isStale = false;
   }
 
-  /** The rows, in order. @param {number[]} ids */
-  take(ids) {
+  /** Set the rows, in order. @param {number[]} ids */
+  setIds(ids) {
     if (ids === this.ids) return;
     this.ids = ids;
-    this.stale = true;
+    this.isStale = true;
   }
 
-  /** A row was drawn and is so high. Whether that is news. @param {number} id @param {number} height */
+  /** Record the measured height of a row. Return whether it changed. @param {number} id @param {number} height */
   measure(id, height) {
-    const before = this.known.get(id);
+    const before = this.measured.get(id);
     if (before !== undefined && Math.abs(before - height) < 0.5) return false;
-    this.known.set(id, height);
-    this.stale = true;
+    this.measured.set(id, height);
+    this.isStale = true;
     return true;
   }
 
-  /** All rows have another width, so that their heights are guesses again. */
+  /** Discard all measured heights, because the width changed. */
   forget() {
-    this.known.clear();
-    this.stale = true;
+    this.measured.clear();
+    this.isStale = true;
   }
 
-  /** The first guess about a row; it holds until the row is drawn. @param {number} id */
-  first(id) {
+  /** Estimate the height of a row. The estimate holds until the row is drawn. @param {number} id */
+  guessHeight(id) {
     const height = this.guess(id);
     this.guessed.set(id, height);
     return height;
   }
 
-  sum() {
-    if (!this.stale) return this.tops;
+  computeTops() {
+    if (!this.isStale) return this.tops;
     const tops = new Float64Array(this.ids.length + 1);
     for (let at = 0; at < this.ids.length; at++) {
       const id = this.ids[at];
-      tops[at + 1] = tops[at] + (this.known.get(id) ?? this.guessed.get(id) ?? this.first(id));
+      tops[at + 1] = tops[at] + (this.measured.get(id) ?? this.guessed.get(id) ?? this.guessHeight(id));
     }
-    this.stale = false;
+    this.isStale = false;
     return (this.tops = tops);
   }
 
-  /** Where a row begins; for the number of rows, where the last one ends. @param {number} index */
+  /** Return the top of a row; for the number of rows, the bottom of the last one. @param {number} index */
   top(index) {
-    return this.sum()[index] ?? this.total();
+    return this.computeTops()[index] ?? this.total();
   }
 
   total() {
-    return this.sum()[this.ids.length];
+    return this.computeTops()[this.ids.length];
   }
 
-  /** The row at a height, within the list. @param {number} y */
-  at(y) {
-    const tops = this.sum();
+  /** Return the index of the row at a vertical position. @param {number} y */
+  indexAt(y) {
+    const tops = this.computeTops();
     let [low, high] = [0, this.ids.length - 1];
     while (low < high) {
       const middle = (low + high + 1) >> 1;
@@ -77,11 +77,11 @@ export class Heights {
   }
 
   /**
-   * The rows between two heights, as [first, one after the last].
+   * Return the rows between two vertical positions, as [first, last + 1].
    * @param {number} from @param {number} to @returns {[number, number]}
    */
-  between(from, to) {
+  visibleRange(from, to) {
     if (!this.ids.length) return [0, 0];
-    return [this.at(from), Math.min(this.ids.length, this.at(to) + 1)];
+    return [this.indexAt(from), Math.min(this.ids.length, this.indexAt(to) + 1)];
   }
 }

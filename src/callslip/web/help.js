@@ -1,90 +1,90 @@
-// The keys of the page, and the dialog that tells them.
+// Keyboard shortcuts, and the dialog that lists them.
 
 import { html, signal, useEffect, useRef } from "./ui.js";
 import { go } from "./state.js";
 
 /** Whether the dialog is open. */
-export const helping = signal(false);
+export const isHelpOpen = signal(false);
 
-/** Where, which keys, and what they do. @type {[string, [string, string][]][]} */
-const KEYS = [
-  ["Everywhere", [
-    ["/", "search or filter"],
-    ["g s", "sessions"],
-    ["g i", "inbox"],
-    ["g c", "commands"],
-    ["j", "next card"],
-    ["k", "previous card"],
-    ["o", "open or close the card"],
-    ["?", "this help"],
-    ["Esc", "close, or leave a field"],
+/** Shortcuts by section, with descriptions. @type {[string, [string, string][]][]} */
+const KEY_HELP = [
+  ["General", [
+    ["/", "Search or filter"],
+    ["g s", "Go to sessions"],
+    ["g i", "Go to inbox"],
+    ["g c", "Go to commands"],
+    ["j", "Next item"],
+    ["k", "Previous item"],
+    ["o", "Open or close item"],
+    ["?", "Show keyboard shortcuts"],
+    ["Esc", "Close, or leave a field"],
   ]],
-  ["On a request that is open", [
-    ["a", "approve it, once"],
-    ["d", "deny it: say why, then Enter"],
-    ["e", "edit, then approve"],
+  ["Open approval request", [
+    ["a", "Approve once"],
+    ["d", "Deny: enter a reason, then press Enter"],
+    ["e", "Edit and approve"],
   ]],
 ];
 
 /** @param {{keys: string, does: string}} props */
-const Key = ({ keys, does }) =>
+const KeyRow = ({ keys, does }) =>
   html`<div><dt>${keys.split(" ").map((key) => html`<kbd>${key}</kbd> `)}</dt><dd>${does}</dd></div>`;
 
 export default function Help() {
   const dialog = useRef(/** @type {HTMLDialogElement | null} */ (null));
-  const open = helping.value;
+  const open = isHelpOpen.value;
   useEffect(() => {
     if (open) dialog.current?.showModal();
     else dialog.current?.close();
   }, [open]);
-  const close = () => (helping.value = false);
+  const close = () => (isHelpOpen.value = false);
   return html`<dialog ref=${dialog} class="help" aria-labelledby="help-title" onClose=${close}
     onClick=${(/** @type {Event} */ event) => event.target === dialog.current && close()}>
     <div class="inside">
-      <h2 id="help-title">Keys</h2>
-      ${KEYS.map(([where, keys]) => html`<section key=${where}>
-        <h3>${where}</h3>
-        <dl>${keys.map(([key, does]) => html`<${Key} keys=${key} does=${does} />`)}</dl>
+      <h2 id="help-title">Keyboard shortcuts</h2>
+      ${KEY_HELP.map(([section, keys]) => html`<section key=${section}>
+        <h3>${section}</h3>
+        <dl>${keys.map(([key, does]) => html`<${KeyRow} keys=${key} does=${does} />`)}</dl>
       </section>`)}
       <button class="button" onClick=${close}>Close</button>
     </div>
   </dialog>`;
 }
 
-// What keys do. Whoever writes in a field, or holds a modifier, means something else.
+// Shortcuts do nothing while the user types in a field or holds a modifier key.
 
 /** @param {EventTarget | null} target */
-function writes(target) {
+function isTextField(target) {
   if (!(target instanceof HTMLElement)) return false;
   return target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName);
 }
 
 const CARD = "#main [data-card], #main [role=article]";
-const cards = () => /** @type {HTMLElement[]} */ ([...document.querySelectorAll(CARD)]);
+const allCards = () => /** @type {HTMLElement[]} */ ([...document.querySelectorAll(CARD)]);
 
-/** The card that has the focus, or holds what has it. */
-const card = () => /** @type {HTMLElement | null} */ (document.activeElement?.closest(CARD) ?? null);
+/** The card that has or contains the focus. */
+const focusedCard = () => /** @type {HTMLElement | null} */ (document.activeElement?.closest(CARD) ?? null);
 
 /** @param {number} by */
-function step(by) {
-  const all = cards();
-  if (!all.length) return false; // The view may have its own way.
-  const now = card();
-  const at = now ? all.indexOf(now) + by : all.findIndex((one) => one.getBoundingClientRect().bottom > 80);
+function moveFocus(by) {
+  const all = allCards();
+  if (!all.length) return false; // The view may handle the key itself.
+  const current = focusedCard();
+  const at = current ? all.indexOf(current) + by : all.findIndex((one) => one.getBoundingClientRect().bottom > 80);
   const next = all[Math.max(0, Math.min(all.length - 1, at))];
   next?.focus({ preventScroll: true });
   next?.scrollIntoView({ block: "nearest" });
   return true;
 }
 
-function toggle() {
-  const button = card()?.querySelector("[data-toggle], summary, [aria-expanded]");
+function toggleCard() {
+  const button = focusedCard()?.querySelector("[data-toggle], summary, [aria-expanded]");
   if (!(button instanceof HTMLElement)) return false;
   button.click();
   return true;
 }
 
-function search() {
+function focusSearch() {
   const field = document.querySelector("#main [role=search] input") ?? document.getElementById("search");
   if (field instanceof HTMLInputElement) {
     field.focus();
@@ -92,29 +92,29 @@ function search() {
   }
 }
 
-/** What each does; false if there was nothing to do. @type {Record<string, () => unknown>} */
-const DOES = {
-  "/": search,
-  "?": () => (helping.value = !helping.value),
-  j: () => step(1),
-  k: () => step(-1),
-  o: toggle,
+/** The action of each shortcut; it returns false if there was nothing to do. @type {Record<string, () => unknown>} */
+const ACTIONS = {
+  "/": focusSearch,
+  "?": () => (isHelpOpen.value = !isHelpOpen.value),
+  j: () => moveFocus(1),
+  k: () => moveFocus(-1),
+  o: toggleCard,
   "g s": () => go("/"),
   "g i": () => go("/inbox"),
   "g c": () => go("/commands"),
 };
 
-let before = "";
-let pressed = 0;
+let lastKey = "";
+let lastKeyAt = 0;
 
 /** @param {KeyboardEvent} event */
 export function onKey(event) {
-  if (event.key === "Escape" && writes(event.target)) /** @type {HTMLElement} */ (event.target).blur();
-  if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || writes(event.target)) return;
+  if (event.key === "Escape" && isTextField(event.target)) /** @type {HTMLElement} */ (event.target).blur();
+  if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || isTextField(event.target)) return;
   if (document.querySelector("dialog[open]") && event.key !== "?") return;
-  const first = event.timeStamp - pressed < 1500 ? before : "";
-  const does = DOES[first ? `${first} ${event.key}` : event.key] ?? DOES[event.key];
-  before = event.key === "g" ? "g" : "";
-  pressed = event.timeStamp;
-  if (does && does() !== false) event.preventDefault();
+  const first = event.timeStamp - lastKeyAt < 1500 ? lastKey : "";
+  const action = ACTIONS[first ? `${first} ${event.key}` : event.key] ?? ACTIONS[event.key];
+  lastKey = event.key === "g" ? "g" : "";
+  lastKeyAt = event.timeStamp;
+  if (action && action() !== false) event.preventDefault();
 }

@@ -1,95 +1,95 @@
-// What waits for a person's answer, in all sessions. Nothing is decided by a key unless its card has the focus and
-// shows what is decided; the page's own keys walk from card to card. While somebody points at the list it keeps its
-// order, so that no card moves under a hand.
+// The pending approvals of all sessions. A key decides a request only if its card has the focus and shows its
+// parameters. While the pointer or the focus is in the list, its order does not change, so that no card moves away.
 
 import { html, useEffect, useRef, useState } from "./ui.js";
-import PermissionCard, { answerOf, ofRow } from "./request.js";
-import { answered, get, inbox, told } from "./state.js";
+import PermissionCard, { answerFields, requestFromRow } from "./request.js";
+import { answeredRequests, get, inbox, loadedTopics } from "./state.js";
 
 /**
  * @typedef {{approval: string, session: string, entry: number, createdAt: number, expiresAt: number,
  *   state: string}} Row
  */
 
-const MOMENT = 6000;
+const SHOW_ANSWERED_MS = 6000;
 const NEVER = Number.MAX_SAFE_INTEGER;
-const ORDERS = /** @type {Record<string, (one: Row, two: Row) => number>} */ ({
+const SORT_ORDERS = /** @type {Record<string, (one: Row, two: Row) => number>} */ ({
   soonest: (one, two) => (one.expiresAt || NEVER) - (two.expiresAt || NEVER) || one.createdAt - two.createdAt,
   newest: (one, two) => two.createdAt - one.createdAt,
 });
 
-/** The rows, and for a moment those that were answered, with who did and when. @param {Map<string, Row>} rows */
-function useLingering(rows) {
+/** Return the pending rows, and for a few seconds those that were answered. @param {Map<string, Row>} rows */
+function useRecentRows(rows) {
   const shown = useRef(/** @type {Map<string, Row>} */ (new Map())).current;
   const leaving = useRef(/** @type {Map<string, number>} */ (new Map())).current;
-  const [, again] = useState(0);
+  const [, redraw] = useState(0);
   for (const [id, row] of rows) shown.set(id, row);
   useEffect(() => () => leaving.forEach((timer) => clearTimeout(timer)), []);
   useEffect(() => {
     for (const id of shown.keys()) {
-      if (!rows.has(id) && !leaving.has(id)) leave(id);
+      if (!rows.has(id) && !leaving.has(id)) keepForAWhile(id);
     }
   }, [rows]);
 
-  async function leave(/** @type {string} */ id) {
+  async function keepForAWhile(/** @type {string} */ id) {
     leaving.set(id, 0);
-    const known = answered.peek().get(id) ?? (await get(`/v1/approvals/${encodeURIComponent(id)}`).catch(() => null));
-    if (known) shown.set(id, /** @type {Row} */ (known)); // Else it was deleted, with its session.
-    leaving.set(id, setTimeout(() => gone(id), known ? MOMENT : 0));
-    again((count) => count + 1);
+    const path = `/v1/approvals/${encodeURIComponent(id)}`;
+    const answeredRow = answeredRequests.peek().get(id) ?? (await get(path).catch(() => null));
+    if (answeredRow) shown.set(id, /** @type {Row} */ (answeredRow)); // Otherwise it was deleted with its session.
+    leaving.set(id, setTimeout(() => remove(id), answeredRow ? SHOW_ANSWERED_MS : 0));
+    redraw((count) => count + 1);
   }
 
-  function gone(/** @type {string} */ id) {
+  function remove(/** @type {string} */ id) {
     leaving.delete(id);
     shown.delete(id);
-    again((count) => count + 1);
+    redraw((count) => count + 1);
   }
 
   return shown;
 }
 
-/** The ids in order; while the list is held, those that were there keep their places. */
-function useOrder(/** @type {Row[]} */ rows, /** @type {string} */ wanted, /** @type {boolean} */ held) {
+/** Return the IDs in order. While the list is held, the IDs that it already contains do not move. */
+function useOrder(/** @type {Row[]} */ rows, /** @type {string} */ sortOrder, /** @type {boolean} */ isHeld) {
   const before = useRef(/** @type {string[]} */ ([]));
-  const ids = [...rows].sort(ORDERS[wanted]).map((row) => row.approval);
-  const kept = held ? before.current.filter((id) => ids.includes(id)) : [];
-  before.current = [...kept, ...ids.filter((id) => !kept.includes(id))];
+  const ids = [...rows].sort(SORT_ORDERS[sortOrder]).map((row) => row.approval);
+  const unmoved = isHeld ? before.current.filter((id) => ids.includes(id)) : [];
+  before.current = [...unmoved, ...ids.filter((id) => !unmoved.includes(id))];
   return before.current;
 }
 
 /**
- * One request, whose arguments are asked for when it is opened.
+ * A request. Its parameters are loaded when it is opened.
  * @param {{row: any, opened: boolean}} props
  */
-function Item({ row, opened }) {
+function RequestItem({ row, opened }) {
   const [open, setOpen] = useState(opened);
   const [entry, setEntry] = useState(/** @type {any} */ (null));
   const [failed, setFailed] = useState("");
   useEffect(() => {
     if (!open || entry) return;
     setFailed("");
-    const which = `?format=entries&limit=1&cursor=${row.entry + 1}`;
-    get(`/v1/sessions/${encodeURIComponent(row.session)}${which}`).then(
+    const query = `?format=entries&limit=1&cursor=${row.entry + 1}`;
+    get(`/v1/sessions/${encodeURIComponent(row.session)}${query}`).then(
       (page) => {
-        const found = page.entries.find((/** @type {any} */ one) => one.requestId === row.approval);
-        if (found) setEntry(found);
-        else setFailed("the session does not have the request");
+        const match = page.entries.find((/** @type {any} */ one) => one.requestId === row.approval);
+        if (match) setEntry(match);
+        else setFailed("request not found in its session");
       },
       (error) => setFailed(error.message),
     );
   }, [open]);
-  const shown = { ...ofRow(row), ...entry, ...(row.state === "pending" ? {} : answerOf(row)) };
+  const request = { ...requestFromRow(row), ...entry, ...(row.state === "pending" ? {} : answerFields(row)) };
   return html`<li data-approval=${row.approval}>
-    <${PermissionCard} entry=${shown} session=${row.session} open=${open} known=${Boolean(entry)} failed=${failed}
-      onOpen=${() => setOpen(!open)} />
+    <${PermissionCard} entry=${request} session=${row.session} open=${open} hasInput=${Boolean(entry)}
+      loadError=${failed} onOpen=${() => setOpen(!open)} />
   </li>`;
 }
 
 /**
- * Focus that a card took with it goes to the list, not to the next card: a key must not mean another call than before.
+ * Move the focus of a removed card to the list and not to the next card, so that a key never acts on another request.
  * @param {{current: HTMLElement | null}} list @param {string[]} ids
  */
-function useFocusKept(list, ids) {
+function useFocusRecovery(list, ids) {
   const last = useRef("");
   useEffect(() => {
     if (!last.current || ids.includes(last.current)) return;
@@ -101,50 +101,49 @@ function useFocusKept(list, ids) {
   };
 }
 
-function Nothing() {
-  if (!told.value.has("inbox")) return html`<p class="empty" role="status">Asking what waits…</p>`;
+function EmptyInbox() {
+  if (!loadedTopics.value.has("inbox")) return html`<p class="empty" role="status">Loading approvals…</p>`;
   return html`<div class="empty">
     <p class="large" aria-hidden="true">✓</p>
-    <p><b>Nothing waits for you.</b></p>
-    <p class="dim">When an agent asks before it acts, in any session, the question appears here. Nothing runs before it
-      is answered.</p>
+    <p><b>You're all caught up.</b></p>
+    <p class="dim">No pending approvals. New requests appear here.</p>
   </div>`;
 }
 
-const waiting = (/** @type {number} */ count) => (count === 1 ? "1 request waits" : `${count} requests wait`);
+const pendingText = (/** @type {number} */ count) => `${count} pending`;
 
-const Keys = () =>
-  html`<p class="dim keys"><kbd>j</kbd> <kbd>k</kbd> move, <kbd>Enter</kbd> opens, then <kbd>a</kbd> approves,
-    ${" "}<kbd>d</kbd> denies, <kbd>e</kbd> edits</p>`;
+const KeyHints = () =>
+  html`<p class="dim keys"><kbd>j</kbd> <kbd>k</kbd> to move, <kbd>Enter</kbd> to open, then <kbd>a</kbd> to approve,
+    ${" "}<kbd>d</kbd> to deny, <kbd>e</kbd> to edit</p>`;
 
 /** @param {{value: string, onChange: (value: string) => void}} props */
-const Order = ({ value, onChange }) =>
-  html`<label class="order dim">Order
+const SortSelect = ({ value, onChange }) =>
+  html`<label class="order dim">Sort by
     <select class="field" value=${value} onChange=${(/** @type {any} */ event) => onChange(event.target.value)}>
-      <option value="soonest">soonest to expire</option><option value="newest">newest</option>
+      <option value="soonest">Expiring first</option><option value="newest">Newest first</option>
     </select></label>`;
 
 export default function Inbox() {
-  const [wanted, setWanted] = useState("soonest");
-  const [pointed, setPointed] = useState(false);
-  const [focused, setFocused] = useState(false);
+  const [sortOrder, setSortOrder] = useState("soonest");
+  const [isPointed, setIsPointed] = useState(false);
+  const [isFocused, setIsFocused] = useState(false);
   const list = /** @type {{current: HTMLElement | null}} */ (useRef(null));
   const rows = /** @type {Map<string, Row>} */ (inbox.value);
-  const all = useLingering(rows);
-  const ids = useOrder([...all.values()], wanted, pointed || focused);
-  const onFocus = useFocusKept(list, ids);
+  const all = useRecentRows(rows);
+  const ids = useOrder([...all.values()], sortOrder, isPointed || isFocused);
+  const onFocus = useFocusRecovery(list, ids);
   return html`<section class="inbox column" aria-labelledby="inbox-title">
     <div class="bar">
       <h1 id="inbox-title">Inbox</h1>
-      <p class="dim" role="status">${rows.size ? waiting(rows.size) : ""}</p>
-      ${all.size > 1 ? html`<${Order} value=${wanted} onChange=${setWanted} />` : ""}
+      <p class="dim" role="status">${rows.size ? pendingText(rows.size) : ""}</p>
+      ${all.size > 1 ? html`<${SortSelect} value=${sortOrder} onChange=${setSortOrder} />` : ""}
     </div>
-    ${all.size ? html`<${Keys} />` : html`<${Nothing} />`}
-    <ol class="cards" ref=${list} tabindex="-1" aria-label="Requests"
-      onPointerEnter=${() => setPointed(true)} onPointerLeave=${() => setPointed(false)}
-      onFocusIn=${(/** @type {FocusEvent} */ event) => (setFocused(true), onFocus(event))}
-      onFocusOut=${() => setFocused(false)}>
-      ${ids.map((id) => html`<${Item} key=${id} row=${all.get(id)} opened=${all.size === 1} />`)}
+    ${all.size ? html`<${KeyHints} />` : html`<${EmptyInbox} />`}
+    <ol class="cards" ref=${list} tabindex="-1" aria-label="Approval requests"
+      onPointerEnter=${() => setIsPointed(true)} onPointerLeave=${() => setIsPointed(false)}
+      onFocusIn=${(/** @type {FocusEvent} */ event) => (setIsFocused(true), onFocus(event))}
+      onFocusOut=${() => setIsFocused(false)}>
+      ${ids.map((id) => html`<${RequestItem} key=${id} row=${all.get(id)} opened=${all.size === 1} />`)}
     </ol>
   </section>`;
 }

@@ -1,5 +1,4 @@
-// Markdown that cannot do harm: the few elements that markdown_parser.js knows, and everything else as text. Pictures are shown
-// as links.
+// Safe Markdown: the elements that markdown_parser.js knows, and everything else as text. Images are shown as links.
 
 import { inert } from "./ansi.js";
 import { html } from "./ui.js";
@@ -31,7 +30,7 @@ const DRAW = {
   code: (block) => html`<pre class="code" tabindex="0"
     data-language=${block.language || undefined}><code>${inert(block.text ?? "")}</code></pre>`,
   list: (block) => html`<${block.ordered ? "ol" : "ul"} start=${block.start}>
-    ${(block.items ?? []).map((item) => html`<li dir="auto">${item.map(tight)}</li>`)}<//>`,
+    ${(block.items ?? []).map((item) => html`<li dir="auto">${item.map(drawItem)}</li>`)}<//>`,
   table: ({ rows: [head, ...rest] = [] }) => html`<div class="md-table" tabindex="0"><table>
     <thead><tr>${head.map((cell) => html`<th dir="auto">${drawInline(cell)}</th>`)}</tr></thead>
     <tbody>${rest.map((row) => html`<tr>
@@ -44,26 +43,26 @@ const DRAW = {
 const draw = (block) => DRAW[block.kind](block);
 
 /**
- * A paragraph that is the only one of an item needs no element.
+ * Draw a block of a list item. A single paragraph needs no element.
  * @param {Block} block @param {number} at @param {Block[]} all
  */
-function tight(block, at, all) {
+function drawItem(block, at, all) {
   const alone = block.kind === "p" && at === 0 && !all.slice(1).some(({ kind }) => kind === "p");
   return alone ? drawInline(block.inside ?? []) : draw(block);
 }
 
-/** A text's headings stand below those of the page, without a gap: its highest is the second. @param {Block[]} all */
-function ranked(all) {
+/** Assign heading ranks below those of the page and without gaps: the highest is h2. @param {Block[]} all */
+function assignRanks(all) {
   const levels = [...new Set(all.filter(({ kind }) => kind === "h").map(({ level }) => level ?? 1))].sort();
   const rank = (/** @type {Block} */ { level = 1 }) => Math.min(6, levels.indexOf(level) + 2);
   return all.map((block) => (block.kind === "h" ? { ...block, rank: rank(block) } : block));
 }
 
 /** @param {{text: string}} props */
-export const Markdown = ({ text }) => html`<div class="md">${ranked(parse(text)).map(draw)}</div>`;
+export const Markdown = ({ text }) => html`<div class="md">${assignRanks(parse(text)).map(draw)}</div>`;
 
 /**
- * Whether a text is written in it: only then is it worth reading so. Comments in code are no headings.
+ * Whether a text looks like Markdown. Comments in code are not headings.
  * @param {string} text
  */
 export const isMarkdown = (text) =>

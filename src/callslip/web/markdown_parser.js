@@ -1,5 +1,5 @@
-// Markdown as a tree of a few known elements; what is not understood stays text. Links lead to http, https and mail
-// only. The work grows with the text and no faster.
+// Parse Markdown into a tree of a few known elements; everything else stays text. Links are limited to http, https and
+// mailto. The parser runs in linear time.
 
 /**
  * @typedef {string | {kind: "code" | "strong" | "em" | "del" | "link" | "break", inside?: Inline[], text?: string,
@@ -11,9 +11,9 @@
  *   items?: Block[][], rows?: Inline[][][]}} Block
  */
 
-const LONGEST = 200_000;
-const LONGEST_LINE = 20_000;
-const DEEPEST = 6;
+const MAX_TEXT_CHARS = 200_000;
+const MAX_LINE_CHARS = 20_000;
+const MAX_DEPTH = 6;
 
 // Inline
 
@@ -32,24 +32,24 @@ const BARE = /https?:\/\/[^\s<>"'`|*\[\]]{1,2000}/y;
 const SPECIAL = /[`*_~!\[<\\\n]|https?:\/\//g;
 const SAFE = /^(https?:\/\/[^\s]|mailto:[^\s])/i;
 
-/** An address that may be followed, or undefined. @param {string} address */
+/** Return a URL if it is safe to link to, or undefined. @param {string} address */
 export const safeLink = (address) => (SAFE.test(address) ? address : undefined);
 
 /**
- * Reads one run of text. `closed` remembers which marks have no end further on, so that nobody looks for it again.
+ * Parse inline text. `unclosed` remembers marks without a closing mark, so that they are searched for only once.
  * @param {string} text @param {number} [depth] @returns {Inline[]}
  */
-export function inline(text, depth = 0) {
-  if (text.length > LONGEST_LINE || depth > DEEPEST) return [text];
+export function parseInline(text, depth = 0) {
+  if (text.length > MAX_LINE_CHARS || depth > MAX_DEPTH) return [text];
   /** @type {Inline[]} */
-  const found = [];
-  const closed = new Set();
+  const items = [];
+  const unclosed = new Set();
   let plain = "";
   let at = 0;
-  const take = (/** @type {Inline} */ item, /** @type {number} */ length) => {
-    if (plain) found.push(plain);
+  const addItem = (/** @type {Inline} */ item, /** @type {number} */ length) => {
+    if (plain) items.push(plain);
     plain = "";
-    found.push(item);
+    items.push(item);
     at += length;
   };
   while (at < text.length) {
@@ -58,48 +58,49 @@ export function inline(text, depth = 0) {
     plain += text.slice(at, next);
     at = next;
     if (at >= text.length) break;
-    const got = READERS[text[at]]?.(text, at, depth, closed);
-    if (got) take(got[0], got[1]);
+    const result = PARSERS[text[at]]?.(text, at, depth, unclosed);
+    if (result) addItem(result[0], result[1]);
     else plain += text[at++];
   }
-  if (plain) found.push(plain);
-  return found;
+  if (plain) items.push(plain);
+  return items;
 }
 
-/** @typedef {(text: string, at: number, depth: number, closed: Set<string>) => [Inline, number] | undefined} Reader */
+/** @typedef {[Inline, number] | undefined} Parsed The item and its length. */
+/** @typedef {(text: string, at: number, depth: number, unclosed: Set<string>) => Parsed} Parser */
 
-/** @type {Reader} */
-function code(text, at, depth, closed) {
+/** @type {Parser} */
+function parseCode(text, at, depth, unclosed) {
   const ticks = /`+/y;
   ticks.lastIndex = at;
   const fence = ticks.exec(text)?.[0] ?? "`";
-  if (closed.has(fence)) return [fence, fence.length];
+  if (unclosed.has(fence)) return [fence, fence.length];
   for (let end = text.indexOf(fence, at + fence.length); end >= 0; end = text.indexOf(fence, end + 1)) {
     if (text[end + fence.length] === "`" || text[end - 1] === "`") continue;
     const inside = text.slice(at + fence.length, end);
     const padded = inside.startsWith(" ") && inside.endsWith(" ") && inside.trim();
     return [{ kind: "code", text: padded ? inside.slice(1, -1) : inside }, end + fence.length - at];
   }
-  closed.add(fence);
+  unclosed.add(fence);
   return [fence, fence.length];
 }
 
-/** @type {Reader} */
-function marked(text, at, depth, closed) {
+/** @type {Parser} */
+function parseEmphasis(text, at, depth, unclosed) {
   for (const [mark, kind] of MARKS) {
-    if (!text.startsWith(mark, at) || closed.has(mark)) continue;
+    if (!text.startsWith(mark, at) || unclosed.has(mark)) continue;
     const from = at + mark.length;
     const inWord = mark[0] === "_" && /\w/.test(text[at - 1] ?? "");
     if (inWord || /\s/.test(text[from] ?? " ")) continue;
-    const end = closing(text, from, mark);
-    if (end < 0) closed.add(mark);
-    else return [{ kind, inside: inline(text.slice(from, end), depth + 1) }, end + mark.length - at];
+    const end = findClosing(text, from, mark);
+    if (end < 0) unclosed.add(mark);
+    else return [{ kind, inside: parseInline(text.slice(from, end), depth + 1) }, end + mark.length - at];
   }
   return undefined;
 }
 
 /** @param {string} text @param {number} from @param {string} mark */
-function closing(text, from, mark) {
+function findClosing(text, from, mark) {
   for (let end = text.indexOf(mark, from + 1); end >= 0; end = text.indexOf(mark, end + 1)) {
     if (/\s/.test(text[end - 1])) continue;
     if (mark.length === 1 && (text[end + 1] === mark || text[end - 1] === mark)) continue;
@@ -109,31 +110,32 @@ function closing(text, from, mark) {
   return -1;
 }
 
-/** @type {Reader} */
-function link(text, at, depth) {
+/** @type {Parser} */
+function parseLink(text, at, depth) {
   LINK.lastIndex = at;
-  const found = LINK.exec(text);
-  const href = found && safeLink(found[2]);
-  if (!found || !href) return undefined;
-  return [{ kind: "link", href, inside: inline(found[1] || found[2], depth + 1) }, found[0].length];
+  const match = LINK.exec(text);
+  const href = match && safeLink(match[2]);
+  if (!match || !href) return undefined;
+  return [{ kind: "link", href, inside: parseInline(match[1] || match[2], depth + 1) }, match[0].length];
 }
 
-/** @type {Reader} */
-function bare(text, at) {
+/** @type {Parser} */
+function parseBareUrl(text, at) {
   BARE.lastIndex = at;
-  const found = BARE.exec(text)?.[0].replace(/[.,;:!?)\]]+$/, "");
-  return found ? [{ kind: "link", href: found, inside: [found] }, found.length] : undefined;
+  const url = BARE.exec(text)?.[0].replace(/[.,;:!?)\]]+$/, "");
+  return url ? [{ kind: "link", href: url, inside: [url] }, url.length] : undefined;
 }
 
-/** @type {Reader} */
-function angled(text, at) {
-  const found = /^<((?:https?:\/\/|mailto:)[^\s<>]{1,2000})>/.exec(text.slice(at, at + 2020));
-  return found ? [{ kind: "link", href: found[1], inside: [found[1]] }, found[0].length] : undefined;
+/** @type {Parser} */
+function parseAngleUrl(text, at) {
+  const match = /^<((?:https?:\/\/|mailto:)[^\s<>]{1,2000})>/.exec(text.slice(at, at + 2020));
+  return match ? [{ kind: "link", href: match[1], inside: [match[1]] }, match[0].length] : undefined;
 }
 
-/** @type {Record<string, Reader>} */
-const READERS = {
-  "`": code, "*": marked, _: marked, "~": marked, "[": link, "!": link, "<": angled, h: bare,
+/** @type {Record<string, Parser>} */
+const PARSERS = {
+  "`": parseCode, "*": parseEmphasis, _: parseEmphasis, "~": parseEmphasis,
+  "[": parseLink, "!": parseLink, "<": parseAngleUrl, h: parseBareUrl,
   "\n": () => [{ kind: "break" }, 1],
   "\\": (text, at) => (/[!-/:-@[-`{-~]/.test(text[at + 1] ?? "") ? [text[at + 1], 2] : undefined),
 };
@@ -146,8 +148,8 @@ const ITEM = /^( {0,12})([-*+]|\d{1,9}[.)])(?:\s+(.*)|)$/;
 const RULE = /^ {0,3}([-*_])\s*(?:\1\s*){2,}$/;
 const DIVIDER = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
 
-/** A heading may end as it began. @param {string} text */
-function unhashed(text) {
+/** Remove the closing hashes of a heading. @param {string} text */
+function stripClosingHashes(text) {
   const trimmed = text.trim();
   let end = trimmed.length;
   while (end > 0 && trimmed[end - 1] === "#") end--;
@@ -155,68 +157,70 @@ function unhashed(text) {
 }
 
 /** @param {string | undefined} line */
-const divides = (line = "") => line.length < 1000 && line.includes("-") && DIVIDER.test(line.trim());
+const isDivider = (line = "") => line.length < 1000 && line.includes("-") && DIVIDER.test(line.trim());
 
 /** @param {string} line */
-const cells = (line) => {
+const parseCells = (line) => {
   const inner = line.trim().replace(/^\||(?<!\\)\|$/g, "");
-  return inner.split(/(?<!\\)\|/).map((cell) => inline(cell.trim().replaceAll("\\|", "|")));
+  return inner.split(/(?<!\\)\|/).map((cell) => parseInline(cell.trim().replaceAll("\\|", "|")));
 };
 
-/** The blocks of a text. @param {string} text @returns {Block[]} */
+/** Parse a text into blocks. @param {string} text @returns {Block[]} */
 export function parse(text) {
-  if (text.length > LONGEST) return [{ kind: "code", text }];
-  return blocks(text.replaceAll("\r\n", "\n").split("\n"), 0);
+  if (text.length > MAX_TEXT_CHARS) return [{ kind: "code", text }];
+  return parseBlocks(text.replaceAll("\r\n", "\n").split("\n"), 0);
 }
 
 /** @param {string[]} lines @param {number} depth @returns {Block[]} */
-function blocks(lines, depth) {
+function parseBlocks(lines, depth) {
   /** @type {Block[]} */
-  const made = [];
+  const found = [];
   /** @type {string[]} */
   let paragraph = [];
   const flush = () => {
-    if (paragraph.length) made.push({ kind: "p", inside: inline(paragraph.join("\n")) });
+    if (paragraph.length) found.push({ kind: "p", inside: parseInline(paragraph.join("\n")) });
     paragraph = [];
   };
   for (let at = 0; at < lines.length; ) {
     const blank = !lines[at].trim();
-    const got = blank ? /** @type {const} */ ([null, at + 1]) : block(lines, at, depth, paragraph.length > 0);
-    if (!got) paragraph.push(lines[at++]);
+    const result = blank ? /** @type {const} */ ([null, at + 1]) : parseBlock(lines, at, depth, paragraph.length > 0);
+    if (!result) paragraph.push(lines[at++]);
     else {
       flush();
-      if (got[0]) made.push(got[0]);
-      at = got[1];
+      if (result[0]) found.push(result[0]);
+      at = result[1];
     }
   }
   flush();
-  return made;
+  return found;
 }
 
 /**
- * The block that begins here and the line after it; undefined for a line of a paragraph.
+ * Return the block that starts at a line and the index after it; undefined for a line of a paragraph.
  * @param {string[]} lines @param {number} at @param {number} depth @param {boolean} within
  * @returns {[Block, number] | undefined}
  */
-function block(lines, at, depth, within) {
+function parseBlock(lines, at, depth, within) {
   const line = lines[at];
   const fence = line.match(FENCE);
-  if (fence) return fenced(lines, at, fence[1], fence[2].trim());
+  if (fence) return parseFence(lines, at, fence[1], fence[2].trim());
   const heading = line.match(HEADING);
-  if (heading) return [{ kind: "h", level: heading[1].length, inside: inline(unhashed(heading[2])) }, at + 1];
+  if (heading) {
+    return [{ kind: "h", level: heading[1].length, inside: parseInline(stripClosingHashes(heading[2])) }, at + 1];
+  }
   if (RULE.test(line)) return [{ kind: "rule" }, at + 1];
-  if (depth >= DEEPEST) return undefined;
-  if (/^ {0,3}>/.test(line)) return quoted(lines, at, depth);
+  if (depth >= MAX_DEPTH) return undefined;
+  if (/^ {0,3}>/.test(line)) return parseQuote(lines, at, depth);
   const item = line.match(ITEM);
-  if (item && !(within && !item[3])) return listed(lines, at, depth, /\d/.test(item[2]));
-  if (line.includes("|") && divides(lines[at + 1])) return tabled(lines, at);
+  if (item && !(within && !item[3])) return parseList(lines, at, depth, /\d/.test(item[2]));
+  if (line.includes("|") && isDivider(lines[at + 1])) return parseTable(lines, at);
   return undefined;
 }
 
 /**
  * @param {string[]} lines @param {number} at @param {string} fence @param {string} language @returns {[Block, number]}
  */
-function fenced(lines, at, fence, language) {
+function parseFence(lines, at, fence, language) {
   let end = at + 1;
   const closes = (/** @type {string} */ line) => line.trim().startsWith(fence) && !line.trim().replaceAll(fence[0], "");
   while (end < lines.length && !closes(lines[end])) end++;
@@ -224,17 +228,17 @@ function fenced(lines, at, fence, language) {
 }
 
 /** @param {string[]} lines @param {number} at @param {number} depth @returns {[Block, number]} */
-function quoted(lines, at, depth) {
+function parseQuote(lines, at, depth) {
   let end = at;
   while (end < lines.length && /^ {0,3}>/.test(lines[end])) end++;
   const inside = lines.slice(at, end).map((line) => line.replace(/^ {0,3}> ?/, ""));
-  return [{ kind: "quote", blocks: blocks(inside, depth + 1) }, end];
+  return [{ kind: "quote", blocks: parseBlocks(inside, depth + 1) }, end];
 }
 
 /**
  * @param {string[]} lines @param {number} at @param {number} depth @param {boolean} ordered @returns {[Block, number]}
  */
-function listed(lines, at, depth, ordered) {
+function parseList(lines, at, depth, ordered) {
   const first = /** @type {RegExpMatchArray} */ (lines[at].match(ITEM));
   const indent = first[1].length;
   /** @type {string[][]} */
@@ -247,7 +251,7 @@ function listed(lines, at, depth, ordered) {
       if (/\d/.test(item[2]) !== ordered || RULE.test(line)) break;
       items.push([item[3] ?? ""]);
     } else if (!line.trim()) {
-      if (!/^\s+\S/.test(lines[end + 1] ?? "") && !sameList(lines[end + 1], indent, ordered)) break;
+      if (!/^\s+\S/.test(lines[end + 1] ?? "") && !isSameList(lines[end + 1], indent, ordered)) break;
       items[items.length - 1].push("");
     } else if (/^\s/.test(line) && line.search(/\S/) > indent) {
       items[items.length - 1].push(line.slice(Math.min(line.search(/\S/), indent + first[2].length + 1)));
@@ -256,18 +260,18 @@ function listed(lines, at, depth, ordered) {
     } else break;
   }
   const start = ordered ? parseInt(first[2], 10) : undefined;
-  return [{ kind: "list", ordered, start, items: items.map((item) => blocks(item, depth + 1)) }, end];
+  return [{ kind: "list", ordered, start, items: items.map((item) => parseBlocks(item, depth + 1)) }, end];
 }
 
 /** @param {string | undefined} line @param {number} indent @param {boolean} ordered */
-function sameList(line, indent, ordered) {
+function isSameList(line, indent, ordered) {
   const item = line?.match(ITEM);
   return !!item && item[1].length === indent && /\d/.test(item[2]) === ordered;
 }
 
 /** @param {string[]} lines @param {number} at @returns {[Block, number]} */
-function tabled(lines, at) {
+function parseTable(lines, at) {
   let end = at + 2;
   while (end < lines.length && lines[end].includes("|") && lines[end].trim()) end++;
-  return [{ kind: "table", rows: [lines[at], ...lines.slice(at + 2, end)].map(cells) }, end];
+  return [{ kind: "table", rows: [lines[at], ...lines.slice(at + 2, end)].map(parseCells) }, end];
 }

@@ -1,10 +1,10 @@
-// What came out of a call: its parts, the ways to show each, and the beginning or the end of a long one. Pure.
+// The output of a call: its parts, the ways to display each, and the first or last lines of a long one. Pure functions.
 
 import { isTerminal } from "./ansi.js";
 import { compare, isDiff } from "./diff.js";
-import { readJson } from "./jsontree.js";
+import { parseJson } from "./jsontree.js";
 import { isMarkdown } from "./markdown.js";
-import { pictureOf } from "./message.js";
+import { imageSource } from "./message.js";
 
 /** @typedef {"terminal" | "diff" | "json" | "markdown" | "image" | "plain" | "block"} Kind */
 /**
@@ -12,89 +12,94 @@ import { pictureOf } from "./message.js";
  *   block?: any, path?: string, folded?: boolean}} Part
  */
 
-const LINE = 4000;
+const MAX_LINE_CHARS = 4000;
 
 // Parts
 
-/** The text of a text block, wrapped as content or not; undefined for any other. @param {any} block */
-function textOf(block) {
-  const told = block?.content?.type ? block.content : block;
-  return typeof told?.text === "string" && (told.type ?? "text") === "text" ? told.text : undefined;
+/** Return the text of a text block, wrapped as content or not; undefined for other blocks. @param {any} block */
+function blockText(block) {
+  const content = block?.content?.type ? block.content : block;
+  return typeof content?.text === "string" && (content.type ?? "text") === "text" ? content.text : undefined;
 }
 
-/** Agents wrap what a program printed in a fence; the fence says nothing. @param {string} text */
-export const unfenced = (text) => text.match(/^\s*(`{3,})[\w-]*\n([\s\S]*?)\n?\1\s*$/)?.[2] ?? text;
+/** Remove the Markdown fence in which agents wrap the output of a program. @param {string} text */
+export const stripFence = (text) => text.match(/^\s*(`{3,})[\w-]*\n([\s\S]*?)\n?\1\s*$/)?.[2] ?? text;
 
 /** @param {any} block @returns {Part | null} */
 function blockPart(block) {
-  const told = block?.content?.type ? block.content : block;
+  const content = block?.content?.type ? block.content : block;
   if (block?.type === "diff") {
     const [before, after] = [String(block.oldText ?? ""), String(block.newText ?? "")];
     return { label: "Changes", text: after, lines: compare(before, after), path: String(block.path ?? "") };
   }
-  const src = pictureOf(told);
+  const src = imageSource(content);
   if (src) return { label: "Image", text: "", src };
-  if (!told || told.type === "terminal" || textOf(told) !== undefined) return null;
-  return { label: "Attached", text: "", block: told };
+  if (!content || content.type === "terminal" || blockText(content) !== undefined) return null;
+  return { label: "Attachment", text: "", block: content };
 }
 
 /** @param {unknown} value @returns {any[]} */
-const blocksIn = (value) => (Array.isArray(value) ? value : []).filter((block) => typeof block?.type === "string");
+const typedBlocks = (value) => (Array.isArray(value) ? value : []).filter((block) => typeof block?.type === "string");
 
 /** @param {any} output */
-const wrapped = (output) => (blocksIn(output?.content).length ? blocksIn(output.content) : blocksIn(output));
+const resultBlocks = (output) => typedBlocks(typedBlocks(output?.content).length ? output.content : output);
 
 /** @param {unknown} value */
-export const plain = (value) =>
+export const asText = (value) =>
   value === undefined || value === null ? "" : typeof value === "string" ? value : JSON.stringify(value, null, 2);
 
-/** A value that is worth a tree. @param {unknown} value */
-const tree = (value) => (typeof value === "object" ? value : undefined);
+/** Return an object or array, to be displayed as a tree. @param {unknown} value */
+const asTree = (value) => (typeof value === "object" ? value : undefined);
 
 /**
- * The parts of what came out. What the agent showed comes first; what it only recorded can be opened; nothing stands
- * twice.
+ * Return the parts of an output, without duplicates. Content that the agent displayed comes first; content that it only
+ * recorded is collapsed.
  * @param {any} entry @returns {Part[]}
  */
-export function partsOf(entry) {
-  const blocks = blocksIn(entry.content);
-  const inner = blocks.length ? [] : wrapped(entry.output);
+export function outputParts(entry) {
+  const blocks = typedBlocks(entry.content);
+  const inner = blocks.length ? [] : resultBlocks(entry.output);
   const all = [...blocks, ...inner];
-  const shown = unfenced(all.map(textOf).filter((text) => text !== undefined).join("\n"));
-  const result = inner.length && (shown || all.some(blockPart)) ? shown : plain(entry.output);
-  const value = typeof entry.output === "string" || result === shown ? undefined : entry.output;
+  const displayed = stripFence(all.map(blockText).filter((text) => text !== undefined).join("\n"));
+  const result = inner.length && (displayed || all.some(blockPart)) ? displayed : asText(entry.output);
+  const value = typeof entry.output === "string" || result === displayed ? undefined : entry.output;
   const printed = entry.outputText ?? "";
   /** @type {Part[]} */
   const parts = all.map(blockPart).filter((part) => part !== null);
-  const same = (/** @type {string} */ text) =>
-    text.trim() === shown.trim() || (!!result && text.trim() === result.trim());
-  if (printed && !same(printed)) parts.push({ label: shown || result ? "Printed" : "Output", text: printed });
-  if (shown) parts.push({ label: "Output", text: shown });
+  const isDuplicate = (/** @type {string} */ text) =>
+    text.trim() === displayed.trim() || (!!result && text.trim() === result.trim());
+  if (printed && !isDuplicate(printed)) parts.push({ label: printedLabel(entry, displayed || result), text: printed });
+  if (displayed) parts.push({ label: "Output", text: displayed });
   else if (result) parts.push({ label: "Output", text: result, value });
-  if (entry.error !== undefined && plain(entry.error) !== result && !isPrinted(entry)) {
-    parts.push({ label: "Error", text: errorText(entry.error), value: tree(entry.error) });
+  if (entry.error !== undefined && asText(entry.error) !== result && !isErrorPrinted(entry)) {
+    parts.push({ label: "Error", text: errorText(entry.error), value: asTree(entry.error) });
   }
-  if (shown && result && ![result, unfenced(result)].some((text) => text.trim() === shown.trim())) {
+  if (displayed && result && ![result, stripFence(result)].some((text) => text.trim() === displayed.trim())) {
     parts.push({ label: "Raw output", text: result, value, folded: true });
   }
   if (entry.progress !== undefined) {
-    parts.push({ label: "Progress", text: plain(entry.progress), value: tree(entry.progress), folded: true });
+    parts.push({ label: "Progress", text: asText(entry.progress), value: asTree(entry.progress), folded: true });
   }
   return parts;
 }
 
-/** Whether its error is all that a call printed, and need not be said twice. @param {any} entry */
-export const isPrinted = (entry) => !!entry.outputText && errorText(entry.error).trim() === entry.outputText.trim();
+/** @param {any} entry @param {unknown} hasResult */
+const printedLabel = (entry, hasResult) =>
+  hasResult ? "Console output" : entry.status === "running" ? "Live output" : "Output";
+
+/** Whether the printed output is the error text, so that the error is not displayed twice. @param {any} entry */
+export const isErrorPrinted = (entry) =>
+  !!entry.outputText && errorText(entry.error).trim() === entry.outputText.trim();
 
 /** @param {any} error */
-export const errorText = (error) => (typeof error?.message === "string" ? error.message : plain(error));
+export const errorText = (error) => (typeof error?.message === "string" ? error.message : asText(error));
 
 // Kinds
 
-const SHELLS = /^(execute|shell|bash|sh|run|run_shell_command|exec_command|terminal)$/i;
+const SHELL_NAMES = /^(execute|shell|bash|sh|run|run_shell_command|exec_command|terminal)$/i;
 
-/** Which ways there are to show a part, the best first. @param {Part} part @param {any} entry @returns {Kind[]} */
-export function kindsOf(part, entry) {
+/** Return the ways to display a part, the best first. @param {Part} part @param {any} entry @returns {Kind[]} */
+export function displayKinds(part, entry) {
   if (part.src) return ["image"];
   if (part.block) return ["block"];
   if (part.lines) return ["diff", "plain"];
@@ -103,31 +108,32 @@ export function kindsOf(part, entry) {
   const kinds = [];
   if (isTerminal(text)) kinds.push("terminal");
   if (isDiff(text)) kinds.push("diff");
-  if (part.value !== undefined || readJson(text) !== undefined) kinds.push("json");
-  if (SHELLS.test(entry.kind ?? "") || SHELLS.test(entry.toolName ?? "")) kinds.push("terminal");
+  if (part.value !== undefined || parseJson(text) !== undefined) kinds.push("json");
+  if (SHELL_NAMES.test(entry.kind ?? "") || SHELL_NAMES.test(entry.toolName ?? "")) kinds.push("terminal");
   if (isMarkdown(text)) kinds.push("markdown");
   return [...new Set(/** @type {Kind[]} */ ([...kinds, "plain", "terminal", "markdown"]))];
 }
 
 /** @param {string} line */
-function cut(line) {
-  if (line.length <= LINE) return line;
-  const left = (line.length - LINE).toLocaleString("en");
-  return `${line.slice(0, LINE / 2)} … ${left} characters … ${line.slice(-LINE / 2)}`;
+function shortenLine(line) {
+  if (line.length <= MAX_LINE_CHARS) return line;
+  const hidden = (line.length - MAX_LINE_CHARS).toLocaleString("en");
+  return `${line.slice(0, MAX_LINE_CHARS / 2)} … ${hidden} characters … ${line.slice(-MAX_LINE_CHARS / 2)}`;
 }
 
 /**
- * The last lines of a text, none of them too long, and how many are left out.
- * @param {string} text @param {number} most
+ * Return the last lines of a text, with long lines shortened, and the number of lines before them.
+ * @param {string} text @param {number} maxLines
  */
-export function tailOf(text, most) {
+export function lastLines(text, maxLines) {
   const trimmed = text.trimEnd();
   let from = trimmed.length;
-  for (let count = 0; count < most && from >= 0; count++) from = trimmed.lastIndexOf("\n", from - 1);
+  for (let count = 0; count < maxLines && from >= 0; count++) from = trimmed.lastIndexOf("\n", from - 1);
   const head = from > 0 ? trimmed.slice(0, from) : "";
   const before = head ? head.split("\n").length : 0;
-  return { text: trimmed.slice(Math.max(0, from + 1)).split("\n").map(cut).join("\n"), before };
+  return { text: trimmed.slice(Math.max(0, from + 1)).split("\n").map(shortenLine).join("\n"), before };
 }
 
-/** The first lines of a text. @param {string} text @param {number} most */
-export const headOf = (text, most) => text.slice(0, most * LINE).split("\n").slice(0, most).map(cut).join("\n");
+/** Return the first lines of a text, with long lines shortened. @param {string} text @param {number} maxLines */
+export const firstLines = (text, maxLines) =>
+  text.slice(0, maxLines * MAX_LINE_CHARS).split("\n").slice(0, maxLines).map(shortenLine).join("\n");

@@ -1,186 +1,188 @@
-// What came out of a call: its parts, how each is best shown, and how much of it. A long output is shown by its end;
-// the whole is fetched when somebody asks for it.
+// The output of a call: each part in the format that fits it best. Of a long output only the end is displayed; the full
+// output is loaded on request.
 
-import { inert, looks, paint } from "./ansi.js";
-import { Diff, parseDiff, tally } from "./diff.js";
-import { JsonTree, oneLine, readJson } from "./jsontree.js";
+import { inert, styleProperties, parseTerminal } from "./ansi.js";
+import { Diff, parseDiff, countChanges } from "./diff.js";
+import { JsonTree, oneLine, parseJson } from "./jsontree.js";
 import { Markdown } from "./markdown.js";
-import { Attached, Picture } from "./message.js";
-import { headOf, kindsOf, partsOf, tailOf } from "./outcome.js";
+import { Attachment, Image } from "./message.js";
+import { displayKinds, firstLines, lastLines, outputParts } from "./outcome.js";
 import { html } from "./ui.js";
-import { kept } from "./row_state.js";
+import { rowState } from "./row_state.js";
 import { Copy } from "./copy.js";
-import { address, whyNot } from "./state.js";
+import { pageUrl, readError } from "./state.js";
 
 /** @typedef {import("./outcome.js").Kind} Kind */
+/** @typedef {import("./row_state.js").RowState} RowState */
 /** @typedef {import("./outcome.js").Part} Part */
 
-const TAIL = 12;
-const FULL = 300_000;
+const TAIL_LINES = 12;
+const MAX_FULL_CHARS = 300_000;
 
 /** @param {import("./ansi.js").Run} run */
-const drawRun = ({ style, text }) => (style ? html`<span style=${looks(style)}>${text}</span>` : text);
+const drawRun = ({ style, text }) => (style ? html`<span style=${styleProperties(style)}>${text}</span>` : text);
 
 /** @param {{text: string}} props */
 export function Terminal({ text }) {
-  const lines = paint(text);
+  const lines = parseTerminal(text);
   const last = lines.length - 1;
   const drawn = lines.map((line, at) => [line.map(drawRun), at < last ? "\n" : ""]);
   return html`<pre class="terminal" dir="ltr">${drawn}</pre>`;
 }
 
 /** @param {{part: Part, kind: Kind, text: string, size: string}} props */
-function Shown({ part, kind, text, size }) {
-  if (kind === "image") return html`<${Picture} src=${part.src ?? ""} />`;
-  if (kind === "block") return html`<${Attached} block=${part.block} />`;
+function PartBody({ part, kind, text, size }) {
+  if (kind === "image") return html`<${Image} src=${part.src ?? ""} />`;
+  if (kind === "block") return html`<${Attachment} block=${part.block} />`;
   if (kind === "diff") {
     return html`<${Diff} lines=${part.lines ?? parseDiff(part.text)} most=${size === "tail" ? 60 : 2000} />`;
   }
-  if (kind === "json") return html`<${JsonTree} value=${part.value ?? readJson(part.text)} />`;
+  if (kind === "json") return html`<${JsonTree} value=${part.value ?? parseJson(part.text)} />`;
   if (kind === "markdown") return html`<${Markdown} text=${part.text} />`;
   if (kind === "terminal") return html`<${Terminal} text=${text} />`;
   return html`<pre class="plain" dir="auto">${inert(text)}</pre>`;
 }
 
-/** One line of a part, for who only wants to know what it is about. @param {Part} part @param {Kind} kind */
-function lineOf(part, kind) {
-  if (kind === "diff") return `${part.path ?? ""} ${tally(part.lines ?? parseDiff(part.text))}`.trim();
-  if (kind === "json") return oneLine(part.value ?? readJson(part.text));
+/** Summarize a part in one line. @param {Part} part @param {Kind} kind */
+function summaryLine(part, kind) {
+  if (kind === "diff") return `${part.path ?? ""} ${countChanges(part.lines ?? parseDiff(part.text))}`.trim();
+  if (kind === "json") return oneLine(part.value ?? parseJson(part.text));
   if (kind === "image" || kind === "block") return part.label;
-  return paint(tailOf(part.text, 1).text).flat().map((run) => run.text).join("").slice(0, 500);
+  return parseTerminal(lastLines(part.text, 1).text).flat().map((run) => run.text).join("").slice(0, 500);
 }
 
-const NAMES = {
-  terminal: "terminal", diff: "changes", json: "JSON", markdown: "markdown", image: "image", plain: "plain",
-  block: "block",
+const KIND_LABELS = {
+  terminal: "Terminal", diff: "Changes", json: "JSON", markdown: "Markdown", image: "Image", plain: "Plain text",
+  block: "Block",
 };
-const SIZES = /** @type {const} */ ({ line: "one line", tail: "tail", full: "full" });
+const SIZE_LABELS = /** @type {const} */ ({ line: "One line", tail: "Last lines", full: "Full" });
 
-/** @param {{label: string, choice: import("./row_state.js").Choice, value: string, among: [string, string][]}} props */
-function Choose({ label, choice, value, among }) {
-  const chosen = (/** @type {any} */ event) => (choice.value = event.currentTarget.value);
-  return html`<select class="small-select" aria-label=${label} value=${value} onChange=${chosen}>
+/** @param {{label: string, choice: RowState, value: string, among: [string, string][]}} props */
+function Select({ label, choice, value, among }) {
+  const onChange = (/** @type {any} */ event) => (choice.value = event.currentTarget.value);
+  return html`<select class="small-select" aria-label=${label} value=${value} onChange=${onChange}>
     ${among.map(([name, word]) => html`<option value=${name} selected=${name === value}>${word}</option>`)}</select>`;
 }
 
 /** @param {number} count */
-const linesBefore = (count) => `${count.toLocaleString("en")} line${count === 1 ? "" : "s"} before this`;
+const earlierLines = (count) => `${count.toLocaleString("en")} earlier line${count === 1 ? "" : "s"}`;
 
 /** @param {{part: Part, entry: any, index: number}} props */
 function PartView({ part, entry, index }) {
-  const kinds = kindsOf(part, entry);
-  const kindChoice = kept(entry.id, `kind ${index}`);
-  const sizeChoice = kept(entry.id, `size ${index}`);
-  const wholeChoice = kept(entry.id, `all ${index}`);
-  const kind = /** @type {Kind} */ (kinds.includes(kindChoice.value) ? kindChoice.value : kinds[0]);
-  const size = sizeChoice.value ?? (part.folded ? "line" : "tail");
-  const tail = tailOf(part.text, TAIL);
-  const hidden = size === "full" && !wholeChoice.value ? Math.max(0, part.text.length - FULL) : 0;
+  const kinds = displayKinds(part, entry);
+  const kindState = rowState(entry.id, `kind ${index}`);
+  const sizeState = rowState(entry.id, `size ${index}`);
+  const showAllState = rowState(entry.id, `all ${index}`);
+  const kind = /** @type {Kind} */ (kinds.includes(kindState.value) ? kindState.value : kinds[0]);
+  const size = sizeState.value ?? (part.folded ? "line" : "tail");
+  const tail = lastLines(part.text, TAIL_LINES);
+  const hidden = size === "full" && !showAllState.value ? Math.max(0, part.text.length - MAX_FULL_CHARS) : 0;
   const text = size === "tail" ? tail.text : part.text.slice(hidden).replace(/\n$/, "");
   const byLines = kind === "plain" || kind === "terminal";
   return html`<div class=${`part part-${kind} size-${size}`} role="group" aria-label=${part.label}>
     <div class="part-head">
       <p class="part-name">${part.label}${part.path && html` <code dir="auto">${inert(part.path)}</code>`}</p>
       <div class="tools">
-        ${kinds.length > 1 && html`<${Choose} label=${`Show ${part.label} as`} choice=${kindChoice} value=${kind}
-          among=${kinds.map((name) => [name, NAMES[name]])} />`}
-        ${kind !== "image" && kind !== "block" && html`<${Choose} label=${`How much of ${part.label}`}
-          choice=${sizeChoice} value=${size} among=${Object.entries(SIZES)} />`}
-        ${part.text && html`<${Copy} plain text=${part.text} label=${`Copy ${part.label.toLowerCase()}`}>copy<//>`}
+        ${kinds.length > 1 && html`<${Select} label=${`${part.label} format`} choice=${kindState} value=${kind}
+          among=${kinds.map((name) => [name, KIND_LABELS[name]])} />`}
+        ${kind !== "image" && kind !== "block" && html`<${Select} label=${`${part.label} length`}
+          choice=${sizeState} value=${size} among=${Object.entries(SIZE_LABELS)} />`}
+        ${part.text && html`<${Copy} plain text=${part.text} label=${`Copy ${part.label.toLowerCase()}`}>Copy<//>`}
       </div></div>
-    ${size === "line" && html`<p class="one-line" dir="auto">${lineOf(part, kind)}</p>`}
+    ${size === "line" && html`<p class="one-line" dir="auto">${summaryLine(part, kind)}</p>`}
     ${size === "tail" && byLines && tail.before > 0 && html`<p class="note"><button type="button" class="link"
-      onClick=${() => (sizeChoice.value = "full")}>${linesBefore(tail.before)}</button></p>`}
+      onClick=${() => (sizeState.value = "full")}>Show ${earlierLines(tail.before)}</button></p>`}
     ${hidden > 0 && html`<p class="note"><button type="button" class="link"
-      onClick=${() => (wholeChoice.value = true)}>${hidden.toLocaleString("en")} characters before this</button></p>`}
+      onClick=${() => (showAllState.value = true)}>Show ${hidden.toLocaleString("en")} earlier characters</button></p>`}
     ${size !== "line" && html`<div class="part-body" tabindex="0">
-      <${Shown} part=${part} kind=${kind} text=${text} size=${size} /></div>`}
+      <${PartBody} part=${part} kind=${kind} text=${text} size=${size} /></div>`}
   </div>`;
 }
 
-// The whole of what was cut
+// Truncated output
 
-/** A number of bytes. @param {number} count */
-export function bytes(count) {
+/** Format a number of bytes. @param {number} count */
+export function formatBytes(count) {
   if (count < 1000) return `${count} bytes`;
   return count < 1_000_000 ? `${(count / 1000).toFixed(1)} kB` : `${(count / 1_000_000).toFixed(1)} MB`;
 }
 
-const MOST = 20_000_000;
+const MAX_LOAD_BYTES = 20_000_000;
 
-/** Where the whole is. @param {any} entry */
-const blobAt = (entry) => address(`/v1/blobs/${encodeURIComponent(entry.blob.hash)}`);
+/** Return the URL of the full output. @param {any} entry */
+const blobUrl = (entry) => pageUrl(`/v1/blobs/${encodeURIComponent(entry.blob.hash)}`);
 
 /** @param {any} entry */
-async function loadWhole(entry) {
-  const choice = kept(entry.id, "whole");
+async function loadFullOutput(entry) {
+  const state = rowState(entry.id, "full output");
   const { hash } = entry.blob;
-  choice.value = { hash, asking: true };
+  state.value = { hash, isLoading: true };
   try {
-    const answer = await fetch(blobAt(entry));
-    if (!answer.ok) throw new Error(await whyNot(answer));
-    const text = await answer.text();
-    choice.value = { hash, output: entry.blob.media === "application/json" ? (readJson(text) ?? text) : text };
+    const response = await fetch(blobUrl(entry));
+    if (!response.ok) throw new Error(await readError(response));
+    const text = await response.text();
+    state.value = { hash, output: entry.blob.media === "application/json" ? (parseJson(text) ?? text) : text };
   } catch (error) {
-    choice.value = { hash, problem: String(/** @type {Error} */ (error).message) };
+    state.value = { hash, problem: String(/** @type {Error} */ (error).message) };
   }
 }
 
-/** @param {{entry: any, whole: any}} props */
-function Cut({ entry, whole }) {
+/** @param {{entry: any, full: any}} props */
+function TruncatedNote({ entry, full }) {
   if (!entry.truncated) return null;
-  if (whole?.output !== undefined) {
-    return html`<p class="note">This is the whole output, ${bytes(entry.blob.size)}.</p>`;
+  if (full?.output !== undefined) {
+    return html`<p class="note">Full output, ${formatBytes(entry.blob.size)}.</p>`;
   }
-  const size = entry.blob ? ` The whole has ${bytes(entry.blob.size)}.` : "";
-  return html`<p class="note warn">The output is cut short here (truncated).${size}
-    ${entry.blob && entry.blob.size <= MOST && html` <button type="button" class="button small"
-      disabled=${!!whole?.asking} onClick=${() => loadWhole(entry)}>
-      ${whole?.asking ? "Loading…" : "Load the whole"}</button>`}
-    ${entry.blob && html` <a href=${blobAt(entry)} download=${`${entry.callId}.txt`}>Download</a>`}
-    ${whole?.problem && html` <span role="alert">It did not come: ${whole.problem}</span>`}</p>`;
+  const size = entry.blob ? ` Full output: ${formatBytes(entry.blob.size)}.` : "";
+  return html`<p class="note warn">Truncated.${size}
+    ${entry.blob && entry.blob.size <= MAX_LOAD_BYTES && html` <button type="button" class="button small"
+      disabled=${!!full?.isLoading} onClick=${() => loadFullOutput(entry)}>
+      ${full?.isLoading ? "Loading…" : "Load full output"}</button>`}
+    ${entry.blob && html` <a href=${blobUrl(entry)} download=${`${entry.callId}.txt`}>Download</a>`}
+    ${full?.problem && html` <span role="alert">Could not load: ${full.problem}</span>`}</p>`;
 }
 
-/** All that came out of a call. @param {{entry: any}} props */
+/** The output of an open card. @param {{entry: any}} props */
 export function Output({ entry }) {
-  const got = kept(entry.id, "whole").value;
-  const whole = got?.hash === entry.blob?.hash ? got : undefined; // In the past it had not come out yet.
-  const shown = whole?.output !== undefined ? { ...entry, output: whole.output } : entry;
-  const parts = partsOf(shown);
+  const saved = rowState(entry.id, "full output").value;
+  const full = saved?.hash === entry.blob?.hash ? saved : undefined; // A past moment may have had another output.
+  const shownEntry = full?.output !== undefined ? { ...entry, output: full.output } : entry;
+  const parts = outputParts(shownEntry);
   return html`<div class="outputs">
     ${parts.map((part, index) => html`<${PartView} key=${part.label + index} part=${part} entry=${entry}
       index=${index} />`)}
-    <${Cut} entry=${entry} whole=${whole} />
+    <${TruncatedNote} entry=${entry} full=${full} />
   </div>`;
 }
 
-/** What best tells what came out: changes and pictures before texts. @param {any} entry */
+/** Return the part to preview: changes and images before text. @param {any} entry */
 function mainPart(entry) {
-  const parts = partsOf(entry).filter((part) => !part.folded && part.label !== "Error");
+  const parts = outputParts(entry).filter((part) => !part.folded && part.label !== "Error");
   return parts.find((part) => part.lines || part.src) ?? parts.at(-1);
 }
 
 /**
- * Some of what came out, for a closed card: its end, or the beginning if the end is not here.
+ * A few lines of the output, for a closed card: the last ones, or the first ones if the end was truncated.
  * @param {{entry: any, lines?: number}} props
  */
 export function Preview({ entry, lines = 5 }) {
   const part = mainPart(entry);
   if (!part) return null;
-  const [kind] = kindsOf(part, entry);
-  if (kind === "image") return html`<${Picture} src=${part.src ?? ""} />`;
+  const [kind] = displayKinds(part, entry);
+  if (kind === "image") return html`<${Image} src=${part.src ?? ""} />`;
   if (kind === "diff") {
-    const changed = (part.lines ?? parseDiff(part.text)).filter(({ kind }) => kind === "add" || kind === "del");
-    return html`<div class="preview"><p class="one-line" dir="auto">${lineOf(part, kind)}</p>
-      <${Diff} lines=${changed.slice(0, lines)} /></div>`;
+    const changedLines = (part.lines ?? parseDiff(part.text)).filter(({ kind }) => kind === "add" || kind === "del");
+    return html`<div class="preview"><p class="one-line" dir="auto">${summaryLine(part, kind)}</p>
+      <${Diff} lines=${changedLines.slice(0, lines)} /></div>`;
   }
   if (kind === "json" || kind === "block") {
-    return html`<p class="preview one-line" dir="auto">${lineOf(part, kind)}</p>`;
+    return html`<p class="preview one-line" dir="auto">${summaryLine(part, kind)}</p>`;
   }
-  const { text, before } = entry.truncated ? { text: headOf(part.text, lines), before: 0 } : tailOf(part.text, lines);
-  const cutShort = `… cut short here${entry.blob ? `; the whole has ${bytes(entry.blob.size)}` : ""}`;
-  return html`<div class="preview">${before > 0 && html`<p class="note">… ${linesBefore(before)}</p>`}
+  const { text, before } =
+    entry.truncated ? { text: firstLines(part.text, lines), before: 0 } : lastLines(part.text, lines);
+  const truncatedText = `… Truncated${entry.blob ? `; full output: ${formatBytes(entry.blob.size)}` : ""}`;
+  return html`<div class="preview">${before > 0 && html`<p class="note">… ${earlierLines(before)}</p>`}
     ${kind === "terminal"
       ? html`<${Terminal} text=${text} />` : html`<pre class="plain" dir="auto">${inert(text)}</pre>`}
-    ${entry.truncated && html`<p class="note">${cutShort}</p>`}</div>`;
+    ${entry.truncated && html`<p class="note">${truncatedText}</p>`}</div>`;
 }

@@ -1,20 +1,23 @@
-// The prompt box: what a person says to the session's agent, with the commands that the agent announced as completions.
-// A text of several lines can be no combobox, so it is a text box that controls a list and says how many fit.
+// The prompt box, with the agent's commands as completions. A multi-line field cannot be an ARIA combobox, so it is a
+// text box that controls a list and announces the number of matches.
 
 import { inert } from "./ansi.js";
 import { classes, html, useEffect, useRef, useState } from "./ui.js";
-import { spoken } from "./row_state.js";
+import { promptsSent } from "./row_state.js";
 import { get, info, post, status } from "./state.js";
 
-/** @typedef {{name: string, description: string, hint: string}} Offer */
+/** @typedef {{name: string, description: string, hint: string}} AgentCommand */
 
-const AT_WORK = "The agent is at work: wait for its end, or stop it.";
-const KEYS_TOLD = html`<kbd>Enter</kbd> sends, <kbd>Shift</kbd> <kbd>Enter</kbd> begins a new line`;
+const RUNNING_HINT = "The agent is running. Stop it to send a new message.";
+const KEYS_HINT = html`<kbd>Enter</kbd> to send, <kbd>Shift</kbd> <kbd>Enter</kbd> for a new line`;
 
-const sentence = (/** @type {string} */ text) => text.charAt(0).toUpperCase() + text.slice(1);
+const capitalize = (/** @type {string} */ text) => text.charAt(0).toUpperCase() + text.slice(1);
 
-/** What an agent announced, as far as it can be offered. @param {any[]} announced @returns {Offer[]} */
-const offers = (announced) =>
+/**
+ * Return the commands that an agent announced, without malformed ones.
+ * @param {any[]} announced @returns {AgentCommand[]}
+ */
+const agentCommands = (announced) =>
   (announced ?? [])
     .filter((one) => one && typeof one.name === "string" && one.name)
     .map(({ name, description, input }) => ({
@@ -24,150 +27,157 @@ const offers = (announced) =>
     }));
 
 /**
- * The offers that fit what stands before the caret; null if it is no command.
- * @param {Offer[]} all @param {string} before
+ * Return the commands that match the text before the caret, or null if it is not a command.
+ * @param {AgentCommand[]} all @param {string} before
  */
-function fitting(all, before) {
+function matchCommands(all, before) {
   const typed = before.match(/^\/(\S*)$/)?.[1].toLowerCase();
   if (typed === undefined) return null;
-  const begins = all.filter((one) => one.name.toLowerCase().startsWith(typed));
-  const holds = all.filter((one) => !begins.includes(one) && one.name.toLowerCase().includes(typed));
-  return [...begins, ...holds];
+  const startsWith = all.filter((one) => one.name.toLowerCase().startsWith(typed));
+  const contains = all.filter((one) => !startsWith.includes(one) && one.name.toLowerCase().includes(typed));
+  return [...startsWith, ...contains];
 }
 
-/** Whether somebody answers here; asked again when the server is back. @param {string} session */
-function useAnswers(session) {
-  const [told, setTold] = useState(/** @type {{answers: boolean, why: string} | null} */ (null));
+/** Load whether an agent answers prompts in this session. Reloaded after a reconnect. @param {string} session */
+function usePromptSupport(session) {
+  const [support, setSupport] = useState(/** @type {{answers: boolean, why: string} | null} */ (null));
   const live = status.value === "live";
   useEffect(() => {
     let stale = false;
     get(`/v1/sessions/${encodeURIComponent(session)}/prompt`).then(
-      (answer) => stale || setTold(answer),
-      (error) => stale || setTold((known) => (known?.answers ? known : { answers: false, why: error.message })),
+      (result) => stale || setSupport(result),
+      ({ message }) => stale || setSupport((last) => (last?.answers ? last : { answers: false, why: message })),
     );
     return () => {
       stale = true;
     };
   }, [session, live]);
-  return told;
+  return support;
 }
 
 /**
- * @param {{id: string, found: Offer[], at: number, onPick: (offer: Offer) => void}} props
+ * @param {{id: string, matches: AgentCommand[], selected: number, onPick: (command: AgentCommand) => void}} props
  */
-function Completions({ id, found, at, onPick }) {
+function Completions({ id, matches, selected, onPick }) {
   const list = /** @type {{current: HTMLElement | null}} */ (useRef(null));
-  useEffect(() => list.current?.children[at]?.scrollIntoView({ block: "nearest" }), [at]);
-  const item = (/** @type {Offer} */ offer, /** @type {number} */ number) =>
-    html`<li key=${offer.name} id=${`${id}-${number}`} role="option" aria-selected=${number === at ? "true" : "false"}
-      class=${classes(number === at && "chosen")}
-      onMouseDown=${(/** @type {Event} */ event) => (event.preventDefault(), onPick(offer))}>
-      <code class="foreign">/${inert(offer.name)}</code>
-      <span class="foreign" dir="auto">${inert(offer.description)}</span>
+  useEffect(() => list.current?.children[selected]?.scrollIntoView({ block: "nearest" }), [selected]);
+  const item = (/** @type {AgentCommand} */ command, /** @type {number} */ number) =>
+    html`<li key=${command.name} id=${`${id}-${number}`} role="option"
+      aria-selected=${number === selected ? "true" : "false"} class=${classes(number === selected && "chosen")}
+      onMouseDown=${(/** @type {Event} */ event) => (event.preventDefault(), onPick(command))}>
+      <code class="untrusted">/${inert(command.name)}</code>
+      <span class="untrusted" dir="auto">${inert(command.description)}</span>
     </li>`;
-  return html`<ul id=${id} ref=${list} class="completions" role="listbox" aria-label="Commands of the agent">
-    ${found.map(item)}
+  return html`<ul id=${id} ref=${list} class="completions" role="listbox" aria-label="Agent commands">
+    ${matches.map(item)}
   </ul>`;
 }
 
 /** @param {{session: string}} props */
 export default function PromptBox({ session }) {
   const [text, setText] = useState("");
-  const [before, setBefore] = useState("");
-  const [at, setAt] = useState(0);
-  const [shut, setShut] = useState(false);
+  const [beforeCaret, setBeforeCaret] = useState("");
+  const [highlighted, setHighlighted] = useState(0);
+  const [isListClosed, setIsListClosed] = useState(false);
   const [busy, setBusy] = useState(/** @type {"" | "send" | "stop"} */ (""));
-  const [wrong, setWrong] = useState("");
+  const [error, setError] = useState("");
   const area = /** @type {{current: HTMLTextAreaElement | null}} */ (useRef(null));
-  const told = useAnswers(session);
-  const all = offers(info.value.availableCommands);
-  const found = (!shut && fitting(all, before)) || [];
-  const place = `/v1/sessions/${encodeURIComponent(session)}/prompt`;
-  const hint = all.find((one) => text.trimEnd() === `/${one.name}`)?.hint ?? "";
-  const chosen = Math.min(at, found.length - 1);
+  const support = usePromptSupport(session);
+  const commands = agentCommands(info.value.availableCommands);
+  const matches = (!isListClosed && matchCommands(commands, beforeCaret)) || [];
+  const path = `/v1/sessions/${encodeURIComponent(session)}/prompt`;
+  const hint = commands.find((one) => text.trimEnd() === `/${one.name}`)?.hint ?? "";
+  const selected = Math.min(highlighted, matches.length - 1);
 
-  useEffect(() => setWrong(""), [info.value.turn]);
+  useEffect(() => setError(""), [info.value.turn]);
 
-  function typed(/** @type {HTMLTextAreaElement} */ field) {
-    setWrong("");
+  function onInput(/** @type {HTMLTextAreaElement} */ field) {
+    setError("");
     setText(field.value);
-    setBefore(field.value.slice(0, field.selectionStart));
-    setShut(false);
-    setAt(0);
+    setBeforeCaret(field.value.slice(0, field.selectionStart));
+    setIsListClosed(false);
+    setHighlighted(0);
   }
 
-  function pick(/** @type {Offer} */ offer) {
-    const rest = text.slice(before.length).replace(/^\S*\s?/, "");
-    setText(`/${offer.name} ${rest}`);
-    setBefore("");
+  function pick(/** @type {AgentCommand} */ command) {
+    const rest = text.slice(beforeCaret.length).replace(/^\S*\s?/, "");
+    setText(`/${command.name} ${rest}`);
+    setBeforeCaret("");
     area.current?.focus();
   }
 
-  /** What was typed stays until the server has it. @param {"send" | "stop"} what @param {() => Promise<unknown>} act */
-  async function attempt(what, act) {
-    setBusy(what);
-    setWrong("");
+  /**
+   * The typed text stays until the server has it.
+   * @param {"send" | "stop"} action @param {() => Promise<unknown>} perform
+   */
+  async function run(action, perform) {
+    setBusy(action);
+    setError("");
     try {
-      await act();
-    } catch (error) {
-      setWrong(/** @type {Error} */ (error).message);
+      await perform();
+    } catch (cause) {
+      setError(/** @type {Error} */ (cause).message);
     } finally {
-      setBusy((now) => (now === what ? "" : now)); // A turn may be over, and the next be sent, before Stop is answered.
+      // Before Stop is answered, the turn may have ended and the next message may have been sent.
+      setBusy((current) => (current === action ? "" : current));
       area.current?.focus();
     }
   }
-  async function say() {
-    await post(place, { text });
+  async function sendPrompt() {
+    await post(path, { text });
     if (area.current?.value === text) {
       setText("");
-      setBefore("");
+      setBeforeCaret("");
     }
-    spoken.value++;
+    promptsSent.value++;
   }
   const send = () => {
-    if (text.trim() && busy !== "send") attempt("send", say);
+    if (text.trim() && busy !== "send") run("send", sendPrompt);
   };
-  const stop = () => attempt("stop", () => post(`${place}/stop`, {}));
+  const stop = () => run("stop", () => post(`${path}/stop`, {}));
 
   const KEYS = /** @type {Record<string, () => void>} */ ({
-    ArrowDown: () => setAt((chosen + 1) % found.length),
-    ArrowUp: () => setAt((chosen + found.length - 1) % found.length),
-    Tab: () => pick(found[chosen]),
-    Enter: () => (before === text && text === `/${found[chosen].name}` ? send() : pick(found[chosen])),
-    Escape: () => setShut(true),
+    ArrowDown: () => setHighlighted((selected + 1) % matches.length),
+    ArrowUp: () => setHighlighted((selected + matches.length - 1) % matches.length),
+    Tab: () => pick(matches[selected]),
+    Enter: () => (beforeCaret === text && text === `/${matches[selected].name}` ? send() : pick(matches[selected])),
+    Escape: () => setIsListClosed(true),
   });
 
   function onKey(/** @type {KeyboardEvent} */ event) {
     if (event.isComposing || event.ctrlKey || event.metaKey || event.altKey || event.shiftKey) return;
-    if (found.length && KEYS[event.key]) KEYS[event.key]();
+    if (matches.length && KEYS[event.key]) KEYS[event.key]();
     else if (event.key === "Enter") send();
     else return;
     event.preventDefault();
     event.stopPropagation();
   }
 
-  if (!told) return null;
-  if (!told.answers) return html`<p class="alone dim">${sentence(told.why)}.</p>`;
+  if (!support) return null;
+  if (!support.answers) return html`<p class="no-prompt dim">${capitalize(support.why)}.</p>`;
   const id = "prompt";
   return html`<form class="prompt" onSubmit=${(/** @type {Event} */ event) => (event.preventDefault(), send())}>
-    ${found.length ? html`<${Completions} id=${`${id}-list`} found=${found} at=${chosen} onPick=${pick} />` : ""}
+    ${matches.length
+      ? html`<${Completions} id=${`${id}-list`} matches=${matches} selected=${selected} onPick=${pick} />`
+      : ""}
     <div class="box">
-      <label class="unseen" for=${id}>Say something to the agent</label>
+      <label class="visually-hidden" for=${id}>Message the agent</label>
       <textarea id=${id} ref=${area} class="field" rows="1" dir="auto" value=${text} autocomplete="off"
-        placeholder=${all.length ? "Say something, or /" : "Say something"}
-        aria-autocomplete="list" aria-haspopup="listbox" aria-controls=${found.length ? `${id}-list` : undefined}
-        aria-activedescendant=${found.length ? `${id}-list-${chosen}` : undefined} aria-describedby=${`${id}-told`}
-        onInput=${(/** @type {any} */ event) => typed(event.target)} onKeyDown=${onKey}
-        onBlur=${() => setShut(true)}></textarea>
+        placeholder=${commands.length ? "Message the agent, or type / for commands" : "Message the agent"}
+        aria-autocomplete="list" aria-haspopup="listbox" aria-controls=${matches.length ? `${id}-list` : undefined}
+        aria-activedescendant=${matches.length ? `${id}-list-${selected}` : undefined} aria-describedby=${`${id}-hint`}
+        onInput=${(/** @type {any} */ event) => onInput(event.target)} onKeyDown=${onKey}
+        onBlur=${() => setIsListClosed(true)}></textarea>
       ${info.value.turn
         ? html`<button type="button" class="button" disabled=${Boolean(busy)} onClick=${stop}>
             <span aria-hidden="true">■</span> Stop</button>`
-        : html`<button class="button first" disabled=${busy === "send" || !text.trim()}>Send</button>`}
+        : html`<button class="button primary" disabled=${busy === "send" || !text.trim()}>Send</button>`}
     </div>
-    <p id=${`${id}-told`} class="told dim">
-      ${hint ? html`<code>${text.trim()}</code> takes: ${inert(hint)}` : info.value.turn ? AT_WORK : KEYS_TOLD}
+    <p id=${`${id}-hint`} class="prompt-hint dim">
+      ${hint ? html`<code>${text.trim()}</code> expects: ${inert(hint)}` : info.value.turn ? RUNNING_HINT : KEYS_HINT}
     </p>
-    <p class="wrong" role="alert">${wrong}</p>
-    <p class="unseen" role="status">${found.length ? `${found.length} command${found.length === 1 ? "" : "s"}` : ""}</p>
+    <p class="error-text" role="alert">${error}</p>
+    <p class="visually-hidden" role="status">
+      ${matches.length ? `${matches.length} command${matches.length === 1 ? "" : "s"}` : ""}</p>
   </form>`;
 }

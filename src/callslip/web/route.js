@@ -1,16 +1,16 @@
-// Where the page is, by its address. Every view has one, so that links, reloads and the way back work.
+// Routing. Every view has an address, so that links, reloads and the back button work.
 
 import { batch, signal } from "./ui.js";
 
 /**
- * @typedef {"sessions" | "session" | "call" | "inbox" | "commands" | "nowhere"} View
+ * @typedef {"sessions" | "session" | "call" | "inbox" | "commands" | "notFound"} View
  * @typedef {{view: View, session?: string, call?: string}} Route
  */
 
-/** The prefix that the server is mounted under. */
+/** The path prefix under which the server is mounted. */
 export const root = document.documentElement.dataset.root ?? "";
 
-/** @type {[RegExp, (found: string) => Route][]} */
+/** @type {[RegExp, (parameter: string) => Route][]} */
 const VIEWS = [
   [/^\/$/, () => ({ view: "sessions" })],
   [/^\/s\/([^/]+)$/, (session) => ({ view: "session", session })],
@@ -22,57 +22,57 @@ const VIEWS = [
 /** @returns {Route} */
 function readRoute() {
   const path = location.pathname.slice(root.length) || "/";
-  for (const [pattern, made] of VIEWS) {
-    const found = path.match(pattern);
-    if (found) return made(decoded(found[1] ?? ""));
+  for (const [pattern, toRoute] of VIEWS) {
+    const match = path.match(pattern);
+    if (match) return toRoute(safeDecode(match[1] ?? ""));
   }
-  return { view: "nowhere" };
+  return { view: "notFound" };
 }
 
 /** @param {string} part */
-function decoded(part) {
+function safeDecode(part) {
   try {
     return decodeURIComponent(part);
   } catch {
-    return part; // A stray % in an address that somebody typed.
+    return part; // A stray % in a typed address.
   }
 }
 
-const readPicked = () => Number(location.hash.match(/^#entry-(\d+)$/)?.[1] ?? 0);
+const readSelectedId = () => Number(location.hash.match(/^#entry-(\d+)$/)?.[1] ?? 0);
 
 export const route = signal(readRoute());
 
-/** The entry whose card is to be opened, shown and focused, from `#entry-4` in the address; 0 for none. */
-export const picked = signal(readPicked());
+/** The entry to open, show and focus, from `#entry-4` in the address; 0 for none. */
+export const selectedId = signal(readSelectedId());
 
-function read() {
+function readAddress() {
   batch(() => {
-    const now = readRoute();
-    if (JSON.stringify(now) !== JSON.stringify(route.peek())) route.value = now;
-    picked.value = readPicked();
+    const current = readRoute();
+    if (JSON.stringify(current) !== JSON.stringify(route.peek())) route.value = current;
+    selectedId.value = readSelectedId();
   });
 }
 
-addEventListener("popstate", read);
-addEventListener("hashchange", read);
+addEventListener("popstate", readAddress);
+addEventListener("hashchange", readAddress);
 
-/** An address within the page, under whatever prefix it is mounted. @param {string} path */
-export const address = (path) => root + path;
+/** Return the URL of a path, with the prefix under which the server is mounted. @param {string} path */
+export const pageUrl = (path) => root + path;
 
-/** Go to another view without loading the page again. @param {string} path @param {{replace?: boolean}} [how] */
+/** Go to another view without reloading the page. @param {string} path @param {{replace?: boolean}} [options] */
 export function go(path, { replace = false } = {}) {
   const before = route.peek();
-  history[replace ? "replaceState" : "pushState"](null, "", address(path));
-  read();
-  if (route.peek() !== before && !picked.peek()) scrollTo(0, 0);
+  history[replace ? "replaceState" : "pushState"](null, "", pageUrl(path));
+  readAddress();
+  if (route.peek() !== before && !selectedId.peek()) scrollTo(0, 0);
 }
 
 /**
- * What makes a link go within the page; one that is opened in another tab is the browser's business.
+ * Return the attributes of a link to another view. Clicks that open a new tab or window are left to the browser.
  * @param {string} path
  */
 export const link = (path) => ({
-  href: address(path),
+  href: pageUrl(path),
   onClick: (/** @type {MouseEvent} */ event) => {
     if (event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
     event.preventDefault();

@@ -1,100 +1,100 @@
-// The rows of a timeline: which there are, and what a person did to them. A row that scrolls out of sight is not
-// drawn, so nothing of it may live in its component only.
+// The rows of a timeline and their UI state. A row that scrolls out of view is removed from the document, so its state
+// is kept here and not in its component.
 
 import { computed, effect, signal } from "./ui.js";
-import { entryOf, hasOlder, loaded, name, older, order, past, seq, shown } from "./state.js";
+import {
+  entrySignal, hasOlder, loaded, loadOlderEntries, order, past, seq, sessionName, visibleEntries,
+} from "./state.js";
 
-/** @typedef {import("./ui.js").Signal<any>} Choice */
+/** @typedef {import("./ui.js").Signal<any>} RowState */
 
-/** What a person chose, by name, for as long as the session is shown. @type {Map<string, Choice>} */
-const choices = new Map();
+/** UI state by row and field, while the session is shown. @type {Map<string, RowState>} */
+const rowStates = new Map();
 
 /**
- * Something that a person may choose in a row, such as whether it is open; `undefined` until then.
- * @param {number} id @param {string} what @returns {Choice}
+ * Return a piece of UI state of a row, such as whether it is open; `undefined` until the user sets it.
+ * @param {number} id @param {string} field @returns {RowState}
  */
-export function kept(id, what) {
-  const key = `${id} ${what}`;
-  const known = choices.get(key) ?? signal(/** @type {any} */ (undefined));
-  choices.set(key, known);
-  return known;
+export function rowState(id, field) {
+  const key = `${id} ${field}`;
+  const state = rowStates.get(key) ?? signal(/** @type {any} */ (undefined));
+  rowStates.set(key, state);
+  return state;
 }
 
-/** How often somebody has said something, and wants to be where the answer will be. */
-export const spoken = signal(0);
+/** Counts sent prompts: the timeline scrolls to its end after each. */
+export const promptsSent = signal(0);
 
-/** How it stands with older entries: "" | "asking" | what went wrong. */
-export const asking = signal("");
+/** The state of loading older entries: "", "loading" or an error message. */
+export const olderStatus = signal("");
 
 effect(() => {
-  if (name.value === undefined) return;
-  choices.clear();
-  asking.value = "";
+  if (sessionName.value === undefined) return;
+  rowStates.clear();
+  olderStatus.value = "";
 });
 
-const canAsk = () => hasOlder.value && loaded.value && !past.value;
+const canLoadOlder = () => hasOlder.value && loaded.value && !past.value;
 
 /** @type {Promise<void> | null} */
-let question = null;
+let pendingLoad = null;
 
-/** Ask for the page before the oldest entry that is here, unless that is being done. */
-export const loadOlder = () => (question ??= ask().finally(() => (question = null)));
+/** Load the page before the oldest loaded entry, unless that is already in progress. */
+export const loadOlder = () => (pendingLoad ??= fetchOlder().finally(() => (pendingLoad = null)));
 
-async function ask() {
-  if (!canAsk()) return;
-  const session = name.value;
+async function fetchOlder() {
+  if (!canLoadOlder()) return;
+  const session = sessionName.value;
   let problem = "";
-  asking.value = "asking";
+  olderStatus.value = "loading";
   try {
-    while (canAsk() && !(await older())); // Whoever asked still lacks what is before the new oldest.
+    while (canLoadOlder() && !(await loadOlderEntries())); // A snapshot arrived: try again from its oldest entry.
   } catch (error) {
     problem = String(/** @type {Error} */ (error).message);
   }
-  asking.value = session === name.value ? problem : "";
+  olderStatus.value = session === sessionName.value ? problem : "";
 }
 
-// What there is to show
+// Shown entries
 
 /** @type {import("./ui.js").ReadonlySignal<Map<number, any>>} */
 const pastById = computed(() => new Map((past.value?.entries ?? []).map((entry) => [entry.id, entry])));
 
-/** The ids of all entries that are here, in order. @type {import("./ui.js").ReadonlySignal<number[]>} */
-export const ids = computed(() => (past.value ? past.value.entries.map((entry) => entry.id) : order.value));
+/** The IDs of all loaded entries, in order. @type {import("./ui.js").ReadonlySignal<number[]>} */
+export const entryIds = computed(() => (past.value ? past.value.entries.map((entry) => entry.id) : order.value));
 
 /**
- * An entry as it is shown, live or of the past; a component that asks is drawn again when it changes.
+ * Return an entry, live or of the past. A component that calls this is redrawn when the entry changes.
  * @param {number} id @returns {any}
  */
-export const entryAt = (id) => (past.value ? pastById.value.get(id) : entryOf(id)?.value);
+export const readEntry = (id) => (past.value ? pastById.value.get(id) : entrySignal(id)?.value);
 
-/** An entry as it stands, for who only looks once. @param {number} id @returns {any} */
-export const peekAt = (id) => (past.peek() ? pastById.peek().get(id) : entryOf(id)?.peek());
+/** Return an entry without subscribing to its changes. @param {number} id @returns {any} */
+export const peekEntry = (id) => (past.peek() ? pastById.peek().get(id) : entrySignal(id)?.peek());
 
-/**
- * All that is shown, told anew a few times per second at most: enough for counts, filters and drawings of the whole.
- */
-export const slowly = signal(/** @type {any[]} */ ([]));
+/** All shown entries, updated a few times per second at most: enough for counts, filters and the waterfall. */
+export const sampledEntries = signal(/** @type {any[]} */ ([]));
 
-/** So many at once are a page of entries or another session, and are told at once. */
-const MANY = 100;
+/** A change of more entries than this is a new page or another session, and is sampled at once. */
+const RESAMPLE_AT_ONCE = 100;
 
 /** @type {ReturnType<typeof setTimeout> | undefined} */
-let sampling;
+let sampleTimer;
 
 /** @type {unknown} */
-let moment = null;
+let lastPast = null;
 
 effect(() => {
-  // Every patch moves `seq`: to listen to that alone is cheaper than to ten thousand entries.
-  const [length, before] = [ids.value.length, slowly.peek().length];
-  const other = moment !== past.value || !before || Math.abs(length - before) > MANY;
-  moment = past.value;
-  if (seq.value && !other) sampling ??= setTimeout(sample, 300);
+  // Every patch changes `seq`: subscribing to it alone is cheaper than to ten thousand entries.
+  const [length, before] = [entryIds.value.length, sampledEntries.peek().length];
+  const isJump = lastPast !== past.value || !before || Math.abs(length - before) > RESAMPLE_AT_ONCE;
+  lastPast = past.value;
+  if (seq.value && !isJump) sampleTimer ??= setTimeout(sample, 300);
   else sample();
 });
 
 function sample() {
-  clearTimeout(sampling);
-  sampling = undefined;
-  slowly.value = shown.peek();
+  clearTimeout(sampleTimer);
+  sampleTimer = undefined;
+  sampledEntries.value = visibleEntries.peek();
 }

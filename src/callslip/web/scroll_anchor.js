@@ -1,196 +1,199 @@
-// Where the window stands over a long list. Whoever reads at the end stays at the end; whoever scrolled up keeps the
-// line they read where it is, whatever comes or changes above and below.
+// Scroll position over a long list. At the end, the view follows new entries. After scrolling up, the visible rows stay
+// in place while entries above and below them change.
 
 import { Heights } from "./heights.js";
-import { loadOlder, peekAt } from "./row_state.js";
+import { loadOlder, peekEntry } from "./row_state.js";
 import { hasOlder, past } from "./state.js";
 
-const NEAR = 900;
-const END = 48;
-/** As a share of the window. */
-const FAR = 0.5;
-/** Below the page's header, which may stay in view. */
-const UPPER = 96;
+const OVERSCAN_PX = 900;
+const END_PX = 48;
+/** As a share of the viewport. */
+const FAR_SCREENS = 0.5;
+/** The height reserved for the page header. */
+const HEADER_PX = 96;
 
-const GUESSES = /** @type {Record<string, number>} */ ({
+const HEIGHT_GUESSES = /** @type {Record<string, number>} */ ({
   tool_call: 118, message: 84, thought: 44, permission_request: 150, plan: 44, mode_change: 36, meta: 36,
 });
 
 /** @param {number} id */
-function guess(id) {
-  const entry = peekAt(id);
+function guessHeight(id) {
+  const entry = peekEntry(id);
   const length = entry?.type === "message" ? Math.min(4000, entry.content?.length ?? 0) : 0;
-  return (GUESSES[entry?.type] ?? 60) + Math.floor(length / 90) * 22;
+  return (HEIGHT_GUESSES[entry?.type] ?? 60) + Math.floor(length / 90) * 22;
 }
 
-export class Place {
+export class ScrollAnchor {
   /** @param {{current: HTMLElement | null}} list @param {() => void} redraw */
   constructor(list, redraw) {
     this.list = list;
     this.redraw = redraw;
-    this.heights = new Heights(guess);
-    this.following = !past.peek();
-    /** @type {{id: number, top: number} | null} The row that must not move, and where it stands in the window. */
+    this.heights = new Heights(guessHeight);
+    this.isFollowing = !past.peek();
+    /** @type {{id: number, top: number} | null} The row that must not move, and its position in the viewport. */
     this.anchor = null;
-    /** The last row that was there when the person left the end. */
-    this.seen = 0;
+    /** The last row when the user scrolled away from the end. */
+    this.lastSeenId = 0;
     /** @type {[number, number]} */
-    this.drawn = [0, 0];
+    this.drawnRange = [0, 0];
     this.width = 0;
-    /** Where the window stood at the last scroll. */
-    this.before = 0;
-    /** Where this has put the window, until that is heard of as a scroll. */
-    this.put = NaN;
-    /** Whether the end is so far below that a way there is worth a button. */
-    this.far = false;
-    this.scrolled = this.scrolled.bind(this);
+    /** The scroll position at the last scroll event. */
+    this.lastScrollY = 0;
+    /** The position of a scroll made by this class, until its scroll event arrives. */
+    this.ownScrollY = NaN;
+    /** Whether the end is far enough away to show the jump button. */
+    this.isFarFromEnd = false;
+    this.onScroll = this.onScroll.bind(this);
     this.settle = this.settle.bind(this);
-    this.resized = () => (this.settle(), this.redraw());
+    this.onResize = () => (this.settle(), this.redraw());
   }
 
   attach() {
-    addEventListener("scroll", this.scrolled, { passive: true });
-    addEventListener("resize", this.resized);
-    this.watcher = new ResizeObserver(this.settle);
-    this.watcher.observe(document.body);
-    if (this.list.current) this.watcher.observe(this.list.current);
+    addEventListener("scroll", this.onScroll, { passive: true });
+    addEventListener("resize", this.onResize);
+    this.observer = new ResizeObserver(this.settle);
+    this.observer.observe(document.body);
+    if (this.list.current) this.observer.observe(this.list.current);
     return () => {
-      removeEventListener("scroll", this.scrolled);
-      removeEventListener("resize", this.resized);
-      this.watcher?.disconnect();
+      removeEventListener("scroll", this.onScroll);
+      removeEventListener("resize", this.onResize);
+      this.observer?.disconnect();
     };
   }
 
-  /** The rows to draw. At first, before anything has its place, the last ones. */
+  /** Return the range of rows to draw. At first, these are the last ones. */
   range() {
-    if (this.following && this.writing()) this.stay();
+    if (this.isFollowing && this.isTyping()) this.stopFollowing();
     const box = this.list.current?.getBoundingClientRect();
     const top = box ? -box.top : 0;
-    const at = this.following ? Math.max(top, this.heights.total() - innerHeight) : top;
-    return (this.drawn = this.heights.between(at - NEAR, at + innerHeight + NEAR));
+    const at = this.isFollowing ? Math.max(top, this.heights.total() - innerHeight) : top;
+    return (this.drawnRange = this.heights.visibleRange(at - OVERSCAN_PX, at + innerHeight + OVERSCAN_PX));
   }
 
-  /** Whether somebody writes in a row: it must neither move nor go. */
-  writing() {
+  /** Whether the user types in a row: that row must neither move nor disappear. */
+  isTyping() {
     const field = document.activeElement;
     return !!field?.matches("input, textarea") && !!this.list.current?.contains(field);
   }
 
-  stay() {
-    this.following = false;
-    this.seen = Number(this.rows().at(-1)?.dataset.id ?? 0);
-    this.hold();
+  stopFollowing() {
+    this.isFollowing = false;
+    this.lastSeenId = Number(this.rows().at(-1)?.dataset.id ?? 0);
+    this.saveAnchor();
   }
 
   rows() {
     return /** @type {HTMLElement[]} */ ([...(this.list.current?.querySelectorAll(":scope > .row") ?? [])]);
   }
 
-  toEnd() {
+  distanceToEnd() {
     return document.documentElement.scrollHeight - innerHeight - scrollY;
   }
 
-  /** See how far the end is: how much of the list is below the window. Whether that is news. */
-  look() {
+  /** Update `isFarFromEnd` from the part of the list below the viewport. Return whether it changed. */
+  updateIsFar() {
     const { height = 0, bottom = 0 } = this.list.current?.getBoundingClientRect() ?? {};
-    const far = !this.following && Math.min(height, bottom - innerHeight) > innerHeight * FAR;
-    const news = far !== this.far;
-    this.far = far;
-    return news;
+    const far = !this.isFollowing && Math.min(height, bottom - innerHeight) > innerHeight * FAR_SCREENS;
+    const hasChanged = far !== this.isFarFromEnd;
+    this.isFarFromEnd = far;
+    return hasChanged;
   }
 
-  scrolled() {
-    // Only who moves down comes to the end, and only who moves up leaves it: a page that grows or shrinks below
-    // somebody, or that was put there for them, has not been scrolled.
-    const down = scrollY > this.before && !(Math.abs(scrollY - this.put) < 1);
-    const end = this.toEnd() < END ? this.following || down : this.following && scrollY >= this.before - 1;
-    this.put = NaN;
-    const following = end && !this.writing();
-    this.before = scrollY;
-    if (this.following && !following) this.seen = this.heights.ids.at(-1) ?? 0;
-    const left = following !== this.following;
-    this.following = following;
-    const changed = this.look() || left;
-    this.hold();
-    const [from, to] = this.drawn;
+  onScroll() {
+    // Following starts only when the user scrolls down to the end, and stops only when the user scrolls up. A list that
+    // grows or shrinks, or a scroll made by this class, does not count.
+    const wasFollowing = this.isFollowing;
+    const isDown = scrollY > this.lastScrollY && !(Math.abs(scrollY - this.ownScrollY) < 1);
+    const isUp = scrollY < this.lastScrollY - 1;
+    const isAtEnd = this.distanceToEnd() < END_PX ? wasFollowing || isDown : wasFollowing && !isUp;
+    this.ownScrollY = NaN;
+    this.lastScrollY = scrollY;
+    this.isFollowing = isAtEnd && !this.isTyping();
+    if (wasFollowing && !this.isFollowing) this.lastSeenId = this.heights.ids.at(-1) ?? 0;
+    const changed = this.updateIsFar() || this.isFollowing !== wasFollowing;
+    this.saveAnchor();
+    const [from, to] = this.drawnRange;
     const [first, last] = this.range();
     if (changed || first !== from || last !== to) this.redraw();
     if (first === 0) loadOlder();
   }
 
-  /** Remember the first row that is in the window. Where nothing stands above the window, nothing there can move it. */
-  hold() {
+  /** Save the first visible row as the anchor. If no row is above the viewport, none can move it and none is needed. */
+  saveAnchor() {
     const top = this.list.current?.getBoundingClientRect().top ?? 0;
-    if (top > UPPER && !hasOlder.value) return void (this.anchor = null);
-    const row = this.rows().find((row) => row.getBoundingClientRect().bottom > UPPER);
+    if (top > HEADER_PX && !hasOlder.value) return void (this.anchor = null);
+    const row = this.rows().find((row) => row.getBoundingClientRect().bottom > HEADER_PX);
     this.anchor = row ? { id: Number(row.dataset.id), top: row.getBoundingClientRect().top } : null;
   }
 
-  /** After every change: take the heights as they are now, and put the window where it was. */
+  /** After every change: measure the rows and restore the scroll position. */
   settle() {
     const list = this.list.current;
     if (!list) return;
     if (this.width && Math.abs(this.width - list.clientWidth) > 1) this.heights.forget();
     this.width = list.clientWidth;
-    let news = false;
+    let hasChanged = false;
     for (const row of this.rows()) {
-      news = this.heights.measure(Number(row.dataset.id), row.getBoundingClientRect().height) || news;
+      hasChanged = this.heights.measure(Number(row.dataset.id), row.getBoundingClientRect().height) || hasChanged;
     }
-    if (this.following) this.scroll(this.toEnd());
-    else if (this.anchor) this.keep(this.anchor);
-    if (this.look() || news) this.redraw();
-  }
-
-  /** Put a row back where it was. One that is gone keeps nothing. @param {{id: number, top: number}} anchor */
-  keep({ id, top }) {
-    const row = this.rows().find((row) => Number(row.dataset.id) === id);
-    const index = row ? 0 : this.heights.ids.indexOf(id);
-    const list = this.list.current?.getBoundingClientRect().top ?? 0;
-    if (row) this.keepRow(row, top);
-    else if (index >= 0) this.scroll(list + this.heights.top(index) - top);
-    else this.hold();
+    if (this.isFollowing) this.scrollBy(this.distanceToEnd());
+    else if (this.anchor) this.restoreAnchor(this.anchor);
+    if (this.updateIsFar() || hasChanged) this.redraw();
   }
 
   /**
-   * One that is so much shorter now that it would be out of sight is shown from its beginning.
-   * @param {HTMLElement} row @param {number} top
+   * Move the anchor row back to its position. If the row is gone, choose another anchor.
+   * @param {{id: number, top: number}} anchor
    */
-  keepRow(row, top) {
-    const box = row.getBoundingClientRect();
-    const wanted = top + box.height < UPPER ? UPPER : top;
-    if (wanted !== top) this.anchor = { id: Number(row.dataset.id), top: wanted };
-    this.scroll(box.top - wanted);
+  restoreAnchor({ id, top }) {
+    const row = this.rows().find((row) => Number(row.dataset.id) === id);
+    const index = row ? 0 : this.heights.ids.indexOf(id);
+    const list = this.list.current?.getBoundingClientRect().top ?? 0;
+    if (row) this.restoreRow(row, top);
+    else if (index >= 0) this.scrollBy(list + this.heights.top(index) - top);
+    else this.saveAnchor();
   }
 
-  /** Nothing comes to the past, so nobody is taken along there. @param {boolean} inPast */
-  visit(inPast) {
-    this.following = !inPast && this.toEnd() < END;
-    this.hold();
+  /**
+   * Move a row back to its position. If it became so short that it would be out of view, show it from its start.
+   * @param {HTMLElement} row @param {number} top
+   */
+  restoreRow(row, top) {
+    const box = row.getBoundingClientRect();
+    const target = top + box.height < HEADER_PX ? HEADER_PX : top;
+    if (target !== top) this.anchor = { id: Number(row.dataset.id), top: target };
+    this.scrollBy(box.top - target);
+  }
+
+  /** Adapt to live or past: the past does not grow, so it is not followed. @param {boolean} inPast */
+  onModeChange(inPast) {
+    this.isFollowing = !inPast && this.distanceToEnd() < END_PX;
+    this.saveAnchor();
     this.redraw();
   }
 
   /** @param {number} by */
-  scroll(by) {
+  scrollBy(by) {
     if (Math.abs(by) < 1) return;
     scrollBy({ top: by, behavior: "instant" });
-    this.put = scrollY;
+    this.ownScrollY = scrollY;
   }
 
-  end() {
-    this.following = true;
+  followEnd() {
+    this.isFollowing = true;
     this.anchor = null;
     this.redraw();
   }
 
-  /** Bring a row into the window. Whether it is there. @param {number} id */
-  show(id) {
+  /** Scroll to a row. Return whether it exists. @param {number} id */
+  scrollTo(id) {
     const index = this.heights.ids.indexOf(id);
     const list = this.list.current;
     if (index < 0 || !list) return false;
-    this.following = false;
-    this.seen = this.heights.ids.at(-1) ?? 0;
-    this.anchor = { id, top: UPPER + 8 };
-    this.scroll(list.getBoundingClientRect().top + this.heights.top(index) - this.anchor.top);
+    this.isFollowing = false;
+    this.lastSeenId = this.heights.ids.at(-1) ?? 0;
+    this.anchor = { id, top: HEADER_PX + 8 };
+    this.scrollBy(list.getBoundingClientRect().top + this.heights.top(index) - this.anchor.top);
     this.redraw();
     return true;
   }

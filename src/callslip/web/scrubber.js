@@ -1,181 +1,184 @@
-// The session as it was after any past event: a slider over its events. What was then is asked of the server, which
-// folds the log to that event; the page works out nothing.
+// A slider over the events of a session. The server computes the session after the selected event; the page only
+// displays it.
 
 import { Fragment, computed, effect, html, signal } from "./ui.js";
-import { entryOf, name, now, order, past, seq, showPast } from "./state.js";
-import { ago, exactly, timeOf } from "./time.js";
+import { entrySignal, order, past, seq, sessionName, showLive, showPast } from "./state.js";
+import { formatAge, formatTime, isoTime } from "./time.js";
 
-const PAUSE = 90;
-const LEAP = 10;
-const MOST_MARKS = 80;
+const DEBOUNCE_MS = 90;
+const PAGE_EVENTS = 10;
+const MAX_MARKS = 80;
 
-/** Where the person wants to be, ahead of the server's answer; null is live. */
-const wish = signal(/** @type {number | null} */ (null));
-const trouble = signal("");
-/** The first event of which there is a log: retention may have removed older ones. */
-const first = signal(1);
+/** The event that the user selected, before the server has answered; null is live. */
+const target = signal(/** @type {number | null} */ (null));
+const errorMessage = signal("");
+/** The first event in the log; retention may have removed earlier ones. */
+const firstSeq = signal(1);
 
-/** Events at which turns begin, as far as their entries are loaded. */
-const turns = computed(() => {
-  const found = new Map();
+/** The first event of each turn, as far as entries are loaded. */
+const turnStarts = computed(() => {
+  const starts = new Map();
   for (const id of order.value) {
-    const turn = entryOf(id)?.peek().turn;
-    if (turn && !found.has(turn)) found.set(turn, id);
+    const turn = entrySignal(id)?.peek().turn;
+    if (turn && !starts.has(turn)) starts.set(turn, id);
   }
-  return /** @type {number[]} */ ([...found.values()]);
+  return /** @type {number[]} */ ([...starts.values()]);
 });
 
 effect(() => {
-  name.value;
-  leave();
-  first.value = 1;
+  sessionName.value;
+  clearTarget();
+  firstSeq.value = 1;
 });
 
-let shown = false;
+let wasInPast = false;
 effect(() => {
-  // Whoever else goes back to live takes the thumb along.
-  if (!past.value && shown) leave();
-  shown = past.value !== null;
+  // Another part of the page returned to live.
+  if (!past.value && wasInPast) clearTarget();
+  wasInPast = past.value !== null;
 });
 
-function leave() {
-  wish.value = null;
-  trouble.value = "";
+function clearTarget() {
+  target.value = null;
+  errorMessage.value = "";
 }
 
 /** @type {ReturnType<typeof setTimeout> | undefined} */
-let soon;
-let asking = false;
+let loadTimer;
+let isLoading = false;
 
 /**
- * Go to an event: the last is live. While somebody drags, only where the thumb rests is asked for.
+ * Go to an event; the last one is live. While the user drags the slider, only positions where it rests are loaded.
  * @param {number} to
  */
 export function seek(to) {
-  clearTimeout(soon);
-  trouble.value = "";
-  if (to >= seq.value) return back();
-  wish.value = Math.max(first.value, to);
-  soon = setTimeout(ask, PAUSE);
+  clearTimeout(loadTimer);
+  errorMessage.value = "";
+  if (to >= seq.value) return returnToLive();
+  target.value = Math.max(firstSeq.value, to);
+  loadTimer = setTimeout(loadTarget, DEBOUNCE_MS);
 }
 
-/** Back to live. */
-export function back() {
-  clearTimeout(soon);
-  leave();
-  now();
+/** Return to live. */
+export function returnToLive() {
+  clearTimeout(loadTimer);
+  clearTarget();
+  showLive();
 }
 
-/** One question at a time: what was wished for meanwhile is asked for next. */
-async function ask() {
-  if (asking) return;
-  asking = true;
+/** Load the selected event, one request at a time; then load the event that was selected in the meantime. */
+async function loadTarget() {
+  if (isLoading) return;
+  isLoading = true;
   try {
-    for (let told = -1; wish.value !== null && wish.value !== told; ) await showPast((told = wish.value));
+    let loadedSeq = -1;
+    while (target.value !== null && target.value !== loadedSeq) await showPast((loadedSeq = target.value));
   } catch (error) {
-    if (wish.value !== null) refused(/** @type {any} */ (error));
+    if (target.value !== null) handleError(/** @type {any} */ (error));
   } finally {
-    asking = false;
+    isLoading = false;
   }
 }
 
-/** @param {Error & {told?: {low?: number}}} error */
-function refused(error) {
-  const low = error.told?.low;
-  if (low !== undefined && low + 1 > first.value) {
-    first.value = low + 1;
-    if (wish.value !== null) seek(Math.max(wish.value, low + 1));
+/** @param {Error & {body?: {low?: number}}} error */
+function handleError(error) {
+  const prunedSeq = error.body?.low;
+  if (prunedSeq !== undefined && prunedSeq + 1 > firstSeq.value) {
+    firstSeq.value = prunedSeq + 1;
+    if (target.value !== null) seek(Math.max(target.value, prunedSeq + 1));
     return;
   }
-  wish.value = past.value?.seq ?? null;
-  trouble.value = error.message;
+  target.value = past.value?.seq ?? null;
+  errorMessage.value = error.message;
 }
 
-const at = computed(() => wish.value ?? past.value?.seq ?? seq.value);
+const position = computed(() => target.value ?? past.value?.seq ?? seq.value);
 
-/** The start of a turn before or after where one is. @param {number} step */
-function turnFrom(step) {
-  const before = () => turns.value.filter((one) => one < at.value).at(-1);
-  const found = step < 0 ? before() : turns.value.find((one) => one > at.value);
-  seek(found ?? (step < 0 ? first.value : seq.value));
+/** Go to the start of the previous or next turn. @param {number} step */
+function seekTurn(step) {
+  const before = () => turnStarts.value.filter((one) => one < position.value).at(-1);
+  const start = step < 0 ? before() : turnStarts.value.find((one) => one > position.value);
+  seek(start ?? (step < 0 ? firstSeq.value : seq.value));
 }
 
 /** @type {Record<string, () => void>} */
-const KEYS = {
-  ArrowLeft: () => seek(at.value - 1), ArrowDown: () => seek(at.value - 1),
-  ArrowRight: () => seek(at.value + 1), ArrowUp: () => seek(at.value + 1),
-  PageDown: () => seek(at.value - LEAP), PageUp: () => seek(at.value + LEAP),
-  Home: () => seek(first.value), End: back, Escape: back,
+const KEY_ACTIONS = {
+  ArrowLeft: () => seek(position.value - 1), ArrowDown: () => seek(position.value - 1),
+  ArrowRight: () => seek(position.value + 1), ArrowUp: () => seek(position.value + 1),
+  PageDown: () => seek(position.value - PAGE_EVENTS), PageUp: () => seek(position.value + PAGE_EVENTS),
+  Home: () => seek(firstSeq.value), End: returnToLive, Escape: returnToLive,
 };
 
 /** @param {KeyboardEvent} event */
-function key(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || !KEYS[event.key]) return;
+function onKeyDown(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || !KEY_ACTIONS[event.key]) return;
   event.preventDefault();
-  KEYS[event.key]();
+  KEY_ACTIONS[event.key]();
 }
 
 /** @param {{currentTarget: HTMLInputElement}} event */
-const dragged = ({ currentTarget }) => seek(Number(currentTarget.value));
+const onDrag = ({ currentTarget }) => seek(Number(currentTarget.value));
 
-/** The moment in words. */
-const said = computed(() => {
-  if (at.value >= seq.value) return `live, event ${seq.value}`;
-  const there = past.value?.seq === at.value ? past.value : null;
-  return `event ${at.value} of ${seq.value}${there ? `, ${there.type}, ${timeOf(there.at)}` : ""}`;
+/** The position as text. */
+const positionText = computed(() => {
+  if (position.value >= seq.value) return `Live, event ${seq.value}`;
+  const current = past.value?.seq === position.value ? past.value : null;
+  return `Event ${position.value} of ${seq.value}${current ? `, ${current.type}, ${formatTime(current.at)}` : ""}`;
 });
 
-/** The turns that are far enough apart to be told from each other. @param {number} width */
-function marksOf(width) {
+/** Return the turns that are far enough apart to be distinguished. @param {number} width */
+function visibleMarks(width) {
   let last = -Infinity;
-  return turns.value.filter((one) => one >= first.value && one - last >= width / MOST_MARKS && ((last = one), true));
+  const minGap = width / MAX_MARKS;
+  return turnStarts.value.filter((one) => one >= firstSeq.value && one - last >= minGap && ((last = one), true));
 }
 
 function Marks() {
-  const width = Math.max(1, seq.value - first.value);
-  const left = (/** @type {number} */ one) => ({ left: `${(100 * (one - first.value)) / width}%` });
+  const width = Math.max(1, seq.value - firstSeq.value);
+  const left = (/** @type {number} */ one) => ({ left: `${(100 * (one - firstSeq.value)) / width}%` });
   return html`<div class="scrub-marks" aria-hidden="true">
-    ${marksOf(width).map((one) => html`<span key=${one} class="scrub-mark" style=${left(one)}></span>`)}
+    ${visibleMarks(width).map((one) => html`<span key=${one} class="scrub-mark" style=${left(one)}></span>`)}
   </div>`;
 }
 
 /** @param {{label: string, sign: string, off: boolean, onClick: () => void}} props */
-const Step = ({ label, sign, off, onClick }) =>
+const StepButton = ({ label, sign, off, onClick }) =>
   html`<button type="button" class="button small plain scrub-step" aria-label=${label} title=${label} disabled=${off}
     onClick=${onClick}>${sign}</button>`;
 
 function Banner() {
-  const then = past.value;
-  if (!then) return html`<div role="status" class="unseen"></div>`;
-  const time = exactly(then.at);
-  const when = time && html`${", at "}<time dateTime=${time} title=${time}>${timeOf(then.at)}</time> (${ago(then.at)})`;
+  const current = past.value;
+  if (!current) return html`<div role="status" class="visually-hidden"></div>`;
+  const time = isoTime(current.at);
+  const when = time && html`, <time dateTime=${time} title=${time}>${formatTime(current.at)}</time>${" "}
+    (${formatAge(current.at)})`;
   return html`<div class="scrub-past" role="status">
-    <p><strong>You see the past.</strong> This is the session after event ${then.seq} of ${seq.value}${when}.</p>
-    <button type="button" class="button small first" onClick=${back}>Back to live</button>
+    <p><strong>Viewing event ${current.seq} of ${seq.value}</strong>${when}</p>
+    <button type="button" class="button small primary" onClick=${returnToLive}>Return to live</button>
   </div>`;
 }
 
 export function Scrubber() {
   if (seq.value < 2) return null;
-  const oldest = at.value <= first.value;
-  const live = at.value >= seq.value;
+  const oldest = position.value <= firstSeq.value;
+  const live = position.value >= seq.value;
   return html`<${Fragment}>
-    <div class="scrub" role="group" aria-label="Go through the session's events">
+    <div class="scrub" role="group" aria-label="History">
       <div class="scrub-steps">
-        <${Step} label="The turn before" sign="«" off=${oldest} onClick=${() => turnFrom(-1)} />
-        <${Step} label="One event back" sign="‹" off=${oldest} onClick=${() => seek(at.value - 1)} />
+        <${StepButton} label="Previous turn" sign="«" off=${oldest} onClick=${() => seekTurn(-1)} />
+        <${StepButton} label="Previous event" sign="‹" off=${oldest} onClick=${() => seek(position.value - 1)} />
       </div>
       <div class="scrub-line">
         <${Marks} />
-        <input class="scrub-range" type="range" min=${first.value} max=${seq.value} step="1" value=${at.value}
-          aria-label="Event" aria-valuetext=${said.value} onKeyDown=${key} onInput=${dragged} />
+        <input class="scrub-range" type="range" min=${firstSeq.value} max=${seq.value} step="1" value=${position.value}
+          aria-label="Event" aria-valuetext=${positionText.value} onKeyDown=${onKeyDown} onInput=${onDrag} />
       </div>
       <div class="scrub-steps">
-        <${Step} label="One event on" sign="›" off=${live} onClick=${() => seek(at.value + 1)} />
-        <${Step} label="The next turn" sign="»" off=${live} onClick=${() => turnFrom(1)} />
+        <${StepButton} label="Next event" sign="›" off=${live} onClick=${() => seek(position.value + 1)} />
+        <${StepButton} label="Next turn" sign="»" off=${live} onClick=${() => seekTurn(1)} />
       </div>
-      <output class="scrub-said" aria-live="off">${said.value}</output>
-      ${trouble.value && html`<p class="scrub-trouble" role="alert">${trouble.value}</p>`}
+      <output class="scrub-position" aria-live="off">${positionText.value}</output>
+      ${errorMessage.value && html`<p class="scrub-error" role="alert">${errorMessage.value}</p>`}
     </div>
     <${Banner} />
   <//>`;

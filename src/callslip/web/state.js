@@ -1,130 +1,129 @@
-// What the page knows, as signals. It is what the server says: entries are put, set and appended to by its patches,
-// and nothing here decides what a call is. Components read; the few things that a person can do are the functions at
-// the end.
+// The state of the page, as signals. The server's patches put, set and append entries; nothing here computes the state
+// of a call. Components read the signals; the functions at the end are the user's actions.
 
 import { apply } from "./callslip.js";
 import { batch, computed, signal } from "./ui.js";
 import { root } from "./route.js";
-import { NEWEST, follow } from "./stream.js";
+import { INITIAL_ENTRIES, follow } from "./stream.js";
 
-export { address, go, link, picked, root, route } from "./route.js";
+export { go, link, pageUrl, root, route, selectedId } from "./route.js";
 
 /**
  * @typedef {import("./callslip.d.ts").Entry} Entry
  * @typedef {import("./callslip.d.ts").Patch} Patch
  * @typedef {import("./callslip.d.ts").Status} Status
- * @typedef {any} Row One row of a topic, as the API gives it.
+ * @typedef {any} Row A row of a topic, as returned by the API.
  * @typedef {Record<string, any>} Info
- * @typedef {{seq: number, at: number, type: string, entries: Entry[], info: Info}} Past After an event: what was then.
+ * @typedef {{seq: number, at: number, type: string, entries: Entry[], info: Info}} Past The session after a past event.
  */
 
-// What the server tells
+// Received from the server
 
 /** "connecting" | "live" | "resuming" | "waiting" | "refused" | "closed" */
 export const status = signal(/** @type {Status} */ ("connecting"));
 
-/** Why there is no line, and the status of the server's answer if it gave one (401: say who you are). */
-export const problem = signal("");
-export const code = signal(0);
+/** Why the connection failed, and the HTTP status if there was a response (401: not signed in). */
+export const connectionError = signal("");
+export const errorStatus = signal(0);
 
-/** Rows by id, as GET /v1/sessions, /v1/approvals and /v1/calls give them. */
-const rows = () => signal(/** @type {Map<string, Row>} */ (new Map()));
-export const sessions = rows();
-export const inbox = rows();
-export const commands = rows();
+/** Rows by ID, as returned by GET /v1/sessions, /v1/approvals and /v1/calls. */
+const rowsSignal = () => signal(/** @type {Map<string, Row>} */ (new Map()));
+export const sessions = rowsSignal();
+export const inbox = rowsSignal();
+export const commands = rowsSignal();
 
-/** Requests that left the inbox while the page was open, with their answers: by whom, when, which. */
-export const answered = rows();
+/** Requests that were answered while the page was open, with the decision, its author and its time. */
+export const answeredRequests = rowsSignal();
 
-/** Which topics have been told. */
-export const told = signal(/** @type {Set<string>} */ (new Set()));
+/** The topics that have loaded. */
+export const loadedTopics = signal(/** @type {Set<string>} */ (new Set()));
 
 /** @type {Record<string, typeof inbox>} */
 const TOPICS = { sessions, inbox, commands };
 
 /** @type {Record<string, string>} */
-const ROW = { sessions: "session", inbox: "approval", commands: "call" };
+const ROW_ID_FIELDS = { sessions: "session", inbox: "approval", commands: "call" };
 
-/** The session that is shown: its name, the seq it is at, its info, and the ids of its entries in order. */
-export const name = signal("");
+/** The shown session: its name, its last seq, its info, and the IDs of its entries in order. */
+export const sessionName = signal("");
 export const seq = signal(0);
 export const info = signal(/** @type {Info} */ ({}));
 export const order = signal(/** @type {number[]} */ ([]));
 export const loaded = signal(false);
 
-/** There is no such session: not yet, not any more, or not for whoever looks. */
-export const missing = signal(false);
+/** The session does not exist (yet, or any more), or the user may not see it. */
+export const isMissing = signal(false);
 
-/** There may be older entries than those that are loaded: `older()` loads them. */
+/** There may be older entries than the loaded ones; `loadOlderEntries()` loads them. */
 export const hasOlder = signal(false);
 
 /** @type {Map<number, {value: Entry, peek(): Entry}>} */
 const entries = new Map();
 
 /**
- * The signal of an entry; components that read it are drawn again when it changes, and no others.
+ * Return the signal of an entry. Only components that read it are redrawn when it changes.
  * @param {number} id
  */
-export const entryOf = (id) => entries.get(id);
+export const entrySignal = (id) => entries.get(id);
 
-/** All entries as they stand. Whoever calls this in a component depends on all of them. */
-export const everything = computed(() =>
+/** All current entries. A component that reads this is redrawn when any of them changes. */
+export const allEntries = computed(() =>
   order.value.map((id) => /** @type {{value: Entry}} */ (entries.get(id)).value),
 );
 
-/** While a past moment is shown: that, and its entries (`showPast`); null when the page is live. */
+/** The shown past moment with its entries (`showPast`), or null when the page is live. */
 export const past = signal(/** @type {Past | null} */ (null));
 
-/** What is shown: of the past if there is one, else live. */
-export const shown = computed(() => (past.value ? past.value.entries : everything.value));
+/** The shown entries: those of the past moment, or the live ones. */
+export const visibleEntries = computed(() => (past.value ? past.value.entries : allEntries.value));
 
 /** @param {Entry} entry */
-function put(entry) {
-  const known = entries.get(entry.id);
-  if (known) known.value = entry;
+function putEntry(entry) {
+  const existing = entries.get(entry.id);
+  if (existing) existing.value = entry;
   else entries.set(entry.id, signal(entry));
-  return !known;
+  return !existing;
 }
 
 /** @param {{session: string, seq: number, info: Info, entries: Entry[]}} snapshot */
-function takeSnapshot(snapshot) {
-  if (snapshot.session !== name.value) return;
+function applySnapshot(snapshot) {
+  if (snapshot.session !== sessionName.value) return;
   batch(() => {
     const ids = snapshot.entries.map((entry) => entry.id);
-    const kept = new Set(ids);
-    meanwhile = null;
-    for (const id of entries.keys()) if (!kept.has(id)) entries.delete(id);
-    snapshot.entries.forEach(put);
+    const present = new Set(ids);
+    pendingChanges = null;
+    for (const id of entries.keys()) if (!present.has(id)) entries.delete(id);
+    snapshot.entries.forEach(putEntry);
     order.value = ids;
     info.value = snapshot.info;
     seq.value = snapshot.seq;
-    hasOlder.value = ids.length >= NEWEST;
-    missing.value = false;
+    hasOlder.value = ids.length >= INITIAL_ENTRIES;
+    isMissing.value = false;
     loaded.value = true;
   });
 }
 
 /** @typedef {{session: string, seq: number, patches: Patch[]}} Change */
 
-/** What came while older entries were being asked for: they may be about those. @type {Change[] | null} */
-let meanwhile = null;
+/** Changes that arrived while older entries were loading; they may concern those entries. @type {Change[] | null} */
+let pendingChanges = null;
 
 /** @param {Change} change */
-function takePatches(change) {
-  if (change.session !== name.value || change.seq <= seq.value) return;
-  meanwhile?.push(change);
+function applyPatches(change) {
+  if (change.session !== sessionName.value || change.seq <= seq.value) return;
+  pendingChanges?.push(change);
   batch(() => {
-    change.patches.forEach(takePatch);
+    change.patches.forEach(applyPatch);
     seq.value = change.seq;
   });
 }
 
 /** @param {Patch} patch */
-function takePatch(patch) {
+function applyPatch(patch) {
   if (patch.op === "put") {
     const first = order.value[0] ?? 0;
     if (patch.entry.id < first && !entries.has(patch.entry.id)) return; // An older entry that is not loaded.
-    if (put(patch.entry)) order.value = [...order.value, patch.entry.id];
+    if (putEntry(patch.entry)) order.value = [...order.value, patch.entry.id];
     return;
   }
   const target = patch.id ? entries.get(patch.id) : info;
@@ -134,84 +133,85 @@ function takePatch(patch) {
   target.value = copy;
 }
 
-/** @type {Record<string, (told: any) => void>} */
-const TAKES = {
-  snapshot: takeSnapshot,
-  patches: takePatches,
-  gone: ({ session }) => session === name.value && (missing.value = true),
+/** @type {Record<string, (update: any) => void>} */
+const HANDLERS = {
+  snapshot: applySnapshot,
+  patches: applyPatches,
+  gone: ({ session }) => session === sessionName.value && (isMissing.value = true),
   topic(topic) {
-    TOPICS[topic.topic].value = new Map(topic.rows.map((/** @type {Row} */ row) => [row[ROW[topic.topic]], row]));
-    told.value = new Set(told.value).add(topic.topic);
+    const idField = ROW_ID_FIELDS[topic.topic];
+    TOPICS[topic.topic].value = new Map(topic.rows.map((/** @type {Row} */ row) => [row[idField], row]));
+    loadedTopics.value = new Set(loadedTopics.value).add(topic.topic);
   },
   row({ topic, id, row, gone }) {
     const rows = new Map(TOPICS[topic].value);
-    if (gone && row) answered.value = new Map(answered.value).set(id, row);
+    if (gone && row) answeredRequests.value = new Map(answeredRequests.value).set(id, row);
     if (gone) rows.delete(id);
     else rows.set(id, row);
     TOPICS[topic].value = rows;
-    if (topic === "sessions" && id === name.value && missing.value && !gone) begin(); // It has come to be.
+    if (topic === "sessions" && id === sessionName.value && isMissing.value && !gone) connect(); // It was created.
   },
 };
 
-/** @type {import("./stream.js").Line | null} */
-let line = null;
+/** @type {import("./stream.js").Connection | null} */
+let connection = null;
 
-/** Follow the topics, and the session that is shown ("" for none). One line for all tabs of the browser (stream.js). */
-export function watch(/** @type {string} */ session) {
-  if (line && session === name.value) return;
+/** Follow the topics and the shown session ("" for none), over one connection for all tabs (stream.js). */
+export function followSession(/** @type {string} */ session) {
+  if (connection && session === sessionName.value) return;
   batch(() => {
-    name.value = session;
-    meanwhile = null;
+    sessionName.value = session;
+    pendingChanges = null;
     entries.clear();
     order.value = [];
     info.value = {};
     seq.value = 0;
-    loaded.value = missing.value = hasOlder.value = false;
-    now();
+    loaded.value = isMissing.value = hasOlder.value = false;
+    showLive();
   });
-  begin();
+  connect();
 }
 
-function begin() {
-  line?.close();
-  line = follow({
+function connect() {
+  connection?.close();
+  connection = follow({
     url: root,
-    session: name.value,
-    onChange: (event, told) => TAKES[event]?.(told),
-    onStatus: (now, why, answer) =>
+    session: sessionName.value,
+    onChange: (event, update) => HANDLERS[event]?.(update),
+    onStatus: (newStatus, message, code) =>
       batch(() => {
-        status.value = now;
-        problem.value = why ?? "";
-        code.value = answer ?? 0;
+        status.value = newStatus;
+        connectionError.value = message ?? "";
+        errorStatus.value = code ?? 0;
       }),
   });
 }
 
-/** Ask the server now, and not only after the pause that its silence brought. */
-export const tryNow = () => line?.nudge();
+/** Retry the connection now instead of after the retry delay. */
+export const reconnect = () => connection?.nudge();
 
-// What a person can do. Each gives the server's answer, or throws an Error with the server's own words.
+// User actions. Each returns the server's response, or throws an Error with the server's message.
 
-/** @param {any} told @param {Response} answer @returns {string} */
-const reason = (told, answer) => told?.detail ?? `the server answered ${answer.status}`;
+/** @param {any} body @param {Response} response @returns {string} */
+const errorDetail = (body, response) => body?.detail ?? `HTTP status ${response.status}`;
 
-/** Why the server said no, in its own words. @param {Response} answer */
-export const whyNot = async (answer) => reason(await answer.json().catch(() => null), answer);
+/** Return the server's error message. @param {Response} response */
+export const readError = async (response) => errorDetail(await response.json().catch(() => null), response);
 
 /** @param {string} path @param {RequestInit} [options] @returns {Promise<any>} */
-async function asked(path, options) {
-  const answer = await fetch(root + path, options);
-  const told = answer.status === 204 ? null : await answer.json().catch(() => null);
-  if (answer.ok) return told;
-  throw Object.assign(new Error(reason(told, answer)), { told, status: answer.status });
+async function request(path, options) {
+  const response = await fetch(root + path, options);
+  const body = response.status === 204 ? null : await response.json().catch(() => null);
+  if (response.ok) return body;
+  throw Object.assign(new Error(errorDetail(body, response)), { body, status: response.status });
 }
 
 /** @param {string} path */
-export const get = (path) => asked(path);
+export const get = (path) => request(path);
 
 /** @param {string} path @param {unknown} body */
 export const post = (path, body) =>
-  asked(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) });
+  request(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) });
 
 /**
  * @param {string} approval
@@ -222,47 +222,47 @@ export const decide = (approval, answer) => post(`/v1/approvals/${encodeURICompo
 /** @param {string} call */
 export const cancel = (call, reason = "") => post(`/v1/calls/${encodeURIComponent(call)}/cancel`, { reason });
 
-const place = () => `/v1/sessions/${encodeURIComponent(name.value)}`;
+const sessionPath = () => `/v1/sessions/${encodeURIComponent(sessionName.value)}`;
 
-/** How often somebody went to the past or came back: an answer to an older question is left alone. */
-let journeys = 0;
+/** Counts moves through the history, so that the response to an earlier move is ignored. */
+let navigations = 0;
 
-/** The session as it stood after an event; `now()` goes back to live. @param {number} at */
+/** Show the session as it was after an event. `showLive()` returns to live. @param {number} at */
 export async function showPast(at) {
-  const journey = ++journeys;
-  const [then, log] = await Promise.all([
-    get(`${place()}?format=entries&at=${at}`),
-    get(`${place()}?format=events&cursor=${at - 1}&limit=1`),
+  const navigation = ++navigations;
+  const [snapshot, log] = await Promise.all([
+    get(`${sessionPath()}?format=entries&at=${at}`),
+    get(`${sessionPath()}?format=events&cursor=${at - 1}&limit=1`),
   ]);
-  if (journey !== journeys) return;
+  if (navigation !== navigations) return;
   const { at: time = 0, type = "" } = log.events[0] ?? {};
-  past.value = { seq: then.seq, at: time, type, entries: then.entries, info: then.info };
+  past.value = { seq: snapshot.seq, at: time, type, entries: snapshot.entries, info: snapshot.info };
 }
 
-/** Back to live. */
-export function now() {
-  journeys++;
+/** Return to live. */
+export function showLive() {
+  navigations++;
   past.value = null;
 }
 
 /**
- * Load the entries before the oldest that is loaded. What changed them while they were on the way is made up for,
- * but not if another snapshot came: what happened before that is not told again. Gives whether they are there now.
+ * Load the entries before the oldest loaded one, and apply the changes that arrived in the meantime. Return false if a
+ * snapshot arrived first: changes before it are not sent again, so the loaded page would be outdated.
  */
-export async function older() {
+export async function loadOlderEntries() {
   /** @type {Change[]} */
   const changes = [];
-  meanwhile = changes;
+  pendingChanges = changes;
   try {
-    const page = await get(`${place()}?format=entries&limit=${NEWEST}&cursor=${order.value[0]}`);
-    if (meanwhile !== changes) return false;
+    const page = await get(`${sessionPath()}?format=entries&limit=${INITIAL_ENTRIES}&cursor=${order.value[0]}`);
+    if (pendingChanges !== changes) return false;
     batch(() => {
-      order.value = [...page.entries.filter(put).map((/** @type {Entry} */ entry) => entry.id), ...order.value];
+      order.value = [...page.entries.filter(putEntry).map((/** @type {Entry} */ entry) => entry.id), ...order.value];
       hasOlder.value = Boolean(page.cursor);
-      for (const change of changes) if (change.seq > page.seq) change.patches.forEach(takePatch);
+      for (const change of changes) if (change.seq > page.seq) change.patches.forEach(applyPatch);
     });
     return true;
   } finally {
-    meanwhile = null;
+    pendingChanges = null;
   }
 }

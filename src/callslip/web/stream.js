@@ -1,44 +1,44 @@
-// One event stream for all tabs of a browser: a shared worker holds it (stream_worker.js) and tells each tab what is
-// its business. Where there are no shared workers the tab follows the server itself.
+// One event stream for all tabs of a browser: a shared worker holds it (stream_worker.js) and forwards to each tab
+// what that tab shows. Without shared workers, the tab connects to the server itself.
 
 import { Callslip } from "./callslip.js";
 
 /**
- * @typedef {(event: string, told: any) => void} OnChange
- * @typedef {(status: import("./callslip.d.ts").Status, why?: string, code?: number) => void} OnStatus
- * @typedef {{url: string, session: string, onChange: OnChange, onStatus: OnStatus}} Wanted
- * @typedef {{close(): void, nudge(): void}} Line
+ * @typedef {(event: string, update: any) => void} OnChange
+ * @typedef {(status: import("./callslip.d.ts").Status, message?: string, code?: number) => void} OnStatus
+ * @typedef {{url: string, session: string, onChange: OnChange, onStatus: OnStatus}} FollowOptions
+ * @typedef {{close(): void, nudge(): void}} Connection
  */
 
 /** @type {import("./callslip.d.ts").TopicName[]} */
 export const TOPICS = ["sessions", "inbox", "commands"];
 
-/** A page is told so many of a session's newest entries at first; it asks for older ones itself. */
-export const NEWEST = 1000;
+/** How many of a session's newest entries a page loads at first. It requests older ones when needed. */
+export const INITIAL_ENTRIES = 1000;
 
-/** A worker that has not said a word after so many ms will not. */
-const PATIENCE = 3000;
+/** A worker that has not answered after this time is considered broken. */
+const WORKER_TIMEOUT_MS = 3000;
 
-/** Follow the topics, and a session ("" for none). @param {Wanted} wanted @returns {Line} */
-export function follow(wanted) {
-  const worker = workerOf(wanted.url);
-  return worker ? new Shared(worker, wanted) : new Alone(wanted);
+/** Follow the topics and a session ("" for none). @param {FollowOptions} options @returns {Connection} */
+export function follow(options) {
+  const worker = connectWorker(options.url);
+  return worker ? new SharedStream(worker, options) : new DirectStream(options);
 }
 
-/** A line of the tab's own. */
-class Alone {
-  /** @param {Wanted} wanted */
+/** A connection that belongs to this tab. */
+class DirectStream {
+  /** @param {FollowOptions} options */
   constructor({ url, session, onChange, onStatus }) {
     this.client = new Callslip({
       url,
       sessions: session ? [session] : [],
       topics: TOPICS,
-      limit: NEWEST,
+      limit: INITIAL_ENTRIES,
       onChange,
       onStatus: (status, { error }) => onStatus(status, error?.message, error?.status),
     });
     this.client.open();
-    this.unlisten = onAwake(() => this.nudge());
+    this.stopListening = onResume(() => this.nudge());
   }
 
   nudge() {
@@ -47,86 +47,86 @@ class Alone {
   }
 
   close() {
-    this.unlisten();
+    this.stopListening();
     this.client.onChange = this.client.onStatus = () => {};
     this.client.close();
   }
 }
 
-/** A share in the worker's line. If there is no word from the worker, the tab goes on alone. */
-class Shared {
-  /** @param {MessagePort} port @param {Wanted} wanted */
-  constructor(port, wanted) {
+/** The worker's connection, shared by all tabs. Falls back to a direct connection if the worker does not answer. */
+class SharedStream {
+  /** @param {MessagePort} port @param {FollowOptions} options */
+  constructor(port, options) {
     this.port = port;
-    this.wanted = wanted;
-    this.ask = () => port.postMessage({ follow: wanted.session, url: wanted.url });
-    this.take = this.take.bind(this);
-    port.addEventListener("message", this.take);
-    this.ask();
-    this.silence = setTimeout(() => this.silent(), PATIENCE);
-    this.unlisten = onAwake((back) => (back ? this.ask() : this.nudge()));
+    this.options = options;
+    this.subscribe = () => port.postMessage({ follow: options.session, url: options.url });
+    this.handleMessage = this.handleMessage.bind(this);
+    port.addEventListener("message", this.handleMessage);
+    this.subscribe();
+    this.workerTimer = setTimeout(() => this.handleSilentWorker(), WORKER_TIMEOUT_MS);
+    this.stopListening = onResume((wasCached) => (wasCached ? this.subscribe() : this.nudge()));
   }
 
   nudge() {
-    if (this.alone) this.alone.nudge();
+    if (this.direct) this.direct.nudge();
     else this.port.postMessage({ nudge: true });
   }
 
   /** @param {MessageEvent} message */
-  take({ data }) {
-    clearTimeout(this.silence);
-    if (data.session !== undefined && data.session !== this.wanted.session) return; // what was asked for before
-    if (data.alone) this.goAlone();
-    else if (data.status) this.wanted.onStatus(data.status, data.why, data.code);
-    else this.wanted.onChange(data.event, data.told);
+  handleMessage({ data }) {
+    clearTimeout(this.workerTimer);
+    if (data.session !== undefined && data.session !== this.options.session) return; // About an earlier session.
+    if (data.connectDirectly) this.fallBack();
+    else if (data.status) this.options.onStatus(data.status, data.message, data.code);
+    else this.options.onChange(data.event, data.update);
   }
 
-  /** Who comes after need not wait for it again. */
-  silent() {
-    shared = null;
-    this.goAlone();
+  /** Fall back, and let later connections of this tab skip the worker. */
+  handleSilentWorker() {
+    workerPort = null;
+    this.fallBack();
   }
 
-  goAlone() {
+  fallBack() {
     this.close();
-    this.alone = new Alone(this.wanted);
+    this.direct = new DirectStream(this.options);
   }
 
   close() {
-    clearTimeout(this.silence);
-    this.unlisten();
-    this.port.removeEventListener("message", this.take);
-    if (this.alone) this.alone.close();
+    clearTimeout(this.workerTimer);
+    this.stopListening();
+    this.port.removeEventListener("message", this.handleMessage);
+    if (this.direct) this.direct.close();
     else this.port.postMessage({ leave: true });
   }
 }
 
 /** @type {MessagePort | null | undefined} */
-let shared;
+let workerPort;
 
 /** @param {string} url */
-function workerOf(url) {
-  if (shared !== undefined) return shared;
-  shared = null;
+function connectWorker(url) {
+  if (workerPort !== undefined) return workerPort;
+  workerPort = null;
   if (typeof SharedWorker === "undefined") return null;
   try {
     const worker = new SharedWorker(`${url}/web/stream_worker.js`, { type: "module", name: "callslip" });
     worker.port.start();
-    sayAlive(worker.port);
-    hearDeath(worker.port);
+    holdTabLock(worker.port);
+    watchWorkerLock(worker.port);
     addEventListener("pagehide", () => worker.port.postMessage({ leave: true }));
-    shared = worker.port;
+    workerPort = worker.port;
   } catch {
-    // It is not allowed here; the tab can do without.
+    // Shared workers may be forbidden here; the tab then connects directly.
   }
-  return shared;
+  return workerPort;
 }
 
 /**
- * The tab holds a lock as long as it lives; the worker, once told its name, gets it when the tab is gone.
+ * Hold a lock while the tab lives. The worker waits for the lock, and gets it when the tab is gone.
  * @param {MessagePort} port
  */
-function sayAlive(port) {
+function holdTabLock(port) {
   const lock = `callslip-tab-${Math.random().toString(36).slice(2)}`;
   navigator.locks?.request(lock, () => {
     port.postMessage({ lock });
@@ -135,33 +135,35 @@ function sayAlive(port) {
 }
 
 /**
- * The worker holds a lock as long as it lives. A tab that gets it goes on alone; the next line may have a new worker.
+ * Wait for the lock that the worker holds while it lives. A tab that gets it connects directly; the next connection may
+ * start a new worker.
  * @param {MessagePort} port
  */
-function hearDeath(port) {
+function watchWorkerLock(port) {
   port.addEventListener("message", ({ data }) => {
-    if (!data.life) return;
-    navigator.locks.request(data.life, () => {
-      shared = undefined;
-      port.dispatchEvent(new MessageEvent("message", { data: { alone: true } }));
+    if (!data.workerLock) return;
+    navigator.locks.request(data.workerLock, () => {
+      workerPort = undefined;
+      port.dispatchEvent(new MessageEvent("message", { data: { connectDirectly: true } }));
     });
   });
 }
 
 /**
- * When the computer or the network has come back, or the tab to the front. `back`: the page had been put away.
- * @param {(back: boolean) => void} then
+ * Call back when the tab becomes visible, the network returns, or the page is restored from the browser's cache
+ * (`wasCached`). Returns a function that stops this.
+ * @param {(wasCached: boolean) => void} callback
  */
-function onAwake(then) {
-  const seen = () => document.visibilityState === "visible" && then(false);
-  const online = () => then(false);
-  const back = (/** @type {PageTransitionEvent} */ event) => event.persisted && then(true);
-  document.addEventListener("visibilitychange", seen);
-  addEventListener("online", online);
-  addEventListener("pageshow", back);
+function onResume(callback) {
+  const onVisible = () => document.visibilityState === "visible" && callback(false);
+  const onOnline = () => callback(false);
+  const onPageShow = (/** @type {PageTransitionEvent} */ event) => event.persisted && callback(true);
+  document.addEventListener("visibilitychange", onVisible);
+  addEventListener("online", onOnline);
+  addEventListener("pageshow", onPageShow);
   return () => {
-    document.removeEventListener("visibilitychange", seen);
-    removeEventListener("online", online);
-    removeEventListener("pageshow", back);
+    document.removeEventListener("visibilitychange", onVisible);
+    removeEventListener("online", onOnline);
+    removeEventListener("pageshow", onPageShow);
   };
 }

@@ -1,110 +1,111 @@
-// Holds the one event stream of a browser for all its tabs: follows the sessions that any of them shows, tells each
-// what is its business, and tells a new tab at once what is known already.
+// Shared worker that holds one event stream for all tabs of a browser. It follows every session that a tab shows,
+// forwards to each tab what that tab needs, and sends a new tab the state it already has.
 
 import { Callslip } from "./callslip.js";
-import { NEWEST, TOPICS } from "./stream.js";
+import { INITIAL_ENTRIES, TOPICS } from "./stream.js";
 
-/** The server takes no more sessions than this on one line; a tab beyond that follows alone. */
-const MOST = 20;
+/** The server accepts at most this many sessions per connection. Further tabs connect directly. */
+const MAX_SESSIONS = 20;
 
-/** After a tab moved from one session to another, both messages are in before the line is changed. */
-const SOON = 20;
+/** A tab that switches sessions sends two messages; wait until both have arrived. */
+const UPDATE_DELAY_MS = 20;
 
-/** What each tab shows: the name of a session, or "" for none. @type {Map<MessagePort, string>} */
+/** The session that each tab shows, or "" for none. @type {Map<MessagePort, string>} */
 const tabs = new Map();
 
-/** Sessions that were asked for and are not there. @type {Set<string>} */
-const gone = new Set();
+/** Requested sessions that do not exist. @type {Set<string>} */
+const missingSessions = new Set();
 
 /** @type {Callslip | undefined} */
 let client;
 
 /** @type {ReturnType<typeof setTimeout> | undefined} */
-let changing;
+let updateTimer;
 
-const wanted = () => [...new Set(tabs.values())].filter((name) => name && !gone.has(name));
+const wantedSessions = () => [...new Set(tabs.values())].filter((name) => name && !missingSessions.has(name));
 
-/** @param {MessagePort} port @param {{follow: string, url: string}} asked */
+/** @param {MessagePort} port @param {{follow: string, url: string}} request */
 function follow(port, { follow: session, url }) {
-  gone.delete(session); // It may have come since.
+  missingSessions.delete(session); // It may have been created since.
   tabs.set(port, session);
-  if (wanted().length > MOST) {
+  if (wantedSessions().length > MAX_SESSIONS) {
     tabs.delete(port);
-    port.postMessage({ session, alone: true });
+    port.postMessage({ session, connectDirectly: true });
     return;
   }
-  client ??= new Callslip({ url, topics: TOPICS, limit: NEWEST, onChange: tell, onStatus: () => tellStatus() });
-  tellKnown(port, session);
-  port.postMessage({ session, ...howItIs() });
-  change();
+  const onStatus = () => broadcastStatus();
+  client ??= new Callslip({ url, topics: TOPICS, limit: INITIAL_ENTRIES, onChange: broadcast, onStatus });
+  sendKnownState(port, session);
+  port.postMessage({ session, ...connectionStatus() });
+  updateSubscriptions();
 }
 
-/** A tab sees that the computer may have slept, or that somebody looks again. */
+/** Check the connection: the computer may have slept, or a tab became visible. */
 function nudge() {
-  if (client?.status === "refused") change();
+  if (client?.status === "refused") updateSubscriptions();
   else client?.nudge();
 }
 
 /** @param {MessagePort} port */
 function leave(port) {
   tabs.delete(port);
-  change();
+  updateSubscriptions();
 }
 
-/** Follow what is wanted now. A line that was refused is tried again: who asks may have shown the token since. */
-function change() {
-  clearTimeout(changing);
-  changing = setTimeout(() => {
+/** Follow the sessions of all tabs. Retry a refused connection: the user may have signed in since. */
+function updateSubscriptions() {
+  clearTimeout(updateTimer);
+  updateTimer = setTimeout(() => {
     if (!client) return;
     if (!tabs.size) return client.close();
-    const names = wanted();
-    const same = names.length === client.names.length && names.every((name) => client?.names.includes(name));
-    if (!same) client.follow(names);
+    const names = wantedSessions();
+    const isSame = names.length === client.names.length && names.every((name) => client?.names.includes(name));
+    if (!isSame) client.follow(names);
     if (client.status === "closed" || client.status === "refused") client.open();
-  }, SOON);
+  }, UPDATE_DELAY_MS);
 }
 
-/** @param {string} event @param {any} told */
-function tell(event, told) {
-  if (event === "gone") gone.add(told.session);
+/** @param {string} event @param {any} update */
+function broadcast(event, update) {
+  if (event === "gone") missingSessions.add(update.session);
   for (const [port, session] of tabs) {
-    if (told.session === undefined || told.session === session) port.postMessage({ event, told });
+    if (update.session === undefined || update.session === session) port.postMessage({ event, update });
   }
 }
 
 /** @param {MessagePort} port @param {string} name */
-function tellKnown(port, name) {
+function sendKnownState(port, name) {
   for (const [topic, rows] of client?.topics ?? []) {
-    port.postMessage({ event: "topic", told: { topic, rows: [...rows.values()] } });
+    port.postMessage({ event: "topic", update: { topic, rows: [...rows.values()] } });
   }
-  const known = client?.sessions.get(name);
-  if (!known) return;
-  const told = { session: name, seq: known.seq, info: known.info, entries: [...known.entries.values()] };
-  port.postMessage({ event: "snapshot", told });
+  const state = client?.sessions.get(name);
+  if (!state) return;
+  const update = { session: name, seq: state.seq, info: state.info, entries: [...state.entries.values()] };
+  port.postMessage({ event: "snapshot", update });
 }
 
-function howItIs() {
+function connectionStatus() {
   const error = client?.status === "live" ? undefined : client?.error;
-  return { status: client?.status, why: error?.message, code: error?.status };
+  return { status: client?.status, message: error?.message, code: error?.status };
 }
 
-function tellStatus() {
-  if (client?.status === "closed" && tabs.size) change(); // A tab came while the line was being closed.
-  for (const port of tabs.keys()) port.postMessage(howItIs());
+function broadcastStatus() {
+  if (client?.status === "closed" && tabs.size) updateSubscriptions(); // A tab arrived while it was closing.
+  for (const port of tabs.keys()) port.postMessage(connectionStatus());
 }
 
-/** Held as long as the worker lives: a tab that gets it knows that there is none any more. */
-const life = `callslip-worker-${Math.random().toString(36).slice(2)}`;
-const living = new Promise((/** @type {(held: void) => void} */ held) => {
-  navigator.locks?.request(life, () => (held(), new Promise(() => {})));
+/** Held while the worker lives: a tab that gets this lock knows that the worker is gone. */
+const workerLock = `callslip-worker-${Math.random().toString(36).slice(2)}`;
+const lockIsHeld = new Promise((/** @type {(held: void) => void} */ held) => {
+  navigator.locks?.request(workerLock, () => (held(), new Promise(() => {})));
 });
 
 /** @type {any} */ (globalThis).onconnect = (/** @type {MessageEvent} */ { ports: [port] }) => {
   port.onmessage = ({ data }) => {
     if (data.leave) leave(port);
     else if (data.nudge) nudge();
-    else if (data.lock) navigator.locks.request(data.lock, () => leave(port)); // One that crashed says no farewell.
+    else if (data.lock) navigator.locks.request(data.lock, () => leave(port)); // A crashed tab sends no message.
     else follow(port, data);
   };
-  living.then(() => port.postMessage({ life }));
+  lockIsHeld.then(() => port.postMessage({ workerLock }));
 };

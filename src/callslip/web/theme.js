@@ -1,11 +1,11 @@
-// Runs before the first paint: the theme that was chosen here, so that nothing flashes. The switch is in header.js.
+// Apply the saved theme before the first paint, so that the page does not flash. The button is in header.js.
 {
   /** @type {string | null} */
   let chosen = null;
   try {
     chosen = localStorage.getItem("callslip.theme");
   } catch {
-    // Storage may be forbidden; then the system's theme it is.
+    // Storage may be forbidden; the system's theme is then used.
   }
   if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
 }

@@ -1,57 +1,60 @@
-// Times as people read them. The clock ticks only while somebody reads it: a page on which nothing is open is at rest.
+// Times and durations for display. The clock ticks only while a component reads it.
 
 import { computed, signal } from "./ui.js";
 
 /** @type {number | undefined} */
-let ticking;
+let timer;
 
-/** Now, in ms, each second anew for whoever reads it. */
+/** The current time in ms, updated every second. */
 export const clock = signal(Date.now(), {
   watched() {
     clock.value = Date.now();
-    ticking = setInterval(() => (clock.value = Date.now()), 1000);
+    timer = setInterval(() => (clock.value = Date.now()), 1000);
   },
-  unwatched: () => clearInterval(ticking),
+  unwatched: () => clearInterval(timer),
 });
 
-/** As `clock`, for what is told in minutes: who reads this is drawn again every ten seconds at most. */
-const slowly = computed(() => Math.floor(clock.value / 10_000) * 10_000 + 9_999);
+/** Like `clock`, updated every ten seconds: enough for times that are displayed in minutes. */
+const slowClock = computed(() => Math.floor(clock.value / 10_000) * 10_000 + 9_999);
 
-const two = (/** @type {number} */ number) => String(number).padStart(2, "0");
+const pad = (/** @type {number} */ number) => String(number).padStart(2, "0");
 
-/** A span of ms in short: `640ms`, `3.2s`, `4m 05s`, `2h 07m`, `3d 4h`. @param {number} ms */
-export function span(ms) {
+/** Format a duration in ms: `640ms`, `3.2s`, `4m 05s`, `2h 07m`, `3d 4h`. @param {number} ms */
+export function formatDuration(ms) {
   if (ms < 1000) return `${Math.max(0, Math.round(ms))}ms`;
   if (ms < 59_950) return `${(ms / 1000).toFixed(1)}s`;
   const seconds = Math.round(ms / 1000);
-  if (seconds < 3600) return `${Math.floor(seconds / 60)}m ${two(seconds % 60)}s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)}m ${pad(seconds % 60)}s`;
   const minutes = Math.floor(seconds / 60);
-  if (minutes < 1440) return `${Math.floor(minutes / 60)}h ${two(minutes % 60)}m`;
+  if (minutes < 1440) return `${Math.floor(minutes / 60)}h ${pad(minutes % 60)}m`;
   return `${Math.floor(minutes / 1440)}d ${Math.floor((minutes % 1440) / 60)}h`;
 }
 
 /**
- * How long something took, or takes until now if it has no end: then it ticks, in whole seconds.
+ * Format the time between two moments. Without an end, it ticks in whole seconds.
  * @param {number | undefined} from @param {number | undefined} [to]
  */
-export function elapsed(from, to) {
+export function formatElapsed(from, to) {
   if (!from) return "";
-  if (to) return span(to - from);
-  const so_far = Math.max(0, clock.value - from);
-  return so_far < 60_000 ? `${Math.floor(so_far / 1000)}s` : span(so_far);
+  if (to) return formatDuration(to - from);
+  const ms = Math.max(0, clock.value - from);
+  return ms < 60_000 ? `${Math.floor(ms / 1000)}s` : formatDuration(ms);
 }
 
-/** How long until something; "" when that is past. It ticks. @param {number | undefined} at */
-export function until(at) {
+/** Format the time left until a moment, or "" when it has passed. It ticks. @param {number | undefined} at */
+export function formatRemaining(at) {
   const left = at ? at - clock.value : 0;
   if (left <= 0) return "";
-  return left < 60_000 ? `${Math.ceil(left / 1000)}s` : span(left);
+  return left < 60_000 ? `${Math.ceil(left / 1000)}s` : formatDuration(left);
 }
 
-/** How long ago: `just now`, `3 min ago`, `2 h ago`, `5 days ago`, else the date. @param {number | undefined} at */
-export function ago(at) {
+/**
+ * Format the age of a moment: `just now`, `3 min ago`, `2 h ago`, `5 days ago`, or the date.
+ * @param {number | undefined} at
+ */
+export function formatAge(at) {
   if (!at) return "";
-  const minutes = Math.floor(Math.max(0, slowly.value - at) / 60_000);
+  const minutes = Math.floor(Math.max(0, slowClock.value - at) / 60_000);
   if (minutes < 1) return "just now";
   if (minutes < 60) return `${minutes} min ago`;
   const hours = Math.floor(minutes / 60);
@@ -60,13 +63,13 @@ export function ago(at) {
   return days < 14 ? `${days} day${days === 1 ? "" : "s"} ago` : new Date(at).toLocaleDateString();
 }
 
-/** The time of day, with the date if that is not today. @param {number | undefined} at */
-export function timeOf(at) {
+/** Format the time of day, with the date if it is not today. @param {number | undefined} at */
+export function formatTime(at) {
   if (!at) return "";
   const then = new Date(at);
-  const time = `${two(then.getHours())}:${two(then.getMinutes())}:${two(then.getSeconds())}`;
+  const time = `${pad(then.getHours())}:${pad(then.getMinutes())}:${pad(then.getSeconds())}`;
   return then.toDateString() === new Date().toDateString() ? time : `${then.toLocaleDateString()} ${time}`;
 }
 
-/** Exactly when, for a title. @param {number | undefined} at */
-export const exactly = (at) => (at ? new Date(at).toISOString() : "");
+/** Format a moment as ISO 8601, for tooltips. @param {number | undefined} at */
+export const isoTime = (at) => (at ? new Date(at).toISOString() : "");

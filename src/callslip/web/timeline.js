@@ -1,139 +1,142 @@
-// The timeline: only what is near the window is drawn (scroll_anchor.js).
+// The timeline. Only the rows near the viewport are drawn (scroll_anchor.js).
 
-import { html, lazily, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./ui.js";
+import { html, lazy, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./ui.js";
 import ToolCard from "./card.js";
 import { Message, Meta, Mode, Plan, Thought, Unknown } from "./message.js";
-import { Place } from "./scroll_anchor.js";
-import { asking, entryAt, ids as allIds, kept, loadOlder, slowly, spoken } from "./row_state.js";
-import { hasOlder, info, loaded, past, picked } from "./state.js";
+import { ScrollAnchor } from "./scroll_anchor.js";
+import { entryIds, loadOlder, olderStatus, promptsSent, readEntry, rowState, sampledEntries } from "./row_state.js";
+import { hasOlder, info, loaded, past, selectedId } from "./state.js";
 
-const Request = lazily(() => import("./request.js"));
+const Request = lazy(() => import("./request.js"));
 
 /** @type {Record<string, any>} */
-const SHOWN = {
+const COMPONENTS = {
   message: Message, thought: Thought, tool_call: ToolCard, permission_request: Request, plan: Plan, mode_change: Mode,
   meta: Meta,
 };
 
-const NAMES = /** @type {Record<string, string>} */ ({
-  tool_call: "tool call", permission_request: "approval", mode_change: "mode", meta: "agent",
+const TYPE_LABELS = /** @type {Record<string, string>} */ ({
+  tool_call: "Tool call", permission_request: "Approval request", mode_change: "Mode change", meta: "Agent info",
 });
 
+const capitalize = (/** @type {string} */ text) => text.charAt(0).toUpperCase() + text.slice(1);
+
 /** @param {any} entry */
-const labelOf = ({ type, role }) =>
-  type === "message" ? (role === "user" ? "You" : "Agent") : (NAMES[type] ?? type);
+const rowLabel = ({ type, role }) =>
+  type === "message" ? (role === "user" ? "You" : "Agent") : (TYPE_LABELS[type] ?? capitalize(type));
 
 /** @param {{id: number, at: number, size: number}} props */
 function Row({ id, at, size }) {
-  const entry = entryAt(id);
+  const entry = readEntry(id);
   if (!entry) return null;
-  const Shown = SHOWN[entry.type] ?? Unknown;
+  const Component = COMPONENTS[entry.type] ?? Unknown;
   return html`<div class=${`row row-${entry.type}`} id=${`entry-${id}`} data-id=${id} role="article" tabindex="-1"
-    aria-label=${labelOf(entry)} aria-posinset=${at + 1} aria-setsize=${size}>
-    <${Shown} entry=${entry} live=${!past.value} /></div>`;
+    aria-label=${rowLabel(entry)} aria-posinset=${at + 1} aria-setsize=${size}>
+    <${Component} entry=${entry} live=${!past.value} /></div>`;
 }
 
 /** @param {{accept?: ((entry: any) => boolean) | null}} props */
 export default function Timeline({ accept }) {
   const list = useRef(/** @type {HTMLElement | null} */ (null));
   const [, draw] = useState(0);
-  const place = useMemo(() => new Place(list, () => draw((count) => count + 1)), []);
-  const ids = accept ? slowly.value.filter(accept).map((entry) => entry.id) : allIds.value;
-  place.heights.take(ids);
-  useEffect(() => place.attach(), []);
-  useLayoutEffect(place.settle);
-  useVisit(place, !!past.value);
-  useSpoken(place);
-  usePicked(place, ids);
-  const [from, to] = place.range();
-  const { heights } = place;
+  const anchor = useMemo(() => new ScrollAnchor(list, () => draw((count) => count + 1)), []);
+  const ids = accept ? sampledEntries.value.filter(accept).map((entry) => entry.id) : entryIds.value;
+  anchor.heights.setIds(ids);
+  useEffect(() => anchor.attach(), []);
+  useLayoutEffect(anchor.settle);
+  useModeChange(anchor, !!past.value);
+  useFollowOnPrompt(anchor);
+  useSelectedEntry(anchor, ids);
+  const [from, to] = anchor.range();
+  const { heights } = anchor;
   const drawn = ids.slice(from, to);
   return html`<div class="timeline-box">
-    <${Before} />
+    <${LoadEarlier} />
     <div class="timeline" ref=${list} role="feed" aria-label="Timeline" aria-busy=${!loaded.value}>
       <div class="spacer" style=${{ height: `${heights.top(from)}px` }}></div>
       ${drawn.map((id, index) => html`<${Row} key=${id} id=${id} at=${from + index} size=${ids.length} />`)}
       <div class="spacer" style=${{ height: `${heights.total() - heights.top(to)}px` }}></div>
     </div>
-    <${Nothing} count=${ids.length} filtered=${!!accept} />
-    <${Jump} place=${place} ids=${ids} />
+    <${EmptyTimeline} count=${ids.length} filtered=${!!accept} />
+    <${JumpButton} anchor=${anchor} ids=${ids} />
   </div>`;
 }
 
-/** @param {Place} place @param {boolean} inPast */
-function useVisit(place, inPast) {
-  const was = useRef(inPast);
+/** @param {ScrollAnchor} anchor @param {boolean} inPast */
+function useModeChange(anchor, inPast) {
+  const wasInPast = useRef(inPast);
   useLayoutEffect(() => {
-    if (was.current !== inPast) place.visit(inPast);
-    was.current = inPast;
+    if (wasInPast.current !== inPast) anchor.onModeChange(inPast);
+    wasInPast.current = inPast;
   }, [inPast]);
 }
 
-/** @param {Place} place */
-function useSpoken(place) {
-  const heard = useRef(spoken.value);
+/** @param {ScrollAnchor} anchor */
+function useFollowOnPrompt(anchor) {
+  const handled = useRef(promptsSent.value);
   useEffect(() => {
-    if (heard.current !== spoken.value) place.end();
-    heard.current = spoken.value;
-  }, [spoken.value]);
+    if (handled.current !== promptsSent.value) anchor.followEnd();
+    handled.current = promptsSent.value;
+  }, [promptsSent.value]);
 }
 
 /**
- * Open, show and focus the entry that the address names, loading older pages until it is there.
- * @param {Place} place @param {number[]} ids
+ * Open, show and focus the entry in the address, loading older pages until it is found.
+ * @param {ScrollAnchor} anchor @param {number[]} ids
  */
-function usePicked(place, ids) {
-  const wanted = useRef(0);
-  const id = picked.value;
+function useSelectedEntry(anchor, ids) {
+  const pendingId = useRef(0);
+  const id = selectedId.value;
   useEffect(() => {
-    wanted.current = id;
-    if (id) kept(id, "open").value = true;
+    pendingId.current = id;
+    if (id) rowState(id, "open").value = true;
   }, [id]);
   useEffect(() => {
-    if (!wanted.current || !loaded.value || !ids.length) return;
-    if (!ids.includes(wanted.current)) return void (wanted.current < ids[0] && loadOlder());
-    const found = wanted.current;
-    if (!place.show(found)) return;
-    wanted.current = 0;
-    requestAnimationFrame(() => focusOn(document.getElementById(`entry-${found}`)));
+    if (!pendingId.current || !loaded.value || !ids.length) return;
+    if (!ids.includes(pendingId.current)) return void (pendingId.current < ids[0] && loadOlder());
+    const target = pendingId.current;
+    if (!anchor.scrollTo(target)) return;
+    pendingId.current = 0;
+    requestAnimationFrame(() => focusRow(document.getElementById(`entry-${target}`)));
   }, [id, ids]);
 }
 
 /** @param {HTMLElement | null} row */
-function focusOn(row) {
+function focusRow(row) {
   /** @type {HTMLElement | null | undefined} */
   const target = row?.querySelector(".call-toggle, .fold-head") ?? row;
   target?.focus({ preventScroll: true });
 }
 
-function Before() {
+function LoadEarlier() {
   if (past.value || !hasOlder.value) return null;
-  const asks = asking.value === "asking";
-  const word = asks ? "Loading earlier entries…" : "Load earlier entries";
+  const isLoading = olderStatus.value === "loading";
+  const label = isLoading ? "Loading earlier entries…" : "Load earlier entries";
   return html`<p class="before">
-    ${!asks && asking.value && html`<span role="alert">Earlier entries did not come: ${asking.value}</span>${" "}`}
-    <button type="button" class="link" disabled=${asks} onClick=${loadOlder}>${word}</button></p>`;
+    ${!isLoading && olderStatus.value && html`
+      <span role="alert">Could not load earlier entries: ${olderStatus.value}</span>${" "}`}
+    <button type="button" class="link" disabled=${isLoading} onClick=${loadOlder}>${label}</button></p>`;
 }
 
 /** @param {{count: number, filtered: boolean}} props */
-function Nothing({ count, filtered }) {
+function EmptyTimeline({ count, filtered }) {
   if (count) return null;
-  if (!loaded.value && !past.value) return html`<p class="nothing" role="status">Loading the session…</p>`;
+  if (!loaded.value && !past.value) return html`<p class="nothing" role="status">Loading session…</p>`;
   if (filtered) {
-    return html`<p class="nothing" role="status">Nothing here fits the filter. Clear it to see all entries.</p>`;
+    return html`<p class="nothing" role="status">No matching entries. Clear the filter to see all.</p>`;
   }
-  const why = info.value.turn ? "The agent is at work; nothing to show yet." : "Nothing has happened here yet.";
-  return html`<p class="nothing">${why}</p>`;
+  const text = info.value.turn ? "The agent is running. No activity yet." : "No activity yet.";
+  return html`<p class="nothing">${text}</p>`;
 }
 
-/** @param {{place: Place, ids: number[]}} props */
-function Jump({ place, ids }) {
-  if (place.following || !ids.length) return null;
-  const seen = ids.lastIndexOf(place.seen);
+/** @param {{anchor: ScrollAnchor, ids: number[]}} props */
+function JumpButton({ anchor, ids }) {
+  if (anchor.isFollowing || !ids.length) return null;
+  const seen = ids.lastIndexOf(anchor.lastSeenId);
   const count = seen < 0 ? 0 : ids.length - 1 - seen;
-  if (!count && !place.far) return null;
-  const word = count ? `${count} new, jump to the end` : "Jump to the end";
-  const short = count > 0 && html`<span class="jump-count">${count}</span>`;
-  return html`<div class="jump"><button type="button" aria-label=${word} onClick=${() => place.end()}>
-    <span class="jump-word">${word}</span>${short} ↓</button></div>`;
+  if (!count && !anchor.isFarFromEnd) return null;
+  const label = count ? `Jump to latest (${count} new)` : "Jump to latest";
+  const badge = count > 0 && html`<span class="jump-count">${count}</span>`;
+  return html`<div class="jump"><button type="button" aria-label=${label} onClick=${() => anchor.followEnd()}>
+    <span class="jump-word">${label}</span>${badge} ↓</button></div>`;
 }

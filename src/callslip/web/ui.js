@@ -1,4 +1,4 @@
-// What every component is made of: preact, htm and signals, from one place.
+// The UI libraries of the page (preact, htm and signals), imported from one place.
 
 import { Fragment, createElement, render } from "./vendor/preact.mjs";
 import { useEffect, useErrorBoundary, useLayoutEffect, useMemo, useRef, useState } from "./vendor/hooks.mjs";
@@ -19,47 +19,50 @@ export { Fragment, render, useEffect, useErrorBoundary, useLayoutEffect, useMemo
 
 export const html = htm.bind(createElement);
 
-/** Class names, without those that do not hold. @param {(string | false | null | undefined | 0)[]} names */
+/** Join class names, without empty and false ones. @param {(string | false | null | undefined | 0)[]} names */
 export const classes = (...names) => names.filter(Boolean).join(" ");
 
 /**
- * A component that is loaded when it is first shown. `load` imports a module whose default export is the component.
+ * Return a component that is loaded when it is first shown. `load` imports a module that exports it as default.
  * @param {() => Promise<{default: any}>} load
  */
-export function lazily(load) {
+export function lazy(load) {
   /** @type {any} */
   let Loaded = null;
   return function Lazy(/** @type {any} */ props) {
     const [failed, setFailed] = useState("");
-    const [, again] = useState(0);
+    const [, redraw] = useState(0);
     useEffect(() => {
       if (Loaded) return;
       load().then(
         (module) => {
           Loaded = module.default;
-          again((count) => count + 1);
+          redraw((count) => count + 1);
         },
         (error) => setFailed(String(error?.message ?? error)),
       );
     }, []);
-    if (Loaded) return html`<${Guarded} of=${Loaded} given=${props} />`;
-    return failed ? html`<${Broken} why=${failed} />` : null;
+    if (Loaded) return html`<${ErrorBoundary} component=${Loaded} props=${props} />`;
+    return failed ? html`<${ErrorNotice} message=${failed} />` : null;
   };
 }
 
-/** A part that breaks does not take the page with it. @param {{of: any, given: any}} props */
-function Guarded({ of: Part, given }) {
-  const [error, reset] = useErrorBoundary((thrown) => console.error(thrown));
-  if (error) return html`<${Broken} why=${String(error?.message ?? error)} again=${reset} />`;
-  return createElement(Part, given);
+/**
+ * Contain an error of one component, so that the rest of the page keeps working.
+ * @param {{component: any, props: any}} props
+ */
+function ErrorBoundary({ component, props }) {
+  const [error, reset] = useErrorBoundary((cause) => console.error(cause));
+  if (error) return html`<${ErrorNotice} message=${String(error?.message ?? error)} onRetry=${reset} />`;
+  return createElement(component, props);
 }
 
-/** @param {{why: string, again?: () => void}} props */
-function Broken({ why, again }) {
+/** @param {{message: string, onRetry?: () => void}} props */
+function ErrorNotice({ message, onRetry }) {
   return html`<div class="notice" role="alert">
-    <p>This part of the page could not be shown. Nothing is lost: the ledger has it all.</p>
-    <p class="dim"><code>${why}</code></p>
-    <p><button type="button" class="button" onClick=${again ?? (() => location.reload())}>
-      ${again ? "Try again" : "Load the page again"}</button></p>
+    <p>This part of the page could not be displayed. Recorded data is not affected.</p>
+    <p class="dim"><code>${message}</code></p>
+    <p><button type="button" class="button" onClick=${onRetry ?? (() => location.reload())}>
+      ${onRetry ? "Try again" : "Reload page"}</button></p>
   </div>`;
 }

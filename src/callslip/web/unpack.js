@@ -1,14 +1,14 @@
-// The first script of a session that was shared as one file (formats/html). The modules of the page stand in that file
-// as texts, packed: each becomes a blob whose imports name other blobs, and then shared_page.js draws. Wherever it cannot,
-// what the file shows without scripts is there.
+// The first script of an exported HTML file (formats/html). The file contains the modules of the page as compressed
+// text. Each becomes a blob URL whose imports are other blob URLs; then shared_page.js draws the page. If that fails,
+// the file shows its plain version, which needs no scripts.
 {
   const page = document.documentElement;
 
-  /** The text of an element that holds no markup. @param {string} id */
+  /** Return the text of an element without markup. @param {string} id */
   const textOf = (id) => document.getElementById(id)?.textContent ?? "";
 
-  /** @param {boolean} drawn Whether the styles of the page hold, or those of the file without scripts. */
-  const dress = (drawn) => {
+  /** @param {boolean} drawn Whether to use the styles of the page, or those of the plain version. */
+  const applyStyles = (drawn) => {
     for (const style of document.querySelectorAll("style")) {
       style.media = drawn === (style.id === "page") ? "" : "not all";
     }
@@ -20,8 +20,8 @@
     return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
   };
 
-  /** The address of the last module, which imports all others. A module stands behind those that it imports. */
-  const link = async () => {
+  /** Return the URL of the last module, which imports all others. Each module comes after those that it imports. */
+  const linkModules = async () => {
     /** @type {Record<string, string>} */
     const addresses = {};
     let last = "";
@@ -34,12 +34,12 @@
 
   const draw = async () => {
     try {
-      const { show } = await import(await link());
-      dress(true);
+      const { show } = await import(await linkModules());
+      applyStyles(true);
       show(JSON.parse(textOf("session")));
     } catch (error) {
       console.error(error);
-      dress(false);
+      applyStyles(false);
       document.getElementById("app")?.remove();
     }
     delete page.dataset.waits;

@@ -1,43 +1,46 @@
-// Calls on a line of time: when each waited for approval, was queued, and ran. Rows that are not in sight are not made.
+// The waterfall: when each call was queued, waited for approval and ran. Rows out of view are not drawn.
 
 import { inert } from "./ansi.js";
-import { PHASES, axisOf, bandsOf, barsOf, placeOf, tellBar, ticksOf } from "./axis.js";
-import { Ground, Head, Track } from "./waterfall_grid.js";
+import { buildAxis, buildBands, buildBars, buildTicks, describeBar, PHASES, timeToX } from "./axis.js";
+import { AxisHeader, Grid, Track } from "./waterfall_grid.js";
 import { classes, html, useEffect, useLayoutEffect, useMemo, useState } from "./ui.js";
-import { asking, loadOlder } from "./row_state.js";
-import { hasOlder, order, past, shown as known } from "./state.js";
-import { stateOf } from "./states.js";
-import { clock, span, timeOf } from "./time.js";
-import { useZoom, windowOf } from "./zoom.js";
+import { loadOlder, olderStatus } from "./row_state.js";
+import { hasOlder, order, past, visibleEntries as allEntries } from "./state.js";
+import { describeState } from "./states.js";
+import { clock, formatDuration, formatTime } from "./time.js";
+import { useZoom, visibleWindow } from "./zoom.js";
 
-/** @typedef {import("./filter_terms.js").Any} Any */
+/** @typedef {import("./filter_terms.js").AnyEntry} AnyEntry */
 /** @typedef {import("./axis.js").Bar} Bar */
 /** @typedef {import("./axis.js").Axis} Axis */
 /** @typedef {{from: number, to: number}} Range */
 
-const ROW = 28;
-const TALL_ROW = 46;
-const NARROW = 560;
-const SPARE = 8;
-const MOST_BANDS = 300;
-/** How wide the names are, in a window that is not narrow: as in tools.css. */
-const NAMES = 220;
+const ROW_PX = 28;
+const TALL_ROW_PX = 46;
+const NARROW_PX = 560;
+const OVERSCAN_ROWS = 8;
+const MAX_BANDS = 300;
+/** The width of the names unless the view is narrow, as in tools.css. */
+const NAMES_PX = 220;
 
-/** @param {Any} call */
-const nameOf = (call) => inert(call.toolName || call.title || call.kind || "call");
-/** @param {Any} call */
-const titleOf = (call) => inert(call.title && call.title !== call.toolName ? call.title : "");
+/** @param {AnyEntry} call */
+const callName = (call) => inert(call.toolName || call.title || call.kind || "Call");
+/** @param {AnyEntry} call */
+const callTitle = (call) => inert(call.title && call.title !== call.toolName ? call.title : "");
 
-/** A bar in words, for whoever does not see it. @param {Bar} bar @param {number} now */
-function wordsOf(bar, now) {
+/** Describe a call for screen readers. @param {Bar} bar @param {number} now */
+function describeCall(bar, now) {
   const { call } = bar;
-  const title = titleOf(call);
-  const times = tellBar(bar, now, span) || "no time passed";
-  return `${nameOf(call)}${title && `, ${title}`}: ${stateOf(call.status).word}. From ${timeOf(bar.from)}: ${times}.`;
+  const title = callTitle(call);
+  const state = describeState(call.status).label;
+  return `${callName(call)}${title && `, ${title}`}: ${state}. Started ${formatTime(bar.from)}. ${barTimes(bar, now)}.`;
 }
 
+/** @param {Bar} bar @param {number} now */
+const barTimes = (bar, now) => describeBar(bar, now, formatDuration) || "0ms";
+
 /**
- * The moment until which open calls are drawn: now, or that of the past that is shown.
+ * Return the time until which open calls are drawn: the current time, or the shown past moment.
  * @param {Bar[]} bars @param {boolean} open
  */
 function useNow(bars, open) {
@@ -47,8 +50,8 @@ function useNow(bars, open) {
   return open ? Math.max(last, clock.value) : last;
 }
 
-/** The size of what is in sight. @param {HTMLElement | null} element */
-function useSight(element) {
+/** Return the size of an element. @param {HTMLElement | null} element */
+function useSize(element) {
   const [size, setSize] = useState({ width: 800, height: 480 });
   useLayoutEffect(() => {
     if (!element) return;
@@ -69,28 +72,28 @@ const LEGEND = /** @type {const} */ (["waiting", "queued", "running"]);
  */
 function Tools({ gaps, fold, onFold, range, zoom, reset, onFit, live }) {
   return html`<div class="wf-tools">
-    <ul class="wf-legend" aria-label="What the bars mean">
+    <ul class="wf-legend" aria-label="Legend">
       ${LEGEND.map((phase) => html`<li key=${phase}><span class=${`wf-sample wf-${phase}`} aria-hidden="true"></span>
-        ${PHASES[phase].word}</li>`)}
-      ${live && html`<li><span class="wf-sample-now" aria-hidden="true"></span> now</li>`}
+        ${PHASES[phase]}</li>`)}
+      ${live && html`<li><span class="wf-sample-now" aria-hidden="true"></span> Now</li>`}
     </ul>
-    <div class="wf-buttons" role="group" aria-label="Time shown">
+    <div class="wf-buttons" role="group" aria-label="Time range">
       ${gaps > 0 && html`<button type="button" class="button small" aria-pressed=${String(fold)}
-        onClick=${onFold}>Fold idle time</button>`}
+        onClick=${onFold}>Collapse idle time</button>`}
       <button type="button" class="button small" aria-label="Zoom out" disabled=${!range}
         onClick=${() => zoom(2)}>−</button>
       <button type="button" class="button small" aria-label="Zoom in" onClick=${() => zoom(0.5)}>+</button>
       <button type="button" class="button small" disabled=${!onFit} onClick=${onFit}
-        title="Zoom to the calls in sight">Fit</button>
-      <button type="button" class="button small" disabled=${!range} onClick=${reset}>Show all</button>
+        title="Zoom to the visible calls">Fit</button>
+      <button type="button" class="button small" disabled=${!range} onClick=${reset}>Reset zoom</button>
     </div>
   </div>`;
 }
 
-/** A page begins with a session's newest entries; this gets the others. */
-function Older() {
+/** A page loads the newest entries of a session first; this loads the others. */
+function OlderNote() {
   if (!hasOlder.value || past.value) return null;
-  const asks = asking.value === "asking";
+  const isLoading = olderStatus.value === "loading";
   const load = async () => {
     for (let oldest = -1; hasOlder.value && oldest !== order.peek()[0]; ) {
       oldest = order.peek()[0];
@@ -98,47 +101,48 @@ function Older() {
     }
   };
   return html`<p class="wf-older">Older calls are not loaded.${" "}
-    <button type="button" class="button small" disabled=${asks}
-      onClick=${load}>${asks ? "Loading" : "Load all"}</button>
-    ${!asks && asking.value && html` <span role="alert">They did not come: ${asking.value}</span>`}</p>`;
+    <button type="button" class="button small" disabled=${isLoading}
+      onClick=${load}>${isLoading ? "Loading…" : "Load all"}</button>
+    ${!isLoading && olderStatus.value && html` <span role="alert">Could not load: ${olderStatus.value}</span>`}</p>`;
 }
 
-/** @param {{bar: Bar | undefined, now: number, left: number, all: number}} props */
-function Told({ bar, now, left, all }) {
+/** @param {{bar: Bar | undefined, now: number, visible: number, total: number}} props */
+function BarDetails({ bar, now, visible, total }) {
   if (!bar) {
-    const count = left === all ? `${all} ${all === 1 ? "call" : "calls"}` : `${left} of ${all} calls in this range`;
-    return html`<p class="wf-told"><span role="status">${count}.</span>${" "}
-      <span class="wf-keys">Point at a bar or use <kbd>↑</kbd> <kbd>↓</kbd>, <kbd>Enter</kbd> opens it.${" "}
-        Drag, <kbd>+</kbd> <kbd>−</kbd> or ctrl and the wheel to zoom, <kbd>0</kbd> for all.</span></p>`;
+    const calls = `${total} ${total === 1 ? "call" : "calls"}`;
+    const count = visible === total ? calls : `${visible} of ${calls}`;
+    return html`<p class="wf-details"><span role="status">${count}.</span>${" "}
+      <span class="wf-keys"><kbd>↑</kbd> <kbd>↓</kbd> to select, <kbd>Enter</kbd> to open. Drag,
+        ${" "}<kbd>+</kbd> <kbd>−</kbd> or Ctrl and scroll to zoom, <kbd>0</kbd> to reset.</span></p>`;
   }
-  const state = stateOf(bar.call.status);
-  return html`<div class=${`wf-told is-${bar.call.status}`}>
-    <p><span class="state">${state.glyph} ${state.word}</span>${" "}
-      <b class="foreign" dir="auto">${nameOf(bar.call)}</b>${" "}
-      <span class="wf-told-title foreign" dir="auto">${titleOf(bar.call)}</span></p>
-    <p class="wf-told-times">${timeOf(bar.from)}: ${tellBar(bar, now, span) || "no time passed"}</p>
+  const state = describeState(bar.call.status);
+  return html`<div class=${`wf-details is-${bar.call.status}`}>
+    <p><span class="state">${state.glyph} ${state.label}</span>${" "}
+      <b class="untrusted" dir="auto">${callName(bar.call)}</b>${" "}
+      <span class="wf-details-title untrusted" dir="auto">${callTitle(bar.call)}</span></p>
+    <p class="wf-details-times">Started ${formatTime(bar.from)} · ${barTimes(bar, now)}</p>
   </div>`;
 }
 
-/** Turns, every second of them told apart. A filter takes nothing from the line of time. @param {Any[]} entries */
+/** Return the turns of all entries, also of filtered ones; every second one is shaded. @param {AnyEntry[]} entries */
 function useBands(entries) {
   return useMemo(() => {
-    const all = known.peek().length ? known.peek() : entries;
-    return bandsOf(all).map((band, index) => ({ ...band, odd: index % 2 === 1 }));
+    const all = allEntries.peek().length ? allEntries.peek() : entries;
+    return buildBands(all).map((band, index) => ({ ...band, odd: index % 2 === 1 }));
   }, [entries]);
 }
 
-/** What is in sight of the rows, and which is chosen. @param {Bar[]} rows @param {HTMLElement | null} element */
-function useChoice(rows, element) {
-  const size = useSight(element);
+/** Track the visible rows, and which one is selected. @param {Bar[]} rows @param {HTMLElement | null} element */
+function useSelection(rows, element) {
+  const size = useSize(element);
   const [top, setTop] = useState(0);
-  const [active, setActive] = useState(0); // the id of an entry
+  const [active, setActive] = useState(0); // An entry ID.
   const [pointed, setPointed] = useState(0);
-  const narrow = size.width < NARROW;
-  const height = narrow ? TALL_ROW : ROW;
-  const first = Math.max(0, Math.floor(top / height) - SPARE);
-  const sight = rows.slice(first, Math.ceil((top + size.height) / height) + SPARE);
-  const whole = rows.slice(Math.ceil(top / height), Math.max(1, Math.floor((top + size.height) / height)));
+  const narrow = size.width < NARROW_PX;
+  const height = narrow ? TALL_ROW_PX : ROW_PX;
+  const first = Math.max(0, Math.floor(top / height) - OVERSCAN_ROWS);
+  const drawn = rows.slice(first, Math.ceil((top + size.height) / height) + OVERSCAN_ROWS);
+  const fullyVisible = rows.slice(Math.ceil(top / height), Math.max(1, Math.floor((top + size.height) / height)));
   const move = (/** @type {number} */ index) => {
     const next = Math.max(0, Math.min(rows.length - 1, index));
     if (!rows.length) return;
@@ -152,40 +156,42 @@ function useChoice(rows, element) {
   };
   useEffect(() => setTop(element?.scrollTop ?? 0), [rows.length, height]);
   const at = rows.findIndex(({ id }) => id === active);
-  return { size, narrow, height, top, setTop, first, sight, whole, active, setActive, pointed, setPointed, at, move };
+  return {
+    size, narrow, height, top, setTop, first, drawn, fullyVisible, active, setActive, pointed, setPointed, at, move,
+  };
 }
 
 /**
- * What the bars stand on: times, turns, the line of now. Made anew only when that changes.
+ * Return the axis and the grid behind the bars, redrawn only when they change.
  * @param {{axis: Axis, range: Range | null, shown: Range, bands: ReturnType<typeof useBands>, drawn: Range | null,
- *   width: number, tall: number, nowAt: number | null}} given
+ *   width: number, height: number, nowX: number | null}} view
  */
-function useGround({ axis, range, shown, bands, drawn, width, tall, nowAt }) {
-  const most = Math.max(2, Math.floor(width / 72));
-  const ticks = useMemo(() => ticksOf(axis, Math.max(0, shown.from), shown.to, most), [axis, range, most]);
+function useGrid({ axis, range, shown, bands, drawn, width, height, nowX }) {
+  const maxTicks = Math.max(2, Math.floor(width / 72));
+  const ticks = useMemo(() => buildTicks(axis, Math.max(0, shown.from), shown.to, maxTicks), [axis, range, maxTicks]);
   const turns = useMemo(() => {
-    const found = bands.filter(({ from, to }) => placeOf(axis, to) >= shown.from && placeOf(axis, from) <= shown.to);
-    return found.length > MOST_BANDS ? [] : found;
+    const visible = bands.filter(({ from, to }) => timeToX(axis, to) >= shown.from && timeToX(axis, from) <= shown.to);
+    return visible.length > MAX_BANDS ? [] : visible;
   }, [axis, bands, range]);
   const head = useMemo(
-    () => html`<${Head} axis=${axis} shown=${shown} bands=${turns} ticks=${ticks} width=${width} />`,
+    () => html`<${AxisHeader} axis=${axis} shown=${shown} bands=${turns} ticks=${ticks} width=${width} />`,
     [turns, ticks, width],
   );
-  const ground = useMemo(
-    () => html`<${Ground} axis=${axis} shown=${shown} bands=${turns} ticks=${ticks} drawn=${drawn} height=${tall}
-      nowLine=${nowAt} />`,
-    [turns, ticks, drawn, tall, nowAt === null],
+  const grid = useMemo(
+    () => html`<${Grid} axis=${axis} shown=${shown} bands=${turns} ticks=${ticks} drawn=${drawn} height=${height}
+      nowX=${nowX} />`,
+    [turns, ticks, drawn, height, nowX === null],
   );
-  return { head, ground };
+  return { head, grid };
 }
 
 /**
- * What the keys do; those that are not among them do what they always do.
- * @param {ReturnType<typeof useChoice>} choice @param {number} count
+ * Return a handler for the keys of the waterfall. Other keys keep their default action.
+ * @param {ReturnType<typeof useSelection>} selection @param {number} count
  * @param {{zoom: (factor: number, share: number, by?: number) => void, zoomHere: (factor: number) => void,
- *   reset: () => void, pick: () => void}} can
+ *   reset: () => void, pick: () => void}} actions
  */
-function keysOf({ at, move, size, height }, count, { zoom, zoomHere, reset, pick }) {
+function keyHandler({ at, move, size, height }, count, { zoom, zoomHere, reset, pick }) {
   const page = Math.max(1, Math.floor(size.height / height) - 1);
   /** @type {Record<string, () => void>} */
   const keys = {
@@ -204,92 +210,92 @@ function keysOf({ at, move, size, height }, count, { zoom, zoomHere, reset, pick
 }
 
 /**
- * One call: its name and its bar.
- * @param {{bar: Bar, index: number, count: number, choice: ReturnType<typeof useChoice>, focused: boolean, axis: Axis,
- *   shown: Range, now: number, onPick: () => void}} props
+ * A call: its name and its bar.
+ * @param {{bar: Bar, index: number, count: number, selection: ReturnType<typeof useSelection>, focused: boolean,
+ *   axis: Axis, shown: Range, now: number, onPick: () => void}} props
  */
-function Line({ bar, index, count, choice, focused, axis, shown, now, onPick }) {
-  const { active, pointed, setPointed, height, narrow } = choice;
+function CallLane({ bar, index, count, selection, focused, axis, shown, now, onPick }) {
+  const { active, pointed, setPointed, height, narrow } = selection;
   const { id, call } = bar;
   const look = classes("wf-row", `is-${call.status}`, id === active && "wf-active", id === pointed && "wf-pointed");
   return html`<div id=${`wf-${id}`} role="option" class=${look} aria-selected=${String(focused && id === active)}
     style=${{ top: `${index * height}px`, height: `${height}px` }}
-    aria-setsize=${count} aria-posinset=${index + 1} aria-label=${wordsOf(bar, now)} title=${tellBar(bar, now, span)}
+    aria-setsize=${count} aria-posinset=${index + 1} aria-label=${describeCall(bar, now)} title=${barTimes(bar, now)}
     onPointerEnter=${() => setPointed(id)} onClick=${onPick}>
-    <span class="wf-name"><span class="wf-glyph" aria-hidden="true">${stateOf(call.status).glyph}</span>
-      <span class="wf-tool" dir="auto">${nameOf(call)}</span>${" "}
-      <span class="wf-title" dir="auto">${titleOf(call)}</span></span>
+    <span class="wf-name"><span class="wf-glyph" aria-hidden="true">${describeState(call.status).glyph}</span>
+      <span class="wf-tool" dir="auto">${callName(call)}</span>${" "}
+      <span class="wf-title" dir="auto">${callTitle(call)}</span></span>
     <${Track} bar=${bar} axis=${axis} shown=${shown} now=${now} edge=${narrow ? 94 : 97.5} /></div>`;
 }
 
 /**
- * @param {{entries: Any[], onPick: (id: number) => void}} props `entries` are those to show.
+ * @param {{entries: AnyEntry[], onPick: (id: number) => void}} props `entries` are the entries to display.
  */
 export function Waterfall({ entries, onPick }) {
   const [element, attach] = useState(/** @type {HTMLElement | null} */ (null));
   const [fold, setFold] = useState(true);
   const [focused, setFocused] = useState(false);
-  const bars = useMemo(() => barsOf(entries, known.peek()), [entries]);
+  const bars = useMemo(() => buildBars(entries, allEntries.peek()), [entries]);
   const bands = useBands(entries);
   const open = useMemo(() => bars.some(({ to }) => to === Infinity), [bars]);
   const now = useNow(bars, open);
-  const axis = useMemo(() => axisOf(bars, bands, now, fold), [bars, bands, now, fold]);
+  const axis = useMemo(() => buildAxis(bars, bands, now, fold), [bars, bands, now, fold]);
   const { range, setRange, drawn, zoom, reset, press, moved } = useZoom(axis, element);
-  const shown = windowOf(axis, range);
+  const view = visibleWindow(axis, range);
   const rows = useMemo(
     () => (range ? bars.filter(({ from, to }) => from <= range.to && to >= range.from) : bars),
     [bars, range],
   );
-  const choice = useChoice(rows, element);
-  const { size, narrow, height, sight, active, at, move } = choice;
+  const selection = useSelection(rows, element);
+  const { size, narrow, height, drawn: drawnRows, active, at, move } = selection;
   const live = open && !past.value;
-  const width = size.width - (narrow ? 0 : NAMES);
-  const tall = Math.min(size.height, rows.length * height);
-  const nowAt = live ? placeOf(axis, now) : null;
-  const { head, ground } = useGround({ axis, range, shown, bands, drawn, width, tall, nowAt });
+  const width = size.width - (narrow ? 0 : NAMES_PX);
+  const gridHeight = Math.min(size.height, rows.length * height);
+  const nowX = live ? timeToX(axis, now) : null;
+  const { head, grid } = useGrid({ axis, range, shown: view, bands, drawn, width, height: gridHeight, nowX });
 
   const fit = () => {
-    const seen = choice.whole;
-    const last = Math.max(...seen.map(({ from, to }) => (to === Infinity ? now : Math.max(from, to))));
-    if (seen.length) setRange({ from: seen[0].from, to: Math.max(last, seen[0].from + 5) });
+    const visibleBars = selection.fullyVisible;
+    const last = Math.max(...visibleBars.map(({ from, to }) => (to === Infinity ? now : Math.max(from, to))));
+    if (visibleBars.length) setRange({ from: visibleBars[0].from, to: Math.max(last, visibleBars[0].from + 5) });
   };
-  /** Zoom so that the call that is chosen stays where it is, if it is in sight. @param {number} factor */
+  /** Zoom around the selected call if it is visible. @param {number} factor */
   const zoomHere = (factor) => {
-    const middle = rows[at] ? placeOf(axis, (rows[at].from + Math.min(rows[at].to, now)) / 2) : NaN;
-    const share = (middle - shown.from) / (shown.to - shown.from);
+    const middle = rows[at] ? timeToX(axis, (rows[at].from + Math.min(rows[at].to, now)) / 2) : NaN;
+    const share = (middle - view.from) / (view.to - view.from);
     zoom(factor, share >= 0 && share <= 1 ? share : 0.5);
   };
   const pick = () => at >= 0 && onPick(active);
-  const clicked = (/** @type {number} */ id) => {
+  const onRowClick = (/** @type {number} */ id) => {
     if (moved.current) return;
-    choice.setActive(id);
+    selection.setActive(id);
     onPick(id);
   };
 
-  if (!bars.length) return html`<p class="notice wf-none">There is no call to show on a line of time here.</p>`;
-  const told = rows.find(({ id }) => id === (choice.pointed || (focused ? active : 0)));
-  return html`<section class=${classes("wf", narrow && "wf-narrow")} aria-label="Calls on a line of time">
+  if (!bars.length) return html`<p class="notice wf-none">No calls to show.</p>`;
+  const described = rows.find(({ id }) => id === (selection.pointed || (focused ? active : 0)));
+  return html`<section class=${classes("wf", narrow && "wf-narrow")} aria-label="Waterfall">
     <${Tools} gaps=${axis.gaps} fold=${fold} onFold=${() => setFold(!fold)} range=${range} zoom=${zoomHere}
       reset=${reset} live=${live}
       onFit=${rows.length * height > size.height ? fit : null} />
-    <${Older} />
+    <${OlderNote} />
     <div class="wf-frame">
       ${head}
       <div ref=${attach} class=${classes("wf-scroll", drawn && "wf-drawing")} role="listbox" tabindex="0"
-        aria-label=${`${rows.length} calls, by when they began`}
-        aria-activedescendant=${sight.some(({ id }) => id === active) ? `wf-${active}` : undefined}
-        onScroll=${(/** @type {any} */ event) => choice.setTop(event.currentTarget.scrollTop)}
-        onKeyDown=${keysOf(choice, rows.length, { zoom, zoomHere, reset, pick })} onPointerDown=${press}
-        onPointerLeave=${() => choice.setPointed(0)} onBlur=${() => setFocused(false)}
-        onFocus=${() => { setFocused(true); if (at < 0) move(Math.round(choice.top / height)); }}>
+        aria-label=${`${rows.length} calls by start time`}
+        aria-activedescendant=${drawnRows.some(({ id }) => id === active) ? `wf-${active}` : undefined}
+        onScroll=${(/** @type {any} */ event) => selection.setTop(event.currentTarget.scrollTop)}
+        onKeyDown=${keyHandler(selection, rows.length, { zoom, zoomHere, reset, pick })} onPointerDown=${press}
+        onPointerLeave=${() => selection.setPointed(0)} onBlur=${() => setFocused(false)}
+        onFocus=${() => { setFocused(true); if (at < 0) move(Math.round(selection.top / height)); }}>
         <div class="wf-all" role="presentation" style=${{ height: `${rows.length * height}px` }}>
-          ${ground}
-          ${sight.map((bar, index) => html`<${Line} key=${bar.id} bar=${bar} index=${choice.first + index}
-            count=${rows.length} choice=${choice} focused=${focused} axis=${axis} shown=${shown} now=${now}
-            onPick=${() => clicked(bar.id)} />`)}
+          ${grid}
+          ${drawnRows.map((bar, index) => html`<${CallLane} key=${bar.id} bar=${bar} index=${selection.first + index}
+            count=${rows.length} selection=${selection} focused=${focused} axis=${axis} shown=${view} now=${now}
+            onPick=${() => onRowClick(bar.id)} />`)}
         </div>
       </div>
-      <${Told} bar=${told} now=${now} left=${rows.length} all=${bars.length} />
+      <${BarDetails} bar=${described} now=${now} visible=${rows.length} total=${bars.length} />
     </div>
   </section>`;
 }
