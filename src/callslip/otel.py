@@ -1,10 +1,10 @@
-"""Spans for whoever runs OpenTelemetry already: a session's calls as objects that any exporter of the SDK takes.
+"""Return the calls of a session as spans for any exporter of the OpenTelemetry SDK.
 
     from callslip import otel
 
     exporter.export(otel.spans(await ledger.snapshot("thread-1")))
 
-Needs the extra `otel`. What the spans say, and which there are, is decided in `formats/otel/spans.py`.
+Needs the extra `otel`. `formats/otel/spans.py` decides which spans there are.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def spans(source: Source, *, content: bool = False) -> list[ReadableSpan]:
-    """A session's spans. Given again after more has happened, those that were there before are the same ones."""
+    """Return the spans of a session. A later call returns the same ids for the same turns and calls."""
     return [_readable(span) for span in spans_of(source, content=content)]
 
 

@@ -51,9 +51,9 @@ def refused(notes: list[Any]) -> list[Any]:
 def _sent(note: dict[str, Any]) -> Any:
     assert note.keys() == {"jsonrpc", "method", "params"}
     assert (note["jsonrpc"], note["method"]) == ("2.0", "session/update")
-    said = json.loads(codec.encode(note["params"]))
-    said["update"].pop("name", None)  # Agents send it; these models are older than the field.
-    return said
+    params = json.loads(codec.encode(note["params"]))
+    params["update"].pop("name", None)  # Agents send it; these models are older than the field.
+    return params
 
 
 def _heard(note: dict[str, Any]) -> Any:
@@ -67,19 +67,19 @@ def updates(source: Any) -> list[dict[str, Any]]:
 
 def bare(source: Any) -> list[dict[str, Any]]:
     """What is said of a session without what only we say. Modes may be said twice, and are heard once."""
-    told = [{name: value for name, value in update.items() if name != "_meta"} for update in updates(source)]
-    return [update for update in told if update["sessionUpdate"] != "current_mode_update"]
+    rendered = [{name: value for name, value in update.items() if name != "_meta"} for update in updates(source)]
+    return [update for update in rendered if update["sessionUpdate"] != "current_mode_update"]
 
 
 def blocks(entries: list[Entry]) -> list[list[Entry]]:
     """Entries turn by turn; outside of turns, up to what a person says."""
-    made: list[list[Entry]] = []
+    groups: list[list[Entry]] = []
     for entry in entries:
         spoken = isinstance(entry, Message) and entry.role == "user" and not entry.turn
-        if not made or made[-1][-1].turn != entry.turn or spoken:
-            made.append([])
-        made[-1].append(entry)
-    return made
+        if not groups or groups[-1][-1].turn != entry.turn or spoken:
+            groups.append([])
+        groups[-1].append(entry)
+    return groups
 
 
 def known(call: ToolCall) -> tuple[Any, ...]:
@@ -119,7 +119,7 @@ def test_what_real_agents_did_gives_updates_that_are_taken_whole_after_every_eve
 
 @given(scripts())
 def test_any_session_gives_updates_that_are_taken_whole(script: list[Event]) -> None:
-    """Whatever was recorded as content, plan, command or place."""
+    """Any recorded content, plan, command or location gives a valid update."""
     for state in states(written(script).log):
         assert not refused(history(state)), state.seq
 
@@ -170,8 +170,8 @@ def test_the_calls_of_any_session_come_back(script: list[Event]) -> None:
     state = written(script, redact=False).state
     again = desk_of("acp", history(state))
     assert list(map(known, calls_on(again))) == list(map(known, calls_of(state)))
-    told = [update.get("rawInput") for update in updates(state) if update["sessionUpdate"] == "tool_call"]
-    assert [canonical(entry.raw_input) for entry in calls_on(again)] == list(map(canonical, told))
+    inputs = [update.get("rawInput") for update in updates(state) if update["sessionUpdate"] == "tool_call"]
+    assert [canonical(entry.raw_input) for entry in calls_on(again)] == list(map(canonical, inputs))
 
 
 def test_a_client_of_the_protocol_shows_the_session() -> None:
@@ -193,15 +193,15 @@ def test_a_client_of_the_protocol_shows_the_session() -> None:
 # What they say
 
 
-def call(**told: Any) -> ToolCall:
+def call(**fields: Any) -> ToolCall:
     """A call as an entry."""
-    made: dict[str, Any] = {"id": 2, "call_id": "exec_0123456789ab", "tool_call_id": "call_1", "tool_name": "ls"}
-    return ToolCall(**(made | {"status": "completed", "end": 3} | told))
+    defaults: dict[str, Any] = {"id": 2, "call_id": "exec_0123456789ab", "tool_call_id": "call_1", "tool_name": "ls"}
+    return ToolCall(**(defaults | {"status": "completed", "end": 3} | fields))
 
 
-def said(**told: Any) -> dict[str, Any]:
+def update_of(**fields: Any) -> dict[str, Any]:
     """The update of a call."""
-    (note,) = history([call(**told)])
+    (note,) = history([call(**fields)])
     assert not refused([note])
     return note["params"]["update"]
 
@@ -212,8 +212,8 @@ def texts(update: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("state", STATES)
 def test_every_state_has_its_word(state: str) -> None:
-    """C13; our own stands beside it. Whoever ended otherwise than well says why."""
-    update = said(status=state, reason="the reason", output_text="so far")
+    """The protocol's status and our own state; a call that did not complete has a reason."""
+    update = update_of(status=state, reason="the reason", output_text="so far")
     assert update["status"] == STATE_NAMES[state].acp
     assert update["_meta"]["callslip"]["state"] == state
     assert texts(update)[0] == "so far"
@@ -221,7 +221,7 @@ def test_every_state_has_its_word(state: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "shown"),
+    ("fields", "shown"),
     [
         ({"output": "18 degrees\n"}, ["18 degrees\n"]),
         ({"output": {"n": 1}}, []),
@@ -249,9 +249,9 @@ def test_every_state_has_its_word(state: str) -> None:
         ),
     ],
 )
-def test_what_a_person_sees_of_a_call(told: dict[str, Any], shown: list[str]) -> None:
+def test_what_a_person_sees_of_a_call(fields: dict[str, Any], shown: list[str]) -> None:
     """What the agent showed, else the text that came out; then why there is no more."""
-    assert texts(said(**told)) == shown
+    assert texts(update_of(**fields)) == shown
 
 
 def test_diffs_pictures_and_links_stand_as_they_are() -> None:
@@ -267,7 +267,7 @@ def test_diffs_pictures_and_links_stand_as_they_are() -> None:
         {"type": "content", "content": {**link, "size": 2**64, "mimeType": 1}},
         {**link, "size": 9},
     ]
-    assert said(content=content)["content"] == [
+    assert update_of(content=content)["content"] == [
         diff,
         {"type": "content", "content": picture},
         {"type": "content", "content": resource},
@@ -277,7 +277,7 @@ def test_diffs_pictures_and_links_stand_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "field", "value"),
+    ("fields", "field", "value"),
     [
         ({"kind": "execute"}, "kind", "execute"),
         ({"kind": "bash"}, "kind", "other"),
@@ -294,25 +294,25 @@ def test_diffs_pictures_and_links_stand_as_they_are() -> None:
         ({"locations": [{"path": "/a", "line": 3}, {"path": 1}, {"path": "/b", "line": -1}, 7]}, "locations", ...),
     ],
 )
-def test_what_is_told_of_a_call_is_valid(told: dict[str, Any], field: str, value: Any) -> None:
-    """Whatever another format recorded."""
+def test_what_is_told_of_a_call_is_valid(fields: dict[str, Any], field: str, value: Any) -> None:
+    """Values that another format recorded give valid updates."""
     expected = [{"path": "/a", "line": 3}, {"path": "/b"}] if value is ... else value
-    assert said(**told)[field] == expected
+    assert update_of(**fields)[field] == expected
 
 
 def test_what_is_not_known_is_left_out() -> None:
     """Null would take it back (C10)."""
-    assert said().keys() == {"sessionUpdate", "toolCallId", "title", "status", "name", "_meta"}
+    assert update_of().keys() == {"sessionUpdate", "toolCallId", "title", "status", "name", "_meta"}
 
 
 def test_what_the_protocol_has_no_word_for_stands_in_the_metadata() -> None:
     """Under our own name only."""
-    told = said(
+    update = update_of(
         kind="bash", exit_status=3, scope="detached", turn="t", at=5, truncated=True, blob=Blob("h", 9), iteration=0
     )
     expected = {"entry": 2, "at": 5, "turn": "t", "callId": "exec_0123456789ab", "state": "completed", "kind": "bash"}
     more = {"exitStatus": 3, "scope": "detached", "iteration": 0, "truncated": True, "size": 9, "blob": "h"}
-    assert told["_meta"] == {"callslip": {**expected, **more}}
+    assert update["_meta"] == {"callslip": {**expected, **more}}
 
 
 def test_texts_that_follow_each_other_stay_apart() -> None:
@@ -365,8 +365,8 @@ def test_what_holds_now_comes_last_and_only_from_a_state() -> None:
         {"description": "no name"},
         "init",
     ]
-    told = [ev.SessionInfo(title="A plan"), ev.SessionCommands(commands=commands), ev.MessageUser(text="Go.")]
-    snapshot = written(told).state.snapshot()
+    events = [ev.SessionInfo(title="A plan"), ev.SessionCommands(commands=commands), ev.MessageUser(text="Go.")]
+    snapshot = written(events).state.snapshot()
     *_, listed, titled = history(snapshot)
     assert not refused([listed, titled])
     assert listed["params"]["sessionId"] == snapshot.session
@@ -393,10 +393,10 @@ def test_the_format_is_the_one_that_is_listed() -> None:
 def test_two_calls_of_one_id_are_two() -> None:
     """The second has its execution id, here and when it is read again (C2)."""
     one = (Alias("acp", "1"),)
-    told: list[Event] = []
+    events: list[Event] = []
     for turn in ("a", "b"):
-        told += [ev.TurnStarted(turn=turn), ev.CallStarted(aliases=one), ev.CallCompleted(aliases=one, output=turn)]
-    state = written(told).state
+        events += [ev.TurnStarted(turn=turn), ev.CallStarted(aliases=one), ev.CallCompleted(aliases=one, output=turn)]
+    state = written(events).state
     found = calls_on(desk_of("acp", history(state)))
     assert [(entry.tool_call_id, entry.output) for entry in found] == [
         ("1", "a"),

@@ -122,8 +122,8 @@ def law_of(log: Sequence[Event]) -> stream_checks.Law:
     """The law for one log: which items are of which turn is known from its entries."""
     turns = {entry.id: entry.turn for entry in stream_checks.folded(log).entries.values()}
 
-    def items_of(told: list[Item], turn: str) -> list[Item]:
-        return [item for item in told if turns[item["seq"]] == turn]
+    def items_of(items: list[Item], turn: str) -> list[Item]:
+        return [item for item in items if turns[item["seq"]] == turn]
 
     return stream_checks.Law(Readers(), "act-observe", items_of)
 
@@ -154,7 +154,7 @@ def test_any_session_streams_as_it_is_stored(script: list[Event], data: st.DataO
 
 @given(scripts())
 def test_every_execution_is_observed_once(script: list[Event]) -> None:
-    """S1.2: whatever ended has an act before its observe, with one id, and what has not ended has no observe."""
+    """S1.2: every ended call has an act before its observe, with one id; an open call has no observe."""
     state = written(script).state
     items = timeline(state)
     calls = [entry for entry in state.entries.values() if isinstance(entry, ToolCall)]
@@ -180,66 +180,66 @@ READ = ev.CallProposed(aliases=CALL, tool_name="read", input={"path": "a"})
 
 def streamed(*script: Event) -> list[Item]:
     """All events of the first turn of a script, which needs no restart."""
-    encoder, told = open_stream(), []
+    encoder, stream = open_stream(), []
     for event in written([ev.TurnStarted(), *script]).log:
-        said = encoder.feed(event)
-        assert not isinstance(said, Restart), said.reason
-        told += said
-    return told
+        chunks = encoder.feed(event)
+        assert not isinstance(chunks, Restart), chunks.reason
+        stream += chunks
+    return stream
 
 
-def about(cls: type[ev.CallEvent], **told: Any) -> ev.CallEvent:
-    return cls(aliases=CALL, **told)
+def about(cls: type[ev.CallEvent], **fields: Any) -> ev.CallEvent:
+    return cls(aliases=CALL, **fields)
 
 
 def test_an_act_begins_when_the_call_runs() -> None:
     """One act, even where the call was proposed, asked about and changed before: nothing was done until then."""
-    asked = [READ, about(ev.ApprovalRequested), ev.ApprovalGranted(approval="#0", input={"path": "b"})]
-    told = streamed(*asked, about(ev.CallStarted), about(ev.CallCompleted, output="text"), ev.TurnEnded())
-    assert [event["type"] for event in told] == ["act", "observe", "complete"]
-    assert told[0]["tool_input"] == {"path": "b"} and told[0]["call_id"] == told[1]["call_id"] == "one"
-    assert told[0]["execution_id"] == told[1]["execution_id"] == told[1]["tool_execution_id"]
-    assert told[1]["duration_ms"] == told[1]["timestamp"] - told[0]["timestamp"] > 0
+    approved = [READ, about(ev.ApprovalRequested), ev.ApprovalGranted(approval="#0", input={"path": "b"})]
+    stream = streamed(*approved, about(ev.CallStarted), about(ev.CallCompleted, output="text"), ev.TurnEnded())
+    assert [event["type"] for event in stream] == ["act", "observe", "complete"]
+    assert stream[0]["tool_input"] == {"path": "b"} and stream[0]["call_id"] == stream[1]["call_id"] == "one"
+    assert stream[0]["execution_id"] == stream[1]["execution_id"] == stream[1]["tool_execution_id"]
+    assert stream[1]["duration_ms"] == stream[1]["timestamp"] - stream[0]["timestamp"] > 0
 
 
 def test_an_act_that_changes_comes_again() -> None:
     """S1.3: with the same id, so that a reader has one act and knows what is done now."""
-    told = streamed(about(ev.CallStarted), about(ev.CallProgress, tool_name="read"), about(ev.CallProgress, text="x"))
-    assert [(event["type"], event["tool_name"]) for event in told] == [("act", "unknown"), ("act", "read")]
-    assert len({event["execution_id"] for event in told}) == 1
+    stream = streamed(about(ev.CallStarted), about(ev.CallProgress, tool_name="read"), about(ev.CallProgress, text="x"))
+    assert [(event["type"], event["tool_name"]) for event in stream] == [("act", "unknown"), ("act", "read")]
+    assert len({event["execution_id"] for event in stream}) == 1
 
 
 def test_an_act_that_changes_only_its_kind_of_value_comes_again_too() -> None:
     """1 and true are equal to Python and not to a reader."""
-    told = streamed(
+    stream = streamed(
         about(ev.CallStarted, input=1), about(ev.CallProgress, input=True), about(ev.CallProgress, input=1.0)
     )
-    assert [codec.encode(event["tool_input"]) for event in told] == [b"1", b"true", b"1.0"]
+    assert [codec.encode(event["tool_input"]) for event in stream] == [b"1", b"true", b"1.0"]
 
 
 @pytest.mark.parametrize("cls", ev.TERMINAL)
 def test_every_way_out_is_observed(cls: type[ev.CallEnd]) -> None:
     """S1.2: with the same id, `is_error` by the one table, and an error that says why."""
-    told = streamed(READ, about(ev.CallStarted), about(cls, reason="because"))
+    stream = streamed(READ, about(ev.CallStarted), about(cls, reason="because"))
     state = written([ev.TurnStarted(), READ, about(ev.CallStarted), about(cls, reason="because")]).state
     (call,) = (entry for entry in state.entries.values() if isinstance(entry, ToolCall))
-    assert told[-1]["is_error"] == STATE_NAMES[call.status].error
-    assert told[-1]["status"] == STATE_NAMES[call.status].act
-    assert told[-1]["result"] == ("" if call.status == "completed" else {"error": "because"})
+    assert stream[-1]["is_error"] == STATE_NAMES[call.status].error
+    assert stream[-1]["status"] == STATE_NAMES[call.status].act
+    assert stream[-1]["result"] == ("" if call.status == "completed" else {"error": "because"})
 
 
 def test_a_refusal_is_observed_too() -> None:
     """S1.2: a call that a person refused has an act, and an observe with the reason."""
-    told = streamed(READ, about(ev.ApprovalRequested), ev.ApprovalRefused(approval="#0", reason="never"))
-    assert [event["type"] for event in told] == ["act", "observe"]
-    assert told[1]["result"] == {"error": "never"}
+    stream = streamed(READ, about(ev.ApprovalRequested), ev.ApprovalRefused(approval="#0", reason="never"))
+    assert [event["type"] for event in stream] == ["act", "observe"]
+    assert stream[1]["result"] == {"error": "never"}
 
 
 def test_what_was_printed_before_a_failure_is_kept() -> None:
     """Beside the error."""
     failed = about(ev.CallFailed, error={"code": 7})
-    told = streamed(about(ev.CallStarted), about(ev.CallProgress, text="half of it"), failed)
-    assert told[-1]["result"] == {"error": '{"code":7}', "output": "half of it"}
+    stream = streamed(about(ev.CallStarted), about(ev.CallProgress, text="half of it"), failed)
+    assert stream[-1]["result"] == {"error": '{"code":7}', "output": "half of it"}
 
 
 def test_what_was_shown_is_the_result_where_there_is_no_other() -> None:
@@ -248,16 +248,16 @@ def test_what_was_shown_is_the_result_where_there_is_no_other() -> None:
     terminal = {"type": "terminal", "terminalId": "1"}
     printed = about(ev.CallProgress, text="a b c")
     for content, result in (([block, terminal], "3 files"), ([terminal], "a b c"), ({"n": 1}, [{"n": 1}])):
-        told = streamed(about(ev.CallStarted), printed, about(ev.CallCompleted, content=content))
-        assert told[-1]["result"] == result
+        stream = streamed(about(ev.CallStarted), printed, about(ev.CallCompleted, content=content))
+        assert stream[-1]["result"] == result
     assert streamed(about(ev.CallCompleted, content=[terminal]))[-1]["result"] == ""
 
 
 def test_arguments_that_only_came_in_pieces_are_shown() -> None:
     """As what they are together once the call has ended."""
-    for text, meant in (('{"a": 1}', {"a": 1}), ('{"a": ', '{"a": ')):
-        told = streamed(about(ev.CallInputDelta, text=text), about(ev.CallCompleted, output=1))
-        assert told[0]["tool_input"] == meant
+    for text, expected in (('{"a": 1}', {"a": 1}), ('{"a": ', '{"a": ')):
+        stream = streamed(about(ev.CallInputDelta, text=text), about(ev.CallCompleted, output=1))
+        assert stream[0]["tool_input"] == expected
 
 
 def test_a_detached_call_shows_its_pieces_once_it_has_ended() -> None:
@@ -286,9 +286,9 @@ def test_a_tool_is_unknown_only_without_a_name() -> None:
 
 def test_what_is_said_stands_in_the_timeline() -> None:
     """Texts and thoughts, in their pieces and whole, beside what was done."""
-    said = [ev.MessageUser(text="go", message_id="m"), ev.ThoughtDelta(text="hm. "), ev.MessageDelta(text="Well. ")]
-    told = streamed(*said, ev.MessageDelta(text="Done."), ev.TurnEnded(reason="cancelled"))
-    assert [event["type"] for event in told] == [
+    texts = [ev.MessageUser(text="go", message_id="m"), ev.ThoughtDelta(text="hm. "), ev.MessageDelta(text="Well. ")]
+    stream = streamed(*texts, ev.MessageDelta(text="Done."), ev.TurnEnded(reason="cancelled"))
+    assert [event["type"] for event in stream] == [
         "user_message",
         "thought_delta",
         "thought",
@@ -298,9 +298,9 @@ def test_what_is_said_stands_in_the_timeline() -> None:
         "text_end",
         "cancelled",
     ]
-    shown = [(item["type"], item["content"]) for item in timeline(written(said).state)]
+    shown = [(item["type"], item["content"]) for item in timeline(written(texts).state)]
     assert shown == [("user_message", "go"), ("thought", "hm. "), ("assistant_message", "Well. ")]
-    assert told[-2]["full_text"] == "Well. Done."
+    assert stream[-2]["full_text"] == "Well. Done."
 
 
 def test_what_is_written_is_read_back() -> None:
@@ -327,19 +327,19 @@ def test_a_text_in_new_words_asks_for_a_restart() -> None:
     """While it is being written; every feed asks again until the turn was replayed."""
     log = scenarios.events("cumulative_text")
     encoder = open_stream()
-    said = [encoder.feed(event) for event in log]
-    lost = next(n for n, told in enumerate(said) if isinstance(told, Restart))
-    assert all(isinstance(told, Restart) for told in said[lost:])
+    answers = [encoder.feed(event) for event in log]
+    lost = next(n for n, answer in enumerate(answers) if isinstance(answer, Restart))
+    assert all(isinstance(answer, Restart) for answer in answers[lost:])
     assert not [event for event in encoder.opening() if event["type"] == "restart"]
 
 
 def test_news_after_the_end_ask_for_a_restart() -> None:
-    """A detached call has its answer at once; what is told of it when the stream is over needs a new one."""
+    """A detached call has its answer at once; a change of it after the end of the stream needs a new stream."""
     detached = structs.replace(READ, scope="detached")
     log = written([ev.TurnStarted(), detached, ev.TurnEnded(), about(ev.CallProgress, tool_name="write")]).log
     encoder = open_stream()
-    *told, after = [encoder.feed(event) for event in log]
-    assert [event["type"] for said in told for event in said] == ["act", "observe", "complete"]
+    *answers, after = [encoder.feed(event) for event in log]
+    assert [event["type"] for answer in answers for event in answer] == ["act", "observe", "complete"]
     assert isinstance(after, Restart)
     assert [event["tool_name"] for event in encoder.opening()[:2]] == ["write", "write"]
     assert encoder.finished
@@ -357,8 +357,8 @@ def test_news_after_the_end_ask_for_a_restart() -> None:
 )
 def test_a_stream_says_how_its_turn_ended(reason: str, kind: str) -> None:
     """Once, at the end."""
-    told = streamed(ev.MessageUser(text="go"), ev.TurnEnded(reason=reason))
-    assert [event["type"] for event in told] == ["user_message", kind]
+    stream = streamed(ev.MessageUser(text="go"), ev.TurnEnded(reason=reason))
+    assert [event["type"] for event in stream] == ["user_message", kind]
 
 
 def test_a_stream_waits_for_the_last_call() -> None:

@@ -40,9 +40,9 @@ NAMED = re.compile(r"turn-(.*)-\d+(-result)?", re.DOTALL)
 @pytest.fixture(scope="module")
 def client(node: str) -> Iterator[Client]:
     """One Node process for all tests here."""
-    made = Client(node, "reduce_ag_ui.mjs")
-    yield made
-    made.close()
+    process = Client(node, "reduce_ag_ui.mjs")
+    yield process
+    process.close()
 
 
 # The law
@@ -54,15 +54,17 @@ def of_turn(messages: list[Listed], turn: str) -> list[Listed]:
     return [message for match, message in found if match and match[1] == turn]
 
 
-def meant(messages: list[Listed]) -> list[Listed]:
-    """Messages in which the arguments of calls are what their text says: how it is spaced is not for us to change."""
-    return [{**message, "toolCalls": [_meant(call) for call in message.get("toolCalls", ())]} for message in messages]
+def parse_calls(messages: list[Listed]) -> list[Listed]:
+    """Return messages with parsed arguments: their spacing does not matter."""
+    return [
+        {**message, "toolCalls": [_parse_call(call) for call in message.get("toolCalls", ())]} for message in messages
+    ]
 
 
-def _meant(call: Listed) -> Listed:
+def _parse_call(call: Listed) -> Listed:
     function = call["function"]
-    said = codec.encode(parsed(function["arguments"]))
-    return {**call, "function": {**function, "arguments": json.loads(said, parse_int=str)}}
+    arguments = codec.encode(parsed(function["arguments"]))
+    return {**call, "function": {**function, "arguments": json.loads(arguments, parse_int=str)}}
 
 
 class Reader:
@@ -73,30 +75,32 @@ class Reader:
 
     def ask(self, jobs: Sequence[Job]) -> list[Job]:
         answers = self._client.ask(jobs)
-        return [{**answer, "messages": [meant(shown or []) for shown in answer["messages"]]} for answer in answers]
+        return [
+            {**answer, "messages": [parse_calls(shown or []) for shown in answer["messages"]]} for answer in answers
+        ]
 
 
 def prove(client: Client, log: Sequence[Event], resumed: Iterable[int]) -> None:
     """The whole law for one log. A replay is the history to the letter; what was streamed before means the same."""
-    live = Law(Reader(client), "ag-ui", lambda messages, turn: meant(of_turn(messages, turn)))  # pyright: ignore
-    told, turns = live.histories(log), stream_checks.turns_of(log)
+    live = Law(Reader(client), "ag-ui", lambda messages, turn: parse_calls(of_turn(messages, turn)))  # pyright: ignore
+    histories, turns = live.histories(log), stream_checks.turns_of(log)
     whole = [segment for turn in turns for segment in live.connections(log, turn)]
-    live.check(whole, told)
+    live.check(whole, histories)
     replays = live.replays(log, turns)
-    Law(client, "ag-ui", of_turn).check(replays, told)
+    Law(client, "ag-ui", of_turn).check(replays, histories)
     for after in resumed:
         part = log[: after + stream_checks.WATCHED]
-        live.check([s for turn in turns for s in live.connections(part, turn, after, resume=False)], told)
+        live.check([s for turn in turns for s in live.connections(part, turn, after, resume=False)], histories)
     shared = [segment for turn in turns for segment in live.joined(log, turn)]
-    live.check(shared, told)
+    live.check(shared, histories)
     for segment in (*whole, *replays, *shared):
         check_order(segment.chunks)
-    check_sendable(client, told)
+    check_sendable(client, histories)
 
 
-def check_sendable(client: Client, told: list[list[Listed]]) -> None:
+def check_sendable(client: Client, histories: list[list[Listed]]) -> None:
     """The client takes every history as it is, and sends all of it but what is only for people to see."""
-    full = [messages for messages in told if messages]
+    full = [messages for messages in histories if messages]
     for messages, answer in zip(full, client.ask([{"id": 0, "history": one} for one in full]), strict=True):
         assert answer["error"] is None
         assert answer["sent"] == [message for message in messages if message["role"] != "activity"]
@@ -130,9 +134,9 @@ def check_order(chunks: list[Chunk]) -> None:
             assert chunk["toolCallId"] in whole and isinstance(chunk["content"], str)
             _first(chunk["toolCallId"], answered)
         if kind == "CUSTOM":
-            call, told = chunk["value"]["toolCallId"], chunk["value"]
-            assert standing.get(call) != told and call not in answered
-            standing[call] = told
+            call, status = chunk["value"]["toolCallId"], chunk["value"]
+            assert standing.get(call) != status and call not in answered
+            standing[call] = status
         if kind == "RUN_FINISHED" and chunk.get("outcome", {}).get("type") != "interrupt":
             assert whole == answered
 
@@ -160,7 +164,7 @@ def test_what_real_agents_did_streams_as_its_history(client: Client, name: str) 
 def test_any_log_streams_as_its_history(
     client: Client, script: list[Event], after: int, clock: list[int] | None
 ) -> None:
-    """C4, C11: whatever comes, in whatever order, by clocks that go, stand or run back, the client is never wrong."""
+    """The client agrees with the history for any events, in any order, with any clock."""
     drafts = [ev.TurnStarted(), *script]
     if clock:
         drafts = [structs.replace(draft, at=1000 + clock[n % len(clock)]) for n, draft in enumerate(drafts)]
@@ -219,24 +223,24 @@ def test_after_a_restart_only_a_replay_goes_on() -> None:
     """Until the turn was replayed every event asks for it, also of an encoder that begins in the middle."""
     log = scenarios.events("approval_granted")
     encoder, late = open_stream(), open_stream(folded(log[:5]))
-    said = [isinstance(encoder.feed(event), Restart) for event in log]
-    assert said == [False] * 5 + [True] * 5
+    restarts = [isinstance(encoder.feed(event), Restart) for event in log]
+    assert restarts == [False] * 5 + [True] * 5
     assert all(isinstance(late.feed(event), Restart) for event in log[5:])
     assert encoder.opening() == late.opening()
     assert encoder.finished and encoder.feed(structs.replace(log[0], turn="t2", seq=11)) == []
 
 
 def test_the_farewell_of_a_restart_is_an_end_that_the_client_reads(client: Client) -> None:
-    """An application is told to come back by an error with a code, and the messages do not show it."""
+    """An error with a code asks the application to reconnect, and the messages do not show it."""
     log = written([ev.TurnStarted(), ev.CallProposed(aliases=ONE, tool_name="a"), ev.MessageDelta(text="Hi.")]).log
     encoder = open_stream(folded(log))
     seen = encoder.opening()
-    said = encoder.feed(ev.CallProgress(call=log[1].call, seq=9, tool_name="b"))  # pyright: ignore
-    assert isinstance(said, Restart)
-    bare, told = client.ask([{"id": 0, "chunks": seen}, {"id": 0, "chunks": [*seen, *said.chunks]}])
-    assert told["error"] is None and (bare["outcome"], told["outcome"]) == (None, "error")
-    assert said.chunks[0]["code"] == "restart"
-    assert told["message"] == bare["message"]
+    restart = encoder.feed(ev.CallProgress(call=log[1].call, seq=9, tool_name="b"))  # pyright: ignore
+    assert isinstance(restart, Restart)
+    bare, after = client.ask([{"id": 0, "chunks": seen}, {"id": 0, "chunks": [*seen, *restart.chunks]}])
+    assert after["error"] is None and (bare["outcome"], after["outcome"]) == (None, "error")
+    assert restart.chunks[0]["code"] == "restart"
+    assert after["message"] == bare["message"]
 
 
 @pytest.mark.parametrize(
@@ -277,8 +281,8 @@ def test_arguments_are_sent_once_they_are_known() -> None:
     ).log
     assert stream_checks.restarts("ag-ui", log) == []
     chunks = whole_stream(log)
-    told = {chunk["toolCallId"]: chunk["delta"] for chunk in chunks if chunk["type"] == "TOOL_CALL_ARGS"}
-    assert told == {"one": '{"path":"a"}', "two": "{}"}
+    arguments = {chunk["toolCallId"]: chunk["delta"] for chunk in chunks if chunk["type"] == "TOOL_CALL_ARGS"}
+    assert arguments == {"one": '{"path":"a"}', "two": "{}"}
 
 
 def test_arguments_told_again_in_another_order_are_the_same(client: Client) -> None:
@@ -296,14 +300,14 @@ def test_arguments_told_again_in_another_order_are_the_same(client: Client) -> N
 
 def test_pieces_that_follow_whole_arguments_are_not_added_to_them(client: Client) -> None:
     """An empty object may be all that came or nothing yet; a client that has it cannot be given another one."""
-    given = [ev.CallInputDelta(aliases=ONE, text="{}"), ev.CallInput(aliases=ONE, input={})]
-    log = written([ev.TurnStarted(), *given, ev.CallInputDelta(aliases=ONE, text='{"a": 1}')]).log
+    drafts = [ev.CallInputDelta(aliases=ONE, text="{}"), ev.CallInput(aliases=ONE, input={})]
+    log = written([ev.TurnStarted(), *drafts, ev.CallInputDelta(aliases=ONE, text='{"a": 1}')]).log
     assert stream_checks.restarts("ag-ui", log) == [REPLACED]
     prove(client, log, places(log))
 
 
 def test_who_comes_while_a_request_is_open_is_told_the_same_as_who_was_there(client: Client) -> None:
-    """Arguments that were shown to whoever approves stay whole after the answer, for all readers of one line."""
+    """Arguments that an approver saw stay complete after the answer, for all readers of a stream."""
     log = written(
         [
             ev.TurnStarted(),
@@ -324,9 +328,9 @@ def test_a_replay_tells_results_where_they_came() -> None:
     """Who reads a turn again sees it in the order in which it happened."""
     log = scenarios.events("parallel_calls")
     live, again = whole_stream(log), open_stream(folded(log)).opening()
-    told = ("TEXT_MESSAGE_START", "TOOL_CALL_START", "TOOL_CALL_RESULT")
+    types = ("TEXT_MESSAGE_START", "TOOL_CALL_START", "TOOL_CALL_RESULT")
     order = [
-        [chunk.get("messageId", chunk.get("toolCallId")) for chunk in one if chunk["type"] in told]
+        [chunk.get("messageId", chunk.get("toolCallId")) for chunk in one if chunk["type"] in types]
         for one in (live, again)
     ]
     assert order[0] == order[1] and len(order[0]) > 4
@@ -340,14 +344,14 @@ def whole_stream(log: Sequence[Event], turn: str = "t1") -> list[Chunk]:
     encoder = open_stream(turn=turn)
     chunks: list[Chunk] = []
     for event in log:
-        said = encoder.feed(event)
-        assert not isinstance(said, Restart), said
-        chunks += said
+        answer = encoder.feed(event)
+        assert not isinstance(answer, Restart), answer
+        chunks += answer
     return chunks
 
 
 def test_a_stream_without_a_named_turn_takes_the_open_one_or_the_last_or_the_first_to_come() -> None:
-    """Whoever does not care which turn it is gets the one that matters."""
+    """Without a turn name the stream covers the open turn, or else the last one."""
     log = scenarios.events("two_turns")
     assert open_stream(folded(log[:10])).turn.name == "second"
     assert open_stream(folded(log[:7])).turn.name == "first"
@@ -369,9 +373,9 @@ def test_a_stream_finishes_when_the_last_call_of_its_turn_has() -> None:
     """C5: a call that outlives the end of its turn for a moment is still shown; then the stream says how it went."""
     log = scenarios.events("two_turns")
     encoder = open_stream()
-    said = [encoder.feed(event) for event in log[:6]]
-    assert said[4] == [] and isinstance(log[4], ev.TurnEnded)
-    assert [chunk["type"] for chunk in said[5]] == ["TOOL_CALL_RESULT", "RUN_FINISHED"]  # pyright: ignore
+    answers = [encoder.feed(event) for event in log[:6]]
+    assert answers[4] == [] and isinstance(log[4], ev.TurnEnded)
+    assert [chunk["type"] for chunk in answers[5]] == ["TOOL_CALL_RESULT", "RUN_FINISHED"]  # pyright: ignore
     assert encoder.finished and encoder.close("bye") == []
 
 
@@ -410,9 +414,9 @@ def test_a_stream_that_is_closed_early_says_why(client: Client) -> None:
     encoder = open_stream(folded(scenarios.events("parallel_calls")[:8]))
     seen = encoder.opening()
     last = encoder.close("the server stops")
-    bare, told = client.ask([{"id": 0, "chunks": seen}, {"id": 0, "chunks": [*seen, *last]}])
+    bare, after = client.ask([{"id": 0, "chunks": seen}, {"id": 0, "chunks": [*seen, *last]}])
     assert last == [{"type": "RUN_ERROR", "message": "the server stops", "code": "closed"}]
-    assert told["error"] is None and told["message"] == bare["message"]
+    assert after["error"] is None and after["message"] == bare["message"]
 
 
 def test_a_stream_grows_with_what_is_said(scale: int) -> None:
@@ -460,18 +464,18 @@ def test_a_request_ends_the_run_and_the_client_waits_for_its_answer(client: Clie
 
 
 def test_after_the_answer_the_turn_goes_on_where_it_is_read_again() -> None:
-    """S2.13: the connection that ended with the request is over; the next one is a run that goes on."""
+    """The connection that ended with the request is over; the next one continues the run."""
     desk = written([*ASKED, ev.ApprovalGranted(aliases=ONE)])
     before, after = open_stream(folded(desk.log[:3])), open_stream(folded(desk.log))
     assert before.opening()[-1]["type"] == "RUN_FINISHED" and before.finished
     assert after.opening()[-1]["type"] == "CUSTOM" and not after.finished
     assert before.feed(desk.log[3]) == Restart(AFTER)
-    said = after.feed(ev.CallCompleted(call=desk.log[1].call, seq=5, output="a"))  # pyright: ignore
-    assert not isinstance(said, Restart) and [chunk["type"] for chunk in said] == ["TOOL_CALL_RESULT"]
+    answer = after.feed(ev.CallCompleted(call=desk.log[1].call, seq=5, output="a"))  # pyright: ignore
+    assert not isinstance(answer, Restart) and [chunk["type"] for chunk in answer] == ["TOOL_CALL_RESULT"]
 
 
 def test_a_run_goes_on_while_another_call_does_and_then_names_all_that_wait(client: Client) -> None:
-    """C5: a result is not held up because somebody else waits for an answer; who waits is told meanwhile."""
+    """A result does not wait for the approval of another call; a custom event names the waiting call."""
     log = written(
         [
             *ASKED[:1],
@@ -484,8 +488,8 @@ def test_a_run_goes_on_while_another_call_does_and_then_names_all_that_wait(clie
         ]
     ).log
     encoder = open_stream()
-    said = [encoder.feed(event) for event in log]
-    (answer,) = client.ask([{"id": 0, "chunks": [chunk for one in said if isinstance(one, list) for chunk in one]}])
+    answers = [encoder.feed(event) for event in log]
+    (answer,) = client.ask([{"id": 0, "chunks": [chunk for one in answers if isinstance(one, list) for chunk in one]}])
     assert answer["error"] is None
     assert [waits["toolCallId"] for waits in answer["interrupts"]] == ["one", "three"]
     waiting = [value["toolCallId"] for _, value in answer["customs"] if value["state"] == "awaiting_approval"]
@@ -493,7 +497,7 @@ def test_a_run_goes_on_while_another_call_does_and_then_names_all_that_wait(clie
 
 
 def test_a_request_is_told_though_a_text_was_never_ended(client: Client) -> None:
-    """C5: many agents end no text; whoever has to answer would never be asked if the run waited for that."""
+    """Many agents end no text; a run that waited for that would never ask for the approval."""
     other = [ev.CallStarted(aliases=TWO, tool_name="read", input={"n": 1}), ev.CallProposed(aliases=ONE)]
     text = [ev.ThoughtDelta(text="Hm."), ev.MessageDelta(text="One moment"), ev.CallCompleted(aliases=TWO)]
     log = written([*ASKED[:1], *other, *ASKED[2:], *text, ev.MessageDelta(text=", please")]).log
@@ -534,7 +538,7 @@ def served(body: bytes, piece: int = 7) -> Generator[str]:
                 self.wfile.write(body[begin : begin + piece])
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Nobody reads it."""
+            """Discard the output."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -576,14 +580,14 @@ def test_no_frame_is_larger_than_the_client_takes(client: Client) -> None:
     with served(b"".join(map(STREAM.frame, chunks)), piece=2**20) as url:
         (answer,) = client.ask([{"id": 0, "url": url}])
     assert answer["error"] is None
-    said, result = answer["message"]
-    assert said["content"] == said["toolCalls"][0]["function"]["arguments"] == long
+    call, result = answer["message"]
+    assert call["content"] == call["toolCalls"][0]["function"]["arguments"] == long
     assert result["content"].endswith(f"\n(cut: {len(long) - 2**20} more characters)")
     assert max(len(STREAM.frame(chunk)) for chunk in (*chunks, *open_stream(folded(log)).opening())) < 10 * 2**20
 
 
 def test_frames_end_their_lines_as_the_client_wants() -> None:
-    """One frame a chunk, each one line whatever the text holds, LF only, and no word for the end."""
+    """One frame a chunk, each one line for any text, LF only, and no marker for the end."""
     chunks = open_stream(folded(scenarios.events("hostile_strings"))).opening()
     frames = b"".join(map(STREAM.frame, chunks)).split(b"\n\n")
     assert frames.pop() == b"" and STREAM.done == b""
@@ -637,13 +641,13 @@ def test_every_state_has_its_word_and_keeps_its_own(client: Client, state: str) 
     [("text", "text"), ({"a": [1]}, '{"a":[1]}'), ([], "[]"), (0, "0"), (False, "false"), (None, "(no output)")],
 )
 def test_a_result_is_a_text(output: Any, content: str) -> None:
-    """The protocol has no other; what is not a text is told as JSON."""
+    """The protocol has no other; other outputs are sent as JSON."""
     *_, result = messages_of(ev.CallCompleted(aliases=ONE, tool_name="t", output=output))
     assert result["content"] == content
 
 
 def test_arguments_that_never_came_to_an_end_are_still_json(client: Client) -> None:
-    """C11: a call cut off in its arguments is told with as much of them as there is, as a text."""
+    """A call that ended within its arguments has as much of them as was streamed, as a text."""
     log = written([ev.TurnStarted(), ev.CallInputDelta(aliases=ONE, text='{"path": "a'), ev.CallLost(aliases=ONE)]).log
     assert json.loads(history(folded(log))[0]["toolCalls"][0]["function"]["arguments"]) == '{"path": "a'
     assert stream_checks.restarts("ag-ui", log) == []
@@ -651,7 +655,7 @@ def test_arguments_that_never_came_to_an_end_are_still_json(client: Client) -> N
 
 
 def test_numbers_that_the_client_would_round_are_told_as_texts(client: Client) -> None:
-    """C11: in arguments and results they stand in a text anyway; elsewhere JavaScript would show another number."""
+    """In arguments and results they are text; elsewhere JavaScript would show another number."""
     log = written(
         [
             ev.TurnStarted(),
@@ -667,7 +671,7 @@ def test_numbers_that_the_client_would_round_are_told_as_texts(client: Client) -
 
 
 def test_a_call_stands_in_the_message_of_its_round_with_its_results_behind_it() -> None:
-    """A model asked to go on finds each answer behind the message that asked, also if the talk had gone on by then."""
+    """A model finds each result behind the message with its call, also if other messages came before the result."""
     messages = messages_of(
         ev.ThoughtDelta(text="Hm."),
         ev.MessageDelta(text="Let me see."),
@@ -679,11 +683,11 @@ def test_a_call_stands_in_the_message_of_its_round_with_its_results_behind_it() 
         ev.CallCompleted(aliases=(Alias("t", "three"),), tool_name="c", output="3"),
         ev.CallCompleted(aliases=(Alias("t", "four"),), tool_name="d", output="4"),
     )
-    told = [
+    events = [
         (message["role"], message.get("content"), [call["id"] for call in message.get("toolCalls", ())])
         for message in messages
     ]
-    assert told == [
+    assert events == [
         ("reasoning", "Hm.", []),
         ("assistant", "Let me see.", ["one", "two"]),
         ("tool", "2", []),
@@ -697,8 +701,8 @@ def test_a_call_stands_in_the_message_of_its_round_with_its_results_behind_it() 
 
 def test_what_a_person_says_within_a_turn_ends_the_round(client: Client) -> None:
     """The call that follows belongs to no message from before, streamed or stored."""
-    said = ev.MessageUser(text="And?")
-    log = written([ev.TurnStarted(), ev.CallStarted(aliases=ONE), said, ev.CallStarted(aliases=TWO)]).log
+    prompt = ev.MessageUser(text="And?")
+    log = written([ev.TurnStarted(), ev.CallStarted(aliases=ONE), prompt, ev.CallStarted(aliases=TWO)]).log
     assert [message["id"] for message in history(folded(log))] == ["turn-t1-2", "msg-3", "turn-t1-4"]
     prove(client, log, places(log))
 
@@ -743,7 +747,7 @@ def test_plans_and_modes_are_for_people_to_see(client: Client) -> None:
     ],
 )
 def test_what_a_person_sent_comes_with_its_files(client: Client, block: Any, part: Any) -> None:
-    """Whatever form a prompt had, the client takes it: files it can read stand beside the text."""
+    """The client accepts a prompt of any form: readable files become parts next to the text."""
     messages = messages_of(ev.MessageUser(text="hi", content=[block]))
     assert messages[0]["content"] == ([{"type": "text", "text": "hi"}, part] if part else "hi")
     (answer,) = client.ask([{"id": 0, "history": messages}])
@@ -751,7 +755,7 @@ def test_what_a_person_sent_comes_with_its_files(client: Client, block: Any, par
 
 
 def test_our_own_stream_reads_back_as_what_happened() -> None:
-    """Whoever records a stream of ours has the same calls with the same ends."""
+    """A recording of our stream has the same calls with the same ends."""
     decoder, drafts = registry.decoder("ag-ui"), list[Event]()
     log = written([event for name in ("failed", "denied", "lost") for event in _renamed(STATES[name], name)]).log
     log = written([ev.TurnStarted(), *(structs.replace(event, seq=0, verdict="applied") for event in log)]).log

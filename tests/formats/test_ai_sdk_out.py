@@ -44,9 +44,9 @@ def major(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def client(node: str, major: str) -> Iterator[Client]:
     """The real client of a major: one Node process for all tests here."""
-    made = Client(node, "reduce_ui.mjs", major)
-    yield made
-    made.close()
+    process = Client(node, "reduce_ui.mjs", major)
+    yield process
+    process.close()
 
 
 @pytest.fixture(scope="module")
@@ -72,12 +72,12 @@ def message_of(messages: list[Message], turn: str) -> Message | None:
     return next((message for message in messages if message["id"] == f"turn-{turn}"), None)
 
 
-def check_histories(client: Client, log: Sequence[Event], told: list[list[Message]]) -> None:
-    """Every history is valid, and where no call is open a model can be asked to go on from it."""
+def check_histories(client: Client, log: Sequence[Event], histories: list[list[Message]]) -> None:
+    """Every history is valid, and where no call is open a model can continue it."""
     state = SessionFold()
     jobs: list[Job] = []
     still: list[bool] = []
-    for event, messages in zip(log, told[1:], strict=True):
+    for event, messages in zip(log, histories[1:], strict=True):
         state.apply(event)
         if messages:  # the client's own check refuses an empty list
             jobs.append({"id": 0, "history": messages})
@@ -114,7 +114,7 @@ CLOCKS = st.none() | st.lists(st.sampled_from([0, 0, 1, 5]), min_size=1, max_siz
 
 @given(scripts(), st.integers(0, 40), CLOCKS)
 def test_any_log_streams_as_its_history(law: Law, script: list[Event], after: int, clock: list[int] | None) -> None:
-    """C4, C11: whatever comes, in whatever order, by clocks that go, stand or run back, the client is never wrong."""
+    """The client agrees with the history for any events, in any order, with any clock."""
     drafts = [ev.TurnStarted(), *script]
     if clock:
         drafts = [structs.replace(draft, at=1000 + clock[n % len(clock)]) for n, draft in enumerate(drafts)]
@@ -159,9 +159,9 @@ def test_a_request_in_another_turn_tells_the_message_only_that_it_waits(law: Law
     waiting, answered = (part_of_call(law.history, *drafts[:count]) for count in (3, 4))
     assert waiting.get("approval", {}).get("descriptor") == ({} if major != "v5" else None)
     assert "approval" not in answered
-    made = written([ev.TurnStarted(), *drafts])
-    check_pages(law.history, made.state)
-    prove(law, made.log, range(1, len(made.log)))
+    desk = written([ev.TurnStarted(), *drafts])
+    check_pages(law.history, desk.state)
+    prove(law, desk.log, range(1, len(desk.log)))
 
 
 # When a stream has to begin again
@@ -193,7 +193,7 @@ CALLED, ASKED_FOR, TOLD = "tool-input-available", "tool-approval-request", "tool
 
 
 @pytest.mark.parametrize(
-    ("name", "chunks", "told"),
+    ("name", "chunks", "approval"),
     [
         (
             "approval_granted",
@@ -208,32 +208,33 @@ CALLED, ASKED_FOR, TOLD = "tool-input-available", "tool-approval-request", "tool
     ],
 )
 def test_version_7_hears_the_answer_on_the_open_connection(
-    name: str, chunks: list[list[str]], told: dict[str, Any]
+    name: str, chunks: list[list[str]], approval: dict[str, Any]
 ) -> None:
-    """S2.7: request, answer and end stand in one stream; the part keeps what was asked and answered, and by whom."""
+    """One stream has request, answer and end; the part keeps the request, the answer and who gave it."""
     log = scenarios.events(name)
     encoder = registry.streaming("ui-v7").encoder(None, "")
-    said = [[chunk["type"] for chunk in fed(encoder, event) if chunk["type"].startswith("tool-")] for event in log]
-    assert [types for types in said if types][1:] == chunks
+    all_types = [[chunk["type"] for chunk in fed(encoder, event)] for event in log]
+    chunk_types = [[name for name in types if name.startswith("tool-")] for types in all_types]
+    assert [types for types in chunk_types if types][1:] == chunks
     (part,) = [part for part in registry.encoder("ui-v7")(folded(log))[-1]["parts"] if part["type"] == "dynamic-tool"]
-    assert told.items() <= part["approval"].items()
+    assert approval.items() <= part["approval"].items()
     assert part["approval"]["descriptor"]["options"]
     assert part["toolMetadata"]["callslip"]["by"] == "ann"
 
 
 def fed(encoder: Any, event: Event) -> list[Any]:
-    """What an event adds to a stream that goes on."""
-    said = encoder.feed(event)
-    assert not isinstance(said, Restart)
-    return said
+    """Return what an event adds to a stream that does not restart."""
+    answer = encoder.feed(event)
+    assert not isinstance(answer, Restart)
+    return answer
 
 
 def test_after_a_restart_only_a_replay_goes_on(stream: Streaming) -> None:
     """Until the turn was replayed every event asks for it, also of an encoder that begins in the middle."""
     log = scenarios.events("cumulative_text")
     encoder, late = stream.encoder(None, ""), stream.encoder(folded(log[:4]), "")
-    said = [isinstance(encoder.feed(event), Restart) for event in log]
-    assert said.index(True) < len(log) - 1 and all(said[said.index(True) :])
+    restarts = [isinstance(encoder.feed(event), Restart) for event in log]
+    assert restarts.index(True) < len(log) - 1 and all(restarts[restarts.index(True) :])
     assert all(isinstance(late.feed(event), Restart) for event in log[4:])
     assert encoder.opening() == late.opening()
     assert encoder.finished and encoder.feed(structs.replace(log[0], turn="other", seq=len(log) + 1)) == []
@@ -243,20 +244,20 @@ def test_the_farewell_of_a_restart_leaves_no_trace(client: Client, stream: Strea
     """An application can be told to come back without the message showing it."""
     log = scenarios.events("cumulative_text")
     encoder = stream.encoder(None, "")
-    said = [encoder.feed(event) for event in log]
-    chunks = [chunk for one in said if isinstance(one, list) for chunk in one]
-    (farewell,) = next(one for one in said if isinstance(one, Restart)).chunks
-    bare, told = client.ask([{"id": 0, "chunks": chunks}, {"id": 0, "chunks": [*chunks, farewell]}])
+    answers = [encoder.feed(event) for event in log]
+    chunks = [chunk for one in answers if isinstance(one, list) for chunk in one]
+    (farewell,) = next(one for one in answers if isinstance(one, Restart)).chunks
+    bare, after = client.ask([{"id": 0, "chunks": chunks}, {"id": 0, "chunks": [*chunks, farewell]}])
     assert farewell["transient"]
-    assert told["error"] is None
-    assert bare["message"] and told["message"] == bare["message"]
+    assert after["error"] is None
+    assert bare["message"] and after["message"] == bare["message"]
 
 
 # How a stream begins and ends
 
 
 def test_a_stream_without_a_named_turn_takes_the_open_one_or_the_last_or_the_first_to_come(stream: Streaming) -> None:
-    """Whoever does not care which turn it is gets the one that matters."""
+    """Without a turn name the stream covers the open turn, or else the last one."""
     log = scenarios.events("two_turns")
     first = {"type": "start", "messageId": "turn-first"}
     assert stream.encoder(folded(log[:11]), "").opening()[0] == {"type": "start", "messageId": "turn-second"}
@@ -270,9 +271,9 @@ def test_a_stream_finishes_when_the_last_call_of_its_turn_has(stream: Streaming)
     """C5: a call that outlives the end of its turn for a moment is still shown; then the stream says how it went."""
     log = scenarios.events("two_turns")
     encoder = stream.encoder(None, "")
-    said = [fed(encoder, event) for event in log[:6]]
-    assert said[4] == [] and isinstance(log[4], ev.TurnEnded)
-    assert [chunk["type"] for chunk in said[5]] == ["tool-output-available", "finish-step", "finish"]
+    answers = [fed(encoder, event) for event in log[:6]]
+    assert answers[4] == [] and isinstance(log[4], ev.TurnEnded)
+    assert [chunk["type"] for chunk in answers[5]] == ["tool-output-available", "finish-step", "finish"]
     assert encoder.finished and encoder.close("bye") == []
 
 
@@ -308,9 +309,9 @@ def test_a_stream_that_is_closed_early_says_so(client: Client, stream: Streaming
     encoder = stream.encoder(folded(scenarios.events("parallel_calls")[:8]), "")
     seen = encoder.opening()
     last = encoder.close("the server stops")
-    bare, told = client.ask([{"id": 0, "chunks": seen}, {"id": 0, "chunks": [*seen, *last]}])
+    bare, after = client.ask([{"id": 0, "chunks": seen}, {"id": 0, "chunks": [*seen, *last]}])
     assert last == [{"type": "abort", **({"reason": "the server stops"} if major != "v5" else {})}]
-    assert told["error"] is None and told["message"] == bare["message"]
+    assert after["error"] is None and after["message"] == bare["message"]
 
 
 def body_of(stream: Streaming, name: str) -> tuple[list[Any], bytes]:
@@ -320,7 +321,7 @@ def body_of(stream: Streaming, name: str) -> tuple[list[Any], bytes]:
 
 
 def test_a_stream_is_server_sent_events(stream: Streaming) -> None:
-    """One frame a chunk, each one line whatever the text holds, and the client's word for the end."""
+    """One frame a chunk, each one line for any text, and the client's marker for the end."""
     chunks, body = body_of(stream, "hostile_strings")
     frames = body.split(b"\n\n")
     assert frames[-2:] == [b"data: [DONE]", b""]
@@ -385,7 +386,7 @@ def test_a_stream_grows_with_what_is_said(law: Law, stream: Streaming, scale: in
     ],
 )
 def test_arguments_that_come_after_the_question_are_told_once(law: Law, before: list[Event]) -> None:
-    """C12: whatever a call waits for, its arguments are not sent again with every piece, and are right when whole."""
+    """Arguments are not sent again with every delta in any state of a call, and are right when complete."""
     pieces = ['{"a": "', *["piece "] * 200, '}"', "}", " ", "\u00a0", "}"]
     log = written([ev.TurnStarted(), *before, *(ev.CallInputDelta(aliases=ONE, text=piece) for piece in pieces)]).log
     law.prove(log, [3, len(log) - 4])
@@ -407,8 +408,8 @@ def test_ten_thousand_chunks_stream_as_their_history(law: Law) -> None:
     assert len(desk.log) > 10_000
     (segment,) = law.connections(desk.log, "t1")
     segment.reached = {seq: at for seq, at in segment.reached.items() if seq % 450 == 7 or seq == len(desk.log)}
-    told = {seq: json.loads(codec.encode(law.history(folded(desk.log[:seq])))) for seq in segment.reached}
-    law.check([segment], told)
+    histories = {seq: json.loads(codec.encode(law.history(folded(desk.log[:seq])))) for seq in segment.reached}
+    law.check([segment], histories)
 
 
 @pytest.mark.parametrize(
@@ -417,7 +418,7 @@ def test_ten_thousand_chunks_stream_as_their_history(law: Law) -> None:
 def test_a_call_that_went_on_without_arguments_does_not_go_back_to_being_written(
     history: Any, went: list[Event]
 ) -> None:
-    """C13: whoever was asked about it, or began it, took it as it was; it has the word of a queued call."""
+    """A call that was approved or started without arguments has the state of a queued call."""
     part = part_of_call(history, ev.CallProposed(aliases=ONE), *(structs.replace(one, aliases=ONE) for one in went))
     assert (part["state"], part["input"]) in [("input-available", {}), ("approval-responded", {})]
 
@@ -456,7 +457,7 @@ STATES: dict[str, list[Event]] = {
 
 @pytest.mark.parametrize("state", STATE_NAMES)
 def test_every_state_has_its_word_and_keeps_its_own(history: Any, major: str, state: str) -> None:
-    """C13: the word comes from the one table; what a major has no word for stands in the part's metadata."""
+    """The state comes from one table; what a major has no state for is in the metadata of the part."""
     part = part_of_call(history, *STATES[state])
     assert part["state"] == getattr(STATE_NAMES[state], major)
     assert ("errorText" in part) == (STATE_NAMES[state].error and part["state"] != "output-denied")
@@ -562,8 +563,8 @@ def test_a_request_shows_its_options_in_the_words_of_whoever_asks(history: Any, 
     last = history(folded(scenarios.events("approval_pending")))[-1]["parts"][-1]
     identity = "appr_000000000001"
     if major == "v5":
-        told = {"approvalId": identity, "toolCallId": "call_1", "state": "pending", **QUESTION}
-        assert (last["type"], last["data"]) == ("data-approval", told)
+        data = {"approvalId": identity, "toolCallId": "call_1", "state": "pending", **QUESTION}
+        assert (last["type"], last["data"]) == ("data-approval", data)
     else:
         assert last["approval"] == {"id": identity, "descriptor": QUESTION}
 
@@ -573,8 +574,8 @@ def test_version_5_shows_the_answer_in_the_place_of_the_request() -> None:
     drafts = [*ASKED, ev.ApprovalRefused(aliases=ONE, option="no", by="ann", reason="not today")]
     call, request = parts_of(registry.encoder("ui-v5"), *drafts)
     assert call["errorText"] == "The tool call was denied: not today"
-    told = {"state": "refused", "option": "no", "by": "ann", "reason": "not today"}
-    assert told.items() <= request["data"].items()
+    data = {"state": "refused", "option": "no", "by": "ann", "reason": "not today"}
+    assert data.items() <= request["data"].items()
 
 
 def test_a_detached_call_stands_as_queued_for_ever(history: Any) -> None:
@@ -601,9 +602,9 @@ def test_output_too_large_for_the_log_says_so(history: Any, major: str) -> None:
     part = message["parts"][-1]
     assert part["output"] == "x" * 10
     if major != "v5":
-        told = part["toolMetadata"]["callslip"]
-        assert (told["truncated"], told["size"]) == (True, 1000)
-        assert told["blob"]
+        metadata = part["toolMetadata"]["callslip"]
+        assert (metadata["truncated"], metadata["size"]) == (True, 1000)
+        assert metadata["blob"]
 
 
 def test_text_after_results_begins_a_step(history: Any) -> None:
@@ -690,10 +691,10 @@ def hazards(value: Any) -> Iterator[Any]:
 @given(JSON)
 def test_any_value_can_be_read_in_javascript(client: Client, value: Any) -> None:
     """C11: nothing ends the client's stream or is rounded by it, nothing is lost, and what is harmless stays."""
-    made = readable(value)
-    assert shape(made) == shape(value)
-    assert made == value if not list(hazards(value)) else not list(hazards(made))
-    part = {"type": "dynamic-tool", "toolCallId": "1", "toolName": "x", "input": made, "output": made}
+    result = readable(value)
+    assert shape(result) == shape(value)
+    assert result == value if not list(hazards(value)) else not list(hazards(result))
+    part = {"type": "dynamic-tool", "toolCallId": "1", "toolName": "x", "input": result, "output": result}
     message = {"id": "m", "role": "assistant", "parts": [{**part, "state": "output-available"}]}
     chunks = [{"type": "start", "messageId": "m"}, wire.input_available(part), wire.output(message["parts"][0])]
     (answer,) = client.ask([{"id": 0, "chunks": chunks, "history": [message]}])

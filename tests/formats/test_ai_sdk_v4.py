@@ -47,9 +47,9 @@ DONE = ev.CallCompleted(aliases=ONE, output="out")
 @pytest.fixture(scope="module")
 def client(node: str) -> Iterator[Client]:
     """One Node process for all tests here."""
-    made = Client(node, "reduce_v4.mjs")
-    yield made
-    made.close()
+    process = Client(node, "reduce_v4.mjs")
+    yield process
+    process.close()
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +63,10 @@ def message_of(messages: list[Message], turn: str) -> Message | None:
     return found and {name: value for name, value in found.items() if name != "createdAt"}
 
 
-def check_histories(client: Client, log: Sequence[Event], told: list[list[Message]]) -> None:
-    """Where no call is open, a model can be asked to go on from the history."""
+def check_histories(client: Client, log: Sequence[Event], histories: list[list[Message]]) -> None:
+    """Where no call is open, a model can continue the history."""
     state, jobs = SessionFold(), list[Job]()
-    for event, messages in zip(log, told[1:], strict=True):
+    for event, messages in zip(log, histories[1:], strict=True):
         state.apply(event)
         if not any(isinstance(entry, ToolCall) and is_open(entry) for entry in state.entries.values()):
             jobs.append({"id": 0, "history": messages[::-1]})
@@ -96,7 +96,7 @@ def test_what_real_agents_did_streams_as_its_history(client: Client, law: Law, n
 def test_any_log_streams_as_its_history(
     client: Client, law: Law, script: list[Event], after: int, clock: list[int] | None
 ) -> None:
-    """C4, C11: whatever comes, in whatever order, by clocks that go, stand or run back, the client is never wrong."""
+    """The client agrees with the history for any events, in any order, with any clock."""
     drafts = [ev.TurnStarted(), *script]
     if clock:
         drafts = [structs.replace(draft, at=1000 + clock[n % len(clock)]) for n, draft in enumerate(drafts)]
@@ -135,8 +135,8 @@ def test_after_a_restart_only_a_replay_goes_on() -> None:
     """Until the turn was replayed every event asks for it, also of an encoder that begins in the middle."""
     log = scenarios.events("approval_granted")
     encoder, late = open_stream(), open_stream(folded(log[:5]))
-    said = [isinstance(encoder.feed(event), Restart) for event in log]
-    assert said == [False] * 5 + [True] * 5
+    restarts = [isinstance(encoder.feed(event), Restart) for event in log]
+    assert restarts == [False] * 5 + [True] * 5
     assert all(isinstance(late.feed(event), Restart) for event in log[5:])
     assert encoder.opening() == late.opening()
     assert encoder.finished and encoder.feed(structs.replace(log[0], turn="t2", seq=11)) == []
@@ -146,12 +146,12 @@ def test_the_farewell_of_a_restart_leaves_no_trace(client: Client) -> None:
     """An application can be told to come back without the message showing it; where there is none, none is made."""
     log = scenarios.events("approval_granted")
     encoder = open_stream()
-    said = [encoder.feed(event) for event in log[:6]]
-    assert isinstance(said[-1], Restart)
-    seen = [chunk for chunks in said[:-1] for chunk in chunks]
-    bare, told = client.ask([{"id": 0, "chunks": seen}, {"id": 0, "chunks": [*seen, *said[-1].chunks]}])
-    assert told["error"] is None and told["message"] == bare["message"]
-    assert (bare["data"], told["data"]) == ([], [{"type": "restart"}])
+    answers = [encoder.feed(event) for event in log[:6]]
+    assert isinstance(answers[-1], Restart)
+    seen = [chunk for chunks in answers[:-1] for chunk in chunks]
+    bare, after = client.ask([{"id": 0, "chunks": seen}, {"id": 0, "chunks": [*seen, *answers[-1].chunks]}])
+    assert after["error"] is None and after["message"] == bare["message"]
+    assert (bare["data"], after["data"]) == ([], [{"type": "restart"}])
     unseen = open_stream(folded(log[:1])).feed(log[1])
     assert isinstance(unseen, Restart) and unseen.chunks == ()
 
@@ -169,9 +169,9 @@ def test_a_stream_finishes_when_the_last_call_of_its_turn_has() -> None:
     """C5: a call that outlives the end of its turn for a moment is still shown; then the stream says how it went."""
     log = scenarios.events("two_turns")
     encoder = open_stream()
-    said = [encoder.feed(event) for event in log[:6]]
-    assert said[4] == [] and isinstance(log[4], ev.TurnEnded)
-    assert [chunk[0] for chunk in said[5]] == ["a", "8", "8", "e", "d"]
+    answers = [encoder.feed(event) for event in log[:6]]
+    assert answers[4] == [] and isinstance(log[4], ev.TurnEnded)
+    assert [chunk[0] for chunk in answers[5]] == ["a", "8", "8", "e", "d"]
     assert encoder.finished and encoder.close("bye") == []
 
 
@@ -188,8 +188,8 @@ def test_a_stream_finishes_when_the_last_call_of_its_turn_has() -> None:
 def test_the_client_reads_how_the_turn_ended(client: Client, reason: str, word: str) -> None:
     """Every way a turn ends has a word that the client knows."""
     log = written([ev.TurnStarted(), ev.MessageDelta(text="Hi."), ev.TurnEnded(reason=reason)]).log
-    (told,) = client.ask([{"id": 0, "chunks": chunks_of(log)}])
-    assert (told["error"], told["finish"]) == (None, word)
+    (answer,) = client.ask([{"id": 0, "chunks": chunks_of(log)}])
+    assert (answer["error"], answer["finish"]) == (None, word)
 
 
 def test_an_empty_turn_makes_no_message(client: Client) -> None:
@@ -205,10 +205,10 @@ def test_a_stream_that_is_closed_early_says_why(client: Client) -> None:
     """A server that stops tells its clients, and what they saw stays."""
     encoder = open_stream(folded(scenarios.events("parallel_calls")[:8]))
     seen = encoder.opening()
-    bare, told = client.ask(
+    bare, after = client.ask(
         [{"id": 0, "chunks": seen}, {"id": 0, "chunks": [*seen, *encoder.close("the server stops")]}]
     )
-    assert told["error"] == "the server stops" and told["message"] == bare["message"]
+    assert after["error"] == "the server stops" and after["message"] == bare["message"]
 
 
 def test_a_client_that_may_take_steps_does_not_go_on_after_the_answer(client: Client) -> None:
@@ -224,9 +224,9 @@ def test_a_call_never_shows_as_running_after_its_result() -> None:
     for name in scenarios.NAMES:
         encoder, ended = open_stream(), set[str]()
         for event in scenarios.events(name):
-            said = encoder.feed(event)
-            for code, value in encoder.opening() if isinstance(said, Restart) else said:
-                if isinstance(said, Restart):
+            answer = encoder.feed(event)
+            for code, value in encoder.opening() if isinstance(answer, Restart) else answer:
+                if isinstance(answer, Restart):
                     ended.clear()
                     break
                 assert code not in ("9", "b") or value["toolCallId"] not in ended, name
@@ -234,7 +234,7 @@ def test_a_call_never_shows_as_running_after_its_result() -> None:
 
 
 def test_a_detached_call_changes_in_place(client: Client, law: Law) -> None:
-    """S4.7: what is told of it after its answer corrects it without showing it as running again."""
+    """A change after its answer corrects the call without showing it as running again."""
     drafts = [ev.CallProposed(aliases=ONE, scope="detached"), ev.MessageDelta(text="Queued.")]
     log = written([ev.TurnStarted(), *drafts, ev.CallInput(aliases=ONE, tool_name="bash", input={"a": 1})]).log
     law.prove(log, stream_checks.places(log))
@@ -245,18 +245,18 @@ def test_what_changes_a_turn_that_was_told_to_its_end_asks_for_a_replay() -> Non
     """A detached call outlives its turn's stream: how it ends changes nothing in it, other arguments do."""
     pieces = ev.CallInputDelta(aliases=ONE, text='{"a": 1}')
     turn = [ev.TurnStarted(), ev.CallProposed(aliases=ONE, scope="detached"), pieces, ev.TurnEnded()]
-    said: list[Any] = []
+    answers: list[Any] = []
     for last in (DONE, ev.CallInput(aliases=ONE, input={"b": 2})):
         log = written([*turn, last]).log
         encoder = open_stream(folded(log[:-1]))
         assert encoder.opening()[-1][0] == "d" and encoder.finished
-        said.append(encoder.feed(log[-1]))
-    assert said == [[], Restart("the turn went on after its end", (["2", [{"type": "restart"}]],))]
+        answers.append(encoder.feed(log[-1]))
+    assert answers == [[], Restart("the turn went on after its end", (["2", [{"type": "restart"}]],))]
 
 
 @pytest.mark.parametrize("answer", [ev.ApprovalGranted(aliases=ONE), ev.ApprovalRefused(aliases=ONE)])
 def test_a_request_of_a_later_turn_is_not_looked_at(law: Law, answer: Event) -> None:
-    """S4.5: a call whose turn was over when it was asked about is told by what stands in its own turn alone."""
+    """A call whose request came after its turn shows only what is in its own turn."""
     between = [ev.TurnEnded(), ev.TurnStarted()]
     log = written([ev.TurnStarted(), PROPOSED, *between, ASKED[1], answer, DONE, ev.TurnEnded()]).log
     law.prove(log, stream_checks.places(log))
@@ -306,15 +306,15 @@ def test_the_client_reads_the_stream_from_a_socket(client: Client, name: str) ->
     log = scenarios.events(name)
     body = b"\n".join(map(STREAM.frame, chunks_of(log))) + b"\n"
     with served(body) as url:
-        (told,) = client.ask([{"id": 0, "url": url}])
-    assert (told["error"], told["finish"]) == (None, "stop")
-    assert told["message"] == message_of(json.loads(codec.encode(history(folded(log)))), "t1")
-    assert told["headers"]["content-type"] == "text/plain; charset=utf-8"
-    assert told["headers"]["x-vercel-ai-data-stream"] == "v1"
+        (answer,) = client.ask([{"id": 0, "url": url}])
+    assert (answer["error"], answer["finish"]) == (None, "stop")
+    assert answer["message"] == message_of(json.loads(codec.encode(history(folded(log)))), "t1")
+    assert answer["headers"]["content-type"] == "text/plain; charset=utf-8"
+    assert answer["headers"]["x-vercel-ai-data-stream"] == "v1"
 
 
 def test_a_chunk_is_one_line() -> None:
-    """Whatever a text holds, the client splits at line feeds alone."""
+    """The client splits any text at line feeds only."""
     chunks = chunks_of(scenarios.events("hostile_strings"))
     lines = lines_of(chunks).split(b"\n")
     assert lines.pop() == b""
@@ -355,8 +355,8 @@ def test_ten_thousand_chunks_stream_as_their_history(law: Law) -> None:
     assert len(desk.log) > 10_000
     (segment,) = law.connections(desk.log, "t1")
     segment.reached = {seq: at for seq, at in segment.reached.items() if seq % 450 == 7 or seq == len(desk.log)}
-    told = {seq: json.loads(codec.encode(law.history(folded(desk.log[:seq])))) for seq in segment.reached}
-    law.check([segment], told)
+    histories = {seq: json.loads(codec.encode(law.history(folded(desk.log[:seq])))) for seq in segment.reached}
+    law.check([segment], histories)
 
 
 # Rows in, messages out
@@ -406,8 +406,8 @@ async def test_what_a_person_said_to_a_call_is_told_as_from_rows(validated: bool
     ]
     ours, bare = await through_a_ledger(rows), format_messages_to_vercel(rows, {})
     assert [message["role"] for message in ours] == [message["role"] for message in bare]
-    told, known = ours[1]["annotations"], bare[1]["annotations"]
-    assert told[:-1] == known[:-1]
+    notes, known = ours[1]["annotations"], bare[1]["annotations"]
+    assert notes[:-1] == known[:-1]
     types = [part["type"] for part in bare[1]["parts"]]
     assert [part["type"] for part in without_steps(ours[1])] == types == ["reasoning", *["tool-invocation"] * 2, "text"]
 
@@ -437,10 +437,10 @@ def told_of(*drafts: Event, turn: bool = True) -> tuple[dict[str, Any], list[Any
 @pytest.mark.parametrize("state", STATE_NAMES)
 def test_every_state_has_its_word(state: str) -> None:
     """C13, S4.2: the words come from the one table; a call that ended has its annotation, and one that is asked for."""
-    made, notes = told_of(*STATES[state])
-    assert made["state"] == STATE_NAMES[state].v4
-    assert ("result" in made) == (STATE_NAMES[state].v4 == "result")
-    assert not STATE_NAMES[state].error or list(made["result"]) == ["error"]
+    call, notes = told_of(*STATES[state])
+    assert call["state"] == STATE_NAMES[state].v4
+    assert ("result" in call) == (STATE_NAMES[state].v4 == "result")
+    assert not STATE_NAMES[state].error or list(call["result"]) == ["error"]
     assert [note["isComplete"] for note in notes] == (
         [] if state in ("queued", "running") else [STATE_NAMES[state].complete]
     )
@@ -467,7 +467,7 @@ def test_outside_of_turns_every_call_has_its_annotation(state: str) -> None:
     ],
 )
 def test_validated_is_what_a_person_said(drafts: list[Event], validated: str) -> None:
-    """S4.3: accepted, rejected, still to be answered, or never answered since nobody had to."""
+    """Accepted, rejected, pending, or not required."""
     _, (note,) = told_of(*drafts)
     assert note["validated"] == validated
     assert ("approvalId" in note) == (validated == "pending")
@@ -488,8 +488,8 @@ def test_validated_is_what_a_person_said(drafts: list[Event], validated: str) ->
 def test_a_result_is_the_output_or_why_there_is_none(end: ev.CallEnd, result: Any) -> None:
     """C5: a value for the page, or a sentence that a model can act on."""
     printed = ev.CallProgress(aliases=ONE, text="printed\n")
-    made, _ = told_of(ev.CallStarted(aliases=ONE), printed, structs.replace(end, aliases=ONE))
-    assert made["result"] == result
+    call, _ = told_of(ev.CallStarted(aliases=ONE), printed, structs.replace(end, aliases=ONE))
+    assert call["result"] == result
 
 
 @pytest.mark.parametrize(
@@ -511,17 +511,17 @@ def test_arguments_are_always_an_object(drafts: list[Event], args: Any) -> None:
 
 def test_a_call_whose_arguments_are_still_written_is_a_partial_one() -> None:
     """The page shows that it comes and where, without a guess at what half of its arguments mean."""
-    made, notes = told_of(ev.CallProposed(aliases=ONE, tool_name="bash"), ev.CallInputDelta(aliases=ONE, text='{"a'))
-    assert made == {"state": "partial-call", "step": 0, "toolCallId": "one", "toolName": "bash"}
+    call, notes = told_of(ev.CallProposed(aliases=ONE, tool_name="bash"), ev.CallInputDelta(aliases=ONE, text='{"a'))
+    assert call == {"state": "partial-call", "step": 0, "toolCallId": "one", "toolName": "bash"}
     assert notes == []
 
 
 @pytest.mark.parametrize("went", [ASKED[1:], [ev.CallStarted(aliases=ONE), ev.CallRequeued(aliases=ONE)]])
 def test_a_call_that_went_on_without_arguments_is_partial_no_more(went: list[Event]) -> None:
-    """Whoever was asked about it, or began it, took it as it was: it does not go back to being written."""
+    """A call that was approved or started does not return to the partial state."""
     answer = [ev.ApprovalGranted(aliases=ONE)] if went == ASKED[1:] else []
-    made, _ = told_of(ev.CallProposed(aliases=ONE, tool_name="bash"), *went, *answer)
-    assert (made["state"], made["args"]) == ("call", {})
+    call, _ = told_of(ev.CallProposed(aliases=ONE, tool_name="bash"), *went, *answer)
+    assert (call["state"], call["args"]) == ("call", {})
 
 
 def test_a_detached_call_stands_as_queued_for_ever() -> None:
@@ -536,7 +536,7 @@ def test_a_detached_call_stands_as_queued_for_ever() -> None:
 
 @pytest.mark.anyio
 async def test_output_too_large_for_the_log_says_so() -> None:
-    """S2.8: a preview; how large the whole is, and where it is kept, stands in the annotation."""
+    """The result is a preview; the annotation has the full size and the blob."""
     small = structs.replace(scenarios.QUIET, inline_limit=100, preview=10)
     end = ev.CallCompleted(aliases=ONE, output="x" * 1000, exit_status=3)
     log = await scenarios.record([ev.TurnStarted(), ev.CallStarted(aliases=ONE), end], settings=small)
@@ -563,7 +563,7 @@ def test_messages_come_newest_first_one_a_turn() -> None:
 
 @pytest.mark.parametrize("name", scenarios.NAMES)
 def test_a_history_is_that_of_its_blocks(name: str) -> None:
-    """S4.5: the newest block first; no message needs what stands in another block."""
+    """The newest block first; no message needs another block."""
     log = scenarios.events(name)
     for count in range(len(log) + 1) if len(log) < 200 else (len(log),):
         entries = folded(log[:count]).snapshot().entries
@@ -572,7 +572,7 @@ def test_a_history_is_that_of_its_blocks(name: str) -> None:
 
 @given(scripts())
 def test_any_history_is_that_of_its_blocks(script: list[Event]) -> None:
-    """S4.5: whatever was said and called, in turns and between them."""
+    """For any texts and calls, in turns and between them."""
     snapshot = written(script).state.snapshot()
     apart = [structs.replace(snapshot, entries=block) for block in split_blocks(snapshot.entries)[::-1]]
     assert history(snapshot) == [message for block in apart for message in history(block)]

@@ -1,6 +1,6 @@
-"""`html` out: one file that shows every entry, and in which nothing that somebody else wrote is anything but text.
+"""The `html` format: one file that shows every entry, and in which all foreign content is plain text.
 
-How it looks with its scripts is told by `tests/web/test_share.py`.
+`tests/web/test_share.py` tests the page with its scripts.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from tests.support.strategies import scripts, written
 
 NOON = scenarios.NOON
 
-# Whatever else stood in a page would be somebody else's.
+# All other elements and attributes would come from foreign text.
 VOID = {"meta"}
 ELEMENTS = {
     *("html", "head", "meta", "title", "style", "body", "header", "main", "footer", "article", "h1", "h2", "p", "div"),
@@ -115,8 +115,8 @@ def bare(text: str) -> str:
     return ACTIVE.sub("", text.replace("\r\n", "\n"))
 
 
-def call(**told: Any) -> ToolCall:
-    return ToolCall(**{"id": 7, "call_id": "exec_0123456789ab", "tool_call_id": "t", "status": "completed", **told})
+def call(**fields: Any) -> ToolCall:
+    return ToolCall(**{"id": 7, "call_id": "exec_0123456789ab", "tool_call_id": "t", "status": "completed", **fields})
 
 
 # Everything shows
@@ -124,7 +124,7 @@ def call(**told: Any) -> ToolCall:
 
 @pytest.mark.parametrize("name", scenarios.NAMES)
 def test_every_entry_of_every_scenario_shows(name: str) -> None:
-    """Whatever it is, with what it says, in a page of known elements and nothing alive."""
+    """Every entry shows its content, in a page of known elements without active content."""
     state = stream_checks.folded(scenarios.events(name))
     _check(state.snapshot().entries, document(state))
 
@@ -143,21 +143,21 @@ def test_every_entry_of_any_session_shows(script: list[Event]) -> None:
     _check(state.snapshot().entries, document(state))
 
 
-def _check(entries: list[Any], made: bytes) -> None:
-    page = Page(made)
+def _check(entries: list[Any], body: bytes) -> None:
+    page = Page(body)
     assert not ACTIVE.search(page.source)
     for entry in entries:
         shown = page.texts[f"e{entry.id}"]
-        for said in _said(entry):
-            assert bare(said) in shown, (entry, said)
+        for text in _expected_texts(entry):
+            assert bare(text) in shown, (entry, text)
 
 
-def _said(entry: AnyEntry) -> list[str]:
-    """What a page must say of an entry."""
+def _expected_texts(entry: AnyEntry) -> list[str]:
+    """Return the texts that a page must show of an entry."""
     if isinstance(entry, Message | Thought):
         return [entry.content]
     if isinstance(entry, ToolCall):
-        return [entry.status.replace("_", " "), entry.tool_name or "", entry.call_id[:13], *_outcome(entry)]
+        return [STATES[entry.status][1], entry.tool_name or "", entry.call_id[:13], *_outcome(entry)]
     if isinstance(entry, PermissionRequest):
         return [ANSWERS[entry.state][1], entry.description, entry.by, COLOURS.sub("", entry.reason)]
     if isinstance(entry, ModeChange):
@@ -175,33 +175,33 @@ def test_a_call_says_how_it_stands() -> None:
     times = {"at": NOON, "started_at": NOON, "ended_at": NOON + 1500}
     failed = {"status": "failed", "error": {"message": "it broke"}, "reason": "no disk", "exit_status": 3}
     shown = article(call(title="make", tool_name="shell", raw_input={"a": [1]}, output="half", **failed, **times))
-    expected = ("✗ failed", "make", "shell", "exec_01234567", "22:13:20", "1.5 s", "exit status 3", "half", "it broke")
-    for said in (*expected, "no disk", '{\n  "a": [\n    1\n  ]\n}'):
-        assert said in shown, said
+    expected = ("✗ Failed", "make", "shell", "exec_01234567", "22:13:20", "1.5 s", "exit status 3", "half", "it broke")
+    for text in (*expected, "no disk", '{\n  "a": [\n    1\n  ]\n}'):
+        assert text in shown, text
 
 
 def test_a_process_that_was_killed_says_by_what() -> None:
-    """Not as the object that stands in the log."""
+    """Not as the object in the log."""
     assert "ended by signal SIGKILL" in article(call(exit_status={"signal": "SIGKILL"}))
     for odd in ({"exitCode": 3}, {"signal": None}, {"signal": 9}):
         assert "exit status {" in article(call(exit_status=odd))
 
 
 def test_every_state_has_a_sign_a_word_and_a_colour() -> None:
-    """Nobody has to see colours, and nothing stands in the page without one."""
+    """The label is readable without colours, and every state has a colour."""
     assert set(STATES) == OPEN_STATES | TERMINAL_STATES
     for state in STATES:
         page = page_of(call(status=state))
-        assert f"{STATES[state]} {state.replace('_', ' ')}" in page.texts["e7"]
+        assert " ".join(STATES[state]) in page.texts["e7"]
         assert f".{state.partition('_')[0]}" in STYLE
     assert all(f".{state}" in STYLE for state in ANSWERS)
 
 
-def test_what_was_cut_and_what_came_late_is_said() -> None:
+def test_what_was_cut_and_what_came_late_is_expected_texts() -> None:
     """In plain words, with the size of the whole."""
     shown = article(call(output="x", truncated=True, blob=Blob("h", 5_243_123), late=44))
-    assert "cut short" in shown and "5.2 MB (5,243,123 bytes)" in shown
-    assert "late, event 44" in shown
+    assert "Truncated. Full output: 5.2 MB (5,243,123 bytes)." in shown
+    assert "Event 44 arrived after the call had ended" in shown
 
 
 def test_an_output_is_text_wherever_it_stands() -> None:
@@ -214,8 +214,8 @@ def test_an_output_is_text_wherever_it_stands() -> None:
     assert article(call(output="once", output_text="once")).count("once") == 1
     assert "from pieces" in article(call(input_text="from pieces"))
     image = {"type": "image", "mimeType": "image/png", "data": "AAAA"}
-    told = article(call(output={"raw": True}, content=[block, image]))
-    assert "from a block" in told and '"raw": true' in told and "Attached: image, image/png, about 3 bytes" in told
+    shown = article(call(output={"raw": True}, content=[block, image]))
+    assert "from a block" in shown and '"raw": true' in shown and "Attached: image, image/png, about 3 bytes" in shown
 
 
 def test_a_change_of_a_file_shows_both_sides() -> None:
@@ -233,22 +233,22 @@ def test_a_change_of_a_file_shows_both_sides() -> None:
 def test_an_answer_says_who_and_when() -> None:
     """And which option was chosen, and why."""
     options = [{"optionId": "y", "name": "Allow once"}, {"optionId": "n", "name": "Reject"}]
-    asked = PermissionRequest(id=3, request_id="a", call_id="exec_1", description="rm -rf /", options=options)
+    request = PermissionRequest(id=3, request_id="a", call_id="exec_1", description="rm -rf /", options=options)
     answered = {"state": "refused", "by": "ann", "reason": "never", "response_time": NOON, "response_option": "n"}
-    shown = article(structs.replace(asked, raw_input={"p": 1}, **answered))
-    for said in ("rm -rf /", "Allow once", "Reject chosen", "⊘ refused", "Refused by ann at 2023-11-14 22:13:20 UTC"):
-        assert said in shown, said
+    shown = article(structs.replace(request, raw_input={"p": 1}, **answered))
+    for text in ("rm -rf /", "Allow once", "Reject chosen", "⊘ Denied", "Denied by ann at 2023-11-14 22:13:20 UTC"):
+        assert text in shown, text
     assert "never" in shown and '"p": 1' in shown
-    assert "maybe" in article(structs.replace(asked, options=["maybe", {"other": 1}]))
-    waiting = article(structs.replace(asked, expires_at=NOON))
-    assert "not answered yet" in waiting and "Open until 2023-11-14 22:13:20 UTC" in waiting
+    assert "maybe" in article(structs.replace(request, options=["maybe", {"other": 1}]))
+    waiting = article(structs.replace(request, expires_at=NOON))
+    assert "Pending" in waiting and "Expires at 2023-11-14 22:13:20 UTC" in waiting
 
 
 def test_plans_modes_and_offers_show() -> None:
-    """Each in its place, whatever an agent put into it."""
+    """Also with values of unexpected types."""
     steps = [{"content": "run", "status": "in_progress", "priority": "high"}, "bare", {"x": 1}, None]
     plan = article(Plan(id=1, entries=steps))
-    assert "● run in progress, high" in plan and "bare" in plan and '"x": 1' in plan
+    assert "● run In progress, high" in plan and "bare" in plan and '"x": 1' in plan
     assert "ask → code" in article(ModeChange(id=1, previous_mode_id="ask", new_mode_id="code"))
     offers = article(Meta(id=1, available_modes=[{"id": "deep"}], current_mode_id="deep"))
     assert "1 mode" in offers and '"deep"' in offers
@@ -283,7 +283,7 @@ def test_a_session_may_come_in_any_form() -> None:
     assert document(state.snapshot()) == page
     main = page[page.index(b"<main>") : page.index(b"</main>")]
     assert main in document(iter(state.snapshot().entries))
-    assert "No calls." in Page(document([])).texts["header"]
+    assert "No calls" in Page(document([])).texts["header"]
 
 
 # Nothing is alive
@@ -306,11 +306,11 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("said", HOSTILE)
-def test_hostile_text_is_only_text_wherever_it_stands(said: str) -> None:
+@pytest.mark.parametrize("value", HOSTILE)
+def test_hostile_text_is_only_text_wherever_it_stands(value: str) -> None:
     """Every field of every kind of entry, and the session's name and title."""
-    entries = _hostile(said)
-    snapshot = Snapshot(said, 1, Info(title=said), list(entries))
+    entries = _hostile(value)
+    snapshot = Snapshot(value, 1, Info(title=value), list(entries))
     page = Page(document(snapshot))
     assert not ACTIVE.search(page.source)
     harmless = Page(document(Snapshot("x", 1, Info(title="y"), list(_hostile("plain")))))
@@ -321,31 +321,31 @@ def test_hostile_text_is_only_text_wherever_it_stands(said: str) -> None:
     assert all(page.texts[name] == harmless.texts[name] for name in fixed)
     assert json.loads(page.texts["session"]) == json.loads(codec.encode(snapshot)) and "<" not in page.texts["session"]
     for entry in entries:
-        for text in _said(entry):
+        for text in _expected_texts(entry):
             assert bare(text) in page.texts[f"e{entry.id}"]
 
 
-def _hostile(said: str) -> list[Entry]:
+def _hostile(value: str) -> list[Entry]:
     """Entries that say nothing else."""
-    within = {said: [said, {"name": said}]}
-    told = {"title": said, "tool_name": said, "kind": said, "reason": said, "exit_status": said, "output_text": said}
-    diff = {"type": "diff", "path": said, "oldText": said, "newText": f"{said}\n{said}"}
-    block = {"type": "content", "content": {"type": "text", "text": said}}
-    option = {"optionId": said, "name": said, "kind": said}
-    asked = {"description": said, "tool_name": said, "options": [option, said], "raw_input": said}
-    answered = {"response_option": said, "by": said, "reason": said}
-    file = {"type": said, "mimeType": said, "data": said}
-    person = Message(id=1, at=NOON, role="user", content=said, blocks=[file, said])
+    within = {value: [value, {"name": value}]}
+    fields = dict.fromkeys(("title", "tool_name", "kind", "reason", "exit_status", "output_text"), value)
+    diff = {"type": "diff", "path": value, "oldText": value, "newText": f"{value}\n{value}"}
+    content = [diff, {"type": "content", "content": {"type": "text", "text": value}}, value]
+    option = {"optionId": value, "name": value, "kind": value}
+    request = {"description": value, "tool_name": value, "options": [option, value], "raw_input": value}
+    answered = {"response_option": value, "by": value, "reason": value}
+    file = {"type": value, "mimeType": value, "data": value}
+    person = Message(id=1, at=NOON, role="user", content=value, blocks=[file, value])
     return [
         person,
-        Message(id=2, role=said, content=said, streaming=True),
-        Thought(id=3, content=said, streaming=True),
-        call(id=4, call_id=said, raw_input=within, output=within, error=within, content=[diff, block, said], **told),
-        call(id=5, call_id=said, input_text=said, output=said, error=said, locations=[{"path": said}], **told),
-        PermissionRequest(id=6, request_id=said, call_id=said, state="granted", **asked, **answered),
-        Plan(id=7, entries=[{"content": said, "status": said, "priority": said}, said, within]),
-        ModeChange(id=8, previous_mode_id=said, new_mode_id=said),
-        Meta(id=9, available_modes=[within], available_commands=[said], current_mode_id=said, current_model_id=said),
+        Message(id=2, role=value, content=value, streaming=True),
+        Thought(id=3, content=value, streaming=True),
+        call(id=4, call_id=value, raw_input=within, output=within, error=within, content=content, **fields),
+        call(id=5, call_id=value, input_text=value, output=value, error=value, locations=[{"path": value}], **fields),
+        PermissionRequest(id=6, request_id=value, call_id=value, state="granted", **request, **answered),
+        Plan(id=7, entries=[{"content": value, "status": value, "priority": value}, value, within]),
+        ModeChange(id=8, previous_mode_id=value, new_mode_id=value),
+        Meta(id=9, available_modes=[within], available_commands=[value], current_mode_id=value, current_model_id=value),
     ]
 
 
@@ -366,11 +366,11 @@ def test_foreign_text_cannot_turn_the_line_around_it() -> None:
 def test_the_file_allows_its_own_script_and_styles_and_nothing_else() -> None:
     """Each by what it is; modules only from addresses that a script made; nothing can be asked for, anywhere."""
     page = Page(document(stream_checks.folded(scenarios.events("hostile_strings"))))
-    policy = next(said for said in page.attributes["content"] if said and "default-src" in said)
-    told = dict(part.split(" ", 1) for part in policy.split("; "))
-    assert told["default-src"] == told["connect-src"] == "'none'" and told["img-src"] == "data:"
-    assert told["script-src"] == f"{_hash(page.texts['script'])} blob:"
-    assert told["style-src"] == f"{_hash(page.texts['style'])} {_hash(page.texts['page'])}"
+    policy = next(value for value in page.attributes["content"] if value and "default-src" in value)
+    directives = dict(part.split(" ", 1) for part in policy.split("; "))
+    assert directives["default-src"] == directives["connect-src"] == "'none'" and directives["img-src"] == "data:"
+    assert directives["script-src"] == f"{_hash(page.texts['script'])} blob:"
+    assert directives["style-src"] == f"{_hash(page.texts['style'])} {_hash(page.texts['page'])}"
     assert page.texts["style"] == STYLE
     assert not re.search(r"url\(|@import|@font-face|expression", STYLE + page.texts["page"])
     policy_at = page.source.index("Content-Security-Policy")
@@ -399,7 +399,7 @@ def test_every_module_stands_behind_those_that_it_imports() -> None:
 
 
 def test_what_every_file_has_is_small() -> None:
-    """Whatever a session weighs, its file weighs little more."""
+    """A file is little larger than its session."""
     assert len(document([])) < 300_000
 
 

@@ -50,9 +50,9 @@ SPAN = {
 
 def refused(body: bytes) -> list[str]:
     """What a collector would not read, or would read as something else."""
-    told = json.loads(body)
-    wrong = [] if told.keys() == {"resourceSpans"} else [f"the document has {sorted(told)}"]
-    for resource in told["resourceSpans"]:
+    document_json = json.loads(body)
+    wrong = [] if document_json.keys() == {"resourceSpans"} else [f"the document has {sorted(document_json)}"]
+    for resource in document_json["resourceSpans"]:
         wrong += [] if resource.keys() == {"resource", "scopeSpans"} else [f"a resource has {sorted(resource)}"]
         wrong += _attributes(resource["resource"]["attributes"])
         for scope in resource["scopeSpans"]:
@@ -119,14 +119,14 @@ def checked(state: SessionFold) -> None:
     """Every call that has ended is one span, and no other call is; all by the rules."""
     body = document(state, content=True)
     assert not refused(body)
-    told = {attributes(span).get("callslip.call.id"): span for span in listed(body)}
-    told.pop(None, None)
-    assert told.keys() == {call.call_id for call in ended(state)}
+    spans = {attributes(span).get("callslip.call.id"): span for span in listed(body)}
+    spans.pop(None, None)
+    assert spans.keys() == {call.call_id for call in ended(state)}
     for call in ended(state):
-        span, said = told[call.call_id], attributes(told[call.call_id])
+        span, values = spans[call.call_id], attributes(spans[call.call_id])
         failed = STATE_NAMES[call.status].error
-        assert (span["status"]["code"] == 2) is ("error.type" in said) is failed
-        assert said["gen_ai.tool.call.id"] == call.tool_call_id
+        assert (span["status"]["code"] == 2) is ("error.type" in values) is failed
+        assert values["gen_ai.tool.call.id"] == call.tool_call_id
         assert ("parentSpanId" in span) is bool(call.turn)
 
 
@@ -151,7 +151,7 @@ def test_what_real_agents_did_gives_a_span_for_every_ended_call(name: str) -> No
 
 @given(scripts())
 def test_any_session_gives_a_span_for_every_ended_call(script: list[Event]) -> None:
-    """Whatever happened to it."""
+    """For calls that ended in any way."""
     log = written(script).log
     for state in states(log):
         if state.seq % 5 == 0 or state.seq == len(log):
@@ -191,22 +191,22 @@ def test_the_checker_finds_what_a_collector_refuses() -> None:
         ("attributes", [{"key": "a", "value": {"stringValue": "x"}}] * 2),
         ("dropped", 1),
     ):
-        told = json.loads(good)
-        told["resourceSpans"][0]["scopeSpans"][0]["spans"][0][field] = value
-        assert refused(codec.encode(told)), field
-    told = json.loads(good)
-    spans = told["resourceSpans"][0]["scopeSpans"][0]["spans"]
+        parsed_body = json.loads(good)
+        parsed_body["resourceSpans"][0]["scopeSpans"][0]["spans"][0][field] = value
+        assert refused(codec.encode(parsed_body)), field
+    parsed_body = json.loads(good)
+    spans = parsed_body["resourceSpans"][0]["scopeSpans"][0]["spans"]
     spans.append(spans[0])
-    assert refused(codec.encode(told)) == ["a span comes twice"]
+    assert refused(codec.encode(parsed_body)) == ["a span comes twice"]
 
 
 # What they say
 
 
-def call(**told: Any) -> ToolCall:
-    made: dict[str, Any] = {"id": 2, "call_id": "exec_0123456789ab", "tool_call_id": "call_1", "tool_name": "ls"}
+def call(**fields: Any) -> ToolCall:
+    defaults: dict[str, Any] = {"id": 2, "call_id": "exec_0123456789ab", "tool_call_id": "call_1", "tool_name": "ls"}
     times = {"at": NOON, "started_at": NOON + 10, "ended_at": NOON + 1510, "turn": "t"}
-    return ToolCall(**(made | times | {"status": "completed", "end": 3} | told))
+    return ToolCall(**(defaults | times | {"status": "completed", "end": 3} | fields))
 
 
 def session_of(*entries: Any, turn: str = "") -> Snapshot:
@@ -247,29 +247,29 @@ def test_every_end_has_its_status(state: str) -> None:
 def test_content_is_told_only_when_it_is_asked_for() -> None:
     """Arguments and result as texts; of a result that was too large its beginning, and how much there was."""
     entry = call(raw_input={"path": "/a"}, output="begin", truncated=True, blob=Blob("h", 9000))
-    said = attributes(span_of(entry, content=True))
-    assert said[gen_ai.GEN_AI_TOOL_CALL_ARGUMENTS] == '{"path":"/a"}'
-    assert said[gen_ai.GEN_AI_TOOL_CALL_RESULT] == "begin\n(cut: only the beginning of 9000 bytes is shown)"
+    values = attributes(span_of(entry, content=True))
+    assert values[gen_ai.GEN_AI_TOOL_CALL_ARGUMENTS] == '{"path":"/a"}'
+    assert values[gen_ai.GEN_AI_TOOL_CALL_RESULT] == "begin\n(cut: only the beginning of 9000 bytes is shown)"
     without = attributes(span_of(entry))
     assert without["callslip.call.output.size"] == "9000"
     assert not {gen_ai.GEN_AI_TOOL_CALL_ARGUMENTS, gen_ai.GEN_AI_TOOL_CALL_RESULT} & without.keys()
 
 
 @pytest.mark.parametrize(
-    ("told", "name"),
+    ("fields", "name"),
     [
         ({"raw_tool_name": "mcp__acp__ls"}, "execute_tool ls"),
         ({"tool_name": None, "kind": "read"}, "execute_tool read"),
         ({"tool_name": ""}, "execute_tool unknown"),
     ],
 )
-def test_a_span_has_the_name_of_its_tool(told: dict[str, Any], name: str) -> None:
+def test_a_span_has_the_name_of_its_tool(fields: dict[str, Any], name: str) -> None:
     """By the clean name, so that one tool is one name."""
-    assert span_of(call(**told))["name"] == name
+    assert span_of(call(**fields))["name"] == name
 
 
 @pytest.mark.parametrize(
-    ("told", "times"),
+    ("fields", "times"),
     [
         ({"started_at": 0}, (NOON * 10**6, (NOON + 1510) * 10**6)),
         ({"ended_at": NOON - 5}, ((NOON + 10) * 10**6,) * 2),
@@ -278,9 +278,9 @@ def test_a_span_has_the_name_of_its_tool(told: dict[str, Any], name: str) -> Non
         ({"started_at": -5}, (0, (NOON + 1510) * 10**6)),
     ],
 )
-def test_times_are_such_as_can_be_written(told: dict[str, Any], times: tuple[int, int]) -> None:
+def test_times_are_such_as_can_be_written(fields: dict[str, Any], times: tuple[int, int]) -> None:
     """Also of sources whose clocks are wrong; no span ends before it begins."""
-    span = span_of(call(**told))
+    span = span_of(call(**fields))
     assert (int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])) == times
 
 
@@ -343,14 +343,14 @@ def test_a_session_without_calls_is_an_empty_document() -> None:
 
 
 def test_the_sdk_exports_the_same_spans() -> None:
-    """What an exporter is given is what stands in the document, span by span."""
+    """The objects for an exporter equal the spans of the document."""
     *_, state = states(scenarios.events("call_fails"), "thread-1")
     exporter = InMemorySpanExporter()
     assert exporter.export(otel.spans(state, content=True)) is SpanExportResult.SUCCESS
-    found, told = exporter.get_finished_spans(), listed(document(state, content=True))
-    assert len(found) == len(told) > 1
+    found, expected = exporter.get_finished_spans(), listed(document(state, content=True))
+    assert len(found) == len(expected) > 1
     assert {span.status.status_code for span in found} == {StatusCode.UNSET, StatusCode.ERROR}
-    for span, written_down in zip(found, told, strict=True):
+    for span, written_down in zip(found, expected, strict=True):
         assert span.context is not None and span.kind is SpanKind.INTERNAL
         assert span.resource.attributes[service_attributes.SERVICE_NAME] == "callslip"
         assert {name: str(value) for name, value in (span.attributes or {}).items()} == attributes(written_down)
@@ -378,7 +378,7 @@ def test_the_sdk_gets_no_content_unless_it_is_asked_for() -> None:
 
 
 def test_the_document_needs_nothing_of_opentelemetry() -> None:
-    """Only whoever asks for the SDK's objects has to have it."""
+    """The SDK is needed only for its own objects."""
     code = (
         "import sys; sys.modules['opentelemetry'] = None\n"
         "import callslip.otel\nfrom callslip.formats.otel.encode import document\nprint(document([]).decode())\n"
@@ -390,6 +390,6 @@ def test_the_document_needs_nothing_of_opentelemetry() -> None:
 def test_a_turn_that_failed_is_told_with_its_calls() -> None:
     """What the end of a turn closes is a failure of its own kind."""
     one = (Alias("t", "1"),)
-    told = [ev.TurnStarted(), ev.CallStarted(aliases=one, tool_name="ls"), ev.TurnEnded(reason="cancelled")]
-    turn, span = listed(document(written(told).state))
+    events = [ev.TurnStarted(), ev.CallStarted(aliases=one, tool_name="ls"), ev.TurnEnded(reason="cancelled")]
+    turn, span = listed(document(written(events).state))
     assert (turn["name"], attributes(span)["error.type"]) == ("invoke_agent", "cancelled")

@@ -58,8 +58,8 @@ def broken(source: Any, *, typed: bool = True) -> list[str]:
     entries = list(source.snapshot().entries if isinstance(source, SessionFold) else source)
     wrong: list[str] = []
     for history, check, types in APIS.values():
-        made = history(entries)
-        wrong += check(made) + (types(made) if typed else [])
+        messages = history(entries)
+        wrong += check(messages) + (types(messages) if typed else [])
     return wrong
 
 
@@ -78,10 +78,10 @@ def states_of(logs: list[list[Event]]) -> Iterator[SessionFold]:
         yield from states(log)
 
 
-def call(**told: Any) -> ToolCall:
+def call(**fields: Any) -> ToolCall:
     """A call as an entry."""
-    made: dict[str, Any] = {"id": 2, "call_id": "exec_0123456789ab", "tool_call_id": "call_1", "tool_name": "ls"}
-    return ToolCall(**(made | {"status": "completed", "end": 3} | told))
+    defaults: dict[str, Any] = {"id": 2, "call_id": "exec_0123456789ab", "tool_call_id": "call_1", "tool_name": "ls"}
+    return ToolCall(**(defaults | {"status": "completed", "end": 3} | fields))
 
 
 def result(entry: ToolCall) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def test_what_providers_sent_gives_an_accepted_history_after_every_event(case: s
 
 @given(scripts())
 def test_any_session_gives_an_accepted_history_after_every_event(script: list[Event]) -> None:
-    """Whatever may happen to a session."""
+    """For any session."""
     for state in states(written(script).log):
         assert not broken(state, typed=False), state.seq
     assert not broken(state)
@@ -194,15 +194,15 @@ GOOD_ANTHROPIC: list[Any] = [
 
 def changed(messages: list[Any], *path: Any, to: Any = ...) -> list[Any]:
     """Messages with something else at a place, or without it."""
-    made = copy.deepcopy(messages)
-    inside = made
+    copied = copy.deepcopy(messages)
+    inside = copied
     for step in path[:-1]:
         inside = inside[step]
     if to is ...:
         del inside[path[-1]]
     else:
         inside[path[-1]] = to
-    return made
+    return copied
 
 
 def test_the_checker_accepts_what_is_right() -> None:
@@ -353,7 +353,7 @@ def call_places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, .
 @pytest.mark.parametrize("name", ["parallel_calls", "ids_reused_within_a_turn", "approval_pending", "detached_call"])
 @pytest.mark.parametrize("format", list(APIS))
 def test_no_call_and_no_result_may_be_missing_or_come_twice(format: str, name: str) -> None:
-    """The checker misses none of them, wherever it stands in a real history."""
+    """The checker misses none of them, at any position in a real history."""
     history, check, _ = APIS[format]
     *_, state = states(scenarios.events(name))
     good = history(state)
@@ -375,14 +375,14 @@ def test_no_call_and_no_result_may_be_missing_or_come_twice(format: str, name: s
 @pytest.mark.parametrize("state", STATES)
 def test_every_state_has_its_result(state: str) -> None:
     """Only what is completed is no error, and the model reads why."""
-    told = result(call(status=state, end=0, reason="the reason" if state != "completed" else "", output_text="so far"))
-    assert told.get("is_error", False) is (state != "completed")
-    assert "so far" in told["content"]
-    assert ("the reason" in told["content"]) is (state != "completed")
+    text = result(call(status=state, end=0, reason="the reason" if state != "completed" else "", output_text="so far"))
+    assert text.get("is_error", False) is (state != "completed")
+    assert "so far" in text["content"]
+    assert ("the reason" in text["content"]) is (state != "completed")
 
 
 @pytest.mark.parametrize(
-    ("told", "text"),
+    ("fields", "text"),
     [
         ({"output": "18 degrees\n"}, "18 degrees\n"),
         ({"output": {"message": "kept whole", "n": 1}}, '{"message":"kept whole","n":1}'),
@@ -418,16 +418,16 @@ def test_every_state_has_its_result(state: str) -> None:
         ({"output": "first", "late": 9}, "first"),
     ],
 )
-def test_what_a_model_reads_of_a_call(told: dict[str, Any], text: str) -> None:
+def test_what_a_model_reads_of_a_call(fields: dict[str, Any], text: str) -> None:
     """The same words for all APIs. Notes of what came late are for people."""
-    entry = call(**told)
+    entry = call(**fields)
     assert result(entry)["content"] == text
     assert chat_history([entry])[-1]["content"] == text
     assert responses_history([entry])[-1]["output"] == text
 
 
 @pytest.mark.parametrize(
-    ("told", "given"),
+    ("fields", "expected"),
     [
         ({"raw_input": {"a": 1}}, {"a": 1}),
         ({"raw_input": None}, {}),
@@ -439,16 +439,16 @@ def test_what_a_model_reads_of_a_call(told: dict[str, Any], text: str) -> None:
         ({"input_text": '{"a": '}, {"input": '{"a": '}),
     ],
 )
-def test_arguments_are_always_an_object(told: dict[str, Any], given: Any) -> None:
+def test_arguments_are_always_an_object(fields: dict[str, Any], expected: Any) -> None:
     """As a text for two APIs, as a value for the third."""
-    openai, anthropic = chat_history([call(**told)]), anthropic_history([call(**told)])
-    assert json.loads(responses_history([call(**told)])[0]["arguments"]) == given
-    assert json.loads(openai[0]["tool_calls"][0]["function"]["arguments"]) == given
-    assert anthropic[1]["content"][0]["input"] == given
+    openai, anthropic = chat_history([call(**fields)]), anthropic_history([call(**fields)])
+    assert json.loads(responses_history([call(**fields)])[0]["arguments"]) == expected
+    assert json.loads(openai[0]["tool_calls"][0]["function"]["arguments"]) == expected
+    assert anthropic[1]["content"][0]["input"] == expected
 
 
 @pytest.mark.parametrize(
-    ("told", "name"),
+    ("fields", "name"),
     [
         ({"tool_name": "Read", "raw_tool_name": "mcp__acp__Read"}, "mcp__acp__Read"),
         ({"tool_name": None, "kind": "execute"}, "execute"),
@@ -457,11 +457,11 @@ def test_arguments_are_always_an_object(told: dict[str, Any], given: Any) -> Non
         ({"tool_name": "x" * 100}, "x" * 64),
     ],
 )
-def test_a_tool_has_the_name_that_the_model_knows(told: dict[str, Any], name: str) -> None:
+def test_a_tool_has_the_name_that_the_model_knows(fields: dict[str, Any], name: str) -> None:
     """In the letters that all APIs take."""
-    assert chat_history([call(**told)])[0]["tool_calls"][0]["function"]["name"] == name
-    assert responses_history([call(**told)])[0]["name"] == name
-    assert anthropic_history([call(**told)])[1]["content"][0]["name"] == name
+    assert chat_history([call(**fields)])[0]["tool_calls"][0]["function"]["name"] == name
+    assert responses_history([call(**fields)])[0]["name"] == name
+    assert anthropic_history([call(**fields)])[1]["content"][0]["name"] == name
 
 
 def ids(history: list[dict[str, Any]]) -> list[str]:
@@ -475,10 +475,10 @@ def ids(history: list[dict[str, Any]]) -> list[str]:
 
 def test_only_ids_that_would_be_refused_are_replaced() -> None:
     """The same ones on every day, and on the results too; two of one id stay two calls."""
-    given = ["call_1", "call_1", "a#b", "x" * 41, "exec_0000000000a5", "y" * 65, ""]
+    raw_ids = ["call_1", "call_1", "a#b", "x" * 41, "exec_0000000000a5", "y" * 65, ""]
     entries = [
         call(id=n, call_id=f"exec_0000000000a{n}", tool_call_id=name, raw_input={"n": n}, output=f"result {n}")
-        for n, name in enumerate(given, 1)
+        for n, name in enumerate(raw_ids, 1)
     ]
     a = "exec_0000000000a"
     short = ["call_1", f"{a}2", f"{a}3", f"{a}4", f"{a}5", f"{a}6", f"{a}7"]
@@ -494,11 +494,11 @@ def test_only_ids_that_would_be_refused_are_replaced() -> None:
 
 @pytest.mark.parametrize("format", list(APIS))
 def test_a_call_has_its_own_result_and_no_other(format: str) -> None:
-    """Whatever ids were written anew: who reads the history finds each result at the arguments that it belongs to."""
-    given = ["same", "same", "a#b", "same", "z" * 70]
+    """Each result has the id of the call that it belongs to, also where ids were replaced."""
+    raw_ids = ["same", "same", "a#b", "same", "z" * 70]
     entries = [
         call(id=n, end=99, call_id=f"exec_{n:012x}", tool_call_id=name, raw_input={"n": n}, output=f"result {n}")
-        for n, name in enumerate(given, 1)
+        for n, name in enumerate(raw_ids, 1)
     ]
     found = calls_on(desk_of(format, registry.encoder(format)(entries)))
     assert [(entry.raw_input, entry.output) for entry in found] == [({"n": n}, f"result {n}") for n in range(1, 6)]
@@ -510,8 +510,8 @@ def shape(history: list[dict[str, Any]]) -> list[str]:
 
 
 def test_calls_of_one_round_are_one_answer_with_the_text_before_them() -> None:
-    """Rounds are told apart by their number, whatever stands or happened between."""
-    told: Sequence[Event] = [
+    """Rounds differ by their number, with any entries between them."""
+    events: Sequence[Event] = [
         ev.TurnStarted(),
         ev.MessageUser(text="Go."),
         ev.MessageDelta(text="Let me.", chunks="delta"),
@@ -522,12 +522,12 @@ def test_calls_of_one_round_are_one_answer_with_the_text_before_them() -> None:
         ev.CallProposed(aliases=(Alias("t", "3"),), tool_name="ls", iteration=1),
         ev.MessageDelta(text="Done.", chunks="delta"),
     ]
-    history = chat_history(written(told).state)
+    history = chat_history(written(events).state)
     assert shape(history) == ["u", "a2", "t", "t", "a1", "t", "a"]
     assert history[1]["content"] == "Let me.\n\nAnd this."
-    items = responses_history(written(told).state)
-    said = {"message": "content", "function_call": "call_id", "function_call_output": "call_id"}
-    assert [(item["type"], item[said[item["type"]]]) for item in items] == [
+    items = responses_history(written(events).state)
+    keys = {"message": "content", "function_call": "call_id", "function_call_output": "call_id"}
+    assert [(item["type"], item[keys[item["type"]]]) for item in items] == [
         ("message", "Go."),
         ("message", "Let me.\n\nAnd this."),
         ("function_call", "1"),
@@ -553,7 +553,7 @@ def test_calls_of_one_round_are_one_answer_with_the_text_before_them() -> None:
     ],
 )
 def test_without_round_numbers_neighbours_are_one_answer(order: list[str], expected: list[str]) -> None:
-    """Unless one had ended before the next began, or somebody spoke between them."""
+    """Unless one had ended before the next began, or there is a text between them."""
     kinds: dict[str, Event] = {
         "text": ev.MessageDelta(text="Now.", chunks="delta"),
         "thought": ev.ThoughtDelta(text="Hm.", chunks="delta"),
@@ -591,7 +591,7 @@ def test_a_history_costs_what_it_is_long() -> None:
 
 
 def test_anthropic_hears_a_person_first_and_results_in_front() -> None:
-    """What a person says after a call stands behind its result, in one message."""
+    """A user text after a call follows its result, in one message."""
     entries = [call(), Message(id=5, role="user", content="Go on."), Message(id=6, role="user", content="Now!")]
     first, _, last = anthropic_history(entries)
     assert first["role"] == "user" and first["content"][0]["text"]
@@ -600,7 +600,7 @@ def test_anthropic_hears_a_person_first_and_results_in_front() -> None:
 
 def test_what_no_model_reads_is_left_out() -> None:
     """Thoughts, blank texts, plans and modes; what a person sent beside text is named."""
-    told: Sequence[Event] = [
+    events: Sequence[Event] = [
         ev.MessageUser(text="", content=[{"type": "image", "mimeType": "image/png", "data": "AA=="}]),
         ev.ThoughtDelta(text="Hm.", chunks="delta"),
         ev.MessageDelta(text=" \n", chunks="delta"),
@@ -608,9 +608,9 @@ def test_what_no_model_reads_is_left_out() -> None:
         ev.SessionMode(mode="ask"),
         ev.MessageUser(text="Read.", content=[{"type": "resource", "resource": {"uri": "file:///a", "text": "A"}}]),
     ]
-    said = ["[image: image/png]", "Read.\n[resource: file:///a]\nA"]
-    assert [message["content"] for message in chat_history(written(told).state)] == said
-    assert [item["content"] for item in responses_history(written(told).state)] == said
+    texts = ["[image: image/png]", "Read.\n[resource: file:///a]\nA"]
+    assert [message["content"] for message in chat_history(written(events).state)] == texts
+    assert [item["content"] for item in responses_history(written(events).state)] == texts
 
 
 def test_a_session_without_a_word_is_no_message() -> None:
@@ -624,12 +624,12 @@ def test_a_session_without_a_word_is_no_message() -> None:
 
 def joined_texts(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Anthropic's messages with neighbouring texts of a person as one."""
-    made = copy.deepcopy(history)
-    for message in made:
+    changed = copy.deepcopy(history)
+    for message in changed:
         texts = [block["text"] for block in message["content"] if block["type"] == "text"]
         others = [block for block in message["content"] if block["type"] != "text"]
         message["content"] = ["\n".join(texts), *others]
-    return made
+    return changed
 
 
 def back(format: str, history: list[dict[str, Any]], *, whole: bool) -> Desk:

@@ -33,7 +33,7 @@ NEXT = {"queued": ("running", "completed"), "running": ("completed",), "complete
 
 
 class Page:
-    """The page of the format's own client: texts go on with the last part of their kind, cards are found by id."""
+    """The page of the format's own client: texts extend the last part of their kind, cards are found by id."""
 
     def __init__(self) -> None:
         self.parts: Parts = []
@@ -64,12 +64,12 @@ class Page:
     def _result(self, event: dict[str, Any]) -> None:
         self._move(event, "completed", content=event["result"], isError=event["isError"])
 
-    def _move(self, event: dict[str, Any], status: str, **told: Any) -> None:
-        """A card only goes on, and events for ids that nobody called change nothing (S0.4)."""
+    def _move(self, event: dict[str, Any], status: str, **fields: Any) -> None:
+        """A card only moves forward, and events for unknown ids change nothing."""
         card = self._cards.get(event["commandId"])
         if card is not None and status in NEXT[card["toolStatus"]]:
             assert card["command"] == event["command"]
-            card.update(toolStatus=status, **told)
+            card.update(toolStatus=status, **fields)
 
     def _done(self, event: dict[str, Any]) -> None:
         self.done += 1
@@ -170,13 +170,13 @@ def test_the_history_is_that_of_its_turns(script: list[Event]) -> None:
 
 
 def _blocks(entries: list[Entry]) -> list[list[Entry]]:
-    made: list[list[Entry]] = []
+    blocks: list[list[Entry]] = []
     for entry in entries:
         prompt = isinstance(entry, Message) and entry.role == "user" and not entry.turn
-        if not made or prompt or made[-1][-1].turn != entry.turn:
-            made.append([])
-        made[-1].append(entry)
-    return made
+        if not blocks or prompt or blocks[-1][-1].turn != entry.turn:
+            blocks.append([])
+        blocks[-1].append(entry)
+    return blocks
 
 
 # What is said
@@ -187,24 +187,24 @@ LS = ev.CallProposed(aliases=(Alias("shell", "cmd-0-0"),), tool_name="shell", in
 
 def streamed(*script: Event) -> list[dict[str, Any]]:
     """All events of the first turn of a script, which needs no restart."""
-    encoder, told = open_stream(), []
+    encoder, stream = open_stream(), []
     for event in written([ev.TurnStarted(), *script]).log:
-        said = encoder.feed(event)
-        assert not isinstance(said, Restart), said.reason
-        told += said
-    return told
+        chunks = encoder.feed(event)
+        assert not isinstance(chunks, Restart), chunks.reason
+        stream += chunks
+    return stream
 
 
-def about(cls: type[ev.CallEvent], **told: Any) -> ev.CallEvent:
-    return cls(aliases=LS.aliases, **told)
+def about(cls: type[ev.CallEvent], **fields: Any) -> ev.CallEvent:
+    return cls(aliases=LS.aliases, **fields)
 
 
 def test_a_command_goes_from_queued_to_completed() -> None:
-    """S0.4: each event has the command and its id, and the result as the model is told it."""
+    """S0.4: each event has the command and its id, and the result as the model reads it."""
     ended = about(ev.CallFailed, output={"stdout": "a\n", "stderr": "no b"}, exit_status=2)
-    told = streamed(ev.MessageDelta(text="See: "), LS, about(ev.CallStarted), ended, ev.TurnEnded())
+    stream = streamed(ev.MessageDelta(text="See: "), LS, about(ev.CallStarted), ended, ev.TurnEnded())
     named = {"command": "ls", "commandId": "cmd-0-0"}
-    assert told == [
+    assert stream == [
         {"type": "text", "content": "See: "},
         {"type": "tool-call", **named},
         {"type": "tool-start", **named},
@@ -225,9 +225,9 @@ def test_a_result_is_what_the_model_is_told() -> None:
 
 def test_one_that_never_ran_is_not_started() -> None:
     """A refused command shows its refusal and no beginning."""
-    told = streamed(LS, about(ev.ApprovalRequested), ev.ApprovalRefused(approval="#0", reason="never"))
-    assert [event["type"] for event in told] == ["tool-call", "tool-result"]
-    assert told[-1]["isError"] and "[error: never]" in told[-1]["result"]
+    stream = streamed(LS, about(ev.ApprovalRequested), ev.ApprovalRefused(approval="#0", reason="never"))
+    assert [event["type"] for event in stream] == ["tool-call", "tool-result"]
+    assert stream[-1]["isError"] and "[error: never]" in stream[-1]["result"]
 
 
 def test_calls_of_other_tools_show_too() -> None:
@@ -245,19 +245,19 @@ def test_calls_of_other_tools_show_too() -> None:
 def test_what_was_only_shown_is_a_result() -> None:
     """Agents that give no output but blocks of content have their text on the card."""
     block = {"type": "content", "content": {"type": "text", "text": "done it"}}
-    told = streamed(LS, about(ev.CallCompleted, content=[block, {"type": "terminal", "terminalId": "1"}]))
-    assert told[-1]["result"] == "done it"
+    stream = streamed(LS, about(ev.CallCompleted, content=[block, {"type": "terminal", "terminalId": "1"}]))
+    assert stream[-1]["result"] == "done it"
 
 
 def test_what_was_shown_of_a_result_comes_before_what_was_printed() -> None:
     """As in every other format."""
     block = {"type": "content", "content": {"type": "text", "text": "3 files"}}
-    told = streamed(LS, about(ev.CallProgress, text="a b c"), about(ev.CallCompleted, content=[block]))
-    assert told[-1]["result"] == "3 files"
+    stream = streamed(LS, about(ev.CallProgress, text="a b c"), about(ev.CallCompleted, content=[block]))
+    assert stream[-1]["result"] == "3 files"
 
 
 @pytest.mark.parametrize(
-    ("failed", "told"),
+    ("failed", "error"),
     [
         ({"exit_status": 2, "reason": "exit status 2"}, "half\n[exit status 2]"),
         ({"exit_status": 2}, "half\n[exit status 2]"),
@@ -268,9 +268,9 @@ def test_what_was_shown_of_a_result_comes_before_what_was_printed() -> None:
         ({}, "half\n[error: failed]"),
     ],
 )
-def test_why_a_command_failed_is_told_beside_its_exit_status(failed: dict[str, Any], told: str) -> None:
+def test_why_a_command_failed_is_told_beside_its_exit_status(failed: dict[str, Any], error: str) -> None:
     """S0.6: an exit status takes no other word's place, and one of 0 does not make a success of it."""
-    assert streamed(LS, about(ev.CallFailed, output="half", **failed))[-1]["result"] == told
+    assert streamed(LS, about(ev.CallFailed, output="half", **failed))[-1]["result"] == error
 
 
 def test_every_state_has_its_word() -> None:
@@ -285,8 +285,8 @@ def test_every_state_has_its_word() -> None:
 
 def test_texts_that_follow_each_other_are_paragraphs() -> None:
     """They are one part, since their pieces bear no name, and are not glued together."""
-    told = streamed(ev.MessageDelta(text="One."), ev.PlanUpdated(entries=[]), ev.MessageDelta(text="Two."))
-    assert "".join(event["content"] for event in told) == "One.\n\nTwo."
+    stream = streamed(ev.MessageDelta(text="One."), ev.PlanUpdated(entries=[]), ev.MessageDelta(text="Two."))
+    assert "".join(event["content"] for event in stream) == "One.\n\nTwo."
 
 
 def test_a_person_s_words_stand_beside() -> None:
@@ -336,8 +336,8 @@ def test_what_a_card_cannot_take_back_asks_for_a_restart(event: Event) -> None:
     """Every feed asks again until the turn was replayed."""
     log = written([ev.TurnStarted(), LS, about(ev.CallStarted), event, ev.MessageDelta(text="Well.")]).log
     encoder = open_stream()
-    *told, changed, after = [encoder.feed(event) for event in log]
-    assert not [said for said in told if isinstance(said, Restart)]
+    *answers, changed, after = [encoder.feed(event) for event in log]
+    assert not [answer for answer in answers if isinstance(answer, Restart)]
     assert isinstance(changed, Restart) and isinstance(after, Restart)
     assert [chunk["type"] for chunk in changed.chunks] == ["restart"]
     replayed = encoder.opening()
@@ -358,13 +358,14 @@ def test_a_stream_waits_for_the_last_call() -> None:
 
 
 def test_news_after_the_end_ask_for_a_restart() -> None:
-    """A detached call has its answer at once; what is told of it when the stream is over needs a new one."""
+    """A detached call has its answer at once; a change of it after the end of the stream needs a new stream."""
     detached = structs.replace(LS, scope="detached")
     rename = about(ev.CallProgress, input={"command": "pwd"})
     encoder = open_stream()
-    *told, after = [encoder.feed(event) for event in written([ev.TurnStarted(), detached, ev.TurnEnded(), rename]).log]
-    assert [event["type"] for said in told for event in said] == ["tool-call", "tool-result", "done"]
-    assert json.loads(told[1][-1]["result"])["status"] == "queued"
+    log = written([ev.TurnStarted(), detached, ev.TurnEnded(), rename]).log
+    *answers, after = [encoder.feed(event) for event in log]
+    assert [event["type"] for answer in answers for event in answer] == ["tool-call", "tool-result", "done"]
+    assert json.loads(answers[1][-1]["result"])["status"] == "queued"
     assert isinstance(after, Restart)
     assert encoder.opening()[0]["command"] == "pwd"
 
@@ -381,8 +382,8 @@ def test_a_chunk_costs_the_same_however_much_came_before() -> None:
     """C12: a piece of text is one event with that piece and no more."""
     encoder = open_stream()
     encoder.feed(ev.TurnStarted(seq=1, turn="t"))
-    told = [encoder.feed(_piece(seq)) for seq in range(2, 2000)]
-    assert told == [[{"type": "text", "content": "12345678"}]] * len(told)
+    answers = [encoder.feed(_piece(seq)) for seq in range(2, 2000)]
+    assert answers == [[{"type": "text", "content": "12345678"}]] * len(answers)
 
 
 def _piece(seq: int) -> Event:

@@ -77,7 +77,7 @@ def proves_itself_cumulative(chunks: list[str]) -> bool:
 
 @pytest.mark.parametrize("policy", ["delta", "auto"])
 def test_texts_in_random_deltas_come_out_unchanged(policy: str) -> None:
-    """Whatever repeats itself; undeclared, but for streams that look cumulative from their beginning."""
+    """Repeated text; undeclared, except for streams that look cumulative from their beginning."""
     rand = random.Random(7)
     alike = 0
     for text in texts():

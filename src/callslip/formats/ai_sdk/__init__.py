@@ -1,4 +1,4 @@
-"""`ui-v5`, `ui-v6`, `ui-v7`: the UI messages and the UI message stream of the AI SDK, majors 5, 6 and 7."""
+"""`ui-v5`, `ui-v6`, `ui-v7`: the UI messages and the UI message stream of the AI SDK majors 5, 6 and 7."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""`html`: a session as one file that needs nothing else. Nothing in it runs but the page itself; the rest is text."""
+"""`html`: a session as one file that loads nothing. Only the page's own script runs; everything else is text."""

@@ -1,47 +1,44 @@
-"""Blocks of content: texts are shown, changes of files are shown as such, everything else is named."""
+"""Render content blocks: texts and changes of files are shown, everything else is named."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
-from callslip.formats.html import says
-from callslip.formats.html.changes import changes
+from callslip.formats.html.file_changes import render_diff
+from callslip.formats.html.formatting import as_text, block_text, format_size
 from callslip.formats.html.markup import NOTHING, Html, element, fold, joined, lines, name, printed, text
+from callslip.formats.json_fields import as_dict
 
 
-def listed(value: Any) -> list[Any]:
-    """One block or several, without those that only refer to a terminal: its text is what was printed."""
-    blocks = cast("list[Any]", value) if isinstance(value, list) else [] if value is None else [value]
-    return [item for item in blocks if says.fields(item).get("type") != "terminal"]
+def join_texts(blocks: list[Any]) -> str:
+    """Return the texts of the blocks."""
+    return "\n".join(value for value in map(block_text, blocks) if value)
 
 
-def texts(blocks: list[Any]) -> str:
-    """What the blocks say."""
-    return "\n".join(said for said in map(says.block_text, blocks) if said)
+def render_others(blocks: list[Any]) -> list[Html]:
+    """Render the blocks that are not texts."""
+    return [_render_other(block) for block in blocks if block_text(block) is None]
 
 
-def others(blocks: list[Any]) -> list[Html]:
-    """The blocks that are no texts."""
-    return [_other(item) for item in blocks if says.block_text(item) is None]
+def render_output(label: str, value: str, *, is_open: bool = True) -> Html:
+    """Render an output under its label."""
+    return fold(text(label), lines(printed(value)), is_open=is_open) if value else NOTHING
 
 
-def output(label: str, value: str, *, shown: bool = True) -> Html:
-    """What came out, under its name."""
-    return fold(text(label), lines(printed(value)), shown=shown) if value else NOTHING
+def _render_other(block: Any) -> Html:
+    fields = as_dict(block)
+    fields = as_dict(fields.get("content")) or fields
+    if fields.get("type") == "diff":
+        return render_diff(fields)
+    is_file = isinstance(fields.get("data"), str)
+    return render_attachment(fields) if is_file else render_output("Content", as_text(block))
 
 
-def _other(item: Any) -> Html:
-    told = says.fields(item)
-    told = says.fields(told.get("content")) or told
-    if told.get("type") == "diff":
-        return changes(told)
-    return attached(told) if isinstance(told.get("data"), str) else output("Content", says.plain(item))
-
-
-def attached(told: dict[str, Any]) -> Html:
-    """What is no text, by name: the page shows texts only."""
-    what = [told.get(key) for key in ("type", "mimeType", "name", "uri")]
-    said = [name(value) for value in what if isinstance(value, str)] or [text("something that is no text")]
-    data = told.get("data")
-    much = text(f"about {says.size(len(data) * 3 // 4)}") if isinstance(data, str) else NOTHING
-    return element("p", joined([text("Attached:"), joined([*said, much], ", ")], " "), css="note")
+def render_attachment(fields: dict[str, Any]) -> Html:
+    """Render the type, name and size of an attachment: the page shows texts only."""
+    values = [fields.get(key) for key in ("type", "mimeType", "name", "uri")]
+    facts = [name(value) for value in values if isinstance(value, str)] or [text("not a text")]
+    data = fields.get("data")
+    if isinstance(data, str):
+        facts.append(text(f"about {format_size(len(data) * 3 // 4)}"))
+    return element("p", joined([text("Attached:"), joined(facts, ", ")], " "), css="note")

@@ -1,129 +1,135 @@
-"""Cards of calls and of requests for approval."""
+"""Render calls and requests for approval as cards."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from callslip.formats.html import says
-from callslip.formats.html.blocks import listed, others, output, texts
+from callslip.formats.html.blocks import join_texts, render_others, render_output
+from callslip.formats.html.formatting import (
+    as_text,
+    date_and_time,
+    format_duration,
+    format_size,
+    indented_json,
+    parse_time,
+    shorten,
+    time_of_day,
+)
 from callslip.formats.html.markup import NOTHING, Html, block, element, fold, joined, lines, name, printed, text
+from callslip.formats.json_fields import as_dict
+from callslip.formats.outcome import content_blocks
 from callslip.model.entries import PermissionRequest, ToolCall
 
-# The sign of each state. Its word always stands beside it, for those who see no colour.
+# The sign and the label of each state. The label is always shown, for readers who do not see the colour.
 STATES = {
-    "queued": "○",
-    "awaiting_approval": "?",
-    "running": "●",
-    "completed": "✓",
-    "failed": "✗",
-    "denied": "⊘",
-    "cancelled": "■",
-    "expired": "!",
-    "lost": "~",
+    "queued": ("○", "Queued"),
+    "awaiting_approval": ("?", "Waiting for approval"),
+    "running": ("●", "Running"),
+    "completed": ("✓", "Completed"),
+    "failed": ("✗", "Failed"),
+    "denied": ("⊘", "Denied"),
+    "cancelled": ("■", "Cancelled"),
+    "expired": ("!", "Expired"),
+    "lost": ("~", "Lost"),
 }
 ANSWERS = {
-    "pending": ("?", "not answered yet"),
-    "granted": ("✓", "granted"),
-    "refused": ("⊘", "refused"),
-    "withdrawn": ("■", "withdrawn"),
-    "moot": ("■", "not needed any more"),
-    "superseded": ("■", "asked anew"),
+    "pending": ("?", "Pending"),
+    "granted": ("✓", "Approved"),
+    "refused": ("⊘", "Denied"),
+    "withdrawn": ("■", "Withdrawn"),
+    "moot": ("■", "No longer needed"),
+    "superseded": ("■", "Replaced"),
 }
 
 
 def state_css(state: str) -> str:
-    """The class that gives a state its colour."""
+    """Return the class that gives a state its colour."""
     return state.partition("_")[0] if state in STATES or state in ANSWERS else ""
 
 
-def signed(sign: str, word: str) -> Html:
-    """A sign for the eye, and the word it stands for."""
-    return joined([element("span", text(sign), aria_hidden="true"), text(word)], " ")
+def _sign_and_label(sign: str, label: str) -> Html:
+    return joined([element("span", text(sign), aria_hidden="true"), text(label)], " ")
 
 
-def state_words(state: str, count: str = "") -> Html:
-    """A state of a call, as sign and word, and how many there are of it."""
-    return signed(STATES.get(state, "·"), f"{count} {state.replace('_', ' ')}".strip())
+def state_label(state: str, count: str = "") -> Html:
+    """Render the state of a call, or of several calls if there is a count."""
+    sign, label = STATES.get(state, ("·", state.replace("_", " ")))
+    return _sign_and_label(sign, f"{count} {label.lower()}" if count else label)
 
 
 # Calls
 
 
 def call_card(entry: ToolCall) -> Html:
-    """A call: how it stands, what it is, what it was given, what came of it."""
+    """Render a call: its state, title, facts, arguments and output."""
     tool = entry.tool_name or entry.kind or "unknown tool"
     top = element(
         "div",
-        element("span", state_words(entry.status), css="state"),
+        element("span", state_label(entry.status), css="state"),
         name(entry.title or tool, "span", "title"),
         css="top",
     )
     css = joined([Html("card call"), Html(state_css(entry.status))], " ")
-    return element("article", top, _facts(entry, tool), *_given(entry), *_came(entry), css=css, id=f"e{entry.id}")
+    end = [*_outputs(entry), _labelled("error", "Error", _error_text(entry.error)), *_notes(entry)]
+    return element("article", top, _facts(entry, tool), *_arguments(entry), *end, css=css, id=f"e{entry.id}")
 
 
 def _facts(entry: ToolCall, tool: str) -> Html:
-    told = [
+    facts = [
         name(tool, "code"),
-        name(says.short(entry.call_id), "code"),
-        says.clock(entry.at),
-        text(says.took(entry.started_at, entry.ended_at)),
-        text(_ended(entry.exit_status)) if entry.exit_status is not None else NOTHING,
+        name(shorten(entry.call_id), "code"),
+        time_of_day(entry.at),
+        text(format_duration(entry.started_at, entry.ended_at)),
+        text(_exit_text(entry.exit_status)) if entry.exit_status is not None else NOTHING,
         text(f"attempt {entry.attempt}") if entry.attempt > 1 else NOTHING,
-        text("runs beside the turn") if entry.scope == "detached" else NOTHING,
+        text("Background") if entry.scope == "detached" else NOTHING,
     ]
-    return element("p", joined(told, " · "), css="facts")
+    return element("p", joined(facts, " · "), css="facts")
 
 
-def _ended(status: Any) -> str:
-    """How a process ended: with a status, or by a signal."""
-    signal = says.fields(status).get("signal")
-    return f"ended by signal {signal}" if isinstance(signal, str) else f"exit status {says.plain(status)}"
+def _exit_text(status: Any) -> str:
+    """Return how a process ended: with a status, or by a signal."""
+    signal = as_dict(status).get("signal")
+    return f"ended by signal {signal}" if isinstance(signal, str) else f"exit status {as_text(status)}"
 
 
-def _given(entry: ToolCall) -> list[Html]:
-    """The arguments, and the places the call is about."""
-    told = given(entry.raw_input) if entry.raw_input is not None else NOTHING
-    if not told and entry.input_text:
-        told = fold(text("Input, as it came"), lines(text(entry.input_text)))
-    places = [_place(place) for place in listed(entry.locations)]
-    where = element("p", joined([text("At"), joined(places, ", ")], " "), css="facts") if any(places) else NOTHING
-    return [where, told]
+def _arguments(entry: ToolCall) -> list[Html]:
+    """Render the arguments and the locations of a call."""
+    arguments = _input(entry.raw_input) if entry.raw_input is not None else NOTHING
+    if not arguments and entry.input_text:
+        arguments = fold(text("Input as streamed"), lines(text(entry.input_text)))
+    items = [_location(location) for location in content_blocks(entry.locations)]
+    locations = element("p", joined([text("At"), joined(items, ", ")], " "), css="facts") if any(items) else NOTHING
+    return [locations, arguments]
 
 
-def given(value: Any, called: str = "Input") -> Html:
-    """Arguments, closed."""
-    return fold(text(called), lines(text(value if isinstance(value, str) else says.json(value))))
+def _input(value: Any, label: str = "Input") -> Html:
+    return fold(text(label), lines(text(value if isinstance(value, str) else indented_json(value))))
 
 
-def _place(place: Any) -> Html:
-    path, line = says.fields(place).get("path"), says.fields(place).get("line")
+def _location(location: Any) -> Html:
+    path, line = as_dict(location).get("path"), as_dict(location).get("line")
     if not isinstance(path, str):
         return NOTHING
     return name(f"{path}:{line}" if isinstance(line, int) else path, "code")
 
 
-def _came(entry: ToolCall) -> list[Html]:
-    """What came out, why it ended so, and what there is to know about it."""
-    return [*_outputs(entry), _labelled("error", "Error", _error(entry.error)), *_notes(entry)]
-
-
 def _outputs(entry: ToolCall) -> list[Html]:
-    """What the agent showed of it comes first; what it only recorded can be opened. Nothing is shown twice."""
-    blocks = listed(entry.content)
-    shown, result, stream = texts(blocks), says.plain(entry.output), entry.output_text
-    told = [*others(blocks), output("Output", shown or result)]
-    if stream not in (shown, result):
-        told.insert(0, output("Printed" if shown or result else "Output", stream))
-    if shown and result != shown:
-        told.append(output("Raw output", result, shown=False))
-    return [*told, output("Progress", says.plain(entry.progress), shown=False)]
+    """Render the content first, and the recorded output closed. Nothing is shown twice."""
+    blocks = content_blocks(entry.content)
+    content, result, printed_text = join_texts(blocks), as_text(entry.output), entry.output_text
+    sections = [*render_others(blocks), render_output("Output", content or result)]
+    if printed_text not in (content, result):
+        sections.insert(0, render_output("Printed" if content or result else "Output", printed_text))
+    if content and result != content:
+        sections.append(render_output("Raw output", result, is_open=False))
+    return [*sections, render_output("Progress", as_text(entry.progress), is_open=False)]
 
 
-def _error(error: Any) -> str:
-    """What an error object says, or all of it if it says more than that."""
-    said = says.fields(error).get("message") or says.fields(error).get("error")
-    return said if isinstance(said, str) and len(says.fields(error)) == 1 else says.plain(error)
+def _error_text(error: Any) -> str:
+    """Return the message of an error object that has nothing else, or the full error."""
+    message = as_dict(error).get("message") or as_dict(error).get("error")
+    return message if isinstance(message, str) and len(as_dict(error)) == 1 else as_text(error)
 
 
 def _labelled(css: str, label: str, value: str) -> Html:
@@ -131,65 +137,70 @@ def _labelled(css: str, label: str, value: str) -> Html:
 
 
 def _notes(entry: ToolCall) -> list[Html]:
-    told = [_labelled("why", "Reason", entry.reason)] if entry.reason and entry.reason != entry.error else []
+    notes = [_labelled("why", "Reason", entry.reason)] if entry.reason and entry.reason != entry.error else []
     if entry.truncated:
-        whole = f" The whole has {says.size(entry.blob.size)} ({entry.blob.size:,} bytes)." if entry.blob else ""
-        told.append(_note(f"The output is cut short here.{whole}"))
+        size = f" Full output: {format_size(entry.blob.size)} ({entry.blob.size:,} bytes)." if entry.blob else ""
+        notes.append(_note(f"Truncated.{size}"))
     if entry.late:
-        told.append(_note(f"Something came after this call had ended (late, event {entry.late}); it changed nothing."))
-    return told
+        notes.append(_note(f"Event {entry.late} arrived after the call had ended and was ignored."))
+    return notes
 
 
-def _note(said: str) -> Html:
-    return element("p", text(said), css="note")
+def _note(value: str) -> Html:
+    return element("p", text(value), css="note")
 
 
 # Requests
 
 
 def request_card(entry: PermissionRequest) -> Html:
-    """A request for approval: what was asked, and who answered what, and when."""
-    sign, word = ANSWERS.get(entry.state, ("·", entry.state))
-    asked = entry.description or entry.tool_name or "A call"
-    top = element("div", element("span", signed(sign, word), css="state"), name(asked, "span", "title"), css="top")
-    told = [text("Approval"), name(entry.tool_name, "code") if entry.tool_name else NOTHING]
-    told += [name(says.short(entry.call_id), "code"), says.clock(entry.at)]
-    facts = element("p", joined(told, " · "), css="facts")
-    given_input = given(entry.raw_input) if entry.raw_input is not None else NOTHING
-    approved = given(entry.response_input, "Approved instead") if entry.response_input is not None else NOTHING
-    css = joined([Html("card ask"), Html(state_css(entry.state))], " ")
+    """Render a request for approval with its options and its answer."""
+    sign, label = ANSWERS.get(entry.state, ("·", entry.state))
+    title = name(entry.description or entry.tool_name or "A call", "span", "title")
+    top = element("div", element("span", _sign_and_label(sign, label), css="state"), title, css="top")
+    facts = [text("Approval"), name(entry.tool_name, "code") if entry.tool_name else NOTHING]
+    facts += [name(shorten(entry.call_id), "code"), time_of_day(entry.at)]
+    requested = _input(entry.raw_input) if entry.raw_input is not None else NOTHING
+    approved = _input(entry.response_input, "Approved with edits") if entry.response_input is not None else NOTHING
     return element(
-        "article", top, facts, given_input, _options(entry), *_answer(entry, word), approved, css=css, id=f"e{entry.id}"
+        "article",
+        top,
+        element("p", joined(facts, " · "), css="facts"),
+        requested,
+        _options(entry),
+        *_answer(entry, label),
+        approved,
+        css=joined([Html("card ask"), Html(state_css(entry.state))], " "),
+        id=f"e{entry.id}",
     )
 
 
 def _options(entry: PermissionRequest) -> Html:
-    """What could be answered, in the words of whoever asked."""
     items = [_option(option, entry.response_option) for option in entry.options]
     return element("ul", *items, css="list") if items else NOTHING
 
 
-def _option(given: Any, chosen: str | None) -> Html:
-    option = says.fields(given)
-    identity = says.plain(option.get("optionId") or option.get("id"))
-    taken = bool(identity) and identity == chosen
-    label = name(says.plain(option.get("name") or option.get("label")) or identity or says.plain(given))
-    facts = ["chosen"] * taken + [says.plain(option.get("kind")).replace("_", " ")]
-    word = element("small", text(", ".join(fact for fact in facts if fact)))
-    sign = element("span", text("●" if taken else "○"), css="now" if taken else "then", aria_hidden="true")
-    return element("li", joined([sign, element("span", joined([label, word], " "))], " "))
+def _option(value: Any, chosen: str | None) -> Html:
+    option = as_dict(value)
+    identity = as_text(option.get("optionId") or option.get("id"))
+    is_chosen = bool(identity) and identity == chosen
+    label = name(as_text(option.get("name") or option.get("label")) or identity or as_text(value))
+    facts = ["chosen"] * is_chosen + [as_text(option.get("kind")).replace("_", " ")]
+    note = element("small", text(", ".join(fact for fact in facts if fact)))
+    sign = element("span", text("●" if is_chosen else "○"), css="now" if is_chosen else "then", aria_hidden="true")
+    return element("li", joined([sign, element("span", joined([label, note], " "))], " "))
 
 
-def _answer(entry: PermissionRequest, word: str) -> list[Html]:
+def _answer(entry: PermissionRequest, label: str) -> list[Html]:
     if entry.state == "pending":
-        until = [text("Open until "), says.full(entry.expires_at)] if says.moment(entry.expires_at) else []
-        return [element("p", *until, css="note")] if until else []
-    known = {says.plain(says.fields(option).get("optionId")) for option in entry.options}
-    told = [
-        text(word.capitalize()),
+        expiry = [text("Expires at "), date_and_time(entry.expires_at)] if parse_time(entry.expires_at) else []
+        return [element("p", *expiry, css="note")] if expiry else []
+    listed = {as_text(as_dict(option).get("optionId")) for option in entry.options}
+    facts = [
+        text(label),
         joined([text("by"), name(entry.by)], " ") if entry.by else NOTHING,
-        joined([text("at"), says.full(entry.response_time)], " ") if says.moment(entry.response_time) else NOTHING,
+        joined([text("at"), date_and_time(entry.response_time)], " ") if parse_time(entry.response_time) else NOTHING,
     ]
-    free = entry.response_option if entry.response_option and entry.response_option not in known else ""
-    answer = joined([joined(told, " "), name(free) if free else NOTHING], ": ")
+    free = entry.response_option if entry.response_option and entry.response_option not in listed else ""
+    answer = joined([joined(facts, " "), name(free) if free else NOTHING], ": ")
     return [element("p", answer, css="note"), _labelled("why", "Reason", entry.reason)]

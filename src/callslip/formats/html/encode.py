@@ -1,6 +1,6 @@
-"""A session as one file: a head that sums it up, every entry in its order, and behind them what draws them anew.
+"""Encode a session as one HTML file: a summary, every entry in order, and the data and modules of the web page.
 
-Without scripts the file is what stands here. Its own script shows the same snapshot with the page's own modules.
+Without scripts the file shows the markup made here. Its script shows the same snapshot with the modules of the page.
 """
 
 from __future__ import annotations
@@ -10,11 +10,22 @@ from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from callslip.formats.base import Source, snapshot_of
-from callslip.formats.html import says
-from callslip.formats.html.blocks import attached, listed
-from callslip.formats.html.calls import STATES, call_card, request_card, state_css, state_words
+from callslip.formats.html.blocks import render_attachment
+from callslip.formats.html.calls import STATES, call_card, request_card, state_css, state_label
+from callslip.formats.html.formatting import (
+    as_text,
+    block_text,
+    date_and_time,
+    date_of,
+    indented_json,
+    parse_time,
+    pluralize,
+    time_of_day,
+)
 from callslip.formats.html.markup import NOTHING, Html, block, data, element, empty, fold, joined, lines, name, text
 from callslip.formats.html.page import embedded
+from callslip.formats.json_fields import as_dict
+from callslip.formats.outcome import content_blocks
 from callslip.model import codec
 from callslip.model.entries import (
     Entry,
@@ -28,12 +39,17 @@ from callslip.model.entries import (
     ToolCall,
 )
 
-PLAN = {"completed": ("✓", "done"), "in_progress": ("●", "now"), "pending": ("○", "then")}
-FOOT = "Made with Callslip. Times are UTC. This page loads nothing; its script only draws what stands in it."
+# The sign, the class and the label of each status of a plan step.
+PLAN_STATUSES = {
+    "completed": ("✓", "done", "Done"),
+    "in_progress": ("●", "now", "In progress"),
+    "pending": ("○", "then", "To do"),
+}
+FOOTER = "Made with Callslip. Times are UTC. This page loads nothing; its script shows the data in this file."
 
 
 def document(source: Source) -> bytes:
-    """The page of a session, from its state, a snapshot of it, or its rendered entries."""
+    """Return the page of a session."""
     snapshot = snapshot_of(source)
     title = snapshot.info.title or snapshot.session or "Session"
     shown = [_header(snapshot, title), element("main", *_entries(snapshot.entries)), _footer()]
@@ -46,16 +62,13 @@ def _head(title: str) -> Html:
     policy = empty("meta", http_equiv="Content-Security-Policy", content=embedded().policy)
     width = empty("meta", name="viewport", content="width=device-width, initial-scale=1")
     privacy = empty("meta", name="referrer", content="no-referrer")
-    # Within a title there are no elements: only what is escaped may stand there.
-    named = element("title", Html(_bare(title)))
-    return element("head", empty("meta", charset="utf-8"), policy, width, privacy, named, embedded().head)
+    # A title cannot contain elements, so control characters have no names here.
+    plain_title = text("".join(mark if mark.isprintable() else " " for mark in title))
+    head = [empty("meta", charset="utf-8"), policy, width, privacy, element("title", plain_title), embedded().head]
+    return element("head", *head)
 
 
-def _bare(title: str) -> str:
-    return text("".join(mark if mark.isprintable() else " " for mark in title))
-
-
-# The head of the page
+# The summary
 
 
 def _header(source: Snapshot, title: str) -> Html:
@@ -71,104 +84,105 @@ def _header(source: Snapshot, title: str) -> Html:
 
 
 def _range(entries: list[Any]) -> Html:
-    """From the first to the last time of the session."""
-    times = [at for entry in entries for at in (entry.at, getattr(entry, "ended_at", 0)) if says.moment(at)]
+    """Render the first and the last time of the session."""
+    times = [at for entry in entries for at in (entry.at, getattr(entry, "ended_at", 0)) if parse_time(at)]
     if not times:
         return NOTHING
     first, last = min(times), max(times)
-    end = says.clock(last) if says.day(first) == says.day(last) else says.full(last)
-    return says.full(first) if first == last else joined([says.full(first), end], " – ")
+    end = time_of_day(last) if date_of(first) == date_of(last) else date_and_time(last)
+    return date_and_time(first) if first == last else joined([date_and_time(first), end], " – ")
 
 
 def _tally(states: list[str]) -> Html:
-    """How many calls stand where."""
+    """Render the number of calls in each state."""
     if not states:
-        return element("p", text("No calls."), css="about")
+        return element("p", text("No calls"), css="about")
     counts = Counter(states)
-    known = [state for state in STATES if state in counts] + sorted(set(counts) - set(STATES))
-    items = [element("li", state_words(state, f"{counts[state]:,}"), css=state_css(state)) for state in known]
-    return element("ul", element("li", text(says.counted(len(states), "call"))), *items, css="tally")
+    ordered = [state for state in STATES if state in counts] + sorted(set(counts) - set(STATES))
+    items = [element("li", state_label(state, f"{counts[state]:,}"), css=state_css(state)) for state in ordered]
+    return element("ul", element("li", text(pluralize(len(states), "call"))), *items, css="tally")
 
 
 def _footer() -> Html:
-    return element("footer", element("p", text(FOOT)))
+    return element("footer", element("p", text(FOOTER)))
 
 
 # Entries
 
 
 def _entries(entries: Iterable[Any]) -> list[Html]:
-    """Every entry, under the day it was made on."""
-    made: list[Html] = []
+    """Render every entry, with a heading for each date."""
+    rendered: list[Html] = []
     today = ""
     for entry in entries:
-        date = says.day(entry.at) or today
+        date = date_of(entry.at) or today
         if date != today:
-            made.append(element("h2", text(date)))
+            rendered.append(element("h2", text(date)))
         today = date
-        made.append(_SHOWN.get(cast("type[Entry]", type(entry)), _other)(entry))
-    return made
+        rendered.append(_RENDERERS.get(cast("type[Entry]", type(entry)), _other)(entry))
+    return rendered
 
 
-def _who(who: str, entry: Entry) -> Html:
-    return element("div", element("b", text(who)), says.clock(entry.at), css="who")
+def _heading(label: str, entry: Entry) -> Html:
+    return element("div", element("b", text(label)), time_of_day(entry.at), css="who")
 
 
 def _message(entry: Message) -> Html:
-    person = entry.role == "user"
-    more = [attached(says.fields(item)) for item in listed(entry.blocks) if says.block_text(item) is None]
-    inside = [_who("Person" if person else "Agent", entry), block(text(entry.content)), *more, _unfinished(entry)]
-    return element("article", *inside, css="person" if person else "agent", id=f"e{entry.id}")
+    is_user = entry.role == "user"
+    blocks = [item for item in content_blocks(entry.blocks) if block_text(item) is None]
+    attachments = [render_attachment(as_dict(item)) for item in blocks]
+    heading = _heading("User" if is_user else "Agent", entry)
+    inside = [heading, block(text(entry.content)), *attachments, _unfinished(entry)]
+    return element("article", *inside, css="person" if is_user else "agent", id=f"e{entry.id}")
 
 
 def _unfinished(entry: Message | Thought) -> Html:
-    return element("p", text("(still being written)"), css="note") if entry.streaming else NOTHING
+    return element("p", text("(incomplete)"), css="note") if entry.streaming else NOTHING
 
 
 def _thought(entry: Thought) -> Html:
-    label = joined([text("Thought"), says.clock(entry.at)], " ")
+    label = joined([text("Thinking"), time_of_day(entry.at)], " ")
     inside = fold(label, block(text(entry.content)), _unfinished(entry), css="thought")
     return element("article", inside, id=f"e{entry.id}")
 
 
 def _plan(entry: Plan) -> Html:
     items = [_step(item) for item in entry.entries]
-    listed = element("ol", *items, css="list") if items else element("p", text("(empty)"), css="note")
-    return element("article", _who("Plan", entry), listed, css="card plan", id=f"e{entry.id}")
+    steps = element("ol", *items, css="list") if items else element("p", text("(empty)"), css="note")
+    return element("article", _heading("Plan", entry), steps, css="card plan", id=f"e{entry.id}")
 
 
 def _step(item: Any) -> Html:
-    told = says.fields(item)
-    status = says.plain(told.get("status"))
-    sign, css = PLAN.get(status, ("○", "then"))
-    facts = [status.replace("_", " "), says.plain(told.get("priority"))]
-    words = element("small", text(", ".join(fact for fact in facts if fact)))
-    said = name(says.plain(told.get("content") if "content" in told else item))
+    fields = as_dict(item)
+    status = as_text(fields.get("status"))
+    sign, css, label = PLAN_STATUSES.get(status, ("○", "then", status.replace("_", " ")))
+    facts = element("small", text(", ".join(fact for fact in (label, as_text(fields.get("priority"))) if fact)))
+    content = name(as_text(fields.get("content") if "content" in fields else item))
     mark = element("span", text(sign), css=css, aria_hidden="true")
-    return element("li", joined([mark, element("span", joined([said, words], " "))], " "))
+    return element("li", joined([mark, element("span", joined([content, facts], " "))], " "))
 
 
 def _mode(entry: ModeChange) -> Html:
     modes = joined([name(entry.previous_mode_id or "none"), name(entry.new_mode_id or "none")], " → ")
-    return element("article", joined([text("Mode:"), modes, says.clock(entry.at)], " "), css="mode", id=f"e{entry.id}")
+    return element("article", joined([text("Mode:"), modes, time_of_day(entry.at)], " "), css="mode", id=f"e{entry.id}")
 
 
 def _meta(entry: Meta) -> Html:
-    """What the agent offered, closed: who needs it can open it."""
+    """Render the capabilities of the agent, closed."""
     offers = {"mode": entry.available_modes, "model": entry.available_models, "command": entry.available_commands}
-    counts = ", ".join(says.counted(len(offered), noun) for noun, offered in offers.items() if offered)
+    counts = ", ".join(pluralize(len(offered), noun) for noun, offered in offers.items() if offered)
     now = {"mode": entry.current_mode_id, "model": entry.current_model_id}
     current = name(", ".join(f"{word} {chosen}" for word, chosen in now.items() if chosen))
-    label = joined([text(f"The agent offers {counts}" if counts else "The agent"), current], " · ")
-    return element("article", fold(label, lines(text(says.json(entry))), css="offer"), id=f"e{entry.id}")
+    label = joined([text(f"Agent capabilities: {counts}" if counts else "Agent capabilities"), current], " · ")
+    return element("article", fold(label, lines(text(indented_json(entry))), css="offer"), id=f"e{entry.id}")
 
 
 def _other(entry: Any) -> Html:
-    """A kind of entry that this version does not know, whole."""
+    """Render an entry of an unknown type as JSON."""
     return element("article", lines(text(codec.encode(entry).decode())))
 
 
-_SHOWN: dict[type[Entry], Callable[[Any], Html]] = {
+_RENDERERS: dict[type[Entry], Callable[[Any], Html]] = {
     Message: _message,
     Thought: _thought,
     ToolCall: call_card,

@@ -1,8 +1,8 @@
-"""The page itself, for the file: its modules and its styles, taken from the package and put together once.
+"""Bundle the modules and styles of the web page for the file.
 
-A module within a file has no address that others could import it by. So each is kept as pieces of its text, with the
-name of a module that it imports between every two of them, and stands behind all those; `unpack.js` gives them
-addresses that no text in the file can know. Which modules and styles are needed follows from what names them.
+A module within a file has no address to import it by. So each module is stored as pieces of its text with the names of
+the imported modules between them, after these modules; `unpack.js` gives them blob addresses. The bundle contains the
+modules and styles that the page refers to.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from callslip.formats.html.style import STYLE
 from callslip.model import codec
 
 NEEDS_A_SERVER = {"prompt.js", "scrubber.js"}
-"""Parts of the view that it loads when it is shown, and does without where they are not to be had."""
+"""Modules that the view loads on demand, and works without."""
 
 _IMPORT = re.compile(r'((?:\bfrom|^import|(?:=>|await) import\()\s*")\./([\w./-]+\.m?js)(?=")', re.MULTILINE)
 _LINK = re.compile(r'<link rel="stylesheet" href="\{root\}/web/([\w.]+)">')
 
 
 class Embedded(msgspec.Struct, frozen=True):
-    """What every file has: a policy that allows just this, what stands in its head, and its modules."""
+    """What every file contains: a content security policy, the rest of its head, and its modules."""
 
     policy: str
     head: Html
@@ -37,11 +37,11 @@ class Embedded(msgspec.Struct, frozen=True):
 
 @cache
 def embedded() -> Embedded:
-    """The same for every session, so it is made once in a process."""
+    """Return the bundle. It is the same for every session."""
     first = _read("unpack.js")
     style = "\n".join(_read(name) for name in [*_LINK.findall(_read("index.html")), "shared.css"])
     modules: dict[str, list[str]] = {}
-    _take("shared_page.js", modules)
+    _add_module("shared_page.js", modules)
     styles = [element("style", Html(STYLE)), element("style", Html(style), id="page", media="not all")]
     packed = base64.b64encode(gzip.compress(codec.encode(list(modules.items())), mtime=0)).decode()
     texts = {"modules": packed, "licences": _read("vendor/LICENSES.txt")}
@@ -56,23 +56,23 @@ def _read(name: str) -> str:
     return files("callslip.web").joinpath(name).read_text("utf-8")
 
 
-def _take(name: str, modules: dict[str, list[str]]) -> None:
-    """Put a module behind those that it imports: the pieces of its text, and their names in between."""
+def _add_module(name: str, modules: dict[str, list[str]]) -> None:
+    """Add a module after those that it imports, as pieces of its text with their names in between."""
     source, folder = _read(name), name[: name.rfind("/") + 1]
     pieces, end = list[str](), 0
-    for found in _IMPORT.finditer(source):
-        begin, imported = found[1], folder + found[2]
+    for match in _IMPORT.finditer(source):
+        begin, imported = match[1], folder + match[2]
         if imported in NEEDS_A_SERVER and begin.endswith('import("'):
             continue
         if imported not in modules:
-            _take(imported, modules)
-        pieces += [source[end : found.end(1)], imported]
-        end = found.end()
+            _add_module(imported, modules)
+        pieces += [source[end : match.end(1)], imported]
+        end = match.end()
     modules[name] = [*pieces, source[end:]]
 
 
 def _policy(script: str, *styles: str) -> str:
-    """One script and two styles by what they are, modules that the script made, and pictures that stand in the file."""
+    """Return a policy that allows one script and two styles by their hash, blob modules, and inline images."""
     return "; ".join(
         (
             "default-src 'none'",

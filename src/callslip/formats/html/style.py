@@ -1,6 +1,6 @@
-"""How the file looks where no script runs, light and dark.
+"""Define the style of the file without scripts, light and dark.
 
-Every colour of text reaches a contrast of 4.5 on every ground it stands on.
+Every text colour has a contrast of at least 4.5 on every background it is used on.
 """
 
 from __future__ import annotations

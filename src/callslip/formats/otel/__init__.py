@@ -1,4 +1,4 @@
-"""`otel`: the calls of a session as spans of OpenTelemetry.
+"""`otel`: the calls of a session as OpenTelemetry spans.
 
-The names `gen_ai.*` are those of its semantic conventions, where they are still in development.
+The names `gen_ai.*` are from its semantic conventions, which are still in development.
 """

@@ -1,7 +1,7 @@
-"""`otel` out: spans as one OTLP document in JSON, as collectors take it at `/v1/traces`.
+"""Encode spans as one OTLP document in JSON, as collectors accept it at `/v1/traces`.
 
-That is the JSON of protocol buffers with changes of its own: ids are hex, 64-bit numbers are texts, enumerations are
-their numbers. Nothing of OpenTelemetry has to be installed.
+OTLP changes the JSON mapping of protocol buffers: ids are hex, 64-bit numbers are texts, enumerations are numbers.
+OpenTelemetry does not have to be installed.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any
 from callslip.formats.otel.spans import Source, Span, spans_of
 from callslip.model import codec
 
-INTERNAL = 1
-UNSET, ERROR = 0, 2
+KIND_INTERNAL = 1
+STATUS_UNSET, STATUS_ERROR = 0, 2
 NAME = "callslip"
 
 
 def document(source: Source, *, content: bool = False) -> bytes:
-    """A session's spans. With `content`, also arguments, results and errors in words."""
+    """Return the spans of a session. With `content`, they have arguments, results and error messages."""
     spans = [_span(span) for span in spans_of(source, content=content)]
     resource = {"attributes": [_attribute("service.name", NAME)]}
     scoped = {"scope": {"name": NAME}, "spans": spans}
@@ -25,26 +25,26 @@ def document(source: Source, *, content: bool = False) -> bytes:
 
 
 def _span(span: Span) -> dict[str, Any]:
-    made: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "traceId": span.trace,
         "spanId": span.span,
         "name": span.name,
-        "kind": INTERNAL,
+        "kind": KIND_INTERNAL,
         "startTimeUnixNano": str(span.start),
         "endTimeUnixNano": str(span.end),
         "attributes": [_attribute(name, value) for name, value in span.attributes.items()],
         "status": _status(span),
     }
-    return {**made, "parentSpanId": span.parent} if span.parent else made
+    return {**fields, "parentSpanId": span.parent} if span.parent else fields
 
 
 def _attribute(name: str, value: str | int) -> dict[str, Any]:
-    told = {"stringValue": value} if isinstance(value, str) else {"intValue": str(value)}
-    return {"key": name, "value": told}
+    typed = {"stringValue": value} if isinstance(value, str) else {"intValue": str(value)}
+    return {"key": name, "value": typed}
 
 
 def _status(span: Span) -> dict[str, Any]:
-    """What went well has no status: that is for whoever looks at the span to judge."""
+    """Return the status: unset without an error, because only applications set it to OK."""
     if not span.failed:
-        return {"code": UNSET}
-    return {"code": ERROR, **({"message": span.message} if span.message else {})}
+        return {"code": STATUS_UNSET}
+    return {"code": STATUS_ERROR, **({"message": span.message} if span.message else {})}

@@ -1,7 +1,7 @@
-"""Which spans a session has: one for every call that has ended, and one around those of each turn that has.
+"""Make the spans of a session: one for every ended call, and one for every ended turn around its calls.
 
-Ids are digests of the session's, the turn's and the call's names, so that a span that is told twice is the same span.
-Arguments, results and errors are what people said and did: they are told only when that is asked for.
+Ids are digests of the names of session, turn and call, so that a span that is exported twice has the same id.
+Arguments, results and errors may be private: they are included only on request.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from callslip.rules.lifecycle import TERMINAL_STATES
 
 Attributes: TypeAlias = dict[str, str | int]
 
-MILLISECOND = 10**6
-LATEST = 2**63 - 1
+NS_PER_MS = 10**6
+MAX_TIME_NS = 2**63 - 1
 UNNAMED = "unknown"
-TURN, CALL = "invoke_agent", "execute_tool"
+TURN_OPERATION, CALL_OPERATION = "invoke_agent", "execute_tool"
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
-    """One span. Ids are hex, times are nanoseconds since the epoch, `parent` is "" for none."""
+    """A span. Ids are hex, times are nanoseconds since the epoch, `parent` is "" for none."""
 
     name: str
     trace: str
@@ -41,23 +41,23 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def spans_of(source: Source, *, content: bool = False) -> list[Span]:
-    """A session's spans, turn by turn, each turn before its calls. With `content`, arguments and results too.
+    """Return the spans of a session, each turn before its calls. With `content`, with arguments and results.
 
-    Which turn is still open only a state or a snapshot knows; entries by themselves are taken for all there will be.
+    Plain entries do not tell which turn is open: they count as complete.
     """
     snapshot = snapshot_of(source)
     session, info = snapshot.session, snapshot.info
-    made: list[Span] = []
+    spans: list[Span] = []
     for turn, group in _turns(snapshot.entries).items():
         calls = [entry for entry in group if isinstance(entry, ToolCall)]
         if turn and turn != info.turn and all(_is_over(call) for call in calls):
-            made.append(_turn_span(session, turn, group))
-        made += [_call_span(session, call, content) for call in calls if call.status in TERMINAL_STATES]
-    return made
+            spans.append(_turn_span(session, turn, group))
+        spans += [_call_span(session, call, content) for call in calls if call.status in TERMINAL_STATES]
+    return spans
 
 
 def _turns(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
-    """The entries of each turn; under "" those that belong to none."""
+    """Return the entries of each turn; under "" those outside of turns."""
     turns: dict[str, list[Entry]] = {}
     for entry in entries:
         turns.setdefault(entry.turn, []).append(entry)
@@ -65,22 +65,22 @@ def _turns(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
 
 
 def _is_over(call: ToolCall) -> bool:
-    """Whether a turn waits no more for a call; for a detached one it never does."""
+    """Return whether a turn does not wait for a call. It never waits for a detached one."""
     return call.status in TERMINAL_STATES or call.scope == "detached"
 
 
 def _turn_span(session: str, turn: str, entries: list[Entry]) -> Span:
-    """From the first entry of a turn to the last thing that is known to have happened in it."""
-    waited = [entry for entry in entries if isinstance(entry, ToolCall) and entry.scope != "detached"]
-    times = [time for call in waited for time in (call.started_at, call.ended_at)]
+    """Return a span from the first to the last known time of a turn."""
+    calls = [entry for entry in entries if isinstance(entry, ToolCall) and entry.scope != "detached"]
+    times = [time for call in calls for time in (call.started_at, call.ended_at)]
     times = [time for time in (*(entry.at for entry in entries), *times) if time] or [0]
     return Span(
-        name=TURN,
+        name=TURN_OPERATION,
         trace=_trace(session, turn, ""),
         span=_identity(session, "turn", turn),
         start=_time(min(times)),
         end=_time(max(times)),
-        attributes=_without_blanks({"gen_ai.operation.name": TURN, "gen_ai.conversation.id": session}),
+        attributes=_drop_empty({"gen_ai.operation.name": TURN_OPERATION, "gen_ai.conversation.id": session}),
     )
 
 
@@ -90,13 +90,13 @@ def _call_span(session: str, call: ToolCall, content: bool) -> Span:
     result = result_of(call).text if content else ""
     arguments = arguments_of(call) if content else ""
     return Span(
-        name=f"{CALL} {_tool(call)}",
+        name=f"{CALL_OPERATION} {_tool(call)}",
         trace=_trace(session, call.turn, call.call_id),
         span=_identity(session, "call", call.call_id),
         parent=_identity(session, "turn", call.turn) if call.turn else "",
         start=start,
         end=max(start, _time(call.ended_at)),
-        attributes=_without_blanks(
+        attributes=_drop_empty(
             {
                 **_about(session, call, failed),
                 "gen_ai.tool.call.arguments": arguments,
@@ -110,7 +110,7 @@ def _call_span(session: str, call: ToolCall, content: bool) -> Span:
 
 def _about(session: str, call: ToolCall, failed: bool) -> Attributes:
     return {
-        "gen_ai.operation.name": CALL,
+        "gen_ai.operation.name": CALL_OPERATION,
         "gen_ai.tool.name": _tool(call),
         "gen_ai.tool.call.id": call.tool_call_id,
         "gen_ai.conversation.id": session,
@@ -121,8 +121,8 @@ def _about(session: str, call: ToolCall, failed: bool) -> Attributes:
     }
 
 
-def _without_blanks(told: Attributes) -> Attributes:
-    return {name: value for name, value in told.items() if value not in ("", 0)}
+def _drop_empty(attributes: Attributes) -> Attributes:
+    return {name: value for name, value in attributes.items() if value not in ("", 0)}
 
 
 def _tool(call: ToolCall) -> str:
@@ -130,12 +130,12 @@ def _tool(call: ToolCall) -> str:
 
 
 def _time(ms: int) -> int:
-    """A time in nanoseconds, within what the protocol can write."""
-    return max(0, min(ms * MILLISECOND, LATEST))
+    """Return a time in nanoseconds, within the range of the protocol."""
+    return max(0, min(ms * NS_PER_MS, MAX_TIME_NS))
 
 
 def _trace(session: str, turn: str, call: str) -> str:
-    """A turn is a trace; a call outside of turns is one by itself."""
+    """Return the trace id: a turn is a trace, and so is a call outside of turns."""
     return codec.digest(codec.encode(["turn", session, turn] if turn else ["call", session, call]))
 
 
