@@ -46,7 +46,7 @@ class Naive:
         self.pending: dict[str, dict[str, Any]] = {}
         self.heap: list[tuple[int, str]] = []
 
-    def take(self, row: CallRecord) -> None:
+    def update(self, row: CallRecord) -> None:
         self.pending[row.id] = {"client": row.client, "state": row.state, "deadline": row.deadline}
         heappush(self.heap, (row.deadline, row.id))
 
@@ -63,14 +63,14 @@ class Naive:
 def tracked() -> DeadlineTracker:
     made = DeadlineTracker()
     for row in rows():
-        made.take(row)
+        made.update(row)
     return made
 
 
 def naive() -> Naive:
     made = Naive()
     for row in rows():
-        made.take(row)
+        made.update(row)
     return made
 
 

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import pytest
 
+import callslip
 from callslip.agent.loop import Agent
 from callslip.agent.models import Scripted
 from callslip.agent.tools import tool
 from callslip.api import approvals
-from callslip.api.ledger import Ledger
+from callslip.api.ledger import LocalLedger
 from callslip.api.session import Session
 from callslip.errors import AmbiguousIdError, CallDeniedError, ConflictError, InvalidInputError, NotFoundError
 from callslip.model import events as ev
@@ -33,17 +34,20 @@ SCHEMA = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1
 
 
 @pytest.fixture
-async def ledger(db: str) -> AsyncIterator[Ledger]:
+async def ledger(db: str) -> AsyncIterator[LocalLedger]:
     async with sound_ledger(db, reaper_interval=0.02) as made:
         yield made
 
 
 @pytest.fixture
-def session(ledger: Ledger) -> Session:
-    return ledger.session("a")
+async def session(ledger: LocalLedger) -> AsyncIterator[Session]:
+    """The current session of the test, so that tools record their calls in it."""
+    session = ledger.session("a")
+    with session.use():
+        yield session
 
 
-async def asked(ledger: Ledger) -> ApprovalRecord:
+async def asked(ledger: LocalLedger) -> ApprovalRecord:
     """The request that is pending, once there is one."""
     async with asyncio.timeout(10):
         while not (found := await ledger.approvals()):
@@ -53,7 +57,7 @@ async def asked(ledger: Ledger) -> ApprovalRecord:
 
 async def ran(session: Session, input: Any = None, schema: Any = SCHEMA) -> Any:
     """The arguments that a call ran with."""
-    async with session.call("t", input or {"n": 5}, approve="ask", schema=schema) as call:
+    async with session.call("t", input or {"n": 5}, approval=True, schema=schema) as call:
         return call.input
 
 
@@ -61,7 +65,7 @@ async def ran(session: Session, input: Any = None, schema: Any = SCHEMA) -> Any:
 
 
 async def test_arguments_that_do_not_fit_change_nothing_and_the_request_waits_on(
-    ledger: Ledger, session: Session
+    ledger: LocalLedger, session: Session
 ) -> None:
     """S4.6: refused with the pointer to what is wrong, not one event more; the next answer counts."""
     running = asyncio.create_task(ran(session))
@@ -100,7 +104,7 @@ async def test_the_schema_stands_in_the_request_and_in_its_entry(db: str) -> Non
         assert await running == {"n": 2}
 
 
-async def test_a_request_without_a_schema_says_nothing_of_one(ledger: Ledger, session: Session) -> None:
+async def test_a_request_without_a_schema_says_nothing_of_one(ledger: LocalLedger, session: Session) -> None:
     """Any JSON may stand in place of the arguments then, and neither event nor entry has the field."""
     running = asyncio.create_task(ran(session, schema=None))
     request = await asked(ledger)
@@ -109,7 +113,7 @@ async def test_a_request_without_a_schema_says_nothing_of_one(ledger: Ledger, se
     assert await running == ["any", 1]
 
 
-async def test_a_request_that_retention_removed_takes_no_other_arguments(ledger: Ledger, session: Session) -> None:
+async def test_a_request_that_retention_removed_takes_no_other_arguments(ledger: LocalLedger, session: Session) -> None:
     """Nobody knows any more what would fit; yes or no it still takes."""
     running = asyncio.create_task(ran(session))
     request = await asked(ledger)
@@ -122,11 +126,11 @@ async def test_a_request_that_retention_removed_takes_no_other_arguments(ledger:
 
 
 @pytest.mark.parametrize("edited", [["/tmp/x"], "x", 5, None, {"pth": "/tmp/x"}, {"path": "x", "more": 1}, {"path": 1}])
-async def test_a_function_says_what_it_takes(ledger: Ledger, session: Session, edited: Any) -> None:
+async def test_a_function_says_what_it_takes(ledger: LocalLedger, session: Session, edited: Any) -> None:
     """S4.6: names and annotations of a tool's function are its schema; what does not fit leaves the call waiting."""
     seen: list[Any] = []
 
-    @session.tool(approve="ask")
+    @callslip.tool(approval=True)
     def remove(path: str, force: bool = False) -> None:
         seen.append((path, force))
 
@@ -140,11 +144,11 @@ async def test_a_function_says_what_it_takes(ledger: Ledger, session: Session, e
     assert seen == [("/tmp/x", True)]
 
 
-async def test_arguments_of_every_kind_may_be_changed(ledger: Ledger, session: Session) -> None:
+async def test_arguments_of_every_kind_may_be_changed(ledger: LocalLedger, session: Session) -> None:
     """Those that a function collects are an array and an object, as they are shown."""
     seen: list[Any] = []
 
-    @session.tool(approve="ask")
+    @callslip.tool(approval=True)
     def take(a: int, /, *more: int, b: str = "x", **rest: float) -> None:
         seen.append((a, more, b, rest))
 
@@ -158,12 +162,12 @@ async def test_arguments_of_every_kind_may_be_changed(ledger: Ledger, session: S
     assert seen == [(5, (6, 7), "y", {"d": 8})]
 
 
-async def test_what_a_person_leaves_as_it_was_is_as_it_was(ledger: Ledger, session: Session) -> None:
+async def test_what_a_person_leaves_as_it_was_is_as_it_was(ledger: LocalLedger, session: Session) -> None:
     """They see no secrets and no objects of Python; what they changed nothing about is not made of what they saw."""
     seen: list[Any] = []
     secret = "ghp_" + "a1B2" * 9
 
-    @session.tool(approve="ask")
+    @callslip.tool(approval=True)
     def send(token: str, file: Path, options: dict[str, Any], limit: int = None, **more: Any) -> None:  # type: ignore[assignment]  # noqa: RUF013
         seen.append((token, file, options, limit, more))
 
@@ -221,14 +225,14 @@ def test_annotations_that_say_nothing_in_json_are_no_limit(function: Callable[..
     assert made["properties"] == expected and made["additionalProperties"] is False
 
 
-async def test_the_tools_of_the_agent_loop_have_their_schema(ledger: Ledger) -> None:
+async def test_the_tools_of_the_agent_loop_have_their_schema(ledger: LocalLedger) -> None:
     """S4.6: also of a call that the model's stream has proposed; the model reads what came of the edited one."""
 
     async def double(n: int) -> int:
         return 2 * n
 
     model = Scripted((calls(("c", "double", {"n": 1})), says("Ok.")), "openai")
-    agent = Agent(ledger.session("s"), model, tools=[tool(double, approve="ask")])
+    agent = Agent(ledger.session("s"), model, tools=[tool(double, approval=True)])
     running = asyncio.create_task(agent.run("Go."))
     request = await asked(ledger)
     for wrong, field in (({"n": "x"}, "input/n"), ({}, "input/n"), ({"n": 1, "m": 2}, "input/m"), ([1], "input")):
@@ -242,7 +246,7 @@ async def test_the_tools_of_the_agent_loop_have_their_schema(ledger: Ledger) -> 
 
 
 @pytest.mark.parametrize("source", ["acp", "ui-v6", "responses"])
-async def test_an_agent_that_runs_its_call_itself_takes_no_other_arguments(ledger: Ledger, source: str) -> None:
+async def test_an_agent_that_runs_its_call_itself_takes_no_other_arguments(ledger: LocalLedger, source: str) -> None:
     """It hears only yes or no: an answer that it could not be told is refused, and the request waits on."""
     options = [{"optionId": "yes", "kind": "allow_once"}]
     await ledger.log.append(
@@ -258,7 +262,7 @@ async def test_an_agent_that_runs_its_call_itself_takes_no_other_arguments(ledge
 # Once, by somebody, in time
 
 
-async def test_an_answer_says_whose_it_is_and_a_second_one_learns_it(ledger: Ledger, session: Session) -> None:
+async def test_an_answer_says_whose_it_is_and_a_second_one_learns_it(ledger: LocalLedger, session: Session) -> None:
     """S4.6: whatever the second one says, and also if its arguments would not fit: it comes too late."""
     running = asyncio.create_task(ran(session))
     request = await asked(ledger)
@@ -286,14 +290,14 @@ async def test_what_came_too_late_is_denied_by_expiry(db: str) -> None:
         request = await asked(ledger)
         assert request.expires_at > request.created_at
         async with asyncio.timeout(20):
-            with pytest.raises(CallDeniedError, match="nobody answered in time"):
+            with pytest.raises(CallDeniedError, match="no answer in time"):
                 await running
         with pytest.raises(ConflictError) as conflict:
             await ledger.approve(request.id, by="ann", input={"n": 2})
         assert isinstance(conflict.value.winner, ApprovalRecord) and conflict.value.winner.by == "expiry"
 
 
-async def test_an_answer_for_another_session_is_not_found(ledger: Ledger, session: Session) -> None:
+async def test_an_answer_for_another_session_is_not_found(ledger: LocalLedger, session: Session) -> None:
     """S4.6: by whatever verb; the request waits on."""
     running = asyncio.create_task(ran(session))
     request = await asked(ledger)
@@ -307,7 +311,7 @@ async def test_an_answer_for_another_session_is_not_found(ledger: Ledger, sessio
 
 
 async def test_arguments_that_change_at_the_same_moment_are_never_the_ones_that_run(
-    ledger: Ledger, session: Session
+    ledger: LocalLedger, session: Session
 ) -> None:
     """S2.7: decided in the transaction. Either the approval was first or it is a conflict; also for proposed calls."""
     for number in range(20):
@@ -315,7 +319,7 @@ async def test_arguments_that_change_at_the_same_moment_are_never_the_ones_that_
         assert isinstance(proposed, ev.CallProposed)
 
         async def enter(call: str = proposed.call) -> None:
-            async with session.call("t", {"n": 1}, approve="ask", proposed=call):
+            async with session.call("t", {"n": 1}, approval=True, proposed=call):
                 pass
 
         running = asyncio.create_task(enter())
@@ -333,7 +337,7 @@ async def test_arguments_that_change_at_the_same_moment_are_never_the_ones_that_
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_an_agent_that_changes_its_mind_may_still_be_answered(ledger: Ledger) -> None:
+async def test_an_agent_that_changes_its_mind_may_still_be_answered(ledger: LocalLedger) -> None:
     """An agent that runs its call itself tells its arguments as it goes; that is no reason to keep it waiting."""
     aliases = (Alias("acp", "c"),)
     await ledger.log.append("a", [ev.ApprovalRequested(aliases=aliases, input={"n": 1})], source="acp")
@@ -342,7 +346,7 @@ async def test_an_agent_that_changes_its_mind_may_still_be_answered(ledger: Ledg
 
 
 @pytest.mark.parametrize("ending", [ev.ApprovalGranted, ev.ApprovalRefused, ev.ApprovalWithdrawn, ev.CallCancelled])
-async def test_a_call_names_the_request_it_waits_for_and_no_other(ledger: Ledger, ending: type[ev.CallEvent]) -> None:
+async def test_a_call_names_the_request_it_waits_for_and_no_other(ledger: LocalLedger, ending: type[ev.CallEvent]) -> None:
     """S2.7: after the answer, or an end without one, there is nothing to answer: a later answer is an orphan."""
     aliases = (Alias("acp", "c"),)
     await ledger.log.append("a", [ev.ApprovalRequested(aliases=aliases)], source="acp")
@@ -354,7 +358,7 @@ async def test_a_call_names_the_request_it_waits_for_and_no_other(ledger: Ledger
     assert again.verdict == "orphan"
 
 
-async def test_a_beginning_that_fits_two_of_a_session_is_neither(ledger: Ledger) -> None:
+async def test_a_beginning_that_fits_two_of_a_session_is_neither(ledger: LocalLedger) -> None:
     """However many of other sessions begin so too: none is taken for the only one."""
     for name in ("b", *"cdefghij", "a", "a"):
         await ledger.session(name).append(ev.ApprovalRequested(call="new:1", approval=""))

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from callslip.api.commands import CommandQueue
-from callslip.api.ledger import Ledger, open_ledger
+from callslip.api.ledger import LocalLedger, open_ledger
 from callslip.cli import main
 from callslip.cli.commands.doctor_commands import Queues, about_commands
 from callslip.commands import Command
@@ -33,7 +33,7 @@ def cli(*arguments: str, stdin: str | None = None) -> Result:
 def commands_in(path: Path, work: Callable[[CommandQueue], Awaitable[Any]]) -> Any:
     """Something done with the commands of a ledger."""
 
-    async def go(ledger: Ledger) -> Any:
+    async def go(ledger: LocalLedger) -> Any:
         commands = CommandQueue(ledger.log)
         try:
             return await work(commands)
@@ -161,7 +161,7 @@ def test_the_exit_status_of_waiting_tells_how_a_command_ended(path: Path, where:
         "failed": (["--wait"], 1, "command failed failed: it broke"),
         "denied": (["--wait", "--ask"], 4, "command denied denied: not today"),
         "cancelled": (["--wait", "--json"], 5, "command cancelled cancelled: enough"),
-        "expired": (["--wait", "--timeout", "0.1"], 5, "command expired expired: nobody took it up in time"),
+        "expired": (["--wait", "--timeout", "0.1"], 5, "command expired expired: no worker claimed it in time"),
         "later": (["--wait", "0.2"], 124, "command later has not ended within 0.2 s"),
     }
 
@@ -325,7 +325,7 @@ def test_doctor_tells_of_a_queue_that_nobody_serves(path: Path) -> None:
     db = ("--db", str(path))
     cli("submit", "go", *db, "--client", "tab", "--timeout", "600", "--id", "mine")
 
-    async def ask(ledger: Ledger) -> None:
+    async def ask(ledger: LocalLedger) -> None:
         commands = CommandQueue(ledger.log)
         await commands.claim("page")
         await commands.close()

@@ -57,7 +57,7 @@ QUICK = 20.0
 def nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits is woken or waits for long: a test that passes was not saved by the look now and then."""
     monkeypatch.setattr(claims, "CLAIM_POLL_S", 1000.0)
-    monkeypatch.setattr(monitor, "MOMENT", 1000.0)
+    monkeypatch.setattr(monitor, "END_POLL_S", 1000.0)
 
 
 class OneSessionAccess(FullAccess):
@@ -311,7 +311,7 @@ ENDINGS: dict[str, tuple[Callable[[CommandQueue, str], Coroutine[Any, Any, None]
     "completed": (_complete, False, "complete", {"result": {"title": "x"}}),
     "failed": (_fail, False, "error", {"error": "no such tab"}),
     "cancelled": (_cancel, False, "cancelled", {"error": "changed my mind"}),
-    "expired": (_expire, False, "expired", {"error": "nobody took it up in time"}),
+    "expired": (_expire, False, "expired", {"error": "no worker claimed it in time"}),
     "timed out": (_time_out, False, "timeout", {"error": "its time ran out while it ran"}),
     "denied": (_deny, True, "error", {"error": "not that"}),
     "withdrawn": (_withdraw, True, "cancelled", {"error": "cancelled"}),
@@ -433,7 +433,7 @@ async def test_whoever_waits_for_a_command_of_a_deleted_session_is_told(
     commands: CommandQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S3.3: that there is no such command, with the next look."""
-    monkeypatch.setattr(monitor, "MOMENT", 0.1)
+    monkeypatch.setattr(monitor, "END_POLL_S", 0.1)
     await commands.submit("a", {"key": SECRET}, correlation_id="c")
     call = (await commands.find("c")).id
     waiting = asyncio.create_task(commands.get("c", wait=60))
@@ -478,7 +478,7 @@ async def test_a_command_that_nobody_takes_up_expires(commands: CommandQueue) ->
     begun = time.time()
     await commands.submit("a", correlation_id="c", timeout=0.2)
     ended = await commands.get("c", wait=10)
-    assert (ended.status, ended.error) == ("expired", "nobody took it up in time")
+    assert (ended.status, ended.error) == ("expired", "no worker claimed it in time")
     assert 0.199 <= time.time() - begun < 0.2 + QUICK
     assert await commands.claim() is None
 
@@ -1279,7 +1279,7 @@ async def test_whoever_asks_for_no_client_is_not_remembered(commands: CommandQue
 
 
 LOOKS = (
-    *("queued_commands", "commands_before", "waiting_commands", "oldest_waiting", "commands_changed", "last_change"),
+    *("queued_commands", "commands_before", "pending_count", "oldest_pending", "commands_changed", "last_change"),
     *("pending_commands", "completed_commands", "failed_commands", "failed_commands_of", "alias_everywhere", "call"),
     *("calls_due", "calls_leased", "calls_with_owner", "approvals_due", "owned_calls", "open_calls", "all_open_calls"),
 )
@@ -1475,7 +1475,7 @@ async def second_schema(path: Path) -> None:
         connection.execute(sql)
         connection.execute(f"PRAGMA user_version = {number}")
     connection.execute("INSERT INTO meta VALUES ('oldest_reader', '1')")
-    connection.execute(f"PRAGMA application_id = {sqlite_open.APPLICATION}")
+    connection.execute(f"PRAGMA application_id = {sqlite_open.APPLICATION_ID}")
     connection.execute("ATTACH ? AS new", (str(new),))
     for table in ("sessions", "events", "calls", "aliases"):
         found = connection.execute("SELECT name FROM pragma_table_info(?)", (table,)).fetchall()
@@ -1506,7 +1506,7 @@ async def test_a_file_from_before_that_may_only_be_read_has_no_commands(
     """S1.7: it is read as it lies, and says so to whoever submits."""
     await second_schema(tmp_path / "ledger.db")
     before = (tmp_path / "ledger.db").read_bytes()
-    monkeypatch.setattr(sqlite_open, "may_write", lambda path: False)
+    monkeypatch.setattr(sqlite_open, "is_writable", lambda path: False)
     async with await callslip.open(db) as ledger:
         commands = CommandQueue(ledger.log)
         assert await commands.pending() == await commands.completed() == await commands.failed() == []
@@ -1525,7 +1525,7 @@ async def test_an_older_process_that_ends_a_command_is_heard(
 ) -> None:
     """S1.7: it knows neither what tells the others nor where the secrets are, and writes the same file."""
     if how == "delete":
-        monkeypatch.setattr(monitor, "MOMENT", 0.1)
+        monkeypatch.setattr(monitor, "END_POLL_S", 0.1)
     async with await opened(db, reaper_interval=3600) as ledger:
         commands = CommandQueue(ledger.log)
         await commands.submit("a", {"key": SECRET}, correlation_id="c")

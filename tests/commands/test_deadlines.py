@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callslip.commands import deadlines as module
-from callslip.commands.deadlines import BUCKET, SLACK, DeadlineTracker
-from callslip.commands.waiters import Lines, in_line
+from callslip.commands.deadlines import BUCKET_MS, STALE_SLACK, DeadlineTracker
+from callslip.commands.waiters import WaiterQueues, wait_in_queue
 from callslip.model.records import CallRecord
 
 NOW = 1_700_000_000_000
@@ -49,27 +49,27 @@ def steps(work: Callable[[], Any]) -> int:
 
 def test_a_command_is_known_until_it_ends() -> None:
     tracker = DeadlineTracker()
-    assert tracker.take(row("a")) and tracker.get("a") == module.Pending("default", "queued", NOW)
-    assert not tracker.take(row("a", "running")) and tracker.get("a") == module.Pending("default", "running", NOW)
-    assert not tracker.take(row("a", "completed")) and tracker.get("a") is None
-    assert not tracker.take(row("a", "completed")) and tracker.pending == {}
+    assert tracker.update(row("a")) and tracker.get("a") == module.Pending("default", "queued", NOW)
+    assert not tracker.update(row("a", "running")) and tracker.get("a") == module.Pending("default", "running", NOW)
+    assert not tracker.update(row("a", "completed")) and tracker.get("a") is None
+    assert not tracker.update(row("a", "completed")) and tracker.pending == {}
 
 
 @pytest.mark.parametrize("state", ["completed", "failed", "denied", "cancelled", "expired", "lost"])
 def test_what_ended_is_never_due(state: str) -> None:
     """S3.4: whatever comes first, the end or the deadline."""
     tracker = DeadlineTracker()
-    tracker.take(row("a"))
-    tracker.take(row("a", state))
+    tracker.update(row("a"))
+    tracker.update(row("a", state))
     assert tracker.due(NOW * 2) == [] and tracker.next_due == 0
 
 
 def test_whoever_waits_is_told_when_a_command_may_be_taken_up() -> None:
     """Once when it is queued, again when it comes back into the queue, not when it is told of again."""
     tracker = DeadlineTracker()
-    told = [tracker.take(row("a", state)) for state in ("queued", "queued", "running", "running", "queued", "queued")]
+    told = [tracker.update(row("a", state)) for state in ("queued", "queued", "running", "running", "queued", "queued")]
     assert told == [True, False, False, False, True, False]
-    assert not tracker.take(row("b", "awaiting_approval")) and tracker.take(row("b"))
+    assert not tracker.update(row("b", "awaiting_approval")) and tracker.update(row("b"))
 
 
 # What is due
@@ -77,10 +77,10 @@ def test_whoever_waits_is_told_when_a_command_may_be_taken_up() -> None:
 
 def test_a_command_is_due_when_its_time_is_over_and_no_sooner() -> None:
     """S3.4: at most one bucket late, never early; and the moment to ask again is told."""
-    for deadline in range(NOW, NOW + 2 * BUCKET):
+    for deadline in range(NOW, NOW + 2 * BUCKET_MS):
         tracker = DeadlineTracker()
-        tracker.take(row("a", deadline=deadline))
-        assert deadline <= tracker.next_due < deadline + BUCKET
+        tracker.update(row("a", deadline=deadline))
+        assert deadline <= tracker.next_due < deadline + BUCKET_MS
         assert tracker.due(deadline - 1) == []
         assert tracker.due(tracker.next_due) == ["a"]
 
@@ -88,22 +88,22 @@ def test_a_command_is_due_when_its_time_is_over_and_no_sooner() -> None:
 def test_what_is_due_is_told_once() -> None:
     """Whoever was told tries to end it; if that fails they ask for it again."""
     tracker = DeadlineTracker()
-    tracker.take(row("a"))
+    tracker.update(row("a"))
     assert tracker.due(NOW) == ["a"] and tracker.due(NOW + 1000) == [] and tracker.next_due == 0
-    tracker.take(row("a", "running"))
+    tracker.update(row("a", "running"))
     assert tracker.due(NOW + 1000) == []
-    tracker.again("a", NOW + 2000)
+    tracker.reschedule("a", NOW + 2000)
     assert tracker.next_due == NOW + 2000 and tracker.due(NOW + 1999) == [] and tracker.due(NOW + 2000) == ["a"]
-    tracker.again("nobody", NOW)
+    tracker.reschedule("nobody", NOW)
     assert tracker.due(NOW + 3000) == []
 
 
 def test_time_that_has_not_begun_does_not_run_out() -> None:
     """S3.4: the clock starts after approval."""
     tracker = DeadlineTracker()
-    tracker.take(row("a", "awaiting_approval"))
+    tracker.update(row("a", "awaiting_approval"))
     assert tracker.next_due == 0 and tracker.due(NOW * 2) == []
-    tracker.take(row("a", deadline=NOW + 500))
+    tracker.update(row("a", deadline=NOW + 500))
     assert tracker.due(NOW + 499) == [] and tracker.due(NOW + 500) == ["a"]
 
 
@@ -112,16 +112,16 @@ def test_a_deadline_that_moves_counts_where_it_stands() -> None:
     for moves in ([NOW, NOW + 5], [NOW + 5, NOW], [NOW, NOW + 500, NOW], [NOW + 500, NOW, NOW + 500], [NOW, 0, NOW]):
         tracker = DeadlineTracker()
         for deadline in moves:
-            tracker.take(row("a", deadline=deadline))
+            tracker.update(row("a", deadline=deadline))
         assert tracker.due(moves[-1] - 1) == []
         assert tracker.due(NOW + 5000) == ["a"] and tracker.due(NOW + 9000) == []
 
 
 def test_a_command_that_is_nowhere_any_more_is_forgotten() -> None:
     tracker = DeadlineTracker()
-    tracker.take(row("a"))
-    tracker.forget("a")
-    tracker.forget("a")
+    tracker.update(row("a"))
+    tracker.remove("a")
+    tracker.remove("a")
     assert tracker.pending == {} and tracker.due(NOW) == []
 
 
@@ -131,9 +131,9 @@ def test_a_command_that_is_nowhere_any_more_is_forgotten() -> None:
 def test_nothing_due_costs_nothing() -> None:
     """S3.8: the same few steps, whether one command is open or ten thousand."""
     few, many = DeadlineTracker(), DeadlineTracker()
-    few.take(row("a", deadline=NOW + 10))
+    few.update(row("a", deadline=NOW + 10))
     for number in range(10_000):
-        many.take(row(f"c{number}", deadline=NOW + 10 + number))
+        many.update(row(f"c{number}", deadline=NOW + 10 + number))
     assert steps(lambda: few.due(NOW)) == steps(lambda: many.due(NOW)) <= 5
     assert steps(lambda: few.get("a")) == steps(lambda: many.get("c77")) == 1
 
@@ -143,22 +143,22 @@ def test_a_command_costs_as_much_as_any_other() -> None:
     tracker = DeadlineTracker()
     costs: list[int] = []
     for number in range(3000):
-        costs.append(steps(lambda number=number: tracker.take(row(f"c{number}", deadline=NOW + number))))
+        costs.append(steps(lambda number=number: tracker.update(row(f"c{number}", deadline=NOW + number))))
     assert max(costs) <= 20
-    assert max(steps(lambda n=n: tracker.take(row(f"c{n}", "completed"))) for n in range(3000)) <= 12
+    assert max(steps(lambda n=n: tracker.update(row(f"c{n}", "completed"))) for n in range(3000)) <= 12
     assert tracker.pending == {}
 
 
 def test_places_of_what_has_ended_do_not_pile_up() -> None:
     """S3.8: a server that runs for months keeps the buckets of what is open, and a few more; swept seldom."""
     tracker = DeadlineTracker()
-    tracker.take(row("stays"))
+    tracker.update(row("stays"))
     spent = 0
     for number in range(20_000):  # Each ends at once, and would have had a day.
-        spent += steps(lambda n=number: tracker.take(row(f"c{n}", deadline=NOW + 86_400_000 + n * BUCKET)))
-        tracker.take(row(f"c{number}", "completed"))
-        assert tracker._places <= SLACK + 5  # pyright: ignore[reportPrivateUsage]
-    assert len(tracker._buckets) <= SLACK + 5 and spent / 20_000 <= 20  # pyright: ignore[reportPrivateUsage]
+        spent += steps(lambda n=number: tracker.update(row(f"c{n}", deadline=NOW + 86_400_000 + n * BUCKET_MS)))
+        tracker.update(row(f"c{number}", "completed"))
+        assert tracker._places <= STALE_SLACK + 5  # pyright: ignore[reportPrivateUsage]
+    assert len(tracker._buckets) <= STALE_SLACK + 5 and spent / 20_000 <= 20  # pyright: ignore[reportPrivateUsage]
 
 
 def test_an_idle_tracker_is_small_and_a_command_costs_about_200_bytes() -> None:
@@ -170,10 +170,10 @@ def test_an_idle_tracker_is_small_and_a_command_costs_about_200_bytes() -> None:
         tracker = DeadlineTracker()
         begun = tracemalloc.get_traced_memory()[0]
         for number, (name, client) in enumerate(names):
-            tracker.take(row(name, deadline=NOW + number * 3, client=client))
+            tracker.update(row(name, deadline=NOW + number * 3, client=client))
         assert (tracemalloc.get_traced_memory()[0] - begun) / len(names) < 300
         for name, _ in names:
-            tracker.take(row(name, "completed"))
+            tracker.update(row(name, "completed"))
         idle = tracemalloc.get_traced_memory()[0] - begun
     finally:
         tracemalloc.stop()
@@ -190,24 +190,24 @@ class Naive:
         self.open: dict[str, CallRecord] = {}
         self.armed: dict[str, int] = {}
 
-    def take(self, given: CallRecord) -> bool:
-        known = self.open.pop(given.id, None)
-        if given.state == "completed":
-            self.armed.pop(given.id, None)
+    def update(self, record: CallRecord) -> bool:
+        existing = self.open.pop(record.id, None)
+        if record.state == "completed":
+            self.armed.pop(record.id, None)
             return False
-        deadline = given.deadline if given.state != "awaiting_approval" else 0
-        before = 0 if known is None else known.deadline
-        self.open[given.id] = row(given.id, given.state, deadline)
-        if known is None or before != deadline:
-            self.arm(given.id, deadline)
-        return given.state == "queued" and (known is None or known.state != "queued")
+        deadline = record.deadline if record.state != "awaiting_approval" else 0
+        before = 0 if existing is None else existing.deadline
+        self.open[record.id] = row(record.id, record.state, deadline)
+        if existing is None or before != deadline:
+            self.arm(record.id, deadline)
+        return record.state == "queued" and (existing is None or existing.state != "queued")
 
     def arm(self, name: str, deadline: int) -> None:
         self.armed.pop(name, None)
         if deadline:
-            self.armed[name] = -(-deadline // BUCKET) * BUCKET
+            self.armed[name] = -(-deadline // BUCKET_MS) * BUCKET_MS
 
-    def again(self, name: str, deadline: int) -> None:
+    def reschedule(self, name: str, deadline: int) -> None:
         if name in self.open:
             self.open[name].deadline = deadline
             self.arm(name, deadline)
@@ -224,9 +224,9 @@ TIMES = st.integers(NOW, NOW + 60)
 STEPS = st.lists(
     st.one_of(
         st.tuples(
-            st.just("take"), NAMES, st.sampled_from(["queued", "running", "awaiting_approval", "completed"]), TIMES
+            st.just("update"), NAMES, st.sampled_from(["queued", "running", "awaiting_approval", "completed"]), TIMES
         ),
-        st.tuples(st.just("again"), NAMES, st.just(""), TIMES),
+        st.tuples(st.just("reschedule"), NAMES, st.just(""), TIMES),
         st.tuples(st.just("due"), st.just(""), st.just(""), TIMES),
     ),
     max_size=80,
@@ -238,14 +238,14 @@ def test_the_tracker_tells_what_a_plain_list_would(steps: list[tuple[str, str, s
     """Whatever comes in whatever order: the same commands are open, and the same are due, each once."""
     tracker, naive = DeadlineTracker(), Naive()
     for step, name, state, at in steps:
-        if step == "take":
-            assert tracker.take(row(name, state, at)) == naive.take(row(name, state, at))
-        elif step == "again":
-            tracker.again(name, at)
-            naive.again(name, at)
+        if step == "update":
+            assert tracker.update(row(name, state, at)) == naive.update(row(name, state, at))
+        elif step == "reschedule":
+            tracker.reschedule(name, at)
+            naive.reschedule(name, at)
         else:
-            told = tracker.due(at)
-            assert len(told) == len(set(told)) and set(told) == naive.due(at)
+            due = tracker.due(at)
+            assert len(due) == len(set(due)) and set(due) == naive.due(at)
         assert {name: (known.state, known.deadline) for name, known in tracker.pending.items()} == {
             name: (known.state, known.deadline) for name, known in naive.open.items()
         }
@@ -256,35 +256,35 @@ def test_the_tracker_tells_what_a_plain_list_would(steps: list[tuple[str, str, s
 def test_tidying_up_loses_nobody(steps: list[tuple[str, str, str, int]]) -> None:
     """Swept at every turn, it still tells all that is due, nobody twice in one breath, and nobody who has time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "SLACK", -100)
+        patch.setattr(module, "STALE_SLACK", -100)
         tracker, naive = DeadlineTracker(), Naive()
         for step, name, state, at in steps:
-            if step == "take":
-                tracker.take(row(name, state, at))
-                naive.take(row(name, state, at))
-            elif step == "again":
-                tracker.again(name, at)
-                naive.again(name, at)
+            if step == "update":
+                tracker.update(row(name, state, at))
+                naive.update(row(name, state, at))
+            elif step == "reschedule":
+                tracker.reschedule(name, at)
+                naive.reschedule(name, at)
             else:
-                told = tracker.due(at)
-                assert naive.due(at) <= set(told) and len(told) == len(set(told))
-                assert all(0 < tracker.pending[name].deadline <= at for name in told)
+                due = tracker.due(at)
+                assert naive.due(at) <= set(due) and len(due) == len(set(due))
+                assert all(0 < tracker.pending[name].deadline <= at for name in due)
             assert tracker._places <= 2 * len(tracker.pending) + 1  # pyright: ignore[reportPrivateUsage]
 
 
 # Standing in line
 
 
-async def wait_in(lines: Lines, name: str, log: list[str], work: list[str], *, wants: str = "") -> str:
-    with in_line(lines, "c") as waiter:
+async def wait_in(queues: WaiterQueues, name: str, log: list[str], work: list[str], *, wants: str = "") -> str:
+    with wait_in_queue(queues, "c") as waiter:
         while True:
-            waiter.stand()
+            waiter.enter()
             log.append(name)
             await asyncio.sleep(0)
             if work and wants in work[0]:
-                waiter.served()
+                waiter.consume_wake_up()
                 return work.pop(0)
-            await waiter.woken(5)
+            await waiter.wait(5)
 
 
 async def settled() -> None:
@@ -295,38 +295,38 @@ async def settled() -> None:
 @pytest.mark.anyio
 async def test_one_command_wakes_one_who_waits() -> None:
     """S3.3: not all of them, and none of them again and again while there is nothing."""
-    lines: Lines = {}
+    queues: WaiterQueues = {}
     log: list[str] = []
     work: list[str] = []
-    waiting = [asyncio.create_task(wait_in(lines, str(number), log, work)) for number in range(50)]
+    waiting = [asyncio.create_task(wait_in(queues, str(number), log, work)) for number in range(50)]
     await settled()
     assert len(log) == 50
     work.append("x")
-    lines["c"].wake()
+    queues["c"].wake()
     await settled()
     assert await waiting[0] == "x" and log[50:] == ["0"]
-    lines["c"].wake()  # For nothing: somebody else was quicker.
+    queues["c"].wake()  # For nothing: somebody else was quicker.
     await settled()
     assert sorted(log[51:]) == sorted(map(str, range(1, 50)))
     for task in waiting[1:]:
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
-    assert lines == {}
+    assert queues == {}
 
 
 @pytest.mark.anyio
 async def test_a_wake_up_reaches_whoever_has_a_use_for_it() -> None:
     """Passed on by those whom it does not concern, and by one who goes away at that very moment."""
-    lines: Lines = {}
+    queues: WaiterQueues = {}
     log: list[str] = []
     work: list[str] = []
-    first = asyncio.create_task(wait_in(lines, "first", log, work))
+    first = asyncio.create_task(wait_in(queues, "first", log, work))
     await settled()
-    others = [asyncio.create_task(wait_in(lines, "other", log, work, wants="other")) for _ in range(5)]
-    right = asyncio.create_task(wait_in(lines, "right", log, work, wants="right"))
+    others = [asyncio.create_task(wait_in(queues, "other", log, work, wants="other")) for _ in range(5)]
+    right = asyncio.create_task(wait_in(queues, "right", log, work, wants="right"))
     await settled()
     work.append("right")
-    lines["c"].wake()
+    queues["c"].wake()
     first.cancel()
     await settled()
     assert right.done() and right.result() == "right" and first.cancelled()
@@ -334,33 +334,33 @@ async def test_a_wake_up_reaches_whoever_has_a_use_for_it() -> None:
     for task in others:
         task.cancel()
     await asyncio.gather(first, *others, return_exceptions=True)
-    assert lines == {}
+    assert queues == {}
 
 
 @pytest.mark.anyio
 async def test_a_wake_up_for_one_who_is_served_already_goes_on() -> None:
     """A second command comes while the first in line is about to take another: the next in line gets it."""
-    lines: Lines = {}
+    queues: WaiterQueues = {}
     log: list[str] = []
     work: list[str] = []
-    with in_line(lines, "c") as busy:
-        busy.stand()
-        second = asyncio.create_task(wait_in(lines, "second", log, work))
+    with wait_in_queue(queues, "c") as busy:
+        busy.enter()
+        second = asyncio.create_task(wait_in(queues, "second", log, work))
         await settled()
         work.append("x")
-        lines["c"].wake()
-        busy.served()
+        queues["c"].wake()
+        busy.consume_wake_up()
         await settled()
         assert log == ["second"]
-    assert await second == "x" and log == ["second", "second"] and lines == {}
+    assert await second == "x" and log == ["second", "second"] and queues == {}
 
 
 @pytest.mark.anyio
 async def test_whoever_waits_is_sent_home_when_there_will_be_no_more_work() -> None:
-    lines: Lines = {}
-    with in_line(lines, "c") as one, in_line(lines, "c") as two:
-        one.stand()
-        two.stand()
-        lines["c"].wake_all()
+    queues: WaiterQueues = {}
+    with wait_in_queue(queues, "c") as one, wait_in_queue(queues, "c") as two:
+        one.enter()
+        two.enter()
+        queues["c"].wake_all()
         async with asyncio.timeout(1):
-            await asyncio.gather(one.woken(60), two.woken(60))
+            await asyncio.gather(one.wait(60), two.wait(60))

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from callslip.api.ledger import Ledger, open_ledger
+from callslip.api.ledger import LocalLedger, open_ledger
 from callslip.cli import exit_status
 from callslip.cli.terminal.patched_session import PatchedSession
 from callslip.demo import browser, session
@@ -49,7 +49,7 @@ def demo(*arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command("demo", "--terminal", *arguments), **(given | more))
 
 
-def look(db: str, read: Callable[[Ledger], Any]) -> Any:
+def look(db: str, read: Callable[[LocalLedger], Any]) -> Any:
     async def go() -> Any:
         async with await open_ledger(db) as ledger:
             return await read(ledger)
@@ -60,7 +60,7 @@ def look(db: str, read: Callable[[Ledger], Any]) -> Any:
 def calls(db: str) -> list[Any]:
     """All calls, oldest first."""
 
-    async def read(ledger: Ledger) -> list[Any]:
+    async def read(ledger: LocalLedger) -> list[Any]:
         return sorted((await ledger.calls()).items, key=lambda row: row.entry)
 
     return look(db, read)
@@ -290,7 +290,7 @@ def test_no_answer_is_a_no(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     with open(os.devnull, "w") as nowhere:
         console = Console(file=nowhere, width=100)
         shown = asyncio.run(session.perform(f"sqlite:///{tmp_path / 'x.db'}", console, fast=True, answer="ask"))
-    assert shown.equal and shown.calls[-1].state == "denied" and shown.calls[-1].reason == "nobody answered in time"
+    assert shown.equal and shown.calls[-1].state == "denied" and shown.calls[-1].reason == "no answer in time"
 
 
 # The parts
@@ -362,7 +362,7 @@ async def test_a_cancelled_command_takes_its_children_along(db: str, tmp_path: P
         assert row.state == "cancelled"
 
 
-async def printed(ledger: Ledger) -> list[int]:
+async def printed(ledger: LocalLedger) -> list[int]:
     try:
         entries = (await ledger.snapshot("s")).entries
     except LookupError:
@@ -384,7 +384,7 @@ async def test_whoever_approves_may_change_the_command(db: str, tmp_path: Path) 
     """The demo runs what was approved, not what was asked."""
 
     async with await open_ledger(db) as ledger:
-        running = asyncio.create_task(run_command(ledger.session("s"), "echo asked", tmp_path, approve="ask"))
+        running = asyncio.create_task(run_command(ledger.session("s"), "echo asked", tmp_path, approval=True))
         async with asyncio.timeout(LONG):
             while not (waiting := await ledger.approvals()):
                 await asyncio.sleep(0.02)

@@ -439,7 +439,7 @@ async def test_a_turn_lives_as_long_as_its_owner(ledger: LocalLedger, reaper: Re
     clocks.pass_time(31)
     assert await reaper.reap() == 1
     ended = await last(ledger, "other")
-    assert (ended.reason, ended.detail) == ("eof", "whoever worked on this turn went silent")
+    assert (ended.reason, ended.detail) == ("eof", "the owner of this turn went silent")
     assert (await open_turn(ledger, "mine"), await open_turn(ledger, "other")) == (mine, "")
 
 
@@ -478,16 +478,16 @@ async def test_a_reapers_verdict_on_a_turn_vanishes_if_it_went_on(
 ) -> None:
     """C5: between the look and the deed the turn may be over: the next one is not ended in its place."""
     await turn_of(ledger, gone())
-    stale = await ledger.log.store.sessions_at_work()
+    stale = await ledger.log.store.sessions_with_owned_turn()
     await ledger.log.append("a", meanwhile)
     before = await events(ledger, "a")
 
     async def as_it_was() -> list[SessionRecord]:
         return stale
 
-    ledger.log.store.sessions_at_work = as_it_was  # type: ignore[method-assign]
+    ledger.log.store.sessions_with_owned_turn = as_it_was  # type: ignore[method-assign]
     assert await reaper.reap() == 0
-    del ledger.log.store.sessions_at_work
+    del ledger.log.store.sessions_with_owned_turn
     assert await events(ledger, "a") == before
 
 
@@ -540,7 +540,7 @@ async def test_a_deadline_is_kept_queued_or_running(ledger: LocalLedger, reaper:
     assert await reaper.reap() == 0
     clocks.pass_time(30)
     assert await reaper.reap() == 2
-    assert await state(ledger, queued) == ("expired", "nobody took it up in time")
+    assert await state(ledger, queued) == ("expired", "no worker claimed it in time")
     assert await state(ledger, running) == ("expired", "its time ran out while it ran")
     assert (await state(ledger, done))[0] == "completed"
 
@@ -565,7 +565,7 @@ async def test_an_unanswered_approval_denies(ledger: LocalLedger, reaper: Reaper
     assert await reaper.reap() == 0
     clocks.pass_time(1)
     assert await reaper.reap() == 1
-    assert await state(ledger, call) == ("denied", "nobody answered in time")
+    assert await state(ledger, call) == ("denied", "no answer in time")
     closed = await ledger.find_approval(asked.id)
     assert (closed.state, closed.by) == ("refused", "expiry")
     with pytest.raises(ConflictError) as conflict:
@@ -664,6 +664,6 @@ async def test_a_reader_of_a_file_it_may_not_write_reaps_nothing(db: str, monkey
     place, _, started, _ = new_owner().split(" ")
     async with await callslip.open(db) as ledger:
         call = await call_of(ledger, owner=f"{place} 999999999 {started} 1")
-        monkeypatch.setattr("callslip.store.sqlite_open.may_write", lambda path: False)
+        monkeypatch.setattr("callslip.store.sqlite_open.is_writable", lambda path: False)
         async with await callslip.open(db) as reader:
             assert reader.log.store.read_only and (await state(reader, call))[0] == "running"

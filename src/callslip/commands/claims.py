@@ -1,7 +1,8 @@
-"""Giving commands to those who run them: from the queue, or straight from the hands of whoever submits.
+"""Give commands to workers: from the queue, or directly when a command is submitted.
 
-A worker that waits offers itself. A command that is submitted meanwhile is queued and taken up in one transaction, if
-nothing else waits before it: one sync of the disk instead of two. What comes to somebody who has gone is given back.
+A waiting worker leaves its claim request in the waiter queue. A command submitted meanwhile is queued and claimed in
+one transaction, if no other command is ahead of it: one disk sync instead of two. A command claimed for a worker that
+has left is queued again.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from msgspec import UNSET
 
 from callslip.commands import transactions
 from callslip.commands.monitor import CommandMonitor
+from callslip.commands.transactions import ClaimedCommand
 from callslip.commands.views import Claim, moment
 from callslip.commands.waiters import WaiterSlot
 from callslip.errors import CallslipError
@@ -29,195 +31,184 @@ from callslip.model import events as ev
 from callslip.model.records import CallRecord
 from callslip.rules.projection import input_mark
 
-PAGE = 16
+PAGE_ROWS = 16
 CLAIM_POLL_S = 2.0
-"""Whoever waits for work looks for itself this often, should nobody wake it."""
-ASKED_EVERY = 5_000
-"""How often it is written down that executors ask for work, in ms."""
-ASKERS = 1000
-"""For how many clients this is remembered here; the store knows it anyhow."""
-OFFERS = 8
-"""How many of those who wait are asked whether they take a command."""
-
-Admits = Callable[[str], Awaitable[bool]]
-"""Whether whoever asks may run commands of a session."""
+"""How often a waiting worker reads the queue if nothing wakes it."""
+POLL_RECORD_INTERVAL_MS = 5_000
+"""How often the store records that workers of a queue ask for work."""
+MAX_POLLED_QUEUES = 1000
+"""For how many queues the last poll is remembered in memory; the store has all of them."""
+MAX_OFFERED_WAITERS = 8
+"""How many waiting workers are checked for a new command."""
 
 
 class ClaimRequest(msgspec.Struct, frozen=True):
-    """What somebody who wants work says of themselves. `session` "" is all of those that they are admitted to."""
+    """A worker's request for a command. An empty `session` means every session that it may execute."""
 
-    client: str
+    queue: str
     worker: str
     lease: float
     session: str = ""
-    admits: Admits | None = None
+    can_execute: Callable[[str], Awaitable[bool]] | None = None
 
-    async def takes(self, session: str) -> bool:
-        """Whether a command of this session may be theirs."""
-        return self.session in ("", session) and (self.admits is None or await self.admits(session))
-
-
-async def _would_take(offer: ClaimRequest, session: str) -> bool:
-    """The same, for whoever submits: what goes wrong in asking is told to those who wait, when they look themselves."""
-    try:
-        return await offer.takes(session)
-    except Exception:
-        return False
+    async def accepts(self, session: str) -> bool:
+        """Return whether the worker may have a command of this session."""
+        return self.session in ("", session) and (self.can_execute is None or await self.can_execute(session))
 
 
 class Dispatcher:
-    """Who gets which command."""
+    """Decide which worker gets which command."""
 
-    def __init__(self, log: EventLog, watch: CommandMonitor, how: WriteContext) -> None:
+    def __init__(self, log: EventLog, monitor: CommandMonitor, context: WriteContext) -> None:
         self._log = log
         self._store = log.store
-        self._watch = watch
-        self._how = how
-        self._asked: dict[str, int] = {}
+        self._monitor = monitor
+        self._context = context
+        self._polled_at: dict[str, int] = {}
 
-    async def seen(self, client: str) -> int:
-        """When anybody last asked for this client's work, in ms; 0 for never (S3.11)."""
-        return max(self._asked.get(client, 0), await self._store.executor_seen(client))
+    async def last_poll(self, queue: str) -> int:
+        """Return when a worker last asked for commands of a queue, in ms since the epoch; 0 for never."""
+        return max(self._polled_at.get(queue, 0), await self._store.executor_seen(queue))
 
-    async def note(self, client: str) -> None:
-        """Somebody asks for work."""
+    async def record_poll(self, queue: str) -> None:
+        """Record that a worker asks for commands of a queue."""
         now = await self._store.clock()
-        if now - self._asked.get(client, 0) >= ASKED_EVERY:
-            if len(self._asked) >= ASKERS:
-                self._asked.clear()
-            self._asked[client] = now
+        if now - self._polled_at.get(queue, 0) >= POLL_RECORD_INTERVAL_MS:
+            if len(self._polled_at) >= MAX_POLLED_QUEUES:
+                self._polled_at.clear()
+            self._polled_at[queue] = now
             with contextlib.suppress(CallslipError):
-                await self._store.put_executor(client, now)
+                await self._store.put_executor(queue, now)
 
     # Claiming
 
-    async def claim(self, offer: ClaimRequest, wait: float) -> Claim | None:
-        """The next command for whoever offers this, within the time; nothing if the ledger closes."""
-        taken = await self._next(offer, time.monotonic() + wait)
-        if taken is None:
+    async def claim(self, request: ClaimRequest, wait: float) -> Claim | None:
+        """Claim the next command, waiting up to `wait` seconds; return None if there is none or the ledger closes."""
+        claimed = await self._claim_next(request, time.monotonic() + wait)
+        if claimed is None:
             return None
         try:
-            return await self.told(taken)
+            return await self._claim_view(claimed)
         except BaseException:
-            await finish_despite_cancel(self.give_back(taken.row))
+            await finish_despite_cancel(self._requeue(claimed.record))
             raise
 
-    async def _next(self, offer: ClaimRequest, until: float) -> transactions.ClaimedCommand | None:
-        await self.note(offer.client)
-        with self._watch.in_line(offer.client) as waiter:
-            while not self._watch.closed:
-                waiter.stand(offer)
-                taken = await self._take(offer)
-                if taken is not None:
-                    waiter.served()
-                    return taken
+    async def _claim_next(self, request: ClaimRequest, until: float) -> ClaimedCommand | None:
+        await self.record_poll(request.queue)
+        with self._monitor.wait_in_queue(request.queue) as waiter:
+            while not self._monitor.closed:
+                waiter.enter(request)
+                claimed = await self._claim_queued(request)
+                if claimed is not None:
+                    waiter.consume_wake_up()
+                    return claimed
                 remaining = until - time.monotonic()
                 if not remaining > 0:
                     return None
                 try:
-                    taken = await waiter.woken(min(remaining, CLAIM_POLL_S))
+                    claimed = await waiter.wait(min(remaining, CLAIM_POLL_S))
                 except BaseException:
-                    if (handed := waiter.handed()) is not None:
-                        await finish_despite_cancel(self.give_back(handed.row))
+                    if (delivered := waiter.delivered()) is not None:
+                        await finish_despite_cancel(self._requeue(delivered.record))
                     raise
-                if taken is not None:
-                    return taken
-                await self.note(offer.client)
+                if claimed is not None:
+                    return claimed
+                await self.record_poll(request.queue)
         return None
 
-    async def _take(self, offer: ClaimRequest) -> transactions.ClaimedCommand | None:
+    async def _claim_queued(self, request: ClaimRequest) -> ClaimedCommand | None:
         after = ""
-        while rows := await self._store.queued_commands(offer.client, offer.session, after, PAGE):
-            open_to = [row.id for row in rows if await offer.takes(row.session)]
-            taken = await self._surely(
-                self._store.transact(
-                    lambda unit, names=open_to: transactions.claim(unit, names, offer.worker, offer.lease, self._how)
-                )
-            )
-            if taken is not None:
-                return taken
-            after = rows[-1].id
+        while records := await self._store.queued_commands(request.queue, request.session, after, PAGE_ROWS):
+            candidates = [record.id for record in records if await request.accepts(record.session)]
+            claimed = await self._claim_or_requeue(candidates, request)
+            if claimed is not None:
+                return claimed
+            after = records[-1].id
         return None
 
-    async def _surely(
-        self, taking: Awaitable[transactions.ClaimedCommand | None]
-    ) -> transactions.ClaimedCommand | None:
-        """What was taken. If whoever asked has gone meanwhile it goes back: nobody has begun with it."""
-        task = asyncio.ensure_future(taking)
+    async def _claim_or_requeue(self, candidates: list[str], request: ClaimRequest) -> ClaimedCommand | None:
+        """Claim one of these commands, and queue it again if the caller is cancelled meanwhile."""
+
+        async def requeue_claimed() -> None:
+            with contextlib.suppress(CallslipError):  # The transaction failed, so nothing was claimed.
+                claimed = await task
+                if claimed is not None:
+                    await self._requeue(claimed.record)
+
+        task = asyncio.ensure_future(
+            self._store.transact(
+                lambda unit: transactions.claim(unit, candidates, request.worker, request.lease, self._context)
+            )
+        )
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            await finish_despite_cancel(self._undone(task))
+            await finish_despite_cancel(requeue_claimed())
             raise
 
-    async def _undone(self, taking: asyncio.Future[transactions.ClaimedCommand | None]) -> None:
-        with contextlib.suppress(CallslipError):  # Then nothing was taken.
-            taken = await taking
-            if taken is not None:
-                await self.give_back(taken.row)
-
-    async def give_back(self, row: CallRecord) -> None:
-        """Nobody has begun with a command that was claimed: it is queued again."""
-        again = ev.CallRequeued(call=row.id, reason="whoever claimed this command went away before it was handed over")
+    async def _requeue(self, record: CallRecord) -> None:
+        """Queue a claimed command again that no worker has started."""
+        event = ev.CallRequeued(call=record.id, reason="its worker left before it was handed over")
         with contextlib.suppress(CallslipError):
-            await self._store.transact(lambda unit: liveness.end_if_unchanged(unit, row, again, self._how))
+            await self._store.transact(lambda unit: liveness.end_if_unchanged(unit, record, event, self._context))
 
     # Handing over
 
-    async def ready(self, client: str, session: str) -> tuple[WaiterSlot, ClaimRequest] | None:
-        """Somebody who waits for just such a command. Nobody else wakes them until they are `handed` something."""
-        for place in self._watch.standing(client, OFFERS):
-            offer = place.offer
-            if (
-                isinstance(offer, ClaimRequest)
-                and await _would_take(offer, session)
-                and self._watch.reserve(client, place)
-            ):
-                return place, offer
+    async def reserve_waiter(self, queue: str, session: str) -> tuple[WaiterSlot, ClaimRequest] | None:
+        """Reserve a waiting worker that accepts a command of this session. `deliver` must follow."""
+        for slot in self._monitor.first_waiters(queue, MAX_OFFERED_WAITERS):
+            request = slot.request
+            if not isinstance(request, ClaimRequest):
+                continue
+            try:
+                accepts = await request.accepts(session)
+            except Exception:  # The worker gets this error when it reads the queue itself.
+                continue
+            if accepts and self._monitor.reserve(queue, slot):
+                return slot, request
         return None
 
-    async def hand(self, place: WaiterSlot, taken: transactions.ClaimedCommand | None) -> None:
-        """Give them what was taken for them, or let them look for themselves."""
-        if not place.future.done():
-            place.future.set_result(taken)
-        elif taken is not None:
-            await self.give_back(taken.row)
+    async def deliver(self, slot: WaiterSlot, claimed: ClaimedCommand | None) -> None:
+        """Give a reserved worker the command claimed for it, or wake it to read the queue."""
+        if not slot.future.done():
+            slot.future.set_result(claimed)
+        elif claimed is not None:
+            await self._requeue(claimed.record)
 
-    # Telling
+    # Views
 
-    async def peek(self, row: CallRecord) -> Claim:
-        """What a queued command would be told as."""
-        events = await self._store.events(row.session, row.entry - 1, 1)
-        proposal = ev.decode_event(events[0][1]) if events and events[0][0] == row.entry else None
-        told = proposal if isinstance(proposal, ev.CallProposed) else None
-        return await self.told(transactions.ClaimedCommand(row, told, await self._store.sealed(row.id), 0))
+    async def peek(self, record: CallRecord) -> Claim:
+        """Return a queued command as its worker would get it."""
+        events = await self._store.events(record.session, record.entry - 1, 1)
+        event = ev.decode_event(events[0][1]) if events and events[0][0] == record.entry else None
+        proposal = event if isinstance(event, ev.CallProposed) else None
+        return await self._claim_view(ClaimedCommand(record, proposal, await self._store.sealed(record.id), 0))
 
-    async def told(self, taken: transactions.ClaimedCommand) -> Claim:
-        """A command as a worker is given it."""
-        row = taken.row
+    async def _claim_view(self, claimed: ClaimedCommand) -> Claim:
+        record = claimed.record
         return Claim(
-            call=row.id,
-            correlation_id=row.client_call_id or row.id,
-            session=row.session,
-            action=row.tool,
-            params=await self._params(taken),
-            client=row.client,
-            fence=row.attempt,
-            attempt=row.attempt,
-            idempotent=row.idempotent,
-            created_at=moment(row.created_at),
-            expires_at=moment(row.deadline) if row.deadline else None,
-            lease_until=taken.until,
+            call=record.id,
+            correlation_id=record.client_call_id or record.id,
+            session=record.session,
+            action=record.tool,
+            params=await self._params(claimed),
+            client=record.client,
+            fence=record.attempt,
+            attempt=record.attempt,
+            idempotent=record.idempotent,
+            created_at=moment(record.created_at),
+            expires_at=moment(record.deadline) if record.deadline else None,
+            lease_until=claimed.lease_until,
         )
 
-    async def _params(self, taken: transactions.ClaimedCommand) -> Any:
-        """The arguments as they were given, or as whoever approved them changed them."""
-        proposed = taken.proposal.input if taken.proposal is not None else UNSET
-        edited = taken.proposal is None or input_mark(proposed) != taken.row.input_mark
-        if edited:
-            entry = await load_call_entry(self._log, taken.row)
+    async def _params(self, claimed: ClaimedCommand) -> Any:
+        """Return the arguments with their secrets, and with the edits of the approver."""
+        proposed = claimed.proposal.input if claimed.proposal is not None else UNSET
+        is_edited = claimed.proposal is None or input_mark(proposed) != claimed.record.input_mark
+        if is_edited:
+            entry = await load_call_entry(self._log, claimed.record)
             proposed = entry.raw_input if entry is not None else None
-        if taken.whole is None:
+        if claimed.full_params is None:
             return None if proposed is UNSET else proposed
-        whole = msgspec.json.decode(taken.whole)
-        return self._log.redactor.restored(proposed, whole) if edited else whole
+        full_params = msgspec.json.decode(claimed.full_params)
+        return self._log.redactor.restore_secrets(proposed, full_params) if is_edited else full_params

@@ -1,7 +1,7 @@
-"""What this process knows of the commands that have not ended, and when the next of them runs out of time.
+"""The open commands that this process knows of, and which of them expires next.
 
-Plain data without a clock, a lock or a timer of its own: one command costs an entry in a map and a place in a bucket of
-10 ms, some 200 bytes together. Whoever holds a tracker feeds it with rows and asks it what is due.
+Plain data without a clock, a lock or a timer: one command costs a dict entry and a place in a bucket of 10 ms, about
+200 bytes together. The owner of a tracker passes it records and asks it what is due.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import msgspec
 from callslip.model.records import CallRecord
 from callslip.rules.lifecycle import OPEN_STATES, expires_at
 
-BUCKET = 10
-"""How finely deadlines are told apart, in ms."""
-SLACK = 1024
-"""So many places of commands that have ended may lie in the buckets, beside as many as there are open ones."""
+BUCKET_MS = 10
+"""The resolution of deadlines."""
+STALE_SLACK = 1024
+"""How many places of ended commands the buckets may hold, in addition to as many as there are open commands."""
 
 
 class Pending(msgspec.Struct, gc=False):
-    """A command that has not ended. `deadline` is 0 while its time has not begun."""
+    """A command that has not ended. `deadline` is 0 while its timeout has not started."""
 
     client: str
     state: str
@@ -38,75 +38,75 @@ class DeadlineTracker:
         self._places = 0
 
     def get(self, command: str) -> Pending | None:
-        """A command that has not ended, as far as this process knows."""
+        """Return a command that has not ended, as far as this process knows."""
         return self.pending.get(command)
 
-    def take(self, row: CallRecord) -> bool:
-        """Bring it up to a command's row. Whether the command may be taken up from now on."""
-        known = self.pending.get(row.id)
-        if row.state not in OPEN_STATES:
-            if known is not None:
-                self.forget(row.id)
+    def update(self, record: CallRecord) -> bool:
+        """Track the new state of a command. Return True if it can be claimed from now on."""
+        existing = self.pending.get(record.id)
+        if record.state not in OPEN_STATES:
+            if existing is not None:
+                self.remove(record.id)
             return False
-        deadline = expires_at(row)
-        if known is None:
-            self.pending[row.id] = Pending(intern(row.client), intern(row.state), deadline)
-        queued = row.state == "queued" and (known is None or known.state != "queued")
-        if known is None or known.deadline != deadline:
-            self._arm(row.id, deadline)
-        if known is not None:
-            known.state, known.deadline = intern(row.state), deadline
-        return queued
+        deadline = expires_at(record)
+        if existing is None:
+            self.pending[record.id] = Pending(intern(record.client), intern(record.state), deadline)
+        is_claimable = record.state == "queued" and (existing is None or existing.state != "queued")
+        if existing is None or existing.deadline != deadline:
+            self._add_place(record.id, deadline)
+        if existing is not None:
+            existing.state, existing.deadline = intern(record.state), deadline
+        return is_claimable
 
-    def _arm(self, command: str, deadline: int) -> None:
+    def _add_place(self, command: str, deadline: int) -> None:
         if not deadline:
             return
-        if self._places > 2 * len(self.pending) + SLACK:
-            self._tidy()
-        bucket = -(-deadline // BUCKET)
+        if self._places > 2 * len(self.pending) + STALE_SLACK:
+            self._rebuild_buckets()
+        bucket = -(-deadline // BUCKET_MS)
         if bucket not in self._buckets:
             self._buckets[bucket] = []
             heappush(self._order, bucket)
         self._buckets[bucket].append(command)
         self._places += 1
 
-    def _tidy(self) -> None:
-        """Forget the places of what has ended: as many as were taken since the last time."""
+    def _rebuild_buckets(self) -> None:
+        """Drop the places of ended commands. This costs as much as adding them did."""
         self._buckets, self._places = {}, 0
-        for command, row in self.pending.items():
-            if row.deadline:
-                self._buckets.setdefault(-(-row.deadline // BUCKET), []).append(command)
+        for command, pending in self.pending.items():
+            if pending.deadline:
+                self._buckets.setdefault(-(-pending.deadline // BUCKET_MS), []).append(command)
                 self._places += 1
         self._order = list(self._buckets)
         heapify(self._order)
 
     @property
     def next_due(self) -> int:
-        """When to ask again what is due, in ms since the epoch; 0 if nothing has a deadline."""
-        return self._order[0] * BUCKET if self._order else 0
+        """When to call `due` again, in ms since the epoch; 0 if no command has a deadline."""
+        return self._order[0] * BUCKET_MS if self._order else 0
 
     def due(self, now: int) -> list[str]:
-        """Commands whose time is over. Each is told once; `again` asks for it once more."""
-        found: list[str] = []
-        while self._order and self._order[0] * BUCKET <= now:
+        """Return the commands whose deadline has passed. Each is returned once, unless `reschedule` adds it again."""
+        commands: list[str] = []
+        while self._order and self._order[0] * BUCKET_MS <= now:
             bucket = heappop(self._order)
-            names = self._buckets.pop(bucket)
-            self._places -= len(names)
-            for name in dict.fromkeys(names):
-                row = self.pending.get(name)
-                if row is not None and -(-row.deadline // BUCKET) == bucket:  # Else it has another place by now.
-                    found.append(name)
-        return found
+            candidates = self._buckets.pop(bucket)
+            self._places -= len(candidates)
+            for command in dict.fromkeys(candidates):
+                pending = self.pending.get(command)
+                if pending is not None and -(-pending.deadline // BUCKET_MS) == bucket:  # Else it was rescheduled.
+                    commands.append(command)
+        return commands
 
-    def again(self, command: str, deadline: int) -> None:
-        """A command that was told to be due has more time."""
-        row = self.pending.get(command)
-        if row is not None:
-            row.deadline = deadline
-            self._arm(command, deadline)
+    def reschedule(self, command: str, deadline: int) -> None:
+        """Give a command that was due a later deadline."""
+        pending = self.pending.get(command)
+        if pending is not None:
+            pending.deadline = deadline
+            self._add_place(command, deadline)
 
-    def forget(self, command: str) -> None:
-        """A command that has ended, or is nowhere any more. When none is open no room is kept for any."""
+    def remove(self, command: str) -> None:
+        """Remove a command that has ended or was deleted. Without open commands all memory is freed."""
         self.pending.pop(command, None)
         if not self.pending:
             self.pending.clear()

@@ -1,7 +1,7 @@
-"""Who waits for work, and which command runs out of time next: what it takes to be woken at the right moment.
+"""Watch the open commands: wake workers, waiters and the timer of deadlines at the right moment.
 
-Rows come from this process's own writes as they are made, and from other processes' by looking what has a larger
-`change` than all that was seen. If they come out of order, all are read in order. One timer serves all deadlines.
+Records of this process's own writes arrive as they are committed. Those of other processes are read by their `change`
+number. If records arrive out of order, all are read again in order. One timer serves all deadlines.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Coroutine, Generator
 from typing import Any
 
 from callslip.commands.deadlines import DeadlineTracker
-from callslip.commands.waiters import Lines, Waiter, WaiterSlot, in_line
+from callslip.commands.waiters import Waiter, WaiterQueues, WaiterSlot, wait_in_queue
 from callslip.errors import CallslipError, StoreError
 from callslip.ledger import liveness
 from callslip.ledger.event_log import EventLog
@@ -23,233 +23,234 @@ from callslip.ledger.validation import NUMBER_LIMIT
 from callslip.model.records import CallRecord
 from callslip.rules.lifecycle import TERMINAL_STATES
 
-PAGE = 1000
-MOMENT = 1.0
-"""How long whoever waits for an end relies on being told, in s."""
+PAGE_ROWS = 1000
+END_POLL_S = 1.0
+"""How often a caller that waits for an end reads the store, because a deleted command sends no notice."""
+RETRY_DELAY_MS = 1000
 
 
 class CommandMonitor:
-    """The open commands of one ledger, as this process knows them. Begins with the first that has to do with one."""
+    """The open commands of one ledger, as this process knows them. Reading starts with the first use."""
 
     def __init__(self, log: EventLog, tracker: DeadlineTracker) -> None:
         self._log = log
         self._store = log.store
         self._tracker = tracker
         self._grace = log.settings.reaper_grace
-        self._how = log.write_context(source="callslip", strict=True)
-        self._lines: Lines = {}
-        self._ends: dict[str, set[asyncio.Future[CallRecord]]] = {}
-        self._last = -1
-        self._loaded = self._loading = self._again = False
+        self._context = log.write_context(source="callslip", strict=True)
+        self._waiter_queues: WaiterQueues = {}
+        self._end_waiters: dict[str, set[asyncio.Future[CallRecord]]] = {}
+        self._last_change = -1
+        self._is_loaded = self._is_loading = self._must_load = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._trusted_from = -math.inf
-        self._offset = 0.0
+        self._expire_from = -math.inf
+        self._clock_offset = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
-        self._noticing: asyncio.Task[None] | None = None
+        self._watcher: asyncio.Task[None] | None = None
         self._closed = False
-        self._leave = [self._store.on_commands(self._written), log.on_close(self.close)]
+        self._unsubscribe = [self._store.on_commands(self._on_written), log.on_close(self.close)]
 
     @contextlib.contextmanager
-    def in_line(self, client: str) -> Generator[Waiter]:
-        """Stand in line for work."""
-        with in_line(self._lines, client) as waiter:
-            self._notice()
+    def wait_in_queue(self, queue: str) -> Generator[Waiter]:
+        """Wait for commands of a queue."""
+        with wait_in_queue(self._waiter_queues, queue) as waiter:
+            self._watch()
             yield waiter
 
-    def standing(self, client: str, most: int) -> list[WaiterSlot]:
-        """The first of those who stand in line for a client's work."""
-        return self._lines[client].standing(most) if client in self._lines else []
+    def first_waiters(self, queue: str, limit: int) -> list[WaiterSlot]:
+        """Return the slots of the workers that have waited longest."""
+        return self._waiter_queues[queue].first(limit) if queue in self._waiter_queues else []
 
-    def reserve(self, client: str, place: WaiterSlot) -> bool:
-        """Take one of them out of the line; whether they still stood there."""
-        return client in self._lines and self._lines[client].reserve(place)
+    def reserve(self, queue: str, slot: WaiterSlot) -> bool:
+        """Remove a slot from its queue to deliver a command to it; return False if it was woken or has left."""
+        return queue in self._waiter_queues and self._waiter_queues[queue].reserve(slot)
 
-    async def ended(self, row: CallRecord, wait: float) -> CallRecord | None:
-        """A command when it has ended, or as it stands after so long; nothing if it is not there any more."""
+    async def wait_ended(self, record: CallRecord, wait: float) -> CallRecord | None:
+        """Return a command once it has ended, or as it is after `wait` seconds; None if it was deleted."""
         self.start()
         until = time.monotonic() + wait
         future: asyncio.Future[CallRecord] = asyncio.get_running_loop().create_future()
-        waiting = self._ends.setdefault(row.id, set())
-        waiting.add(future)
+        waiters = self._end_waiters.setdefault(record.id, set())
+        waiters.add(future)
         try:
-            if self._loading or self._tracker.get(row.id) is None:  # It may have ended before anybody listened.
-                return await self._looked_for(row, future, until)
-            return await self._told(future, until) or await self._looked_for(row, future, until)
+            if self._is_loading or self._tracker.get(record.id) is None:  # It may have ended before this call.
+                return await self._poll_ended(record, future, until)
+            return await self._wait_notice(future, until) or await self._poll_ended(record, future, until)
         finally:
-            waiting.discard(future)
-            if not waiting:
-                self._ends.pop(row.id, None)
+            waiters.discard(future)
+            if not waiters:
+                self._end_waiters.pop(record.id, None)
 
-    async def _told(self, future: asyncio.Future[CallRecord], until: float) -> CallRecord | None:
-        """What comes, for a moment: rows that are deleted come no more."""
+    async def _wait_notice(self, future: asyncio.Future[CallRecord], until: float) -> CallRecord | None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, min(until - time.monotonic(), MOMENT))):
+            async with asyncio.timeout(max(0.0, min(until - time.monotonic(), END_POLL_S))):
                 return await asyncio.shield(future)
         return future.result() if future.done() else None
 
-    async def _looked_for(self, row: CallRecord, future: asyncio.Future[CallRecord], until: float) -> CallRecord | None:
+    async def _poll_ended(
+        self, record: CallRecord, future: asyncio.Future[CallRecord], until: float
+    ) -> CallRecord | None:
         while True:
-            now = await self._store.call(row.id)
-            if now is None or now.state in TERMINAL_STATES or time.monotonic() >= until:
-                return now
-            told = await self._told(future, until)
-            if told is not None:
-                return told
+            current = await self._store.call(record.id)
+            if current is None or current.state in TERMINAL_STATES or time.monotonic() >= until:
+                return current
+            ended = await self._wait_notice(future, until)
+            if ended is not None:
+                return ended
 
     @property
     def closed(self) -> bool:
-        """Whether nobody will be woken any more."""
+        """Whether the monitor has stopped and wakes no more waiters."""
         return self._closed
 
     def start(self) -> None:
-        """Begin to watch."""
-        if self._last < 0:
-            self._last = 0
-            self._offset = time.time() - time.monotonic()
-            self._catch_up()
+        """Start watching."""
+        if self._last_change < 0:
+            self._last_change = 0
+            self._clock_offset = time.time() - time.monotonic()
+            self._schedule_load()
 
-    def _written(self, rows: list[CallRecord]) -> None:
-        """What this process has just written. If others wrote in between, all of it is read in order."""
-        if self._last < 0:
+    def _on_written(self, records: list[CallRecord]) -> None:
+        """Apply what this process wrote, or read everything in order if another process wrote in between."""
+        if self._last_change < 0:
             return
-        if self._loading or rows[0].change != self._last + 1:
-            self._catch_up()
+        if self._is_loading or records[0].change != self._last_change + 1:
+            self._schedule_load()
         else:
-            self._apply(rows)
+            self._apply(records)
 
-    def _apply(self, rows: list[CallRecord]) -> None:
-        self._take(rows)
-        self._last = rows[-1].change
-        self._arm()
-        self._notice()
+    def _apply(self, records: list[CallRecord]) -> None:
+        self._notify(records)
+        self._last_change = records[-1].change
+        self._set_timer()
+        self._watch()
 
-    def _take(self, rows: list[CallRecord]) -> None:
-        for row in rows:
-            if self._tracker.take(row) and row.client in self._lines:
-                self._lines[row.client].wake()
-            if row.id in self._ends and row.state in TERMINAL_STATES:
-                for future in self._ends.pop(row.id):
+    def _notify(self, records: list[CallRecord]) -> None:
+        for record in records:
+            if self._tracker.update(record) and record.client in self._waiter_queues:
+                self._waiter_queues[record.client].wake()
+            if record.id in self._end_waiters and record.state in TERMINAL_STATES:
+                for future in self._end_waiters.pop(record.id):
                     if not future.done():
-                        future.set_result(row)
+                        future.set_result(record)
 
-    def _catch_up(self) -> None:
-        self._again = True
-        if not self._loading and not self._closed:
-            self._loading = True
+    def _schedule_load(self) -> None:
+        self._must_load = True
+        if not self._is_loading and not self._closed:
+            self._is_loading = True
             self._spawn(self._load())
 
     async def _load(self) -> None:
         try:
-            while self._again:
-                self._again = False
+            while self._must_load:
+                self._must_load = False
                 with contextlib.suppress(CallslipError):
-                    if not self._loaded:
+                    if not self._is_loaded:
                         await self._load_pending()
-                    while rows := await self._store.commands_changed(self._last, PAGE):
-                        self._apply(rows)
+                    while records := await self._store.commands_changed(self._last_change, PAGE_ROWS):
+                        self._apply(records)
         finally:
-            self._loading = False
+            self._is_loading = False
 
     async def _load_pending(self) -> None:
-        """What stood open before: of all that has ended nobody has to be told."""
-        self._last = await self._store.last_change()
-        self._take(await self._store.pending_commands("", NUMBER_LIMIT))
-        self._loaded = True
-        if 0 < self._tracker.next_due <= await self._store.clock():  # Nobody here has watched them run out of time.
-            self._trusted_from = time.monotonic() + self._grace
-        self._arm()
-        self._notice()
+        """Read the commands that are open already."""
+        self._last_change = await self._store.last_change()
+        self._notify(await self._store.pending_commands("", NUMBER_LIMIT))
+        self._is_loaded = True
+        if 0 < self._tracker.next_due <= await self._store.clock():  # This process did not see them expire.
+            self._expire_from = time.monotonic() + self._grace
+        self._set_timer()
+        self._watch()
 
-    def _notice(self) -> None:
-        """While anything is open or anybody waits for work, look what other processes write."""
-        if self._noticing is None and not self._closed:
-            self._noticing = asyncio.ensure_future(self._look())
-            self._noticing.add_done_callback(self._looked)
+    def _watch(self) -> None:
+        """Read what other processes write while a command is open or a worker waits."""
+        if self._watcher is None and not self._closed:
+            self._watcher = asyncio.ensure_future(self._watch_other_processes())
+            self._watcher.add_done_callback(self._on_watcher_done)
 
-    def _looked(self, task: asyncio.Task[None]) -> None:
-        self._noticing = None
-        if not task.cancelled() and task.exception() is None and (self._lines or self._tracker.pending):
-            self._notice()  # It stopped for want of anything to look for, and there is something now.
+    def _on_watcher_done(self, task: asyncio.Task[None]) -> None:
+        self._watcher = None
+        if not task.cancelled() and task.exception() is None and (self._waiter_queues or self._tracker.pending):
+            self._watch()  # A command or a waiter arrived while the watcher was stopping.
 
-    async def _look(self) -> None:
-        with self._log.feed.watching():
-            while self._lines or self._tracker.pending:
-                await self._log.feed.noticed()
-                self._catch_up()
+    async def _watch_other_processes(self) -> None:
+        with self._log.feed.watch():
+            while self._waiter_queues or self._tracker.pending:
+                await self._log.feed.wait_external_change()
+                self._schedule_load()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # Running out of time: one timer, for whatever is due next.
+    # Deadlines: one timer, for the next command that is due
 
-    def _arm(self) -> None:
+    def _set_timer(self) -> None:
         due = self._tracker.next_due
         if not due or self._closed:
             return
-        at = max(time.monotonic() + due / 1000 - time.time(), self._trusted_from)
+        at = max(time.monotonic() + due / 1000 - time.time(), self._expire_from)
         if self._timer is not None:
             if self._timer_at <= at:
                 return
             self._timer.cancel()
         loop = asyncio.get_running_loop()
         self._timer_at = at
-        self._timer = loop.call_later(max(0.0, at - time.monotonic()), self._fire)
+        self._timer = loop.call_later(max(0.0, at - time.monotonic()), self._on_timer)
 
-    def _fire(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         if not self._closed:
-            self._spawn(self._sweep())
+            self._spawn(self._expire_due())
 
-    def _clock_is_steady(self) -> bool:
-        """Whether no more time went by than this process was awake for. If so it waits before it ends anything."""
+    def _has_clock_jumped(self) -> bool:
+        """Return whether the clock was set or the machine slept; if so, expire nothing for the grace period."""
         offset = time.time() - time.monotonic()
-        jumped = offset - self._offset > self._grace
-        self._offset = offset
-        if jumped:
-            self._trusted_from = time.monotonic() + self._grace
-        return not jumped
+        has_jumped = offset - self._clock_offset > self._grace
+        self._clock_offset = offset
+        if has_jumped:
+            self._expire_from = time.monotonic() + self._grace
+        return has_jumped
 
-    async def _sweep(self) -> None:
-        """End what is due, if it still is."""
+    async def _expire_due(self) -> None:
         try:
             now = await self._store.clock()
-            if not self._clock_is_steady():
+            if self._has_clock_jumped():
                 return
-            names = self._tracker.due(now)
-            for start in range(0, len(names), liveness.TOGETHER):
-                await asyncio.gather(*map(self._expire, names[start : start + liveness.TOGETHER]))
+            commands = self._tracker.due(now)
+            for start in range(0, len(commands), liveness.MAX_CONCURRENT_ENDS):
+                await asyncio.gather(*map(self._expire, commands[start : start + liveness.MAX_CONCURRENT_ENDS]))
         finally:
-            self._arm()
+            self._set_timer()
 
-    async def _expire(self, name: str) -> None:
+    async def _expire(self, command: str) -> None:
         try:
-            later = await self._store.transact(lambda unit: liveness.expire_if_due(unit, name, self._how))
+            deadline = await self._store.transact(lambda unit: liveness.expire_if_due(unit, command, self._context))
         except CallslipError:
-            later = await self._store.clock() + 1000  # The disk may come back.
-        row = None if later else await self._store.call(name)
-        if later:
-            self._tracker.again(name, later)
-        elif row is None:  # Deleted with its session.
-            self._tracker.forget(name)
-        else:  # Retention may take its row away before it is read among the others.
-            self._take([row])
+            deadline = await self._store.clock() + RETRY_DELAY_MS  # The disk may recover.
+        record = None if deadline else await self._store.call(command)
+        if deadline:
+            self._tracker.reschedule(command, deadline)
+        elif record is None:  # Deleted with its session.
+            self._tracker.remove(command)
+        else:  # Retention may delete the record before it is read with the others.
+            self._notify([record])
 
     async def close(self) -> None:
-        """Stop."""
+        """Stop, wake all workers, and fail the waits for an end."""
         self._closed = True
-        while self._leave:
-            self._leave.pop()()
-        for line in self._lines.values():
-            line.wake_all()
-        for future in [future for waiting in self._ends.values() for future in waiting]:
+        while self._unsubscribe:
+            self._unsubscribe.pop()()
+        for queue in self._waiter_queues.values():
+            queue.wake_all()
+        for future in [future for waiters in self._end_waiters.values() for future in waiters]:
             if not future.done():
                 future.set_exception(StoreError(CLOSED))
         if self._timer is not None:
             self._timer.cancel()
-        running = [*self._tasks, *([self._noticing] if self._noticing else [])]
+        running = [*self._tasks, *([self._watcher] if self._watcher else [])]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)

@@ -1,6 +1,6 @@
-"""What is decided about commands inside the store's transaction: whether one more may wait, who gets the next.
+"""Command steps inside the store's transaction: whether a queue has room, and which worker gets the next command.
 
-The steps themselves are events like all others, decided in `decide.py` by the rules of `lifecycle.py`.
+Each step is an event like any other: `WriteOperation` writes it by the rules of `lifecycle`.
 """
 
 from __future__ import annotations
@@ -14,45 +14,43 @@ from callslip.ledger.write import WriteContext, WriteOperation
 from callslip.model import events as ev
 from callslip.model.events import Draft, Event
 from callslip.model.records import CallRecord
-from callslip.rules.lifecycle import TERMINAL_STATES, holds, opening_mark
+from callslip.rules.lifecycle import TERMINAL_STATES, is_held, opening_mark
 from callslip.settings import Settings
 from callslip.store.unit_of_work import UnitOfWork
 
 
 class CommandRequest(msgspec.Struct, frozen=True):
-    """A command to be submitted: the last of its drafts proposes it, and what a person is asked about it.
+    """A command to submit. The last of its drafts proposes it; `approval` has the request for approval, if any.
 
-    `whole` are its arguments as they were given, if the draft lacks their secrets.
+    `full_params` are its arguments if the draft has them without their secrets.
     """
 
     session: str
-    client: str
+    queue: str
     drafts: Sequence[Draft]
-    questions: Sequence[Draft] = ()
-    whole: bytes | None = None
+    approval: Sequence[Draft] = ()
+    full_params: bytes | None = None
 
 
-def enqueue(unit: UnitOfWork, order: CommandRequest, how: WriteContext, settings: Settings) -> CallRecord:
-    """Queue a command, if there is room; one that was submitted before is what it has become."""
-    writing = WriteOperation(unit, order.session, how)
-    draft = _marked(order.drafts[-1], asks=bool(order.questions))
-    if draft.key and unit.key(order.session, draft.key) is not None:
-        return _same(unit, _row(unit, writing.run([*order.drafts[:-1], draft])[-1]), order)
-    known = _by_name(unit, order.session, draft.event)
-    if known is not None:
-        return _same(unit, known, order)
-    _make_room(unit, order.client, how, settings)
-    done = writing.run([*order.drafts[:-1], draft])[-1]
-    writing.run(order.questions)
-    row = _row(unit, done)
-    if order.whole is not None:
-        unit.seal(row, order.whole)
-    return row
-
-
-def _marked(draft: Draft, *, asks: bool) -> Draft:
-    """One that a person is to be asked about is not the same as one that nobody is asked about."""
-    return msgspec.structs.replace(draft, mark="ask " + opening_mark(_proposal(draft.event))) if asks else draft
+def enqueue(unit: UnitOfWork, request: CommandRequest, context: WriteContext, settings: Settings) -> CallRecord:
+    """Queue a command if there is room. Return the existing one if it was submitted before."""
+    operation = WriteOperation(unit, request.session, context)
+    draft = request.drafts[-1]
+    if request.approval:  # The same command without a request for approval is a different one.
+        draft = msgspec.structs.replace(draft, mark="ask " + opening_mark(_proposal(draft.event)))
+    if draft.key and unit.key(request.session, draft.key) is not None:
+        event = operation.run([*request.drafts[:-1], draft])[-1]
+        return _check_same_secrets(unit, _record_of(unit, event), request)
+    existing = _find_by_correlation_id(unit, request.session, _proposal(draft.event))
+    if existing is not None:
+        return _check_same_secrets(unit, existing, request)
+    _make_room(unit, request.queue, context, settings)
+    event = operation.run([*request.drafts[:-1], draft])[-1]
+    operation.run(request.approval)
+    record = _record_of(unit, event)
+    if request.full_params is not None:
+        unit.seal(record, request.full_params)
+    return record
 
 
 def _proposal(event: Event) -> ev.CallProposed:
@@ -60,102 +58,100 @@ def _proposal(event: Event) -> ev.CallProposed:
     return event
 
 
-def _by_name(unit: UnitOfWork, session: str, event: Event) -> CallRecord | None:
-    """The command that bears the same correlation id: also where retention took away the key of its submission."""
-    proposal = _proposal(event)
+def _find_by_correlation_id(unit: UnitOfWork, session: str, proposal: ev.CallProposed) -> CallRecord | None:
+    """Find the command with the same correlation id, even if retention removed the key of its submission."""
     for alias in proposal.aliases:
         call = unit.alias(session, alias.ns, alias.id)
-        known = unit.call(call) if call else None
-        if known is not None and known.opening != opening_mark(proposal):
-            raise ConflictError(f"correlation id {alias.id!r} was used before for something else", known)
-        if known is not None:
-            return known
+        existing = unit.call(call) if call else None
+        if existing is not None and existing.opening != opening_mark(proposal):
+            raise ConflictError(f"correlation id {alias.id!r} was used before for a different command", existing)
+        if existing is not None:
+            return existing
     return None
 
 
-def _same(unit: UnitOfWork, row: CallRecord, order: CommandRequest) -> CallRecord:
-    """Two that differ in nothing but their secrets are not the same, as long as those are known."""
-    kept = unit.sealed(row.id)
-    if kept is not None and kept != order.whole:
-        raise ConflictError(f"command {row.id} was submitted before with other secrets", row)
-    return row
+def _check_same_secrets(unit: UnitOfWork, record: CallRecord, request: CommandRequest) -> CallRecord:
+    """Refuse a repeated submission that differs only in its secrets, while they are stored."""
+    full_params = unit.sealed(record.id)
+    if full_params is not None and full_params != request.full_params:
+        raise ConflictError(f"command {record.id} was submitted before with other secrets", record)
+    return record
 
 
-def _row(unit: UnitOfWork, event: Event) -> CallRecord:
-    row = unit.call(event.call) if isinstance(event, ev.CallEvent) else None
-    if row is None:
-        raise ConflictError("the command that this repeats is no longer kept")
-    return row
+def _record_of(unit: UnitOfWork, event: Event) -> CallRecord:
+    record = unit.call(event.call) if isinstance(event, ev.CallEvent) else None
+    if record is None:
+        raise ConflictError("the command that this repeats was removed by retention")
+    return record
 
 
-def _make_room(unit: UnitOfWork, client: str, how: WriteContext, settings: Settings) -> None:
-    """S3.7: a full queue refuses, or lets go of what has waited longest."""
-    while unit.waiting(client) >= settings.queue_limit:
-        oldest = unit.oldest_waiting(client) if settings.queue_overflow == "expire_oldest" else None
+def _make_room(unit: UnitOfWork, queue: str, context: WriteContext, settings: Settings) -> None:
+    """Raise QueueFullError if a queue is full, or expire its oldest command if the settings say so."""
+    while unit.pending_count(queue) >= settings.queue_limit:
+        oldest = unit.oldest_pending(queue) if settings.queue_overflow == "expire_oldest" else None
         if oldest is None:
-            raise QueueFullError(client, settings.queue_limit)
+            raise QueueFullError(queue, settings.queue_limit)
         reason = "a newer command took its place in a full queue"
-        WriteOperation(unit, oldest.session, how).run([Draft(ev.CallExpired(call=oldest.id, reason=reason))])
+        WriteOperation(unit, oldest.session, context).run([Draft(ev.CallExpired(call=oldest.id, reason=reason))])
 
 
 class ClaimedCommand(msgspec.Struct, frozen=True):
-    """A command that a worker was given, with all that says what is to be done."""
+    """A command that was claimed for a worker, with its arguments. `full_params` include the secrets."""
 
-    row: CallRecord
+    record: CallRecord
     proposal: ev.CallProposed | None
-    whole: bytes | None
-    until: int
+    full_params: bytes | None
+    lease_until: int
 
 
 def claim(
-    unit: UnitOfWork, candidates: Sequence[str], worker: str, lease: float, how: WriteContext
+    unit: UnitOfWork, candidates: Sequence[str], worker: str, lease: float, context: WriteContext
 ) -> ClaimedCommand | None:
-    """Give a worker the first of these commands that is still to be had. Its attempt is the fence (S3.6)."""
-    for identity in candidates:
-        row = unit.call(identity)
-        if row is None or row.state != "queued" or 0 < row.deadline <= unit.now:
+    """Claim the first of these commands that is still queued. The number of the attempt is its fence."""
+    for call in candidates:
+        record = unit.call(call)
+        if record is None or record.state != "queued" or 0 < record.deadline <= unit.now:
             continue
-        writing = WriteOperation(unit, row.session, how)
-        writing.run([Draft(ev.CallStarted(call=row.id, attempt=row.attempt + 1, worker=worker))])
-        until = writing.hold(_known(unit, row.id), lease)
-        proposal = unit.event(row.session, row.entry)
-        told = proposal if isinstance(proposal, ev.CallProposed) else None
-        return ClaimedCommand(_known(unit, row.id), told, unit.sealed(row.id), until)
+        operation = WriteOperation(unit, record.session, context)
+        operation.run([Draft(ev.CallStarted(call=call, attempt=record.attempt + 1, worker=worker))])
+        lease_until = operation.hold(_get_command(unit, call), lease)
+        event = unit.event(record.session, record.entry)
+        proposal = event if isinstance(event, ev.CallProposed) else None
+        return ClaimedCommand(_get_command(unit, call), proposal, unit.sealed(call), lease_until)
     return None
 
 
-def renew_lease(unit: UnitOfWork, identity: str, fence: int, lease: float, how: WriteContext) -> int:
-    """A worker goes on with its command. Until when it holds it."""
-    row = _held(unit, identity, fence)
-    return WriteOperation(unit, row.session, how).hold(row, lease)
+def renew_lease(unit: UnitOfWork, call: str, fence: int, lease: float, context: WriteContext) -> int:
+    """Renew the lease of a claimed command, and return its end in ms since the epoch."""
+    record = _get_held(unit, call, fence)
+    return WriteOperation(unit, record.session, context).hold(record, lease)
 
 
-def release(unit: UnitOfWork, identity: str, fence: int, reason: str, how: WriteContext) -> None:
-    """A worker gives its command back: it is queued again, for whoever asks next."""
-    row = _held(unit, identity, fence)
-    WriteOperation(unit, row.session, how).run([Draft(ev.CallRequeued(call=row.id, reason=reason))])
+def release(unit: UnitOfWork, call: str, fence: int, reason: str, context: WriteContext) -> None:
+    """Queue a claimed command again."""
+    record = _get_held(unit, call, fence)
+    WriteOperation(unit, record.session, context).run([Draft(ev.CallRequeued(call=record.id, reason=reason))])
 
 
-def _held(unit: UnitOfWork, identity: str, fence: int) -> CallRecord:
-    """A command that this claim of it holds."""
-    row = _known(unit, identity)
-    if row.state in TERMINAL_STATES:
-        raise ConflictError(f"command {identity} has ended: {row.state}", row)
-    if not holds(row, fence):
-        raise stale(row)
-    return row
+def _get_held(unit: UnitOfWork, call: str, fence: int) -> CallRecord:
+    record = _get_command(unit, call)
+    if record.state in TERMINAL_STATES:
+        raise ConflictError(f"command {call} has ended: {record.state}", record)
+    if not is_held(record, fence):
+        raise stale(record)
+    return record
 
 
-def stale(row: CallRecord) -> StaleClaimError:
-    """Why a worker's word does not count."""
-    if row.state == "awaiting_approval":
-        return StaleClaimError(f"command {row.id} waits for approval: nobody may run it yet", row)
-    holds = f"is held with fence {row.attempt}" if row.state == "running" else "is in the queue, held by nobody"
-    return StaleClaimError(f"command {row.id} {holds}", row)
+def stale(record: CallRecord) -> StaleClaimError:
+    """Return the error for a worker whose claim is not the current one."""
+    if record.state == "awaiting_approval":
+        return StaleClaimError(f"command {record.id} waits for approval and cannot be run yet", record)
+    holder = f"is held with fence {record.attempt}" if record.state == "running" else "is queued and not claimed"
+    return StaleClaimError(f"command {record.id} {holder}", record)
 
 
-def _known(unit: UnitOfWork, identity: str) -> CallRecord:
-    row = unit.call(identity)
-    if row is None:
-        raise NotFoundError(f"no command {identity!r}")
-    return row
+def _get_command(unit: UnitOfWork, call: str) -> CallRecord:
+    record = unit.call(call)
+    if record is None:
+        raise NotFoundError(f"no command {call!r}")
+    return record

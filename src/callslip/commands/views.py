@@ -1,4 +1,4 @@
-"""Commands as the outside sees them: how one stands (S3.2), and what a worker is given. The names are the seed's."""
+"""Commands as callers see them, and as workers get them. The field names are part of the public JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from callslip.rules.lifecycle import TERMINAL_STATES
 
 
 class Command(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """How a command stands. `position` 1 is the next to be taken up; of a long queue only the front is counted."""
+    """A command and its result. `position` 1 is the next to be claimed; it is counted only at the front of a queue."""
 
     correlation_id: str
     status: str
@@ -35,7 +35,7 @@ class Command(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Claim(msgspec.Struct, kw_only=True):
-    """A command in the hands of a worker. The `fence` must come with whatever the worker says of it."""
+    """A command that a worker has claimed. The worker sends its `fence` with each heartbeat and with the result."""
 
     call: str
     correlation_id: str
@@ -52,50 +52,47 @@ class Claim(msgspec.Struct, kw_only=True):
 
 
 def moment(ms: int) -> str:
-    """A time as RFC 3339 has it, to the millisecond."""
-    return f"{_second(ms // 1000)}.{ms % 1000:03}Z"
+    """Format ms since the epoch as RFC 3339 with milliseconds."""
+    return f"{_format_second(ms // 1000)}.{ms % 1000:03}Z"
 
 
 @lru_cache(64)
-def _second(seconds: int) -> str:
+def _format_second(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
-async def command_view(log: EventLog, row: CallRecord, ending: Event | None = None) -> Command:
-    """How a command stands, with what came of it. `ending` is the event that ended it, if that is at hand."""
-    made = Command(
-        correlation_id=row.client_call_id or row.id,
-        status=command_state_name(row.state, bool(row.started_at)),
-        created_at=moment(row.created_at),
-        final=row.state in TERMINAL_STATES,
-        action=row.tool,
-        client=row.client,
-        session=row.session,
+async def command_view(log: EventLog, record: CallRecord, end: Event | None = None) -> Command:
+    """Return a command with its result. `end` is the event that ended it, if the caller has it."""
+    command = Command(
+        correlation_id=record.client_call_id or record.id,
+        status=command_state_name(record.state, bool(record.started_at)),
+        created_at=moment(record.created_at),
+        final=record.state in TERMINAL_STATES,
+        action=record.tool,
+        client=record.client,
+        session=record.session,
     )
-    if row.state in TERMINAL_STATES:
-        made.completed_at = moment(row.ended_at)
-        await _outcome(log, row, made, ending or await log.ending_event(row))
-    return made
+    if command.final:
+        command.completed_at = moment(record.ended_at)
+        end = end or await log.ending_event(record)
+        if record.state == "completed":
+            command.result = None if end is None else await _load_output(log, end)
+        else:
+            command.error = _error_text(getattr(end, "error", UNSET)) or record.reason or record.state
+    return command
 
 
-async def _outcome(log: EventLog, row: CallRecord, made: Command, ending: Event | None) -> None:
-    if row.state == "completed":
-        made.result = None if ending is None else await _output(log, ending)
-    else:
-        made.error = _error(getattr(ending, "error", UNSET)) or row.reason or row.state
-
-
-async def _output(log: EventLog, ending: Any) -> Any:
-    """The whole of it: what is too large for the log is kept beside it."""
-    blob = getattr(ending, "blob", None)
+async def _load_output(log: EventLog, end: Event) -> Any:
+    """Return the full output, also if it is stored as a blob."""
+    blob = getattr(end, "blob", None)
     if blob is None:
-        output = getattr(ending, "output", UNSET)
+        output = getattr(end, "output", UNSET)
         return None if output is UNSET else output
     data = await log.blob(blob.hash)
     return msgspec.json.decode(data) if blob.media == "application/json" else data.decode("utf-8", "replace")
 
 
-def _error(error: Any) -> str:
+def _error_text(error: Any) -> str:
     if error is UNSET or error is None:
         return ""
     return error if isinstance(error, str) else codec.encode(error).decode()

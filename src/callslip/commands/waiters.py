@@ -1,7 +1,8 @@
-"""The line of those who wait for a client's work. One command wakes one of them.
+"""The workers that wait for commands of a queue. One command wakes one worker.
 
-Whoever was woken and has no use for it (another was quicker, the command is not for them, they have gone) passes the
-wake-up on, but only to those who stood in line when it came: so it ends, however many wait in vain.
+A woken worker that does not take the command (another was faster, it may not run it, it has left) passes the wake-up
+on, but only to workers that were already waiting when it was sent. So each wake-up ends, even if no worker takes the
+command.
 """
 
 from __future__ import annotations
@@ -14,123 +15,124 @@ from itertools import islice
 
 from callslip.commands.transactions import ClaimedCommand
 
-Lines = dict[str, "WaiterQueue"]
+WaiterQueues = dict[str, "WaiterQueue"]
 
 
 class WaiterSlot:
-    """A place in a line, and what whoever stands there offers to take.
+    """A place in a waiter queue, with the claim request of the worker that holds it.
 
-    `token` is the number of the last who stood there when it was woken; 0 before.
+    `wake_up` is the number of the last slot that existed when this one was woken; 0 before.
     """
 
-    __slots__ = ("future", "number", "offer", "token")
+    __slots__ = ("future", "number", "request", "wake_up")
 
     def __init__(self, number: int) -> None:
-        self.offer: object = None
+        self.request: object = None
         self.future: asyncio.Future[ClaimedCommand | None] = asyncio.get_running_loop().create_future()
         self.number = number
-        self.token = 0
+        self.wake_up = 0
 
 
 class WaiterQueue:
-    """Places in the order in which they were taken."""
+    """The slots of one queue, oldest first."""
 
     def __init__(self) -> None:
         self.waiters = 0
-        self._places: deque[WaiterSlot] = deque()
-        self._count = 0
+        self._slots: deque[WaiterSlot] = deque()
+        self._last_number = 0
 
     def join(self) -> WaiterSlot:
-        """A place at the end."""
-        self._count += 1
-        place = WaiterSlot(self._count)
-        self._places.append(place)
-        return place
+        """Add a slot at the end."""
+        self._last_number += 1
+        slot = WaiterSlot(self._last_number)
+        self._slots.append(slot)
+        return slot
 
-    def leave(self, place: WaiterSlot) -> None:
-        """Give up a place; a wake-up that came to it goes on."""
+    def leave(self, slot: WaiterSlot) -> None:
+        """Remove a slot, and pass on a wake-up that it got."""
         with contextlib.suppress(ValueError):
-            self._places.remove(place)
-        self.pass_on(place.token)
+            self._slots.remove(slot)
+        self.pass_on(slot.wake_up)
 
-    def standing(self, most: int) -> list[WaiterSlot]:
-        """The first of them."""
-        return list(islice(self._places, most))
+    def first(self, limit: int) -> list[WaiterSlot]:
+        """Return the oldest slots."""
+        return list(islice(self._slots, limit))
 
-    def reserve(self, place: WaiterSlot) -> bool:
-        """Take somebody out of the line, to give them something. Whether they still stood there."""
-        if place.future.done() or place not in self._places:
+    def reserve(self, slot: WaiterSlot) -> bool:
+        """Remove a slot to deliver a command to it; return False if it was woken or has left."""
+        if slot.future.done() or slot not in self._slots:
             return False
-        self._places.remove(place)
+        self._slots.remove(slot)
         return True
 
     def wake(self) -> None:
-        """There is work for one."""
-        self.pass_on(self._count)
+        """Wake one worker for one command."""
+        self.pass_on(self._last_number)
 
     def wake_all(self) -> None:
-        """There will be no more work."""
-        while self._places:
+        """Wake every worker, because the ledger closes."""
+        while self._slots:
             self.wake()
 
-    def pass_on(self, token: int) -> None:
-        """Wake the first of those who stood here when there came to be work."""
-        while self._places and self._places[0].number <= token:
-            place = self._places.popleft()
-            if not place.future.done():
-                place.token = token
-                return place.future.set_result(None)
+    def pass_on(self, wake_up: int) -> None:
+        """Wake the oldest slot that existed when this wake-up was sent."""
+        while self._slots and self._slots[0].number <= wake_up:
+            slot = self._slots.popleft()
+            if not slot.future.done():
+                slot.wake_up = wake_up
+                return slot.future.set_result(None)
 
 
 class Waiter:
-    """Somebody who looks for work, again whenever they are woken."""
+    """A worker that reads the queue, and again each time it is woken."""
 
-    def __init__(self, line: WaiterQueue) -> None:
-        self._line = line
-        self._place = line.join()
-        self._token = 0
-        self._offer: object = None
+    def __init__(self, queue: WaiterQueue) -> None:
+        self._queue = queue
+        self._slot = queue.join()
+        self._wake_up = 0
+        self._request: object = None
 
-    def stand(self, offer: object = None) -> None:
-        """Before every look: from here on no wake-up is missed."""
-        if self._place.future.done():
-            self._token, self._place = self._place.token, self._line.join()
-        self._offer = offer
+    def enter(self, request: object = None) -> None:
+        """Hold a slot before reading the queue, so that no wake-up is missed."""
+        if self._slot.future.done():
+            self._wake_up, self._slot = self._slot.wake_up, self._queue.join()
+        self._request = request
 
-    async def woken(self, seconds: float) -> ClaimedCommand | None:
-        """Having found nothing, wait for a wake-up, or so long. Perhaps something was handed over with it."""
-        self._line.pass_on(self._token)
-        self._token = 0
-        self._place.offer = self._offer
+    async def wait(self, seconds: float) -> ClaimedCommand | None:
+        """Wait for a wake-up after finding nothing; return the command that was delivered with it, if any."""
+        self._queue.pass_on(self._wake_up)
+        self._wake_up = 0
+        self._slot.request = self._request
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._place.future
-        return self.handed()
+                await self._slot.future
+        return self.delivered()
 
-    def handed(self) -> ClaimedCommand | None:
-        """What was handed over, if anything."""
-        future = self._place.future
+    def delivered(self) -> ClaimedCommand | None:
+        """Return the command that was delivered to this worker, if any."""
+        future = self._slot.future
         return future.result() if future.done() and not future.cancelled() else None
 
-    def served(self) -> None:
-        """Work was found: that is what the wake-up was for."""
-        self._token = 0
+    def consume_wake_up(self) -> None:
+        """Keep the wake-up, because its command was found."""
+        self._wake_up = 0
 
     def leave(self) -> None:
-        self._line.leave(self._place)
-        self._line.pass_on(self._token)
+        """Give up the slot, and pass on an unused wake-up."""
+        self._queue.leave(self._slot)
+        self._queue.pass_on(self._wake_up)
 
 
 @contextlib.contextmanager
-def in_line(lines: Lines, client: str) -> Generator[Waiter]:
-    """Wait for the work of a client. A line that nobody stands in is forgotten."""
-    line = lines.setdefault(client, WaiterQueue())
-    line.waiters += 1
-    waiter = Waiter(line)
+def wait_in_queue(queues: WaiterQueues, name: str) -> Generator[Waiter]:
+    """Wait for commands of a queue. A waiter queue without waiters is removed."""
+    queue = queues.setdefault(name, WaiterQueue())
+    queue.waiters += 1
+    waiter = Waiter(queue)
     try:
         yield waiter
     finally:
         waiter.leave()
-        line.waiters -= 1
-        if not line.waiters:
-            del lines[client]
+        queue.waiters -= 1
+        if not queue.waiters:
+            del queues[name]

@@ -1,4 +1,4 @@
-"""One call as it stands in its session: its entry as it is sent, without reading the session."""
+"""Read the entry of one call, without reading its session."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 
-async def load_call_entry(log: EventLog, row: CallRecord) -> ToolCall | None:
-    """The call's entry, or nothing if there is none any more."""
-    snapshot = await log.snapshot(row.session, limit=1, before=row.entry + 1)
+async def load_call_entry(log: EventLog, record: CallRecord) -> ToolCall | None:
+    """Return the entry of a call, or None if retention removed it."""
+    snapshot = await log.snapshot(record.session, limit=1, before=record.entry + 1)
     entry = snapshot.entries[0] if snapshot.entries else None
-    return entry if isinstance(entry, ToolCall) and entry.id == row.entry else None
+    return entry if isinstance(entry, ToolCall) and entry.id == record.entry else None
 
 
-async def call_entry(log: EventLog, row: CallRecord, *, full: bool = False) -> Json:
-    """The same as it is sent, {} for none; with `full`, its output whole."""
-    entry = await load_call_entry(log, row)
+async def call_entry(log: EventLog, record: CallRecord, *, full: bool = False) -> Json:
+    """Return the entry of a call as JSON, {} for none; with `full`, with its full output."""
+    entry = await load_call_entry(log, record)
     return (await as_sent(log, [entry], full=full))[0] if entry else {}
 
 
 async def as_sent(log: EventLog, entries: Sequence[Any], *, full: bool = False) -> list[Json]:
-    """Entries as they are sent; with `full`, what is kept beside the log stands in its place."""
+    """Return entries as JSON; with `full`, with the outputs that are stored as blobs."""
     sent: list[Json] = msgspec.json.decode(msgspec.json.encode(entries))
     for entry in sent:
         if full and entry.get("blob"):
@@ -39,7 +39,7 @@ async def as_sent(log: EventLog, entries: Sequence[Any], *, full: bool = False) 
 
 
 def put_output(entry: Json, data: bytes) -> None:
-    """Put an output that is kept beside the log in its place."""
-    plain = entry["blob"].get("media") != "application/json"
-    entry["output"] = data.decode("utf-8", "replace") if plain else msgspec.json.decode(data)
+    """Put an output that is stored as a blob into its entry."""
+    is_text = entry["blob"].get("media") != "application/json"
+    entry["output"] = data.decode("utf-8", "replace") if is_text else msgspec.json.decode(data)
     entry.pop("truncated", None)

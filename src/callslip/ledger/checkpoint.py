@@ -1,8 +1,8 @@
-"""Reading a session costs the same however long it is: finished entries are stored, only the tail is folded.
+"""Checkpoints, so that reading a session costs the same at any length: only events after the checkpoint are folded.
 
-A checkpoint at seq N is the finished entries up to N as rows, the texts still being written as pieces, and the small
-rest of the fold's state. It is derived from the log alone, so any process may make it, and making it twice changes
-nothing. One made by another version of the fold is ignored and made afresh. `reading.py` reads by it.
+A checkpoint at seq N has the finished entries up to N as rows, the texts in progress as pieces, and the small rest of
+the fold's state. It is derived from the log alone, so any process may write it, and writing it twice changes nothing.
+One written by another version of the fold is ignored and replaced.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from callslip.model.events import Event, decode_event, parse_event
 from callslip.model.records import SessionRecord
 from callslip.rules.fold import VERSION, SessionFold
 from callslip.rules.fold_state import Stream, TextKey
-from callslip.rules.streamed_text import Headless, Proof, StreamedText
+from callslip.rules.streamed_text import IncompleteTextError, Proof, StreamedText
 from callslip.store.protocol import Checkpoint, Progress, Store
 
-PAGE = 2000
+PAGE_ROWS = 2000
 ALL = 2**62
+"""A limit or a seq beyond all entries."""
 
 
 class CheckpointText(msgspec.Struct, array_like=True):
-    """A text being written: how much of it is stored as pieces, and what its policy remembers."""
+    """A text in progress: how much of it is stored as pieces, and the state of its chunk policy."""
 
     entry: int
     field: str
@@ -50,177 +51,179 @@ class CheckpointState(msgspec.Struct, omit_defaults=True):
     proven: list[tuple[str, str, Proof]] = []
 
 
-_kept: Callable[[bytes], CheckpointState] = codec.reader(CheckpointState, "a checkpoint")
-read_entry: Callable[[bytes], AnyEntry] = codec.reader(AnyEntry, "an entry")
+_read_state: Callable[[bytes], CheckpointState] = codec.stored_decoder(CheckpointState, "a checkpoint")
+read_entry: Callable[[bytes], AnyEntry] = codec.stored_decoder(AnyEntry, "an entry")
 encode = msgspec.json.encode
 
 
 def open_texts(state: SessionFold) -> dict[TextKey, StreamedText]:
-    """The texts being written, by entry and field."""
+    """Return the texts in progress by entry and field."""
     texts = dict(state.texts)
     if state.stream is not None:
         texts[state.stream.entry.id, "content"] = state.stream.text
     return texts
 
 
-def keep(state: SessionFold) -> bytes:
-    """What a checkpoint must remember of a state whose finished entries were taken out."""
+def encode_state(state: SessionFold) -> bytes:
+    """Encode a state without its finished entries and its texts."""
     texts = [
         CheckpointText(
             *key, t.length(), t.missing_chars + len(t.value()), t.generation, t.previous, t.growths, t.only_growths
         )
         for key, t in open_texts(state).items()
     ]
-    bare = [msgspec.structs.replace(entry) for entry in state.entries.values()]
-    for entry in bare:
+    entries = [msgspec.structs.replace(entry) for entry in state.entries.values()]
+    for entry in entries:
         for text in texts:
             if text.entry == entry.id:
                 setattr(entry, text.field, "")
     stream = state.stream
-    kept = CheckpointState(
+    saved = CheckpointState(
         seq=state.seq,
         info=state.info,
-        entries=bare,  # pyright: ignore[reportArgumentType]
+        entries=entries,  # pyright: ignore[reportArgumentType]
         texts=texts,
         stream=(stream.entry.id, stream.source, stream.chunks, stream.plain is not None) if stream else None,
         proven=[(*key, proof) for key, proof in state.proven.items()],
     )
-    return encode(kept)
+    return encode(saved)
 
 
-def resume(session: str, data: bytes, whole: dict[TextKey, str]) -> SessionFold:
-    """A state to fold on from. Texts that are not given whole keep only their length: enough to append to them."""
-    kept = _kept(data)
+def resume(session: str, data: bytes, full_texts: dict[TextKey, str]) -> SessionFold:
+    """Decode a state to continue from. Texts not in `full_texts` have only their length, enough to append to them."""
+    saved = _read_state(data)
     state = SessionFold(session)
-    state.seq, state.info = kept.seq, kept.info
-    state.proven = {(source, kind): proof for source, kind, proof in kept.proven}
-    for entry in kept.entries:
+    state.seq, state.info = saved.seq, saved.info
+    state.proven = {(source, kind): proof for source, kind, proof in saved.proven}
+    for entry in saved.entries:
         state.entries[entry.id] = entry
         if isinstance(entry, ToolCall):
             state.calls[entry.call_id] = entry
         elif isinstance(entry, PermissionRequest):
             state.requests[entry.request_id] = entry
-    texts = {(text.entry, text.field): _text(text, whole) for text in kept.texts}
-    if kept.stream is not None:
-        identity, source, chunks, plain = kept.stream
-        state.stream = _stream(state.entries[identity], source, chunks, plain)
-        state.stream.text = texts.pop((identity, "content"))
+    texts = {(text.entry, text.field): _resume_text(text, full_texts) for text in saved.texts}
+    if saved.stream is not None:
+        entry_id, source, chunks, is_plain = saved.stream
+        state.stream = _resume_stream(state.entries[entry_id], source, chunks, is_plain)
+        state.stream.text = texts.pop((entry_id, "content"))
     state.texts = texts
     return state
 
 
-def _text(kept: CheckpointText, whole: dict[TextKey, str]) -> StreamedText:
+def _resume_text(saved: CheckpointText, full_texts: dict[TextKey, str]) -> StreamedText:
     text = StreamedText()
-    text.units, text.generation, text.previous = kept.units, kept.generation, kept.previous
-    text.growths, text.only_growths = kept.growths, kept.only_growths
-    if (kept.entry, kept.field) in whole:
-        text.blocks = [whole[kept.entry, kept.field]]
+    text.units, text.generation, text.previous = saved.units, saved.generation, saved.previous
+    text.growths, text.only_growths = saved.growths, saved.only_growths
+    if (saved.entry, saved.field) in full_texts:
+        text.blocks = [full_texts[saved.entry, saved.field]]
     else:
-        text.missing, text.missing_chars = kept.units, kept.chars
+        text.missing, text.missing_chars = saved.units, saved.chars
     return text
 
 
-def _stream(entry: Entry, source: str, chunks: str, plain: bool) -> Stream:
+def _resume_stream(entry: Entry, source: str, chunks: str, is_plain: bool) -> Stream:
     assert isinstance(entry, Message | Thought)
     cls = ev.MessageDelta if isinstance(entry, Message) else ev.ThoughtDelta
     stream = Stream(entry, cls, source, chunks)
-    stream.plain = cls if plain else None
+    stream.plain = cls if is_plain else None
     return stream
 
 
-def _needs_whole(kept: CheckpointState) -> set[TextKey]:
-    """A text whose next chunk may be compared with all of it cannot be folded on by its length alone."""
-    if kept.stream is None or kept.stream[3]:
+def _texts_to_load(saved: CheckpointState) -> set[TextKey]:
+    """Return the text whose next chunk may be compared with all of it: its length alone is not enough."""
+    if saved.stream is None or saved.stream[3]:
         return set()
-    return {(kept.stream[0], "content")}
+    return {(saved.stream[0], "content")}
 
 
-async def newest(store: Store, name: str) -> Checkpoint | None:
-    """The checkpoint, if this version made it."""
-    at = await store.checkpoint(name)
-    return at if at is not None and at.version == VERSION else None
+async def load_checkpoint(store: Store, name: str) -> Checkpoint | None:
+    """Return a session's checkpoint, if this version of the fold wrote it."""
+    saved = await store.checkpoint(name)
+    return saved if saved is not None and saved.version == VERSION else None
 
 
-async def start(store: Store, name: str, at: Checkpoint | None, *, whole: bool) -> SessionFold:
-    """The newest state that is stored: the checkpoint, or what retention left, or nothing."""
+async def load_state(store: Store, name: str, at: Checkpoint | None, *, with_texts: bool) -> SessionFold:
+    """Return the state at a checkpoint; without one, the base that retention left, or an empty state."""
     if at is None:
         base = await store.base(name)
         return resume_base(name, base.state) if base else SessionFold(name)
-    kept = _kept(at.state)
-    wanted = {(text.entry, text.field) for text in kept.texts} if whole else _needs_whole(kept)
-    texts = {key: await store.pieces(name, *key) for key in wanted}
+    saved = _read_state(at.state)
+    keys = {(text.entry, text.field) for text in saved.texts} if with_texts else _texts_to_load(saved)
+    texts = {key: await store.pieces(name, *key) for key in keys}
     return resume(name, at.state, texts)
 
 
-async def fold_on(store: Store, state: SessionFold, upto: int) -> None:
+async def fold_upto(store: Store, state: SessionFold, upto: int) -> None:
+    """Fold the events after a state up to a seq."""
     while state.seq < upto:
-        rows = await store.events(state.session, state.seq, min(PAGE, upto - state.seq))
+        rows = await store.events(state.session, state.seq, min(PAGE_ROWS, upto - state.seq))
         if not rows:
             return
-        state.fold(_decoded(rows))
+        state.fold(_decode(rows))
 
 
-Before = dict[TextKey, tuple[int, int, int]]
+StoredLengths = dict[TextKey, tuple[int, int, int]]
+"""Units, characters and generation of the texts in progress whose pieces are stored."""
 
 
-def _decoded(rows: list[tuple[int, bytes]]) -> list[Event]:
+def _decode(rows: list[tuple[int, bytes]]) -> list[Event]:
     try:
         return [parse_event(body) for _, body in rows]
-    except codec.UNREADABLE:
+    except codec.DECODE_ERRORS:
         return [decode_event(body) for _, body in rows]
 
 
 async def project(store: Store, name: str) -> int | None:
-    """Move a session's checkpoint to its head. How many entries are still open, None if there is more to do."""
+    """Move a session's checkpoint to its last event. Return the number of open entries, or None to be called again."""
     session = await store.session(name)
     if session is None:
         return 0
-    at = await newest(store, name)
+    at = await load_checkpoint(store, name)
     if at is not None and at.seq >= session.last_seq:
         return 0
     try:
-        state, before = await _moved_on(store, session, at, whole=False)
-    except Headless:  # A text changed its policy on the way.
-        state, before = await _moved_on(store, session, at, whole=True)
-    finished = state.finished()
+        state, lengths = await _advance(store, session, at, with_texts=False)
+    except IncompleteTextError:  # A text changed its chunk policy since the checkpoint.
+        state, lengths = await _advance(store, session, at, with_texts=True)
+    finished = state.take_finished()
     for entry in finished:
         for field in ("content", "input_text", "output_text"):
             if (entry.id, field) in state.headless:
                 head = await store.pieces(name, entry.id, field)
                 setattr(entry, field, head + getattr(entry, field))
-    pieces, dropped = _pieces(state, before)
+    pieces, dropped = _new_pieces(state, lengths)
     progress = Progress(
         session=name,
         after=at.seq if at else 0,
-        checkpoint=Checkpoint(state.seq, VERSION, keep(state)),
+        checkpoint=Checkpoint(state.seq, VERSION, encode_state(state)),
         entries=[(entry.id, encode(entry)) for entry in finished],
         notes=list(state.noted.items()),
         pieces=pieces,
         dropped=dropped,
-        afresh=at is None,
+        rebuild=at is None,
         number=session.id,
     )
     return len(state.entries) if await store.save_progress(progress) else None
 
 
-async def _moved_on(
-    store: Store, session: SessionRecord, at: Checkpoint | None, *, whole: bool
-) -> tuple[SessionFold, Before]:
-    """The state at the head, and how long the open texts are of which pieces are stored already."""
-    state = await start(store, session.name, at, whole=whole)
+async def _advance(
+    store: Store, session: SessionRecord, at: Checkpoint | None, *, with_texts: bool
+) -> tuple[SessionFold, StoredLengths]:
+    """Return the state at the last event, and the lengths of the texts at the checkpoint."""
+    state = await load_state(store, session.name, at, with_texts=with_texts)
     texts = open_texts(state) if at is not None else {}
-    before = {key: (t.length(), t.missing_chars + len(t.value()), t.generation) for key, t in texts.items()}
-    await fold_on(store, state, session.last_seq)
-    return state, before
+    lengths = {key: (t.length(), t.missing_chars + len(t.value()), t.generation) for key, t in texts.items()}
+    await fold_upto(store, state, session.last_seq)
+    return state, lengths
 
 
-def _pieces(state: SessionFold, before: Before) -> tuple[list[tuple[int, str, int, str]], list[TextKey]]:
-    """What was added to the open texts, and which texts are no longer open or became others."""
+def _new_pieces(state: SessionFold, lengths: StoredLengths) -> tuple[list[tuple[int, str, int, str]], list[TextKey]]:
+    """Return what was added to the texts in progress, and the texts whose stored pieces are obsolete."""
     texts = open_texts(state)
     pieces: list[tuple[int, str, int, str]] = []
-    dropped = [key for key in before if key not in texts]
+    dropped = [key for key in lengths if key not in texts]
     for key, text in texts.items():
-        units, chars, generation = before.get(key, (0, 0, text.generation))
+        units, chars, generation = lengths.get(key, (0, 0, text.generation))
         if generation != text.generation:
             dropped.append(key)
             units, chars = 0, 0
@@ -231,55 +234,55 @@ def _pieces(state: SessionFold, before: Before) -> tuple[list[tuple[int, str, in
 
 
 async def state_at(store: Store, name: str, seq: int | None = None) -> SessionFold:
-    """A session as it stood after an event, folded from the beginning of what is kept."""
+    """Return a session as it was after an event, folded from the first event that retention left."""
     while True:
         session = await store.session(name)
         if session is None:
             raise NotFoundError(f"no session {name!r}")
         upto = session.last_seq if seq is None else seq
         if upto > session.last_seq or upto < 0:
-            raise InvalidInputError("at", f"{upto} is not a seq of this session, which goes to {session.last_seq}")
+            raise InvalidInputError("at", f"must be from 0 to the last event ({session.last_seq}), got {upto}")
         if upto < session.pruned_seq:
             raise CursorExpiredError(upto, session.pruned_seq)
-        state = await start(store, name, None, whole=True)
-        await fold_on(store, state, upto)
-        row = await store.session(name)
-        if row is None or row.pruned_seq == session.pruned_seq:  # Else retention took away what was being read.
+        state = await load_state(store, name, None, with_texts=True)
+        await fold_upto(store, state, upto)
+        current = await store.session(name)
+        if current is None or current.pruned_seq == session.pruned_seq:  # Else retention removed events meanwhile.
             return state
 
 
-# Retention freezes a state whole, open texts included, as the base that the kept log goes on from.
+# Retention stores a full state with its open texts as a base, from which the remaining log continues.
 
 
 class Base(msgspec.Struct):
-    """A frozen state: what a checkpoint keeps, and its open texts."""
+    """A full state: that of a checkpoint, and its open texts."""
 
     kept: msgspec.Raw
     texts: list[tuple[int, str, str]]
 
 
-_base: Callable[[bytes], Base] = codec.reader(Base, "what retention left")
+_read_base: Callable[[bytes], Base] = codec.stored_decoder(Base, "what retention left")
 
 
 def freeze(state: SessionFold) -> bytes:
-    """The base that replaces everything up to the state's seq. Its finished entries are forgotten."""
-    state.finished()
+    """Encode a state as the base that replaces all events up to its seq. Its finished entries are removed."""
+    state.take_finished()
     texts = [(*key, text.value()) for key, text in open_texts(state).items()]
-    return encode(Base(msgspec.Raw(keep(state)), texts))
+    return encode(Base(msgspec.Raw(encode_state(state)), texts))
 
 
 def resume_base(session: str, data: bytes) -> SessionFold:
-    """The state that a base froze."""
-    base = _base(data)
+    """Decode the state of a base."""
+    base = _read_base(data)
     return resume(session, bytes(base.kept), {(entry, field): text for entry, field, text in base.texts})
 
 
 async def prune(store: Store, name: str, before: int) -> int:
-    """Forget the events older than a time (ms), up to a whole number of turns' worth: none that an open call needs."""
+    """Delete the events of a session before a time (ms), and return how many. Open entries stay in the base."""
     session = await store.session(name)
     if session is None:
         raise NotFoundError(f"no session {name!r}")
-    cut = await _last_before(store, session, before)
+    cut = await _last_seq_before(store, session, before)
     if cut <= session.pruned_seq:
         return 0
     state = await state_at(store, name, cut)
@@ -289,8 +292,8 @@ async def prune(store: Store, name: str, before: int) -> int:
     return await store.prune(name, cut, base, list(state.entries))
 
 
-async def _last_before(store: Store, session: SessionRecord, before: int) -> int:
-    """The last event before a time: by halves, since `at` grows with seq but for foreign clocks, which may lie."""
+async def _last_seq_before(store: Store, session: SessionRecord, before: int) -> int:
+    """Return the last event before a time, by binary search: times grow with seq, except those of other clocks."""
     low, high = session.pruned_seq, session.last_seq
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,8 +1,8 @@
-"""Following sessions: catch up from the store, then go live; no gap, no repeat.
+"""Follow sessions: read from the store, then receive new events, without a gap or a repeat.
 
-One channel per followed session keeps the newest events once, whoever reads them; a reader is only a cursor into it. A
-reader that falls out of the channel's back is dropped and told where to resume, so that nobody waits for the slow.
-Events of other processes are noticed by asking the store a few dozen times a second, only while somebody follows.
+One channel per followed session holds the newest events once for all its readers; a reader is a cursor into it. A
+reader that falls behind the channel gets SlowReaderError with its cursor, so a slow reader blocks no other. Events of
+other processes are found by asking the store a few dozen times a second, only while a session is followed.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ CLOSED = "the ledger is closed"
 
 
 class Channel:
-    """The newest events of one session: `newest` ends at seq `last` and begins after seq `base`."""
+    """The newest events of one session: those after seq `base` up to seq `last`."""
 
-    def __init__(self, session: str, row: SessionRecord | None, length: int) -> None:
+    def __init__(self, session: str, record: SessionRecord | None, length: int) -> None:
         self.session = session
-        self.number = row.id if row else 0
-        self.base = self.last = row.last_seq if row else 0
+        self.session_id = record.id if record else 0
+        self.base = self.last = record.last_seq if record else 0
         self.newest: deque[StoredEvent] = deque()
         self.readers = 0
-        self.filling = self.again = False
-        self.end: CallslipError | None = None
+        self.is_filling = self.must_fill = False
+        self.error: CallslipError | None = None
         self._length = length
-        self._wake: set[asyncio.Future[None]] = set()
-        self._ended: dict[str, set[asyncio.Future[None]]] = {}
+        self._readers: set[asyncio.Future[None]] = set()
+        self._end_waiters: dict[str, set[asyncio.Future[None]]] = {}
 
     def push(self, stored: StoredEvent) -> None:
         self.newest.append(stored)
@@ -45,43 +45,43 @@ class Channel:
         if len(self.newest) > self._length:
             self.newest.popleft()
             self.base += 1
-        if self._ended and event.verdict == "applied" and isinstance(event, CallEvent) and is_terminal(event):
-            _settle(self._ended.pop(event.call, ()))
+        if self._end_waiters and event.verdict == "applied" and isinstance(event, CallEvent) and is_terminal(event):
+            _resolve(self._end_waiters.pop(event.call, ()))
 
     def skip_to(self, seq: int) -> None:
-        """What lies before this event was removed by retention."""
+        """Continue at an event, because retention removed those before it."""
         self.newest.clear()
         self.base = self.last = seq - 1
 
     def wake(self) -> None:
-        _settle(self._wake)
-        self._wake.clear()
+        _resolve(self._readers)
+        self._readers.clear()
 
-    def close(self, why: CallslipError) -> None:
-        """Nothing more will come; whoever waits is told why."""
-        self.end = why
-        for waiting in self._ended.values():
-            _settle(waiting, why)
+    def close(self, error: CallslipError) -> None:
+        """Raise `error` in every reader."""
+        self.error = error
+        for waiting in self._end_waiters.values():
+            _resolve(waiting, error)
         self.wake()
 
     def after(self, cursor: int) -> list[StoredEvent]:
         return list(islice(self.newest, cursor - self.base, None))
 
     async def wait(self) -> None:
-        """Return when something has come."""
-        await self._wait_in(self._wake)
+        """Wait for new events."""
+        await self._wait_in(self._readers)
 
-    async def ended(self, call: str) -> None:
-        """Return when the end of this call has come."""
+    async def wait_ended(self, call: str) -> None:
+        """Wait for the end of a call."""
         try:
-            await self._wait_in(self._ended.setdefault(call, set()))
+            await self._wait_in(self._end_waiters.setdefault(call, set()))
         finally:
-            if not self._ended.get(call, True):
-                del self._ended[call]
+            if not self._end_waiters.get(call, True):
+                del self._end_waiters[call]
 
     async def _wait_in(self, waiting: set[asyncio.Future[None]]) -> None:
-        if self.end is not None:
-            raise self.end
+        if self.error is not None:
+            raise self.error
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting.add(future)
         try:
@@ -90,7 +90,7 @@ class Channel:
             waiting.discard(future)
 
 
-def _settle(waiting: Iterable[asyncio.Future[None]], error: BaseException | None = None) -> None:
+def _resolve(waiting: Iterable[asyncio.Future[None]], error: BaseException | None = None) -> None:
     for future in waiting:
         if not future.done():
             if error is None:
@@ -100,29 +100,29 @@ def _settle(waiting: Iterable[asyncio.Future[None]], error: BaseException | None
 
 
 class Feed:
-    """Everything that follows anything, in one process."""
+    """The channels of one process, and the poll for events of other processes."""
 
     def __init__(self, store: Store, settings: Settings) -> None:
         self._store = store
         self._settings = settings
         self._channels: dict[str, Channel] = {}
-        self._noticing: asyncio.Task[None] | None = None
+        self._poller: asyncio.Task[None] | None = None
         self._fills: set[asyncio.Task[None]] = set()
-        self._behind = False
+        self._is_behind = False
         self._closed = asyncio.Event()
-        self._watching = 0
-        self._anything: set[asyncio.Future[None]] = set()
-        self._elsewhere: set[asyncio.Future[None]] = set()
+        self._watchers = 0
+        self._change_waiters: set[asyncio.Future[None]] = set()
+        self._external_waiters: set[asyncio.Future[None]] = set()
         store.on_commit(self.publish)
 
-    def publish(self, made: list[StoredEvent]) -> None:
-        """Pass on what has just become durable (C6)."""
-        if self._anything:
-            self._changed()
+    def publish(self, events: list[StoredEvent]) -> None:
+        """Pass events on to their readers. They are durable."""
+        if self._change_waiters:
+            self._resolve_change_waiters()
         if not self._channels:
             return
         touched: set[Channel] = set()
-        for stored in made:
+        for stored in events:
             channel = self._channels.get(stored.session)
             if channel is None or stored.event.seq <= channel.last:
                 continue
@@ -135,33 +135,33 @@ class Feed:
             channel.wake()
 
     def _fill_soon(self, channel: Channel) -> None:
-        channel.again = True  # What is read at this moment may be too early.
-        if not channel.filling:
-            channel.filling = True
+        channel.must_fill = True  # A read in progress may have missed it.
+        if not channel.is_filling:
+            channel.is_filling = True
             task = asyncio.ensure_future(self._fill(channel))
             self._fills.add(task)
             task.add_done_callback(self._fills.discard)
 
     async def _fill(self, channel: Channel) -> None:
-        """Read what the channel lacks from the store."""
+        """Read what is missing in a channel from the store."""
         try:
-            while channel.again:
-                channel.again = False
+            while channel.must_fill:
+                channel.must_fill = False
                 await self._fill_from_store(channel)
         except StoreError:
-            self._behind = True
+            self._is_behind = True
         finally:
-            channel.filling = False
+            channel.is_filling = False
             channel.wake()
 
     async def _fill_from_store(self, channel: Channel) -> None:
-        row = await self._store.session(channel.session)
-        if row is None or channel.number not in (0, row.id):
-            if channel.number:
+        record = await self._store.session(channel.session)
+        if record is None or channel.session_id not in (0, record.id):
+            if channel.session_id:
                 self._drop(channel, CursorExpiredError(channel.last, channel.last))
             return
-        channel.number = row.id
-        while channel.last < row.last_seq:
+        channel.session_id = record.id
+        while channel.last < record.last_seq:
             rows = await self._store.events(channel.session, channel.last, self._settings.read_page)
             if not rows:
                 return
@@ -171,9 +171,9 @@ class Feed:
                 if seq == channel.last + 1:
                     channel.push(StoredEvent(channel.session, decode_event(body), body))
 
-    def _drop(self, channel: Channel, why: CallslipError) -> None:
-        """The session was deleted. One that comes by the same name has another channel."""
-        channel.close(why)
+    def _drop(self, channel: Channel, error: CallslipError) -> None:
+        """Close the channel of a deleted session. A new session of the same name gets a new channel."""
+        channel.close(error)
         if self._channels.get(channel.session) is channel:
             del self._channels[channel.session]
 
@@ -183,11 +183,11 @@ class Feed:
             raise StoreError(CLOSED)
         channel = self._channels.get(session)
         if channel is None:
-            row = await self._store.session(session)
-            channel = self._channels.setdefault(session, Channel(session, row, self._settings.feed_length))
+            record = await self._store.session(session)
+            channel = self._channels.setdefault(session, Channel(session, record, self._settings.feed_length))
         channel.readers += 1
         try:
-            with self.watching():
+            with self.watch():
                 yield channel
         finally:
             channel.readers -= 1
@@ -195,27 +195,27 @@ class Feed:
                 del self._channels[session]
 
     @contextlib.contextmanager
-    def watching(self) -> Generator[None]:
-        """As long as anybody is in here, what other processes write is noticed."""
-        self._watching += 1
-        if self._noticing is None:
-            self._noticing = asyncio.ensure_future(self._notice())
+    def watch(self) -> Generator[None]:
+        """Poll for changes of other processes while the block runs."""
+        self._watchers += 1
+        if self._poller is None:
+            self._poller = asyncio.ensure_future(self._poll())
         try:
             yield
         finally:
-            self._watching -= 1
-            if not self._watching:
-                self._stop_noticing()
+            self._watchers -= 1
+            if not self._watchers:
+                self._stop_polling()
 
-    async def change(self) -> None:
-        """Return when anything was written anywhere. Only who is `watching` hears of other processes."""
-        await self._until_in(self._anything)
+    async def wait_change(self) -> None:
+        """Wait until a process has written to the store. Changes of other processes are found inside `watch`."""
+        await self._wait_in(self._change_waiters)
 
-    async def noticed(self) -> None:
-        """Return when something may have been written by others; what this process writes tells the store itself."""
-        await self._until_in(self._elsewhere)
+    async def wait_external_change(self) -> None:
+        """Wait until another process may have written to the store."""
+        await self._wait_in(self._external_waiters)
 
-    async def _until_in(self, waiting: set[asyncio.Future[None]]) -> None:
+    async def _wait_in(self, waiting: set[asyncio.Future[None]]) -> None:
         if self._closed.is_set():
             raise StoreError(CLOSED)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -225,79 +225,79 @@ class Feed:
         finally:
             waiting.discard(future)
 
-    def _changed(self, error: BaseException | None = None) -> None:
-        _settle(list(self._anything), error)
-        self._anything.clear()
+    def _resolve_change_waiters(self, error: BaseException | None = None) -> None:
+        _resolve(list(self._change_waiters), error)
+        self._change_waiters.clear()
 
-    def _stop_noticing(self) -> None:
-        noticing, self._noticing = self._noticing, None
-        if noticing is not None:
-            noticing.cancel()
+    def _stop_polling(self) -> None:
+        poller, self._poller = self._poller, None
+        if poller is not None:
+            poller.cancel()
 
-    async def _notice(self) -> None:
+    async def _poll(self) -> None:
         while True:
             await asyncio.sleep(self._settings.notice_interval)
-            with contextlib.suppress(StoreError):  # The disk may come back; readers wait for it.
-                if await self._store.changed() or self._behind:
-                    self._behind = False
-                    self._changed()
-                    _settle(list(self._elsewhere))
+            with contextlib.suppress(StoreError):  # The disk may recover; readers wait for it.
+                if await self._store.changed() or self._is_behind:
+                    self._is_behind = False
+                    self._resolve_change_waiters()
+                    _resolve(list(self._external_waiters))
                     for channel in list(self._channels.values()):
                         self._fill_soon(channel)
 
     async def subscribe(self, session: str, after: int = 0) -> AsyncGenerator[list[StoredEvent]]:
-        """Every event after a cursor, in order, in batches; never ends by itself."""
+        """Yield the events after a cursor in batches, then new ones as they are written, without end."""
         await self._check_cursor(session, after)
-        cursor, slow = after, False
+        cursor, is_live = after, False
         async with self._follow(session) as channel:
             while True:
                 if cursor < channel.base:
-                    if slow:
+                    if is_live:
                         raise SlowReaderError(cursor)
-                    batch = await self._stored(session, cursor)
+                    batch = await self._read_stored(session, cursor)
                 elif cursor < channel.last:
-                    slow = True  # From here on it is up to the reader to keep up.
+                    is_live = True  # From here on the reader must keep up.
                     batch = channel.after(cursor)
                 else:
-                    slow = False  # A burst longer than the channel is not the fault of one who waited.
+                    is_live = False  # A reader that waits is not slow, even if a burst is longer than the channel.
                     await channel.wait()
                     continue
                 cursor = batch[-1].event.seq
                 yield batch
 
-    async def _stored(self, session: str, cursor: int) -> list[StoredEvent]:
+    async def _read_stored(self, session: str, cursor: int) -> list[StoredEvent]:
         rows = await self._store.events(session, cursor, self._settings.read_page)
         if not rows or rows[0][0] != cursor + 1:
-            row = await self._store.session(session)
-            raise CursorExpiredError(cursor, row.pruned_seq if row else cursor)
+            record = await self._store.session(session)
+            raise CursorExpiredError(cursor, record.pruned_seq if record else cursor)
         return [StoredEvent(session, decode_event(body), body) for _, body in rows]
 
     async def _check_cursor(self, session: str, after: int) -> None:
-        row = await self._store.session(session)
-        head, low = (row.last_seq, row.pruned_seq) if row else (0, 0)
-        if after < 0 or after > head:
-            raise InvalidInputError("after", f"{after} is not a seq of this session, which goes to {head}")
-        if after < low:
-            raise CursorExpiredError(after, low)
+        record = await self._store.session(session)
+        last_seq, pruned_seq = (record.last_seq, record.pruned_seq) if record else (0, 0)
+        if not 0 <= after <= last_seq:
+            raise InvalidInputError("after", f"must be from 0 to the last event ({last_seq}), got {after}")
+        if after < pruned_seq:
+            raise CursorExpiredError(after, pruned_seq)
 
     async def until_ended(self, session: str, call: str) -> None:
-        """Return once the call has ended."""
+        """Wait until a call has ended."""
         async with self._follow(session) as channel:
-            row = await self._store.call(call)
-            if row is None or not row.end:
-                await channel.ended(call)
+            record = await self._store.call(call)
+            if record is None or not record.end:
+                await channel.wait_ended(call)
 
     async def until_closed(self) -> None:
-        """Return when the ledger is closed, or about to be."""
+        """Wait until the ledger closes."""
         await self._closed.wait()
 
     async def close(self) -> None:
-        """Tell everybody who still follows."""
+        """Raise StoreError in all readers, and stop."""
         self._closed.set()
-        self._stop_noticing()
+        self._stop_polling()
         for task in list(self._fills):
             task.cancel()
         for channel in list(self._channels.values()):
             channel.close(StoreError(CLOSED))
-        self._changed(StoreError(CLOSED))
-        _settle(list(self._elsewhere), StoreError(CLOSED))
+        self._resolve_change_waiters(StoreError(CLOSED))
+        _resolve(list(self._external_waiters), StoreError(CLOSED))

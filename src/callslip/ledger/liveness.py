@@ -1,8 +1,8 @@
-"""Who keeps a call alive, and how one that nobody keeps alive any more comes to its end (C5).
+"""Owners keep calls alive; a reaper ends the calls and turns whose owner is gone or whose time is over.
 
-An owner is a process on a machine, told apart by boot, pid and start time, so that on one machine a dead owner is known
-at once. Everything else is a matter of time, and clocks jump and laptops sleep: a reaper acts only when the store's
-clock is past the due time and its own monotonic clock has watched as long as that should have taken.
+An owner is a process, identified by boot, pid and start time, so that a dead owner on the same machine is known at
+once. Everything else depends on time. Clocks jump and laptops sleep, so a reaper acts only if the store's clock is past
+the due time and its own monotonic clock has measured the same duration.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from callslip.ledger.write import WriteContext, WriteOperation, write_events
 from callslip.model import events as ev
 from callslip.model.events import Draft, Event
 from callslip.model.records import ApprovalRecord, CallRecord, SessionRecord
-from callslip.rules.lifecycle import expires_at, given_up, next_state
+from callslip.rules.lifecycle import expires_at, next_state, owner_lost_event
 from callslip.settings import Settings
 from callslip.store.protocol import Store
 from callslip.store.unit_of_work import UnitOfWork
 
-_numbers = count(1)
-LONG_AGO = 1
-HORIZON = 2.0
-"""Seconds that a reaper looks ahead, beside two of its rounds."""
-FAR_AWAY = 2**62
-TOGETHER = 500
-DAY = 24 * 60 * 60 * 1000
+_owner_numbers = count(1)
+LONG_AGO_MS = 1
+LOOKAHEAD_S = 2.0
+"""How far a reaper looks ahead, in addition to two of its rounds."""
+FOREVER_MS = 2**62
+MAX_CONCURRENT_ENDS = 500
+DAY_MS = 24 * 60 * 60 * 1000
 
 
-def _read(path: str) -> str:
+def _read_file(path: str) -> str:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read().strip()
@@ -44,17 +44,17 @@ def _read(path: str) -> str:
         return ""
 
 
-def _started(pid: int) -> str:
-    """When a process began, in clock ticks since boot; "" for one that is gone, or where that cannot be known."""
-    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    gone = not fields or fields[0] in "ZX"  # A zombie has ended; only its parent has not looked yet.
-    return "" if gone else fields[19]
+def _start_time(pid: int) -> str:
+    """Return when a process started, in clock ticks since boot; "" if it is gone or the system does not say."""
+    fields = _read_file(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    is_gone = not fields or fields[0] in "ZX"  # A zombie has ended, though its parent has not collected it yet.
+    return "" if is_gone else fields[19]
 
 
 @cache
-def _place() -> str:
-    """This boot of this machine, and the pid namespace within it: where a pid means something."""
-    boot = _read("/proc/sys/kernel/random/boot_id") or f"{uuid.getnode():x}"
+def _machine() -> str:
+    """Return an id of this boot of this machine and the pid namespace, in which pids are unique."""
+    boot = _read_file("/proc/sys/kernel/random/boot_id") or f"{uuid.getnode():x}"
     try:
         namespace = os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -63,20 +63,20 @@ def _place() -> str:
 
 
 def new_owner() -> str:
-    """A name for something in this process that keeps calls alive."""
+    """Return a new owner id for this process, or for a connection in it."""
     pid = os.getpid()
-    return f"{_place()} {pid} {_started(pid)} {next(_numbers)}"
+    return f"{_machine()} {pid} {_start_time(pid)} {next(_owner_numbers)}"
 
 
 def is_dead(owner: str) -> bool:
-    """Whether the owner is known to be gone. One of another machine or container is never known to be."""
-    place, _, rest = owner.partition(" ")
+    """Return whether an owner is known to be gone. This is never known of another machine or container."""
+    machine, _, rest = owner.partition(" ")
     parts = rest.split(" ")
-    if place != _place() or len(parts) != 3 or not parts[0].isdigit():
+    if machine != _machine() or len(parts) != 3 or not parts[0].isdigit():
         return False
     pid = int(parts[0])
     if parts[1]:
-        return _started(pid) != parts[1]
+        return _start_time(pid) != parts[1]
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -87,12 +87,12 @@ def is_dead(owner: str) -> bool:
 
 
 def is_here(owner: str) -> bool:
-    """Whether the owner is a process whose life can be seen from here, so that no lease need be asked."""
-    return owner.partition(" ")[0] == _place()
+    """Return whether an owner runs on this machine, where it needs no lease to be known alive."""
+    return owner.partition(" ")[0] == _machine()
 
 
 class Due(msgspec.Struct, frozen=True):
-    """Something to be ended once `at` (ms) has passed; at once if `at` is 0."""
+    """A call, approval or turn to end at a time in ms; at once if `at` is 0."""
 
     at: int
     event: ev.CallEvent | ev.TurnEnded
@@ -102,179 +102,177 @@ class Due(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> tuple[str, int]:
-        """What is watched until then."""
-        about = self.approval or self.call
-        if about is not None:
-            return about.id, self.at
+        """Identify this end while the reaper waits for it."""
+        record = self.approval or self.call
+        if record is not None:
+            return record.id, self.at
         assert self.session is not None
         return f"{self.session.id} {self.session.turn}", self.at
 
 
 class Reaper:
-    """Ends what is due. Any process may run one; a draft of it counts only if nothing happened meanwhile."""
+    """End what is due. Any process may run a reaper; an end is written only if the record has not changed meanwhile."""
 
     def __init__(
-        self, store: Store, how: WriteContext, settings: Settings, monotonic: Callable[[], float] = time.monotonic
+        self, store: Store, context: WriteContext, settings: Settings, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._store = store
-        self._how = how
+        self._context = context
         self._settings = settings
         self._monotonic = monotonic
         self._watched: dict[tuple[str, int], tuple[float, float]] = {}
         self._offset: float | None = None
 
     async def reap(self, *, only_dead: bool = False) -> int:
-        """One round. How many calls and turns it ended."""
+        """Run one round, and return how many calls and turns it ended."""
         now = await self._store.clock()
         jump = self._jump(now)
-        until = FAR_AWAY if jump else now + int((HORIZON + 2 * self._settings.reaper_interval) * 1000)
-        over: list[Due] = []
-        watched = {key: sight for key, sight in self._watched.items() if key[1] > until}
-        for due in await self._dues(until):
+        until = FOREVER_MS if jump else now + int((LOOKAHEAD_S + 2 * self._settings.reaper_interval) * 1000)
+        dues: list[Due] = []
+        watched = {key: start for key, start in self._watched.items() if key[1] > until}
+        for due in await self._load_dues(until):
             if due.at:
                 key = due.key
-                watched[key] = self._watched.get(key) or self._first_sight(due.at, now - jump)
-                if only_dead or due.at > now or not self._watched_enough(watched[key]):
+                watched[key] = self._watched.get(key) or self._start_watching(due.at, now - jump)
+                if only_dead or due.at > now or not self._is_watched_enough(*watched[key]):
                     continue
-            over.append(due)
+            dues.append(due)
         self._watched = watched
         ended = 0
-        for start in range(0, len(over), TOGETHER):
-            ended += sum(await asyncio.gather(*map(self._end, over[start : start + TOGETHER])))
+        for start in range(0, len(dues), MAX_CONCURRENT_ENDS):
+            ended += sum(await asyncio.gather(*map(self._end, dues[start : start + MAX_CONCURRENT_ENDS])))
         return ended
 
     async def forget_owners(self) -> None:
-        """Owners that are gone. Calls that they may have left end without them."""
+        """Remove owners that are gone. Their calls end without the owner's record."""
         now = await self._store.clock()
-        for row in await self._store.owners():
-            if is_dead(row.id) or row.until < now - DAY:
-                await self._store.drop_owner(row.id)
+        for owner in await self._store.owners():
+            if is_dead(owner.id) or owner.until < now - DAY_MS:
+                await self._store.drop_owner(owner.id)
 
     def _jump(self, now: int) -> int:
-        """By how much the store's clock was set forward since the last round, or the machine slept, in ms.
+        """Return by how many ms the store's clock was set forward, or the machine slept, since the last round.
 
-        Whatever was open then has as much time left as it had before: nobody could renew it meanwhile.
+        Everything open keeps the time that it had left before, because it could not be renewed meanwhile.
         """
         offset = now - self._monotonic() * 1000
         jump = offset - self._offset if self._offset is not None else 0
         self._offset = offset
         return int(jump) if jump > self._settings.reaper_grace * 1000 else 0
 
-    def _first_sight(self, at: int, now: int) -> tuple[float, float]:
+    def _start_watching(self, at: int, now: int) -> tuple[float, float]:
         remaining = (at - now) / 1000
         return self._monotonic(), remaining if remaining > 0 else self._settings.reaper_grace
 
-    def _watched_enough(self, sight: tuple[float, float]) -> bool:
-        since, needed = sight
+    def _is_watched_enough(self, since: float, needed: float) -> bool:
         return self._monotonic() - since >= needed
 
-    async def _dues(self, until: int) -> list[Due]:
-        """What may have to be ended by then, a little ahead of its time: what is due is watched before."""
-        rows, working = await self._store.calls_due(until), await self._store.sessions_at_work()
-        leases = {owner.id: owner.until for owner in await self._store.owners()} if rows or working else {}
-        dues = [due for row in rows for due in self._dues_of(row, leases)]
-        dues += [due for row in working for due in _turn_dues(row, leases)]
+    async def _load_dues(self, until: int) -> list[Due]:
+        """Return what is due by then. It is loaded ahead of time, because it must be watched first."""
+        calls, sessions = await self._store.calls_due(until), await self._store.sessions_with_owned_turn()
+        leases = {owner.id: owner.until for owner in await self._store.owners()} if calls or sessions else {}
+        dues = [due for call in calls for due in _call_dues(call, leases)]
+        dues += [due for session in sessions for due in _turn_dues(session, leases)]
         for approval in await self._store.approvals_due(until):
             refusal = ev.ApprovalRefused(
-                approval=approval.id, call=approval.call, by="expiry", reason="nobody answered in time"
+                approval=approval.id, call=approval.call, by="expiry", reason="no answer in time"
             )
             dues.append(Due(at=approval.expires_at, event=refusal, approval=approval))
         return dues
 
-    def _dues_of(self, row: CallRecord, leases: dict[str, int]) -> list[Due]:
-        if row.owner and is_dead(row.owner):
-            return [Due(at=0, event=given_up(row, "the process that ran this call ended"), call=row)]
-        dues: list[Due] = []
-        if expires_at(row):
-            dues.append(Due(at=row.deadline, event=expired(row), call=row))
-        lapses = _lapses(row.owner, leases) if row.owner else row.lease
-        if lapses:
-            dues.append(Due(at=lapses, event=given_up(row, _silence(row)), call=row))
-        return dues
-
     async def _end(self, due: Due) -> int:
-        how = self._how
+        context = self._context
         call, approval = due.call, due.approval
         event = due.event
         if call is not None and isinstance(event, ev.CallEvent):
-            return int(await self._store.transact(lambda unit: end_if_unchanged(unit, call, event, how)) is not None)
+            end = await self._store.transact(lambda unit: end_if_unchanged(unit, call, event, context))
+            return int(end is not None)
         if approval is None:
-            return int(await self._store.transact(lambda unit: end_turn_if_unchanged(unit, due, how)) is not None)
+            end = await self._store.transact(lambda unit: end_turn_if_unchanged(unit, due, context))
+            return int(end is not None)
         try:
-            await self._store.transact(lambda unit: write_events(unit, approval.session, [Draft(due.event)], how))
+            await self._store.transact(lambda unit: write_events(unit, approval.session, [Draft(due.event)], context))
         except ConflictError:
             return 0
         return 1
 
 
-def _lapses(owner: str, leases: dict[str, int]) -> int:
-    """When an owner counts as gone if nothing is heard of it; 0 for one whose life can be seen from here."""
-    return 0 if is_here(owner) else leases.get(owner, LONG_AGO)
+def _lease_end(owner: str, leases: dict[str, int]) -> int:
+    """Return when the lease of an owner ends; 0 for one on this machine, which needs none."""
+    return 0 if is_here(owner) else leases.get(owner, LONG_AGO_MS)
 
 
-def _turn_dues(row: SessionRecord, leases: dict[str, int]) -> list[Due]:
-    """A turn whose owner is gone ends as if its line had been cut: nobody goes on with it."""
-    dead = is_dead(row.turn_owner)
-    lapses = 0 if dead else _lapses(row.turn_owner, leases)
-    if not dead and not lapses:
+def _call_dues(record: CallRecord, leases: dict[str, int]) -> list[Due]:
+    if record.owner and is_dead(record.owner):
+        return [Due(at=0, event=owner_lost_event(record, "the process that ran this call ended"), call=record)]
+    dues: list[Due] = []
+    if expires_at(record):
+        dues.append(Due(at=record.deadline, event=expired(record), call=record))
+    lease_end = _lease_end(record.owner, leases) if record.owner else record.lease
+    if lease_end:
+        dues.append(Due(at=lease_end, event=owner_lost_event(record, _silence_reason(record)), call=record))
+    return dues
+
+
+def _turn_dues(record: SessionRecord, leases: dict[str, int]) -> list[Due]:
+    is_owner_dead = is_dead(record.turn_owner)
+    lease_end = 0 if is_owner_dead else _lease_end(record.turn_owner, leases)
+    if not is_owner_dead and not lease_end:
         return []
-    detail = "the process that worked on this turn ended" if dead else "whoever worked on this turn went silent"
-    return [Due(at=lapses, event=ev.TurnEnded(turn=row.turn, reason="eof", detail=detail), session=row)]
+    detail = "the process that worked on this turn ended" if is_owner_dead else "the owner of this turn went silent"
+    return [Due(at=lease_end, event=ev.TurnEnded(turn=record.turn, reason="eof", detail=detail), session=record)]
 
 
-def expired(row: CallRecord) -> ev.CallExpired:
-    """That its time was over, and whether anybody had begun."""
-    late = "its time ran out while it ran" if row.started_at else "nobody took it up in time"
-    return ev.CallExpired(call=row.id, reason=late)
+def expired(record: CallRecord) -> ev.CallExpired:
+    """Return the end of a call whose time is over."""
+    reason = "its time ran out while it ran" if record.started_at else "no worker claimed it in time"
+    return ev.CallExpired(call=record.id, reason=reason)
 
 
-def _silence(row: CallRecord) -> str:
-    if row.client:
-        return f"nothing more was heard of {row.worker or 'the worker'} that ran this command"
-    return "its owner went silent" if row.owner else "nothing more was heard of this call"
+def _silence_reason(record: CallRecord) -> str:
+    if record.client:
+        return f"nothing more was heard of {record.worker or 'the worker'} that ran this command"
+    return "its owner went silent" if record.owner else "nothing more was heard of this call"
 
 
-def close_owner(unit: UnitOfWork, owner: str, reason: str, how: WriteContext) -> int:
-    """End every call and turn that this owner kept alive: nobody is left to finish them (C5). How many."""
+def close_owner(unit: UnitOfWork, owner: str, reason: str, context: WriteContext) -> int:
+    """End the calls and turns of an owner, and return how many."""
     calls, turns = unit.owned_calls(owner), unit.owned_turns(owner)
-    for row in calls:
-        WriteOperation(unit, row.session, how).run([Draft(given_up(row, reason))])
-    for row in turns:
-        WriteOperation(unit, row.name, how).run([Draft(ev.TurnEnded(turn=row.turn, reason="eof", detail=reason))])
+    for call in calls:
+        WriteOperation(unit, call.session, context).run([Draft(owner_lost_event(call, reason))])
+    for session in turns:
+        event = ev.TurnEnded(turn=session.turn, reason="eof", detail=reason)
+        WriteOperation(unit, session.name, context).run([Draft(event)])
     return len(calls) + len(turns)
 
 
-def end_turn_if_unchanged(unit: UnitOfWork, due: Due, how: WriteContext) -> Event | None:
-    """The same for a turn."""
+def end_turn_if_unchanged(unit: UnitOfWork, due: Due, context: WriteContext) -> Event | None:
+    """End a turn, unless its session has changed since the reaper read it."""
     seen = due.session
     assert seen is not None
-    row = unit.session(seen.name)
-    if row is None or (row.id, row.turn, row.turn_owner) != (seen.id, seen.turn, seen.turn_owner):
+    current = unit.session(seen.name)
+    if current is None or (current.id, current.turn, current.turn_owner) != (seen.id, seen.turn, seen.turn_owner):
         return None
-    return WriteOperation(unit, row.name, how).run([Draft(due.event)])[0]
+    return WriteOperation(unit, current.name, context).run([Draft(due.event)])[0]
 
 
-def end_if_unchanged(unit: UnitOfWork, seen: CallRecord, event: ev.CallEvent, how: WriteContext) -> Event | None:
-    """A reaper's verdict on a call, unless anything happened to it since the reaper looked."""
-    row = unit.call(seen.id)
-    if row is None or (row.state, row.attempt, row.lease, row.owner) != (
-        seen.state,
-        seen.attempt,
-        seen.lease,
-        seen.owner,
-    ):
+def end_if_unchanged(unit: UnitOfWork, seen: CallRecord, event: ev.CallEvent, context: WriteContext) -> Event | None:
+    """Append an event to a call, unless the call has changed since it was read."""
+    current = unit.call(seen.id)
+    if current is None or next_state(current.state, event) is None:
         return None
-    if next_state(row.state, event) is None:
-        return None
-    return WriteOperation(unit, row.session, how).run([Draft(event)])[0]
+    for field in ("state", "attempt", "lease", "owner"):
+        if getattr(current, field) != getattr(seen, field):
+            return None
+    return WriteOperation(unit, current.session, context).run([Draft(event)])[0]
 
 
-def expire_if_due(unit: UnitOfWork, call: str, how: WriteContext) -> int:
-    """End a command whose time is over. The deadline if that is still to come, 0 if it has ended anyhow."""
-    row = unit.call(call)
-    if row is None or not expires_at(row) or next_state(row.state, expired(row)) is None:
+def expire_if_due(unit: UnitOfWork, call: str, context: WriteContext) -> int:
+    """Expire a command whose time is over. Return its deadline if that is still ahead, else 0."""
+    record = unit.call(call)
+    if record is None or not expires_at(record) or next_state(record.state, expired(record)) is None:
         return 0
-    if row.deadline > unit.now:
-        return row.deadline
-    WriteOperation(unit, row.session, how).run([Draft(expired(row))])
+    if record.deadline > unit.now:
+        return record.deadline
+    WriteOperation(unit, record.session, context).run([Draft(expired(record))])
     return 0

@@ -1,7 +1,7 @@
-"""Reading a session by its checkpoint: whole, its newest entries, one turn, from a cursor, or by pages of messages.
+"""Read a session with its checkpoint: all entries, the newest, one turn, from a cursor, or pages of messages.
 
-What a read costs is what it gives, and the tail of the log since the checkpoint. Checkpoints move and events are
-removed while one reads; whatever was not of one piece is read again.
+A read costs as much as it returns, plus the events since the checkpoint. Other processes may move the checkpoint or
+remove events during a read; the read is then repeated.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from callslip.errors import InvalidInputError, NotFoundError
-from callslip.ledger.checkpoint import ALL, fold_on, newest, read_entry, start, state_at
+from callslip.ledger.checkpoint import ALL, fold_upto, load_checkpoint, load_state, read_entry, state_at
 from callslip.model import codec
 from callslip.model.entries import Entry, Info, Snapshot
 from callslip.model.records import SessionRecord
@@ -20,40 +20,41 @@ from callslip.rules.entry_blocks import begins_block
 from callslip.rules.fold import SessionFold
 from callslip.store.protocol import Checkpoint, Store, read_cursor
 
-STRIDE = 200
+PAGE_ROWS = 200
+MAX_REPLAY_EVENTS = 20_000
 
 
 class Head(msgspec.Struct):
-    """A session at its head: the fold of its tail, and the way to its stored entries."""
+    """A session at its last event: its record, its checkpoint, and the fold of the events since."""
 
     session: SessionRecord
     at: Checkpoint | None
     state: SessionFold
 
 
-async def _head(store: Store, name: str) -> Head:
+async def _load_head(store: Store, name: str) -> Head:
     session = await store.session(name)
     if session is None:
         raise NotFoundError(f"no session {name!r}")
-    at = await newest(store, name)
-    state = await start(store, name, at, whole=True)
-    await fold_on(store, state, session.last_seq)
+    at = await load_checkpoint(store, name)
+    state = await load_state(store, name, at, with_texts=True)
+    await fold_upto(store, state, session.last_seq)
     return Head(session, at, state)
 
 
-async def _stands(store: Store, head: Head) -> bool:
-    """Whether what was read is of one piece: nobody moved the checkpoint or removed events or all of it meanwhile."""
-    now, row = await newest(store, head.session.name), await store.session(head.session.name)
-    same = row is not None and (row.id, row.pruned_seq) == (head.session.id, head.session.pruned_seq)
-    return same and (now and now.seq) == (head.at and head.at.seq)
+async def _is_current(store: Store, head: Head) -> bool:
+    """Return whether no process has moved the checkpoint or removed events since the head was read."""
+    at, record = await load_checkpoint(store, head.session.name), await store.session(head.session.name)
+    is_same = record is not None and (record.id, record.pruned_seq) == (head.session.id, head.session.pruned_seq)
+    return is_same and (at and at.seq) == (head.at and head.at.seq)
 
 
 async def snapshot(store: Store, name: str, *, limit: int = ALL, before: int = ALL) -> Snapshot:
-    """A session as it stands: its newest entries up to a limit, or the newest older than `before`."""
+    """Return the newest entries of a session up to a limit, or the newest older than `before`."""
     while True:
-        head = await _head(store, name)
-        stored = await _stored(store, head, before, limit)
-        if await _stands(store, head):
+        head = await _load_head(store, name)
+        stored = await _read_stored(store, head, before, limit)
+        if await _is_current(store, head):
             break
     state = head.state
     state.render()
@@ -62,12 +63,12 @@ async def snapshot(store: Store, name: str, *, limit: int = ALL, before: int = A
     return Snapshot(name, state.seq, state.info, entries[max(0, len(entries) - limit) :])
 
 
-async def _stored(store: Store, head: Head, before: int, limit: int) -> list[Entry]:
-    """Finished entries older than `before`, the newest first."""
+async def _read_stored(store: Store, head: Head, before: int, limit: int) -> list[Entry]:
+    """Return stored entries older than `before`, newest first."""
     if head.at is None:
         return []
     rows = await store.entries(head.session.name, before, limit)
-    return [_with_note(read_entry(body), head.state.noted.get(identity)) for identity, body in rows]
+    return [_with_note(read_entry(body), head.state.noted.get(entry_id)) for entry_id, body in rows]
 
 
 def _with_note(entry: Entry, note: dict[str, Any] | None) -> Entry:
@@ -77,23 +78,20 @@ def _with_note(entry: Entry, note: dict[str, Any] | None) -> Entry:
 
 
 async def state_after(store: Store, name: str, seq: int) -> SessionFold:
-    """The state to fold on from after an event. Its finished entries may be missing: patches need none of them."""
+    """Return the state after an event, to fold later events. Finished entries may be missing, as patches need none."""
     while True:
-        session, at = await store.session(name), await newest(store, name)
+        session, at = await store.session(name), await load_checkpoint(store, name)
         if session is None or at is None or not at.seq <= seq <= session.last_seq:
             return await state_at(store, name, seq)
-        state = await start(store, name, at, whole=True)
-        await fold_on(store, state, seq)
-        if await _stands(store, Head(session, at, state)):
+        state = await load_state(store, name, at, with_texts=True)
+        await fold_upto(store, state, seq)
+        if await _is_current(store, Head(session, at, state)):
             return state
 
 
-MAX_REPLAY_EVENTS = 20_000
-
-
 async def needs_snapshot(store: Store, name: str, seq: int) -> bool:
-    """Whether resuming there means folding a long log: then a snapshot is the better answer."""
-    session, at = await store.session(name), await newest(store, name)
+    """Return whether resuming after `seq` would fold so many events that a snapshot is cheaper."""
+    session, at = await store.session(name), await load_checkpoint(store, name)
     return session is not None and at is not None and seq < at.seq and seq - session.pruned_seq > MAX_REPLAY_EVENTS
 
 
@@ -101,38 +99,38 @@ async def needs_snapshot(store: Store, name: str, seq: int) -> bool:
 
 
 async def load_turn(store: Store, name: str, turn: str = "") -> SessionFold:
-    """The state at the head with every entry of a turn: the named one, or the open one, or the last one."""
+    """Return the current state with every entry of a turn: the named one, else the open one, else the last one."""
     while True:
-        head = await _head(store, name)
-        stored = await _entries_of_turn(store, head, turn)
-        if await _stands(store, head):
+        head = await _load_head(store, name)
+        stored = await _read_turn(store, head, turn)
+        if await _is_current(store, head):
             break
     merged = sorted([*head.state.entries.values(), *stored], key=lambda entry: entry.id)
     head.state.entries = {entry.id: entry for entry in merged}
     return head.state
 
 
-async def _entries_of_turn(store: Store, head: Head, turn: str) -> list[Entry]:
-    """Its stored entries, which stand together: read backwards until an older one shows that there are no more."""
+async def _read_turn(store: Store, head: Head, turn: str) -> list[Entry]:
+    """Return the stored entries of a turn. They are adjacent: read backwards until an older turn."""
     info = head.state.info
-    wanted = turn or info.turn or info.last_turn
-    found: list[Entry] = []
-    before = ALL if wanted else 0
-    while page := await _stored(store, head, before, STRIDE):
+    name = turn or info.turn or info.last_turn
+    entries: list[Entry] = []
+    before = ALL if name else 0
+    while page := await _read_stored(store, head, before, PAGE_ROWS):
         for entry in page:
-            if entry.turn == wanted:
-                found.append(entry)
-            elif found or wanted == info.turn or (wanted == info.last_turn and entry.turn not in ("", info.turn)):
-                return found
+            if entry.turn == name:
+                entries.append(entry)
+            elif entries or name == info.turn or (name == info.last_turn and entry.turn not in ("", info.turn)):
+                return entries
         before = page[-1].id
-    return found
+    return entries
 
 
-# Pages of messages. A message never reaches over the end of its block, so blocks can be read one by one.
+# Pages of messages. No message extends over two blocks, so blocks can be read one by one.
 
 
 class Messages(msgspec.Struct):
-    """Some messages of a session, the cursor to older ones ("" if there are none), and where the session stood."""
+    """Messages of a session at a seq, and the cursor to older ones ("" if there are none)."""
 
     seq: int
     info: Info
@@ -143,55 +141,55 @@ class Messages(msgspec.Struct):
 async def messages(
     store: Store, name: str, encode: Any, *, limit: int, cursor: str = "", newest_first: bool = False
 ) -> Messages:
-    """The newest messages up to a limit, or the newest before a cursor; oldest first unless said otherwise.
+    """Return the newest messages up to a limit, or the newest before a cursor.
 
-    `encode` makes messages of a snapshot. A cursor names a block and how many of its messages are still to come;
-    messages are only ever added at the end of a block, so it means the same whatever was written meanwhile.
+    `encode` turns a snapshot into messages. A cursor is a block and how many of its messages are left. Messages are
+    only added at the end of a block, so later writes do not change what a cursor means.
     """
     first, left = read_cursor(cursor, int, int) if cursor else (ALL, 0)
     if left < 0:
-        raise InvalidInputError("cursor", "is none that this list gave")
+        raise InvalidInputError("cursor", "not valid for this list")
 
-    def told(block: list[Entry]) -> list[Any]:
-        made = encode(Snapshot(name, head.state.seq, head.state.info, block))
-        return made[::-1] if newest_first else made
+    def encode_block(block: list[Entry]) -> list[Any]:
+        encoded = encode(Snapshot(name, head.state.seq, head.state.info, block))
+        return encoded[::-1] if newest_first else encoded
 
     while True:
-        head = await _head(store, name)
+        head = await _load_head(store, name)
         head.state.render()
-        taken, at = await _page(store, head, told, limit, first, left)
-        if await _stands(store, head):
+        page, cursor = await _read_page(store, head, encode_block, limit, first, left)
+        if await _is_current(store, head):
             break
-    return Messages(head.state.seq, head.state.info, taken[::-1] if newest_first else taken, at)
+    return Messages(head.state.seq, head.state.info, page[::-1] if newest_first else page, cursor)
 
 
-async def _page(
-    store: Store, head: Head, told: Callable[[list[Entry]], list[Any]], limit: int, first: int, left: int
+async def _read_page(
+    store: Store, head: Head, encode_block: Callable[[list[Entry]], list[Any]], limit: int, first: int, left: int
 ) -> tuple[list[Any], str]:
-    """The messages in order, and the cursor to those before them."""
-    taken: list[Any] = []
+    """Return the messages in order, and the cursor to older ones."""
+    page: list[Any] = []
     async for block in _blocks_backwards(store, head, first, left):
-        made = told(block)
-        made = made[:left] if block[0].id == first else made
-        if len(taken) == limit and made:
-            return taken, _cursor(block[0].id, len(made))
-        rest = max(0, len(made) - (limit - len(taken)))
-        taken = made[rest:] + taken
+        encoded = encode_block(block)
+        encoded = encoded[:left] if block[0].id == first else encoded
+        if len(page) == limit and encoded:
+            return page, _encode_cursor(block[0].id, len(encoded))
+        rest = max(0, len(encoded) - (limit - len(page)))
+        page = encoded[rest:] + page
         if rest:
-            return taken, _cursor(block[0].id, rest)
-    return taken, ""
+            return page, _encode_cursor(block[0].id, rest)
+    return page, ""
 
 
-def _cursor(block: int, left: int) -> str:
+def _encode_cursor(block: int, left: int) -> str:
     return codec.encode([block, left]).decode()
 
 
 async def _blocks_backwards(store: Store, head: Head, first: int, left: int) -> AsyncIterator[list[Entry]]:
-    """Blocks, the newest first: from the one that a cursor names on, if it has any messages left."""
+    """Yield blocks, newest first, starting with that of the cursor if messages of it are left."""
     if left:
-        yield await _block_at(store, head, first)
+        yield await _read_block(store, head, first)
     block: list[Entry] = []
-    async for entry in _backwards(store, head, first):
+    async for entry in _entries_backwards(store, head, first):
         if block and begins_block(block[-1], entry):
             yield block[::-1]
             block = []
@@ -200,10 +198,10 @@ async def _blocks_backwards(store: Store, head: Head, first: int, left: int) -> 
         yield block[::-1]
 
 
-async def _backwards(store: Store, head: Head, before: int) -> AsyncIterator[Entry]:
-    """Entries older than `before`, the newest first: the stored ones, and between them those of the tail."""
+async def _entries_backwards(store: Store, head: Head, before: int) -> AsyncIterator[Entry]:
+    """Yield entries older than `before`, newest first: stored ones merged with those since the checkpoint."""
     tail = [entry for entry in head.state.entries.values() if entry.id < before]
-    while page := await _stored(store, head, before, STRIDE):
+    while page := await _read_stored(store, head, before, PAGE_ROWS):
         for entry in page:
             while tail and tail[-1].id > entry.id:
                 yield tail.pop()
@@ -213,31 +211,31 @@ async def _backwards(store: Store, head: Head, before: int) -> AsyncIterator[Ent
         yield entry
 
 
-async def _block_at(store: Store, head: Head, first: int) -> list[Entry]:
-    """The block that begins with this entry."""
+async def _read_block(store: Store, head: Head, first: int) -> list[Entry]:
+    """Return the block that begins with an entry."""
     block: list[Entry] = []
-    async for entry in _forwards(store, head, first):
+    async for entry in _entries_forwards(store, head, first):
         if not block and entry.id != first:
             break
         if block and begins_block(entry, block[-1]):
             break
         block.append(entry)
     if not block:
-        raise InvalidInputError("cursor", "is none that this list gave, or retention removed what it named")
+        raise InvalidInputError("cursor", "not valid for this list, or removed by retention")
     return block
 
 
-async def _forwards(store: Store, head: Head, first: int) -> AsyncIterator[Entry]:
-    """Entries from one on."""
+async def _entries_forwards(store: Store, head: Head, first: int) -> AsyncIterator[Entry]:
+    """Yield entries from one on, oldest first."""
     tail = [entry for entry in head.state.entries.values() if entry.id >= first]
     tail.reverse()
     while head.at is not None:
-        rows = await store.entries_from(head.session.name, first, STRIDE)
-        for identity, body in rows:
-            while tail and tail[-1].id < identity:
+        rows = await store.entries_from(head.session.name, first, PAGE_ROWS)
+        for entry_id, body in rows:
+            while tail and tail[-1].id < entry_id:
                 yield tail.pop()
-            yield _with_note(read_entry(body), head.state.noted.get(identity))
-        if len(rows) < STRIDE:
+            yield _with_note(read_entry(body), head.state.noted.get(entry_id))
+        if len(rows) < PAGE_ROWS:
             break
         first = rows[-1][0] + 1
     for entry in reversed(tail):

@@ -1,7 +1,7 @@
-"""The door: every draft is checked, made canonical and freed of secrets here, before it reaches the store.
+"""Validate drafts: every draft is checked, normalized and redacted here before it reaches the store.
 
-Refused input names its field and limit and leaves no trace. Values too large to stand in an event are handed back to be
-kept as blobs, whole; the event keeps a preview (S2.8).
+A refusal names the field and the limit, and nothing is written. A value too large for an event is returned to be stored
+as a blob; the event has a preview of it.
 """
 
 from __future__ import annotations
@@ -20,44 +20,45 @@ from callslip.model.names import check_id
 from callslip.rules.redaction import Redactor
 from callslip.settings import Settings
 
-LABELS_LIMIT = 16 * 2**10
-"""Labels stand in the row of their session, which every event writes anew."""
+MAX_LABELS_BYTES = 16 * 2**10
+"""Labels are in the row of their session, which every event rewrites."""
 NUMBER_LIMIT = 2**53 - 1
 """The largest integer that SQLite, PostgreSQL and JavaScript all hold exactly."""
 
-_LARGE = ("output", "body")
-_NAMES = ("call", "approval", "turn", "message_id", "source", "key", "owner")
-_KINDS = frozenset(ev.EVENT_TYPES.values())
-_POLICIES = get_args(ev.Chunks)
-_OURS: dict[str, Any] = {"seq": 0, "verdict": "applied", "reused": False, "entry": 0}
+_BLOB_FIELDS = ("output", "body")
+_ID_FIELDS = ("call", "approval", "turn", "message_id", "source", "key", "owner")
+_EVENT_CLASSES = frozenset(ev.EVENT_TYPES.values())
+_CHUNK_POLICIES = get_args(ev.Chunks)
+_LEDGER_FIELDS: dict[str, Any] = {"seq": 0, "verdict": "applied", "reused": False, "entry": 0}
+"""Fields that the ledger sets, with the value they have in a draft."""
 
 
 @cache
 def _fields(cls: type[Event]) -> tuple[tuple[str, bool], ...]:
-    """Every field of an event, and whether it is a plain number."""
+    """Return the fields of an event, and whether each is an integer."""
     return tuple((field.name, field.type is int) for field in structs.fields(cls))
 
 
-def _number(value: object, field: str) -> None:
-    """The ledger's own numbers stand in columns: ms since the epoch, counts, or -1 for one that was not given."""
+def _check_number(value: object, field: str) -> None:
+    """Check a number that is stored in a column: ms since the epoch, a count, or -1 for unknown."""
     if type(value) is not int:
-        raise InvalidInputError(field, f"must be a whole number, not {type(value).__name__}")
-    least = -1 if field in ("iteration", "index") else 0
-    if not least <= value <= NUMBER_LIMIT:
-        raise InvalidInputError(field, f"{str(value)[:40]} is not between {least} and the limit", NUMBER_LIMIT)
+        raise InvalidInputError(field, f"must be a whole number, got {type(value).__name__}")
+    minimum = -1 if field in ("iteration", "index") else 0
+    if not minimum <= value <= NUMBER_LIMIT:
+        raise InvalidInputError(field, f"must be from {minimum} to the limit, got {str(value)[:40]}", NUMBER_LIMIT)
 
 
 class DraftValidator:
-    """Checks drafts by one ledger's settings."""
+    """Validate drafts by the settings of one ledger."""
 
     def __init__(self, settings: Settings, redactor: Redactor) -> None:
         self._settings = settings
         self._redactor = redactor
 
-    def validate(self, given: Event | Draft) -> Draft:
-        """A draft that may be stored."""
-        draft, event = (given, given.event) if isinstance(given, Draft) else (None, given)
-        checked = self._chunk(event) if isinstance(event, ev.CHUNKS) else self._whole(event)
+    def validate(self, value: Event | Draft) -> Draft:
+        """Return a draft as it may be stored, or raise InvalidInputError."""
+        draft, event = (value, value.event) if isinstance(value, Draft) else (None, value)
+        checked = self._validate_chunk(event) if isinstance(event, ev.CHUNKS) else self._validate_event(event)
         if draft is None:
             return Draft(checked)
         if draft.key:
@@ -66,111 +67,109 @@ class DraftValidator:
             check_id(draft.mark, "mark")
         return draft if checked is event else structs.replace(draft, event=checked)
 
-    def _chunk(self, event: ev.MessageDelta | ev.ThoughtDelta) -> Event:
-        """The frequent case, kept short: a text, and an envelope that says nothing or only what is plain."""
-        text, source, name = event.text, event.source, event.message_id
-        if not (type(text) is type(source) is type(name) is type(event.key) is str and event.chunks in _POLICIES):
-            return self._whole(event)
+    def _validate_chunk(self, event: ev.MessageDelta | ev.ThoughtDelta) -> Event:
+        """Validate a chunk of text quickly, because chunks are the most frequent events."""
+        text, source, message_id, key = event.text, event.source, event.message_id, event.key
+        if not (type(text) is type(source) is type(message_id) is type(key) is str and event.chunks in _CHUNK_POLICIES):
+            return self._validate_event(event)
         if event.at:
-            _number(event.at, "at")
-        if source or name or event.key:
-            for value, field in ((source, "source"), (name, "message_id"), (event.key, "key")):
+            _check_number(event.at, "at")
+        if source or message_id or key:
+            for value, field in ((source, "source"), (message_id, "message_id"), (key, "key")):
                 if value:
                     check_id(value, field)
         if len(text) > self._settings.max_event // 4:
             self._check_size(event)
-        clean = codec.text(text)
+        clean = codec.clean_text(text)
         return event if clean is text else structs.replace(event, text=clean)
 
-    def _whole(self, event: Event) -> Event:
+    def _validate_event(self, event: Event) -> Event:
         cls = type(event)
-        if cls not in _KINDS:
+        if cls not in _EVENT_CLASSES:
             raise InvalidInputError("event", f"{cls.__name__} is not an event")
         changes: dict[str, Any] = {}
-        streamed = isinstance(event, ev.STREAMED)
-        for field, counts in _fields(cls):
+        is_streamed = isinstance(event, ev.STREAMED)
+        for field, is_number in _fields(cls):
             value = getattr(event, field)
-            if field in _OURS:
-                if value != _OURS[field]:
-                    changes[field] = _OURS[field]
+            if field in _LEDGER_FIELDS:
+                if value != _LEDGER_FIELDS[field]:
+                    changes[field] = _LEDGER_FIELDS[field]
                 continue
             if value is UNSET or value is None or type(value) is bool or (type(value) is str and not value):
                 continue
-            if counts:
-                _number(value, field)
+            if is_number:
+                _check_number(value, field)
                 continue
-            new = self._field(field, value, keep=streamed and field == "text")
+            new = self._validate_field(field, value, redact=not (is_streamed and field == "text"))
             if new is not value:
                 changes[field] = new
         event = structs.replace(event, **changes) if changes else event
-        return self._typed(event)
+        return self._check_types(event)
 
-    def _field(self, field: str, value: Any, *, keep: bool) -> Any:
+    def _validate_field(self, field: str, value: Any, *, redact: bool) -> Any:
         if field == "aliases":
-            return self._aliases(value)
+            return self._check_aliases(value)
         if field == "blob":
             return value
-        if field in _NAMES and value:
+        if field in _ID_FIELDS and value:
             return check_id(value, field)
-        checked = codec.validate_json(value, field, max_bytes=self._most(field))
-        return checked if keep else self._redactor.value(checked)
+        checked = codec.validate_json(value, field, max_bytes=self._max_bytes(field))
+        return self._redactor.value(checked) if redact else checked
 
-    def _most(self, field: str) -> int:
-        """How many bytes a field may have."""
+    def _max_bytes(self, field: str) -> int:
         if field == "labels":
-            return LABELS_LIMIT
-        return self._settings.max_blob if field in _LARGE else self._settings.max_event
+            return MAX_LABELS_BYTES
+        return self._settings.max_blob if field in _BLOB_FIELDS else self._settings.max_event
 
-    def _aliases(self, aliases: Any) -> tuple[Alias, ...]:
+    def _check_aliases(self, aliases: Any) -> tuple[Alias, ...]:
         if not isinstance(aliases, tuple | list) or not all(isinstance(alias, Alias) for alias in aliases):  # pyright: ignore[reportUnknownVariableType]
-            raise InvalidInputError("aliases", "must be aliases")
+            raise InvalidInputError("aliases", "must be a list of Alias")
         checked = cast("tuple[Alias, ...]", tuple(aliases))  # pyright: ignore[reportUnknownArgumentType]
         for alias in checked:
             check_id(alias.ns, "aliases.ns")
             check_id(alias.id, "aliases.id")
         return checked
 
-    def _typed(self, event: Event) -> Event:
-        """The event as it will read back: wrong field types show here, not when somebody reads the log."""
+    def _check_types(self, event: Event) -> Event:
+        """Return the event as it will be read, so that wrong field types are found now."""
         try:
-            raw = encode_event(event)
-            read = parse_event(raw)
+            body = encode_event(event)
+            parsed = parse_event(body)
         except msgspec.ValidationError as error:
             raise InvalidInputError(*locate_error(error)) from error
         except (TypeError, UnicodeEncodeError, OverflowError) as error:
             raise InvalidInputError("event", str(error)) from error
         if type(event) not in ev.MAY_BE_LARGE:
-            self._check_size(event, len(raw))
-        return read
+            self._check_size(event, len(body))
+        return parsed
 
     def _check_size(self, event: Event, size: int = 0) -> None:
         size = size or len(encode_event(event))
         if size > self._settings.max_event:
-            raise InvalidInputError(
-                ev.type_of(event), f"{size} bytes are too many for one event", self._settings.max_event
-            )
+            limit = self._settings.max_event
+            raise InvalidInputError(ev.type_of(event), f"must be at most {limit} bytes, got {size}", limit)
 
     # Large values
 
-    def large(self, event: Event) -> tuple[str, bytes, str] | None:
-        """The field to keep as a blob, with its bytes and media type; None when the event is small enough."""
+    def large_value(self, event: Event) -> tuple[str, bytes, str] | None:
+        """Return the field to store as a blob, its bytes and media type; None if the event is small enough."""
         size = len(encode_event(event))
-        if size <= self._settings.inline_limit:  # No field of it is larger than the event.
+        if size <= self._settings.inline_limit:  # No field is larger than the event.
             self._check_size(event, size)
             return None
-        for field in _LARGE:
+        for field in _BLOB_FIELDS:
             value = getattr(event, field, UNSET)
             if value is UNSET or value is None or isinstance(value, int | float):
                 continue
-            plain = isinstance(value, str)
-            data = value.encode() if plain else codec.encode(value)
+            is_text = isinstance(value, str)
+            data = value.encode() if is_text else codec.encode(value)
             if len(data) > self._settings.inline_limit:
-                return field, data, "text/plain" if plain else "application/json"
+                return field, data, "text/plain" if is_text else "application/json"
         self._check_size(event, size)
         return None
 
     def with_blob(self, event: Event, field: str, data: bytes, blob: Blob) -> Event:
-        """The event with a preview in place of a value that is kept as a blob."""
+        """Replace a value that is stored as a blob by its preview."""
         preview = data[: self._settings.preview].decode("utf-8", "ignore")
         event = structs.replace(event, **{field: preview, "blob": blob})
         self._check_size(event)

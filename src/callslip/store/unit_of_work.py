@@ -21,7 +21,7 @@ class UnitOfWork:
 
     __slots__ = (
         *("_stored", "now"),
-        *("aliases", "approvals", "calls", "events", "keys", "owners", "seals", "sessions", "waits"),
+        *("aliases", "approvals", "calls", "events", "keys", "owners", "pending_changes", "seals", "sessions"),
     )
 
     def __init__(self, stored: Reads) -> None:

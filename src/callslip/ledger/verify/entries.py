@@ -13,7 +13,7 @@ from callslip.model import codec
 from callslip.model.entries import Entry, ToolCall
 from callslip.model.records import SessionRecord
 from callslip.rules.fold import VERSION, SessionFold
-from callslip.store.protocol import Checkpoint, Store, Tally
+from callslip.store.protocol import Checkpoint, RowCounts, Store
 
 
 class Entries:
@@ -40,7 +40,7 @@ class Entries:
             self.at = at
 
     async def _nothing(self) -> None:
-        tally = await self._store.tally(self._row.name)
+        tally = await self._store.row_counts(self._row.name)
         if tally.entries or tally.texts:
             self._report.add("checkpoint", f"there is none, but {tally.entries} entries and {tally.texts} texts")
 
@@ -81,11 +81,11 @@ class Entries:
         if not self._row.pruned_seq <= at.seq <= self._row.last_seq:
             self._report.add("checkpoint", f"stands at {at.seq}, outside of the log")
             return
-        tally = await self._store.tally(self._row.name)
+        tally = await self._store.row_counts(self._row.name)
         if tally.entries != self._count:
             self._report.add("entry", f"{tally.entries} are stored, but the log leads to {self._count} of them")
         self._compare_notes()
-        if _read(at.state) != _read(checkpoint.keep(state)):
+        if _read(at.state) != _read(checkpoint.encode_state(state)):
             self._report.add("checkpoint", f"the state at {at.seq} is not what the log gives")
         await self._texts(state, tally)
 
@@ -96,7 +96,7 @@ class Entries:
             if notes.get(entry) != kept.get(entry):
                 self._report.add("entry", f"{entry}: late is {kept.get(entry)}, should be {notes.get(entry)}")
 
-    async def _texts(self, state: SessionFold, tally: Tally) -> None:
+    async def _texts(self, state: SessionFold, tally: RowCounts) -> None:
         texts = {key: value for key, text in checkpoint.open_texts(state).items() if (value := text.value())}
         if tally.texts != len(texts):
             self._report.add("checkpoint", f"pieces of {tally.texts} texts are stored, of {len(texts)} should be")
@@ -114,5 +114,5 @@ def _read(data: bytes) -> bytes:
     """A stored state in a form that can be compared; damage reads as itself."""
     try:
         return canonical(msgspec.json.decode(data))
-    except codec.UNREADABLE:
+    except codec.DECODE_ERRORS:
         return data
