@@ -1,6 +1,6 @@
-"""One identity, one lifecycle and one durable log for every tool call of an AI agent.
+"""A durable log for the tool calls of AI agents: one id, one state and one history for every call.
 
-Importing this does nothing: the names below are loaded when they are first used.
+Importing this loads nothing else: each name below is loaded when it is first used.
 """
 
 from __future__ import annotations
@@ -10,54 +10,142 @@ from typing import TYPE_CHECKING, Any
 from callslip._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from callslip import sync
     from callslip.api.call import Call
-    from callslip.api.commands import CommandQueue
     from callslip.api.ledger import Ledger
-    from callslip.api.ledger import open_ledger as open
     from callslip.api.session import Session
-    from callslip.api.sync import SyncLedger as blocking
-    from callslip.errors import CallslipError
-    from callslip.formats.ai_sdk_v4 import format_messages_to_vercel
-    from callslip.http import asgi
+    from callslip.api.tools import tool
+    from callslip.api.turn import Turn
+    from callslip.client.open import connect, open
+    from callslip.commands import Claim, Command
+    from callslip.errors import (
+        AmbiguousIdError,
+        AuthenticationError,
+        CallDeniedError,
+        CallEndedError,
+        CallslipError,
+        CommandNotFoundError,
+        ConflictError,
+        CorruptDataError,
+        CursorExpiredError,
+        DiskFullError,
+        InvalidDatabaseError,
+        InvalidInputError,
+        InvalidTransitionError,
+        NoSessionError,
+        NotFoundError,
+        QueueFullError,
+        ReadOnlyStoreError,
+        ServerUnavailableError,
+        SlowReaderError,
+        StaleClaimError,
+        StoreError,
+        UnsupportedVersionError,
+        WaitTimeoutError,
+    )
+    from callslip.serving import asgi
     from callslip.http.chat import chat
+    from callslip.model.records import ApprovalRecord, CallRecord, Page, SessionRecord
     from callslip.settings import Settings
     from callslip.worker import Worker
 
 __all__ = [
+    "AmbiguousIdError",
+    "ApprovalRecord",
+    "AuthenticationError",
     "Call",
+    "CallDeniedError",
+    "CallEndedError",
+    "CallRecord",
     "CallslipError",
-    "CommandQueue",
+    "Claim",
+    "Command",
+    "CommandNotFoundError",
+    "ConflictError",
+    "CorruptDataError",
+    "CursorExpiredError",
+    "DiskFullError",
+    "InvalidDatabaseError",
+    "InvalidInputError",
+    "InvalidTransitionError",
     "Ledger",
+    "NoSessionError",
+    "NotFoundError",
+    "Page",
+    "QueueFullError",
+    "ReadOnlyStoreError",
+    "ServerUnavailableError",
     "Session",
+    "SessionRecord",
     "Settings",
+    "SlowReaderError",
+    "StaleClaimError",
+    "StoreError",
+    "Turn",
+    "UnsupportedVersionError",
+    "WaitTimeoutError",
     "Worker",
     "asgi",
-    "blocking",
     "chat",
-    "format_messages_to_vercel",
+    "connect",
     "open",
+    "sync",
+    "tool",
 ]
 
-_WHERE = {
-    "open": ("callslip.api.ledger", "open_ledger"),
-    "asgi": ("callslip.http", "asgi"),
-    "chat": ("callslip.http.chat", "chat"),
-    "blocking": ("callslip.api.sync", "SyncLedger"),
-    "Ledger": ("callslip.api.ledger", "Ledger"),
-    "Session": ("callslip.api.session", "Session"),
-    "Call": ("callslip.api.call", "Call"),
-    "Settings": ("callslip.settings", "Settings"),
-    "CommandQueue": ("callslip.api.commands", "CommandQueue"),
-    "Worker": ("callslip.worker", "Worker"),
-    "format_messages_to_vercel": ("callslip.formats.ai_sdk_v4", "format_messages_to_vercel"),
-    "CallslipError": ("callslip.errors", "CallslipError"),
+_MODULES = {
+    "AmbiguousIdError": "callslip.errors",
+    "ApprovalRecord": "callslip.model.records",
+    "AuthenticationError": "callslip.errors",
+    "Call": "callslip.api.call",
+    "CallDeniedError": "callslip.errors",
+    "CallEndedError": "callslip.errors",
+    "CallRecord": "callslip.model.records",
+    "CallslipError": "callslip.errors",
+    "Claim": "callslip.commands",
+    "Command": "callslip.commands",
+    "CommandNotFoundError": "callslip.errors",
+    "ConflictError": "callslip.errors",
+    "CorruptDataError": "callslip.errors",
+    "CursorExpiredError": "callslip.errors",
+    "DiskFullError": "callslip.errors",
+    "InvalidDatabaseError": "callslip.errors",
+    "InvalidInputError": "callslip.errors",
+    "InvalidTransitionError": "callslip.errors",
+    "Ledger": "callslip.api.ledger",
+    "NoSessionError": "callslip.errors",
+    "NotFoundError": "callslip.errors",
+    "Page": "callslip.model.records",
+    "QueueFullError": "callslip.errors",
+    "ReadOnlyStoreError": "callslip.errors",
+    "ServerUnavailableError": "callslip.errors",
+    "Session": "callslip.api.session",
+    "SessionRecord": "callslip.model.records",
+    "Settings": "callslip.settings",
+    "SlowReaderError": "callslip.errors",
+    "StaleClaimError": "callslip.errors",
+    "StoreError": "callslip.errors",
+    "Turn": "callslip.api.turn",
+    "UnsupportedVersionError": "callslip.errors",
+    "WaitTimeoutError": "callslip.errors",
+    "Worker": "callslip.worker",
+    "asgi": "callslip.serving",
+    "chat": "callslip.http.chat",
+    "connect": "callslip.client.open",
+    "open": "callslip.client.open",
+    "tool": "callslip.api.tools",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'callslip' has no attribute {name!r}")
     from importlib import import_module
 
-    module, attribute = _WHERE[name]
-    return getattr(import_module(module), attribute)
+    if name == "sync":
+        return import_module("callslip.sync")
+    if name not in _MODULES:
+        raise AttributeError(f"module 'callslip' has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

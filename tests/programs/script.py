@@ -25,38 +25,38 @@ def no_loop() -> None:
 
 def main(url: str) -> None:
     no_loop()
-    with callslip.blocking(url, Settings(approval_expiry=0.1, reaper_interval=0.02)) as door:
+    with callslip.sync.open(url, Settings(approval_expiry=0.1, reaper_interval=0.02)) as ledger:
         no_loop()
-        session = door.ledger.session("script")
-        with door.enter(session.call("ls", {"path": "."})) as call:
+        session = ledger.session("script")
+        with session.call("ls", {"path": "."}) as call:
             no_loop()
-            door.run(call.progress("looking\n"))
+            call.progress("looking\n")
             call.complete(["a.txt"])
-        print("completed", door.run(call.result()).state)
+        print("completed", call.result().state)
         try:
-            with door.enter(session.call("broken")) as call:
+            with session.call("broken") as call:
                 raise ValueError("it broke")
         except ValueError as error:
-            print("raised", error, door.run(call.result()).state)
+            print("raised", error, call.result().state)
         try:
-            with door.enter(session.call("interrupted")) as call:
+            with session.call("interrupted") as call:
                 raise KeyboardInterrupt
         except KeyboardInterrupt:
-            print("interrupted", door.run(call.result()).state)
+            print("interrupted", call.result().state)
         try:
-            with door.enter(session.call("slow", timeout=0.05)) as call:
+            with session.call("slow", timeout=0.05) as call:
                 time.sleep(0.2)
-                print("meanwhile", door.run(call.result()).state)
+                print("meanwhile", call.result().state)
         except CallEndedError as error:
             print("timed out", error.state)
         try:
-            with door.enter(session.call("risky", approve="ask")):
+            with session.call("risky", approval=True):
                 raise AssertionError("entered")
         except CallDeniedError as error:
             print("denied", error)
-        tool = session.tool(lambda x: x + 1, name="add")
-        print("tool", door.run(tool(1)))
-        print("entries", len(door.run(session.snapshot()).entries))
+        with session.turn("go on") as turn:
+            turn.say("done")
+        print("entries", len(session.snapshot().entries))
     no_loop()
     print("threads", [thread.name for thread in threading.enumerate() if thread.name.startswith("callslip")])
 

@@ -19,6 +19,10 @@ class Access(Protocol):
         """Return the caller's name, or raise if the caller may not use the session in this way."""
         ...
 
+    async def require_write(self, session: str) -> str:
+        """Return the caller's name, or raise if the caller may not write to a session, which may not exist yet."""
+        ...
+
     async def require_identity(self) -> None:
         """Raise if the caller is unknown, so that only known callers learn that something does not exist."""
         ...
@@ -31,6 +35,9 @@ class FullAccess:
         return True
 
     async def require(self, session: str, verb: Verb) -> str:
+        return ""
+
+    async def require_write(self, session: str) -> str:
         return ""
 
     async def require_identity(self) -> None:

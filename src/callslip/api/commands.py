@@ -30,7 +30,7 @@ from callslip.model import events as ev
 from callslip.model.events import Alias, Draft, Event
 from callslip.model.names import check_id, check_session_name
 from callslip.model.records import CallRecord
-from callslip.rules.lifecycle import APPROVAL_OPTIONS, TERMINAL_STATES, came_stale
+from callslip.rules.lifecycle import APPROVAL_OPTIONS, TERMINAL_STATES, was_stale
 from callslip.store.unit_of_work import UnitOfWork
 
 DEFAULT_QUEUE = "default"
@@ -47,6 +47,9 @@ MAX_REASON_CHARS = 2000
 
 class CommandQueue:
     """The commands of one ledger. One per process is enough."""
+
+    max_claim_wait_s = 0.5
+    can_cancel_claim = False
 
     def __init__(self, log: EventLog) -> None:
         self.log = log
@@ -116,7 +119,7 @@ class CommandQueue:
             expires = await self._store.clock() + int(self._settings.approval_expiry * 1000)
             approval_request = ev.ApprovalRequested(call="new:1", options=APPROVAL_OPTIONS, expires_at=expires)
             return (await self._enqueue(request, [Draft(approval_request)], params, None))[0]
-        ready = await self._dispatcher.ready(request.client, request.session)
+        ready = await self._dispatcher.reserve_waiter(request.queue, request.session)
         if ready is None:
             return (await self._enqueue(request, [], params, None))[0]
         return await finish_despite_cancel(self._hand_over(request, params, *ready))
@@ -129,7 +132,7 @@ class CommandQueue:
         try:
             record, claimed = await self._enqueue(request, [], params, worker)
         finally:
-            await self._dispatcher.hand(slot, claimed)
+            await self._dispatcher.deliver(slot, claimed)
         return record
 
     async def _enqueue(
@@ -147,12 +150,12 @@ class CommandQueue:
             assert isinstance(proposal, ev.CallProposed)
             is_unchanged = proposal.input is UNSET or codec.json_equal(proposal.input, params)
             full_params = None if is_unchanged else codec.encode(params)
-            checked = transactions.CommandRequest(request.session, request.client, drafts, questions, full_params)
+            checked = transactions.CommandRequest(request.session, request.queue, drafts, questions, full_params)
             record = transactions.enqueue(unit, checked, context, self._settings)
-            if worker is None or record.state != "queued" or unit.waiting(record.client) > 1:
+            if worker is None or record.state != "queued" or unit.pending_count(record.client) > 1:
                 return record, None
             claimed = transactions.claim(unit, [record.id], worker.worker, worker.lease, self._context)
-            return record if claimed is None else claimed.row, claimed
+            return record if claimed is None else claimed.record, claimed
 
         return await self.log.transact_drafts([*request.drafts, *approval], work, source=SOURCE)
 
@@ -172,7 +175,7 @@ class CommandQueue:
         return await self.view(record)
 
     async def _wait_ended(self, record: CallRecord, wait: float) -> CallRecord:
-        ended = await self._monitor.ended(record, wait)
+        ended = await self._monitor.wait_ended(record, wait)
         if ended is None:
             raise CommandNotFoundError(record.client_call_id or record.id)
         return ended
@@ -184,7 +187,7 @@ class CommandQueue:
             before = await self._store.commands_before(record, MAX_POSITION)
             if before < MAX_POSITION:
                 command.position = before + 1
-            seen_at = await self._dispatcher.seen(record.client)
+            seen_at = await self._dispatcher.last_poll(record.client)
             command.executor_seen_at = moment(seen_at) if seen_at else None
         return command
 
@@ -220,7 +223,7 @@ class CommandQueue:
         """Return the queued commands of a queue, oldest first, without claiming them."""
         check_id(queue, "queue", MAX_NAME_CHARS)
         _check_limit(limit)
-        await self._dispatcher.note(queue)
+        await self._dispatcher.record_poll(queue)
         claims: list[Claim] = []
         after = ""
         while len(claims) < limit:
@@ -320,7 +323,7 @@ class CommandQueue:
         if now.state not in TERMINAL_STATES:
             raise transactions.stale(now)
         message = f"command {record.id} has ended: {now.state}"
-        raise StaleClaimError(message, now) if came_stale(now, event) else ConflictError(message, now)
+        raise StaleClaimError(message, now) if was_stale(now, event) else ConflictError(message, now)
 
     async def close(self) -> None:
         """Stop watching and wake all waiters. The commands stay as they are."""

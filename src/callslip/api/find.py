@@ -12,8 +12,7 @@ from typing import TypeVar
 from callslip.api.access import FULL_ACCESS, Access, Verb, can_see
 from callslip.errors import AmbiguousIdError, CommandNotFoundError, InvalidInputError, NotFoundError
 from callslip.ledger.event_log import EventLog
-from callslip.model.records import ApprovalRecord, CallRecord, SessionRecord
-from callslip.store.protocol import Page
+from callslip.model.records import ApprovalRecord, CallRecord, Page, SessionRecord
 
 Record = SessionRecord | CallRecord | ApprovalRecord
 R = TypeVar("R", CallRecord, ApprovalRecord)
@@ -115,7 +114,7 @@ async def find(
 
 async def list_sessions(
     log: EventLog, *, limit: int = 100, cursor: str = "", prefix: str = "", access: Access = FULL_ACCESS
-) -> Page:
+) -> Page[SessionRecord]:
     """Return the sessions that the caller may read, the last written first."""
     if access is FULL_ACCESS:
         return await log.store.sessions(limit=limit, cursor=cursor, prefix=prefix)
@@ -141,7 +140,7 @@ async def list_calls(
     cursor: str = "",
     access: Access = FULL_ACCESS,
     verb: Verb = "read",
-) -> Page:
+) -> Page[CallRecord]:
     """Return the calls that the caller may see, newest first. The cursor is the id of the last one."""
     if access is not FULL_ACCESS and cursor:
         last = await log.store.call(cursor)

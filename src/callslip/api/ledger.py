@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import UNSET
 
@@ -13,20 +13,201 @@ from callslip.api import approvals as answers
 from callslip.api import find
 from callslip.api.cancel import cancel_call
 from callslip.api.commands import CommandQueue
+from callslip.api.export import export_session, export_turn
+from callslip.api.follow import Frame, follow_frames
 from callslip.api.session import Session
+from callslip.commands import Claim, Command
 from callslip.errors import StoreError, WaitTimeoutError
-from callslip.ledger import checkpoint
+from callslip.ledger.call_entry import load_call_entry
+from callslip.ledger.checkpoint import ALL
 from callslip.ledger.event_log import EventLog
-from callslip.model.entries import Snapshot
+from callslip.ledger.session_log import SessionLog
+from callslip.model.entries import Snapshot, ToolCall
 from callslip.model.events import Event, TurnEnded
 from callslip.model.names import check_session_name
-from callslip.model.records import ApprovalRecord, CallRecord, SessionRecord
+from callslip.model.records import ApprovalRecord, CallRecord, Page, SessionRecord
 from callslip.rules.lifecycle import TERMINAL_STATES
 from callslip.settings import Settings
-from callslip.store.protocol import Page
 
 
-class Ledger:
+class Ledger(Protocol):
+    """What a local ledger and a ledger behind a server have in common: `callslip.open` and `callslip.connect`."""
+
+    @property
+    def log(self) -> SessionLog:
+        """The log below, for code that builds on events instead of calls."""
+        ...
+
+    @property
+    def commands(self) -> Commands:
+        """The commands of this ledger."""
+        ...
+
+    def session(self, name: str) -> Session:
+        """Return a session by name. It is created with its first event."""
+        ...
+
+    async def sessions(self, *, limit: int = 100, cursor: str = "", prefix: str = "") -> Page[SessionRecord]:
+        """Return sessions, the last written first."""
+        ...
+
+    async def calls(
+        self, *, session: str = "", states: Sequence[str] = (), limit: int = 100, cursor: str = ""
+    ) -> Page[CallRecord]:
+        """Return calls, newest first."""
+        ...
+
+    async def approvals(self, *, session: str = "", state: str = "pending", limit: int = 100) -> list[ApprovalRecord]:
+        """Return approvals, oldest first."""
+        ...
+
+    async def find(self, id: str, session: str = "") -> SessionRecord | CallRecord | ApprovalRecord:
+        """Find what an id names: a session, a call or an approval."""
+        ...
+
+    async def find_session(self, id: str) -> SessionRecord:
+        """Find a session by its name, by a prefix that matches only one, or `@last` for the last written."""
+        ...
+
+    async def find_call(self, id: str, session: str = "") -> CallRecord:
+        """Find a call by its id, a prefix of it, an id of its producer, its approval, or `@last` for the newest."""
+        ...
+
+    async def find_approval(self, id: str, session: str = "") -> ApprovalRecord:
+        """Find an approval by its id, a prefix of it, its call, or `@last` for the newest pending one."""
+        ...
+
+    async def approve(
+        self, id: str, *, by: str = "", option: str = "", input: Any = UNSET, reason: str = ""
+    ) -> ApprovalRecord:
+        """Approve a call, with `input` as its arguments if given."""
+        ...
+
+    async def deny(self, id: str, *, by: str = "", option: str = "", reason: str = "") -> ApprovalRecord:
+        """Deny a call. The model reads the reason."""
+        ...
+
+    async def cancel(self, id: str, *, by: str = "", reason: str = "") -> CallRecord:
+        """Cancel an open call. Raise ConflictError if it has ended otherwise."""
+        ...
+
+    async def wait(self, id: str, timeout: float | None = None) -> CallRecord:
+        """Wait until a call has ended, and return it. Raise WaitTimeoutError after `timeout` seconds."""
+        ...
+
+    async def entry(self, call: str) -> ToolCall | None:
+        """Return a call's entry: its arguments, progress and output."""
+        ...
+
+    async def snapshot(self, session: str, *, limit: int = ALL, before: int = ALL) -> Snapshot:
+        """Return a session's newest entries."""
+        ...
+
+    def events(self, session: str, after: int = 0, upto: int | None = None) -> AsyncIterator[Event]:
+        """Yield the recorded events of a session in order, and stop at the last."""
+        ...
+
+    def follow(self, session: str, after: int = 0) -> AsyncGenerator[Event]:
+        """Yield the events of a session after a cursor, then new ones as they are written."""
+        ...
+
+    def frames(self, session: str, format: str = "entries", after: int | None = None) -> AsyncGenerator[Frame]:
+        """Yield a session as frames: `events`, or `entries` as a snapshot and the patches after it."""
+        ...
+
+    async def export(self, session: str, format: str, *, at: int | None = None) -> bytes:
+        """Return a session in a format, now or as it was after an event."""
+        ...
+
+    def export_chunks(self, session: str, format: str, *, at: int | None = None) -> AsyncGenerator[bytes]:
+        """Yield what `export` returns, in chunks: a long log is never whole in memory."""
+        ...
+
+    def export_turn(self, session: str, format: str, *, turn: str = "", at: int | None = None) -> AsyncGenerator[bytes]:
+        """Yield one turn as it is streamed in a format."""
+        ...
+
+    async def blob(self, hash: str) -> bytes:
+        """Return a value that was too large to be stored in its event."""
+        ...
+
+    async def close(self) -> None:
+        """Close the ledger. A local one ends the calls and turns that this process owns."""
+        ...
+
+
+class Commands(Protocol):
+    """The commands of a ledger."""
+
+    async def submit(
+        self,
+        action: str,
+        params: Any = None,
+        *,
+        queue: str = "default",
+        session: str = "commands",
+        timeout: float | None = None,
+        idempotent: bool = False,
+        approval: bool = False,
+        correlation_id: str = "",
+        title: str = "",
+        key: str = "",
+        wait: float = 0.0,
+    ) -> Command:
+        """Queue a command for the workers of a queue; raise QueueFullError if too many are pending."""
+        ...
+
+    async def get(self, id_or_prefix: str, *, wait: float = 0.0, session: str = "") -> Command:
+        """Return a command; with `wait`, when it has ended, or after so many seconds."""
+        ...
+
+    async def pending(self, queue: str = "", limit: int = 100) -> list[Command]:
+        """Return the open commands, oldest first."""
+        ...
+
+    async def completed(self, queue: str = "", limit: int = 100) -> list[Command]:
+        """Return the commands completed in the last minute, newest first."""
+        ...
+
+    async def failed(self, queue: str = "", limit: int | None = None) -> list[Command]:
+        """Return the last hundred commands that ended otherwise, newest first."""
+        ...
+
+    max_claim_wait_s: float
+    """How long one claim should wait for a command."""
+    can_cancel_claim: bool
+    """Whether a waiting claim may be cancelled without losing a command that was claimed at that moment."""
+
+    async def claim(
+        self,
+        queue: str = "default",
+        *,
+        worker: str = "",
+        wait: float = 0.0,
+        lease: float | None = None,
+        session: str = "",
+    ) -> Claim | None:
+        """Claim the next command of a queue for the length of a lease; wait for one if there is none."""
+        ...
+
+    async def heartbeat(self, command: str, fence: int, *, lease: float | None = None, text: str = "") -> int:
+        """Renew the lease of a claimed command, with its progress if given. Return its end in ms since the epoch."""
+        ...
+
+    async def release(self, command: str, fence: int, reason: str = "") -> None:
+        """Give a claimed command back: one that was not started, or one that may run twice."""
+        ...
+
+    async def complete(self, command: str, result: Any = None, *, fence: int = 0) -> Command:
+        """Complete a command. A repeated result counts once; one with a stale fence is kept as late."""
+        ...
+
+    async def fail(self, command: str, error: Any, *, fence: int = 0) -> Command:
+        """Fail a command."""
+        ...
+
+
+class LocalLedger:
     """A ledger in this process. Open it with `callslip.open`; one per process and database is enough.
 
     `log` is the event log below it, for code that builds on events instead of calls.
@@ -36,7 +217,7 @@ class Ledger:
         self.log = log
         self._commands: CommandQueue | None = None
 
-    async def __aenter__(self) -> Ledger:
+    async def __aenter__(self) -> LocalLedger:
         return self
 
     async def __aexit__(
@@ -61,11 +242,13 @@ class Ledger:
 
     # Finding
 
-    async def sessions(self, *, limit: int = 100, cursor: str = "", prefix: str = "") -> Page:
+    async def sessions(self, *, limit: int = 100, cursor: str = "", prefix: str = "") -> Page[SessionRecord]:
         """Return sessions, the last written first."""
         return await find.list_sessions(self.log, limit=limit, cursor=cursor, prefix=prefix)
 
-    async def calls(self, *, session: str = "", states: Sequence[str] = (), limit: int = 100, cursor: str = "") -> Page:
+    async def calls(
+        self, *, session: str = "", states: Sequence[str] = (), limit: int = 100, cursor: str = ""
+    ) -> Page[CallRecord]:
         """Return calls, newest first."""
         return await find.list_calls(self.log, session=session, states=states, limit=limit, cursor=cursor)
 
@@ -92,16 +275,16 @@ class Ledger:
     # Acting
 
     async def approve(
-        self, id: str, *, by: str, option: str = "", input: Any = UNSET, reason: str = ""
+        self, id: str, *, by: str = "", option: str = "", input: Any = UNSET, reason: str = ""
     ) -> ApprovalRecord:
         """Approve a call, with `input` as its arguments if given."""
         return await answers.approve(self.log, id, by=by, option=option, input=input, reason=reason)
 
-    async def deny(self, id: str, *, by: str, option: str = "", reason: str = "") -> ApprovalRecord:
+    async def deny(self, id: str, *, by: str = "", option: str = "", reason: str = "") -> ApprovalRecord:
         """Deny a call. The model reads the reason."""
         return await answers.deny(self.log, id, by=by, option=option, reason=reason)
 
-    async def withdraw(self, id: str, *, by: str, reason: str = "") -> ApprovalRecord:
+    async def withdraw(self, id: str, *, by: str = "", reason: str = "") -> ApprovalRecord:
         """Withdraw a request for approval; its call is cancelled."""
         return await answers.withdraw(self.log, id, by=by, reason=reason)
 
@@ -127,7 +310,7 @@ class Ledger:
 
     # Reading
 
-    async def snapshot(self, session: str, *, limit: int = checkpoint.ALL, before: int = checkpoint.ALL) -> Snapshot:
+    async def snapshot(self, session: str, *, limit: int = ALL, before: int = ALL) -> Snapshot:
         """Return a session's newest entries."""
         return await self.log.snapshot(session, limit=limit, before=before)
 
@@ -138,6 +321,26 @@ class Ledger:
     def follow(self, session: str, after: int = 0) -> AsyncGenerator[Event]:
         """Yield the events of a session after a cursor, then new ones as they are written."""
         return self.log.follow(session, after)
+
+    async def entry(self, call: str) -> ToolCall | None:
+        """Return a call's entry: its arguments, progress and output."""
+        return await load_call_entry(self.log, await find.find_call(self.log, call))
+
+    def frames(self, session: str, format: str = "entries", after: int | None = None) -> AsyncGenerator[Frame]:
+        """Yield a session as frames: `events`, or `entries` as a snapshot and the patches after it."""
+        return follow_frames(self.log, session, format, after)
+
+    async def export(self, session: str, format: str, *, at: int | None = None) -> bytes:
+        """Return a session in a format, now or as it was after an event."""
+        return b"".join([chunk async for chunk in self.export_chunks(session, format, at=at)])
+
+    def export_chunks(self, session: str, format: str, *, at: int | None = None) -> AsyncGenerator[bytes]:
+        """Yield what `export` returns, in chunks: a long log is never whole in memory."""
+        return export_session(self.log, session, format, at)
+
+    def export_turn(self, session: str, format: str, *, turn: str = "", at: int | None = None) -> AsyncGenerator[bytes]:
+        """Yield one turn as it is streamed in a format."""
+        return export_turn(self.log, session, format, at, turn)
 
     async def blob(self, hash: str) -> bytes:
         """Return a value that was too large to be stored in its event."""
@@ -166,6 +369,30 @@ async def open_log(url: str, settings: Settings | None = None) -> EventLog:
     return log
 
 
-async def open_ledger(url: str, settings: Settings | None = None) -> Ledger:
-    """Open a ledger, creating it if needed: `sqlite:///file.db`, or `sqlite:///:memory:`."""
-    return Ledger(await open_log(url, settings))
+async def open_ledger(url: str, settings: Settings | None = None) -> LocalLedger:
+    """Open a ledger by the URL of its database, creating it if needed."""
+    return LocalLedger(await open_log(url, settings))
+
+
+L = TypeVar("L", bound="Ledger")
+
+
+class OpenLedger(Generic[L]):
+    """A ledger to be opened: await it, or use it with `async with`, which also closes it."""
+
+    def __init__(self, opener: Callable[[], Awaitable[L]]) -> None:
+        self._opener = opener
+        self._ledger: L | None = None
+
+    def __await__(self) -> Generator[Any, None, L]:
+        return self._opener().__await__()
+
+    async def __aenter__(self) -> L:
+        self._ledger = await self._opener()
+        return self._ledger
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._ledger is not None:
+            await self._ledger.close()

@@ -1,63 +1,84 @@
-"""What a program that runs tools holds in its hands: a session, a function made a tool, a stream that is recorded."""
+"""A session as programs use it: turns, calls, messages, and model streams that are recorded while they are read."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import inspect
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Coroutine, Generator, Iterable, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from callslip.api.call import SOURCE, Call
+from callslip.api.call import Call
+from callslip.api.turn import Turn
+from callslip.errors import NoSessionError
 from callslip.ingest.recorder import Recorder, record_stream
-from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.entries import Snapshot
 from callslip.model.events import Alias, Chunks, Draft, Event
-from callslip.rules.function_schema import bind_arguments, function_schema, run_function
+from callslip.model.names import SOURCE_PYTHON
 
 if TYPE_CHECKING:
     from callslip.api.ledger import Ledger
 
 T = TypeVar("T")
+_current_session: ContextVar[Session] = ContextVar("callslip_session")
 
 
 class Session:
-    """One conversation of an agent, by name."""
+    """One conversation of an agent, by name. It is created with its first event."""
 
     def __init__(self, ledger: Ledger, name: str) -> None:
         self.ledger = ledger
+        self.log = ledger.log
         self.name = name
         self._recorders: dict[str, Recorder] = {}
 
-    def append(self, *drafts: Event | Draft, source: str = SOURCE, owner: str = "") -> Coroutine[Any, Any, list[Event]]:
-        """Append events, all or none; an impossible step raises Illegal."""
-        return self.ledger.log.append(self.name, drafts, source=source, owner=owner, strict=True)
+    def append(
+        self, *drafts: Event | Draft, source: str = SOURCE_PYTHON, owner: str = ""
+    ) -> Coroutine[Any, Any, list[Event]]:
+        """Append events, all or none; an impossible step raises InvalidTransitionError."""
+        return self.log.append(self.name, drafts, source=source, owner=owner, strict=True)
 
     async def snapshot(self, limit: int | None = None) -> Snapshot:
-        """The session as a reader sees it."""
-        return await self.ledger.snapshot(self.name, **({} if limit is None else {"limit": limit}))
+        """Return the session's entries, or the newest `limit` of them."""
+        return await self.log.snapshot(self.name, **({} if limit is None else {"limit": limit}))
 
-    async def turn(self, prompt: str = "", *, owned: bool = False) -> str:
-        """Begin a turn with what a person said. Gives its id. One that is `owned` ends when this process does."""
+    @contextlib.contextmanager
+    def use(self) -> Generator[None]:
+        """Make this the current session: `@callslip.tool` functions record their calls in it."""
+        token = _current_session.set(self)
+        try:
+            yield
+        finally:
+            _current_session.reset(token)
+
+    # Turns and messages
+
+    def turn(self, prompt: str = "") -> Turn:
+        """Return a turn that starts with the user's prompt, to be used with `async with`."""
+        return Turn(self, prompt)
+
+    async def start_turn(self, prompt: str = "", *, owned: bool = False) -> str:
+        """Start a turn with the user's prompt, and return its id. An `owned` turn ends when this process does."""
         drafts: list[Event] = [ev.TurnStarted()]
         if prompt:
             drafts.append(ev.MessageUser(text=prompt))
-        started = (await self.append(*drafts, owner=self.ledger.log.owner if owned else ""))[0]
+        started = (await self.append(*drafts, owner=self.log.owner if owned else ""))[0]
         assert isinstance(started, ev.TurnStarted)
         return started.turn
 
-    async def end_turn(self, reason: str = "end_turn") -> None:
-        """End the turn; with `cancelled` or `error` the calls still open in it end too."""
-        await self.append(ev.TurnEnded(reason=reason))
+    async def end_turn(self, reason: str = "end_turn", *, detail: str = "", turn: str = "") -> None:
+        """End the open turn. With `cancelled` or `error` the calls still open in it end too."""
+        await self.append(ev.TurnEnded(turn=turn, reason=reason, detail=detail))
 
     async def say(self, text: str) -> None:
-        """The agent says some more."""
+        """Append to the agent's message."""
         await self.append(ev.MessageDelta(text=text, chunks="delta"))
 
     async def think(self, text: str) -> None:
-        """The agent thinks some more."""
+        """Append to the agent's thinking."""
         await self.append(ev.ThoughtDelta(text=text, chunks="delta"))
+
+    # Calls
 
     def call(
         self,
@@ -67,17 +88,17 @@ class Session:
         title: str = "",
         kind: str = "",
         timeout: float | None = None,
-        approve: str = "",
-        options: list[Any] | None = None,
+        approval: bool = False,
+        options: Sequence[Any] | None = None,
         schema: Any = None,
         alias: tuple[str, str] | None = None,
         proposed: str = "",
     ) -> Call:
-        """A call of a tool, to be used with `async with`. See `Call`.
+        """Return a call of a tool, to be used with `async with`. See `Call`.
 
-        `schema` is the JSON Schema of the arguments: a person who is asked may change them to what fits it.
-        A call that a recorded stream has proposed is taken up by its `alias`, the format and the id that the model gave
-        it (`("openai", "call_1")`), or by the execution id that it was `proposed` under.
+        `schema` is the JSON Schema of the arguments, which edited arguments must match. A call that a recorded stream
+        has proposed is started by its `alias`, the format and the id that the model gave it (`("openai", "call_1")`),
+        or by the execution id that it was `proposed` under.
         """
         return Call(
             self,
@@ -86,7 +107,7 @@ class Session:
             title=title,
             kind=kind,
             timeout=timeout,
-            approve=approve,
+            approval=approval,
             options=options,
             schema=schema,
             aliases=(Alias(*alias),) if alias else (),
@@ -96,56 +117,28 @@ class Session:
     async def record(
         self, stream: AsyncIterable[T] | Iterable[T], format: str, *, chunks: Chunks | None = None
     ) -> AsyncGenerator[T]:
-        """Pass a stream on while it is recorded: `async for chunk in session.record(stream, format="openai")`.
+        """Yield a stream's items while they are recorded: `async for chunk in session.record(stream, "openai")`.
 
-        Each chunk is durable before it is passed on. If the stream breaks off, or whoever reads it stops, the calls
-        that it has left open end; after a whole stream they wait to be run. Rounds are told apart by their order, so
-        record those of one turn through the same session object.
+        Each item is durable before it is yielded. If the stream is interrupted, or its reader stops, the calls that it
+        left open end; after a complete stream they are pending. Record the rounds of one turn through the same session
+        object: rounds are distinguished by their order.
         """
-        recorder = self._recorders.pop(format, None)  # Another stream that comes meanwhile needs its own.
+        recorder = self._recorders.pop(format, None)  # A second stream at the same time needs its own.
         if recorder is None or (chunks and chunks != recorder.chunks):
-            recorder = Recorder(self.ledger.log, self.name, format, chunks=chunks)
+            recorder = Recorder(self.log, self.name, format, chunks=chunks)
         try:
-            async with contextlib.aclosing(record_stream(recorder, stream)) as passed:
-                async for chunk in passed:
-                    yield chunk
+            async with contextlib.aclosing(record_stream(recorder, stream)) as items:
+                async for item in items:
+                    yield item
         finally:
             self._recorders[format] = recorder
 
-    def tool(
-        self,
-        function: Callable[..., Any] | None = None,
-        *,
-        name: str = "",
-        approve: str = "",
-        timeout: float | None = None,
-    ) -> Any:
-        """Make every call of a function a call in this session: sync, async or (async) generator functions.
 
-        `approve="ask"` asks a person first, who may change the arguments to others that fit the annotations. A
-        generator's items are progress, the last one is also the output.
-        """
-
-        def wrap(function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
-            signature = inspect.signature(function)
-            schema = function_schema(function, signature) if approve else None
-
-            @functools.wraps(function)
-            async def run(*args: Any, **kwargs: Any) -> Any:
-                bound = signature.bind(*args, **kwargs)
-                bound.apply_defaults()
-                called = self.call(
-                    name or function.__name__,
-                    codec.to_json(dict(bound.arguments)),
-                    approve=approve,
-                    timeout=timeout,
-                    schema=schema,
-                )
-                async with called as call:
-                    given = bind_arguments(signature, call.input, bound) if call.edited else bound
-                    call.complete(result := await call.run(run_function(function, given, call)))
-                    return result
-
-            return run
-
-        return wrap(function) if function is not None else wrap
+def current_session() -> Session:
+    """Return the session that `Session.use` or a turn made the current one."""
+    try:
+        return _current_session.get()
+    except LookupError:
+        raise NoSessionError(
+            "no current session: call the tool inside `async with session.turn(...)` or `with session.use()`"
+        ) from None

@@ -1,66 +1,65 @@
-"""The door for programs without an event loop: the ledger runs in a thread, and this waits for it.
+"""The ledger for programs without an event loop: the same names, as plain methods.
 
-with callslip.blocking("sqlite:///agent.db") as door:
-    session = door.ledger.session("thread-1")
-    with door.enter(session.call("ls", {"path": "."})) as call:
-        call.complete(["a.txt"])
-    print(door.run(session.snapshot()).entries)
+The ledger runs on an event loop in a background thread; every method waits for it. Ctrl-C interrupts the wait and
+cancels the work.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Awaitable, Generator
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Generator,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from concurrent.futures import CancelledError, Future
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
-from callslip.api.ledger import Ledger, open_ledger
-from callslip.settings import Settings
+from msgspec import UNSET
+
+from callslip.api.call import Call
+from callslip.api.follow import Frame
+from callslip.api.ledger import Commands, Ledger, OpenLedger
+from callslip.api.session import Session
+from callslip.api.turn import Turn
+from callslip.commands import Claim, Command
+from callslip.ledger.checkpoint import ALL
+from callslip.model.entries import Snapshot, ToolCall
+from callslip.model.events import Chunks, Event
+from callslip.model.records import ApprovalRecord, CallRecord, Page, SessionRecord
 
 T = TypeVar("T")
+L = TypeVar("L", bound=Ledger)
 
 
-class SyncLedger:
-    """`run` waits for anything awaitable, `enter` turns an `async with` into a `with`."""
+class BackgroundLoop:
+    """An event loop in a thread, and the ways to wait for it from other threads."""
 
-    ledger: Ledger
-
-    def __init__(self, url: str, settings: Settings | None = None) -> None:
-        self._url = url
-        self._settings = settings
-
-    def __enter__(self) -> SyncLedger:
+    def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="callslip-loop", daemon=True)
         self._thread.start()
-        try:
-            self.ledger = self.run(open_ledger(self._url, self._settings))
-        except BaseException:
-            self._stop()
-            raise
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.run(self.ledger.close())
-        finally:
-            self._stop()
-
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """Stop the loop and join its thread."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
-    def run(self, awaited: Awaitable[T]) -> T:
-        """The result of something awaitable, from a thread without a loop."""
+    def run(self, awaitable: Awaitable[T]) -> T:
+        """Return the result of an awaitable."""
 
         async def wait() -> T:
-            return await awaited
+            return await awaitable
 
         future = asyncio.run_coroutine_threadsafe(wait(), self._loop)
         try:
@@ -69,47 +68,67 @@ class SyncLedger:
             future.cancel()
             raise
 
-    @contextmanager
-    def enter(self, manager: AbstractAsyncContextManager[T]) -> Generator[T]:
-        """An async context manager, entered and left from here.
+    def iterate(self, items: AsyncGenerator[T]) -> Generator[T]:
+        """Yield the items of an async generator, and close it."""
+        task: asyncio.Task[Any] | None = None
 
-        One task of the loop is inside it all the while, so that a timeout of the block strikes when it is due; the
-        program hears of it when it leaves the block.
+        async def step() -> list[T]:
+            nonlocal task
+            task = asyncio.current_task()
+            try:
+                return [await anext(items)]
+            except StopAsyncIteration:
+                return []
+
+        async def close() -> None:
+            if task is not None and not task.done():  # After Ctrl-C the last step may still be running.
+                task.cancel()
+                await asyncio.wait([task])
+            await items.aclose()
+
+        try:
+            while found := self.run(step()):
+                yield found[0]
+        finally:
+            self.run(close())
+
+    @contextlib.contextmanager
+    def enter(self, manager: AbstractAsyncContextManager[T]) -> Generator[T]:
+        """Enter and leave an async context manager.
+
+        One task of the loop stays inside it, so that a timeout of the block takes effect when it is due; the caller
+        receives it when it leaves the block.
         """
         entered: Future[T] = Future()
         leaving: asyncio.Future[BaseException | None] = self._loop.create_future()
-        stay = asyncio.run_coroutine_threadsafe(_inside(manager, entered, leaving), self._loop)
-        stay.add_done_callback(lambda _: entered.cancel())
-        value = self._entered(entered, stay)
+        inside = asyncio.run_coroutine_threadsafe(_stay_inside(manager, entered, leaving), self._loop)
+        inside.add_done_callback(lambda _: entered.cancel())
+        try:
+            value = entered.result()
+        except CancelledError:
+            inside.result()  # Raises what prevented entering.
+            raise
+        except KeyboardInterrupt:
+            inside.cancel()
+            raise
+
+        def leave(error: BaseException | None) -> bool:
+            self._loop.call_soon_threadsafe(lambda: leaving.done() or leaving.set_result(error))
+            return inside.result()
+
         try:
             yield value
         except BaseException as error:
-            if not self._left(leaving, stay, error):
+            if not leave(error):
                 raise
         else:
-            self._left(leaving, stay, None)
-
-    def _entered(self, entered: Future[T], stay: Future[bool]) -> T:
-        try:
-            return entered.result()
-        except CancelledError:
-            stay.result()  # Raises what kept it from being entered.
-            raise
-        except KeyboardInterrupt:
-            stay.cancel()
-            raise
-
-    def _left(
-        self, leaving: asyncio.Future[BaseException | None], stay: Future[bool], error: BaseException | None
-    ) -> bool:
-        self._loop.call_soon_threadsafe(lambda: leaving.done() or leaving.set_result(error))
-        return stay.result()
+            leave(None)
 
 
-async def _inside(
+async def _stay_inside(
     manager: AbstractAsyncContextManager[T], entered: Future[T], leaving: asyncio.Future[BaseException | None]
 ) -> bool:
-    """Whether the manager took the error. It is handed over, not raised here: the loop is not to end by it."""
+    """Return whether the manager suppressed the error, which is passed to it, not raised: it must not end the loop."""
     entered.set_result(await manager.__aenter__())
     try:
         error = await leaving
@@ -119,3 +138,320 @@ async def _inside(
     if error is None:
         return bool(await manager.__aexit__(None, None, None))
     return bool(await manager.__aexit__(type(error), error, error.__traceback__))
+
+
+class SyncLedger(Generic[L]):
+    """A ledger with plain methods. Open it with `callslip.sync.open` or `callslip.sync.connect`; `with` closes it.
+
+    `ledger` is the asynchronous ledger and `loop` the background loop that it runs on.
+    """
+
+    def __init__(self, opener: OpenLedger[L]) -> None:
+        self.loop = BackgroundLoop()
+        self._run = self.loop.run
+        try:
+            self.ledger: L = self._run(opener)
+        except BaseException:
+            self.loop.stop()
+            raise
+        self.commands = SyncCommands(self.ledger.commands, self.loop)
+
+    def __enter__(self) -> SyncLedger[L]:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the ledger and stop its loop."""
+        try:
+            self._run(self.ledger.close())
+        finally:
+            self.loop.stop()
+
+    def session(self, name: str) -> SyncSession:
+        """Return a session by name. It is created with its first event."""
+        return SyncSession(self.ledger.session(name), self.loop)
+
+    def sessions(self, *, limit: int = 100, cursor: str = "", prefix: str = "") -> Page[SessionRecord]:
+        """Return sessions, the last written first."""
+        return self._run(self.ledger.sessions(limit=limit, cursor=cursor, prefix=prefix))
+
+    def calls(
+        self, *, session: str = "", states: Sequence[str] = (), limit: int = 100, cursor: str = ""
+    ) -> Page[CallRecord]:
+        """Return calls, newest first."""
+        return self._run(self.ledger.calls(session=session, states=states, limit=limit, cursor=cursor))
+
+    def approvals(self, *, session: str = "", state: str = "pending", limit: int = 100) -> list[ApprovalRecord]:
+        """Return approvals, oldest first."""
+        return self._run(self.ledger.approvals(session=session, state=state, limit=limit))
+
+    def find(self, id: str, session: str = "") -> SessionRecord | CallRecord | ApprovalRecord:
+        """Find what an id names: a session, a call or an approval."""
+        return self._run(self.ledger.find(id, session))
+
+    def find_session(self, id: str) -> SessionRecord:
+        """Find a session by its name, by a prefix that matches only one, or `@last` for the last written."""
+        return self._run(self.ledger.find_session(id))
+
+    def find_call(self, id: str, session: str = "") -> CallRecord:
+        """Find a call by its id, a prefix of it, an id of its producer, its approval, or `@last` for the newest."""
+        return self._run(self.ledger.find_call(id, session))
+
+    def find_approval(self, id: str, session: str = "") -> ApprovalRecord:
+        """Find an approval by its id, a prefix of it, its call, or `@last` for the newest pending one."""
+        return self._run(self.ledger.find_approval(id, session))
+
+    def approve(
+        self, id: str, *, by: str = "", option: str = "", input: Any = UNSET, reason: str = ""
+    ) -> ApprovalRecord:
+        """Approve a call, with `input` as its arguments if given."""
+        return self._run(self.ledger.approve(id, by=by, option=option, input=input, reason=reason))
+
+    def deny(self, id: str, *, by: str = "", option: str = "", reason: str = "") -> ApprovalRecord:
+        """Deny a call. The model reads the reason."""
+        return self._run(self.ledger.deny(id, by=by, option=option, reason=reason))
+
+    def cancel(self, id: str, *, by: str = "", reason: str = "") -> CallRecord:
+        """Cancel an open call. Raise ConflictError if it has ended otherwise."""
+        return self._run(self.ledger.cancel(id, by=by, reason=reason))
+
+    def wait(self, id: str, timeout: float | None = None) -> CallRecord:
+        """Wait until a call has ended, and return it. Raise WaitTimeoutError after `timeout` seconds."""
+        return self._run(self.ledger.wait(id, timeout))
+
+    def entry(self, call: str) -> ToolCall | None:
+        """Return a call's entry: its arguments, progress and output."""
+        return self._run(self.ledger.entry(call))
+
+    def snapshot(self, session: str, *, limit: int = ALL, before: int = ALL) -> Snapshot:
+        """Return a session's newest entries."""
+        return self._run(self.ledger.snapshot(session, limit=limit, before=before))
+
+    def events(self, session: str, after: int = 0, upto: int | None = None) -> Generator[Event]:
+        """Yield the recorded events of a session in order, and stop at the last."""
+        return self.loop.iterate(_as_generator(self.ledger.events(session, after, upto)))
+
+    def follow(self, session: str, after: int = 0) -> Generator[Event]:
+        """Yield the events of a session after a cursor, then new ones as they are written."""
+        return self.loop.iterate(self.ledger.follow(session, after))
+
+    def frames(self, session: str, format: str = "entries", after: int | None = None) -> Generator[Frame]:
+        """Yield a session as frames: `events`, or `entries` as a snapshot and the patches after it."""
+        return self.loop.iterate(self.ledger.frames(session, format, after))
+
+    def export(self, session: str, format: str, *, at: int | None = None) -> bytes:
+        """Return a session in a format, now or as it was after an event."""
+        return self._run(self.ledger.export(session, format, at=at))
+
+    def export_chunks(self, session: str, format: str, *, at: int | None = None) -> Generator[bytes]:
+        """Yield what `export` returns, in chunks: a long log is never whole in memory."""
+        return self.loop.iterate(self.ledger.export_chunks(session, format, at=at))
+
+    def export_turn(self, session: str, format: str, *, turn: str = "", at: int | None = None) -> Generator[bytes]:
+        """Yield one turn as it is streamed in a format."""
+        return self.loop.iterate(self.ledger.export_turn(session, format, turn=turn, at=at))
+
+    def blob(self, hash: str) -> bytes:
+        """Return a value that was too large to be stored in its event."""
+        return self._run(self.ledger.blob(hash))
+
+
+async def _as_generator(items: AsyncIterator[T]) -> AsyncGenerator[T]:
+    async for item in items:
+        yield item
+
+
+class SyncCommands:
+    """The commands of a ledger, with plain methods."""
+
+    def __init__(self, commands: Commands, loop: BackgroundLoop) -> None:
+        self._commands = commands
+        self._run = loop.run
+
+    def submit(
+        self,
+        action: str,
+        params: Any = None,
+        *,
+        queue: str = "default",
+        session: str = "commands",
+        timeout: float | None = None,
+        idempotent: bool = False,
+        approval: bool = False,
+        correlation_id: str = "",
+        title: str = "",
+        key: str = "",
+        wait: float = 0.0,
+    ) -> Command:
+        """Queue a command for the workers of a queue; raise QueueFullError if too many are pending."""
+        return self._run(
+            self._commands.submit(
+                action,
+                params,
+                queue=queue,
+                session=session,
+                timeout=timeout,
+                idempotent=idempotent,
+                approval=approval,
+                correlation_id=correlation_id,
+                title=title,
+                key=key,
+                wait=wait,
+            )
+        )
+
+    def get(self, id_or_prefix: str, *, wait: float = 0.0, session: str = "") -> Command:
+        """Return a command; with `wait`, when it has ended, or after so many seconds."""
+        return self._run(self._commands.get(id_or_prefix, wait=wait, session=session))
+
+    def pending(self, queue: str = "", limit: int = 100) -> list[Command]:
+        """Return the open commands, oldest first."""
+        return self._run(self._commands.pending(queue, limit))
+
+    def completed(self, queue: str = "", limit: int = 100) -> list[Command]:
+        """Return the commands completed in the last minute, newest first."""
+        return self._run(self._commands.completed(queue, limit))
+
+    def failed(self, queue: str = "", limit: int | None = None) -> list[Command]:
+        """Return the last hundred commands that ended otherwise, newest first."""
+        return self._run(self._commands.failed(queue, limit))
+
+    def claim(
+        self,
+        queue: str = "default",
+        *,
+        worker: str = "",
+        wait: float = 0.0,
+        lease: float | None = None,
+        session: str = "",
+    ) -> Claim | None:
+        """Claim the next command of a queue for the length of a lease; wait for one if there is none."""
+        return self._run(self._commands.claim(queue, worker=worker, wait=wait, lease=lease, session=session))
+
+    def heartbeat(self, command: str, fence: int, *, lease: float | None = None, text: str = "") -> int:
+        """Renew the lease of a claimed command, with its progress if given. Return its end in ms since the epoch."""
+        return self._run(self._commands.heartbeat(command, fence, lease=lease, text=text))
+
+    def release(self, command: str, fence: int, reason: str = "") -> None:
+        """Give a claimed command back: one that was not started, or one that may run twice."""
+        self._run(self._commands.release(command, fence, reason))
+
+    def complete(self, command: str, result: Any = None, *, fence: int = 0) -> Command:
+        """Complete a command. A repeated result counts once; one with a stale fence is kept as late."""
+        return self._run(self._commands.complete(command, result, fence=fence))
+
+    def fail(self, command: str, error: Any, *, fence: int = 0) -> Command:
+        """Fail a command."""
+        return self._run(self._commands.fail(command, error, fence=fence))
+
+
+class SyncSession:
+    """A session with plain methods."""
+
+    def __init__(self, session: Session, loop: BackgroundLoop) -> None:
+        self.name = session.name
+        self._session = session
+        self._loop = loop
+
+    def snapshot(self, limit: int | None = None) -> Snapshot:
+        """Return the session's entries, or the newest `limit` of them."""
+        return self._loop.run(self._session.snapshot(limit))
+
+    @contextlib.contextmanager
+    def turn(self, prompt: str = "") -> Generator[SyncTurn]:
+        """Start a turn with the user's prompt; leaving the block ends it."""
+        with self._loop.enter(self._session.turn(prompt)) as turn:
+            yield SyncTurn(turn, self._loop)
+
+    def say(self, text: str) -> None:
+        """Append to the agent's message."""
+        self._loop.run(self._session.say(text))
+
+    def think(self, text: str) -> None:
+        """Append to the agent's thinking."""
+        self._loop.run(self._session.think(text))
+
+    @contextlib.contextmanager
+    def call(
+        self,
+        tool: str,
+        input: Any = None,
+        *,
+        title: str = "",
+        kind: str = "",
+        timeout: float | None = None,
+        approval: bool = False,
+        options: Sequence[Any] | None = None,
+        schema: Any = None,
+        alias: tuple[str, str] | None = None,
+        proposed: str = "",
+    ) -> Generator[SyncCall]:
+        """Run a call of a tool; leaving the block ends it. See `Session.call`."""
+        call = self._session.call(
+            tool,
+            input,
+            title=title,
+            kind=kind,
+            timeout=timeout,
+            approval=approval,
+            options=options,
+            schema=schema,
+            alias=alias,
+            proposed=proposed,
+        )
+        with self._loop.enter(call) as entered:
+            yield SyncCall(entered, self._loop)
+
+    def record(self, stream: Iterable[T], format: str, *, chunks: Chunks | None = None) -> Iterator[T]:
+        """Yield a stream's items while they are recorded. See `Session.record`."""
+        return self._loop.iterate(self._session.record(_in_thread(stream), format, chunks=chunks))
+
+
+async def _in_thread(stream: Iterable[T]) -> AsyncIterable[T]:
+    """Read a blocking stream in a thread, so that it does not block the loop."""
+    items, end = iter(stream), object()
+    while (item := await asyncio.to_thread(next, items, end)) is not end:
+        yield item  # pyright: ignore[reportReturnType]
+
+
+class SyncTurn:
+    """A turn with plain methods."""
+
+    def __init__(self, turn: Turn, loop: BackgroundLoop) -> None:
+        self.id = turn.id
+        self._turn = turn
+        self._run = loop.run
+
+    def say(self, text: str) -> None:
+        """Append to the agent's message."""
+        self._run(self._turn.say(text))
+
+    def think(self, text: str) -> None:
+        """Append to the agent's thinking."""
+        self._run(self._turn.think(text))
+
+
+class SyncCall:
+    """A call while it runs, with plain methods. See `Call`."""
+
+    def __init__(self, call: Call, loop: BackgroundLoop) -> None:
+        self.id = call.id
+        self.input: Any = call.input
+        self.edited = call.edited
+        self.complete = call.complete
+        self.fail = call.fail
+        self.expire = call.expire
+        self._call = call
+        self._run = loop.run
+
+    def progress(self, text: str = "", **fields: Any) -> None:
+        """Record progress: output text to append, or title, content, locations, progress."""
+        self._run(self._call.progress(text, **fields))
+
+    def result(self) -> CallRecord:
+        """Return the call's record as it is now."""
+        return self._run(self._call.result())

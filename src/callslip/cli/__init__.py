@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from callslip.cli import exit_status
-from callslip.cli.place import db_option, json_option
+from callslip.cli.options import db_option, json_option
 
 # In the order of the help: what it is called, where it is, and what it does in one sentence.
 COMMANDS: dict[str, tuple[str, str]] = {

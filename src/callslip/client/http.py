@@ -1,113 +1,231 @@
-"""Requests to a server over connections that stay open, without a thread: a heartbeat must never wait for one."""
+"""HTTP requests to one server over connections that stay open, on asyncio.
+
+Written by hand on httptools, which the server needs anyway: a heartbeat must not wait for a thread, a claim that is
+cancelled must still take an answer that is already on its way, and importing a general client costs more time than most
+commands of the CLI take.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import email.utils
 import ssl
-from typing import Any
-from urllib.parse import quote
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
 
 import httptools
 import msgspec
 
-from callslip.client.address import READ_TIMEOUT_S, ServerAddress, error_from_problem, lost, stranger
+from callslip.client.address import READ_TIMEOUT_S, ServerAddress
+from callslip.client.problems import connection_lost, error_from_problem, not_a_server
 
 CHUNK_BYTES = 65536
-LATE = 2.0
-"""How long an answer may still be on its way to somebody who has said that they ask no more, in s."""
+LATE_ANSWER_S = 2.0
+"""How long an answer that is already on its way is awaited after the caller was cancelled."""
+
+Query = Mapping[str, Any]
+
+
+class ServerSentEvent(NamedTuple):
+    """One event of a stream."""
+
+    event: str
+    id: str
+    data: bytes
 
 
 class HttpPool:
-    """One server. Any number of requests may be under way at once, each on a connection of its own."""
+    """Requests to one server. Any number may be in progress at once, each on a connection of its own."""
 
     def __init__(self, address: ServerAddress, token: str) -> None:
         self.url = address.url
+        self.server_time = 0.0
+        """The time of the server's last answer by its own clock, in seconds since the epoch."""
         self._address = address
         self._token = token
         self._idle: list[_Connection] = []
 
+    async def get(self, path: str, query: Query | None = None, *, wait: float = 0.0) -> bytes:
+        """Return the body at a path; `wait` is how long the server may take before it answers, in seconds."""
+        return await self._request(self._encode("GET", path, query), READ_TIMEOUT_S + wait)
+
     async def post(
-        self, path: str, value: Any, *, within: float = 0.0, patience: float = READ_TIMEOUT_S, late: bool = False
+        self,
+        path: str,
+        value: Any,
+        query: Query | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        wait: float = 0.0,
+        timeout: float = READ_TIMEOUT_S,
+        accept_late: bool = False,
     ) -> bytes:
-        """The body of the answer; `within` is how long the server may wait before it answers.
+        """Post a value as JSON and return the body of the answer.
 
-        With `late`, whoever is cancelled is given an answer all the same, if it was on its way.
+        With `accept_late`, a caller that is cancelled still receives an answer that was already on its way.
         """
-        data = self._request(path, msgspec.json.encode(value))
-        try:
-            async with asyncio.timeout(patience + within):
-                answer = await self._exchanged(data, late)
-        except (OSError, EOFError) as error:
-            raise lost(self.url, error) from error
-        except httptools.HttpParserError as error:
-            raise stranger(self.url) from error
-        if answer.status >= 300:
-            raise error_from_problem(self.url, answer.status, answer.body)
-        return answer.body
+        body = msgspec.json.encode(value)
+        data = self._encode("POST", path, query, {"content-type": "application/json", **(headers or {})}, body)
+        return await self._request(data, timeout + wait, accept_late)
 
-    def _request(self, path: str, body: bytes) -> bytes:
-        target = quote(self._address.path, safe="/%") + path
-        lines = [f"POST {target} HTTP/1.1", f"host: {self._address.authority}", "content-type: application/json"]
+    async def chunks(self, path: str, query: Query | None = None) -> AsyncGenerator[bytes]:
+        """Yield the body at a path as it arrives."""
+        async with contextlib.aclosing(self._stream(path, query, {})) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def events(self, path: str, query: Query, last_id: str = "") -> AsyncGenerator[ServerSentEvent]:
+        """Yield server-sent events after the one with an id. The first, without data, says that the stream has begun."""
+        headers = {"accept": "text/event-stream"} | ({"last-event-id": last_id} if last_id else {})
+        parser = _EventParser(last_id)
+        async with contextlib.aclosing(self._stream(path, query, headers, media_type="text/event-stream")) as chunks:
+            async for chunk in chunks:
+                for event in parser.feed(chunk) if chunk else [ServerSentEvent("", last_id, b"")]:
+                    yield event
+
+    # Requests
+
+    def _encode(
+        self, method: str, path: str, query: Query | None, headers: Mapping[str, str] | None = None, body: bytes = b""
+    ) -> bytes:
+        parameters = urlencode({name: value for name, value in (query or {}).items() if value is not None})
+        target = quote(self._address.path, safe="/%") + path + (f"?{parameters}" if parameters else "")
+        lines = [f"{method} {target} HTTP/1.1", f"host: {self._address.authority}"]
         lines += [f"authorization: Bearer {self._token}"] if self._token else []
-        lines += [f"content-length: {len(body)}", "", ""]
-        return "\r\n".join(lines).encode("latin-1", "replace") + body
+        lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+        lines += [f"content-length: {len(body)}"] if method != "GET" else []
+        return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace") + body
 
-    async def _exchanged(self, data: bytes, late: bool) -> _Answer:
+    async def _request(self, data: bytes, timeout: float, accept_late: bool = False) -> bytes:
+        try:
+            async with asyncio.timeout(timeout):
+                response = await self._exchange(data, accept_late)
+        except (OSError, EOFError) as error:
+            raise connection_lost(self.url, error) from error
+        except httptools.HttpParserError as error:
+            raise not_a_server(self.url) from error
+        self._check(response)
+        return response.take_body()
+
+    async def _exchange(self, data: bytes, accept_late: bool) -> _Response:
         while True:
-            known = self._open()
-            connection = known or await self._connected()
+            connection = self._take_idle()
+            is_reused = connection is not None
+            if connection is None:
+                connection = await self._connect()
             try:
-                answer = await connection.ask(data, late)
+                response = await connection.exchange(data, accept_late)
             except (OSError, EOFError):
                 connection.close()
-                if known and not connection.heard:  # The server had closed it while nobody looked.
+                if is_reused and not connection.has_received:  # The server had closed the idle connection.
                     continue
                 raise
             except BaseException:
                 connection.close()
                 raise
-            if answer.stays and not connection.ended:
-                self._idle.append(connection)
-            else:
-                connection.close()
-            return answer
+            self._release(connection, response)
+            return response
 
-    def _open(self) -> _Connection | None:
+    async def _stream(
+        self, path: str, query: Query | None, headers: Mapping[str, str], media_type: str = ""
+    ) -> AsyncGenerator[bytes]:
+        """Yield an empty chunk once the answer has begun, then its body as it arrives."""
+        data = self._encode("GET", path, query, headers)
+        response = _Response()
+        connection: _Connection | None = None
+        try:
+            async with asyncio.timeout(READ_TIMEOUT_S):
+                connection = await self._connect()
+                connection.send(data)
+                while not response.has_headers:
+                    await connection.receive(response)
+            if response.status >= 300:
+                async with asyncio.timeout(READ_TIMEOUT_S):
+                    while not response.is_complete:
+                        await connection.receive(response)
+            self._check(response)
+            if media_type and not response.media_type.startswith(media_type):
+                raise not_a_server(self.url)
+            yield b""
+            while True:
+                if chunk := response.take_body():
+                    yield chunk
+                if response.is_complete:
+                    break
+                async with asyncio.timeout(READ_TIMEOUT_S):
+                    await connection.receive(response)
+        except (OSError, EOFError) as error:
+            raise connection_lost(self.url, error) from error
+        except httptools.HttpParserError as error:
+            raise not_a_server(self.url) from error
+        finally:
+            if connection is not None:
+                connection.close()
+
+    def _check(self, response: _Response) -> None:
+        self.server_time = response.date or self.server_time
+        if response.status >= 300:
+            raise error_from_problem(self.url, response.status, response.take_body())
+
+    # Connections
+
+    def _take_idle(self) -> _Connection | None:
         while self._idle:
             connection = self._idle.pop()
-            if not connection.ended:
+            if not connection.has_ended:
                 return connection
             connection.close()
         return None
 
-    async def _connected(self) -> _Connection:
-        where = self._address
-        secure = ssl.create_default_context() if where.scheme == "https" else None
-        return _Connection(*await asyncio.open_connection(where.host, where.port, ssl=secure))
+    def _release(self, connection: _Connection, response: _Response) -> None:
+        if response.keeps_alive and not connection.has_ended:
+            self._idle.append(connection)
+        else:
+            connection.close()
+
+    async def _connect(self) -> _Connection:
+        address = self._address
+        context = ssl.create_default_context() if address.scheme == "https" else None
+        return _Connection(*await asyncio.open_connection(address.host, address.port, ssl=context))
 
     async def close(self) -> None:
-        """Close what is open."""
+        """Close the idle connections."""
         for connection in self._idle:
             connection.close()
         self._idle.clear()
-        await asyncio.sleep(0)  # So long an aborted connection takes to be gone.
+        await asyncio.sleep(0)  # An aborted connection is closed in the next step of the loop.
 
 
-class _Answer:
-    """An answer as its parser tells it."""
+class _Response:
+    """A response while it is parsed; the callbacks are httptools'."""
 
     def __init__(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
-        self._pieces: list[bytes] = []
-        self.complete = False
+        self._chunks: list[bytes] = []
+        self.has_headers = False
+        self.is_complete = False
+        self.keeps_alive = False
+        self.media_type = ""
+        self.date = 0.0
 
-    def on_body(self, piece: bytes) -> None:
-        self._pieces.append(piece)
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() == b"content-type":
+            self.media_type = value.decode("latin-1").lower()
+        elif name.lower() == b"date":
+            with contextlib.suppress(ValueError, TypeError):
+                self.date = email.utils.parsedate_to_datetime(value.decode("latin-1")).timestamp()
+
+    def on_headers_complete(self) -> None:
+        self.has_headers = self.status >= 200  # Informational responses precede the one that counts.
+
+    def on_body(self, chunk: bytes) -> None:
+        self._chunks.append(chunk)
 
     def on_message_complete(self) -> None:
-        self.complete = self._parser.get_status_code() >= 200  # Before it there may be others, which say nothing yet.
-        self.stays = self._parser.should_keep_alive()
+        self.is_complete = self.status >= 200
+        self.keeps_alive = self._parser.should_keep_alive()
 
     def feed(self, data: bytes) -> None:
         self._parser.feed_data(data)
@@ -116,9 +234,11 @@ class _Answer:
     def status(self) -> int:
         return self._parser.get_status_code()
 
-    @property
-    def body(self) -> bytes:
-        return b"".join(self._pieces)
+    def take_body(self) -> bytes:
+        """Return the part of the body that was not taken yet."""
+        body = b"".join(self._chunks)
+        self._chunks.clear()
+        return body
 
 
 class _Connection:
@@ -127,51 +247,79 @@ class _Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self._asks_no_more = False
-        self.heard = False
+        self._is_half_closed = False
+        self.has_received = False
 
     @property
-    def ended(self) -> bool:
-        return self._asks_no_more or self._reader.at_eof() or self._writer.is_closing()
+    def has_ended(self) -> bool:
+        return self._is_half_closed or self._reader.at_eof() or self._writer.is_closing()
 
-    async def ask(self, data: bytes, late: bool) -> _Answer:
-        self.heard = False
+    def send(self, data: bytes) -> None:
+        self.has_received = False
         self._writer.write(data)
-        with contextlib.suppress(ConnectionError):  # It may have answered before it took all of it.
+
+    async def receive(self, response: _Response) -> None:
+        """Feed the next bytes to a response."""
+        chunk = await self._reader.read(CHUNK_BYTES)
+        if not chunk:
+            raise EOFError("the connection was closed")
+        self.has_received = True
+        response.feed(chunk)
+
+    async def exchange(self, data: bytes, accept_late: bool) -> _Response:
+        self.send(data)
+        with contextlib.suppress(ConnectionError):  # The server may answer before it has read the whole request.
             await self._writer.drain()
-        answer = _Answer()
+        response = _Response()
         try:
-            await self._read(answer)
+            while not response.is_complete:
+                await self.receive(response)
         except asyncio.CancelledError:
-            if not late or not await self._late(answer):
+            if not accept_late or not await self._finish_late(response):
                 raise
-        return answer
+        return response
 
-    async def _read(self, answer: _Answer) -> None:
-        while not answer.complete:
-            piece = await self._reader.read(CHUNK_BYTES)
-            if not piece:
-                raise EOFError("the connection was closed")
-            self.heard = True
-            answer.feed(piece)
-
-    async def _late(self, answer: _Answer) -> bool:
-        """Ask no more. The server closes the connection, and what it had answered before comes first."""
-        self._asks_no_more = True
-        if self._writer.can_write_eof():  # TLS has no such thing.
+    async def _finish_late(self, response: _Response) -> bool:
+        """Close our side. The server closes the connection, and sends before that what it had answered already."""
+        self._is_half_closed = True
+        if self._writer.can_write_eof():  # TLS has no half-closed connections.
             with contextlib.suppress(OSError, EOFError, httptools.HttpParserError):
                 self._writer.write_eof()
-                async with asyncio.timeout(LATE):
-                    await self._read(answer)
-        return answer.complete
+                async with asyncio.timeout(LATE_ANSWER_S):
+                    while not response.is_complete:
+                        await self.receive(response)
+        return response.is_complete
 
     def close(self) -> None:
         self._writer.transport.abort()
 
 
-def decoded(url: str, body: bytes, kind: Any) -> Any:
-    """An answer's body as what it should be; of anybody else it is not."""
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, msgspec.ValidationError):
-        raise stranger(url) from None
+class _EventParser:
+    """Parses server-sent events from chunks that may end anywhere."""
+
+    def __init__(self, last_id: str) -> None:
+        self._id = last_id
+        self._event = ""
+        self._data: list[bytes] = []
+        self._line: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> list[ServerSentEvent]:
+        events: list[ServerSentEvent] = []
+        first, *rest = chunk.split(b"\n")
+        self._line.append(first)
+        for start in rest:
+            line = b"".join(self._line).removesuffix(b"\r")
+            self._line = [start]
+            name, _, value = line.partition(b":")
+            value = value.removeprefix(b" ")
+            if name == b"id":
+                self._id = value.decode("utf-8", "replace")
+            elif name == b"event":
+                self._event = value.decode("utf-8", "replace")
+            elif name == b"data":
+                self._data.append(value)
+            elif not line:
+                if self._data:
+                    events.append(ServerSentEvent(self._event, self._id, b"\n".join(self._data)))
+                self._event, self._data = "", []
+        return events

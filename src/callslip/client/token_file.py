@@ -29,31 +29,31 @@ SHORTEST = 16
 """Of a token that opens everything: wrong ones are not counted, so it must not be found by trying."""
 
 
-def mint() -> str:
+def mint_token() -> str:
     """A new token, with 256 bits of chance."""
     return secrets.token_urlsafe(32)
 
 
-def digest(token: str) -> str:
+def hash_token(token: str) -> str:
     """What is kept of a token. It has as much chance in it as the hash, so a plain hash cannot be guessed back."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def same(one: str, other: str) -> bool:
+def hashes_equal(one: str, other: str) -> bool:
     """Whether two hashes are the same, in a time that tells nothing."""
     return hmac.compare_digest(one.encode(), other.encode())
 
 
-def checked(token: str, said_by: str) -> str:
+def check_token(token: str, said_by: str) -> str:
     """A token that can be sent as one, or Refused. The words do not repeat it."""
     if not _TOKEN.fullmatch(token):
         raise InvalidInputError(said_by, "a token has letters, digits and -._~+/ only, and at least one of them")
     return token
 
 
-def long_enough(token: str, said_by: str) -> str:
+def check_main_token(token: str, said_by: str) -> str:
     """A token that may open everything, or Refused."""
-    if len(checked(token, said_by)) < SHORTEST:
+    if len(check_token(token, said_by)) < SHORTEST:
         raise InvalidInputError(said_by, f"a token that opens everything has at least {SHORTEST} characters")
     return token
 
@@ -64,9 +64,9 @@ def main_token(folder: Path, given: str = "") -> str:
     One that was given is used as long as this process runs, and is not stored.
     """
     if given:
-        return long_enough(given, "--token")
+        return check_main_token(given, "--token")
     if os.environ.get(VARIABLE):
-        return long_enough(os.environ[VARIABLE], VARIABLE)
+        return check_main_token(os.environ[VARIABLE], VARIABLE)
     path = folder / "token"
     try:
         if not path.exists():
@@ -83,7 +83,7 @@ def _make(path: Path) -> None:
     file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(file, "w") as out:
-            out.write(mint() + "\n")
+            out.write(mint_token() + "\n")
             out.flush()
             os.fsync(out.fileno())
         _link(beside, path)

@@ -44,11 +44,11 @@ class Actor:
         self.pace = pace
 
     async def run(
-        self, command: str, *, approve: str = "", timeout: float = TIMEOUT, stream: bool = True
+        self, command: str, *, approval: bool = False, timeout: float = TIMEOUT, stream: bool = True
     ) -> ShellResult | None:
         """Run a command; None if somebody refused it or ended it, which is an answer like any other."""
         try:
-            return await run(self.session, command, self.folder, approve=approve, timeout=timeout, stream=stream)
+            return await run(self.session, command, self.folder, approval=approval, timeout=timeout, stream=stream)
         except (CallDeniedError, CallEndedError):
             return None
 

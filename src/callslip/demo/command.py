@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from callslip.cli import exit_status
-from callslip.cli.place import DB, LedgerLocation, json_option, place
+from callslip.cli.options import has_selected_location, json_option, select_location, selected_location
 from callslip.cli.terminal import tables
 from callslip.cli.terminal.escape import escape_controls
 from callslip.cli.terminal.formatting import tally
+from callslip.client.location import LedgerLocation
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,13 +53,13 @@ def demo(ctx: click.Context, terminal: bool, keep: str | None, fast: bool, answe
     what you see is drawn from the ledger's patches, and at the end compared with a fresh read of the log.
     """
     if keep:
-        ctx.meta[DB] = keep
+        select_location(keep)
     pace = 0.0 if fast else 1.0
     return _on_terminal(ctx, answer, fast=fast) if terminal else _on_page(ctx, pace=pace, **page)
 
 
 def _meant() -> LedgerLocation:
-    meant = place()
+    meant = selected_location()
     meant.prepare()
     if not meant.path:
         raise click.UsageError("the demo shows what is kept; name a file with --keep")
@@ -75,10 +76,10 @@ def _on_page(ctx: click.Context, *, port: int | None, browser: bool | None, mode
     from callslip.demo import browser as browsers
     from callslip.demo import server
 
-    kept = bool(ctx.meta.get(DB))
+    kept = has_selected_location()
     with _folders() as (own, scratch):
         if not kept:
-            ctx.meta[DB] = str(own / "ledger.db")
+            select_location(str(own / "ledger.db"))
         meant = _meant()
         browse = browsers.is_there() if browser is None else browser
         found = find_model(model) if model else None
@@ -107,8 +108,8 @@ def _on_terminal(ctx: click.Context, answer: str, *, fast: bool) -> int:
 
     from callslip.demo.session import perform
 
-    if not ctx.meta.get(DB):
-        ctx.meta[DB] = str(Path(tempfile.mkdtemp(prefix="callslip-demo-")) / "ledger.db")
+    if not has_selected_location():
+        select_location(str(Path(tempfile.mkdtemp(prefix="callslip-demo-")) / "ledger.db"))
     meant = _meant()
     console = tables.console()
     try:

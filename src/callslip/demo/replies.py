@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from callslip.agent.loop import Agent
 from callslip.agent.models import Model
 from callslip.agent.shell_tool import shell_tool
-from callslip.api.ledger import Ledger
+from callslip.api.ledger import LocalLedger
 from callslip.api.session import Session
 from callslip.demo.agent import Actor
 from callslip.demo.tour import Tour
@@ -55,7 +55,7 @@ class Replies:
         self._model = model
         self._pace = pace
 
-    def __call__(self, ledger: Ledger, name: str, text: str) -> Any:
+    def __call__(self, ledger: LocalLedger, name: str, text: str) -> Any:
         session, said = ledger.session(name), text.strip()
         if found := re.match(r"(?:\$|/run\b)\s*(.+)", said, re.DOTALL):
             return _run(Actor(session, self._folder, self._pace), found[1])
@@ -70,7 +70,7 @@ class Replies:
 
 
 async def _run(actor: Actor, command: str) -> AsyncGenerator[str]:
-    result = await actor.run(command, approve="ask", timeout=60.0)
+    result = await actor.run(command, approval=True, timeout=60.0)
     if result is None:
         yield "It was not run to its end."
     elif result.timed_out:
@@ -136,5 +136,5 @@ def _time(city: str) -> dict[str, Any]:
 async def _answer(session: Session, model: Model, folder: Path, text: str) -> None:
     """The agent's loop, in the turn that has begun with this text."""
     row = await session.ledger.find_session(session.name)
-    shell = shell_tool(cwd=str(folder), approve="ask")
+    shell = shell_tool(cwd=str(folder), approval=True)
     await Agent(session, model, tools=[shell], system=SYSTEM).run(text, turn=row.turn)

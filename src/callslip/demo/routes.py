@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from callslip.demo.workers import Workers
 from callslip.http.calls import NoQuery
-from callslip.http.request import RequestContext, Route, answer
+from callslip.http.request import RequestContext, Route, json_response
 
 
 class WorkerFor(msgspec.Struct, forbid_unknown_fields=True):
@@ -37,14 +37,14 @@ def routes(workers: Workers) -> tuple[Route, ...]:
         visit.query(NoQuery)
         await visit.known()
         row = await visit.session((await visit.body(WorkerFor)).session)
-        return answer(WorkerOf(await workers.start(row.name)), 201)
+        return json_response(WorkerOf(await workers.start(row.name)), 201)
 
     async def kill(visit: RequestContext) -> Response:
         """Kill a worker process."""
         await visit.admit()
         visit.query(NoQuery)
         call = visit.request.path_params["call"]
-        return answer(Killed(call, await workers.kill(call)))
+        return json_response(Killed(call, await workers.kill(call)))
 
     wrong = (400, 401, 403, 404)
     return (

@@ -14,7 +14,13 @@ TIMEOUT = 10.0
 
 
 async def run(
-    session: Session, command: str, folder: Path, *, approve: str = "", timeout: float = TIMEOUT, stream: bool = True
+    session: Session,
+    command: str,
+    folder: Path,
+    *,
+    approval: bool = False,
+    timeout: float = TIMEOUT,
+    stream: bool = True,
 ) -> ShellResult:
     """Run a command in a folder. Cancelled, it takes everything it started with it."""
     made = session.call(
@@ -22,8 +28,8 @@ async def run(
         {"command": command},
         title=command,
         kind="execute",
-        approve=approve,
-        schema=SCHEMA if approve else None,
+        approval=approval,
+        schema=SCHEMA if approval else None,
     )
     async with made as call:
 

@@ -19,7 +19,7 @@ class Script(Actor):
         """The whole piece, in one turn. However it ends, no call stays open."""
         session = self.session
         await session.append(ev.SessionInfo(title="words and drafts"))
-        await session.turn(PROMPT)
+        await session.start_turn(PROMPT)
         try:
             await self._acts()
         except BaseException as error:
@@ -38,7 +38,7 @@ class Script(Actor):
         await self.plan(1)
         words = await self._count()
         await self.plan(2)
-        gone = await self.run("rm -r drafts", approve="ask")
+        gone = await self.run("rm -r drafts", approval=True)
         if gone is not None and gone.exit_status == 0:
             await self.plan(3)
             drafts = "The drafts are gone."

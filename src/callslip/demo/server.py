@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from callslip.agent.models import Model
-from callslip.api.ledger import Ledger, open_ledger
+from callslip.api.ledger import LocalLedger, open_ledger
 from callslip.cli import exit_status
 from callslip.cli.commands import serve
-from callslip.cli.place import LedgerLocation, wants_json
+from callslip.cli.options import wants_json
 from callslip.cli.terminal import tables
+from callslip.client.location import LedgerLocation
 from callslip.demo import browser
 from callslip.demo.replies import COMMANDS, Replies
 from callslip.demo.routes import routes
@@ -27,6 +28,8 @@ from callslip.demo.workers import Workers
 from callslip.http import standalone
 from callslip.http.browser_guard import quiet_access_log
 from callslip.http.turn_runner import Chat, TurnRunner
+from callslip.ledger.session_log import wait_for_turn
+from callslip.mcp import http_app
 from callslip.model import events as ev
 from callslip.settings import Settings
 
@@ -117,14 +120,14 @@ async def _serve(where: Where, listening: socket.socket, folder: Path, model: Mo
     return next((serve.STATUS[number] for number in made.asked), exit_status.OK)
 
 
-async def _begin(ledger: Ledger, where: Where, workers: Workers, replies: Replies) -> Watched:
+async def _begin(ledger: LocalLedger, where: Where, workers: Workers, replies: Replies) -> Watched:
     """The two sessions, so that there is something to look at; then the app in front of them."""
     broken = f"break-it-{where.session[-4:]}"
     await ledger.session(broken).append(ev.SessionInfo(title="Break it"))
     await ledger.session(where.session).append(
         ev.SessionInfo(title="The demo", options={"breakIt": broken}), ev.SessionCommands(commands=COMMANDS)
     )
-    return Watched(standalone(ledger, where.token, answers=replies, routes=routes(workers)))
+    return Watched(standalone(ledger, where.token, answers=replies, routes=routes(workers), mcp_app=http_app))
 
 
 class Watched:
@@ -151,7 +154,7 @@ async def _playing(tour: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
         await asyncio.gather(playing, return_exceptions=True)
 
 
-async def _play(ledger: Ledger, name: str, replies: Replies, seen: asyncio.Event, patience: float) -> None:
+async def _play(ledger: LocalLedger, name: str, replies: Replies, seen: asyncio.Event, patience: float) -> None:
     """The tour begins when somebody looks, or after a while."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(seen.wait(), patience)
@@ -159,11 +162,11 @@ async def _play(ledger: Ledger, name: str, replies: Replies, seen: asyncio.Event
     row = await ledger.find_session(name)
     if row.turn:  # Somebody was faster and asked something; the tour can be had by its name.
         return
-    turn = await session.turn(PROMPT, owned=True)
+    turn = await session.start_turn(PROMPT, owned=True)
     answering = TurnRunner(ledger, partial(_tour, replies, ledger))
-    answering.begin(Chat(session, turn, PROMPT, {}, [], {}), row.last_seq)
-    await ledger.log.wait_for_turn(name, turn, row.last_seq)
+    answering.start(Chat(session, turn, PROMPT, {}, [], {}), row.last_seq)
+    await wait_for_turn(ledger.log, name, turn, row.last_seq)
 
 
-def _tour(replies: Replies, ledger: Ledger, chat: Chat) -> Any:
+def _tour(replies: Replies, ledger: LocalLedger, chat: Chat) -> Any:
     return replies(ledger, chat.session.name, "/tour")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from callslip.api.ledger import Ledger, open_ledger
+from callslip.api.ledger import LocalLedger, open_ledger
 from callslip.cli.terminal import keys
 from callslip.cli.terminal.background import answered, beside, ended_politely, first, yes_or_no
 from callslip.cli.terminal.patched_session import Json, PatchedSession
@@ -53,7 +53,7 @@ async def perform(url: str, console: Console, *, fast: bool, answer: str) -> Sho
         return await _compare(again, name, view)
 
 
-async def _compare(ledger: Ledger, name: str, view: PatchedSession) -> Shown:
+async def _compare(ledger: LocalLedger, name: str, view: PatchedSession) -> Shown:
     """Twice: entries as they are stored, and entries as the whole log gives them."""
     stored = await ledger.snapshot(name)
     folded = (await ledger.log.state_at(name)).snapshot()
@@ -61,7 +61,7 @@ async def _compare(ledger: Ledger, name: str, view: PatchedSession) -> Shown:
     return Shown(calls, len(stored.entries), stored.seq, view.same_as(stored) and view.same_as(folded))
 
 
-async def _watch(ledger: Ledger, name: str, view: PatchedSession, screen: Screen) -> None:
+async def _watch(ledger: LocalLedger, name: str, view: PatchedSession, screen: Screen) -> None:
     """The only way from the ledger to the screen."""
     async for seq, patches in ledger.log.patches(name):
         view.apply(seq, patches)
@@ -75,7 +75,7 @@ async def _redraw(screen: Screen) -> None:
         screen.draw()
 
 
-async def _by_key(ledger: Ledger, view: PatchedSession, screen: Screen) -> None:
+async def _by_key(ledger: LocalLedger, view: PatchedSession, screen: Screen) -> None:
     """Ask the person at the terminal. What was typed before the question is no answer to it."""
     while True:
         request = await view.until(PatchedSession.request)
@@ -100,7 +100,7 @@ def _answered(request: Json) -> Callable[[PatchedSession], bool]:
     return lambda view: view.request() is not request
 
 
-async def _by_script(ledger: Ledger, view: PatchedSession, console: Console, answer: str, pace: float) -> None:
+async def _by_script(ledger: LocalLedger, view: PatchedSession, console: Console, answer: str, pace: float) -> None:
     """Nobody is there to ask, or the answer was given beforehand."""
     while True:
         request = await view.until(PatchedSession.request)

@@ -100,7 +100,7 @@ class Tour(Actor):
         """This one is the visitor's to decide; nobody's answer is a no."""
         await self.plan(4)
         await self.say("The last step removes files, so it waits for you: approve it or deny it.")
-        done = await self.run("rm -rv drafts", approve="ask")
+        done = await self.run("rm -rv drafts", approval=True)
         if done is not None and done.exit_status == 0:
             await self.plan(5)
         else:

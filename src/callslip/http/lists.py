@@ -1,113 +1,107 @@
-"""What a page wants to know of a whole ledger: which sessions there are, what waits for an answer, which commands run.
+"""Live lists of a ledger for the page: sessions, pending approvals, commands.
 
-A topic is a list of rows, asked for again when anything was written, a moment later so that a burst is asked for once.
-What changed of it is a frame, made once; who may not see a row's session is not sent that frame. A list has an end: a
-row is `gone` from it when it was deleted or answered, and also when newer ones took its place.
+A topic is a list of rows, read again shortly after anything was written, so that a burst is read once. Every changed
+row becomes one frame, which is sent to the readers who may see its session. A list has a maximum length: a row is
+`gone` when it was deleted or answered, and also when newer rows replace it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 
-from callslip.api.ledger import Ledger
+from callslip.api.ledger import LocalLedger
+from callslip.api.status import get_approval, list_recent_commands
 from callslip.http import schemas, sse
 from callslip.http.broadcast import Broadcast
 from callslip.http.limits import Limits
+from callslip.ledger.window import Window
 
 MAX_ROWS = 200
 COALESCE_S = 0.05
 
 Rows = dict[str, tuple[str, bytes]]
-"""By the row's own id: its session, and how it is shown."""
+"""The session and the JSON of each row, by its id."""
 
 
-async def _sessions(ledger: Ledger) -> Rows:
+async def _read_sessions(ledger: LocalLedger) -> Rows:
     page = await ledger.sessions(limit=MAX_ROWS)
-    return {row.name: (row.name, sse.encode(schemas.session_view(row))) for row in page.items}
+    return {record.name: (record.name, sse.encode(schemas.session_view(record))) for record in page.items}
 
 
-async def _inbox(ledger: Ledger) -> Rows:
-    rows = await ledger.approvals(limit=MAX_ROWS)
-    return {row.id: (row.session, sse.encode(schemas.approval_view(row))) for row in rows}
+async def _read_inbox(ledger: LocalLedger) -> Rows:
+    records = await ledger.approvals(limit=MAX_ROWS)
+    return {record.id: (record.session, sse.encode(schemas.approval_view(record))) for record in records}
 
 
-async def _commands(ledger: Ledger) -> Rows:
-    """Those that are open, and those that ended of late (S3.5)."""
-    store, settings = ledger.log.store, ledger.log.settings
-    since = await store.clock() - int(settings.completed_window * 1000)
-    rows = await store.pending_commands("", MAX_ROWS)
-    rows += await store.completed_commands("", MAX_ROWS, since)
-    rows += await store.failed_commands("", min(MAX_ROWS, settings.failed_window))
-    return {row.id: (row.session, sse.encode(schemas.call_view(row))) for row in rows}
+async def _read_commands(ledger: LocalLedger) -> Rows:
+    records = await list_recent_commands(ledger.log, MAX_ROWS)
+    return {record.id: (record.session, sse.encode(schemas.call_view(record))) for record in records}
 
 
-async def _answered(ledger: Ledger, identity: str) -> bytes:
-    row = await ledger.log.store.approval(identity)
-    return sse.encode(schemas.approval_view(row)) if row is not None else b""
+async def _read_answered(ledger: LocalLedger, approval: str) -> bytes:
+    record = await get_approval(ledger.log, approval)
+    return sse.encode(schemas.approval_view(record)) if record is not None else b""
 
 
-class About(msgspec.Struct, frozen=True):
-    """A topic: its rows, and what to show of a row that left them ("" for nothing)."""
+class Topic(msgspec.Struct, frozen=True):
+    """How the rows of a list are read, and how a row that left it."""
 
-    rows: Callable[[Ledger], Awaitable[Rows]]
-    left: Callable[[Ledger, str], Awaitable[bytes]] | None = None
+    read: Callable[[LocalLedger], Awaitable[Rows]]
+    read_gone: Callable[[LocalLedger, str], Awaitable[bytes]] | None = None
 
 
-TOPICS: dict[str, About] = {
-    "sessions": About(_sessions),
-    "inbox": About(_inbox, _answered),
-    "commands": About(_commands),
+TOPICS: dict[str, Topic] = {
+    "sessions": Topic(_read_sessions),
+    "inbox": Topic(_read_inbox, _read_answered),
+    "commands": Topic(_read_commands),
 }
 
 
 class LiveList:
-    """One topic of one ledger, for all who follow it."""
+    """A topic of a ledger, for all its readers."""
 
-    def __init__(self, ledger: Ledger, name: str, limits: Limits) -> None:
+    def __init__(self, ledger: LocalLedger, name: str, limits: Limits) -> None:
         self._ledger = ledger
-        self._about = TOPICS[name]
+        self._topic = TOPICS[name]
         self.name = name
         self.rows: Rows = {}
-        self.line = Broadcast(0, limits.backlog)
-        self._sessions: deque[str] = deque(maxlen=limits.backlog)
+        self.broadcast = Broadcast(0, limits.backlog)
+        self._sessions: Window[str] = Window(0, limits.backlog)
 
     async def open(self) -> None:
-        self.rows = await self._about.rows(self._ledger)
+        self.rows = await self._topic.read(self._ledger)
 
-    def whole(self, seen: set[str]) -> bytes:
-        """All rows of these sessions."""
-        rows = [msgspec.Raw(body) for session, body in self.rows.values() if session in seen]
+    def list_frame(self, visible: set[str]) -> bytes:
+        """Return a frame with all rows of these sessions."""
+        rows = [msgspec.Raw(body) for session, body in self.rows.values() if session in visible]
         return sse.frame(sse.encode({"topic": self.name, "rows": rows}), event="topic")
 
     def after(self, number: int) -> list[tuple[str, bytes]]:
-        """What changed from a number on: the session of each frame, and the frame."""
-        self.line.after(number)  # Raises if it is too far back.
-        count = self.line.next - number
-        frames = self.line.frames(number)
-        return list(zip(list(self._sessions)[len(self._sessions) - count :], frames, strict=True))
+        """Return the changes from a number on: the session and the frame of each."""
+        self.broadcast.after(number)  # Raises if it is too far back.
+        return list(zip(self._sessions.since(number), self.broadcast.frames.since(number), strict=True))
 
     async def fill(self) -> None:
-        with self._ledger.log.feed.watching():
+        with self._ledger.log.feed.watch():
             while True:
-                await self._look()
-                await self._ledger.log.feed.change()
+                await self._update()
+                await self._ledger.log.feed.wait_change()
                 await asyncio.sleep(COALESCE_S)
 
-    async def _look(self) -> None:
-        before, self.rows = self.rows, await self._about.rows(self._ledger)
-        for identity, (session, body) in self.rows.items():
-            if before.pop(identity, ("", b""))[1] != body:
-                self._push(session, {"topic": self.name, "id": identity, "row": msgspec.Raw(body)})
-        for identity, (session, _) in before.items():
-            left = await self._about.left(self._ledger, identity) if self._about.left else b""
-            told: dict[str, Any] = {"topic": self.name, "id": identity, "gone": True}
-            self._push(session, {**told, "row": msgspec.Raw(left)} if left else told)
+    async def _update(self) -> None:
+        before, self.rows = self.rows, await self._topic.read(self._ledger)
+        for id, (session, body) in self.rows.items():
+            if before.pop(id, ("", b""))[1] != body:
+                self._push(session, {"topic": self.name, "id": id, "row": msgspec.Raw(body)})
+        for id, (session, _) in before.items():
+            row = await self._topic.read_gone(self._ledger, id) if self._topic.read_gone else b""
+            gone: dict[str, Any] = {"topic": self.name, "id": id, "gone": True}
+            self._push(session, {**gone, "row": msgspec.Raw(row)} if row else gone)
 
-    def _push(self, session: str, told: dict[str, Any]) -> None:
-        self._sessions.append(session)
-        self.line.push([sse.frame(sse.encode(told), event="row")])
+    def _push(self, session: str, change: dict[str, Any]) -> None:
+        self._sessions.push(session)
+        self.broadcast.push([sse.frame(sse.encode(change), event="row")])

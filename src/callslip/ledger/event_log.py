@@ -11,7 +11,7 @@ import contextlib
 import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from callslip.errors import CallslipError, NotFoundError, SlowReaderError, StoreError
 from callslip.ledger import checkpoint, liveness, queries
@@ -21,7 +21,7 @@ from callslip.ledger.write import WriteContext, write_events
 from callslip.model.entries import Patch, Snapshot
 from callslip.model.events import MAY_BE_LARGE, Blob, Draft, Event, TurnEnded, decode_event
 from callslip.model.names import check_id, check_session_name
-from callslip.model.records import CallRecord, OwnerRecord
+from callslip.model.records import CallRecord, OwnerRecord, SessionRecord
 from callslip.rules.fold import SessionFold
 from callslip.rules.redaction import make_redactor
 from callslip.settings import Settings
@@ -153,7 +153,7 @@ class EventLog:
                 await self.store.put_blob(data, media_type)
 
     async def _store_large_value(self, draft: Draft, blobs: Blobs) -> Draft:
-        large = self._validator.large(draft.event)
+        large = self._validator.large_value(draft.event)
         if large is None:
             return draft
         field, data, media_type = large
@@ -216,18 +216,35 @@ class EventLog:
             for stored in batch:
                 yield stored.event.seq, state.apply(stored.event)
 
-    async def wait_for_turn(self, session: str, turn: str, after: int) -> TurnEnded:
-        """Wait until a turn that began after a cursor has ended, in any process, and return its end."""
-        async with contextlib.aclosing(self.follow(session, after)) as events:
-            async for event in events:
-                if isinstance(event, TurnEnded) and (event.turn, event.verdict) == (turn, "applied"):
-                    return event
-        raise StoreError("the ledger was closed")
-
     async def ending_event(self, record: CallRecord) -> Event | None:
         """Return the event that ended a call, or None if the call is open."""
         rows = await self.store.events(record.session, record.end - 1, 1) if record.end else []
         return decode_event(rows[0][1]) if rows else None
+
+    async def get_session(self, session: str) -> SessionRecord | None:
+        """Return a session by its whole name."""
+        return await self.store.session(session)
+
+    async def get_call(self, call: str) -> CallRecord | None:
+        """Return a call by its whole id."""
+        return await self.store.call(call)
+
+    async def wait_ended(self, session: str, call: str) -> None:
+        """Wait until a call has ended."""
+        await self.feed.until_ended(session, call)
+
+    async def approval_deadline(self) -> int:
+        """Return when an approval requested now expires, in ms since the epoch."""
+        return await self.store.clock() + int(self.settings.approval_expiry * 1000)
+
+    def restore_secrets(self, edited: Any, original: Any) -> Any:
+        """Put the original values back in place of redacted ones in edited arguments."""
+        return self.redactor.restore_secrets(edited, original)
+
+    @contextlib.asynccontextmanager
+    async def keep_alive(self, call: str) -> AsyncGenerator[None]:
+        """Do nothing: a call of this process lives as long as its owner, whose lease is renewed for all its calls."""
+        yield
 
     async def blob(self, hash: str) -> bytes:
         """Return a value that was too large to be stored in its event."""

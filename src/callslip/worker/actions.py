@@ -1,4 +1,4 @@
-"""Functions as actions: what of a command becomes which argument, and where a sync function runs."""
+"""Functions as actions: how params become arguments, and where a sync function runs."""
 
 from __future__ import annotations
 
@@ -11,57 +11,58 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from callslip.commands import Claim
-from callslip.rules.function_schema import Tells, bind_arguments, run_function
+from callslip.rules.function_schema import ProgressSink, bind_arguments, run_function
 
 Function = Callable[..., Any]
 
 
 class Action:
-    """A function with a name. It is given a command's params by name; or, if it takes one thing only, all of it.
+    """A named function. It receives a command's params by name.
 
-    That one thing is called `params`, or annotated as Claim.
+    A function with a single parameter that is called `params`, or annotated as Claim, receives everything.
     """
 
     def __init__(self, name: str, function: Function) -> None:
         self.name = name
         self._function = function
         self._signature = inspect.signature(function)
-        self._whole = _whole(function, self._signature)
+        self._single = _single_parameter(function, self._signature)
 
-    def bound(self, claim: Claim) -> inspect.BoundArguments:
-        """The arguments for a command; TypeError if they do not fit."""
-        if self._whole is not None:
-            return self._signature.bind(claim if self._whole is Claim else claim.params)
-        given: Any = {} if claim.params is None else claim.params
-        if isinstance(given, dict) and any(one.kind is one.VAR_KEYWORD for one in self._signature.parameters.values()):
-            return self._signature.bind(**cast("dict[str, Any]", given))
-        return bind_arguments(self._signature, given)
+    def bind(self, claim: Claim) -> inspect.BoundArguments:
+        """Return the arguments for a command, or raise TypeError if they do not match."""
+        if self._single is not None:
+            return self._signature.bind(claim if self._single is Claim else claim.params)
+        params: Any = {} if claim.params is None else claim.params
+        parameters = self._signature.parameters.values()
+        if isinstance(params, dict) and any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+            return self._signature.bind(**cast("dict[str, Any]", params))
+        return bind_arguments(self._signature, params)
 
-    async def run(self, claim: Claim, tells: Tells, threads: Threads) -> Any:
-        """What the function makes of a command."""
-        return await run_function(self._function, self.bound(claim), tells, threads.run)
+    async def run(self, claim: Claim, tells: ProgressSink, threads: Threads) -> Any:
+        """Run the function and return its result."""
+        return await run_function(self._function, self.bind(claim), tells, threads.run)
 
 
-def _whole(function: Function, signature: inspect.Signature) -> Any:
-    """Claim or dict, if the function's one parameter stands for all; else None."""
+def _single_parameter(function: Function, signature: inspect.Signature) -> Any:
+    """Return Claim or dict if the function's only parameter receives everything, else None."""
     if len(signature.parameters) != 1:
         return None
-    (one,) = signature.parameters.values()
-    if one.kind not in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY):
+    (parameter,) = signature.parameters.values()
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
         return None
     try:
-        told = inspect.get_annotations(function, eval_str=True).get(one.name)
+        annotation = inspect.get_annotations(function, eval_str=True).get(parameter.name)
     except Exception:  # Names that only a type checker can see.
-        told = one.annotation
-    if told is Claim or (isinstance(told, str) and told.rpartition(".")[2] == "Claim"):
+        annotation = parameter.annotation
+    if annotation is Claim or (isinstance(annotation, str) and annotation.rpartition(".")[2] == "Claim"):
         return Claim
-    return dict if one.name == "params" else None
+    return dict if parameter.name == "params" else None
 
 
 class Threads:
-    """Where the sync functions of one command run. Nothing can stop a thread: it is left alone, and ends with Python.
+    """The threads that run the sync functions of one command. A thread cannot be stopped; it ends with the process.
 
-    They are no threads of the loop's own, so that neither their number nor one that hangs keeps the loop from anything.
+    They are not the loop's own threads, so neither their number nor one that hangs blocks the loop's other work.
     """
 
     def __init__(self) -> None:
@@ -69,33 +70,33 @@ class Threads:
 
     @property
     def busy(self) -> bool:
-        """Whether a function still runs, though nobody may wait for it any more."""
+        """Whether a function still runs, even if its result is no longer awaited."""
         return bool(self._running)
 
     async def left(self) -> None:
-        """Wait for functions that could not be stopped."""
+        """Wait for the functions that could not be stopped."""
         while self._running:
             await asyncio.wait(self._running)
 
     async def run(self, work: Callable[[], Any]) -> Any:
-        """The result of some work, in a thread of its own."""
+        """Return the result of `work`, run in a thread of its own."""
         loop = asyncio.get_running_loop()
-        made: asyncio.Future[Any] = loop.create_future()
+        future: asyncio.Future[Any] = loop.create_future()
         context = contextvars.copy_context()
 
         def done(result: Any, error: BaseException | None) -> None:
-            self._running.discard(made)
+            self._running.discard(future)
             if error is None:
-                made.set_result(result)
+                future.set_result(result)
             else:
-                made.set_exception(error)
-                made.exception()  # Else Python complains of one that nobody waits for.
+                future.set_exception(error)
+                future.exception()  # Mark it as retrieved: the waiter may be gone.
 
         def thread() -> None:
             result, error = None, None
             try:
                 result = context.run(work)
-            except KeyboardInterrupt as raised:  # Nobody's Ctrl-C comes to a thread: it is no reason to end the loop.
+            except KeyboardInterrupt as raised:  # Ctrl-C never reaches a thread: this one must not end the loop.
                 error = RuntimeError("the function raised KeyboardInterrupt")
                 error.__cause__ = raised
             except BaseException as raised:
@@ -103,6 +104,6 @@ class Threads:
             with contextlib.suppress(RuntimeError):  # The loop is closed.
                 loop.call_soon_threadsafe(done, result, error)
 
-        self._running.add(made)
+        self._running.add(future)
         threading.Thread(target=thread, name="callslip-action", daemon=True).start()
-        return await asyncio.shield(made)
+        return await asyncio.shield(future)

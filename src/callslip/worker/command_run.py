@@ -1,7 +1,7 @@
-"""One command in the hands of a worker: its function runs, its lease is kept up, and what came of it is told.
+"""One claimed command: run its function, renew its lease, and report its result.
 
-Whether the command is still ours is known from the answers to the heartbeats. A server that does not answer has said
-nothing: the function goes on, and its result is told when the server is back.
+The answers to the heartbeats say whether the command is still ours. A server that does not answer says nothing: the
+function continues, and its result is reported when the server is back.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from callslip.api.call import describe_error, finish_despite_cancel
+from callslip.api.call import describe_error
+from callslip.api.ledger import Commands
 from callslip.commands import Claim
 from callslip.errors import (
     CallslipError,
@@ -24,208 +25,213 @@ from callslip.errors import (
     ServerUnavailableError,
     StoreError,
 )
+from callslip.ledger.aio import finish_despite_cancel
 from callslip.worker.actions import Action, Threads
-from callslip.worker.desks import CommandSource
 
-SOONEST, LATEST = 0.1, 5.0
-"""The pauses before asking again somebody who does not answer, in s."""
-LONG_OVER = 60.0
-"""For how long after its time was over it is still tried to tell a result, in s."""
-HELD_BACK = 64 * 2**10
-"""How many characters of progress may wait to be sent before the function has to."""
-PARTING = 5.0
-"""How long giving a command back may take when the worker is stopped, in s."""
-STOPPED = "the worker that ran this command was stopped before it was done"
+MIN_RETRY_DELAY_S, MAX_RETRY_DELAY_S = 0.1, 5.0
+REPORT_RETRY_S = 60.0
+"""How long after the command's deadline its result is still sent again."""
+MAX_BUFFERED_CHARS = 64 * 2**10
+"""How many characters of progress may be buffered before the function has to wait."""
+STOP_TIMEOUT_S = 5.0
+"""How long giving a command back may take when the worker is stopped."""
+STOPPED_REASON = "the worker that ran this command was stopped before it was done"
+RELEASE_REASON = "the worker that ran this command was stopped"
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
-def is_passing(error: BaseException) -> bool:
-    """Whether it is worth trying again."""
+def is_transient(error: BaseException) -> bool:
+    """Return whether a request that failed so may succeed if it is sent again."""
     return isinstance(error, ServerUnavailableError) or (
         isinstance(error, StoreError) and not isinstance(error, ReadOnlyStoreError)
     )
 
 
-class Away:
-    """Whether the desk answers. Whoever watches is told once when it does not any more, and once when it is back."""
+class Connection:
+    """Whether the ledger answers. Reports once when it stops answering, and once when it is back."""
 
-    def __init__(self, where: str, say: Say) -> None:
-        self._where = where
-        self._say = say
-        self.away = False
+    def __init__(self, name: str, report: Report) -> None:
+        self.is_lost = False
+        self._name = name
+        self._report = report
 
     def reached(self) -> None:
-        """It answers."""
-        if self.away:
-            self._say(f"{self._where} is back")
-        self.away = False
+        """Note that the ledger answers."""
+        if self.is_lost:
+            self._report(f"Reconnected to {self._name}")
+        self.is_lost = False
 
     def lost(self, error: BaseException) -> None:
-        """It does not."""
-        if not self.away:
-            self._say(f"{error}; trying again")
-        self.away = True
+        """Note that the ledger does not answer."""
+        if not self.is_lost:
+            self._report(f"{error}; retrying")
+        self.is_lost = True
 
 
 class CommandRun:
-    """A claimed command. `run` returns when nothing more is to be done for it."""
+    """A claimed command. `run` returns when nothing is left to do for it."""
 
-    def __init__(self, desk: CommandSource, claim: Claim, lease: float, away: Away, say: Say) -> None:
+    def __init__(self, commands: Commands, claim: Claim, lease: float, connection: Connection, report: Report) -> None:
         self.claim = claim
         self.threads = Threads()
-        self._desk = desk
+        self._commands = commands
         self._lease = lease
-        self._away = away
-        self._say = say
-        self._text: list[str] = []
-        self._held = 0
-        self._more, self._sent = asyncio.Event(), asyncio.Event()
-        self._over = False
-        self._heard = time.monotonic()
-        self._time = self._heard + _remaining(claim)
+        self._connection = connection
+        self._report = report
+        self._buffer: list[str] = []
+        self._buffered_chars = 0
+        self._has_progress, self._was_sent = asyncio.Event(), asyncio.Event()
+        self._is_done = False
+        self._last_answer = time.monotonic()
+        self._deadline = self._last_answer + _seconds_left(claim)
 
-    async def run(self, actions: Mapping[str, Action], before: Callable[[], Awaitable[None]]) -> None:
-        """Run the command's function, once what `before` waits for has happened."""
+    async def run(self, actions: Mapping[str, Action], wait_for_earlier: Callable[[], Awaitable[None]]) -> None:
+        """Run the command's function once earlier runs of the command have ended."""
 
         async def work() -> Any:
-            await before()
+            await wait_for_earlier()
             try:
-                return await _action(actions, self.claim).run(self.claim, self, self.threads)
+                return await _find_action(actions, self.claim).run(self.claim, self, self.threads)
             except SystemExit as error:  # It would end the loop, and all other commands with it.
                 raise RuntimeError(f"the function called exit({error.code})") from error
 
-        working = asyncio.ensure_future(work())
-        beating = asyncio.ensure_future(self._beat())
+        work_task = asyncio.ensure_future(work())
+        lease_task = asyncio.ensure_future(self._renew_lease())
         try:
-            await asyncio.wait([working, beating], return_when=asyncio.FIRST_COMPLETED)
-            if not working.done():
-                return  # Somebody else ended it, or has it: nobody wants the result.
-            self._over = True
-            self._more.set()
-            await asyncio.wait([beating])
-            await self._tell(working)
+            await asyncio.wait([work_task, lease_task], return_when=asyncio.FIRST_COMPLETED)
+            if not work_task.done():
+                return  # The command has ended or belongs to another worker: the result is not wanted.
+            self._is_done = True
+            self._has_progress.set()
+            await asyncio.wait([lease_task])
+            await self._report_result(work_task)
         except asyncio.CancelledError:
-            await _ended(working, beating)
-            await finish_despite_cancel(self._part(working))
+            await _cancel_all(work_task, lease_task)
+            await finish_despite_cancel(self._stop(work_task))
             raise
         finally:
-            await _ended(working, beating)
-            if beating.done() and not beating.cancelled() and (error := beating.exception()) is not None:
+            await _cancel_all(work_task, lease_task)
+            if lease_task.done() and not lease_task.cancelled() and (error := lease_task.exception()) is not None:
                 raise error
 
     # While it runs
 
     async def progress(self, text: str = "") -> None:
-        """Tell more of the command. What comes faster than it can be sent is sent together."""
-        self._text.append(text)
-        self._held += len(text)
-        self._more.set()
-        while self._held > HELD_BACK:
-            self._sent.clear()
-            await self._sent.wait()
+        """Report progress. What comes faster than it can be sent is sent together."""
+        self._buffer.append(text)
+        self._buffered_chars += len(text)
+        self._has_progress.set()
+        while self._buffered_chars > MAX_BUFFERED_CHARS:
+            self._was_sent.clear()
+            await self._was_sent.wait()
 
-    async def _beat(self) -> None:
-        """Keep the lease up until the function is done and all was sent, or the command is not ours any more."""
+    async def _renew_lease(self) -> None:
+        """Renew the lease until the function is done and all progress was sent, or the command is no longer ours."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._lease / 3):
-                    await self._more.wait()
-            if self._over and not self._text:
+                    await self._has_progress.wait()
+            if self._is_done and not self._buffer:
                 return
-            self._more.clear()
-            text, self._text = "".join(self._text), []
-            if not await self._is_ours(text):
+            self._has_progress.clear()
+            text, self._buffer = "".join(self._buffer), []
+            if not await self._send_heartbeat(text):
                 return
-            self._held = sum(map(len, self._text))
-            self._sent.set()
-            if self._over:
-                self._more.set()
+            self._buffered_chars = sum(map(len, self._buffer))
+            self._was_sent.set()
+            if self._is_done:
+                self._has_progress.set()
 
-    async def _is_ours(self, text: str) -> bool:
-        """Whether the lease was renewed. What cannot be told of the command is left out: it runs all the same."""
+    async def _send_heartbeat(self, text: str) -> bool:
+        """Return whether the lease was renewed. Progress that is refused is left out: the command still runs."""
+        call, fence = self.claim.call, self.claim.fence
         try:
-            await self._again(lambda: self._desk.heartbeat(self.claim, self._lease, text))
+            await self._retry(lambda: self._commands.heartbeat(call, fence, lease=self._lease, text=text))
         except (ConflictError, NotFoundError):
             return False
         except InvalidInputError as error:
-            self._say(f"progress of command {self.claim.correlation_id} was refused: {error}")
-            return not text or await self._is_ours("")
+            self._report(f"progress of command {self.claim.correlation_id} was refused: {error}")
+            return not text or await self._send_heartbeat("")
         return True
 
-    async def _again(self, ask: Callable[[], Awaitable[None]]) -> None:
-        """Ask until there is an answer, or so late that none is to be expected."""
-        pause = SOONEST
+    async def _retry(self, request: Callable[[], Awaitable[object]]) -> None:
+        """Send a request until it is answered, or until it is too late for an answer."""
+        delay_s = MIN_RETRY_DELAY_S
         while True:
             try:
-                await ask()
+                await request()
             except CallslipError as error:
-                if not is_passing(error):
-                    self._away.reached()
+                if not is_transient(error):
+                    self._connection.reached()
                     raise
-                self._away.lost(error)
-                if time.monotonic() > max(self._time, self._heard + self._lease) + LONG_OVER:
-                    raise NotFoundError(f"nobody has answered for long: {error}") from error
+                self._connection.lost(error)
+                if time.monotonic() > max(self._deadline, self._last_answer + self._lease) + REPORT_RETRY_S:
+                    raise NotFoundError(f"no answer for {REPORT_RETRY_S:g} s: {error}") from error
             else:
-                self._away.reached()
-                self._heard = time.monotonic()
+                self._connection.reached()
+                self._last_answer = time.monotonic()
                 return
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LATEST, max(SOONEST, self._lease / 3))
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, MAX_RETRY_DELAY_S, max(MIN_RETRY_DELAY_S, self._lease / 3))
 
     # At its end
 
-    async def _tell(self, working: asyncio.Future[Any]) -> None:
+    async def _report_result(self, work_task: asyncio.Future[Any]) -> None:
         try:
-            await self._again(lambda: self._outcome(working))
+            await self._retry(lambda: self._finish(work_task))
         except InvalidInputError as refusal:
-            reason = f"what came out could not be kept: {refusal}"
+            reason = f"the result could not be stored: {refusal}"
             with contextlib.suppress(ConflictError, NotFoundError):
-                await self._again(lambda: self._desk.fail(self.claim, reason))
+                await self._retry(lambda: self._commands.fail(self.claim.call, reason, fence=self.claim.fence))
         except (ConflictError, NotFoundError) as error:
-            self._say(f"the result of command {self.claim.correlation_id} did not count: {error}")
+            self._report(f"the result of command {self.claim.correlation_id} was not accepted: {error}")
 
-    async def _outcome(self, working: asyncio.Future[Any]) -> None:
-        error = asyncio.CancelledError() if working.cancelled() else working.exception()
+    async def _finish(self, work_task: asyncio.Future[Any]) -> None:
+        call, fence = self.claim.call, self.claim.fence
+        error = asyncio.CancelledError() if work_task.cancelled() else work_task.exception()
         if error is None:
-            await self._desk.complete(self.claim, working.result())
+            await self._commands.complete(call, work_task.result(), fence=fence)
         else:
-            await self._desk.fail(self.claim, describe_error(error))
+            await self._commands.fail(call, describe_error(error), fence=fence)
 
-    async def _part(self, working: asyncio.Future[Any]) -> None:
-        """The worker is stopped. What was done is told; else it is given back, or said that it was not done."""
+    async def _stop(self, work_task: asyncio.Future[Any]) -> None:
+        """Report the result, give the command back, or fail it, because the worker is stopped."""
+        call, fence = self.claim.call, self.claim.fence
         try:
-            async with asyncio.timeout(PARTING):
-                if not working.cancelled():
-                    await self._outcome(working)
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                if not work_task.cancelled():
+                    await self._finish(work_task)
                 elif self.threads.busy and self.claim.idempotent:
-                    return  # It still runs: others get it when the lease is over, and so is this process.
-                elif not await self._desk.give_back(self.claim, begun=True):
-                    await self._desk.fail(self.claim, STOPPED)
+                    return  # It still runs: another worker gets it when the lease has ended, and so has this process.
+                elif self.claim.idempotent:
+                    await self._commands.release(call, fence, RELEASE_REASON)
+                else:
+                    await self._commands.fail(call, STOPPED_REASON, fence=fence)
         except (ConflictError, NotFoundError):
-            pass  # It had ended anyhow.
+            pass  # It has ended already.
         except (CallslipError, TimeoutError) as error:
-            self._say(f"what became of command {self.claim.correlation_id} could not be told: {error}")
+            self._report(f"the end of command {self.claim.correlation_id} could not be reported: {error}")
 
 
-def _action(actions: Mapping[str, Action], claim: Claim) -> Action:
+def _find_action(actions: Mapping[str, Action], claim: Claim) -> Action:
     if claim.action in actions:
         return actions[claim.action]
-    raise NoAction(f"no action {claim.action!r}; this worker knows {', '.join(sorted(actions))}")
+    raise NoAction(f"no action {claim.action!r}; this worker has {', '.join(sorted(actions))}")
 
 
 class NoAction(LookupError):
-    """A worker was given a command that it has no function for."""
+    """A worker claimed a command that it has no function for."""
 
 
-async def _ended(*tasks: asyncio.Future[Any]) -> None:
+async def _cancel_all(*tasks: asyncio.Future[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
 
 
-def _remaining(claim: Claim) -> float:
-    """How long a command has at most, in s; by the difference of two times of the same clock, whatever ours says."""
+def _seconds_left(claim: Claim) -> float:
+    """Return how long a command may take, as the difference of two times of the same clock."""
     if claim.expires_at is None:
         return 0.0
     try:

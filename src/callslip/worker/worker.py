@@ -1,8 +1,8 @@
-"""A worker: takes up the commands of a client, one after the other or several at once, and runs a function for each.
+"""A worker: claims the commands of a queue, one or several at once, and runs a function for each.
 
-worker = callslip.Worker("http://127.0.0.1:7890", client="browser")
+worker = callslip.Worker(callslip.connect("http://127.0.0.1:7890"), queue="browser")
 
-@worker.action("execute_js")
+@worker.action
 async def execute_js(script: str) -> object: ...
 
 worker.run()
@@ -17,217 +17,242 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Callable, Generator
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, Callable, Generator
+from pathlib import Path
+from typing import Any, TypeVar, overload
 
-from callslip.api.ledger import Ledger
+from callslip.api.ledger import Commands, Ledger, OpenLedger
+from callslip.client.open import describe, open_any
 from callslip.commands import Claim
 from callslip.errors import CallslipError, InvalidInputError, NotFoundError
 from callslip.worker.actions import Action
-from callslip.worker.command_run import LATEST, SOONEST, Away, CommandRun, is_passing
-from callslip.worker.desks import CommandSource, opened
+from callslip.worker.command_run import (
+    MAX_RETRY_DELAY_S,
+    MIN_RETRY_DELAY_S,
+    RELEASE_REASON,
+    CommandRun,
+    Connection,
+    is_transient,
+)
 
-UNBEGUN = 1.0
-"""How often a worker looks whether the session that it works for has begun, in s."""
-
+SESSION_POLL_S = 1.0
+"""How often a worker checks whether the session that it works for exists."""
+LEASE_S = 30.0
+MIN_LEASE_S = 0.1
 F = TypeVar("F", bound=Callable[..., Any])
-LEASE = 30.0
-SHORTEST = 0.1
 
 
 class Worker:
-    """Runs commands for whoever submits them. `server` is the URL of a server, a ledger, or the URL or path of one.
+    """Runs the commands of a queue.
 
-    A function may be async, sync (it runs in a thread of its own), or a generator of either kind, whose pieces are told
-    as progress and whose last piece is the result. Params are its arguments by name; one that takes only `params`, or
-    something annotated as Claim, is given all. What it raises becomes the error that the submitter reads: the type and
-    the message, nothing else of this program.
+    `ledger` is an open ledger, `callslip.open(...)`, `callslip.connect(...)`, or the URL of a server, or the path or
+    URL of a database. The default is $CALLSLIP_SERVER, else the default database.
 
-    While it runs the lease is renewed, three times in its length. If the command is cancelled, runs out of time or is
-    given to another worker, an async function is cancelled. A sync one cannot be stopped: it runs to its end, nothing
-    else is begun in its place, and its result counts for nothing.
+    A function may be async, sync (it runs in a thread of its own), or a generator of either kind, whose items are
+    progress and whose last item is the result. The command's params are its arguments by name; a function with the
+    single parameter `params`, or with one annotated as Claim, receives everything. What it raises becomes the error of
+    the command: the type and the message.
+
+    The lease is renewed three times in its length. If the command is cancelled, expires or is given to another worker,
+    an async function is cancelled. A sync one cannot be stopped: it runs to its end, occupies its place until then, and
+    its result is discarded.
     """
 
     def __init__(
         self,
-        server: str | Ledger | None = None,
+        ledger: Ledger | OpenLedger[Any] | str | Path | None = None,
         *,
         token: str = "",
-        client: str = "default",
+        queue: str = "default",
         session: str = "",
         concurrency: int = 1,
-        lease: float = LEASE,
+        lease: float = LEASE_S,
         name: str = "",
     ) -> None:
         if concurrency < 1:
-            raise InvalidInputError("concurrency", f"{concurrency} commands at once are none")
-        if not lease >= SHORTEST:
-            raise InvalidInputError("lease", f"{lease:g} s are less than {SHORTEST} s")
+            raise InvalidInputError("concurrency", f"must be at least 1, got {concurrency}")
+        if not lease >= MIN_LEASE_S:
+            raise InvalidInputError("lease", f"must be at least {MIN_LEASE_S} s, got {lease:g}")
         self.name = name or f"{socket.gethostname()[:100]}:{os.getpid()}:{secrets.token_hex(3)}"
-        self._server = server
+        self._ledger = ledger
         self._token = token
-        self._client = client
+        self._queue = queue
         self._session = session
         self._concurrency = concurrency
         self._lease = lease
         self._actions: dict[str, Action] = {}
-        self._errands: dict[asyncio.Task[None], CommandRun] = {}
+        self._runs: dict[asyncio.Task[None], CommandRun] = {}
         self._stop: asyncio.Event | None = None
-        self._changed: asyncio.Event | None = None
+        self._run_ended: asyncio.Event | None = None
         self._failure: BaseException | None = None
 
-    def action(self, name: str = "") -> Callable[[F], F]:
-        """Let a function run the commands with this action; its own name unless one is given."""
+    @overload
+    def action(self, name: F, /) -> F: ...
+    @overload
+    def action(self, name: str = "", /) -> Callable[[F], F]: ...
+    def action(self, name: Any = "", /) -> Any:
+        """Let a function run the commands with this action; by default the action is the function's name."""
 
-        def named(function: F) -> F:
-            called = name or function.__name__
-            if called in self._actions:
-                raise InvalidInputError("action", f"{called!r} has a function already")
-            self._actions[called] = Action(called, function)
+        def register(function: F) -> F:
+            action = name if isinstance(name, str) and name else function.__name__
+            if action in self._actions:
+                raise InvalidInputError("action", f"{action!r} already has a function")
+            self._actions[action] = Action(action, function)
             return function
 
-        return named
+        return register if isinstance(name, str) else register(name)
 
     def run(self) -> None:
-        """Work until Ctrl-C or SIGTERM, then give back or end what runs, and return. A second Ctrl-C waits no more."""
+        """Run until Ctrl-C or SIGTERM, then give back or end what is in progress. A second Ctrl-C does not wait."""
 
-        async def until_told() -> None:
-            with _signals(asyncio.get_running_loop(), self.stop):
+        async def run_until_signal() -> None:
+            with _stop_on_signals(asyncio.get_running_loop(), self.stop):
                 await self.serve()
 
-        asyncio.run(until_told())
+        asyncio.run(run_until_signal())
 
     def stop(self) -> None:
-        """Let `serve` end. To be called in its loop."""
+        """Let `serve` end. Call it in its event loop."""
         if self._stop is not None:
             self._stop.set()
 
     async def serve(self) -> None:
-        """Work until `stop`, or for ever."""
+        """Run until `stop` is called."""
         if not self._actions:
-            raise InvalidInputError("actions", "this worker has no function yet; give it one with @worker.action(...)")
+            raise InvalidInputError("actions", "this worker has no functions; add one with @worker.action")
         if self._stop is not None:
-            raise InvalidInputError("worker", "works already")
-        self._stop, self._changed, self._failure = asyncio.Event(), asyncio.Event(), None
+            raise InvalidInputError("worker", "is already running")
+        self._stop, self._run_ended, self._failure = asyncio.Event(), asyncio.Event(), None
         try:
-            async with opened(self._server, self._token) as desk:
-                away = Away(desk.where, _say)
+            async with self._open_ledger() as ledger:
+                connection = Connection(describe(ledger), _print_status)
                 try:
-                    await self._work(desk, away)
+                    await self._claim_and_run(ledger.commands, connection)
                 finally:
-                    await self._leave()
+                    await self._cancel_runs()
         finally:
             self._stop = None
         if self._failure is not None:
             raise self._failure
 
-    async def _leave(self) -> None:
-        tasks = list(self._errands)
+    @contextlib.asynccontextmanager
+    async def _open_ledger(self) -> AsyncGenerator[Ledger]:
+        ledger = self._ledger
+        if ledger is None or isinstance(ledger, str | Path):
+            ledger = open_any(None if ledger is None else str(ledger), token=self._token)
+        if isinstance(ledger, OpenLedger):
+            async with ledger as opened:
+                yield opened
+        else:
+            yield ledger
+
+    async def _cancel_runs(self) -> None:
+        tasks = list(self._runs)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._errands.clear()
+        self._runs.clear()
 
-    # Taking commands up
+    # Claiming
 
-    async def _work(self, desk: CommandSource, away: Away) -> None:
-        pause = SOONEST
-        while await self._free():
+    async def _claim_and_run(self, commands: Commands, connection: Connection) -> None:
+        delay_s = MIN_RETRY_DELAY_S
+        while await self._wait_for_capacity():
             try:
-                wait = 0.0 if away.away else desk.patience  # Whether it is back is known at once.
-                claim = await self._claimed(desk, wait)
+                # While the connection is lost do not wait for commands: the answer shows at once that it is back.
+                claim = await self._claim(commands, 0.0 if connection.is_lost else commands.max_claim_wait_s)
             except NotFoundError:
                 if not self._session:
                     raise
-                await self._until_stopped(UNBEGUN)
+                await self._sleep_until_stopped(SESSION_POLL_S)
                 continue
             except CallslipError as error:
-                if not is_passing(error):
+                if not is_transient(error):
                     raise
-                away.lost(error)
-                await self._until_stopped(pause)
-                pause = min(2 * pause, LATEST)
+                connection.lost(error)
+                await self._sleep_until_stopped(delay_s)
+                delay_s = min(2 * delay_s, MAX_RETRY_DELAY_S)
                 continue
-            away.reached()
-            pause = SOONEST
+            connection.reached()
+            delay_s = MIN_RETRY_DELAY_S
             if claim is not None:
-                self._begin(desk, claim, away)
+                self._start(commands, claim, connection)
 
-    async def _free(self) -> bool:
-        """Wait until one more may run. False if the worker is to stop."""
-        assert self._stop is not None and self._changed is not None
-        while not self._stop.is_set() and len(self._errands) >= self._concurrency:
-            self._changed.clear()
-            await _first(self._stop.wait(), self._changed.wait())
+    async def _wait_for_capacity(self) -> bool:
+        """Wait until one more command may run. Return False if the worker should stop."""
+        assert self._stop is not None and self._run_ended is not None
+        while not self._stop.is_set() and len(self._runs) >= self._concurrency:
+            self._run_ended.clear()
+            await _wait_for_first(self._stop.wait(), self._run_ended.wait())
         return not self._stop.is_set()
 
-    async def _until_stopped(self, seconds: float) -> None:
+    async def _sleep_until_stopped(self, seconds: float) -> None:
         assert self._stop is not None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stop.wait()
 
-    async def _claimed(self, desk: CommandSource, wait: float) -> Claim | None:
+    async def _claim(self, commands: Commands, wait: float) -> Claim | None:
         assert self._stop is not None
-        asking = asyncio.ensure_future(
-            desk.claim(self._client, worker=self.name, wait=wait, lease=self._lease, session=self._session)
+        claiming = asyncio.ensure_future(
+            commands.claim(self._queue, worker=self.name, wait=wait, lease=self._lease, session=self._session)
         )
         stopping = asyncio.ensure_future(self._stop.wait())
         try:
-            await asyncio.wait([asking, stopping], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([claiming, stopping], return_when=asyncio.FIRST_COMPLETED)
             if self._stop.is_set():
-                await self._decline(desk, asking)
+                await self._decline(commands, claiming)
                 return None
-            return asking.result()
+            return claiming.result()
         except asyncio.CancelledError:
-            await self._decline(desk, asking)
+            await self._decline(commands, claiming)
             raise
         finally:
             stopping.cancel()
 
-    async def _decline(self, desk: CommandSource, asking: asyncio.Future[Claim | None]) -> None:
-        """What comes just now is for somebody else."""
-        if desk.breaks_off:
-            asking.cancel()
-        await asyncio.wait([asking])
-        if asking.cancelled() or asking.exception() is not None:
+    async def _decline(self, commands: Commands, claiming: asyncio.Future[Claim | None]) -> None:
+        """Give back a command that arrives while the worker stops."""
+        if commands.can_cancel_claim:
+            claiming.cancel()
+        await asyncio.wait([claiming])
+        if claiming.cancelled() or claiming.exception() is not None:
             return
-        claim = asking.result()
+        claim = claiming.result()
         if claim is not None:
             with contextlib.suppress(CallslipError):
-                if not await desk.give_back(claim, begun=False):
-                    await desk.fail(claim, "the worker that took this command up was stopped before it began")
+                await commands.release(claim.call, claim.fence, RELEASE_REASON)
 
-    # Running them
+    # Running
 
-    def _begin(self, desk: CommandSource, claim: Claim, away: Away) -> None:
-        before = [task for task, errand in self._errands.items() if errand.claim.call == claim.call]
-        errand = CommandRun(desk, claim, self._lease, away, _say)
-        task = asyncio.ensure_future(self._do(errand, before))
-        self._errands[task] = errand
-        task.add_done_callback(self._done)
+    def _start(self, commands: Commands, claim: Claim, connection: Connection) -> None:
+        earlier = [task for task, run in self._runs.items() if run.claim.call == claim.call]
+        run = CommandRun(commands, claim, self._lease, connection, _print_status)
+        task = asyncio.ensure_future(self._run_command(run, earlier))
+        self._runs[task] = run
+        task.add_done_callback(self._on_run_done)
 
-    async def _do(self, errand: CommandRun, before: list[asyncio.Task[None]]) -> None:
-        async def alone() -> None:
-            """Never twice at once: what this worker still does for an earlier claim of the command ends first."""
-            if before:
-                await asyncio.wait(before)
+    async def _run_command(self, run: CommandRun, earlier: list[asyncio.Task[None]]) -> None:
+        async def wait_for_earlier() -> None:
+            """Wait for runs of the same command under an earlier claim: a command never runs twice at once here."""
+            if earlier:
+                await asyncio.wait(earlier)
 
-        await errand.run(self._actions, alone)
-        if errand.threads.busy:
-            _say(f"{errand.claim.action} of command {errand.claim.correlation_id} cannot be stopped; waiting for it")
-            await errand.threads.left()
+        await run.run(self._actions, wait_for_earlier)
+        if run.threads.busy:
+            claim = run.claim
+            _print_status(f"{claim.action} of command {claim.correlation_id} cannot be stopped; waiting for it")
+            await run.threads.left()
 
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._errands.pop(task, None)
+    def _on_run_done(self, task: asyncio.Task[None]) -> None:
+        self._runs.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None and self._failure is None:
             self._failure = error
             self.stop()
-        if self._changed is not None:
-            self._changed.set()
+        if self._run_ended is not None:
+            self._run_ended.set()
 
 
-async def _first(*waits: Any) -> None:
+async def _wait_for_first(*waits: Any) -> None:
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -236,28 +261,28 @@ async def _first(*waits: Any) -> None:
             task.cancel()
 
 
-def _say(text: str) -> None:
+def _print_status(text: str) -> None:
     print(f"callslip worker: {text}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
-def _signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> Generator[None]:
-    """The first Ctrl-C or SIGTERM stops; the next does what it does to any program."""
-    kinds = (signal.SIGINT, signal.SIGTERM)
+def _stop_on_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> Generator[None]:
+    """Call `stop` on the first Ctrl-C or SIGTERM; the next one has its default effect."""
+    signals = (signal.SIGINT, signal.SIGTERM)
 
-    def once() -> None:
-        for kind in kinds:
-            loop.remove_signal_handler(kind)
+    def stop_once() -> None:
+        for number in signals:
+            loop.remove_signal_handler(number)
         stop()
 
     try:
-        for kind in kinds:
-            loop.add_signal_handler(kind, once)
+        for number in signals:
+            loop.add_signal_handler(number, stop_once)
     except (NotImplementedError, RuntimeError, ValueError):  # Windows, or not the main thread.
         yield
         return
     try:
         yield
     finally:
-        for kind in kinds:
-            loop.remove_signal_handler(kind)
+        for number in signals:
+            loop.remove_signal_handler(number)

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from callslip.cli import exit_status
-from callslip.cli.ids import ID
-from callslip.cli.place import db_option, json_option, place, wants_json, with_ledger
+from callslip.cli.options import ID, db_option, json_option, selected_location, wants_json, with_ledger
 from callslip.cli.terminal import tables
 from callslip.cli.terminal.escape import escape_controls
 from callslip.cli.terminal.formatting import format_age, pluralize, seconds
 from callslip.errors import AmbiguousIdError, InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:
-    from callslip.api.ledger import Ledger
+    from callslip.api.ledger import LocalLedger
     from callslip.model.records import TokenRecord
 
 VERBS = ("read", "write", "approve", "execute")
@@ -38,7 +37,7 @@ def delete(session: str, yes: bool) -> int:
 
     Only a session's whole name will do. On a terminal you are asked first; elsewhere --yes must be given.
     """
-    place().require()
+    selected_location().require()
     if not yes:
         if not sys.stdin.isatty():
             raise click.UsageError("nobody is there to ask; give --yes to delete")
@@ -115,20 +114,20 @@ def create(session: str | None, verbs: tuple[str, ...], label: str, expires: str
 
 
 async def _create(
-    ledger: Ledger, session: str, verbs: tuple[str, ...], label: str, age: float
+    ledger: LocalLedger, session: str, verbs: tuple[str, ...], label: str, age: float
 ) -> tuple[str, TokenRecord]:
     from secrets import token_hex
 
-    from callslip.client.token_file import SCOPED, digest, mint
+    from callslip.client.token_file import SCOPED, hash_token, mint_token
     from callslip.model.names import check_id, check_session_name
     from callslip.model.records import TokenRecord
 
     if session and await ledger.log.store.session(check_session_name(session)) is None:
         tables.print_status(f"there is no session {session} yet; the token is good for it once there is")
     label = check_id(label, "--label") if label else ""
-    secret, now = SCOPED + mint(), await ledger.log.store.clock()
+    secret, now = SCOPED + mint_token(), await ledger.log.store.clock()
     until = now + int(age * 1000) if age else 0
-    row = TokenRecord(f"tok_{token_hex(6)}", digest(secret), label, session, verbs, now, until)
+    row = TokenRecord(f"tok_{token_hex(6)}", hash_token(secret), label, session, verbs, now, until)
     await ledger.log.store.put_token(row)
     return secret, row
 
@@ -161,7 +160,7 @@ def revoke(identity: str) -> None:
     tables.print_status(f"revoked {row.id}" + (f" ({row.label})" if row.label else ""))
 
 
-async def _revoke(ledger: Ledger, identity: str) -> TokenRecord:
+async def _revoke(ledger: LocalLedger, identity: str) -> TokenRecord:
     rows = await ledger.log.store.tokens()
     fits = [row for row in rows if row.id == identity] or [row for row in rows if row.id.startswith(identity)]
     if len(fits) > 1:

@@ -1,34 +1,33 @@
-"""Commands about one call that is under way: `approve`, `deny`, `wait`, `cancel`; on the file, or by a server."""
+"""`callslip approve`, `deny`, `wait` and `cancel`."""
 
 from __future__ import annotations
 
 import getpass
-from typing import Any, cast
+from typing import Any
 
 import click
 
 from callslip.cli import exit_status
-from callslip.cli.ids import ID
-from callslip.cli.place import db_option, json_option, wants_json
-from callslip.cli.reach import Json, LedgerClient, open_client, server_options
+from callslip.cli.options import ID, SelectedLedger, db_option, json_option, open_selected, server_options, wants_json
 from callslip.cli.terminal import tables
 from callslip.cli.terminal.formatting import Seconds
 from callslip.errors import ConflictError
+from callslip.model.records import ApprovalRecord, CallRecord
 
 
-def user() -> str:
-    """Who is at this terminal."""
+def user_name() -> str:
+    """Return the name of the user at this terminal."""
     try:
         return getpass.getuser()
-    except (OSError, KeyError):  # No such user, and no variable that says a name.
+    except (OSError, KeyError):  # The user has no entry, and no variable has a name.
         return "cli"
 
 
-by_option = click.option("--by", metavar="NAME", help="Who answers, on a file; your user name unless given.")
+by_option = click.option("--by", metavar="NAME", help="Who answers, on a file. [default: your user name]")
 option_option = click.option("--option", metavar="OPTION", default="", help="Which of the offered options to choose.")
 
 
-def _json_value(ctx: click.Context, parameter: click.Parameter, value: str | None) -> Any:
+def _parse_json(ctx: click.Context, parameter: click.Parameter, value: str | None) -> Any:
     if value is None:
         return None
     from callslip.model import codec
@@ -37,137 +36,141 @@ def _json_value(ctx: click.Context, parameter: click.Parameter, value: str | Non
 
 
 @click.command()
-@click.argument("identity", metavar="ID", type=ID)
+@click.argument("id", metavar="ID", type=ID)
 @option_option
-@click.option("--input", "edited", metavar="JSON", callback=_json_value, help="Run it with these arguments instead.")
+@click.option("--input", "edited", metavar="JSON", callback=_parse_json, help="Run the call with these arguments.")
 @by_option
 @server_options
 @db_option
 @json_option
-def approve(identity: str, option: str, edited: list[Any] | None, by: str | None) -> None:
-    """Let a call run that asks for approval.
+def approve(id: str, option: str, edited: list[Any] | None, by: str | None) -> None:
+    """Approve a pending call.
 
-    ID is the approval, or the call that asks; @last is the newest request that waits. The first answer counts. While a
-    server runs for the ledger it takes the answer, and asks for a token that may approve.
+    ID is the approval or its call; @last is the newest pending approval. The first answer counts. If a server runs for
+    the ledger, it takes the answer and requires a token that may approve.
     """
-    answer: Json = {"decision": "edit", "input": edited[0]} if edited else {"decision": "approve"}
-    _answer(identity, {**answer, "option": option}, by)
+    _answer(id, by, approves=True, option=option, **({"input": edited[0]} if edited else {}))
 
 
 @click.command()
-@click.argument("identity", metavar="ID", type=ID)
-@click.option("--reason", default="", help="Why; the model reads it.")
+@click.argument("id", metavar="ID", type=ID)
+@click.option("--reason", default="", help="Sent to the agent.")
 @option_option
 @by_option
 @server_options
 @db_option
 @json_option
-def deny(identity: str, reason: str, option: str, by: str | None) -> None:
-    """Refuse a call that asks for approval.
+def deny(id: str, reason: str, option: str, by: str | None) -> None:
+    """Deny a pending call.
 
-    ID is the approval, or the call that asks; @last is the newest request that waits. The first answer counts. While a
-    server runs for the ledger it takes the answer, and asks for a token that may approve.
+    ID is the approval or its call; @last is the newest pending approval. The first answer counts. If a server runs for
+    the ledger, it takes the answer and requires a token that may approve.
     """
-    _answer(identity, {"decision": "deny", "option": option, "reason": reason}, by)
+    _answer(id, by, approves=False, option=option, reason=reason)
 
 
-def _answer(identity: str, answer: Json, by: str | None) -> None:
-    with open_client(answers=True) as reach:
-        who = _who(reach, by)
-        row = reach.approval(identity)
+def _answer(id: str, by: str | None, *, approves: bool, **fields: Any) -> None:
+    from callslip.model.views import approval_view
+
+    with open_selected(for_answer=True) as selected:
+        if by and selected.is_remote:
+            raise click.UsageError("--by is for a file; a server uses the label of your token")
+        ledger = selected.ledger
+        name = "" if selected.is_remote else by or user_name()
         try:
-            done = reach.answer(row, answer, who)
+            record = (ledger.approve if approves else ledger.deny)(id, by=name, **fields)
         except ConflictError as error:
-            raise _in_words(error) from error
+            raise _describe_conflict(error) from error
     if wants_json():
-        tables.write_json(done)
-    chosen = f" ({done['option']})" if done["option"] else ""
-    told = done["description"] or done["approval"]
-    tables.print_status(f"{done['state']} by {done['by']}{chosen}: {told}, call {done['call']}")
+        tables.write_json(approval_view(record))
+    option = f" ({record.option})" if record.option else ""
+    title = record.description or record.id
+    tables.print_status(f"{record.state} by {record.by}{option}: {title}, call {record.call}")
 
 
-def _who(reach: LedgerClient, by: str | None) -> str:
-    if by and not reach.names_answerer:
-        raise click.UsageError("--by is for a file; a server knows you by the label of your token")
-    return by or user()
-
-
-def _in_words(error: ConflictError) -> ConflictError:
-    """Who was first, if anybody was."""
-    winner = cast(Json, error.winner) if isinstance(error.winner, dict) else {}
-    if winner.get("state", "pending") == "pending":
+def _describe_conflict(error: ConflictError) -> ConflictError:
+    """Name the answer that was first, if there is one."""
+    winner = error.winner
+    if not isinstance(winner, ApprovalRecord) or winner.state == "pending":
         return error
-    who = f" by {winner['by']}" if winner["by"] else ""
-    return ConflictError(f"approval {winner['approval']} is not pending: it was {winner['state']}{who}", winner)
+    by = f" by {winner.by}" if winner.by else ""
+    return ConflictError(f"approval {winner.id} is not pending: it was {winner.state}{by}", winner)
 
 
 @click.command()
-@click.argument("identity", metavar="ID", type=ID)
+@click.argument("id", metavar="ID", type=ID)
 @click.option("--timeout", metavar="SECONDS", type=Seconds(0), help="Give up after this time.")
 @click.option("--session", type=ID, help="Look for the call in this session only.")
 @server_options
 @db_option
 @json_option
-def wait(identity: str, timeout: float | None, session: str | None) -> int:
-    """Wait until a call has ended.
+def wait(id: str, timeout: float | None, session: str | None) -> int:
+    """Wait for a call to finish.
 
-    ID is the call, or the approval that it waits for; @last is the newest call. Prints what came out. The exit status
-    tells how the call ended: 0 completed, 1 failed, 4 denied, 5 expired, cancelled or lost, 124 not yet.
+    ID is the call or its approval; @last is the newest call. Prints the output. The exit status says how the call
+    ended: 0 completed, 1 failed, 4 denied, 5 expired, cancelled or lost, 124 not yet.
     """
-    with open_client() as reach:
-        found = _call(reach, identity, session)
-        try:
-            row = reach.wait(found, timeout)
-        except TimeoutError as error:
-            raise TimeoutError(f"call {found} has not ended within {timeout:g} s") from error
-        row["toolCall"] = _whole(row["toolCall"] or {}, reach)
+    from callslip.cli.entry_json import entries_json
+
+    with open_selected() as selected:
+        ledger = selected.ledger
+        call = _find_call(selected, id, session).id
+        record = ledger.wait(call, timeout)
+        entry = ledger.entry(call)
+        (value,) = entries_json([entry], ledger.blob) if entry is not None else ({},)
     if wants_json():
-        tables.write_json(row)
+        tables.write_json({**_call_json(record), "toolCall": value})
     else:
         from callslip.cli.terminal.timeline import outcome
 
-        tables.write_text(outcome(row["toolCall"]))
-    tables.print_status(_ended(row))
-    return exit_status.STATES[row["state"]]
+        tables.write_text(outcome(value))
+    tables.print_status(_describe_end(record))
+    return exit_status.STATES[record.state]
 
 
-def _call(reach: LedgerClient, identity: str, session: str | None) -> str:
-    within = reach.session(session).name if session else ""
-    return reach.call(identity, within)["call"]
+def _find_call(selected: SelectedLedger, id: str, session: str | None) -> CallRecord:
+    ledger = selected.ledger
+    return ledger.find_call(id, ledger.find_session(session).name if session else "")
 
 
-def _whole(entry: Json, reach: LedgerClient) -> Json:
-    """The entry with its output in place, also if that is kept beside the log."""
-    if entry.get("blob"):
-        from callslip.ledger.call_entry import put_output
+def _call_json(record: CallRecord) -> dict[str, Any]:
+    import msgspec
 
-        put_output(entry, reach.blob(entry["blob"]["hash"]))
-    return entry
+    from callslip.model.views import call_view
+
+    return msgspec.to_builtins(call_view(record))
 
 
-def _ended(row: Json) -> str:
-    return f"call {row['call']} {row['state']}" + (f": {row['reason']}" if row["reason"] else "")
+def _describe_end(record: CallRecord) -> str:
+    return f"call {record.id} {record.state}" + (f": {record.reason}" if record.reason else "")
 
 
 @click.command()
-@click.argument("identity", metavar="ID", type=ID)
-@click.option("--reason", default="", help="Why; whoever waits for the call reads it.")
+@click.argument("id", metavar="ID", type=ID)
+@click.option("--reason", default="", help="Shown to the program that waits for the call.")
 @click.option("--session", type=ID, help="Look for the call in this session only.")
 @server_options
 @db_option
 @json_option
-def cancel(identity: str, reason: str, session: str | None) -> int:
-    """End a call that is open.
+def cancel(id: str, reason: str, session: str | None) -> int:
+    """Cancel a call.
 
-    ID is the call, or the approval that it waits for; @last is the newest call. One that has ended stays as it is; the
-    exit status tells how: 0 cancelled, now or before, 1 completed or failed, 4 denied, 5 expired or lost.
+    ID is the call or its approval; @last is the newest call. A call that has ended stays as it is; the exit status says
+    how it ended: 0 cancelled, now or before, 1 completed or failed, 4 denied, 5 expired or lost.
     """
-    with open_client() as reach:
-        row = reach.cancel(_call(reach, identity, session), reason, user())
+    with open_selected() as selected:
+        call = _find_call(selected, id, session).id
+        by = "" if selected.is_remote else user_name()
+        try:
+            record = selected.ledger.cancel(call, by=by, reason=reason)
+        except ConflictError as error:
+            if not isinstance(error.winner, CallRecord):
+                raise
+            record = error.winner
     if wants_json():
-        tables.write_json({name: value for name, value in row.items() if name != "toolCall"})
-    if row["state"] == "cancelled":
-        tables.print_status(_ended(row))
+        tables.write_json(_call_json(record))
+    if record.state == "cancelled":
+        tables.print_status(_describe_end(record))
         return exit_status.OK
-    tables.print_status(f"call {row['call']} has ended: it is {row['state']}")
-    return exit_status.STATES.get(row["state"], exit_status.FAILED) or exit_status.FAILED
+    tables.print_status(f"call {record.id} has already ended: it is {record.state}")
+    return exit_status.STATES.get(record.state, exit_status.FAILED) or exit_status.FAILED

@@ -11,11 +11,11 @@ from typing import Any
 import click
 
 from callslip.cli import exit_status
-from callslip.cli.place import db_option, json_option, place, wants_json
-from callslip.cli.reach import running_server
+from callslip.cli.options import db_option, json_option, selected_location, wants_json
 from callslip.cli.terminal import tables
 from callslip.cli.terminal.escape import escape_controls
 from callslip.cli.terminal.formatting import format_age, pluralize, size
+from callslip.client.server_file import running_server
 
 Facts = dict[str, Any]
 Lines = str | list[str]
@@ -34,8 +34,8 @@ def doctor() -> int:
 
     from callslip.cli.commands.doctor_checks import examine
 
-    facts, findings = asyncio.run(examine(place()))
-    running = running_server(place())
+    facts, findings = asyncio.run(examine(selected_location()))
+    running = running_server(selected_location())
     facts["server"] = {"url": running.url, "pid": running.pid} if running else None
     if wants_json():
         tables.write_json({**facts, "findings": [finding._asdict() for finding in findings]})

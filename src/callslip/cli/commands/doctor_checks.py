@@ -40,7 +40,7 @@ Examined = tuple[Facts, list[Finding]]
 async def examine(place: LedgerLocation) -> Examined:
     """Everything that can be known of a ledger without changing it."""
     versions = {"callslip": __version__, "sqlite": apsw.sqlite_lib_version(), "python": platform.python_version()}
-    facts: Facts = {"path": place.path, "url": place.url, "saidBy": place.said_by, "versions": versions}
+    facts: Facts = {"path": place.path, "url": place.url, "saidBy": place.origin, "versions": versions}
     facts["settings"] = msgspec.to_builtins(Settings())
     findings: list[Finding] = []
     facts["exists"] = bool(place.path) and os.path.isfile(place.path) and os.path.getsize(place.path) > 0
@@ -60,7 +60,7 @@ async def examine(place: LedgerLocation) -> Examined:
 
 def _missing(place: LedgerLocation) -> Finding:
     if os.path.isdir(place.path):
-        return Finding("problem", f"{place.path} is a folder", f"{place.said_by} names it", "name a file in it")
+        return Finding("problem", f"{place.path} is a folder", f"{place.origin} names it", "name a file in it")
     cause = "nothing was recorded here yet, or the ledger is elsewhere"
     return Finding("problem", f"no ledger at {place.path or 'all: it is in memory'}", cause, "name it with --db")
 
@@ -79,7 +79,7 @@ def _files(path: str, facts: Facts, findings: list[Finding]) -> None:
             sizes[ending[1:]] = os.path.getsize(path + ending)
     facts["files"] = sizes
     facts["locks"] = {ending[1:]: _lock(path + ending) for ending in NEIGHBOURS[2:]}
-    may_write = sqlite_open.may_write(path)
+    may_write = sqlite_open.is_writable(path)
     facts["access"] = "read and write" if may_write else "read only"
     if not may_write:
         cause = "the file or its folder belongs to somebody else, or the disk is mounted read-only"
@@ -123,11 +123,11 @@ COUNTS = {
 
 def _schema(path: str, facts: Facts) -> None:
     """Read with a connection of our own that cannot write: the store would bring an old file up to date."""
-    with sqlite_open.plain_errors(path):
+    with sqlite_open.translate_errors(path):
         connection = sqlite_open.connect(path, "", Settings(), read_only=True)
         try:
             run = connection.execute
-            if run("PRAGMA application_id").fetchall()[0][0] != sqlite_open.APPLICATION:
+            if run("PRAGMA application_id").fetchall()[0][0] != sqlite_open.APPLICATION_ID:
                 raise sqlite_open.InvalidDatabaseError(f"{path} is a SQLite database of another program")
             oldest = run("SELECT value FROM meta WHERE name = 'oldest_reader'").fetchall()
             version = run("PRAGMA user_version").fetchall()[0][0]

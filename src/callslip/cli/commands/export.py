@@ -1,4 +1,4 @@
-"""`callslip export`: a session as one document, or a turn of it as the stream that a client would have got."""
+"""`callslip export`: a session as one document, or one turn as the stream that a client receives."""
 
 from __future__ import annotations
 
@@ -8,60 +8,60 @@ from contextlib import closing
 
 import click
 
-from callslip.cli.ids import ID
-from callslip.cli.pieces import NATIVE
-from callslip.cli.place import db_option, json_option
-from callslip.cli.reach import open_client, server_options
+from callslip.cli.options import ID, db_option, json_option, open_selected, server_options
 from callslip.cli.terminal import tables
 from callslip.formats import registry
 
-
-def _formats() -> list[str]:
-    return [*NATIVE, *(name for name in registry.writable() if name not in NATIVE)]
+NATIVE_FORMATS = ("events", "entries")
+FORMATS = [*NATIVE_FORMATS, *(name for name in registry.writable() if name not in NATIVE_FORMATS)]
 
 
 @click.command()
 @click.argument("session", type=ID)
-@click.option("--format", "format_", type=click.Choice(_formats()), default="entries", show_default=True)
-@click.option("--at", type=click.IntRange(0), metavar="SEQ", help="As the session stood after this event.")
-@click.option("--stream", is_flag=True, help="Write one turn instead, as a client is streamed it.")
-@click.option("--turn", metavar="TURN", help="Which turn to stream; the last one unless given.")
+@click.option("--format", "format_", type=click.Choice(FORMATS), default="entries", show_default=True)
+@click.option("--at", type=click.IntRange(0), metavar="SEQ", help="As the session was after this event.")
+@click.option("--stream", is_flag=True, help="Write one turn as it is streamed to a client.")
+@click.option("--turn", metavar="TURN", help="Which turn to stream. [default: the last]")
 @click.option("-o", "--output", "file", type=click.Path(dir_okay=False, allow_dash=True), help="Write to this file.")
 @server_options
 @db_option
 @json_option
 def export(session: str, format_: str, at: int | None, stream: bool, turn: str | None, file: str | None) -> None:
-    """Write a session in another format.
+    """Export a session.
 
-    It is one JSON document, {"session", "seq", and "events", "entries" or "messages"}, with an item on each line; html
-    and otel are documents of their own.
+    The output is one JSON document, {"session", "seq", and "events", "entries" or "messages"}, with one item per line;
+    html and otel are documents of their own.
     """
     if stream and format_ not in registry.streamable():
         raise click.UsageError(f"--stream goes with --format {' or '.join(registry.streamable())}")
     if turn and not stream:
         raise click.UsageError("--turn goes with --stream")
-    with open_client() as reach:
-        found = reach.session(session)
-        pieces = reach.turn(found, format_, at, turn or "") if stream else reach.export(found, format_, at)
-        with closing(pieces):
-            _write(pieces, file)
+    with open_selected() as selected:
+        ledger = selected.ledger
+        if stream:
+            chunks = ledger.export_turn(session, format_, turn=turn or "", at=at)
+        else:
+            chunks = ledger.export_chunks(session, format_, at=at)
+        with closing(chunks):
+            _write(chunks, file)
 
 
-def _write(pieces: Iterator[bytes], file: str | None) -> None:
+def _write(chunks: Iterator[bytes], file: str | None) -> None:
+    """Write to stdout, or to a file that appears only when it is complete."""
     if file is None or file == "-":
-        tables.write_bytes(pieces)
+        tables.write_bytes(chunks)
         return
-    plain = not os.path.exists(file) or os.path.isfile(file)
-    beside = f"{file}.part-{os.getpid()}" if plain else file
+    is_regular = not os.path.exists(file) or os.path.isfile(file)
+    target = f"{file}.part-{os.getpid()}" if is_regular else file
     try:
-        with open(beside, "wb") as out:
-            out.writelines(pieces)
-        if plain:
-            os.replace(beside, file)
+        with open(target, "wb") as out:
+            out.writelines(chunks)
+        if is_regular:
+            os.replace(target, file)
     except BaseException as error:
-        if plain and os.path.exists(beside):
-            os.unlink(beside)
-        if isinstance(error, OSError) and error.filename == beside:
+        if is_regular and os.path.exists(target):
+            os.unlink(target)
+        if isinstance(error, OSError) and error.filename == target:
             error.filename = file
         raise
     tables.print_status(f"wrote {file}")

@@ -13,8 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import click
 import msgspec
 
-from callslip.cli.ids import ID
-from callslip.cli.place import db_option, json_option, wants_json, with_ledger
+from callslip.cli.options import ID, db_option, json_option, wants_json, with_ledger
 from callslip.cli.terminal import tables
 from callslip.cli.terminal.formatting import pluralize
 from callslip.errors import InvalidInputError
@@ -23,7 +22,7 @@ from callslip.ingest.importer import BOM, LINE_BYTES, Report, import_file, impor
 from callslip.model.names import MAX_NAME_BYTES, check_session_name
 
 if TYPE_CHECKING:
-    from callslip.api.ledger import Ledger
+    from callslip.api.ledger import LocalLedger
     from callslip.model.events import Chunks
 
 LONG = 2**20
@@ -67,7 +66,7 @@ def name_of(path: str) -> str:
     return bare.encode()[:MAX_NAME_BYTES].decode("utf-8", "ignore") or "imported"
 
 
-async def _take(ledger: Ledger, file: str, session: str, format_: str, chunks: Chunks | None) -> Report:
+async def _take(ledger: LocalLedger, file: str, session: str, format_: str, chunks: Chunks | None) -> Report:
     if file == "-":
         lines, _ = messages(sys.stdin.buffer)
         return await import_lines(ledger.log, session, format_, lines, chunks=chunks)

@@ -1,25 +1,32 @@
-"""`callslip ls`: sessions, or calls, the newest first; or the lists of commands."""
+"""`callslip ls`: sessions or calls, newest first, or the lists of commands."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+import msgspec
 
-from callslip.cli.ids import ID
-from callslip.cli.place import db_option, json_option, place, wants_json, with_ledger
-from callslip.cli.reach import SERVER, server_options
-from callslip.cli.rows import call_json, session_json
+from callslip.cli.options import (
+    ID,
+    SelectedLedger,
+    db_option,
+    json_option,
+    open_selected,
+    selected_location,
+    server_options,
+    wants_json,
+)
 from callslip.cli.terminal import tables
+from callslip.model.records import CallRecord, SessionRecord
+from callslip.model.views import call_view, session_view
 from callslip.rules.lifecycle import OPEN_STATES, TRANSITIONS
 
-if TYPE_CHECKING:
-    from callslip.api.ledger import Ledger
-    from callslip.model.records import CallRecord, SessionRecord
-
 STATES = [state for state in TRANSITIONS if state != "none"]
+MAX_COUNTED = 10_000
+"""Of so many open calls and pending approvals the sessions are counted."""
 
 
 @click.command()
@@ -29,72 +36,93 @@ STATES = [state for state in TRANSITIONS if state != "none"]
     "states",
     multiple=True,
     type=click.Choice(["open", *STATES]),
-    help="Only calls in this state; may be given several times. Without a session: calls of all sessions.",
+    help="Only calls in this state; may be repeated. Without a session: calls of all sessions.",
 )
-@click.option("--commands", is_flag=True, help="Commands instead: pending, completed in the last minute, failed.")
-@click.option("--client", type=ID, metavar="NAME", help="With --commands: only those for this client.")
+@click.option("--commands", is_flag=True, help="List commands: pending, completed in the last minute, failed.")
+@click.option("--client", "queue", type=ID, metavar="NAME", help="With --commands: only those of this queue.")
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many.")
 @server_options
 @db_option
 @json_option
-def ls(session: str | None, states: Sequence[str], commands: bool, client: str | None, limit: int) -> None:
-    """List sessions, or the calls of one.
+def ls(session: str | None, states: Sequence[str], commands: bool, queue: str | None, limit: int) -> None:
+    """List sessions or calls.
 
-    The newest come first. With --json each line is one JSON object; of commands it is one with three lists, pending,
-    completed and failed. Only commands can be asked of a server.
+    The newest come first. With --json each line is one JSON object; for commands it is one object with three lists,
+    pending, completed and failed.
     """
     if commands:
         if session or states:
-            raise click.UsageError("--commands are of all sessions and states")
+            raise click.UsageError("--commands lists all sessions and states")
         from callslip.cli.commands.submit import list_commands
 
-        return list_commands(client or "", limit)
-    if client or SERVER in click.get_current_context().meta:
-        raise click.UsageError("--client and --server are for --commands")
-    wanted = [state for given in states for state in (sorted(OPEN_STATES) if given == "open" else (given,))]
-    if session or wanted:
-        with_ledger(lambda ledger: _calls(ledger, session or "", wanted, limit))
-    else:
-        with_ledger(lambda ledger: _sessions(ledger, limit))
+        return list_commands(queue or "", limit)
+    if queue:
+        raise click.UsageError("--client is for --commands")
+    wanted = [state for choice in states for state in (sorted(OPEN_STATES) if choice == "open" else (choice,))]
+    with open_selected() as selected:
+        if session or wanted:
+            _list_calls(selected, session or "", wanted, limit)
+        else:
+            _list_sessions(selected, limit)
 
 
-async def _sessions(ledger: Ledger, limit: int) -> None:
-    page = await ledger.sessions(limit=limit)
-    opened = Counter(row.session for row in await ledger.log.store.open_calls())
-    asks = Counter(row.session for row in await ledger.approvals(limit=10_000))
+def count_open_calls(selected: SelectedLedger) -> Counter[str]:
+    """Return how many calls are open in each session."""
+    counts: Counter[str] = Counter()
+    cursor = ""
+    while True:
+        page = selected.ledger.calls(states=sorted(OPEN_STATES), limit=1000, cursor=cursor)
+        counts.update(record.session for record in page.items)
+        cursor = page.cursor
+        if not cursor or counts.total() >= MAX_COUNTED:
+            return counts
+
+
+def _list_sessions(selected: SelectedLedger, limit: int) -> None:
+    page = selected.ledger.sessions(limit=limit)
+    calls = count_open_calls(selected)
+    approvals = Counter(record.session for record in selected.ledger.approvals(limit=MAX_COUNTED))
     if wants_json():
-        tables.write_json(*(session_json(row, opened[row.name], asks[row.name]) for row in page.items))
+        tables.write_json(*(session_json(record, calls[record.name], approvals[record.name]) for record in page.items))
     elif page.items:
-        _session_table(page.items, opened, asks)
+        _print_sessions(page.items, calls, approvals)
     else:
-        tables.print_status(f"no sessions in {place().path}")
+        where = "" if selected.is_remote else f" in {selected_location().path}"
+        tables.print_status(f"no sessions{where}")
     tables.print_status_more(bool(page.cursor), limit)
 
 
-def _session_table(rows: list[SessionRecord], opened: Counter[str], asks: Counter[str]) -> None:
+def session_json(record: SessionRecord, open_calls: int, pending_approvals: int) -> dict[str, Any]:
+    """Return a session as JSON, with the number of its open calls and pending approvals."""
+    view = msgspec.to_builtins(session_view(record))
+    return {**view, "openCalls": open_calls, "pendingApprovals": pending_approvals}
+
+
+def _print_sessions(records: list[SessionRecord], calls: Counter[str], approvals: Counter[str]) -> None:
     from rich.text import Text
 
     from callslip.cli.terminal.formatting import format_age
 
-    head = ["SESSION", "CALLS", "OPEN", "EVENTS", "LAST", "TITLE"]
     cells: list[list[str | Text]] = []
-    for row in rows:
-        waiting = f"{opened[row.name]}" + (f" ({asks[row.name]} to approve)" if asks[row.name] else "")
-        busy = Text(waiting, "yellow" if asks[row.name] else "cyan") if opened[row.name] else "0"
-        cells.append([row.name, f"{row.calls:,}", busy, f"{row.last_seq:,}", format_age(row.updated_at), row.title])
-    tables.columns(head, cells, right=("CALLS", "EVENTS"))
+    for record in records:
+        pending = approvals[record.name]
+        label = f"{calls[record.name]}" + (f" ({pending} to approve)" if pending else "")
+        open_calls = Text(label, "yellow" if pending else "cyan") if calls[record.name] else "0"
+        age = format_age(record.updated_at)
+        cells.append([record.name, f"{record.calls:,}", open_calls, f"{record.last_seq:,}", age, record.title])
+    tables.columns(["SESSION", "CALLS", "OPEN", "EVENTS", "LAST", "TITLE"], cells, right=("CALLS", "EVENTS"))
 
 
-async def _calls(ledger: Ledger, given: str, states: list[str], limit: int) -> None:
-    session = (await ledger.find_session(given)).name if given else ""
-    page = await ledger.calls(session=session, states=states, limit=limit)
-    rows: list[CallRecord] = page.items
+def _list_calls(selected: SelectedLedger, id: str, states: list[str], limit: int) -> None:
+    session = selected.ledger.find_session(id).name if id else ""
+    page = selected.ledger.calls(session=session, states=states, limit=limit)
+    records: list[CallRecord] = page.items
     if session:
-        rows = sorted(rows, key=lambda row: -row.entry)  # C8: order is the sequence, not the clock.
+        records = sorted(records, key=lambda record: -record.entry)  # The sequence is the order, not the clock.
     if wants_json():
-        tables.write_json(*(call_json(row) for row in rows))
-    elif rows:
-        _call_table(rows, with_session=not session)
+        tables.write_json(*(call_view(record) for record in records))
+    elif records:
+        _print_calls(records, with_session=not session)
     else:
         tables.print_status(
             "no " + ("such " if states else "") + "calls" + (f" in session {session}" if session else "")
@@ -102,15 +130,16 @@ async def _calls(ledger: Ledger, given: str, states: list[str], limit: int) -> N
     tables.print_status_more(bool(page.cursor), limit)
 
 
-def _call_table(rows: list[CallRecord], *, with_session: bool) -> None:
+def _print_calls(records: list[CallRecord], *, with_session: bool) -> None:
     from callslip.cli.terminal.formatting import format_age, format_duration
     from callslip.cli.terminal.timeline import styled_state
 
     head = ["CALL", "STATE", "TOOK", "WHEN", *(["SESSION"] if with_session else []), "TOOL", "TITLE"]
     cells: list[list[Any]] = []
-    for row in rows:
-        own = [row.session] if with_session else []
-        foreign = row.title or (row.client_call_id if row.client_call_id != row.id else "")
-        duration = format_duration(row.started_at, row.ended_at)
-        cells.append([row.id, styled_state(row.state), duration, format_age(row.created_at), *own, row.tool, foreign])
+    for record in records:
+        session = [record.session] if with_session else []
+        title = record.title or (record.client_call_id if record.client_call_id != record.id else "")
+        duration = format_duration(record.started_at, record.ended_at)
+        age = format_age(record.created_at)
+        cells.append([record.id, styled_state(record.state), duration, age, *session, record.tool, title])
     tables.columns(head, cells, right=("TOOK",))

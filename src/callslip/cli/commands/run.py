@@ -12,14 +12,13 @@ import click
 from msgspec import structs
 
 from callslip.cli import exit_status
-from callslip.cli.ids import ID
-from callslip.cli.place import db_option, json_option, place, wants_json
+from callslip.cli.options import ID, db_option, json_option, selected_location, wants_json
 from callslip.cli.terminal import tables
 from callslip.cli.terminal.formatting import pluralize
 
 if TYPE_CHECKING:
     from callslip.agent.loop import Agent, Outcome
-    from callslip.api.ledger import Ledger
+    from callslip.api.ledger import LocalLedger
 
 SYSTEM = "You help a person at a terminal. Commands run in {folder} with /bin/sh."
 TAGS = (
@@ -73,14 +72,14 @@ def run(
     said = sys.stdin.read() if prompt == "-" else prompt
     if not said.strip():
         raise click.UsageError("there is no prompt")
-    shell = shell_tool(cwd=folder, timeout=timeout, approve="" if yes else "ask")
+    shell = shell_tool(cwd=folder, timeout=timeout, approval=not yes)
     model = find_model(name, **({"base_url": base_url} if base_url else {}))
     told = system if system is not None else (TAGS if tags else SYSTEM).format(folder=folder)
-    meant = place()
+    meant = selected_location()
     meant.prepare()
     chosen = session or f"run-{os.urandom(3).hex()}"
 
-    def agent(ledger: Ledger) -> Agent:
+    def agent(ledger: LocalLedger) -> Agent:
         limits = Limits(iterations=max_iterations, parallel=parallel)
         tools: dict[str, Any] = {"shell": shell} if tags else {"tools": [shell]}
         return Agent(ledger.session(chosen), model, **tools, system=told, limits=limits)
@@ -97,7 +96,7 @@ def run(
     return exit_status.OK if outcome.reason == "end_turn" else exit_status.FAILED
 
 
-async def _answered(url: str, made: Callable[[Ledger], Agent], prompt: str, *, quiet: bool) -> Outcome:
+async def _answered(url: str, made: Callable[[LocalLedger], Agent], prompt: str, *, quiet: bool) -> Outcome:
     """Run the agent, with somebody watching it and answering for it."""
     from callslip.api.ledger import open_ledger
     from callslip.cli.terminal.background import beside, ended_politely

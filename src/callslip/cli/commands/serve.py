@@ -17,16 +17,16 @@ import click
 import msgspec
 
 from callslip.cli import exit_status
-from callslip.cli.place import db_option, json_option, place, wants_json
-from callslip.cli.reach import Running, running_server, server_file
+from callslip.cli.options import db_option, json_option, selected_location, wants_json
 from callslip.cli.terminal import tables
 from callslip.client.location import LedgerLocation, data_folder
+from callslip.client.server_file import RunningServer, running_server, server_file
 from callslip.errors import InvalidInputError, StoreError
 
 if TYPE_CHECKING:
     import uvicorn
 
-    from callslip.api.ledger import Ledger
+    from callslip.api.ledger import LocalLedger
 
 PORT = 7890
 SHUTDOWN_S = 3
@@ -59,7 +59,7 @@ def serve(host: str, port: int, token: str, origins: tuple[str, ...], hosts: tup
     """
     from callslip.client.token_file import main_token
 
-    meant = place()
+    meant = selected_location()
     meant.prepare()
     secret = main_token(data_folder(), token)
     host = host.removeprefix("[").removesuffix("]")
@@ -186,15 +186,16 @@ async def _serve(where: Where, bound: socket.socket, settings: dict[str, Any]) -
     from callslip import http
     from callslip.api.ledger import open_ledger
     from callslip.http.browser_guard import quiet_access_log
+    from callslip.mcp import http_app
 
     quiet_access_log()
     async with await open_ledger(where.place.url) as ledger:
-        made = server(http.standalone(ledger, where.token, **settings), ledger, where)
+        made = server(http.standalone(ledger, where.token, mcp_app=http_app, **settings), ledger, where)
         await made.serve(sockets=[bound])
     return next((STATUS[number] for number in made.asked), exit_status.OK)
 
 
-def server(app: Any, ledger: Ledger, where: Where) -> Any:
+def server(app: Any, ledger: LocalLedger, where: Where) -> Any:
     """A server of the app that tells where it is once it listens; its `asked` are the signals that ended it."""
     import asyncio
 
@@ -272,7 +273,7 @@ def _announced(where: Where) -> Generator[None]:
         tables.print_status(f"another server runs for this ledger, at {there.url}; other commands will find that one")
         yield
         return
-    ours = Running(where.url, os.getpid(), new_owner())
+    ours = RunningServer(where.url, os.getpid(), new_owner())
     try:
         _write(path, msgspec.json.encode(ours))
     except OSError as error:

@@ -1,112 +1,97 @@
-"""`callslip show`: a session as a timeline; a call, or a request for approval, with everything the log says of it."""
+"""`callslip show`: a session as a timeline, or a call or an approval with everything in the log about it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
+import msgspec
 
-from callslip.cli.ids import ID, find
-from callslip.cli.place import db_option, json_option, wants_json, with_ledger
-from callslip.cli.rows import approval_json, call_json, session_json
+from callslip.cli.commands.ls import count_open_calls, session_json
+from callslip.cli.entry_json import entries_json
+from callslip.cli.options import ID, SelectedLedger, db_option, json_option, open_selected, server_options, wants_json
 from callslip.cli.terminal import tables
 from callslip.errors import NotFoundError
-from callslip.ledger.call_entry import as_sent, call_entry
-from callslip.model.events import ApprovalRequested, CallEvent, decode_event
+from callslip.model.events import ApprovalRequested, CallEvent
 from callslip.model.records import ApprovalRecord, CallRecord, SessionRecord
+from callslip.model.views import approval_view, call_view
 
-if TYPE_CHECKING:
-    from callslip.api.ledger import Ledger
-
-LINES = 200
+MAX_LINES = 200
 
 
 @click.command()
-@click.argument("identity", metavar="ID", type=ID)
+@click.argument("id", metavar="ID", type=ID)
 @click.option("--session", type=ID, help="Look for the call or approval in this session only.")
 @click.option("--limit", type=click.IntRange(0), default=200, show_default=True, help="Entries of a session; 0: all.")
-@click.option("--full", is_flag=True, help="Cut no text short, and fetch output that is kept beside the log.")
-@click.option("--witness", is_flag=True, help="Show only where the agent's own replay tells otherwise than the record.")
+@click.option("--full", is_flag=True, help="Truncate no text, and load output that is stored outside the log.")
+@click.option("--replay-diff", is_flag=True, help="Show only where the agent's own replay differs from the record.")
+@server_options
 @db_option
 @json_option
-def show(identity: str, session: str | None, limit: int, full: bool, witness: bool) -> None:
-    """Show a session, a call or an approval.
+def show(id: str, session: str | None, limit: int, full: bool, replay_diff: bool) -> None:
+    """Show a session, call or approval.
 
     @last is the session that was written last; with --session, the newest call of that session.
     """
-    with_ledger(lambda ledger: _show(ledger, identity, session, limit, full, witness))
+    with open_selected() as selected:
+        ledger = selected.ledger
+        record = ledger.find(id, ledger.find_session(session).name if session else "")
+        if replay_diff:
+            _show_replay_diff(selected, record, full)
+        elif isinstance(record, SessionRecord):
+            _show_session(selected, record, limit, full)
+        elif isinstance(record, CallRecord):
+            _show_call(selected, record, None, full)
+        else:
+            try:
+                call = ledger.find_call(record.call)
+            except NotFoundError:
+                raise NotFoundError(f"retention removed the call of approval {record.id}") from None
+            _show_call(selected, call, record, full)
 
 
-async def _show(ledger: Ledger, identity: str, session: str | None, limit: int, full: bool, witness: bool) -> None:
-    within = (await ledger.find_session(session)).name if session else ""
-    row = await find(ledger, identity, within)
-    if witness:
-        await _show_witness(ledger, row, full)
-        return
-    if isinstance(row, SessionRecord):
-        await _show_session(ledger, row, limit, full)
-        return
-    call = row
-    if isinstance(row, ApprovalRecord):
-        call = await ledger.log.store.call(row.call)
-    if not isinstance(call, CallRecord):
-        raise NotFoundError(f"the call of approval {row.id} was removed by retention")
-    await _show_call(ledger, call, row if isinstance(row, ApprovalRecord) else None, full)
+def _show_replay_diff(
+    selected: SelectedLedger, record: SessionRecord | CallRecord | ApprovalRecord, full: bool
+) -> None:
+    from callslip.cli.commands.replay_diff import show_replay_diff
 
-
-async def _show_witness(ledger: Ledger, row: SessionRecord | CallRecord | ApprovalRecord, full: bool) -> None:
-    from callslip.cli.commands.replay_diff import show_witness
-
-    if isinstance(row, SessionRecord):
-        await show_witness(ledger, row.name, full=full)
+    if isinstance(record, SessionRecord):
+        show_replay_diff(selected, record.name, full=full)
     else:
-        call = row.call if isinstance(row, ApprovalRecord) else row.id
-        await show_witness(ledger, row.session, call, full=full)
+        call = record.call if isinstance(record, ApprovalRecord) else record.id
+        show_replay_diff(selected, record.session, call, full=full)
 
 
-async def _show_session(ledger: Ledger, row: SessionRecord, limit: int, full: bool) -> None:
-    snapshot = await ledger.snapshot(row.name, **({"limit": limit} if limit else {}))
-    entries = await as_sent(ledger.log, snapshot.entries, full=full)
-    calls = [call for call in await ledger.log.store.open_calls() if call.session == row.name]
-    asks = await ledger.approvals(session=row.name)
+def _show_session(selected: SelectedLedger, record: SessionRecord, limit: int, full: bool) -> None:
+    ledger = selected.ledger
+    snapshot = ledger.snapshot(record.name, **({"limit": limit} if limit else {}))
+    entries = entries_json(snapshot.entries, ledger.blob if full else None)
     if wants_json():
-        facts = session_json(row, len(calls), len(asks))
+        open_calls = count_open_calls(selected)[record.name]
+        facts = session_json(record, open_calls, len(ledger.approvals(session=record.name)))
         tables.write_json({**facts, "info": snapshot.info, "entries": entries})
         return
     from callslip.cli.terminal.pages import session_page
 
-    session_page(row, entries, lines=0 if full else 8, cut=bool(limit) and len(entries) == limit)
+    session_page(record, entries, lines=0 if full else 8, cut=bool(limit) and len(entries) == limit)
 
 
-async def _show_call(ledger: Ledger, row: CallRecord, asked: ApprovalRecord | None, full: bool) -> None:
-    entry = await call_entry(ledger.log, row, full=full)
-    events = await _events(ledger, row)
-    approval = asked or await _approval(ledger, events)
+def _show_call(selected: SelectedLedger, record: CallRecord, approval: ApprovalRecord | None, full: bool) -> None:
+    ledger = selected.ledger
+    entry = ledger.entry(record.id)
+    (value,) = entries_json([entry], ledger.blob if full else None) if entry is not None else ({},)
+    events = [
+        event
+        for event in ledger.events(record.session, record.entry - 1)
+        if isinstance(event, CallEvent) and event.call == record.id
+    ]
+    requests = [event.approval for event in events if isinstance(event, ApprovalRequested)]
+    if approval is None and requests:
+        approval = ledger.find_approval(requests[-1])
     if wants_json():
-        told = approval_json(approval) if approval else None
-        tables.write_json({**call_json(row), "approvalRequest": told, "toolCall": entry, "events": events})
+        request = approval_view(approval) if approval else None
+        call = msgspec.to_builtins(call_view(record))
+        tables.write_json({**call, "approvalRequest": request, "toolCall": value, "events": events})
         return
     from callslip.cli.terminal.pages import call_page
 
-    session = await ledger.log.store.session(row.session)
-    low = session.pruned_seq if session else 0
-    call_page(row, entry, approval, events, lines=0 if full else LINES, low=low)
-
-
-async def _approval(ledger: Ledger, events: list[CallEvent]) -> ApprovalRecord | None:
-    """The newest request for approval of the call."""
-    asked = [event.approval for event in events if isinstance(event, ApprovalRequested)]
-    return await ledger.log.store.approval(asked[-1]) if asked else None
-
-
-async def _events(ledger: Ledger, row: CallRecord) -> list[CallEvent]:
-    """Every event about the call, whatever it was worth."""
-    found: list[CallEvent] = []
-    after, name = row.entry - 1, row.id.encode()
-    while rows := await ledger.log.store.events(row.session, after, 1000):
-        after = rows[-1][0]
-        for _, body in rows:
-            event = decode_event(body) if name in body else None
-            if isinstance(event, CallEvent) and event.call == row.id:
-                found.append(event)
-    return found
+    pruned_seq = ledger.find_session(record.session).pruned_seq
+    call_page(record, value, approval, events, lines=0 if full else MAX_LINES, low=pruned_seq)

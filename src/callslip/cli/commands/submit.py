@@ -1,4 +1,4 @@
-"""`callslip submit`: a command for whoever runs them; and the lists of commands for `callslip ls`."""
+"""`callslip submit`: queue a command for a worker; and the lists of commands for `callslip ls`."""
 
 from __future__ import annotations
 
@@ -8,125 +8,145 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from callslip.cli import exit_status
-from callslip.cli.ids import ID
-from callslip.cli.place import db_option, json_option, wants_json
-from callslip.cli.reach import Json, LedgerClient, open_client, server_options
+from callslip.cli.options import ID, SelectedLedger, db_option, json_option, open_selected, server_options, wants_json
 from callslip.cli.terminal import tables
 from callslip.cli.terminal.formatting import Seconds, format_age
+from callslip.commands import Command
+from callslip.errors import WaitTimeoutError
 
-SESSION = "commands"
+DEFAULT_SESSION = "commands"
+DEFAULT_QUEUE = "default"
 FOREVER = -1.0
-LISTS = ("pending", "completed", "failed")
 
 
-def _params(ctx: click.Context, parameter: click.Parameter, given: str | None) -> Any:
-    """JSON as it stands there, in a file, or on stdin; None if nothing was said."""
-    if given is None:
+def _parse_params(ctx: click.Context, parameter: click.Parameter, value: str | None) -> Any:
+    """Parse JSON from the command line, a file or stdin."""
+    if value is None:
         return None
     from callslip.model import codec
 
-    text: str | bytes = given
-    if given == "-":
+    text: str | bytes = value
+    if value == "-":
         text = sys.stdin.buffer.read(codec.MAX_EVENT_BYTES + 1)
-    elif given.startswith("@"):
-        with Path(given[1:]).open("rb") as file:
+    elif value.startswith("@"):
+        with Path(value[1:]).open("rb") as file:
             text = file.read(codec.MAX_EVENT_BYTES + 1)
     return codec.parse_json(text, field="--params")
 
 
 @click.command()
 @click.argument("action", type=ID)
-@click.option("--params", metavar="JSON|@FILE|-", callback=_params, help="What the action is given; - reads stdin.")
-@click.option("--client", type=ID, metavar="NAME", help="Whose executors are to run it; `default` unless given.")
-@click.option("--session", type=ID, metavar="NAME", help="The session it belongs to; `commands` unless given.")
-@click.option("--timeout", metavar="SECONDS", type=Seconds(0, min_open=True), help="When it expires; 30 unless given.")
-@click.option("--idempotent", is_flag=True, help="It may run twice: if its worker dies, another one is given it.")
-@click.option("--ask", is_flag=True, help="Somebody must approve it first; its time begins then.")
-@click.option(
-    "--id", "correlation_id", type=ID, metavar="ID", help="An id of your own. Under it, it is submitted once."
-)
+@click.option("--params", metavar="JSON|@FILE|-", callback=_parse_params, help="Its arguments; - reads stdin.")
+@click.option("--client", "queue", type=ID, metavar="NAME", help=f"The queue to use. [default: {DEFAULT_QUEUE}]")
+@click.option("--session", type=ID, metavar="NAME", help=f"The session it belongs to. [default: {DEFAULT_SESSION}]")
+@click.option("--timeout", metavar="SECONDS", type=Seconds(0, min_open=True), help="When it expires. [default: 30]")
+@click.option("--idempotent", is_flag=True, help="Safe to retry: if its worker dies, another one runs it.")
+@click.option("--ask", is_flag=True, help="Require approval; the timeout starts with the answer.")
+@click.option("--id", "correlation_id", type=ID, metavar="ID", help="Your own id. A command with it is queued once.")
 @click.option(
     "--wait",
     metavar="[SECONDS]",
     type=Seconds(-1),
     is_flag=False,
     flag_value=FOREVER,
-    help="Wait until it has ended, for so long at most, and print what came out.",
+    help="Wait until it has ended, for at most so long, and print the result.",
 )
 @server_options
 @db_option
 @json_option
-def submit(action: str, params: Any, ask: bool, wait: float | None, **given: Any) -> int:
-    """Submit a command for somebody else to run.
+def submit(
+    action: str,
+    params: Any,
+    queue: str | None,
+    session: str | None,
+    timeout: float | None,
+    idempotent: bool,
+    ask: bool,
+    correlation_id: str | None,
+    wait: float | None,
+) -> int:
+    """Queue a command for a worker.
 
-    Prints the id of the command, which `wait`, `show` and `cancel` take. With --wait the exit status tells how it
-    ended: 0 completed, 1 failed, 4 denied, 5 expired, cancelled or lost, 124 not yet.
+    Prints the id of the command, which `wait`, `show` and `cancel` take. With --wait the exit status says how it ended:
+    0 completed, 1 failed, 4 denied, 5 expired, cancelled or lost, 124 not yet.
     """
-    order: Json = {name: value for name, value in given.items() if value}
-    order |= {"action": action, "params": params, "approve": "ask" if ask else ""}
-    with open_client(create=True) as reach:
-        made = reach.submit(order)
-        if wait is None:
-            return _queued(made, order)
-        tables.print_status(f"submitted as {made['correlation_id']}")
-        return _waited(reach, made["correlation_id"], order.get("session", SESSION), wait)
-
-
-def _queued(made: Json, order: Json) -> int:
+    queue, session = queue or DEFAULT_QUEUE, session or DEFAULT_SESSION
+    with open_selected(create=True) as selected:
+        command = selected.ledger.commands.submit(
+            action,
+            params,
+            queue=queue,
+            session=session,
+            timeout=timeout,
+            idempotent=idempotent,
+            approval=ask,
+            correlation_id=correlation_id or "",
+        )
+        if wait is not None:
+            tables.print_status(f"submitted as {command.correlation_id}")
+            return _wait(selected, command.correlation_id, session, wait)
     if wants_json():
-        tables.write_json(made)
+        tables.write_json({"status": "queued", "correlation_id": command.correlation_id})
     else:
-        tables.write_text(made["correlation_id"])
-    asked = f"waits for: callslip approve {made['correlation_id']}"
-    tables.print_status(asked if order.get("approve") else f"queued for client {order.get('client', 'default')}")
+        tables.write_text(command.correlation_id)
+    approval = f"waiting for approval: callslip approve {command.correlation_id}"
+    tables.print_status(approval if ask else f"queued for client {queue}")
     return exit_status.OK
 
 
-def _waited(reach: LedgerClient, given: str, session: str, wait: float) -> int:
-    call = reach.call(given, session)["call"]
+def _wait(selected: SelectedLedger, id: str, session: str, wait: float) -> int:
+    ledger = selected.ledger
+    call = ledger.find_call(id, session).id
     try:
-        state = reach.wait(call, None if wait == FOREVER else wait)["state"]
-    except TimeoutError:
+        state = ledger.wait(call, None if wait == FOREVER else wait).state
+    except WaitTimeoutError:
         if wants_json():
-            tables.write_json(reach.command(call))
-        raise TimeoutError(f"command {given} has not ended within {wait:g} s") from None
-    made = reach.command(call)
+            tables.write_json(ledger.commands.get(call))
+        raise WaitTimeoutError(f"command {id} has not ended within {wait:g} s") from None
+    command = ledger.commands.get(call)
     if wants_json():
-        tables.write_json(made)
-    elif made["status"] == "complete":
-        tables.write_text(_text(made.get("result")))
-    tables.print_status(f"command {given} {state}" + (f": {made['error']}" if made.get("error") else ""))
+        tables.write_json(command)
+    elif command.status == "complete":
+        tables.write_text(_to_text(command.result))
+    tables.print_status(f"command {id} {state}" + (f": {command.error}" if command.error else ""))
     return exit_status.STATES[state]
 
 
-def _text(value: Any) -> str:
-    import msgspec
-
+def _to_text(value: Any) -> str:
+    value = None if value is msgspec.UNSET else value
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-# The lists
+# Lists
 
 
-def list_commands(client: str, limit: int) -> None:
-    """The three lists."""
-    with open_client() as reach:
-        found = reach.commands(client, limit)
+def list_commands(queue: str, limit: int) -> None:
+    """Print the pending, completed and failed commands."""
+    with open_selected() as selected:
+        commands = selected.ledger.commands
+        lists = {
+            "pending": commands.pending(queue, limit),
+            "completed": commands.completed(queue, limit),
+            "failed": commands.failed(queue, limit),
+        }
     if wants_json():
-        tables.write_json({name: found[name] for name in LISTS})
-    elif any(found[name] for name in LISTS):
-        _table([row for name in LISTS for row in found[name]])
+        tables.write_json(lists)
+    elif any(lists.values()):
+        _print_table([command for found in lists.values() for command in found])
     else:
-        tables.print_status("no commands wait, and none has ended lately")
-    tables.print_status_more(any(len(found[name]) >= limit for name in LISTS), limit)
+        tables.print_status("no pending commands, and none ended recently")
+    tables.print_status_more(any(len(found) >= limit for found in lists.values()), limit)
 
 
-def _table(rows: list[Json]) -> None:
+def _print_table(commands: list[Command]) -> None:
     cells: list[list[str]] = []
-    for row in rows:
-        about = _text(row["result"]) if row["status"] == "complete" else row.get("error", "")
-        when = format_age(int(datetime.fromisoformat(row["created_at"]).timestamp() * 1000))
-        cells.append([row["correlation_id"], row["status"], when, row["client"], row["action"], about])
+    for command in commands:
+        detail = _to_text(command.result) if command.status == "complete" else command.error or ""
+        created_ms = int(datetime.fromisoformat(command.created_at).timestamp() * 1000)
+        cells.append(
+            [command.correlation_id, command.status, format_age(created_ms), command.client, command.action, detail]
+        )
     tables.columns(["COMMAND", "STATUS", "WHEN", "CLIENT", "ACTION", "OUTCOME"], cells)

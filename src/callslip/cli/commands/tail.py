@@ -1,4 +1,4 @@
-"""`callslip tail`: a session as it goes on, for a person at a terminal or for the program at the end of a pipe."""
+"""`callslip tail`: follow a session, on a terminal or in a pipe."""
 
 from __future__ import annotations
 
@@ -10,180 +10,179 @@ from typing import Any
 import click
 import msgspec
 
-from callslip.cli.ids import ID
-from callslip.cli.place import db_option, json_option, wants_json
-from callslip.cli.reach import LedgerClient, News, Session, open_client, server_options
+from callslip.api.follow import Frame
+from callslip.api.sync import SyncLedger
+from callslip.cli.options import ID, db_option, json_option, open_selected, server_options, wants_json
 from callslip.cli.terminal import tables
 from callslip.errors import CursorExpiredError, InvalidInputError
+from callslip.model.records import SessionRecord
 
 INITIAL_ENTRIES = 10
-"""How many entries that were there before are shown on a terminal."""
+"""How many existing entries are shown on a terminal."""
 
 
 @click.command()
 @click.argument("session", type=ID, default="@last")
-@click.option("--after", type=click.IntRange(0), metavar="SEQ", help="Begin after this event.")
-@click.option("--from-start", is_flag=True, help="Begin with the first event.")
+@click.option("--after", type=click.IntRange(0), metavar="SEQ", help="Start after this event.")
+@click.option("--from-start", is_flag=True, help="Start with the first event.")
 @click.option("--format", "format_", type=click.Choice(["entries", "events"]), default="entries", show_default=True)
 @click.option("--until-end", is_flag=True, help="Stop when the open turn has ended; at once if none is open.")
 @server_options
 @db_option
 @json_option
 def tail(session: str, after: int | None, from_start: bool, format_: str, until_end: bool) -> None:
-    """Follow a session as it goes on.
+    """Follow a session live.
 
-    SESSION is the one that was written last unless given. On a terminal it shows texts as they come and a line for each
+    SESSION defaults to the one that was written last. On a terminal it shows texts as they arrive and a line for each
     change of a call. In a pipe, or with --json, it writes JSON lines: {"snapshot"} once, then {"seq", "patches"} for
     each event; with --after or --from-start only the latter, unless too much lies in between; with --format events, the
-    events. It goes on until Ctrl-C, and comes back by itself to a server that went away.
+    events. It runs until Ctrl-C, and reconnects to a server that went away.
     """
     if after is not None and from_start:
-        raise click.UsageError("--after and --from-start say two things; give one of them")
-    begin = 0 if from_start else after
-    with open_client() as reach:
-        found = reach.session(session)
-        if after is not None and after > found.seq:
-            raise InvalidInputError(
-                "--after", f"{after} is not a seq of session {found.name}, which goes to {found.seq}"
-            )
-        end = End(found) if until_end else None
+        raise click.UsageError("--after and --from-start are exclusive; pass one of them")
+    start = 0 if from_start else after
+    with open_selected() as selected:
+        ledger = selected.ledger
+        record = ledger.find_session(session)
+        if after is not None and after > record.last_seq:
+            raise InvalidInputError("--after", f"{after} is beyond the last event ({record.last_seq})")
+        end = TurnEnd(record) if until_end else None
         if format_ == "entries" and sys.stdout.isatty() and not wants_json():
-            _show(reach, found, begin, end)
+            _print_session(ledger, record, start, end, selected.flags)
         else:
-            begin = found.seq if begin is None and format_ == "events" else begin
-            _write(_news(reach, found, format_, begin, from_start), end, begin)
+            start = record.last_seq if start is None and format_ == "events" else start
+            _write_frames(_frames(ledger, record, format_, start, from_start), end, start)
 
 
-class End:
-    """Knows when the open turn has ended: none is, and everything that was there at the beginning was seen."""
+class TurnEnd:
+    """Knows when the open turn has ended: no turn is open, and everything that existed at the start was seen."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, record: SessionRecord) -> None:
+        self._last_seq = record.last_seq
         self._seq = 0
-        self._turn = session.turn
+        self._turn = record.turn
 
     @property
-    def reached(self) -> bool:
-        return not self._turn and self._seq >= self._session.seq
+    def is_reached(self) -> bool:
+        return not self._turn and self._seq >= self._last_seq
 
-    def begin(self, after: int | None) -> bool:
-        """Whether it is reached already, for somebody who has what came before."""
-        self._seq = after or 0
-        return self.reached
+    def start_after(self, seq: int | None) -> bool:
+        """Start after an event, and return whether the end is reached already."""
+        self._seq = seq or 0
+        return self.is_reached
 
-    def see(self, news: News) -> None:
-        self._seq = news.seq
-        if news.seq > self._session.seq:
-            told = msgspec.json.decode(news.body)
-            self._turn = _TURNS[news.kind](told, self._turn)
-
-
-def _by_snapshot(told: dict[str, Any], turn: str) -> str:
-    return told["info"].get("turn", "")
+    def see(self, frame: Frame) -> None:
+        self._seq = frame.seq
+        if frame.seq > self._last_seq:
+            self._turn = _OPEN_TURN[frame.kind](msgspec.json.decode(frame.body), self._turn)
 
 
-def _by_patches(told: dict[str, Any], turn: str) -> str:
-    for patch in told["patches"]:
+def _turn_in_snapshot(body: dict[str, Any], turn: str) -> str:
+    return body["info"].get("turn", "")
+
+
+def _turn_in_patches(body: dict[str, Any], turn: str) -> str:
+    for patch in body["patches"]:
         if patch["op"] == "set" and patch["id"] == 0 and "turn" in patch["fields"]:
             turn = patch["fields"]["turn"] or ""
     return turn
 
 
-def _by_event(told: dict[str, Any], turn: str) -> str:
-    if told.get("verdict", "applied") != "applied":
+def _turn_in_event(body: dict[str, Any], turn: str) -> str:
+    if body.get("verdict", "applied") != "applied":
         return turn
-    return {"turn.started": told.get("turn", "") or "open", "turn.ended": ""}.get(told["type"], turn)
+    return {"turn.started": body.get("turn", "") or "open", "turn.ended": ""}.get(body["type"], turn)
 
 
-_TURNS = {"snapshot": _by_snapshot, "patches": _by_patches, "event": _by_event}
+_OPEN_TURN = {"snapshot": _turn_in_snapshot, "patches": _turn_in_patches, "event": _turn_in_event}
 
 
-# For a program
+# In a pipe
 
 
-def _news(reach: LedgerClient, session: Session, format: str, after: int | None, from_start: bool) -> Generator[News]:
-    """From where it was asked for. The start of a log that retention has shortened is what is left of it."""
+def _frames(
+    ledger: SyncLedger[Any], record: SessionRecord, format: str, after: int | None, from_start: bool
+) -> Generator[Frame]:
+    """Yield frames from the requested start. If retention removed the first events, start with what is left."""
     if format == "events":
-        after = None if from_start else after
-    news = reach.follow(session.name, format, after)
-    if not from_start or format == "events":
-        return news
-    return _or_all(reach, session, news)
-
-
-def _or_all(reach: LedgerClient, session: Session, news: Generator[News]) -> Generator[News]:
+        yield from ledger.frames(record.name, format, None if from_start else after)
+        return
     try:
-        yield from news
+        yield from ledger.frames(record.name, format, after)
     except CursorExpiredError:
-        yield from reach.follow(session.name, "entries", None)
+        if not from_start:
+            raise
+        yield from ledger.frames(record.name, format, None)
 
 
-def _write(news: Generator[News], end: End | None, after: int | None) -> None:
-    with closing(news):
-        if end is not None and end.begin(after):
+def _write_frames(frames: Generator[Frame], end: TurnEnd | None, after: int | None) -> None:
+    with closing(frames):
+        if end is not None and end.start_after(after):
             return
-        for one in news:
-            lead, trail = (b'{"snapshot":', b"}\n") if one.kind == "snapshot" else (b"", b"\n")
-            tables.write_bytes([lead + one.body + trail])
+        for frame in frames:
+            prefix, suffix = (b'{"snapshot":', b"}\n") if frame.kind == "snapshot" else (b"", b"\n")
+            tables.write_bytes([prefix + frame.body + suffix])
             if end is not None:
-                end.see(one)
-                if end.reached:
+                end.see(frame)
+                if end.is_reached:
                     return
 
 
-# For a person
+# On a terminal
 
 
-def _show(reach: LedgerClient, session: Session, after: int | None, end: End | None) -> None:
+def _print_session(
+    ledger: SyncLedger[Any], record: SessionRecord, after: int | None, end: TurnEnd | None, flags: str
+) -> None:
     from callslip.cli.terminal.session_printer import SessionPrinter
 
-    shown = Shown(SessionPrinter(tables.console(), reach.flags), after)
-    with closing(reach.follow(session.name, "entries", None)) as news:
+    view = FollowedSession(SessionPrinter(tables.console(), flags), after)
+    with closing(ledger.frames(record.name, "entries", None)) as frames:
         try:
-            for one in news:
-                shown.take(one)
+            for frame in frames:
+                view.apply(frame)
                 if end is not None:
-                    end.see(one)
-                    if end.reached:
+                    end.see(frame)
+                    if end.is_reached:
                         return
         finally:
-            shown.teller.end_line()
+            view.printer.end_line()
 
 
-class Shown:
-    """What is on the terminal: the entries as patches have left them, and who tells of them."""
+class FollowedSession:
+    """A session on the terminal: its entries after all patches, and their printer."""
 
-    def __init__(self, teller: Any, after: int | None) -> None:
+    def __init__(self, printer: Any, after: int | None) -> None:
         from callslip.cli.terminal.patched_session import PatchedSession
 
-        self.teller = teller
-        self._view = PatchedSession()
+        self.printer = printer
+        self._session = PatchedSession()
         self._after = after
-        self._begun = False
+        self._has_started = False
 
-    def take(self, news: News) -> None:
-        if news.kind == "snapshot":
-            self._snapshot(news.body)
+    def apply(self, frame: Frame) -> None:
+        if frame.kind == "snapshot":
+            self._load(frame.body)
             return
-        told = msgspec.json.decode(news.body)
-        self._view.apply(told["seq"], told["patches"])
-        for patch in told["patches"]:
-            identity = patch["entry"]["id"] if patch["op"] == "put" else patch["id"]
-            if identity:
-                self.teller.tell(self._view.entries[identity])
+        body = msgspec.json.decode(frame.body)
+        self._session.apply(body["seq"], body["patches"])
+        for patch in body["patches"]:
+            entry = patch["entry"]["id"] if patch["op"] == "put" else patch["id"]
+            if entry:
+                self.printer.tell(self._session.entries[entry])
 
-    def _snapshot(self, body: bytes) -> None:
+    def _load(self, body: bytes) -> None:
         from callslip.model.entries import Snapshot
 
-        self._view.load(msgspec.json.decode(body, type=Snapshot))
-        entries = list(self._view.entries.values())
-        if self._begun:  # Too much was missed to be told one by one.
+        self._session.load(msgspec.json.decode(body, type=Snapshot))
+        entries = list(self._session.entries.values())
+        if self._has_started:  # Too much was missed to print every change.
             for entry in entries:
-                self.teller.tell(entry)
+                self.printer.tell(entry)
             return
-        self._begun = True
-        first = (
-            len(entries) - INITIAL_ENTRIES if self._after is None else sum(one["id"] <= self._after for one in entries)
-        )
+        self._has_started = True
+        first = len(entries) - INITIAL_ENTRIES
+        if self._after is not None:
+            first = sum(entry["id"] <= self._after for entry in entries)
         first = max(0, first)
-        self.teller.past(entries[:first], entries[first:])
+        self.printer.past(entries[:first], entries[first:])

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 import click
 
 from callslip.cli import exit_status
-from callslip.cli.ids import ID
-from callslip.cli.place import db_option, json_option, wants_json, with_ledger
+from callslip.cli.options import ID, db_option, json_option, wants_json, with_ledger
 from callslip.cli.terminal import tables
 from callslip.cli.terminal.escape import escape_controls
 from callslip.cli.terminal.formatting import pluralize
 
 if TYPE_CHECKING:
-    from callslip.api.ledger import Ledger
+    from callslip.api.ledger import LocalLedger
 
 
 @click.command()
@@ -29,7 +28,7 @@ def verify(session: str | None) -> int:
     return with_ledger(lambda ledger: _verify(ledger, session))
 
 
-async def _verify(ledger: Ledger, given: str | None) -> int:
+async def _verify(ledger: LocalLedger, given: str | None) -> int:
     from callslip.ledger.verify import verify as derive
 
     session = (await ledger.find_session(given)).name if given else None

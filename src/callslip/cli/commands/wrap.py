@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from callslip.cli import exit_status
-from callslip.cli.ids import ID
-from callslip.cli.place import db_option, place
+from callslip.cli.options import ID, db_option, selected_location
 from callslip.cli.terminal import tables
 from callslip.cli.terminal.escape import escape_block
 
@@ -134,10 +133,10 @@ def _alone_mcp(command: list[str]) -> str:
 def _run(command: list[str], session: str, desk: PermissionFilter | None, fail_closed: bool, mcp: bool) -> int:
     from urllib.parse import quote
 
-    from callslip.cli.reach import running_server
+    from callslip.client.server_file import running_server
     from callslip.wrap.launch import Agent, Recording, run
 
-    where = place()
+    where = selected_location()
     recording = Recording(where.url, where.prepare, _checked(session), fail_closed, "mcp" if mcp else "acp")
     try:
         started = Agent(command, "server" if mcp else "agent")

@@ -8,7 +8,7 @@ import signal
 from collections.abc import AsyncGenerator, Coroutine
 from typing import Any
 
-from callslip.api.ledger import Ledger
+from callslip.api.ledger import LocalLedger
 from callslip.errors import ConflictError
 
 
@@ -60,7 +60,7 @@ async def yes_or_no(pressed: asyncio.Queue[str]) -> str:
     return key
 
 
-async def answered(ledger: Ledger, approval: str, *, yes: bool, by: str) -> None:
+async def answered(ledger: LocalLedger, approval: str, *, yes: bool, by: str) -> None:
     """Answer a request as a person at this terminal said."""
     try:
         if yes:

@@ -9,8 +9,8 @@ import sys
 
 import click
 
-from callslip.api.ledger import Ledger
-from callslip.cli.commands.answer import user
+from callslip.api.ledger import LocalLedger
+from callslip.cli.commands.answer import user_name
 from callslip.cli.terminal import keys, tables, timeline
 from callslip.cli.terminal.background import answered, first, yes_or_no
 from callslip.cli.terminal.escape import escape_block
@@ -26,7 +26,7 @@ WORTH_A_LINE = {*BREAKS, *TERMINAL_STATES}
 class SessionWatcher:
     """One session, from when `begin` was called."""
 
-    def __init__(self, ledger: Ledger, session: str, *, quiet: bool = False) -> None:
+    def __init__(self, ledger: LocalLedger, session: str, *, quiet: bool = False) -> None:
         self._ledger = ledger
         self._session = session
         self._quiet = quiet
@@ -113,7 +113,7 @@ class SessionWatcher:
             tables.print_status(f"   run it? press y or n: {self._asked(request)}")
             said = await first(yes_or_no(pressed), self._until_answered(request))
         if said in ("y", "n"):
-            await answered(self._ledger, request["requestId"], yes=said == "y", by=user())
+            await answered(self._ledger, request["requestId"], yes=said == "y", by=user_name())
 
     async def _until_answered(self, request: Json) -> None:
         await self._view.until(lambda view: self._request(view) is not request)

@@ -1,0 +1,70 @@
+"""`@callslip.tool`: a function whose every call is recorded in the current session."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, ParamSpec, Protocol, TypeVar, overload
+
+from callslip.api.session import current_session
+from callslip.model import codec
+from callslip.rules.function_schema import bind_arguments, function_schema, run_function
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class ToolDecorator(Protocol):
+    """What `tool(...)` with arguments returns."""
+
+    @overload
+    def __call__(self, function: Callable[P, Awaitable[R]], /) -> Callable[P, Awaitable[R]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Callable[P, Awaitable[R]]: ...
+
+
+@overload
+def tool(function: Callable[P, Awaitable[R]], /) -> Callable[P, Awaitable[R]]: ...
+@overload
+def tool(function: Callable[P, R], /) -> Callable[P, Awaitable[R]]: ...
+@overload
+def tool(*, name: str = "", approval: bool = False, timeout: float | None = None) -> ToolDecorator: ...
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str = "",
+    approval: bool = False,
+    timeout: float | None = None,
+) -> Any:
+    """Record every call of a function in the current session.
+
+    The function may be async, sync (it runs in a thread), or a generator of either kind: its items are progress, and
+    the last one is also the output. With `approval` a person is asked first, who may edit the arguments to others that
+    match the annotations; a denial raises CallDeniedError. Outside a session the call raises NoSessionError.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+        signature = inspect.signature(function)
+        schema = function_schema(function, signature) if approval else None
+
+        @functools.wraps(function)
+        async def run(*args: Any, **kwargs: Any) -> Any:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            call = current_session().call(
+                name or function.__name__,
+                codec.to_json(dict(bound.arguments)),
+                approval=approval,
+                timeout=timeout,
+                schema=schema,
+            )
+            async with call:
+                arguments = bind_arguments(signature, call.input, bound) if call.edited else bound
+                call.complete(result := await call.run(run_function(function, arguments, call)))
+                return result
+
+        return run
+
+    return decorate(function) if function is not None else decorate
