@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from callslip.formats.acp.growing import Growing
+from callslip.formats.acp.growing_text import GrowingText
 from callslip.formats.acp.terminals import Terminals
 from callslip.model import events as ev
 from callslip.model.entries import Message, Plan, Thought
@@ -188,15 +188,15 @@ def test_what_is_not_text_in_a_message_is_kept() -> None:
 
 @given(st.lists(st.text("ab", max_size=4), max_size=5), st.text("ab", max_size=12))
 def test_what_a_whole_text_adds_is_found_without_the_text(pieces: list[str], anew: str) -> None:
-    """The law of `Growing`: pieces and the rest give the whole; where none does, the whole is kept from then on."""
-    growing = Growing()
+    """The law of `GrowingText`: pieces and the rest give the whole; where none does, the whole is kept from then on."""
+    growing = GrowingText()
     for piece in pieces:
         growing.add(piece)
-    said, rest = "".join(pieces), growing.become(anew)
+    said, rest = "".join(pieces), growing.extend_to(anew)
     assert rest == (anew[len(said) :] if anew.startswith(said) else None)
     growing.add("!")
-    assert growing.whole == (None if rest is not None else anew + "!")
-    assert growing.become(anew + "!?") == "?"
+    assert growing.replacement == (None if rest is not None else anew + "!")
+    assert growing.extend_to(anew + "!?") == "?"
 
 
 # Calls
@@ -312,7 +312,7 @@ def test_of_a_call_that_ended_no_output_is_kept_in_memory() -> None:
     for screen in ("one", "another"):
         terminals.output({"terminalId": "t"}, {"output": screen})
     assert terminals.screen("c1") == "another"
-    terminals.ended("c1")
+    terminals.end_call("c1")
     assert terminals.screen("c1") is UNSET
 
 

@@ -18,7 +18,7 @@ from msgspec import structs
 
 from callslip.formats import registry
 from callslip.formats.ag_ui.encode import STREAM, history, open_stream
-from callslip.formats.ag_ui.wire import parsed
+from callslip.formats.ag_ui.wire import parse_arguments
 from callslip.formats.base import Restart
 from callslip.model import codec
 from callslip.model import events as ev
@@ -63,7 +63,7 @@ def parse_calls(messages: list[Listed]) -> list[Listed]:
 
 def _parse_call(call: Listed) -> Listed:
     function = call["function"]
-    arguments = codec.encode(parsed(function["arguments"]))
+    arguments = codec.encode(parse_arguments(function["arguments"]))
     return {**call, "function": {**function, "arguments": json.loads(arguments, parse_int=str)}}
 
 

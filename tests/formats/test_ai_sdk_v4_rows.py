@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callslip.formats.ai_sdk_v4 import format_messages_to_vercel, vercel_json
-from callslip.formats.ai_sdk_v4.rows_decode import LARGE, RowsDecoder
+from callslip.formats.ai_sdk_v4.rows_decode import MAX_ROW_BYTES, RowsDecoder
 from callslip.formats.ai_sdk_v4.threads import Threads
 from callslip.model import codec
 from callslip.model import events as ev
@@ -811,8 +811,8 @@ def test_what_is_not_taken_over_is_kept_whole() -> None:
 def test_a_row_that_is_too_large_spoils_none_of_the_others(lines: Any) -> None:
     """C11: one that is drafted together with others is kept raw, for if it were refused they all would be."""
     rows = weather()
-    rows[0] = row(1, "USER", {"content": "x" * LARGE})
-    rows[2] = row(3, "TOOL", {"tool_call_id": "call_123", "content": "y" * LARGE})
+    rows[0] = row(1, "USER", {"content": "x" * MAX_ROW_BYTES})
+    rows[2] = row(3, "TOOL", {"tool_call_id": "call_123", "content": "y" * MAX_ROW_BYTES})
     decoder = RowsDecoder()
     drafts = [draft for line in lines(rows) for draft in decoder.feed(line)] + decoder.close("eof")
     assert [draft.event.body for draft in drafts if isinstance(draft.event, ev.Raw)] == [rows[0]]
@@ -823,7 +823,7 @@ def test_a_row_that_is_too_large_spoils_none_of_the_others(lines: Any) -> None:
 def test_a_large_row_that_stands_alone_is_told() -> None:
     """Whether it is too large is then for the ledger to say, and only it would be refused."""
     decoder = RowsDecoder()
-    large = row(5, "USER", {"content": "x" * LARGE})
+    large = row(5, "USER", {"content": "x" * MAX_ROW_BYTES})
     drafts = [decoder.feed(line) for line in (*weather(), large)][-1]
     assert [type(draft.event) for draft in drafts] == [ev.TurnStarted, ev.MessageUser]
 

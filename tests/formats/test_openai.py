@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from callslip.formats.json_fields import is_whole
+from callslip.formats.json_fields import is_json
 from callslip.formats.openai import chat_reply
 from callslip.formats.openai.chat import ChatDecoder
 from callslip.model import events as ev
@@ -386,9 +386,9 @@ def looked_at(monkeypatch: pytest.MonkeyPatch, messages: Sequence[Any]) -> int:
     def counting(given: str) -> bool:
         nonlocal seen
         seen += len(given)
-        return is_whole(given)
+        return is_json(given)
 
-    monkeypatch.setattr(chat_reply, "is_whole", counting)
+    monkeypatch.setattr(chat_reply, "is_json", counting)
     drafted(messages)
     return seen
 

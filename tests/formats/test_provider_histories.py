@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from callslip.api.ledger import open_ledger
 from callslip.formats import registry
 from callslip.formats.anthropic.history import anthropic_history
-from callslip.formats.openai.history import chat_history
-from callslip.formats.openai.input import responses_history
+from callslip.formats.openai.chat_history import chat_history
+from callslip.formats.openai.responses_history import responses_history
 from callslip.ingest.importer import import_lines
 from callslip.model import codec
 from callslip.model import events as ev
@@ -105,7 +105,7 @@ def imported(format: str, path: Path) -> list[list[Event]]:
 
     async def logs() -> list[list[Event]]:
         async with await open_ledger("sqlite:///:memory:", scenarios.QUIET) as ledger:
-            report = await import_lines(ledger, "s", format, path.read_bytes().splitlines())
+            report = await import_lines(ledger.log, "s", format, path.read_bytes().splitlines())
             return [[event async for event in ledger.events(session)] for session in report.sessions]
 
     with scenarios.counted_ids():

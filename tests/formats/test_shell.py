@@ -20,7 +20,7 @@ from callslip.formats.shell import (
     truncate_output,
 )
 from callslip.formats.shell.decode import ShellDecoder
-from callslip.formats.shell.results import LIMIT, split_tool_results
+from callslip.formats.shell.results import MAX_OUTPUT_CHARS, split_tool_results
 from callslip.ingest.importer import import_lines
 from callslip.model import codec
 from callslip.model import events as ev
@@ -160,7 +160,7 @@ def test_numbers_begin_anew_with_every_round() -> None:
 def looked_at(pieces: list[str]) -> int:
     """How many characters the parser searches in all."""
     work = 0
-    search = parse.seek
+    search = parse.find_tag
 
     def counting(text: str, tag: str, start: int) -> tuple[bool, int]:
         nonlocal work
@@ -170,7 +170,7 @@ def looked_at(pieces: list[str]) -> int:
             work -= len(text) - found[1] - len(tag)
         return found
 
-    with patch.object(parse, "seek", counting):
+    with patch.object(parse, "find_tag", counting):
         fed(pieces)
     return work
 
@@ -274,7 +274,7 @@ def test_output_within_the_limit_is_left_alone() -> None:
     """S0.6: up to and with the last character."""
     assert truncate_output("short", 100) == "short"
     assert truncate_output("a" * 100, 100) == "a" * 100
-    assert truncate_output("a" * LIMIT) == "a" * LIMIT
+    assert truncate_output("a" * MAX_OUTPUT_CHARS) == "a" * MAX_OUTPUT_CHARS
 
 
 def test_output_beyond_the_limit_says_how_much_was_cut() -> None:
@@ -285,7 +285,7 @@ def test_output_beyond_the_limit_says_how_much_was_cut() -> None:
     head, _, rest = told.partition("\n[... ")
     number, _, tail = rest.partition(" of 510 characters cut ...]\n")
     assert int(number) == len(text) - len(head) - len(tail)
-    assert len(truncate_output("a" * (LIMIT + 1))) <= LIMIT
+    assert len(truncate_output("a" * (MAX_OUTPUT_CHARS + 1))) <= MAX_OUTPUT_CHARS
 
 
 @given(st.text(max_size=400), st.integers(60, 300))
@@ -695,8 +695,8 @@ async def test_a_recorded_stream_is_imported_and_found_by_command_id(db: str) ->
     messages = [PROMPT, text("<shell>ls</shell>"), event("tool-result", "ls", "cmd-0-0", result="a"), DONE]
     lines = [codec.encode(message) for message in messages]
     async with sound_ledger(db) as ledger:
-        first = await import_lines(ledger, "s", "shell", lines)
-        again = await import_lines(ledger, "s", "shell", lines)
+        first = await import_lines(ledger.log, "s", "shell", lines)
+        again = await import_lines(ledger.log, "s", "shell", lines)
         assert first.events and not again.events
         found = [row for row in (await ledger.calls(session="s")).items if row.shown == "cmd-0-0"]
         assert [(row.tool, row.state) for row in found] == [("shell", "completed")]

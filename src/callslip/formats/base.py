@@ -1,7 +1,7 @@
-"""Ways in and out. A decoder turns foreign messages into drafts; an encoder turns what is recorded into foreign ones.
+"""Define decoders and encoders. A decoder turns foreign messages into drafts; an encoder turns a session into messages.
 
-Both are sync and pure: no clock, no store, no randomness. A decoder takes any JSON value without raising: what it does
-not understand it drafts as `raw`, whole. Formats know the ledger's words and know nothing of each other.
+Both are synchronous and pure: no clock, no store, no randomness. A decoder accepts any JSON value without raising: a
+message that it does not understand becomes a `raw` draft of the full message. Formats do not depend on each other.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, cast
 
 import msgspec
+from msgspec import structs
 
 from callslip.model import codec
 from callslip.model import events as ev
@@ -22,54 +23,64 @@ class Decoder(Protocol):
     """Reads one conversation of a format, message by message."""
 
     def feed(self, message: Any) -> list[Draft]:
-        """What one message says. Drafts that belong together come together."""
+        """Return the drafts of one message. Drafts that belong together are returned together."""
         ...
 
     def close(self, reason: str) -> list[Draft]:
-        """The line ended here: what that ends. `reason` is why, in the words of `turn.ended`."""
+        """Return the drafts that end what is open when the input ends. `reason` is one of `turn.ended`."""
         ...
 
 
 class Unfinished:
-    """What the end of the line would leave open: a turn, or a text outside of turns (S2.12)."""
+    """Tracks what the end of the input would leave open: a turn, or a text outside of turns."""
 
     def __init__(self) -> None:
-        self._turn = self._text = False
+        self._in_turn = self._in_text = False
 
-    def see(self, drafts: Iterable[Draft]) -> None:
-        """Follow what a decoder drafts."""
+    def follow(self, drafts: Iterable[Draft]) -> None:
+        """Update the state from the drafts of a message."""
         for event in (draft.event for draft in drafts if not draft.witness):
             if isinstance(event, ev.TurnStarted | ev.TurnEnded):
-                self._turn, self._text = isinstance(event, ev.TurnStarted), False
+                self._in_turn, self._in_text = isinstance(event, ev.TurnStarted), False
             elif isinstance(event, ev.MessageDelta | ev.ThoughtDelta | ev.MessageEnded):
-                self._text = not isinstance(event, ev.MessageEnded)
+                self._in_text = not isinstance(event, ev.MessageEnded)
 
-    def end(self, reason: str) -> list[Event]:
-        """What ends it."""
-        turn, text = self._turn, self._text
-        self._turn = self._text = False
-        if turn:
-            return [ev.TurnEnded(reason=reason)]
-        return [ev.MessageEnded()] if text else []
+    def close(self, reason: str) -> list[Draft]:
+        """Return the draft that ends what is open."""
+        in_turn, in_text = self._in_turn, self._in_text
+        self._in_turn = self._in_text = False
+        if in_turn:
+            return [Draft(ev.TurnEnded(reason=reason))]
+        return [Draft(ev.MessageEnded())] if in_text else []
 
 
-ROW = {"t", "dir", "msg"}
+def drafts_of(events: Iterable[Event], at: int = 0) -> list[Draft]:
+    """Return events as drafts, with the time `at` unless it is 0."""
+    return [Draft(structs.replace(event, at=at) if at else event) for event in events]
+
+
+def raw_if(condition: object, format: str, body: Any) -> list[Event]:
+    """Return the full message as a raw event if `condition` is true: if other events do not carry all of it."""
+    return [ev.Raw(format=format, body=body)] if condition else []
+
+
+CAPTURE_FIELDS = {"t", "dir", "msg"}
 
 
 def unwrapped(message: Any) -> tuple[Any, float]:
-    """A message without the capture row it stands in, and the seconds of that row."""
+    """Return the message inside of a capture row and the seconds of the row; another message as it is, with 0."""
     row = cast("dict[str, Any]", message) if isinstance(message, dict) else {}
-    if not {"dir", "msg"} <= set(row) <= ROW:
+    if not {"dir", "msg"} <= set(row) <= CAPTURE_FIELDS:
         return cast(Any, message), 0.0
     seconds = row.get("t")
     return row["msg"], float(seconds) if isinstance(seconds, int | float) and 0 <= seconds < 10**9 else 0.0
 
 
 class Splitter(Protocol):
-    """Tells apart the conversations that share one wire; each has a decoder of its own."""
+    """Separates the conversations that share one connection; each has its own decoder."""
 
     def split(self, message: Any) -> list[tuple[str, Any]]:
-        """Which conversations a message concerns, and what their decoders are to be fed. "" is the first one."""
+        """Return the conversations that a message concerns and what to feed to their decoders. "" is the first one."""
         ...
 
 

@@ -1,116 +1,126 @@
-"""JSON from a stranger, taken apart: what is not of the shape that is asked for counts as absent."""
+"""Read fields of untrusted JSON. A value of another shape than the expected one counts as absent."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Mapping
 from typing import Any, cast
 
 from callslip.errors import InvalidInputError
 from callslip.model import codec
 from callslip.model.names import check_id
 
-EPOCH, LAST = 10**9, 10**11
+MIN_EPOCH_S, MAX_NUMBER = 10**9, 10**11
 
 
 def as_dict(value: Any) -> dict[str, Any]:
-    """The members of an object; of anything else none."""
+    """Return an object, or {} for anything else."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def as_list(value: Any) -> list[Any]:
-    """The items of a list; of anything else none."""
+    """Return a list, or [] for anything else."""
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 def as_str(value: Any) -> str:
-    """A text; of anything else none."""
+    """Return a string, or "" for anything else."""
     return value if isinstance(value, str) else ""
 
 
 def as_index(value: Any) -> int:
-    """A place in a list; -1 for anything that is none."""
-    return value if type(value) is int and 0 <= value < LAST else -1
+    """Return a list index, or -1 for anything else."""
+    return value if type(value) is int and 0 <= value < MAX_NUMBER else -1
 
 
 def identifier(value: Any) -> str:
-    """A foreign id as one that can be kept: itself, or a digest of one too long or unprintable. "" for none."""
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < LAST:
+    """Return a foreign id, a digest of one that is too long or unprintable, or "" for none."""
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < MAX_NUMBER:
         value = str(value)
     if not isinstance(value, str) or not value:
         return ""
     try:
         return check_id(value, "id")
     except InvalidInputError:
-        return f"digest:{codec.digest(_bytes(value))}"
+        return f"digest:{codec.digest(to_bytes(value))}"
 
 
-def milliseconds(seconds: Any) -> int:
-    """A time in seconds since the epoch as one in milliseconds; 0 for none."""
-    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds < LAST:
+def first_text(fields: Mapping[str, Any], *names: str) -> str:
+    """Return the first of some fields that is a non-empty string, or ""."""
+    return next((value for name in names if isinstance(value := fields.get(name), str) and value), "")
+
+
+def seconds_to_ms(seconds: Any) -> int:
+    """Return a time in seconds since the epoch in milliseconds; 0 for none."""
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds < MAX_NUMBER:
         return 0
     return int(seconds * 1000)
 
 
-def arguments(given: Any) -> Any:
-    """The arguments of a call: what their text is JSON of. A text that is none stays as it is; none at all are {}."""
-    if not isinstance(given, str):
-        return {} if given is None else given
-    if not given.strip():
-        return {}
-    value, whole = _parsed(given)
-    return given if not whole else {} if value is None else value
-
-
-def is_whole(given: str) -> bool:
-    """Whether a text is JSON, so that nothing of it can be missing."""
-    return _parsed(given)[1]
-
-
-def _parsed(given: str) -> tuple[Any, bool]:
+def parse_json_or(text: str, default: Any, max_bytes: int = codec.MAX_EVENT_BYTES) -> Any:
+    """Return the value of a JSON text, or `default` if it is not JSON."""
     try:
-        return codec.parse_json(given), True
+        return codec.parse_json(text, max_bytes=max_bytes)
     except InvalidInputError:
-        return None, False
+        return default
 
 
-def leaves(said: dict[str, Any], taken: Iterable[str]) -> bool:
-    """Whether there is more to a message than was taken over, so that it is to be kept whole."""
-    return any(value not in (None, "", [], {}) for name, value in said.items() if name not in taken)
+def is_json(text: str) -> bool:
+    """Return whether a text is complete JSON."""
+    return parse_json_or(text, ...) is not ...
 
 
-def complaint(error: Any) -> str:
-    """What an error says, in a line."""
-    said = (
-        error if isinstance(error, str) else as_str(as_dict(error).get("message")) or as_str(as_dict(error).get("code"))
-    )
-    return said[:2000]
+def parse_arguments(value: Any) -> Any:
+    """Return the arguments of a call: parsed if they are JSON text, {} if there are none, else the value itself."""
+    if isinstance(value, str):
+        value = parse_json_or(value, value) if value.strip() else None
+    return {} if value is None else value
 
 
-def mark(*parts: str) -> str:
-    """What a message is known by when it comes again. Space between words is nothing."""
-    return codec.digest(_bytes("\0".join(" ".join(part.split()) for part in parts)))
+def has_other_fields(fields: Mapping[str, Any], known: Collection[str]) -> bool:
+    """Return whether a field outside `known` has a value other than null."""
+    return any(value is not None for name, value in fields.items() if name not in known)
 
 
-def _bytes(value: str) -> bytes:
-    return value.encode("utf-8", "surrogatepass")
+def has_other_content(fields: Mapping[str, Any], known: Collection[str]) -> bool:
+    """Return whether a field outside `known` has a value that is neither null nor empty."""
+    return any(value not in (None, "", [], {}) for name, value in fields.items() if name not in known)
+
+
+def error_text(error: Any) -> str:
+    """Return the message of an error, cut to 2000 characters."""
+    fields = as_dict(error)
+    return (error if isinstance(error, str) else as_str(fields.get("message")) or as_str(fields.get("code")))[:2000]
+
+
+def text_digest(*parts: str) -> str:
+    """Return a digest by which a repeated message is recognized. It ignores differences in white space."""
+    return codec.digest(to_bytes("\0".join(" ".join(part.split()) for part in parts)))
+
+
+def value_digest(*values: Any) -> str:
+    """Return a digest by which values are compared, also of strings that are not valid Unicode."""
+    return codec.digest(to_bytes(repr(values)))
+
+
+def to_bytes(text: str) -> bytes:
+    """Return a text as bytes, also if it is not valid Unicode."""
+    return text.encode("utf-8", "surrogatepass")
 
 
 # Rows of a recording: {t, dir, msg}
 
 
-def recorded_at(seconds: Any, started: int) -> int:
-    """Milliseconds since the epoch; small numbers count from the start of the recording, if that is known."""
-    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 <= seconds < LAST:
+def recording_time_ms(seconds: Any, started_ms: int) -> int:
+    """Return the time of a row in milliseconds since the epoch, 0 if it is unknown.
+
+    Small numbers count from the start of the recording.
+    """
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 <= seconds < MAX_NUMBER:
         return 0
-    since = 0 if seconds >= EPOCH else started
-    return since + int(seconds * 1000) if since or seconds >= EPOCH else 0
+    is_epoch = seconds >= MIN_EPOCH_S
+    return (0 if is_epoch else started_ms) + int(seconds * 1000) if is_epoch or started_ms else 0
 
 
-def parsed(message: Any) -> Any:
-    """A message, also if it was written down as text."""
-    if not isinstance(message, str):
-        return message
-    try:
-        return codec.parse_json(message)
-    except InvalidInputError:
-        return None
+def parse_message(message: Any) -> Any:
+    """Return a message, parsed if it was recorded as text; None if that text is not JSON."""
+    return parse_json_or(message, None) if isinstance(message, str) else message

@@ -1,7 +1,6 @@
-"""Content as version 1 of the protocol has it: made of whatever was recorded, whoever recorded it.
+"""Convert recorded content of any format to content of version 1 of the protocol.
 
-A block that the protocol knows keeps the fields that the protocol knows; anything else is shown as text. No item is
-dropped: a client shows what it is sent, and what it is not sent it does not miss.
+A block of a known kind keeps the fields that the protocol defines; anything else becomes text. No item is dropped.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from callslip.model import codec
 
 Block: TypeAlias = dict[str, Any]
 
-# For each kind of block the fields that it must have, and those that it may have.
-KNOWN: dict[str, tuple[dict[str, type], dict[str, type]]] = {
+# Required and optional fields by kind of block.
+BLOCK_FIELDS: dict[str, tuple[dict[str, type], dict[str, type]]] = {
     "text": ({"text": str}, {}),
     "image": ({"data": str, "mimeType": str}, {"uri": str}),
     "audio": ({"data": str, "mimeType": str}, {}),
@@ -23,71 +22,72 @@ KNOWN: dict[str, tuple[dict[str, type], dict[str, type]]] = {
         {"description": str, "mimeType": str, "size": int, "title": str},
     ),
 }
-INSIDE: tuple[tuple[dict[str, type], dict[str, type]], ...] = (
+RESOURCE_FIELDS: tuple[tuple[dict[str, type], dict[str, type]], ...] = (
     ({"uri": str, "text": str}, {"mimeType": str}),
     ({"uri": str, "blob": str}, {"mimeType": str}),
 )
-DIFF: tuple[dict[str, type], dict[str, type]] = {"path": str, "newText": str}, {"oldText": str}
-LARGEST = 2**63 - 1
+DIFF_FIELDS: tuple[dict[str, type], dict[str, type]] = {"path": str, "newText": str}, {"oldText": str}
+MAX_INTEGER = 2**63 - 1
 
 
-def text(said: str) -> Block:
-    """A text block."""
-    return {"type": "text", "text": said}
+def text(value: str) -> Block:
+    """Return a text block."""
+    return {"type": "text", "text": value}
 
 
-def shown(said: str) -> Block:
-    """A text as an item of a call's content."""
-    return {"type": "content", "content": text(said)}
+def shown(value: str) -> Block:
+    """Return a text as an item of a call's content."""
+    return {"type": "content", "content": text(value)}
 
 
-def block(given: Any) -> Block:
-    """Something as a block; what is none of the protocol's stands as text."""
-    return _known(as_dict(given)) or text(plain(given))
+def block(value: Any) -> Block:
+    """Return a value as a block; one that the protocol does not define becomes text."""
+    return _known_block(as_dict(value)) or text(plain(value))
 
 
-def item(given: Any) -> Block | None:
-    """Something as an item of a call's content; None for a terminal: what it printed is shown instead."""
-    told = as_dict(given)
-    if told.get("type") == "terminal":
+def item(value: Any) -> Block | None:
+    """Return a value as an item of a call's content; None for a terminal, whose output is shown instead."""
+    fields = as_dict(value)
+    if fields.get("type") == "terminal":
         return None
-    if told.get("type") == "diff" and (kept := _kept(told, DIFF)):
-        return {"type": "diff", **kept}
-    inner = told.get("content") if told.get("type") == "content" else given
+    if fields.get("type") == "diff" and (diff := _pick(fields, DIFF_FIELDS)):
+        return {"type": "diff", **diff}
+    inner = fields.get("content") if fields.get("type") == "content" else value
     return {"type": "content", "content": block(inner)}
 
 
-def is_text(given: Any) -> bool:
-    """Whether something is a text block."""
-    return as_dict(given).get("type") == "text"
+def is_text(value: Any) -> bool:
+    """Return whether a value is a text block."""
+    return as_dict(value).get("type") == "text"
 
 
 def listed(content: Any) -> list[Any]:
-    """Content as a list."""
+    """Return content as a list."""
     return [] if content is None else as_list(content) if isinstance(content, list) else [content]
 
 
 def plain(value: Any) -> str:
-    """A value as text: itself, or its JSON."""
+    """Return a string as it is, any other value as JSON."""
     return value if isinstance(value, str) else codec.encode(value).decode()
 
 
-def _known(told: Block) -> Block | None:
-    kind = told.get("type")
+def _known_block(fields: Block) -> Block | None:
+    kind = fields.get("type")
     if kind == "resource":
-        inside = [kept for shape in INSIDE if (kept := _kept(as_dict(told.get("resource")), shape))]
-        return {"type": kind, "resource": inside[0]} if inside else None
-    shape = KNOWN.get(kind) if isinstance(kind, str) else None
-    kept = _kept(told, shape) if shape else None
-    return {"type": kind, **kept} if kept else None
+        resource = as_dict(fields.get("resource"))
+        matches = [picked for shape in RESOURCE_FIELDS if (picked := _pick(resource, shape))]
+        return {"type": kind, "resource": matches[0]} if matches else None
+    shape = BLOCK_FIELDS.get(kind) if isinstance(kind, str) else None
+    picked = _pick(fields, shape) if shape else None
+    return {"type": kind, **picked} if picked else None
 
 
-def _kept(told: Block, shape: tuple[dict[str, type], dict[str, type]]) -> Block | None:
-    """The fields of a shape; None if one is missing that must be there."""
-    must, may = shape
-    kept = {name: told[name] for name, kind in {**must, **may}.items() if _is(told.get(name), kind)}
-    return kept if must.keys() <= kept.keys() else None
+def _pick(fields: Block, shape: tuple[dict[str, type], dict[str, type]]) -> Block | None:
+    """Return the fields of a shape; None if a required one is missing."""
+    required, optional = shape
+    picked = {name: fields[name] for name, kind in {**required, **optional}.items() if _is(fields.get(name), kind)}
+    return picked if required.keys() <= picked.keys() else None
 
 
 def _is(value: Any, kind: type) -> bool:
-    return type(value) is kind and (kind is not int or 0 <= value <= LARGEST)
+    return type(value) is kind and (kind is not int or 0 <= value <= MAX_INTEGER)

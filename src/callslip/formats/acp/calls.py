@@ -1,7 +1,7 @@
-"""Tool calls and permission requests of one conversation: what each message about them says, as events.
+"""Tool calls and permission requests of one conversation: turn each message about them into events.
 
-Which call an id means, and what a message is worth to it, the ledger decides. Decided here is only what a message *is*:
-a `tool_call` opens, a `tool_call_update` tells more and never opens a call that has ended.
+The ledger resolves ids and judges events. This module only decides what a message is: a `tool_call` opens a call, a
+`tool_call_update` adds to it and never reopens a call that has ended.
 """
 
 from __future__ import annotations
@@ -11,238 +11,226 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from callslip.formats.acp import permission, speech
-from callslip.formats.acp.growing import Growing
+from callslip.formats.acp import messages, permission
+from callslip.formats.acp.growing_text import GrowingText
 from callslip.formats.acp.permission import PendingPermission, Question
 from callslip.formats.acp.terminals import Terminals, TerminalUpdate
-from callslip.formats.acp.update import ENDING, came_out, meanwhile, response, status_of, told
+from callslip.formats.acp.update import ENDING, call_fields, progress_fields, result_fields, status_of, tool_response
 from callslip.formats.acp.wire import FORMAT, Message
+from callslip.formats.call_tracker import ENDED, CallTracker, TrackedCall
 from callslip.formats.json_fields import as_dict, as_list, identifier
 from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.events import Alias, Event
 from callslip.rules.lifecycle import TURN_CLOSES
 
-FEW = 64
-"""So many items of content are told one by one; the more there are beyond, the more of them come at a time."""
+MAX_SINGLE_ITEMS = 64
+"""Up to this count each new item of content sends all items; beyond it, only every few items do."""
+
+Json = dict[str, Any]
 
 
-class Known(msgspec.Struct):
-    """A call as this conversation told of it. `asked` is the request for it that waits for an answer.
+class AcpCall(TrackedCall, kw_only=True):
+    """A call. `opening` is the digest of the message that opened it.
 
-    `content` is what it shows but for `streamed`, the text that came piece by piece; `shown` counts what was passed on.
+    `content` excludes `streamed`, the text that arrived in pieces; `sent_items` counts the items that were passed on.
     """
 
-    turn: int
     opening: str = ""
-    started: bool = False
-    ended: bool = False
-    asked: str = ""
     response: Any = UNSET
-    content: list[Any] = []
-    shown: int = 0
-    streamed: Growing | None = None
+    content: list[Any] = msgspec.field(default_factory=list[Any])
+    sent_items: int = 0
+    streamed: GrowingText | None = None
 
 
 class Calls:
     """All calls of one conversation."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Known] = {}
-        self._open: set[str] = set()
-        self._asked: dict[str, PendingPermission] = {}
-        self._turn = self._nameless = 0
+        self._calls: CallTracker[str, AcpCall] = CallTracker(AcpCall)
+        self._permissions: dict[str, PendingPermission] = {}
+        self._unnamed = 0
         self.terminals = Terminals()
 
-    def turn_started(self) -> None:
-        self._turn += 1
+    def start_turn(self) -> None:
+        self._calls.start_turn()
 
-    def turn_ended(self, reason: str) -> None:
-        """What comes after the end belongs to no turn. The ledger closes what is open when a turn ends badly."""
-        self._turn += 1
+    def end_turn(self, reason: str) -> None:
+        """Separate what follows from the turn. The ledger ends open calls if a turn ends with a failure."""
+        self._calls.start_turn()
         if reason in TURN_CLOSES:
-            for identity in list(self._open):
-                self._end(identity)
+            for call_id, call in self._calls.open_calls():
+                self._end(call_id, call)
 
-    def line_ended(self, reason: str) -> None:
-        """No answer will come any more."""
-        self._asked.clear()
-        self.turn_ended(reason)
+    def close(self, reason: str) -> None:
+        """End the turn at the end of the connection: no answer can arrive any more."""
+        self._permissions.clear()
+        self.end_turn(reason)
 
-    def opened(self, update: dict[str, Any]) -> list[Event]:
-        """A `tool_call`: it opens the call, or tells anew of an open one (S2.6)."""
-        identity, status = identifier(update.get("toolCallId")), status_of(update)
-        if not identity:
-            return self._once(update, status)
-        mark = codec.digest(codec.encode(update))
-        known = self._known.get(identity)
-        again = known is not None and known.ended and known.turn == self._turn and known.opening == mark
-        if known is None or known.turn != self._turn or (known.ended and not again):
-            known = self._begin(identity, mark)
-        made: list[Event] = [ev.CallProposed(aliases=alias(identity), **told(update))]
-        if status in ENDING or (status == "in_progress" and not again):
-            return made + self._stand(identity, known, status, {}, update)
-        more = self._meanwhile(identity, known, update)
-        return [*made, ev.CallProgress(aliases=alias(identity), **more)] if more else made
+    def open(self, update: Json) -> list[Event]:
+        """Read a `tool_call`: it opens a call, or describes an open one again."""
+        call_id, status = identifier(update.get("toolCallId")), status_of(update)
+        if not call_id:
+            return self._unnamed_call(update, status)
+        opening = codec.digest(codec.encode(update))
+        call = self._calls.find(call_id)
+        is_current = call is not None and self._calls.is_of_turn(call)
+        is_repeated = is_current and call is not None and bool(call.end) and call.opening == opening
+        if call is None or not is_current or (call.end and not is_repeated):
+            call = self._begin(call_id, opening)
+        proposed: list[Event] = [ev.CallProposed(aliases=aliases_of(call_id), **call_fields(update))]
+        if status in ENDING or (status == "in_progress" and not is_repeated):
+            return proposed + self._status_events(call_id, call, status, {}, update)
+        progress = self._progress(call_id, call, update)
+        return [*proposed, ev.CallProgress(aliases=aliases_of(call_id), **progress)] if progress else proposed
 
-    def _once(self, update: dict[str, Any], status: str) -> list[Event]:
-        """A call without an id is heard of once: all that is known of it is in one message (C2)."""
-        self._nameless += 1
-        call, more = f"new:{self._nameless}", meanwhile(update)
-        made: list[Event] = [ev.CallProposed(call=call, **told(update))]
-        made += [ev.CallStarted(call=call)] if status == "in_progress" else []
+    def _unnamed_call(self, update: Json, status: str) -> list[Event]:
+        """Return the events of a call without an id: no other message can refer to it."""
+        self._unnamed += 1
+        call, progress = f"new:{self._unnamed}", progress_fields(update)
+        events: list[Event] = [ev.CallProposed(call=call, **call_fields(update))]
+        events += [ev.CallStarted(call=call)] if status == "in_progress" else []
         if status in ENDING:
-            text: list[Event] = [ev.CallProgress(call=call, text=more["text"])] if "text" in more else []
-            return [*made, *text, ENDING[status](call=call, **came_out(update, response(update)))]
-        return [*made, ev.CallProgress(call=call, **more)] if more else made
+            events += [ev.CallProgress(call=call, text=progress["text"])] if "text" in progress else []
+            return [*events, ENDING[status](call=call, **result_fields(update, tool_response(update)))]
+        return [*events, ev.CallProgress(call=call, **progress)] if progress else events
 
-    def updated(self, update: dict[str, Any], version: int) -> list[Event]:
-        """A `tool_call_update`. Of an unknown call it is the first that is heard (S2.6)."""
-        identity, status = identifier(update.get("toolCallId")), status_of(update, version)
-        if not identity:
+    def update(self, update: Json, version: int) -> list[Event]:
+        """Read a `tool_call_update`, which may be the first message about a call."""
+        call_id, status = identifier(update.get("toolCallId")), status_of(update, version)
+        if not call_id:
             return []
-        known = self._known.get(identity) or self._begin(identity)
-        if status == "in_progress" and (known.ended or known.turn != self._turn):
-            status = ""  # A start would open a new call; this only comes late.
-        return self._stand(identity, known, status, told(update), update)
+        call = self._calls.find(call_id) or self._begin(call_id)
+        if status == "in_progress" and (call.end or not self._calls.is_of_turn(call)):
+            status = ""  # A start would open a new call, but this one is only late.
+        return self._status_events(call_id, call, status, call_fields(update), update)
 
-    def went_back(self, update: dict[str, Any]) -> bool:
-        """Whether an update takes back that its call has started, which no event can say."""
-        known = self._known.get(identifier(update.get("toolCallId")))
-        return known is not None and known.started and not known.ended and status_of(update) == "pending"
+    def is_unstarted(self, update: Json) -> bool:
+        """Return whether an update sets a started call back to pending, which no event can express."""
+        call = self._calls.find(identifier(update.get("toolCallId")))
+        return call is not None and call.is_started and not call.end and status_of(update) == "pending"
 
-    def goes_on(self, update: dict[str, Any]) -> bool:
-        """Whether an update is about a call of this turn that has not ended, or about a terminal that one shows."""
-        named = [identifier(update.get("toolCallId")), *self.terminals.of(update.get("terminalId"))]
-        return any(call in self._open and self._known[call].turn == self._turn for call in named)
+    def concerns_open_call(self, update: Json) -> bool:
+        """Return whether an update is about an open call of this turn, or about a terminal of one."""
+        call_ids = [identifier(update.get("toolCallId")), *self.terminals.calls_of(update.get("terminalId"))]
+        calls = map(self._calls.find, call_ids)
+        return any(call is not None and not call.end and self._calls.is_of_turn(call) for call in calls)
 
-    def grown(self, update: dict[str, Any]) -> list[Event]:
-        """Draft 2, `tool_call_content_chunk`: one more item of content. Text is appended, the rest told whole.
+    def add_content(self, update: Json) -> list[Event]:
+        """Read a `tool_call_content_chunk` of draft 2: one more item. Text is appended, other items are sent as a list.
 
-        Of many items all are told only when they are some more than the last time, and at the end (C12).
+        The list is sent when it has grown by a share of its length, so that many items do not cost quadratic time.
         """
-        identity, item = identifier(update.get("toolCallId")), as_dict(update.get("content"))
-        if not identity or not item:
+        call_id, item = identifier(update.get("toolCallId")), as_dict(update.get("content"))
+        if not call_id or not item:
             return []
-        known = self._known.get(identity) or self._begin(identity)
-        text = speech.item_text(item)
+        call = self._calls.find(call_id) or self._begin(call_id)
+        text = messages.item_text(item)
         if text is not None:
-            known.streamed = known.streamed or Growing()
-            known.streamed.add(text)
-            return [ev.CallProgress(aliases=alias(identity), text=text)]
-        known.content.append(item)
-        more = self._show(identity, known, [item])
-        if more or len(known.content) - known.shown > max(0, known.shown - FEW) // 8:
-            known.shown, more["content"] = len(known.content), known.content[:]
-        return [ev.CallProgress(aliases=alias(identity), **more)] if more else []
+            call.streamed = call.streamed or GrowingText()
+            call.streamed.add(text)
+            return [ev.CallProgress(aliases=aliases_of(call_id), text=text)]
+        call.content.append(item)
+        fields = self._show_terminals(call_id, call, [item])
+        if fields or len(call.content) - call.sent_items > max(0, call.sent_items - MAX_SINGLE_ITEMS) // 8:
+            call.sent_items, fields["content"] = len(call.content), call.content[:]
+        return [ev.CallProgress(aliases=aliases_of(call_id), **fields)] if fields else []
 
-    def printed(self, about: TerminalUpdate | None) -> list[Event]:
-        """What a terminal says, for the calls that show it and go on; if none does, for the last that showed it."""
-        if about is None:
+    def terminal_progress(self, update: TerminalUpdate | None) -> list[Event]:
+        """Return the output of a terminal as progress of the calls that show it."""
+        if update is None or (not update.fields and (update.needs_raw or not update.is_open)):
             return []
-        if not about.said and (about.leaves or not about.going):
-            return []
-        return [ev.CallProgress(aliases=alias(call), **about.said) for call in about.calls]
+        return [ev.CallProgress(aliases=aliases_of(call_id), **update.fields) for call_id in update.calls]
 
-    def _stand(
-        self, identity: str, known: Known, status: str, said: dict[str, Any], update: dict[str, Any]
-    ) -> list[Event]:
-        """Where an update says that its call stands; an end is one event with all that is said of it."""
-        aliases, more = alias(identity), self._meanwhile(identity, known, update)
+    def _status_events(self, call_id: str, call: AcpCall, status: str, fields: Json, update: Json) -> list[Event]:
+        """Return the events of an update by its status; an end is one event with all fields."""
+        aliases, progress = aliases_of(call_id), self._progress(call_id, call, update)
         if status in ENDING:
-            if known.shown < len(known.content):
-                said = {**said, "content": known.content}
-            text = more.get("text", "") + self.terminals.ending(identity)
-            before: list[Event] = [ev.CallProgress(aliases=aliases, text=text)] if text else []
-            exited = {"exit_status": more["exit_status"]} if "exit_status" in more else {}
-            out = {**exited, **self._output(identity, known, update)}
-            self._end(identity)
-            return [*before, ENDING[status](aliases=aliases, **said, **out)]
+            if call.sent_items < len(call.content):
+                fields = {**fields, "content": call.content}
+            text = progress.get("text", "") + self.terminals.flush(call_id)
+            printed: list[Event] = [ev.CallProgress(aliases=aliases, text=text)] if text else []
+            exit_status = {"exit_status": progress["exit_status"]} if "exit_status" in progress else {}
+            result = {**exit_status, **self._result(call_id, call, update)}
+            self._end(call_id, call)
+            return [*printed, ENDING[status](aliases=aliases, **fields, **result)]
         if status != "in_progress":
-            return [ev.CallProgress(aliases=aliases, **said, **more)]
-        known.started = True
-        made = [*self._granted(identity, known), ev.CallStarted(aliases=aliases, **said)]
-        return [*made, ev.CallProgress(aliases=aliases, **more)] if more else made
+            return [ev.CallProgress(aliases=aliases, **fields, **progress)]
+        call.is_started = True
+        # An agent that starts a call has its permission, even if the answer was not seen.
+        granted = [ev.ApprovalGranted(aliases=aliases, by="agent")] if call.pending_request else []
+        call.pending_request = ""
+        events: list[Event] = [*granted, ev.CallStarted(aliases=aliases, **fields)]
+        return [*events, ev.CallProgress(aliases=aliases, **progress)] if progress else events
 
-    def _meanwhile(self, identity: str, known: Known, update: dict[str, Any]) -> dict[str, Any]:
-        """What an update brings beside its own words: what terminals printed, and text that goes on."""
-        if response(update) is not UNSET:
-            known.response = response(update)
-        shown, more = self._show(identity, known, update.get("content")), meanwhile(update)
-        text = shown.get("text", "") + more.get("text", "")
+    def _progress(self, call_id: str, call: AcpCall, update: Json) -> Json:
+        """Return the progress in an update, including the output of terminals and additions to streamed text."""
+        if tool_response(update) is not UNSET:
+            call.response = tool_response(update)
+        terminal, progress = self._show_terminals(call_id, call, update.get("content")), progress_fields(update)
+        text = terminal.get("text", "") + progress.get("text", "")
         if "content" in update:
-            known.content = as_list(update["content"])[:]
-            known.shown = len(known.content)
-            text += (known.streamed.become(_texts(known.content)) or "") if known.streamed is not None else ""
-        return {**shown, **more, **({"text": text} if text else {})}
+            call.content = as_list(update["content"])[:]
+            call.sent_items = len(call.content)
+            content_text = "".join(messages.item_text(item) or "" for item in call.content)
+            text += (call.streamed.extend_to(content_text) or "") if call.streamed is not None else ""
+        return {**terminal, **progress, **({"text": text} if text else {})}
 
-    def _show(self, identity: str, known: Known, content: Any) -> dict[str, Any]:
-        shown = self.terminals.show(identity, content)
-        if known.ended:
-            self.terminals.ended(identity)
-        return shown
+    def _show_terminals(self, call_id: str, call: AcpCall, content: Any) -> Json:
+        fields = self.terminals.show(call_id, content)
+        if call.end:
+            self.terminals.end_call(call_id)
+        return fields
 
-    def _output(self, identity: str, known: Known, update: dict[str, Any]) -> dict[str, Any]:
-        out = came_out(update, known.response)
-        whole = known.streamed.whole if known.streamed is not None else None
-        shown = self.terminals.screen(identity) if whole is None else whole
-        return out if "output" in out or shown is UNSET else {**out, "output": shown}
+    def _result(self, call_id: str, call: AcpCall, update: Json) -> Json:
+        result = result_fields(update, call.response)
+        text = call.streamed.replacement if call.streamed is not None else None
+        output = self.terminals.screen(call_id) if text is None else text
+        return result if "output" in result or output is UNSET else {**result, "output": output}
 
-    def _granted(self, identity: str, known: Known) -> list[Event]:
-        """An agent that starts a call has its answer, whoever gave it."""
-        asked, known.asked = known.asked, ""
-        return [ev.ApprovalGranted(aliases=alias(identity), by="agent")] if asked else []
+    def _begin(self, call_id: str, opening: str = "") -> AcpCall:
+        self.terminals.forget(call_id)
+        return self._calls.open(call_id, opening=opening)
 
-    def _begin(self, identity: str, opening: str = "") -> Known:
-        self.terminals.forget(identity)
-        known = self._known[identity] = Known(turn=self._turn, opening=opening)
-        self._open.add(identity)
-        return known
-
-    def _end(self, identity: str) -> None:
-        known = self._known[identity]
-        known.ended, known.asked, known.response = True, "", UNSET
-        known.content, known.shown, known.streamed = [], 0, None
-        self.terminals.ended(identity)
-        self._open.discard(identity)
+    def _end(self, call_id: str, call: AcpCall) -> None:
+        call.end, call.pending_request, call.response = ENDED, "", UNSET
+        call.content, call.sent_items, call.streamed = [], 0, None
+        self.terminals.end_call(call_id)
 
     # Permission
 
-    def requested(self, message: Message, about: Question) -> list[Event]:
-        """A permission request. What it says of the call is an update of the call (S2.6)."""
-        shown = self.terminals.of(about.terminal)[-1:]
-        identity = identifier(about.update.get("toolCallId")) or "".join(shown) or f"request:{message.key}"
-        known, said = self._known.get(identity), told(about.update)
-        if known is None or known.ended:
-            known, said = self._begin(identity), told({**about.fresh, **about.update})
-        known.asked, known.started = message.key, False
-        self._asked[message.key] = permission.asked(about, identity)
-        more = self._meanwhile(identity, known, about.update)
-        aliases = alias(identity)
-        made = ev.ApprovalRequested(aliases=aliases, options=about.options, description=about.description, **said)
-        return [made, ev.CallProgress(aliases=aliases, **more)] if more else [made]
+    def request_permission(self, message: Message, question: Question) -> list[Event]:
+        """Read a permission request. What it contains about the call is an update of the call."""
+        shown_by = self.terminals.calls_of(question.terminal)[-1:]
+        call_id = identifier(question.update.get("toolCallId")) or "".join(shown_by) or f"request:{message.key}"
+        call, fields = self._calls.find(call_id), call_fields(question.update)
+        if call is None or call.end:
+            call, fields = self._begin(call_id), call_fields({**question.new_call, **question.update})
+        call.pending_request, call.is_started = message.key, False
+        self._permissions[message.key] = PendingPermission(call_id, question.options, question.is_standalone)
+        progress = self._progress(call_id, call, question.update)
+        aliases = aliases_of(call_id)
+        requested = ev.ApprovalRequested(
+            aliases=aliases, options=question.options, description=question.description, **fields
+        )
+        return [requested, ev.CallProgress(aliases=aliases, **progress)] if progress else [requested]
 
-    def answered(self, message: Message) -> list[Event]:
-        """The client's answer, if the request still waits for one."""
-        asked = self._asked.pop(message.key, None)
-        known = self._known.get(asked.call) if asked else None
-        if asked is None or known is None or known.asked != message.key:
+    def answer_permission(self, message: Message) -> list[Event]:
+        """Read the client's answer, if the request is still pending."""
+        request = self._permissions.pop(message.key, None)
+        call = self._calls.find(request.call) if request else None
+        if request is None or call is None or call.pending_request != message.key:
             return []
-        event = permission.answer(asked, message, alias(asked.call))
+        event = permission.read_answer(request, message, aliases_of(request.call))
         if event is None:
             return []
-        known.asked = ""
-        granted = isinstance(event, ev.ApprovalGranted)
-        if not granted or asked.only:
-            self._end(asked.call)
-        done = [ev.CallCompleted(aliases=alias(asked.call))] if granted and asked.only else []
-        return [event, *done]
+        call.pending_request = ""
+        is_granted = isinstance(event, ev.ApprovalGranted)
+        if not is_granted or request.is_standalone:
+            self._end(request.call, call)
+        is_done = is_granted and request.is_standalone
+        return [event, ev.CallCompleted(aliases=aliases_of(request.call))] if is_done else [event]
 
 
-def alias(identity: str) -> tuple[Alias, ...]:
-    return (Alias(FORMAT, identity),)
-
-
-def _texts(content: list[Any]) -> str:
-    """The text of some content."""
-    return "".join(speech.item_text(item) or "" for item in content)
+def aliases_of(call_id: str) -> tuple[Alias, ...]:
+    return (Alias(FORMAT, call_id),)

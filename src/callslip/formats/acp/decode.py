@@ -1,8 +1,8 @@
-"""Reads both directions of one conversation: requests, answers and updates, each by its own row of a table.
+"""Read both directions of one conversation: requests, answers and updates, each by its entry of a table.
 
-Updates may come before the session is answered for, after the prompt's answer, and while nothing was asked. What has no
-row, and what is not taken over whole, is kept as `raw`: files read and written, questions to the person, compactions,
-subagents, messages between sessions, and whatever comes to be.
+Updates may arrive before the session is created, after the answer to the prompt, and without a request. A message
+without an entry, or with content that its events do not carry, is stored as `raw`: files read and written, questions to
+the user, compactions, subagents, messages between sessions and future extensions.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any, ClassVar, TypeAlias
 
 from msgspec import UNSET, structs
 
-from callslip.formats.acp import permission, speech, update
+from callslip.formats.acp import messages, permission, update
 from callslip.formats.acp.calls import Calls
-from callslip.formats.acp.facts import Facts
 from callslip.formats.acp.plans import Plans
 from callslip.formats.acp.replay import Replay
+from callslip.formats.acp.session_info import SessionFacts
 from callslip.formats.acp.terminals import TerminalUpdate
 from callslip.formats.acp.turns import Turns
-from callslip.formats.acp.wire import Message, Wire, kept, leaves, raw
-from callslip.formats.base import Unfinished
-from callslip.formats.json_fields import as_dict
+from callslip.formats.acp.wire import Message, Wire, raw_message, raw_message_if
+from callslip.formats.base import Unfinished, drafts_of
+from callslip.formats.json_fields import as_dict, has_other_fields
 from callslip.model import events as ev
 from callslip.model.events import Draft, Event
 
@@ -30,198 +30,205 @@ Json: TypeAlias = dict[str, Any]
 
 
 class AcpDecoder:
-    """One conversation. Fed lines, it takes all for one; fed what `Wire.split` gives, it gets only its own."""
+    """One conversation. Fed lines, it treats all as one conversation; fed the output of `Wire.split`, only its own."""
 
     def __init__(self, *, chunks: ev.Chunks | None = None, started: int = 0) -> None:
         self._wire = Wire(started=started)
         self._chunks: ev.Chunks | None = chunks
         self._calls = Calls()
         self._turns = Turns(self._calls)
-        self._speech = speech.Speech(chunks)
+        self._messages = messages.Messages(chunks)
         self._plans = Plans()
-        self._facts = Facts()
+        self._facts = SessionFacts()
         self._replay: Replay | None = None
         self._unfinished = Unfinished()
 
     def feed(self, message: Any) -> list[Draft]:
-        read = message if isinstance(message, Message) else self._wire.read(message)
-        made = self._drafts(read)
-        if made is None:
+        parsed = message if isinstance(message, Message) else self._wire.read(message)
+        drafts = self._drafts(parsed)
+        if drafts is None:
             return []
-        self._unfinished.see(made)
-        return [_timed(draft, read.at) for draft in made or [Draft(raw(read))]]
+        self._unfinished.follow(drafts)
+        return [_with_time(draft, parsed.at) for draft in drafts or [Draft(raw_message(parsed))]]
 
     def close(self, reason: str) -> list[Draft]:
-        """The line ended: so does the turn, and a replay that was not finished is none."""
-        abandoned = self._replay.abandoned() if self._replay is not None else []
+        """End the turn. An unfinished replay is stored raw."""
+        abandoned = self._replay.abandon() if self._replay is not None else []
         self._replay = None
         self._turns.close()
-        self._calls.line_ended(reason)
-        return [Draft(event) for event in [*abandoned, *self._unfinished.end(reason)]]
+        self._calls.close(reason)
+        return drafts_of(abandoned) + self._unfinished.close(reason)
 
-    def _drafts(self, read: Message) -> list[Draft] | None:
-        """What a message says: nothing if it was not understood, None if it is held for later."""
-        if read.kind == "eof":
+    def _drafts(self, message: Message) -> list[Draft] | None:
+        """Return the drafts of a message: [] if it was not understood, None if it is held for later."""
+        if message.kind == "eof":
             return self.close("eof")
-        if self._replay is not None and read.kind == "answer" and read.key == self._replay.key:
-            return self._replayed(read, self._replay)
-        if self._replay is not None and not self._goes_on(read) and self._replay.take(read):
+        if self._replay is not None and message.kind == "answer" and message.key == self._replay.key:
+            return self._end_replay(message, self._replay)
+        if self._replay is not None and not self._is_live(message) and self._replay.collect(message):
             return None
-        rule = self._RULES.get((read.kind, read.method))
-        return [Draft(event) for event in rule(self, read)] if rule else []
+        handler = self._HANDLERS.get((message.kind, message.method))
+        return drafts_of(handler(self, message)) if handler else []
 
     # Sessions
 
-    def _opened(self, read: Message) -> Events:
-        return self._facts.opened(read)
+    def _session_opened(self, message: Message) -> Events:
+        return self._facts.session_opened(message)
 
-    def _load(self, read: Message) -> Events:
-        """What comes before the answer is a replay. `session/resume` brings one only where that is asked for."""
-        if not read.key or (read.method == "session/resume" and read.params.get("replayFrom") is None):
+    def _load_session(self, message: Message) -> Events:
+        """Collect a replay until the answer. `session/resume` causes one only if the client requests it."""
+        if not message.key or (message.method == "session/resume" and message.params.get("replayFrom") is None):
             return []
-        before, self._replay = self._replay, Replay(read, self._chunks)
-        return [*before.abandoned(), raw(read)] if before is not None else []
+        previous, self._replay = self._replay, Replay(message, self._chunks)
+        return [*previous.abandon(), raw_message(message)] if previous is not None else []
 
-    def _goes_on(self, read: Message) -> bool:
-        """Whether an update is about a call of the turn that is still going on: no replay tells of that."""
-        return self._calls.goes_on(as_dict(read.params.get("update")))
+    def _is_live(self, message: Message) -> bool:
+        """Return whether an update is about an open call of the current turn: a replay contains none."""
+        return self._calls.concerns_open_call(as_dict(message.params.get("update")))
 
-    def _replayed(self, read: Message, replay: Replay) -> list[Draft]:
+    def _end_replay(self, message: Message, replay: Replay) -> list[Draft]:
         self._replay = None
-        if read.error is not UNSET:
-            return [Draft(event) for event in [*replay.abandoned(), raw(read)]]
+        if message.error is not UNSET:
+            return drafts_of([*replay.abandon(), raw_message(message)])
         state = replay.state
-        now = (self._update(state) or [raw(state)]) if state is not None else []
-        return replay.drafts() + [Draft(event) for event in [*now, *(self._opened(read) or [raw(read)])]]
+        state_events = (self._update(state) or [raw_message(state)]) if state is not None else []
+        opened = self._session_opened(message) or [raw_message(message)]
+        return replay.drafts() + drafts_of([*state_events, *opened])
 
     # Turns
 
-    def _prompt(self, read: Message) -> Events:
-        return self._turns.prompted(read)
+    def _prompt(self, message: Message) -> Events:
+        return self._turns.prompt(message)
 
-    def _prompt_answered(self, read: Message) -> Events:
-        return self._turns.answered(read)
+    def _prompt_answer(self, message: Message) -> Events:
+        return self._turns.answer(message)
 
-    def _state(self, told: Json, read: Message) -> Events:
-        return self._turns.state(told, read)
+    def _state(self, fields: Json, message: Message) -> Events:
+        return self._turns.state(fields, message)
 
     # Permission
 
-    def _asked(self, read: Message) -> Events:
-        about = permission.question(read)
-        return self._calls.requested(read, about) + kept(about.leaves, read) if about is not None else []
+    def _permission_request(self, message: Message) -> Events:
+        question = permission.read_question(message)
+        if question is None:
+            return []
+        return self._calls.request_permission(message, question) + raw_message_if(question.needs_raw, message)
 
-    def _answered(self, read: Message) -> Events:
-        made, result = self._calls.answered(read), as_dict(read.result)
-        more = leaves(result, {"outcome"}) or leaves(as_dict(result.get("outcome")), {"outcome", "optionId"})
-        return made + kept(made and more, read)
+    def _permission_answer(self, message: Message) -> Events:
+        events, result = self._calls.answer_permission(message), as_dict(message.result)
+        needs_raw = has_other_fields(result, {"outcome"}) or has_other_fields(
+            as_dict(result.get("outcome")), {"outcome", "optionId"}
+        )
+        return events + raw_message_if(events and needs_raw, message)
 
     # Terminals
 
-    def _output(self, read: Message) -> Events:
-        return self._printed(self._calls.terminals.output(read.params, as_dict(read.result)), read)
+    def _terminal_output(self, message: Message) -> Events:
+        return self._terminal_events(self._calls.terminals.output(message.params, as_dict(message.result)), message)
 
-    def _exited(self, read: Message) -> Events:
-        return self._printed(self._calls.terminals.exit(read.params, as_dict(read.result)), read)
+    def _terminal_exit(self, message: Message) -> Events:
+        return self._terminal_events(self._calls.terminals.exit(message.params, as_dict(message.result)), message)
 
-    def _released(self, read: Message) -> Events:
-        self._calls.terminals.released(read.params)
+    def _terminal_release(self, message: Message) -> Events:
+        self._calls.terminals.release(message.params)
         return []
 
-    def _terminal(self, told: Json, read: Message) -> Events:
-        return self._printed(self._calls.terminals.updated(told), read)
+    def _terminal_update(self, fields: Json, message: Message) -> Events:
+        return self._terminal_events(self._calls.terminals.update(fields), message)
 
-    def _terminal_chunk(self, told: Json, read: Message) -> Events:
-        return self._printed(self._calls.terminals.chunk(told), read)
+    def _terminal_chunk(self, fields: Json, message: Message) -> Events:
+        return self._terminal_events(self._calls.terminals.chunk(fields), message)
 
-    def _printed(self, about: TerminalUpdate | None, read: Message) -> Events:
-        made = self._calls.printed(about)
-        return made + kept(made and about is not None and about.leaves, read)
+    def _terminal_events(self, terminal: TerminalUpdate | None, message: Message) -> Events:
+        events = self._calls.terminal_progress(terminal)
+        return events + raw_message_if(events and terminal is not None and terminal.needs_raw, message)
 
     # Updates
 
-    def _update(self, read: Message) -> Events:
-        told = as_dict(read.params.get("update"))
-        kind = told.get("sessionUpdate")
-        rule = self._UPDATES.get(kind) if isinstance(kind, str) else None
-        return rule(self, told, read) if rule else []
+    def _update(self, message: Message) -> Events:
+        fields = as_dict(message.params.get("update"))
+        kind = fields.get("sessionUpdate")
+        handler = self._UPDATES.get(kind) if isinstance(kind, str) else None
+        return handler(self, fields, message) if handler else []
 
-    def _chunk(self, told: Json, read: Message) -> Events:
-        return self._heard(self._speech.chunk(told, read))
+    def _message_chunk(self, fields: Json, message: Message) -> Events:
+        return self._without_echo(self._messages.chunk(fields, message))
 
-    def _message(self, told: Json, read: Message) -> Events:
-        return self._heard(self._speech.whole(told, read))
+    def _full_message(self, fields: Json, message: Message) -> Events:
+        return self._without_echo(self._messages.full_message(fields, message))
 
-    def _heard(self, made: Events) -> Events:
-        """What was said, but for a prompt that the agent only repeats."""
-        said = made[0] if made else None
-        return [] if isinstance(said, ev.MessageUser) and self._turns.repeats(said.text) else made
+    def _without_echo(self, events: Events) -> Events:
+        """Return the events of a message unless it is a prompt that the agent only repeats."""
+        first = events[0] if events else None
+        return [] if isinstance(first, ev.MessageUser) and self._turns.is_prompt(first.text) else events
 
-    def _call(self, told: Json, read: Message) -> Events:
-        return self._calls.opened(told) + kept(update.leaves(told), read)
+    def _call(self, fields: Json, message: Message) -> Events:
+        return self._calls.open(fields) + raw_message_if(update.needs_raw(fields), message)
 
-    def _call_updated(self, told: Json, read: Message) -> Events:
-        back = self._calls.went_back(told)
-        made = self._calls.updated(told, read.version)
-        return made + kept(made and (back or update.leaves(told, read.version)), read)
+    def _call_update(self, fields: Json, message: Message) -> Events:
+        is_unstarted = self._calls.is_unstarted(fields)
+        events = self._calls.update(fields, message.version)
+        return events + raw_message_if(events and (is_unstarted or update.needs_raw(fields, message.version)), message)
 
-    def _call_grown(self, told: Json, read: Message) -> Events:
-        made = self._calls.grown(told)
-        more = leaves(told, {"sessionUpdate", "toolCallId", "content"}) or speech.leaves_item(told.get("content"))
-        return made + kept(made and more, read)
+    def _call_content(self, fields: Json, message: Message) -> Events:
+        events = self._calls.add_content(fields)
+        needs_raw = has_other_fields(fields, {"sessionUpdate", "toolCallId", "content"}) or messages.item_needs_raw(
+            fields.get("content")
+        )
+        return events + raw_message_if(events and needs_raw, message)
 
-    def _plan(self, told: Json, read: Message) -> Events:
-        return self._plans.updated(told, read)
+    def _plan(self, fields: Json, message: Message) -> Events:
+        return self._plans.update(fields, message)
 
-    def _plan_removed(self, told: Json, read: Message) -> Events:
-        return self._plans.removed(told, read)
+    def _plan_removed(self, fields: Json, message: Message) -> Events:
+        return self._plans.remove(fields, message)
 
-    def _fact(self, told: Json, read: Message) -> Events:
-        return self._FACTS[told["sessionUpdate"]](self._facts, told, read)
+    def _fact(self, fields: Json, message: Message) -> Events:
+        return self._FACTS[fields["sessionUpdate"]](self._facts, fields, message)
 
-    def _settled(self, read: Message) -> Events:
-        return self._SETTLED[read.method](self._facts, read)
+    def _fact_set(self, message: Message) -> Events:
+        return self._SETTERS[message.method](self._facts, message)
 
-    _FACTS: ClassVar[dict[str, Callable[[Facts, Json, Message], Events]]] = {
-        "available_commands_update": Facts.commands,
-        "current_mode_update": Facts.mode,
-        "config_option_update": Facts.options,
-        "session_info_update": Facts.info,
-        "usage_update": Facts.usage,
-        "notice": Facts.notice,
+    _FACTS: ClassVar[dict[str, Callable[[SessionFacts, Json, Message], Events]]] = {
+        "available_commands_update": SessionFacts.commands,
+        "current_mode_update": SessionFacts.mode,
+        "config_option_update": SessionFacts.options,
+        "session_info_update": SessionFacts.info,
+        "usage_update": SessionFacts.usage,
+        "notice": SessionFacts.notice,
     }
 
-    _SETTLED: ClassVar[dict[str, Callable[[Facts, Message], Events]]] = {
-        "session/set_mode": Facts.mode_set,
-        "session/set_config_option": Facts.option_set,
-        "session/set_title": Facts.retitled,
+    _SETTERS: ClassVar[dict[str, Callable[[SessionFacts, Message], Events]]] = {
+        "session/set_mode": SessionFacts.mode_set,
+        "session/set_config_option": SessionFacts.option_set,
+        "session/set_title": SessionFacts.title_set,
     }
 
-    _RULES: ClassVar[dict[tuple[str, str], Callable[[Any, Message], Events]]] = {
+    _HANDLERS: ClassVar[dict[tuple[str, str], Callable[[Any, Message], Events]]] = {
         ("notification", "session/update"): _update,
         ("request", "session/prompt"): _prompt,
-        ("answer", "session/prompt"): _prompt_answered,
-        ("request", "session/request_permission"): _asked,
-        ("answer", "session/request_permission"): _answered,
-        ("answer", "terminal/output"): _output,
-        ("answer", "terminal/wait_for_exit"): _exited,
-        ("request", "terminal/release"): _released,
-        ("request", "session/load"): _load,
-        ("request", "session/resume"): _load,
-        ("answer", "session/new"): _opened,
-        ("answer", "session/fork"): _opened,
-        ("answer", "session/resume"): _opened,
-        **dict.fromkeys((("answer", method) for method in _SETTLED), _settled),
+        ("answer", "session/prompt"): _prompt_answer,
+        ("request", "session/request_permission"): _permission_request,
+        ("answer", "session/request_permission"): _permission_answer,
+        ("answer", "terminal/output"): _terminal_output,
+        ("answer", "terminal/wait_for_exit"): _terminal_exit,
+        ("request", "terminal/release"): _terminal_release,
+        ("request", "session/load"): _load_session,
+        ("request", "session/resume"): _load_session,
+        ("answer", "session/new"): _session_opened,
+        ("answer", "session/fork"): _session_opened,
+        ("answer", "session/resume"): _session_opened,
+        **dict.fromkeys((("answer", method) for method in _SETTERS), _fact_set),
     }
 
     _UPDATES: ClassVar[dict[str, Callable[[Any, Json, Message], Events]]] = {
-        **dict.fromkeys(speech.CHUNKS, _chunk),
-        **dict.fromkeys(speech.WHOLE, _message),
+        **dict.fromkeys(messages.CHUNKS, _message_chunk),
+        **dict.fromkeys(messages.FULL_MESSAGES, _full_message),
         **dict.fromkeys(_FACTS, _fact),
         "tool_call": _call,
-        "tool_call_update": _call_updated,
-        "tool_call_content_chunk": _call_grown,
-        "terminal_update": _terminal,
+        "tool_call_update": _call_update,
+        "tool_call_content_chunk": _call_content,
+        "terminal_update": _terminal_update,
         "terminal_output_chunk": _terminal_chunk,
         "plan": _plan,
         "plan_update": _plan,
@@ -230,5 +237,5 @@ class AcpDecoder:
     }
 
 
-def _timed(draft: Draft, at: int) -> Draft:
+def _with_time(draft: Draft, at: int) -> Draft:
     return structs.replace(draft, event=structs.replace(draft.event, at=at)) if at else draft

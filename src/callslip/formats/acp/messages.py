@@ -1,7 +1,7 @@
-"""What is said: blocks of content as text. Blocks that are not text are kept as they are.
+"""Messages: blocks of content as text. Blocks that are not text are stored as they are.
 
-Version 1 streams messages in chunks and does not say whether these are deltas. Draft 2 says that they are, and may tell
-a message anew as a whole.
+Version 1 streams messages in chunks and does not define whether these are deltas. Draft 2 defines that they are, and
+may send a full message again.
 """
 
 from __future__ import annotations
@@ -10,129 +10,137 @@ from typing import Any
 
 from msgspec import UNSET
 
-from callslip.formats.acp.growing import Growing
+from callslip.formats.acp.growing_text import GrowingText
 from callslip.formats.acp.update import DRAFT
-from callslip.formats.acp.wire import Message, kept
-from callslip.formats.acp.wire import leaves as more_than
-from callslip.formats.json_fields import as_dict, as_list, identifier
+from callslip.formats.acp.wire import Message, raw_message_if
+from callslip.formats.json_fields import as_dict, as_list, has_other_fields, identifier
 from callslip.model import events as ev
 from callslip.model.events import Event
 
 USER, AGENT, THOUGHT = "user", "agent", "thought"
 CHUNKS = {"user_message_chunk": USER, "agent_message_chunk": AGENT, "agent_thought_chunk": THOUGHT}
-WHOLE = {"user_message": USER, "agent_message": AGENT, "agent_thought": THOUGHT}
+FULL_MESSAGES = {"user_message": USER, "agent_message": AGENT, "agent_thought": THOUGHT}
 KNOWN_FIELDS = {"sessionUpdate", "content", "messageId"}
-PLAIN = {"type", "text"}
+TEXT_FIELDS = {"type", "text"}
 
 
-def text_of(block: Any) -> str | None:
-    """The text of a text block; None for any other block."""
-    said = as_dict(block).get("text") if as_dict(block).get("type") == "text" else None
-    return said if isinstance(said, str) else None
+def block_text(block: Any) -> str | None:
+    """Return the text of a text block; None for any other block."""
+    text = as_dict(block).get("text") if as_dict(block).get("type") == "text" else None
+    return text if isinstance(text, str) else None
 
 
-def joined(blocks: list[Any]) -> str:
-    """The texts of a prompt. Neighbours stand on lines of their own; around a mention of something the line goes on."""
-    text, after_text = "", False
-    for said in map(text_of, blocks):
-        text += ("\n" if after_text else "") + said if said is not None else ""
-        after_text = said is not None
-    return text
+def join_texts(blocks: list[Any]) -> str:
+    """Return the text of a prompt. A line break separates adjacent texts; other blocks are part of the line."""
+    joined, is_after_text = "", False
+    for text in map(block_text, blocks):
+        joined += ("\n" if is_after_text else "") + text if text is not None else ""
+        is_after_text = text is not None
+    return joined
+
+
+def message_text(blocks: list[Any]) -> str:
+    """Return the text of a full message: its pieces joined as chunks would be."""
+    return "".join(block_text(block) or "" for block in blocks)
 
 
 def user_message(text: str, blocks: list[Any], message_id: str = "") -> ev.MessageUser:
-    """What a person said; `blocks` if there was more to it than its text."""
+    """Return a message of the user, with `blocks` if it has more than text."""
     return ev.MessageUser(text=text, message_id=message_id, content=blocks or UNSET)
 
 
-def prompted(params: dict[str, Any]) -> ev.MessageUser:
-    """The prompt of a turn."""
+def rich_blocks(blocks: list[Any]) -> list[Any]:
+    """Return the blocks of a message that has more than text, else []."""
+    return blocks if any(block_text(block) is None for block in blocks) else []
+
+
+def prompt_message(params: dict[str, Any]) -> ev.MessageUser:
+    """Return the prompt of a turn."""
     blocks = as_list(params.get("prompt"))
-    plain = len(blocks) == 1 and text_of(blocks[0]) is not None
-    return user_message(joined(blocks), [] if plain else blocks, identifier(params.get("messageId")))
+    is_plain = len(blocks) == 1 and block_text(blocks[0]) is not None
+    return user_message(join_texts(blocks), [] if is_plain else blocks, identifier(params.get("messageId")))
 
 
-def delta(who: str, text: str, message_id: str, chunks: ev.Chunks) -> Event:
-    """Some of what the agent says or thinks."""
-    cls = ev.MessageDelta if who == AGENT else ev.ThoughtDelta
-    return cls(text=text, message_id=message_id, chunks=chunks)
+def agent_delta(sender: str, text: str, message_id: str, chunks: ev.Chunks) -> Event:
+    """Return a piece of a message or thought of the agent."""
+    event_type = ev.MessageDelta if sender == AGENT else ev.ThoughtDelta
+    return event_type(text=text, message_id=message_id, chunks=chunks)
 
 
-def leaves(update: dict[str, Any]) -> bool:
-    """Whether a chunk says more than its text, so that it is to be kept whole."""
-    return more_than(update, KNOWN_FIELDS) or more_than(as_dict(update.get("content")), PLAIN)
+def chunk_needs_raw(update: dict[str, Any]) -> bool:
+    """Return whether a chunk has more than its text."""
+    return has_other_fields(update, KNOWN_FIELDS) or has_other_fields(as_dict(update.get("content")), TEXT_FIELDS)
 
 
-def leaves_whole(update: dict[str, Any]) -> bool:
-    """Whether a message that is told as a whole says more than its text."""
-    more = [
-        block for block in as_list(update.get("content")) if text_of(block) is None or more_than(as_dict(block), PLAIN)
-    ]
-    return bool(more) or more_than(update, KNOWN_FIELDS)
+def message_needs_raw(update: dict[str, Any]) -> bool:
+    """Return whether a full message has more than its text."""
+    return has_other_fields(update, KNOWN_FIELDS) or any(
+        block_text(block) is None or has_other_fields(as_dict(block), TEXT_FIELDS)
+        for block in as_list(update.get("content"))
+    )
 
 
 def item_text(item: Any) -> str | None:
-    """The text of an item of a call's content; None for any other item."""
-    return text_of(as_dict(item).get("content")) if as_dict(item).get("type") == "content" else None
+    """Return the text of an item of a call's content; None for any other item."""
+    return block_text(as_dict(item).get("content")) if as_dict(item).get("type") == "content" else None
 
 
-def leaves_item(item: Any) -> bool:
-    """Whether an item of a call's content that is text says more than that; any other is told whole."""
-    more = more_than(as_dict(item), {"type", "content"}) or more_than(as_dict(as_dict(item).get("content")), PLAIN)
-    return item_text(item) is not None and more
+def item_needs_raw(item: Any) -> bool:
+    """Return whether a text item of a call's content has more than its text; events carry any other item in full."""
+    fields = as_dict(item)
+    has_more = has_other_fields(fields, {"type", "content"}) or has_other_fields(
+        as_dict(fields.get("content")), TEXT_FIELDS
+    )
+    return item_text(item) is not None and has_more
 
 
-def policy(declared: ev.Chunks | None, version: int) -> ev.Chunks:
-    """How chunks are joined (S2.4)."""
+def chunk_policy(declared: ev.Chunks | None, version: int) -> ev.Chunks:
+    """Return how chunks are joined."""
     return declared or ("delta" if version >= DRAFT else "auto")
 
 
-class Speech:
-    """All messages of one conversation. `_heard` is what was passed on of those that may be told anew."""
+class Messages:
+    """All messages of one conversation. `_sent` is what was passed on of those that may be sent again in full."""
 
     def __init__(self, chunks: ev.Chunks | None) -> None:
         self._chunks: ev.Chunks | None = chunks
-        self._heard: dict[tuple[str, str], Growing] = {}
+        self._sent: dict[tuple[str, str], GrowingText] = {}
 
-    def chunk(self, update: dict[str, Any], read: Message) -> list[Event]:
-        """A piece of a message. Any other content than text is kept as it came."""
-        who, text = CHUNKS[update["sessionUpdate"]], text_of(update.get("content"))
-        identity = identifier(update.get("messageId"))
-        if text is not None and identity and read.version != 1:
-            self._heard.setdefault((who, identity), Growing()).add(text)
-        if who == USER:
-            said = user_message(text or "", [update.get("content")] if text is None else [], identity)
+    def chunk(self, update: dict[str, Any], message: Message) -> list[Event]:
+        """Read a piece of a message. Content other than text is stored as it is."""
+        sender, text = CHUNKS[update["sessionUpdate"]], block_text(update.get("content"))
+        message_id = identifier(update.get("messageId"))
+        if text is not None and message_id and message.version != 1:
+            self._sent.setdefault((sender, message_id), GrowingText()).add(text)
+        if sender == USER:
+            event: Event = user_message(text or "", [update.get("content")] if text is None else [], message_id)
         elif text is not None:
-            said = delta(who, text, identity, policy(self._chunks, read.version))
+            event = agent_delta(sender, text, message_id, chunk_policy(self._chunks, message.version))
         else:
             return []
-        return [said, *kept(leaves(update), read)]
+        return [event, *raw_message_if(chunk_needs_raw(update), message)]
 
-    def whole(self, update: dict[str, Any], read: Message) -> list[Event]:
-        """Draft 2: a message anew. Mostly it is what its chunks have said, or has only grown since."""
-        who, identity = WHOLE[update["sessionUpdate"]], identifier(update.get("messageId"))
-        if not identity or not isinstance(update.get("content", ...), list | None):
+    def full_message(self, update: dict[str, Any], message: Message) -> list[Event]:
+        """Read a full message of draft 2. Usually it equals its chunks or only extends them."""
+        sender, message_id = FULL_MESSAGES[update["sessionUpdate"]], identifier(update.get("messageId"))
+        if not message_id or not isinstance(update.get("content", ...), list | None):
             return []
         blocks = as_list(update["content"])
-        told, replaced = self._anew(who, identity, blocks)
-        return told + kept(told and (replaced or leaves_whole(update)), read)
+        events, is_replaced = self._update_message(sender, message_id, blocks)
+        return events + raw_message_if(events and (is_replaced or message_needs_raw(update)), message)
 
-    def _anew(self, who: str, identity: str, blocks: list[Any]) -> tuple[list[Event], bool]:
-        """What there is to tell, and whether it is told instead of something else."""
-        heard, text = self._heard.setdefault((who, identity), Growing()), whole_text(blocks)
-        began, rest = bool(heard), heard.become(text)
+    def _update_message(self, sender: str, message_id: str, blocks: list[Any]) -> tuple[list[Event], bool]:
+        """Return the events of a full message and whether it replaces a different text."""
+        sent, text = self._sent.setdefault((sender, message_id), GrowingText()), message_text(blocks)
+        had_text, rest = bool(sent), sent.extend_to(text)
         if rest is None:
-            self._heard[who, identity] = Growing(text)
-        if who == USER:
-            rich = any(text_of(block) is None for block in blocks)
-            news = rest != "" or (rich and not began)
-            return [user_message(text, blocks if rich else [], identity)] if news else [], rest is None
+            self._sent[sender, message_id] = GrowingText(text)
+        if sender == USER:
+            rich = rich_blocks(blocks)
+            is_new = rest != "" or (bool(rich) and not had_text)
+            return [user_message(text, rich, message_id)] if is_new else [], rest is None
         if rest is not None:
-            return [delta(who, rest, identity, "delta")] if rest else [], False
-        # A text that became empty cannot be shown; what comes next stands for itself.
-        return [delta(who, text, identity, "cumulative") if text else ev.MessageEnded(message_id=identity)], True
-
-
-def whole_text(blocks: list[Any]) -> str:
-    """The text of a message that is told as a whole: its pieces as they would have come."""
-    return "".join(text_of(block) or "" for block in blocks)
+            return [agent_delta(sender, rest, message_id, "delta")] if rest else [], False
+        # An empty text cannot be shown; the next message is a new one.
+        replacement = agent_delta(sender, text, message_id, "cumulative") if text else None
+        return [replacement or ev.MessageEnded(message_id=message_id)], True

@@ -1,7 +1,7 @@
-"""Requests for permission: what is asked about, and what an answer means.
+"""Permission requests: what they ask about, and what an answer means.
 
-In version 1 the question is about a call. In draft 2 it has a text of its own and is about a call, about a command, or
-about nothing that has a name in the protocol.
+In version 1 a request is about a call. In draft 2 it has its own text and is about a call, a command, or a subject that
+the protocol does not name.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import msgspec
 from msgspec import UNSET
 
 from callslip.formats.acp import update as updates
-from callslip.formats.acp.wire import Message, leaves
-from callslip.formats.json_fields import as_dict, as_list
+from callslip.formats.acp.wire import Message
+from callslip.formats.json_fields import as_dict, as_list, as_str, has_other_fields
 from callslip.model import events as ev
 from callslip.model.events import Alias, Event
 from callslip.rules.approval_options import option_allows, option_ids
@@ -22,85 +22,76 @@ KNOWN_FIELDS = {"sessionId", "toolCall", "options", "title", "description", "sub
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked. `update` tells of the call, `fresh` what can be said of one that nobody told of before.
+    """What a request asks. `update` describes the call, `new_call` adds to it if the call was unknown before.
 
-    `only` says that there is no call but the question itself.
+    `is_standalone`: the request is about no call, so the request itself is recorded as one.
     """
 
     update: dict[str, Any]
     options: list[Any]
-    fresh: dict[str, Any] = {}
+    new_call: dict[str, Any] = {}
     description: str = ""
     terminal: Any = None
-    only: bool = False
-    leaves: bool = False
+    is_standalone: bool = False
+    needs_raw: bool = False
 
 
 class PendingPermission(msgspec.Struct, frozen=True):
-    """A request without an answer yet. `only` is true if it is about no call but itself."""
+    """A request without an answer yet."""
 
     call: str
     options: list[Any]
-    only: bool = False
+    is_standalone: bool = False
 
 
-def question(message: Message) -> Question | None:
-    """What a request asks; None if it is none that can be answered."""
+def read_question(message: Message) -> Question | None:
+    """Return what a request asks; None if it cannot be answered."""
     params, options = message.params, message.params.get("options")
     if not isinstance(options, list) or not message.key:
         return None
-    more = leaves(params, KNOWN_FIELDS)
+    needs_raw = has_other_fields(params, KNOWN_FIELDS)
     if isinstance(params.get("toolCall"), dict):
         update = as_dict(params["toolCall"])
-        more = more or any(params.get(name) is not None for name in ("title", "description", "subject"))
-        return Question(update=update, options=as_list(options), leaves=more or _leaves(update))
+        needs_raw = needs_raw or any(params.get(name) is not None for name in ("title", "description", "subject"))
+        return Question(update=update, options=as_list(options), needs_raw=needs_raw or _needs_raw(update))
     if not isinstance(params.get("title"), str):
         return None
-    return _drafted(message, more)
+    return _read_draft_question(params, needs_raw)
 
 
-def _drafted(message: Message, more: bool) -> Question:
-    """A question as draft 2 puts it. Its title is the question's own and no title of a call."""
-    params = message.params
+def _read_draft_question(params: dict[str, Any], needs_raw: bool) -> Question:
+    """Return a question of draft 2. Its title is not the title of a call."""
     parts = [part for part in (params["title"], params.get("description")) if isinstance(part, str) and part]
-    said: dict[str, Any] = {"options": as_list(params["options"]), "description": "\n".join(parts)}
+    fields: dict[str, Any] = {"options": as_list(params["options"]), "description": "\n".join(parts)}
     subject = as_dict(params.get("subject"))
     if subject.get("type") == "tool_call" and isinstance(subject.get("toolCall"), dict):
         update = as_dict(subject["toolCall"])
-        more = more or len(subject) > 2 or _leaves(update, updates.DRAFT)
-        return Question(update=update, leaves=more, **said)
+        needs_raw = needs_raw or len(subject) > 2 or _needs_raw(update, updates.DRAFT)
+        return Question(update=update, needs_raw=needs_raw, **fields)
     if subject.get("type") == "command" and isinstance(subject.get("command"), str):
+        command = {name: subject[name] for name in ("command", "cwd") if subject.get(name) is not None}
         return Question(
             update={"toolCallId": subject.get("toolCallId")},
-            fresh=_command(subject),
+            new_call={"title": subject["command"], "kind": "execute", "rawInput": command},
             terminal=subject.get("terminalId"),
-            leaves=True,
-            **said,
+            needs_raw=True,
+            **fields,
         )
-    more = more or params.get("subject") is not None
-    return Question(update={}, fresh={"title": params["title"]}, only=True, leaves=more, **said)
+    needs_raw = needs_raw or params.get("subject") is not None
+    new_call = {"title": params["title"]}
+    return Question(update={}, new_call=new_call, is_standalone=True, needs_raw=needs_raw, **fields)
 
 
-def _command(subject: dict[str, Any]) -> dict[str, Any]:
-    given = {name: subject[name] for name in ("command", "cwd") if subject.get(name) is not None}
-    return {"title": subject["command"], "kind": "execute", "rawInput": given}
+def _needs_raw(update: dict[str, Any], version: int = 0) -> bool:
+    """Return whether events do not carry all of a call that needs permission: it is pending, not in another status."""
+    return updates.needs_raw(update, version) or updates.status_of(update) not in ("", "pending")
 
 
-def _leaves(update: dict[str, Any], version: int = 0) -> bool:
-    """A call that is asked about waits, whatever else is said of its status."""
-    return updates.leaves(update, version) or updates.status_of(update) not in ("", "pending")
-
-
-def asked(about: Question, call: str) -> PendingPermission:
-    """What is remembered of a request until it is answered."""
-    return PendingPermission(call, about.options, about.only)
-
-
-def answer(request: PendingPermission, message: Message, aliases: tuple[Alias, ...]) -> Event | None:
-    """What the client's answer means; None if only the agent knows."""
+def read_answer(request: PendingPermission, message: Message, aliases: tuple[Alias, ...]) -> Event | None:
+    """Return the event of the client's answer; None if only the agent can interpret it."""
     if message.error is not UNSET:
-        why = as_dict(message.error).get("message")
-        return ev.ApprovalWithdrawn(aliases=aliases, by="client", reason=why if isinstance(why, str) else "")
+        reason = as_str(as_dict(message.error).get("message"))
+        return ev.ApprovalWithdrawn(aliases=aliases, by="client", reason=reason)
     outcome = as_dict(as_dict(message.result).get("outcome"))
     if outcome.get("outcome") == "cancelled":
         return ev.ApprovalWithdrawn(aliases=aliases, by="client")
@@ -109,7 +100,7 @@ def answer(request: PendingPermission, message: Message, aliases: tuple[Alias, .
         return None
     allows = option_allows(request.options, option)
     if message.version >= updates.DRAFT and option not in option_ids(request.options):
-        allows = False  # Draft 2 says that such an option approves nothing; version 1 leaves that to the agent.
+        allows = False  # By draft 2 an unknown option approves nothing; version 1 leaves that to the agent.
     if allows is None:
         return None
     kind = ev.ApprovalGranted if allows else ev.ApprovalRefused

@@ -1,47 +1,48 @@
-"""Plans: a list of entries that comes whole. Newer agents name their plans, and may give one as text or as a file."""
+"""Plans: complete lists of entries. Newer agents name their plans and may send one as text or as a file."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from callslip.formats.acp.wire import Message, kept, leaves
-from callslip.formats.json_fields import as_dict, as_list, identifier
+from callslip.formats.acp.wire import Message, raw_message_if
+from callslip.formats.json_fields import as_dict, as_list, has_other_fields, identifier
 from callslip.model import events as ev
 from callslip.model.events import Event
 
-# What stands for the entries of a plan that has none.
-TEXTS = {"markdown": "content", "file": "uri"}
+# The field that replaces the entries, by the type of plan.
+TEXT_FIELDS = {"markdown": "content", "file": "uri"}
 
 
-def entries_of(update: dict[str, Any]) -> list[Any] | None:
-    """The entries that an update gives, one for a whole text; None if it gives none."""
+def plan_entries(update: dict[str, Any]) -> list[Any] | None:
+    """Return the entries of a plan, one for a plan that is a text; None if an update has none."""
     if update.get("sessionUpdate") == "plan":
-        given = update.get("entries")
-        return as_list(given) if isinstance(given, list) else None
+        entries = update.get("entries")
+        return as_list(entries) if isinstance(entries, list) else None
     plan = as_dict(update.get("plan"))
     if plan.get("type") == "items" and isinstance(plan.get("entries"), list):
         return as_list(plan["entries"])
-    text = plan.get(TEXTS.get(str(plan.get("type")), ""))
+    text = plan.get(TEXT_FIELDS.get(str(plan.get("type")), ""))
     return [{"content": text}] if isinstance(text, str) else None
 
 
 class Plans:
-    """The plans of one conversation. `_shown` is the id of the one that was told last."""
+    """The plans of one conversation. `_current` is the id of the plan that was updated last."""
 
     def __init__(self) -> None:
-        self._shown = ""
+        self._current = ""
 
-    def updated(self, update: dict[str, Any], read: Message) -> list[Event]:
-        """`plan` or `plan_update`; which of several plans it is, only the message itself can say."""
-        entries = entries_of(update)
+    def update(self, update: dict[str, Any], message: Message) -> list[Event]:
+        """Read `plan` or `plan_update`. The raw message is stored too: only it names the plan."""
+        entries = plan_entries(update)
         if entries is None:
             return []
-        self._shown = identifier(as_dict(update.get("plan")).get("planId"))
-        return [ev.PlanUpdated(entries=entries), *kept(leaves(update, {"sessionUpdate", "entries"}), read)]
+        self._current = identifier(as_dict(update.get("plan")).get("planId"))
+        needs_raw = has_other_fields(update, {"sessionUpdate", "entries"})
+        return [ev.PlanUpdated(entries=entries), *raw_message_if(needs_raw, message)]
 
-    def removed(self, update: dict[str, Any], read: Message) -> list[Event]:
-        """`plan_removed`: nothing is planned any more, if it is the plan that was told last."""
-        if not self._shown or identifier(update.get("planId")) != self._shown:
+    def remove(self, update: dict[str, Any], message: Message) -> list[Event]:
+        """Read `plan_removed`: clear the plan if it is the current one."""
+        if not self._current or identifier(update.get("planId")) != self._current:
             return []
-        self._shown = ""
-        return [ev.PlanUpdated(entries=[]), *kept(True, read)]
+        self._current = ""
+        return [ev.PlanUpdated(entries=[]), *raw_message_if(True, message)]

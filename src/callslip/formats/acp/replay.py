@@ -1,8 +1,8 @@
-"""An agent's account of a session that it loads again: a second witness, which never overwrites the first (S2.11).
+"""An agent's replay of a session that it loads again. It is a second witness and never overwrites what was recorded.
 
-Between the request and its answer everything about messages and calls is gathered here, each of them as one, and
-drafted when the answer comes. The ledger takes what is news to it. Messages of the user go without their ids: agents
-give them ids only now, so that an id would make news of a message that was recorded when it was sent.
+Between the request and its answer all messages and calls are collected, each as one item, and drafted when the answer
+arrives. The ledger takes over what is new. Messages of the user are drafted without their ids: agents assign these ids
+only now, so an id would make a message that was recorded when it was sent look new.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from callslip.formats.acp import speech, update
-from callslip.formats.acp.calls import alias
-from callslip.formats.acp.plans import entries_of
-from callslip.formats.acp.terminals import Terminals, shown_in
+from callslip.formats.acp import messages, update
+from callslip.formats.acp.calls import aliases_of
+from callslip.formats.acp.plans import plan_entries
+from callslip.formats.acp.terminals import Terminals, terminals_in
 from callslip.formats.acp.wire import FORMAT, Message
 from callslip.formats.json_fields import as_dict, as_list, identifier
 from callslip.model import events as ev
 from callslip.model.events import Draft, Event
 from callslip.rules.replay_diff import RESULT_UNKNOWN
-from callslip.rules.streamed_text import Proof, StreamedText, merge_chunk, settle
+from callslip.rules.streamed_text import Proof, StreamedText, merge_chunk, replace_if_cumulative
 
 Json = dict[str, Any]
 
@@ -29,238 +29,241 @@ Json = dict[str, Any]
 class ReplayedMessage(msgspec.Struct):
     """One message or thought."""
 
-    who: str
+    sender: str
     id: str
     text: StreamedText
     blocks: list[Any]
 
 
-class Done(msgspec.Struct):
-    """One call: all its updates as one, what it shows, what it printed, and the text of it that came in pieces."""
+class ReplayedCall(msgspec.Struct):
+    """One call: its updates merged into one, its content, printed texts, and text that was streamed."""
 
     update: Json
     content: list[Any] = []
-    text: list[str] = []
+    printed: list[str] = []
     streamed: list[str] = []
 
 
-class Replay:
-    """What one `session/load` brings. `key` is its request, `state` how the agent says that it stands now."""
+Item = ReplayedMessage | ReplayedCall | Event
 
-    def __init__(self, asked: Message, chunks: ev.Chunks | None) -> None:
-        self.key = asked.key
+
+class Replay:
+    """The replay of one `session/load`. `key` is the request, `state` the agent's last state update."""
+
+    def __init__(self, request: Message, chunks: ev.Chunks | None) -> None:
+        self.key = request.key
         self.state: Message | None = None
-        self._session = asked.session
-        self._version = asked.version
-        self._chunks: ev.Chunks = speech.policy(chunks, asked.version)
-        self._items: list[ReplayedMessage | Done | Event] = []
-        self._said: dict[tuple[str, str], ReplayedMessage] = {}
-        self._done: dict[str, Done] = {}
+        self._session = request.session
+        self._version = request.version
+        self._chunks: ev.Chunks = messages.chunk_policy(chunks, request.version)
+        self._items: list[Item] = []
+        self._messages: dict[tuple[str, str], ReplayedMessage] = {}
+        self._calls: dict[str, ReplayedCall] = {}
         self._terminals = Terminals()
-        self._printed: dict[str, list[Any]] = {}
-        self._proven: dict[str, Proof] = {}
-        self._plan = -1
+        self._terminal_bodies: dict[str, list[Any]] = {}
+        self._proofs: dict[str, Proof] = {}
+        self._plan_index = -1
         self._mode = ""
         self._bodies: list[Any] = []
-        self._kept: list[Any] = []
+        self._raw_bodies: list[Any] = []
 
-    def take(self, read: Message) -> bool:
-        """Gather a message if it is about the past."""
-        told = as_dict(read.params.get("update"))
-        kind = told.get("sessionUpdate")
-        if read.method != "session/update" or read.session != self._session or not isinstance(kind, str):
+    def collect(self, message: Message) -> bool:
+        """Collect a message. Return False if it is not part of the replay."""
+        fields = as_dict(message.params.get("update"))
+        kind = fields.get("sessionUpdate")
+        if message.method != "session/update" or message.session != self._session or not isinstance(kind, str):
             return False
-        rule = self._GATHERED.get(kind)
-        if rule is None or not rule(self, told, read):
+        handler = self._HANDLERS.get(kind)
+        if handler is None or not handler(self, fields, message):
             return False
-        self._bodies.append(read.body)
+        self._bodies.append(message.body)
         return True
 
     def drafts(self) -> list[Draft]:
-        """All of it, in the order in which each thing was first told of, between two ends of messages."""
-        made = [Draft(self._event(item), witness=True) for item in self._items if _is_said(item)]
-        edge = [Draft(ev.MessageEnded(), witness=True)] if made else []
+        """Return all items in the order of their first message, between two ends of messages."""
+        items = [Draft(self._event(item), witness=True) for item in self._items if not _is_empty(item)]
+        edge = [Draft(ev.MessageEnded(), witness=True)] if items else []
         mode = [Draft(ev.SessionMode(mode=self._mode))] if self._mode else []
-        return [*edge, *made, *edge, *mode, *map(Draft, map(_raw, [*self._kept, *self._unshown()]))]
+        raw = map(Draft, map(_raw, [*self._raw_bodies, *self._unshown_terminals()]))
+        return [*edge, *items, *edge, *mode, *raw]
 
-    def abandoned(self) -> list[Event]:
-        """The load failed: what came of it is kept and shows nowhere."""
+    def abandon(self) -> list[Event]:
+        """Return all messages as raw events, after a load that failed."""
         return [_raw(body) for body in self._bodies]
 
     # Messages
 
-    def _speak(self, told: Json, read: Message) -> bool:
-        who, block = speech.CHUNKS[told["sessionUpdate"]], told.get("content")
-        text = speech.text_of(block)
-        if text is None or speech.leaves(told):
-            self._kept.append(read.body)
-        if text is None and who != speech.USER:
+    def _message_chunk(self, fields: Json, message: Message) -> bool:
+        sender, block = messages.CHUNKS[fields["sessionUpdate"]], fields.get("content")
+        text = messages.block_text(block)
+        if text is None or messages.chunk_needs_raw(fields):
+            self._raw_bodies.append(message.body)
+        if text is None and sender != messages.USER:
             return True
-        said = self._speech(who, identifier(told.get("messageId")))
-        said.blocks.append(block)
-        change = merge_chunk(said.text, text or "", self._chunks, self._proven.get(who, ""))
-        self._proven[who] = change.proof or self._proven.get(who, "")
+        item = self._find_message(sender, identifier(fields.get("messageId")))
+        item.blocks.append(block)
+        change = merge_chunk(item.text, text or "", self._chunks, self._proofs.get(sender, ""))
+        self._proofs[sender] = change.proof or self._proofs.get(sender, "")
         return True
 
-    def _speak_anew(self, told: Json, read: Message) -> bool:
-        identity = identifier(told.get("messageId"))
-        if not identity or not isinstance(told.get("content", ...), list | None):
+    def _full_message(self, fields: Json, message: Message) -> bool:
+        message_id = identifier(fields.get("messageId"))
+        if not message_id or not isinstance(fields.get("content", ...), list | None):
             return False
-        said = self._speech(speech.WHOLE[told["sessionUpdate"]], identity)
-        said.blocks = list(as_list(told["content"]))
-        said.text.replace(speech.whole_text(said.blocks))
-        if not said.blocks or speech.leaves_whole(told):
-            self._kept.append(read.body)
+        item = self._find_message(messages.FULL_MESSAGES[fields["sessionUpdate"]], message_id)
+        item.blocks = list(as_list(fields["content"]))
+        item.text.replace(messages.message_text(item.blocks))
+        if not item.blocks or messages.message_needs_raw(fields):
+            self._raw_bodies.append(message.body)
         return True
 
-    def _speech(self, who: str, identity: str) -> ReplayedMessage:
-        """The message that a chunk goes on with: the one of its id, or without one the last of all."""
+    def _find_message(self, sender: str, message_id: str) -> ReplayedMessage:
+        """Return the message that a chunk continues: by its id, else the last item if it has no id either."""
         last = self._items[-1] if self._items else None
-        if identity:
-            known = self._said.get((who, identity))
+        if message_id:
+            item = self._messages.get((sender, message_id))
         else:
-            known = last if isinstance(last, ReplayedMessage) and last.who == who and not last.id else None
-        if known is None:
-            known = self._said[who, identity] = ReplayedMessage(who, identity, StreamedText(), [])
-            self._items.append(known)
-        return known
+            item = last if isinstance(last, ReplayedMessage) and last.sender == sender and not last.id else None
+        if item is None:
+            item = self._messages[sender, message_id] = ReplayedMessage(sender, message_id, StreamedText(), [])
+            self._items.append(item)
+        return item
 
     # Calls
 
-    def _call(self, told: Json, read: Message) -> bool:
-        """A call without an id could not be told from one that was recorded: it is kept as it came."""
-        identity = identifier(told.get("toolCallId"))
-        if not identity or update.leaves(told, self._version):
-            self._kept.append(read.body)
-        if not identity:
+    def _call_update(self, fields: Json, message: Message) -> bool:
+        """Collect a call. One without an id cannot be matched with a recorded call, so it is stored raw."""
+        call_id = identifier(fields.get("toolCallId"))
+        if not call_id or update.needs_raw(fields, self._version):
+            self._raw_bodies.append(message.body)
+        if not call_id:
             return True
-        done = self._known(identity, anew=told["sessionUpdate"] == "tool_call")
-        done.text.append(update.printed(told))
-        meta = {**as_dict(done.update.get("_meta")), **as_dict(told.get("_meta"))}
-        done.update = {**done.update, **told, "_meta": meta}
-        if "content" in told:
-            done.content, done.streamed = list(as_list(told["content"])), []
+        call = self._find_call(call_id, is_opening=fields["sessionUpdate"] == "tool_call")
+        call.printed.append(update.printed_text(fields))
+        meta = {**as_dict(call.update.get("_meta")), **as_dict(fields.get("_meta"))}
+        call.update = {**call.update, **fields, "_meta": meta}
+        if "content" in fields:
+            call.content, call.streamed = list(as_list(fields["content"])), []
         return True
 
-    def _known(self, identity: str, *, anew: bool = False) -> Done:
-        done = self._done.get(identity)
-        if done is None or (anew and update.status_of(done.update) in update.ENDING):
-            done = self._done[identity] = Done({"toolCallId": identity})
-            self._items.append(done)
-        return done
+    def _find_call(self, call_id: str, *, is_opening: bool = False) -> ReplayedCall:
+        call = self._calls.get(call_id)
+        if call is None or (is_opening and update.status_of(call.update) in update.ENDING):
+            call = self._calls[call_id] = ReplayedCall({"toolCallId": call_id})
+            self._items.append(call)
+        return call
 
-    def _call_grown(self, told: Json, read: Message) -> bool:
-        identity, item = identifier(told.get("toolCallId")), as_dict(told.get("content"))
-        if not identity or not item:
+    def _call_content(self, fields: Json, message: Message) -> bool:
+        call_id, item = identifier(fields.get("toolCallId")), as_dict(fields.get("content"))
+        if not call_id or not item:
             return False
-        done, text = self._known(identity), speech.item_text(item)
+        call, text = self._find_call(call_id), messages.item_text(item)
         if text is None:
-            done.content.append(item)
-        done.streamed.append(text or "")
-        if speech.leaves_item(item):
-            self._kept.append(read.body)
+            call.content.append(item)
+        call.streamed.append(text or "")
+        if messages.item_needs_raw(item):
+            self._raw_bodies.append(message.body)
         return True
 
-    def _terminal(self, told: Json, read: Message) -> bool:
-        """What a terminal printed waits for the call that shows it."""
-        rule = {"terminal_update": self._terminals.updated, "terminal_output_chunk": self._terminals.chunk}
-        about = rule[told["sessionUpdate"]](told)
-        if about is None:
+    def _terminal(self, fields: Json, message: Message) -> bool:
+        """Collect terminal output for the call that shows the terminal."""
+        is_chunk = fields["sessionUpdate"] == "terminal_output_chunk"
+        change = self._terminals.chunk(fields) if is_chunk else self._terminals.update(fields)
+        if change is None:
             return False
-        if about.leaves:
-            self._kept.append(read.body)
+        if change.needs_raw:
+            self._raw_bodies.append(message.body)
         else:
-            self._printed.setdefault(identifier(told["terminalId"]), []).append(read.body)
+            self._terminal_bodies.setdefault(identifier(fields["terminalId"]), []).append(message.body)
         return True
 
-    def _unshown(self) -> list[Any]:
-        """What was printed in terminals that no call shows."""
-        shown = {name for done in self._items if isinstance(done, Done) for name in shown_in(done.content)}
-        return [body for name, bodies in self._printed.items() if name not in shown for body in bodies]
+    def _unshown_terminals(self) -> list[Any]:
+        """Return the messages about terminals that no call shows."""
+        shown = {name for item in self._items if isinstance(item, ReplayedCall) for name in terminals_in(item.content)}
+        return [body for name, bodies in self._terminal_bodies.items() if name not in shown for body in bodies]
 
-    # The rest
+    # Other updates
 
-    def _planned(self, told: Json, read: Message) -> bool:
-        """Plans come whole: the last one stands where the first one stood."""
-        removed = told["sessionUpdate"] == "plan_removed"
-        entries = [] if removed else entries_of(told)
-        if entries is None or (removed and self._plan < 0):
+    def _plan(self, fields: Json, message: Message) -> bool:
+        """Collect a plan. Each is complete: the last one replaces the first at its position."""
+        is_removed = fields["sessionUpdate"] == "plan_removed"
+        entries = [] if is_removed else plan_entries(fields)
+        if entries is None or (is_removed and self._plan_index < 0):
             return False
-        if self._plan < 0:
-            self._plan = len(self._items)
+        if self._plan_index < 0:
+            self._plan_index = len(self._items)
             self._items.append(ev.PlanUpdated(entries=entries))
-        self._items[self._plan] = ev.PlanUpdated(entries=entries)
-        if told["sessionUpdate"] != "plan":
-            self._kept.append(read.body)
+        self._items[self._plan_index] = ev.PlanUpdated(entries=entries)
+        if fields["sessionUpdate"] != "plan":
+            self._raw_bodies.append(message.body)
         return True
 
-    def _moded(self, told: Json, read: Message) -> bool:
-        """Only the last mode is one that holds."""
-        mode = told.get("currentModeId")
+    def _mode_update(self, fields: Json, message: Message) -> bool:
+        """Collect a mode. Only the last one is valid."""
+        mode = fields.get("currentModeId")
         self._mode = mode if isinstance(mode, str) else self._mode
         return isinstance(mode, str)
 
-    def _state(self, told: Json, read: Message) -> bool:
-        """How things stand now is told when the past is."""
+    def _state_update(self, fields: Json, message: Message) -> bool:
+        """Collect the current state, which is applied after the replay."""
         if self.state is not None:
-            self._kept.append(self.state.body)
-        self.state = read
+            self._raw_bodies.append(self.state.body)
+        self.state = message
         return True
 
-    # What comes of it
+    # Events
 
-    def _event(self, item: ReplayedMessage | Done | Event) -> Event:
+    def _event(self, item: Item) -> Event:
         if isinstance(item, ReplayedMessage):
-            return self._message(item)
-        return self._call_event(item) if isinstance(item, Done) else item
+            return self._message_event(item)
+        return self._call_event(item) if isinstance(item, ReplayedCall) else item
 
-    def _message(self, said: ReplayedMessage) -> Event:
-        if self._chunks == "auto" and not self._proven.get(said.who):
-            settle(said.text)
-        text = said.text.value()
-        if said.who == speech.USER:
-            rich = any(speech.text_of(block) is None for block in said.blocks)
-            return speech.user_message(text, said.blocks if rich else [])
-        return speech.delta(said.who, text, said.id, "delta")
+    def _message_event(self, item: ReplayedMessage) -> Event:
+        if self._chunks == "auto" and not self._proofs.get(item.sender):
+            replace_if_cumulative(item.text)
+        text = item.text.value()
+        if item.sender == messages.USER:
+            return messages.user_message(text, messages.rich_blocks(item.blocks))
+        return messages.agent_delta(item.sender, text, item.id, "delta")
 
-    def _call_event(self, done: Done) -> Event:
-        """A call that was still open then is over now: nobody goes on with it."""
-        status = update.status_of(done.update, self._version)
-        identity = identifier(done.update.get("toolCallId"))
-        told = {**done.update, **({"content": done.content} if done.content else {})}
-        said = {**update.told(told), **self._came_out(identity, done, told)}
+    def _call_event(self, call: ReplayedCall) -> Event:
+        """Return the end of a call. One that was open in the replay has ended too: no process continues it."""
+        status = update.status_of(call.update, self._version)
+        call_id = identifier(call.update.get("toolCallId"))
+        merged = {**call.update, **({"content": call.content} if call.content else {})}
+        fields = {**update.call_fields(merged), **self._result(call_id, call, merged)}
         if status == "completed":
-            return ev.CallCompleted(aliases=alias(identity), **said)
+            return ev.CallCompleted(aliases=aliases_of(call_id), **fields)
         reason = "" if status == "failed" else "cancelled" if status == "cancelled" else RESULT_UNKNOWN
-        return ev.CallFailed(aliases=alias(identity), reason=reason, **said)
+        return ev.CallFailed(aliases=aliases_of(call_id), reason=reason, **fields)
 
-    def _came_out(self, identity: str, done: Done, told: Json) -> Json:
-        """The output is wherever the agent put it, and else what terminals printed."""
-        shown, streamed = self._terminals.show(identity, done.content), "".join(done.streamed)
-        printed = "".join(done.text) + shown.get("text", "") + self._terminals.ending(identity)
-        out = update.came_out(told, printed or update.response(told))
+    def _result(self, call_id: str, call: ReplayedCall, merged: Json) -> Json:
+        """Return the output that the agent reported, else what terminals printed."""
+        shown, streamed = self._terminals.show(call_id, call.content), "".join(call.streamed)
+        printed = "".join(call.printed) + shown.get("text", "") + self._terminals.flush(call_id)
+        result = update.result_fields(merged, printed or update.tool_response(merged))
         exit_status = {"exit_status": shown["exit_status"]} if "exit_status" in shown else {}
-        return {**({"output": streamed} if streamed else {}), **exit_status, **out}
+        return {**({"output": streamed} if streamed else {}), **exit_status, **result}
 
-    _GATHERED: ClassVar[dict[str, Callable[[Any, Json, Message], bool]]] = {
-        **dict.fromkeys(speech.CHUNKS, _speak),
-        **dict.fromkeys(speech.WHOLE, _speak_anew),
-        "tool_call": _call,
-        "tool_call_update": _call,
-        "tool_call_content_chunk": _call_grown,
+    _HANDLERS: ClassVar[dict[str, Callable[[Any, Json, Message], bool]]] = {
+        **dict.fromkeys(messages.CHUNKS, _message_chunk),
+        **dict.fromkeys(messages.FULL_MESSAGES, _full_message),
+        "tool_call": _call_update,
+        "tool_call_update": _call_update,
+        "tool_call_content_chunk": _call_content,
         "terminal_update": _terminal,
         "terminal_output_chunk": _terminal,
-        "plan": _planned,
-        "plan_update": _planned,
-        "plan_removed": _planned,
-        "current_mode_update": _moded,
-        "state_update": _state,
+        "plan": _plan,
+        "plan_update": _plan,
+        "plan_removed": _plan,
+        "current_mode_update": _mode_update,
+        "state_update": _state_update,
     }
 
 
-def _is_said(item: ReplayedMessage | Done | Event) -> bool:
-    """Whether there is anything to an item: a message may be begun and left empty."""
-    return not isinstance(item, ReplayedMessage) or item.who != speech.USER or bool(item.blocks)
+def _is_empty(item: Item) -> bool:
+    """Return whether an item is a message of the user without content."""
+    return isinstance(item, ReplayedMessage) and item.sender == messages.USER and not item.blocks
 
 
 def _raw(body: Any) -> Event:

@@ -6,78 +6,87 @@ from typing import Any
 
 from msgspec import UNSET
 
-from callslip.formats.acp import offers
-from callslip.formats.acp.wire import Message, kept, leaves
-from callslip.formats.json_fields import as_dict, as_list
+from callslip.formats.acp import capabilities
+from callslip.formats.acp.wire import Message, raw_message_if
+from callslip.formats.json_fields import as_dict, as_list, has_other_fields
 from callslip.model import events as ev
 from callslip.model.events import Event
 
+Json = dict[str, Any]
 
-class Facts:
-    """What is told of one conversation."""
+
+class SessionFacts:
+    """The facts of one conversation."""
 
     def __init__(self) -> None:
         self._cost: Any = None
-        self._offered: list[Event] = []
+        self._capabilities: list[Event] = []
 
-    def opened(self, read: Message) -> list[Event]:
-        """A session was begun, or taken up again: what the agent offers for it. RULE 7"""
-        result = as_dict(read.result)
-        told = offers.offered(result)
-        if told == self._offered:
-            return []  # Taken up again on the same line, with the same offers: nothing new.
-        self._offered = told or self._offered
-        return told + kept(told and leaves(result, offers.KNOWN_FIELDS), read)
+    def session_opened(self, message: Message) -> list[Event]:
+        """Read the capabilities of a new or resumed session."""
+        result = as_dict(message.result)
+        events = capabilities.read_capabilities(result)
+        if events == self._capabilities:
+            return []  # Resumed over the same connection with the same capabilities: nothing new.
+        self._capabilities = events or self._capabilities
+        needs_raw = events and has_other_fields(result, capabilities.KNOWN_FIELDS)
+        return events + raw_message_if(needs_raw, message)
 
-    def usage(self, update: dict[str, Any], read: Message) -> list[Event]:
-        """The cost is a sum: where an update does not mention it, it stays (C10)."""
-        said = _bare(update)
-        self._cost = said.get("cost", self._cost)
-        return [ev.SessionInfo(usage={**said, "cost": self._cost} if self._cost is not None else said)]
+    def usage(self, update: Json, message: Message) -> list[Event]:
+        """Read the usage. The cost is a sum: it stays if an update does not contain it."""
+        fields = _without_kind(update)
+        self._cost = fields.get("cost", self._cost)
+        return [ev.SessionInfo(usage={**fields, "cost": self._cost} if self._cost is not None else fields)]
 
-    def notice(self, update: dict[str, Any], read: Message) -> list[Event]:
-        return [ev.SessionInfo(notice=_bare(update))]
+    def notice(self, update: Json, message: Message) -> list[Event]:
+        return [ev.SessionInfo(notice=_without_kind(update))]
 
-    def info(self, update: dict[str, Any], read: Message) -> list[Event]:
+    def info(self, update: Json, message: Message) -> list[Event]:
         if "title" not in update or not isinstance(update["title"], str | None):
             return []
-        return [ev.SessionInfo(title=update["title"]), *kept(leaves(update, {"sessionUpdate", "title"}), read)]
+        return _event_and_raw(ev.SessionInfo(title=update["title"]), update, {"sessionUpdate", "title"}, message)
 
-    def retitled(self, read: Message) -> list[Event]:
-        """The title as the agent keeps it, which need not be the one that was asked for."""
-        result = as_dict(read.result)
+    def title_set(self, message: Message) -> list[Event]:
+        """Read the title that the agent stored, which may differ from the requested one."""
+        result = as_dict(message.result)
         title = result.get("title")
-        return [ev.SessionInfo(title=title), *kept(leaves(result, {"title"}), read)] if isinstance(title, str) else []
+        return _event_and_raw(ev.SessionInfo(title=title), result, {"title"}, message) if isinstance(title, str) else []
 
-    def commands(self, update: dict[str, Any], read: Message) -> list[Event]:
+    def commands(self, update: Json, message: Message) -> list[Event]:
         commands = update.get("availableCommands")
         if not isinstance(commands, list):
             return []
-        told = ev.SessionCommands(commands=as_list(commands))
-        return [told, *kept(leaves(update, {"sessionUpdate", "availableCommands"}), read)]
+        event = ev.SessionCommands(commands=as_list(commands))
+        return _event_and_raw(event, update, {"sessionUpdate", "availableCommands"}, message)
 
-    def mode(self, update: dict[str, Any], read: Message) -> list[Event]:
+    def mode(self, update: Json, message: Message) -> list[Event]:
         mode = update.get("currentModeId")
         if not isinstance(mode, str):
             return []
-        return [ev.SessionMode(mode=mode), *kept(leaves(update, {"sessionUpdate", "currentModeId"}), read)]
+        return _event_and_raw(ev.SessionMode(mode=mode), update, {"sessionUpdate", "currentModeId"}, message)
 
-    def mode_set(self, read: Message) -> list[Event]:
-        """A person chose a mode, and the agent did not refuse it."""
-        mode = read.params.get("modeId")
-        if not isinstance(mode, str) or not mode or read.error is not UNSET:
+    def mode_set(self, message: Message) -> list[Event]:
+        """Read a mode that the user chose and the agent accepted."""
+        mode = message.params.get("modeId")
+        if not isinstance(mode, str) or not mode or message.error is not UNSET:
             return []
-        return [ev.SessionMode(mode=mode), *kept(leaves(as_dict(read.result), set()), read)]
+        return _event_and_raw(ev.SessionMode(mode=mode), as_dict(message.result), set(), message)
 
-    def options(self, update: dict[str, Any], read: Message) -> list[Event]:
-        told = offers.reconfigured(update.get("configOptions"))
-        return told + kept(told and leaves(update, {"sessionUpdate", "configOptions"}), read)
+    def options(self, update: Json, message: Message) -> list[Event]:
+        return _options(update, {"sessionUpdate", "configOptions"}, message)
 
-    def option_set(self, read: Message) -> list[Event]:
-        result = as_dict(read.result)
-        told = offers.reconfigured(result.get("configOptions"))
-        return told + kept(told and leaves(result, {"configOptions"}), read)
+    def option_set(self, message: Message) -> list[Event]:
+        return _options(as_dict(message.result), {"configOptions"}, message)
 
 
-def _bare(update: dict[str, Any]) -> dict[str, Any]:
+def _options(fields: Json, known: set[str], message: Message) -> list[Event]:
+    events = capabilities.read_options(fields.get("configOptions"))
+    return events + raw_message_if(events and has_other_fields(fields, known), message)
+
+
+def _event_and_raw(event: Event, fields: Json, known: set[str], message: Message) -> list[Event]:
+    return [event, *raw_message_if(has_other_fields(fields, known), message)]
+
+
+def _without_kind(update: Json) -> Json:
     return {name: value for name, value in update.items() if name != "sessionUpdate"}

@@ -1,8 +1,7 @@
-"""Terminals: what runs in them is told apart from the call that shows them, and ends up as that call's output.
+"""Terminals: their output is reported separately from the call that shows them and becomes output of that call.
 
-In version 1 the client owns them: the agent asks for the output so far, and for the exit. In draft 2 the agent owns
-them: it sends the bytes as they come, each chunk base64 by itself, so that a character may be split between two chunks,
-or all the bytes anew.
+In version 1 the client owns them: the agent requests the output so far and the exit. In draft 2 the agent owns them: it
+sends the bytes of each chunk as base64, so a character may be split between two chunks, or all the bytes again.
 """
 
 from __future__ import annotations
@@ -15,214 +14,211 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from callslip.formats.acp.growing import Growing
-from callslip.formats.acp.update import exited
-from callslip.formats.acp.wire import leaves
-from callslip.formats.json_fields import as_dict, as_list, identifier
+from callslip.formats.acp.growing_text import GrowingText
+from callslip.formats.acp.update import exit_status
+from callslip.formats.json_fields import as_dict, as_list, has_other_fields, identifier
 
 KNOWN_FIELDS = {"sessionUpdate", "terminalId", "output", "exitStatus", "data", "truncated"}
 
 
 class Terminal(msgspec.Struct):
-    """One terminal, the calls that show it and go on, and what it printed before any did. `held` begins a character.
+    """One terminal. `calls` are the open calls that show it, `last_call` the last one, which may have ended.
 
-    `last` is the call that showed it last, which may be over.
+    `unread` is what it printed before any call showed it, `partial` the first bytes of an incomplete character.
     """
 
     calls: dict[str, None] = {}
-    last: str = ""
-    text: Growing = msgspec.field(default_factory=Growing)
-    waiting: list[str] = []
-    held: bytes = b""
+    last_call: str = ""
+    text: GrowingText = msgspec.field(default_factory=GrowingText)
+    unread: list[str] = []
+    partial: bytes = b""
     exit: Any = UNSET
 
-    def of(self) -> list[str]:
-        """The calls that what it prints is told of."""
-        return list(self.calls) or ([self.last] if self.last else [])
+    def target_calls(self) -> list[str]:
+        """Return the calls that get the output of the terminal."""
+        return list(self.calls) or ([self.last_call] if self.last_call else [])
 
 
 class TerminalUpdate(msgspec.Struct, frozen=True):
-    """What a message about a terminal says, and for which calls: those that show it and are `going` on, or the last.
-
-    `leaves`: there is more to the message.
-    """
+    """The fields that a message about a terminal adds to the calls that show it. `is_open`: a call has not ended."""
 
     calls: list[str]
-    going: bool
-    said: dict[str, Any]
-    leaves: bool
+    is_open: bool
+    fields: dict[str, Any]
+    needs_raw: bool
 
 
-def shown_in(content: Any) -> list[str]:
-    """The terminals among some content."""
-    found = [block for block in map(as_dict, as_list(content)) if block.get("type") == "terminal"]
-    return list(dict.fromkeys(name for block in found if (name := identifier(block.get("terminalId")))))
+def terminals_in(content: Any) -> list[str]:
+    """Return the ids of the terminals in some content."""
+    blocks = [block for block in map(as_dict, as_list(content)) if block.get("type") == "terminal"]
+    return list(dict.fromkeys(name for block in blocks if (name := identifier(block.get("terminalId")))))
 
 
 class Terminals:
     """All terminals of one conversation."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Terminal] = {}
+        self._terminals: dict[str, Terminal] = {}
         self._shown: dict[str, list[Terminal]] = {}
 
     def show(self, call: str, content: Any) -> dict[str, Any]:
-        """A call shows these: what was printed before, and how it exited, is the call's to tell."""
-        said: dict[str, Any] = {}
-        for terminal in map(self._terminal, shown_in(content)):
-            mine = self._shown.setdefault(call, [])
-            if not any(terminal is known for known in mine):
-                mine.append(terminal)
-                terminal.calls[call], terminal.last = None, call
-                said["text"] = said.get("text", "") + "".join(terminal.waiting)
-                terminal.waiting.clear()
-                said.update(_known(exit_status=terminal.exit))
-        return {name: value for name, value in said.items() if value != ""}
+        """Add the terminals in some content to a call. Return their earlier output and exit status as fields."""
+        fields: dict[str, Any] = {}
+        for terminal in map(self._get_or_add, terminals_in(content)):
+            shown = self._shown.setdefault(call, [])
+            if not any(terminal is other for other in shown):
+                shown.append(terminal)
+                terminal.calls[call], terminal.last_call = None, call
+                fields["text"] = fields.get("text", "") + "".join(terminal.unread)
+                terminal.unread.clear()
+                fields.update(_exit_field(terminal))
+        return {name: value for name, value in fields.items() if value != ""}
 
     def forget(self, call: str) -> None:
-        """The id is another call's now."""
+        """Remove the terminals of a call whose id now names another call."""
         for terminal in self._shown.pop(call, []):
             terminal.calls.pop(call, None)
-            terminal.last = "" if terminal.last == call else terminal.last
+            terminal.last_call = "" if terminal.last_call == call else terminal.last_call
 
-    def ended(self, call: str) -> None:
-        """Nothing more is asked of what such a call shows."""
+    def end_call(self, call: str) -> None:
+        """Drop texts that no open call needs."""
         for terminal in self._shown.get(call, []):
             terminal.calls.pop(call, None)
             if not terminal.calls:
                 terminal.text.forget()
 
-    def ending(self, call: str) -> str:
-        """What its terminals still hold back when a call ends."""
-        return "".join(_flush(terminal) for terminal in self._shown.get(call, []) if terminal.held)
+    def flush(self, call: str) -> str:
+        """Return the incomplete characters of a call's terminals when the call ends."""
+        return "".join(_flush(terminal) for terminal in self._shown.get(call, []) if terminal.partial)
 
     def screen(self, call: str) -> Any:
-        """What the one terminal of a call shows, if that is not what was passed on; else UNSET."""
-        mine = self._shown.get(call, [])
-        whole = mine[0].text.whole if len(mine) == 1 else None
-        return UNSET if whole is None else whole
+        """Return the text of a call's only terminal if it differs from what was passed on; else UNSET."""
+        shown = self._shown.get(call, [])
+        text = shown[0].text.replacement if len(shown) == 1 else None
+        return UNSET if text is None else text
 
-    def of(self, terminal: Any) -> list[str]:
-        """The calls that show a terminal."""
-        known = self._known.get(identifier(terminal))
-        return known.of() if known else []
+    def calls_of(self, terminal_id: Any) -> list[str]:
+        """Return the calls that show a terminal."""
+        terminal = self._terminals.get(identifier(terminal_id))
+        return terminal.target_calls() if terminal else []
 
     # Draft 2
 
-    def updated(self, update: dict[str, Any]) -> TerminalUpdate | None:
-        """`terminal_update`: the bytes anew, the exit, or other facts."""
-        terminal = self._named(update)
+    def update(self, update: dict[str, Any]) -> TerminalUpdate | None:
+        """Read `terminal_update`: all bytes again, the exit, or other facts."""
+        terminal = self._terminal_of(update)
         if terminal is None:
             return None
         if "output" not in update:
-            return self._told(terminal, update, {})
+            return self._updated(terminal, update, {})
         output = update["output"]
-        data = _unpacked("" if output is None else as_dict(output).get("data"))
+        data = _decode_base64("" if output is None else as_dict(output).get("data"))
         if data is None:
-            return self._told(terminal, update, {}, left=True)
-        text, terminal.held, wrong = _read(b"", data)
-        return self._told(terminal, update, _replaced(terminal, text), left=wrong)
+            return self._updated(terminal, update, {}, needs_raw=True)
+        text, terminal.partial, is_invalid = _decode_utf8(b"", data)
+        return self._updated(terminal, update, _replace_text(terminal, text), needs_raw=is_invalid)
 
     def chunk(self, update: dict[str, Any]) -> TerminalUpdate | None:
-        """`terminal_output_chunk`: some more bytes."""
-        terminal, data = self._named(update), _unpacked(update.get("data"))
+        """Read `terminal_output_chunk`: more bytes."""
+        terminal, data = self._terminal_of(update), _decode_base64(update.get("data"))
         if terminal is None or data is None:
             return None
-        text, terminal.held, wrong = _read(terminal.held, data)
-        return self._told(terminal, update, _added(terminal, text), left=wrong)
+        text, terminal.partial, is_invalid = _decode_utf8(terminal.partial, data)
+        return self._updated(terminal, update, _add_text(terminal, text), needs_raw=is_invalid)
 
     # Version 1
 
     def output(self, params: dict[str, Any], result: dict[str, Any]) -> TerminalUpdate | None:
-        """The client's answer to `terminal/output`: all output so far, or the end of it."""
-        terminal, text = self._named(params), result.get("output")
+        """Read the client's answer to `terminal/output`: all output so far, or the end of it."""
+        terminal, text = self._terminal_of(params), result.get("output")
         if terminal is None or not isinstance(text, str):
             return None
-        return self._told(terminal, result, _replaced(terminal, text), left=result.get("truncated") is True)
+        is_truncated = result.get("truncated") is True
+        return self._updated(terminal, result, _replace_text(terminal, text), needs_raw=is_truncated)
 
     def exit(self, params: dict[str, Any], result: dict[str, Any]) -> TerminalUpdate | None:
-        """The client's answer to `terminal/wait_for_exit`."""
-        terminal = self._named(params)
-        if terminal is None or exited(result) is UNSET:
+        """Read the client's answer to `terminal/wait_for_exit`."""
+        terminal = self._terminal_of(params)
+        if terminal is None or exit_status(result) is UNSET:
             return None
-        return self._told(terminal, {"exitStatus": result}, {})
+        return self._updated(terminal, {"exitStatus": result}, {})
 
-    def released(self, params: dict[str, Any]) -> None:
-        """The agent's `terminal/release`: if no call shows it by now, none will."""
+    def release(self, params: dict[str, Any]) -> None:
+        """Read the agent's `terminal/release`: forget a terminal that no call shows."""
         name = identifier(params.get("terminalId"))
-        if name in self._known and not self._known[name].of():
-            del self._known[name]
+        if name in self._terminals and not self._terminals[name].target_calls():
+            del self._terminals[name]
 
-    def _told(
-        self, terminal: Terminal, message: dict[str, Any], said: dict[str, Any], *, left: bool = False
+    def _updated(
+        self, terminal: Terminal, message: dict[str, Any], fields: dict[str, Any], *, needs_raw: bool = False
     ) -> TerminalUpdate:
-        left = left or leaves(message, KNOWN_FIELDS)
-        if "exitStatus" not in message:
-            return TerminalUpdate(terminal.of(), bool(terminal.calls), said, left)
-        status = message["exitStatus"]
-        terminal.exit = None if status is None else exited(as_dict(status))
-        tail = _flush(terminal) if status is not None else ""
-        text = said.get("text", "") + tail
-        known = {**({"text": text} if text else {}), **_known(exit_status=terminal.exit)}
-        left = left or bool(tail) or _exit_leaves(status)
-        return TerminalUpdate(terminal.of(), bool(terminal.calls), {**said, **known}, left)
+        needs_raw = needs_raw or has_other_fields(message, KNOWN_FIELDS)
+        if "exitStatus" in message:
+            status = message["exitStatus"]
+            terminal.exit = None if status is None else exit_status(as_dict(status))
+            tail = _flush(terminal) if status is not None else ""
+            text = fields.get("text", "") + tail
+            fields = {**fields, **({"text": text} if text else {}), **_exit_field(terminal)}
+            needs_raw = needs_raw or bool(tail) or _exit_needs_raw(status)
+        return TerminalUpdate(terminal.target_calls(), bool(terminal.calls), fields, needs_raw)
 
-    def _named(self, message: dict[str, Any]) -> Terminal | None:
+    def _terminal_of(self, message: dict[str, Any]) -> Terminal | None:
         name = identifier(message.get("terminalId"))
-        return self._terminal(name) if name else None
+        return self._get_or_add(name) if name else None
 
-    def _terminal(self, name: str) -> Terminal:
-        return self._known.setdefault(name, Terminal())
-
-
-def _known(**values: Any) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not UNSET}
+    def _get_or_add(self, name: str) -> Terminal:
+        return self._terminals.setdefault(name, Terminal())
 
 
-def _exit_leaves(status: Any) -> bool:
-    """Whether there is more to an exit than its number, or its signal."""
-    said = as_dict(status)
-    both = said.get("exitCode") is not None and said.get("signal") is not None
-    return status is not None and (both or exited(said) is UNSET or leaves(said, {"exitCode", "signal"}))
+def _exit_field(terminal: Terminal) -> dict[str, Any]:
+    return {} if terminal.exit is UNSET else {"exit_status": terminal.exit}
 
 
-def _added(terminal: Terminal, text: str) -> dict[str, Any]:
+def _exit_needs_raw(status: Any) -> bool:
+    """Return whether an exit has more than a number or a signal."""
+    fields = as_dict(status)
+    has_both = fields.get("exitCode") is not None and fields.get("signal") is not None
+    is_odd = exit_status(fields) is UNSET or has_other_fields(fields, {"exitCode", "signal"})
+    return status is not None and (has_both or is_odd)
+
+
+def _add_text(terminal: Terminal, text: str) -> dict[str, Any]:
     terminal.text.add(text)
-    if not terminal.of():
-        terminal.waiting.append(text)
+    if not terminal.target_calls():
+        terminal.unread.append(text)
     return {"text": text} if text else {}
 
 
-def _replaced(terminal: Terminal, text: str) -> dict[str, Any]:
-    """All of the text anew: mostly it has only grown. What was passed on already cannot be taken back."""
-    if not terminal.of():
-        terminal.text, terminal.waiting = Growing(text), [text]
+def _replace_text(terminal: Terminal, text: str) -> dict[str, Any]:
+    """Replace the text of a terminal, which usually has only grown. Output that was passed on cannot be undone."""
+    if not terminal.target_calls():
+        terminal.text, terminal.unread = GrowingText(text), [text]
         return {}
-    rest = terminal.text.become(text)
+    rest = terminal.text.extend_to(text)
     if rest is None:
         return {"progress": text}
     return {"text": rest} if rest else {}
 
 
 def _flush(terminal: Terminal) -> str:
-    """No more will come: the beginning of a character is none."""
-    text, terminal.held, _ = _read(terminal.held, b"", final=True)
-    _added(terminal, text)
+    """Return an incomplete character as replacement characters: its other bytes will not arrive."""
+    text, terminal.partial, _ = _decode_utf8(terminal.partial, b"", final=True)
+    _add_text(terminal, text)
     return text
 
 
-def _read(held: bytes, data: bytes, *, final: bool = False) -> tuple[str, bytes, bool]:
-    """Bytes as text, what waits for its other half, and whether some were no text at all."""
-    data, wrong = held + data, False
+def _decode_utf8(partial: bytes, data: bytes, *, final: bool = False) -> tuple[str, bytes, bool]:
+    """Return bytes as text, the bytes of an incomplete character, and whether some bytes were invalid."""
+    data, is_invalid = partial + data, False
     try:
         text, used = codecs.utf_8_decode(data, "strict", final)
     except UnicodeDecodeError:
         text, used = codecs.utf_8_decode(data, "replace", final)
-        wrong = True
-    return text, data[used:], wrong
+        is_invalid = True
+    return text, data[used:], is_invalid
 
 
-def _unpacked(data: Any) -> bytes | None:
+def _decode_base64(data: Any) -> bytes | None:
     try:
         return base64.b64decode(data, validate=True) if isinstance(data, str) else None
     except (binascii.Error, ValueError):

@@ -1,8 +1,8 @@
-"""Prompts and the turns they make.
+"""Prompts and their turns.
 
-A prompt is a turn: it begins with the request and ends with the answer, not with `session/cancel`, since results may
-still come. Prompts that wait behind another begin their turns when that one ends. In draft 2 an answer only says that
-the prompt was taken; the agent tells when it is at work and when it is idle, prompted or not.
+A turn begins with the request of a prompt and ends with the answer, not with `session/cancel`, since results may still
+arrive. A queued prompt begins its turn when the one before it ends. In draft 2 an answer only confirms the prompt; the
+agent reports when it is running and when it is idle, with or without a prompt.
 """
 
 from __future__ import annotations
@@ -11,105 +11,102 @@ from typing import Any
 
 from msgspec import UNSET
 
-from callslip.formats.acp import speech
+from callslip.formats.acp import messages
 from callslip.formats.acp.calls import Calls
 from callslip.formats.acp.update import DRAFT
-from callslip.formats.acp.wire import Message, kept, leaves
-from callslip.formats.json_fields import as_dict
+from callslip.formats.acp.wire import Message, raw_message_if
+from callslip.formats.json_fields import as_dict, as_str, has_other_fields
 from callslip.model import events as ev
 from callslip.model.events import Event
 
-AT_WORK = ("running", "requires_action")
-IDLE = {"sessionUpdate", "state", "stopReason"}
+RUNNING = ("running", "requires_action")
+STATE_FIELDS = {"sessionUpdate", "state", "stopReason"}
 
 
 class Turns:
-    """The turns of one conversation. `_prompts` are those that were not answered for yet, with what they say."""
+    """The turns of one conversation. `_prompts` are the texts of the prompts without an answer, by request."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
         self._prompts: dict[str, str] = {}
-        self._taken: set[str] = set()
-        self._open = self._at_work = False
+        self._confirmed: set[str] = set()
+        self._is_open = self._is_running = False
 
     def close(self) -> None:
-        """The line ended."""
+        """Forget all prompts at the end of the connection."""
         self._prompts.clear()
-        self._taken.clear()
-        self._open = self._at_work = False
+        self._confirmed.clear()
+        self._is_open = self._is_running = False
 
-    def repeats(self, text: str) -> bool:
-        """Whether an agent repeats the prompt that it works on."""
+    def is_prompt(self, text: str) -> bool:
+        """Return whether a text only repeats a prompt that the agent works on."""
         return any(text in prompt for prompt in self._prompts.values())
 
-    def prompted(self, read: Message) -> list[Event]:
-        if not read.key or not isinstance(read.params.get("prompt"), list):
+    def prompt(self, message: Message) -> list[Event]:
+        """Read the request of a prompt."""
+        if not message.key or not isinstance(message.params.get("prompt"), list):
             return []
-        said = speech.prompted(read.params)
-        begun = self._begin()
-        self._prompts[read.key] = said.text
-        return [*begun, said, *kept(leaves(read.params, {"sessionId", "prompt", "messageId"}), read)]
+        prompt = messages.prompt_message(message.params)
+        started = self._begin()
+        self._prompts[message.key] = prompt.text
+        needs_raw = has_other_fields(message.params, {"sessionId", "prompt", "messageId"})
+        return [*started, prompt, *raw_message_if(needs_raw, message)]
 
-    def answered(self, read: Message) -> list[Event]:
-        if read.key not in self._prompts:
+    def answer(self, message: Message) -> list[Event]:
+        """Read the answer to a prompt."""
+        if message.key not in self._prompts:
             return []
-        result, error = as_dict(read.result), as_dict(read.error)
+        result, error = as_dict(message.result), as_dict(message.error)
         reason = result.get("stopReason")
-        if read.version >= DRAFT and (self._at_work or (reason is None and read.error is UNSET)):
-            return self._take(read)
-        del self._prompts[read.key]
-        if read.error is not UNSET:
-            detail = error.get("message")
-            ended = self._end("error", detail if isinstance(detail, str) else "")
-            return self._next(ended, kept(leaves(error, {"message"}), read))
-        ended = self._end(_reason(reason))
-        return self._next(ended, kept(leaves(result, {"stopReason"}), read))
+        if message.version >= DRAFT and (self._is_running or (reason is None and message.error is UNSET)):
+            return self._confirm(message)
+        del self._prompts[message.key]
+        if message.error is not UNSET:
+            ended = self._end("error", as_str(error.get("message")))
+            return self._next(ended, raw_message_if(has_other_fields(error, {"message"}), message))
+        ended = self._end(as_str(reason) or "end_turn")
+        return self._next(ended, raw_message_if(has_other_fields(result, {"stopReason"}), message))
 
-    def _take(self, read: Message) -> list[Event]:
-        """Draft 2: that a prompt was taken, or was not, ends no work."""
-        if read.error is UNSET:
-            self._taken.add(read.key)
+    def _confirm(self, message: Message) -> list[Event]:
+        """Read an answer of draft 2, which accepts or rejects a prompt and ends no turn."""
+        if message.error is UNSET:
+            self._confirmed.add(message.key)
         else:
-            del self._prompts[read.key]
+            del self._prompts[message.key]
         return []
 
-    def state(self, update: dict[str, Any], read: Message) -> list[Event]:
-        """Draft 2: the agent is at work, or it is idle, so that every prompt it took is done with."""
+    def state(self, update: dict[str, Any], message: Message) -> list[Event]:
+        """Read a state of draft 2: the agent is running, or idle and done with every confirmed prompt."""
         state = update.get("state")
-        if state in AT_WORK:
-            self._at_work = True
-            begun = self._begin()
-            return begun + kept(begun and leaves(update, IDLE), read)
+        if state in RUNNING:
+            self._is_running = True
+            started = self._begin()
+            return started + raw_message_if(started and has_other_fields(update, STATE_FIELDS), message)
         if state != "idle":
             return []
-        self._prompts = {key: text for key, text in self._prompts.items() if key not in self._taken}
-        self._taken, self._at_work = set(), False
-        if not self._open:
+        self._prompts = {key: text for key, text in self._prompts.items() if key not in self._confirmed}
+        self._confirmed, self._is_running = set(), False
+        if not self._is_open:
             return []
         error = as_dict(update.get("error"))
-        detail = error.get("message")
-        ended = self._end(_reason(update.get("stopReason")), detail if isinstance(detail, str) else "")
-        more = leaves(update, {*IDLE, "error"}) or leaves(error, {"message"})
-        return ended + kept(more, read)
+        ended = self._end(as_str(update.get("stopReason")) or "end_turn", as_str(error.get("message")))
+        needs_raw = has_other_fields(update, {*STATE_FIELDS, "error"}) or has_other_fields(error, {"message"})
+        return ended + raw_message_if(needs_raw, message)
 
     def _begin(self) -> list[Event]:
-        if self._open:
+        if self._is_open:
             return []
-        self._open = True
-        self._calls.turn_started()
+        self._is_open = True
+        self._calls.start_turn()
         return [ev.TurnStarted()]
 
     def _end(self, reason: str, detail: str = "") -> list[Event]:
-        if not self._open:
+        if not self._is_open:
             return []
-        self._open = False
-        self._calls.turn_ended(reason)
+        self._is_open = False
+        self._calls.end_turn(reason)
         return [ev.TurnEnded(reason=reason, detail=detail)]
 
-    def _next(self, ended: list[Event], more: list[Event]) -> list[Event]:
-        """A prompt is done with; if others waited, the next one has its turn now."""
-        return [*ended, *more, *(self._begin() if self._prompts else [])]
-
-
-def _reason(word: Any) -> str:
-    return word if word and isinstance(word, str) else "end_turn"
+    def _next(self, ended: list[Event], raw: list[Event]) -> list[Event]:
+        """Begin the turn of the next queued prompt after one has ended."""
+        return [*ended, *raw, *(self._begin() if self._prompts else [])]

@@ -1,21 +1,21 @@
-"""JSON-RPC as two peers wrote it: what each message is, who sent it, what it answers, which conversation it is of.
+"""Read JSON-RPC between a client and an agent: kind, sender, request and conversation of each message.
 
 A line is a bare message, or a row `{"t": seconds, "dir": "c2a" | "a2c" | "mark", "msg": message}`. Ids count in each
-direction by themselves and may be of any type, so that a request is known by its direction and its id as JSON.
+direction separately and may be of any type, so a request is identified by its direction and its id as JSON.
 
-Several conversations may share a wire. The first session id that is named is the first conversation, "", with all that
-names none; every other session id is a conversation by itself.
+Several conversations may share a connection. The first session id is the first conversation, "", which also gets all
+messages without a session id; every other session id is its own conversation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Set
-from typing import Any, Literal, cast
+from typing import Any, cast
 
-import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
-from callslip.formats.json_fields import as_dict, identifier, parsed, recorded_at
+from callslip.formats.base import raw_if
+from callslip.formats.json_fields import as_dict, identifier, parse_message, recording_time_ms
+from callslip.formats.json_rpc import RpcMessage, is_response
 from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.events import Event
@@ -24,15 +24,15 @@ FORMAT = "acp"
 CLIENT, AGENT = "c2a", "a2c"
 OTHER = {CLIENT: AGENT, AGENT: CLIENT, "": ""}
 
-# Who sends what, by the longest beginning that fits. `mcp/message` and `$/cancel_request` both of them send.
+# The sender of a method by its longest matching prefix. Both sides send `mcp/message` and `$/cancel_request`.
 _SENDERS = {
     **dict.fromkeys(("initialize", "authenticate", "logout", "auth/", "session/", "providers/"), CLIENT),
     **dict.fromkeys(("tool_call/", "terminal/cancel", "nes/", "document/"), CLIENT),
     **dict.fromkeys(("session/update", "session/request_permission", "auth/status_update"), AGENT),
     **dict.fromkeys(("fs/", "terminal/", "elicitation/", "mcp/connect", "mcp/disconnect"), AGENT),
 }
-# How the answer to a client's request is told from one to an agent's request of the same id: by what only the one
-# has in it, or by what the other must have.
+# An answer to a client's request differs from one to an agent's request with the same id by fields that only the one
+# has, or that the other must have.
 _AGENT_ANSWERS = (
     *("stopReason", "messageId", "sessionId", "protocolVersion"),
     *("modes", "models", "configOptions", "sessions", "title", "status"),
@@ -45,24 +45,10 @@ _MUST_HAVE = {
     "elicitation/create": "action",
 }
 
-Kind = Literal["request", "notification", "answer", "eof", "odd"]
 
+class Message(RpcMessage, frozen=True, kw_only=True):
+    """One message. `version` is the protocol version that the peers agreed on, 0 if that was not seen."""
 
-class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """One message. An answer has the method, params and key of the request that it answers, "" if that is unknown.
-
-    `body` is the line as it came. `version` is the protocol version that the peers agreed on, 0 if that was not seen.
-    """
-
-    body: Any
-    kind: Kind = "odd"
-    direction: str = ""
-    at: int = 0
-    method: str = ""
-    params: dict[str, Any] = {}
-    key: str = ""
-    result: Any = UNSET
-    error: Any = UNSET
     session: str = ""
     conversation: str = ""
     version: int = 0
@@ -73,45 +59,43 @@ class Wire:
 
     def __init__(self, *, started: int = 0) -> None:
         self._started = started
-        self._asked: dict[tuple[str, str], Message] = {}
+        self._pending: dict[tuple[str, str], Message] = {}
         self._sessions: dict[str, str] = {}
         self._version = 0
 
     def split(self, message: Any) -> list[tuple[str, Message]]:
-        """The conversations that a message concerns: the end of the line concerns all."""
-        read = self.read(message)
-        if read.kind != "eof":
-            return [(read.conversation, read)]
-        return [(other, read) for other in self._sessions.values() or [""]]
+        """Return the conversations that a message concerns: all for the end of the connection."""
+        parsed = self.read(message)
+        if parsed.kind != "eof":
+            return [(parsed.conversation, parsed)]
+        return [(other, parsed) for other in self._sessions.values() or [""]]
 
     def read(self, body: Any) -> Message:
-        """What a line is. Any JSON value will do."""
+        """Read a line, which may be any JSON value."""
         row = as_dict(body)
         direction = row.get("dir")
         if "msg" not in row or direction not in (CLIENT, AGENT):
             return self._message(row, Message(body=body))
-        inner = row["msg"]
-        told = Message(body=body, direction=cast(str, direction), at=recorded_at(row.get("t"), self._started))
-        return self._message(as_dict(parsed(inner)), told)
+        at = recording_time_ms(row.get("t"), self._started)
+        message = Message(body=body, direction=cast(str, direction), at=at)
+        return self._message(as_dict(parse_message(row["msg"])), message)
 
-    def _message(self, said: dict[str, Any], told: Message) -> Message:
-        if said.get("_eof") is True:
-            self._asked.clear()
-            return msgspec.structs.replace(told, kind="eof")
-        method = said.get("method")
+    def _message(self, fields: dict[str, Any], message: Message) -> Message:
+        if fields.get("_eof") is True:
+            self._pending.clear()
+            return structs.replace(message, kind="eof")
+        method = fields.get("method")
         if isinstance(method, str) and method:
-            return self._request(method, said, told)
-        if "id" in said and ("result" in said or "error" in said):
-            return self._answer(said, told)
-        return told
+            return self._request(method, fields, message)
+        return self._answer(fields, message) if is_response(fields) else message
 
-    def _request(self, method: str, said: dict[str, Any], told: Message) -> Message:
-        params = as_dict(said.get("params"))
-        direction = told.direction or _sender(method)
-        key = _key(said["id"]) if said.get("id") is not None else ""
+    def _request(self, method: str, fields: dict[str, Any], message: Message) -> Message:
+        params = as_dict(fields.get("params"))
+        direction = message.direction or _sender(method)
+        key = _id_digest(fields["id"]) if fields.get("id") is not None else ""
         session = identifier(params.get("sessionId"))
-        made = msgspec.structs.replace(
-            told,
+        request = structs.replace(
+            message,
             kind="request" if key else "notification",
             direction=direction,
             method=method,
@@ -122,27 +106,28 @@ class Wire:
             version=self._version,
         )
         if key:
-            self._asked[direction, key] = made
-        return made
+            self._pending[direction, key] = request
+        return request
 
-    def _answer(self, said: dict[str, Any], told: Message) -> Message:
-        result, error = said.get("result", UNSET), said.get("error", UNSET)
+    def _answer(self, fields: dict[str, Any], message: Message) -> Message:
+        result, error = fields.get("result", UNSET), fields.get("error", UNSET)
         error = UNSET if error is None else error
-        asked = self._question(told.direction, _key(said["id"]), result)
-        if asked is None:
-            return msgspec.structs.replace(told, kind="answer", result=result, error=error, version=self._version)
-        if asked.method == "initialize":
+        request = self._pop_request(message.direction, _id_digest(fields["id"]), result)
+        if request is None:
+            return structs.replace(message, kind="answer", result=result, error=error, version=self._version)
+        if request.method == "initialize":
             version = as_dict(result).get("protocolVersion")
             self._version = version if type(version) is int else 0
-        made = identifier(as_dict(result).get("sessionId"))
-        session = (made or asked.session) if asked.method == "session/fork" else asked.session or made
-        return msgspec.structs.replace(
-            told,
+        created = identifier(as_dict(result).get("sessionId"))
+        is_fork = request.method == "session/fork"
+        session = (created or request.session) if is_fork else request.session or created
+        return structs.replace(
+            message,
             kind="answer",
-            direction=OTHER[asked.direction],
-            method=asked.method,
-            params=asked.params,
-            key=asked.key,
+            direction=OTHER[request.direction],
+            method=request.method,
+            params=request.params,
+            key=request.key,
             result=result,
             error=error,
             session=session,
@@ -150,22 +135,22 @@ class Wire:
             version=self._version,
         )
 
-    def _question(self, direction: str, key: str, result: Any) -> Message | None:
-        """The request that is answered. Without a direction, the one that such an answer suits."""
-        asking = [OTHER[direction]] if direction else [AGENT, CLIENT, ""]
-        found = [sender for sender in asking if (sender, key) in self._asked]
-        if not found:
+    def _pop_request(self, direction: str, key: str, result: Any) -> Message | None:
+        """Return the request that is answered. Without a direction, choose by the shape of the answer."""
+        candidates = [OTHER[direction]] if direction else [AGENT, CLIENT, ""]
+        senders = [sender for sender in candidates if (sender, key) in self._pending]
+        if not senders:
             return None
-        chosen = CLIENT if len(found) > 1 and CLIENT in found and self._by_agent(key, result) else found[0]
-        return self._asked.pop((chosen, key))
+        is_clients = len(senders) > 1 and CLIENT in senders and self._is_by_agent(key, result)
+        return self._pending.pop((CLIENT if is_clients else senders[0], key))
 
-    def _by_agent(self, key: str, result: Any) -> bool:
-        """Whether an answer is rather one to the client's request than to the agent's, which has the same id."""
-        said = as_dict(result)
-        asked = self._asked.get((AGENT, key))
-        must = _MUST_HAVE.get(asked.method, "") if asked else ""
-        lacks = result is not UNSET and bool(must) and must not in said
-        return lacks or any(name in said for name in _AGENT_ANSWERS if name != must)
+    def _is_by_agent(self, key: str, result: Any) -> bool:
+        """Return whether an answer fits the client's request better than the agent's with the same id."""
+        fields = as_dict(result)
+        request = self._pending.get((AGENT, key))
+        required = _MUST_HAVE.get(request.method, "") if request else ""
+        is_missing = result is not UNSET and bool(required) and required not in fields
+        return is_missing or any(name in fields for name in _AGENT_ANSWERS if name != required)
 
     def _conversation(self, session: str) -> str:
         if not session:
@@ -173,25 +158,20 @@ class Wire:
         return self._sessions.setdefault(session, session if self._sessions else "")
 
 
-def _key(given: Any) -> str:
-    return codec.digest(codec.encode(given))
+def _id_digest(raw_id: Any) -> str:
+    return codec.digest(codec.encode(raw_id))
 
 
 def _sender(method: str) -> str:
-    fitting = [name for name in _SENDERS if method.startswith(name)]
-    return _SENDERS[max(fitting, key=len)] if fitting else ""
+    prefixes = [prefix for prefix in _SENDERS if method.startswith(prefix)]
+    return _SENDERS[max(prefixes, key=len)] if prefixes else ""
 
 
-def raw(read: Message) -> Event:
-    """The message, whole."""
-    return ev.Raw(format=FORMAT, body=read.body)
+def raw_message(message: Message) -> Event:
+    """Return the full message as a raw event."""
+    return ev.Raw(format=FORMAT, body=message.body)
 
 
-def kept(more: object, read: Message) -> list[Event]:
-    """The message, whole, beside what was made of it, if there is more to it."""
-    return [raw(read)] if more else []
-
-
-def leaves(said: dict[str, Any], taken: Set[str]) -> bool:
-    """Whether there is more to a message than was taken over. Null says nothing."""
-    return not said.keys() <= taken and any(said[name] is not None for name in said.keys() - taken)
+def raw_message_if(condition: object, message: Message) -> list[Event]:
+    """Return the full message as a raw event if other events do not carry all of it."""
+    return raw_if(condition, FORMAT, message.body)

@@ -1,1 +1,1 @@
-"""`act-observe`: the events of an agent runtime that says what it does (`act`) and what came of it (`observe`)."""
+"""`act-observe`: the events of an agent runtime that reports its actions (`act`) and their results (`observe`)."""

@@ -1,8 +1,8 @@
-"""Which call an act or an observe is about, and what it says of it.
+"""Find the call of an act or an observe, and turn the message into events.
 
-Ids decide (C3, S1.3): the execution id, else the id the model gave the call. An execution id is given once and never
-opens a second call: an act that comes again after the end is late. Only where neither an act nor an observe has an id
-does the tool's name tie them, within a turn, in their order; such a call is named here, `#1`, `#2`, and so on.
+Ids decide: the execution id, else the id that the model gave the call. An execution id is used once and never opens a
+second call: an act that is repeated after the end is late. Only if neither an act nor an observe has an id, the tool
+name connects them within a turn, in their order; such a call gets an invented id, `#1`, `#2` and so on.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from callslip.formats.act_observe import wire
 from callslip.formats.act_observe.wire import Message
+from callslip.formats.call_tracker import ENDED, CallTracker, TrackedCall
 from callslip.formats.json_fields import as_dict, identifier
 from callslip.model import codec
 from callslip.model import events as ev
@@ -22,11 +23,11 @@ from callslip.model.events import Alias, CallEnd, Event
 
 NS = wire.FORMAT
 CALL_NS = "act-observe.call"
-"""The namespace of the ids that a model gives its calls: what one of them means may change with every turn."""
+"""The namespace of the model's call ids: an id may name another call in every turn."""
 
 WAITING = ("pending", "queued", "preparing")
-ACT_WORDS = ("running", *WAITING)
-GOING_ON = ("running", "pending", "partial")
+ACT_STATUSES = ("running", *WAITING)
+OPEN_STATUSES = ("running", "pending", "partial")
 ENDING: dict[str, type[CallEnd]] = {
     **dict.fromkeys(("completed", "complete", "success", "succeeded", "ok", "done"), ev.CallCompleted),
     **dict.fromkeys(("failed", "failure", "error", "lost"), ev.CallFailed),
@@ -35,157 +36,151 @@ ENDING: dict[str, type[CallEnd]] = {
     **dict.fromkeys(("timeout", "timed_out", "expired"), ev.CallExpired),
 }
 MAX_DURATION_MS = 10**12
-MAY_MAKE = (ev.CallCompleted, ev.CallFailed)
+OPENING_ENDS = (ev.CallCompleted, ev.CallFailed)
+"""The ends that the ledger accepts as the first event of a call."""
 
 
 class Act(msgspec.Struct, frozen=True):
-    """What an act says: of which call, that it runs or only waits, with which tool and arguments."""
+    """An act: the names of its call, whether the call starts or only waits, its tool and its arguments."""
 
     names: tuple[Alias, ...]
-    cls: type[ev.CallUpdate]
-    told: dict[str, Any]
+    event_type: type[ev.CallUpdate]
+    fields: dict[str, Any]
     at: int = 0
 
-    def event(self, cls: type[ev.CallUpdate]) -> Event:
-        return cls(aliases=self.names, **self.told)
+    def event(self, event_type: type[ev.CallUpdate]) -> Event:
+        return event_type(aliases=self.names, **self.fields)
 
-    def mark(self) -> str:
-        """What a repeated act is known by."""
-        return codec.digest(codec.encode(codec.to_json([self.names, self.told, self.cls.__name__])))
+    def digest(self) -> str:
+        """Return a digest by which a repeated act is recognized."""
+        return codec.digest(codec.encode(codec.to_json([self.names, self.fields, self.event_type.__name__])))
 
 
-class Known(msgspec.Struct):
-    """A call that was told of: in which turn, by which act first, and how far it came.
+class ActCall(TrackedCall, kw_only=True):
+    """A call. `opening` is the event type and `act` the digest of its first act, `at` its time.
 
-    `opening` is what that act was taken for. Of a call that was first heard of by its observe, an act only tells more.
+    An act only adds to a call that was opened by its observe.
     """
 
-    turn: int
     opening: type[ev.CallUpdate] = ev.CallProgress
-    mark: str = ""
+    act: str = ""
     at: int = 0
-    started: bool = False
-    ended: bool = False
 
 
 class Calls:
     """The calls of one conversation."""
 
     def __init__(self) -> None:
-        self._known: dict[Alias, Known] = {}
-        self._bound: dict[str, str] = {}
-        self._newest: dict[str, str] = {}
-        self._nameless: dict[str, deque[Alias]] = {}
-        self._turn = self._invented = 0
+        self._calls: CallTracker[Alias, ActCall] = CallTracker(ActCall)
+        self._first_executions: dict[str, str] = {}
+        self._newest_executions: dict[str, str] = {}
+        self._unnamed: dict[str, deque[Alias]] = {}
 
-    def turn_changed(self) -> None:
-        """No name ties what is in different turns."""
-        self._turn += 1
-        self._nameless.clear()
+    def change_turn(self) -> None:
+        """Begin or end a turn: tool names do not connect messages of different turns."""
+        self._calls.start_turn()
+        self._unnamed.clear()
 
     # Acts
 
     def act(self, message: Message) -> list[Event]:
-        """Something is done, or is about to be."""
-        told, names = _told(message), self._names(message, opens=True)
+        """Read an act: a call runs or will run."""
+        fields, names = _call_fields(message), self._names(message, opens=True)
         if not names:
-            names = (self._invent(),)
-            self._nameless.setdefault(told.get("tool_name", ""), deque()).append(names[0])
-        cls = ev.CallProposed if message.text("status") in WAITING else ev.CallStarted
-        act = Act(names, cls, told, message.at)
-        known = self._find(names)
-        if known is None:
-            return [self._opened(act, cls)]
-        if known.turn == self._turn and known.mark == act.mark():
-            return [act.event(known.opening)]  # Word for word: the ledger sees that it comes again.
-        return [act.event(self._more(act, known))] if names[0].ns == NS else self._again(act, known)
+            names = (self._invent_name(),)
+            self._unnamed.setdefault(fields.get("tool_name", ""), deque()).append(names[0])
+        event_type = ev.CallProposed if message.text("status") in WAITING else ev.CallStarted
+        act = Act(names, event_type, fields, message.at)
+        call = self._calls.find(*names)
+        if call is None:
+            return [self._open(act, event_type)]
+        if self._calls.is_of_turn(call) and call.act == act.digest():
+            return [act.event(call.opening)]  # An exact repetition: the ledger detects it.
+        return [act.event(self._repeated_type(act, call))] if names[0].ns == NS else self._reuse(act, call)
 
-    def _opened(self, act: Act, opening: type[ev.CallUpdate]) -> Event:
-        started = act.cls is ev.CallStarted
-        known = Known(self._turn, opening, act.mark(), act.at, started)
-        self._known |= dict.fromkeys(act.names, known)
+    def _open(self, act: Act, opening: type[ev.CallUpdate]) -> Event:
+        is_started = act.event_type is ev.CallStarted
+        self._calls.open(*act.names, opening=opening, act=act.digest(), at=act.at, is_started=is_started)
         return act.event(opening)
 
-    def _more(self, act: Act, known: Known) -> type[ev.CallUpdate]:
-        """What an act is that comes again with the same execution id and says something else."""
-        starts = act.cls is ev.CallStarted and known.turn == self._turn and not (known.started or known.ended)
-        known.started = known.started or starts
+    def _repeated_type(self, act: Act, call: ActCall) -> type[ev.CallUpdate]:
+        """Return the event type of another act with the same execution id and different content."""
+        can_start = self._calls.is_of_turn(call) and not (call.is_started or call.end)
+        starts = act.event_type is ev.CallStarted and can_start
+        call.is_started = call.is_started or starts
         return ev.CallStarted if starts else ev.CallProgress
 
-    def _again(self, act: Act, known: Known) -> list[Event]:
-        """A model's id comes again: in a later turn, or after the end, for another call (C2)."""
-        if known.turn == self._turn and known.opening is ev.CallProgress:
+    def _reuse(self, act: Act, call: ActCall) -> list[Event]:
+        """Read an act whose model id is known: in a later turn, or after the end, it opens another call."""
+        if self._calls.is_of_turn(call) and call.opening is ev.CallProgress:
             return [act.event(ev.CallProgress)]
-        if known.turn == self._turn and not known.ended:
-            return [act.event(act.cls)]
-        made = [self._opened(act, ev.CallProposed)]
-        return [*made, ev.CallStarted(aliases=act.names)] if act.cls is ev.CallStarted else made
+        if self._calls.is_of_turn(call) and not call.end:
+            return [act.event(act.event_type)]
+        opened = self._open(act, ev.CallProposed)
+        return [opened, ev.CallStarted(aliases=act.names)] if act.event_type is ev.CallStarted else [opened]
 
     # Observes
 
     def observe(self, message: Message) -> list[Event]:
-        """What came of it. One that no act was about stands by itself."""
+        """Read the result of a call. A result without an act is a call of its own."""
         names = self._names(message)
-        if message.text("status") in GOING_ON and not _failed(message):
+        if message.text("status") in OPEN_STATUSES and not _is_failed(message):
             output = message.first(wire.OUTPUT)
-            return [ev.CallProgress(aliases=names, progress=output, **_named(message))] if names else []
-        names = names or self._oldest(message)
-        known, cls = self._find(names), _ending(message)
-        if known is not None:
-            known.ended = True
-            return [cls(aliases=names, at=_ended_at(message, known), **_came(message, cls))]
-        self._known |= dict.fromkeys(names, Known(self._turn, ended=True))
-        if issubclass(cls, MAY_MAKE):
-            return [cls(aliases=names, **_named(message), **_came(message, cls))]
-        names = names or (self._invent(),)
-        return [ev.CallProgress(aliases=names, **_named(message)), cls(aliases=names, **_came(message, cls))]
-
-    def _find(self, names: tuple[Alias, ...]) -> Known | None:
-        return next((self._known[name] for name in names if name in self._known), None)
+            return [ev.CallProgress(aliases=names, progress=output, **_tool_field(message))] if names else []
+        names = names or self._oldest_unnamed(message)
+        call, end_type = self._calls.find(*names), _end_type(message)
+        if call is not None:
+            call.end = ENDED
+            return [end_type(aliases=names, at=_end_time(message, call), **_result_fields(message, end_type))]
+        self._calls.open(*names, end=ENDED)
+        if issubclass(end_type, OPENING_ENDS):
+            return [end_type(aliases=names, **_tool_field(message), **_result_fields(message, end_type))]
+        names = names or (self._invent_name(),)
+        opened = ev.CallProgress(aliases=names, **_tool_field(message))
+        return [opened, end_type(aliases=names, **_result_fields(message, end_type))]
 
     # Names
 
     def _names(self, message: Message, *, opens: bool = False) -> tuple[Alias, ...]:
-        """The ids of a message. A model's id alone means the newest execution that had it (C2).
+        """Return the ids of a message. A model's id alone names the newest execution that had it.
 
-        It is a name of the execution that had it first: another one is another call.
+        It is an alias only of the first execution that had it: another execution is another call.
         """
-        execution, call = _id(message, wire.EXECUTION), _id(message, wire.CALL)
-        if opens and not execution and self._over(call):
-            self._bound.pop(call, None)
-            self._newest.pop(call, None)
-        execution = execution or self._newest.get(call, "")
+        execution, call_id = _first_id(message, wire.EXECUTION), _first_id(message, wire.CALL)
+        if opens and not execution and self._is_over(call_id):
+            self._first_executions.pop(call_id, None)
+            self._newest_executions.pop(call_id, None)
+        execution = execution or self._newest_executions.get(call_id, "")
         names = (Alias(NS, execution),) if execution else ()
-        if call and self._bound.get(call, "") in ("", execution):
-            self._bound[call] = execution
-            names += (Alias(CALL_NS, call),)
-        if call and execution and (opens or call not in self._newest):
-            self._newest[call] = execution
+        if call_id and self._first_executions.get(call_id, "") in ("", execution):
+            self._first_executions[call_id] = execution
+            names += (Alias(CALL_NS, call_id),)
+        if call_id and execution and (opens or call_id not in self._newest_executions):
+            self._newest_executions[call_id] = execution
         return names
 
-    def _over(self, call: str) -> bool:
-        """Whether what a model's id means has ended, or is of an earlier turn."""
-        known = self._find((Alias(NS, self._newest.get(call, "")), Alias(CALL_NS, call)))
-        return known is not None and (known.ended or known.turn != self._turn)
+    def _is_over(self, call_id: str) -> bool:
+        """Return whether the call of a model's id has ended or belongs to an earlier turn."""
+        call = self._calls.find(Alias(NS, self._newest_executions.get(call_id, "")), Alias(CALL_NS, call_id))
+        return call is not None and (bool(call.end) or not self._calls.is_of_turn(call))
 
-    def _oldest(self, message: Message) -> tuple[Alias, ...]:
-        """The oldest call without an id whose tool has this name."""
-        tool = _named(message).get("tool_name")
-        waiting = self._nameless.get(tool) if tool else None
+    def _oldest_unnamed(self, message: Message) -> tuple[Alias, ...]:
+        """Return the name of the oldest call without an id whose tool has this name."""
+        tool = _tool_field(message).get("tool_name")
+        waiting = self._unnamed.get(tool) if tool else None
         return (waiting.popleft(),) if waiting else ()
 
-    def _invent(self) -> Alias:
-        self._invented += 1
-        return Alias(NS, f"#{self._invented}")
+    def _invent_name(self) -> Alias:
+        return Alias(NS, self._calls.invent_id())
 
 
-# Reading
+# Fields
 
 
-def odd(message: Message) -> bool:
-    """Whether a member is there under a name that is known, and cannot be what it is named."""
-    ids = [message.said.get(name) for name in (*wire.EXECUTION, *wire.CALL)]
-    texts = [message.said.get(name) for name in (*wire.TOOL, "status", "reason")]
+def has_odd_fields(message: Message) -> bool:
+    """Return whether a known field has a value of another type than it should have."""
+    ids = [message.fields.get(name) for name in (*wire.EXECUTION, *wire.CALL)]
+    texts = [message.fields.get(name) for name in (*wire.TOOL, "status", "reason")]
     return (
         any(value not in (None, "") and not identifier(value) for value in ids)
         or any(not isinstance(value, str | None) for value in texts)
@@ -193,43 +188,43 @@ def odd(message: Message) -> bool:
     )
 
 
-def _id(message: Message, names: tuple[str, ...]) -> str:
-    return next((found for name in names if (found := identifier(message.said.get(name)))), "")
+def _first_id(message: Message, names: tuple[str, ...]) -> str:
+    return next(filter(None, (identifier(message.fields.get(name)) for name in names)), "")
 
 
-def _named(message: Message) -> dict[str, Any]:
+def _tool_field(message: Message) -> dict[str, Any]:
     tool = message.text(*wire.TOOL)
     return {"tool_name": tool} if tool not in ("", wire.UNKNOWN) else {}
 
 
-def _told(message: Message) -> dict[str, Any]:
-    given = message.first(wire.INPUT)
-    return {**_named(message), **({"input": given} if given is not UNSET else {})}
+def _call_fields(message: Message) -> dict[str, Any]:
+    arguments = message.first(wire.INPUT)
+    return {**_tool_field(message), **({"input": arguments} if arguments is not UNSET else {})}
 
 
-def _failed(message: Message) -> bool:
-    return message.first(wire.FAILED) is True or bool(message.said.get("error"))
+def _is_failed(message: Message) -> bool:
+    return message.first(wire.FAILED) is True or bool(message.fields.get("error"))
 
 
-def _ending(message: Message) -> type[CallEnd]:
-    """How it ended. A runtime may leave the word at `completed` and say otherwise that it failed."""
-    cls = ENDING.get(message.text("status").lower(), ev.CallCompleted)
-    return ev.CallFailed if cls is ev.CallCompleted and _failed(message) else cls
+def _end_type(message: Message) -> type[CallEnd]:
+    """Return how the call ended. A runtime may set the status to `completed` and report a failure in another field."""
+    end_type = ENDING.get(message.text("status").lower(), ev.CallCompleted)
+    return ev.CallFailed if end_type is ev.CallCompleted and _is_failed(message) else end_type
 
 
-def _ended_at(message: Message, known: Known) -> int:
-    """Its own time, or that of the act and what it took; 0 if there is nothing to count from."""
-    took = message.first(wire.DURATION)
-    if not known.at or message.at:
-        return message.at if known.at else 0
-    return int(known.at + took) if isinstance(took, int | float) and 0 <= took < MAX_DURATION_MS else 0
+def _end_time(message: Message, call: ActCall) -> int:
+    """Return the time of the end: its own, or that of the act plus the duration; 0 if unknown."""
+    duration = message.first(wire.DURATION)
+    if not call.at or message.at:
+        return message.at if call.at else 0
+    return int(call.at + duration) if isinstance(duration, int | float) and 0 <= duration < MAX_DURATION_MS else 0
 
 
-def _came(message: Message, cls: type[CallEnd]) -> dict[str, Any]:
-    """What came out, and if it did not go well, why."""
+def _result_fields(message: Message, end_type: type[CallEnd]) -> dict[str, Any]:
+    """Return the output and, after a failure, the reason."""
     output = message.first(wire.OUTPUT)
-    if cls is ev.CallCompleted:
+    if end_type is ev.CallCompleted:
         return {"output": output}
-    error = message.said.get("error") or as_dict(output).get("error") or UNSET
-    reason = message.text("reason") or (error if isinstance(error, str) and cls is not ev.CallFailed else "")
+    error = message.fields.get("error") or as_dict(output).get("error") or UNSET
+    reason = message.text("reason") or (error if isinstance(error, str) and end_type is not ev.CallFailed else "")
     return {"output": output, "error": error, "reason": reason}

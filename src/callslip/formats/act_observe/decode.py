@@ -1,7 +1,7 @@
-"""Reads one conversation of an agent runtime, each kind of event by its own row of a table.
+"""Read one conversation of an agent runtime, each kind of message by its entry of a table.
 
-A `user_message` begins a turn, and ends the one before it; `complete`, `error` and `cancelled` end the turn, if it was
-begun here. Producers that know only acts and observes have no turns at all.
+A `user_message` begins a turn and ends the previous one; `complete`, `error` and `cancelled` end the turn if a
+`user_message` began it. Producers that send only acts and observes have no turns.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any, ClassVar, TypeAlias
 from msgspec import structs
 
 from callslip.formats.act_observe import wire
-from callslip.formats.act_observe.calls import ACT_WORDS, ENDING, GOING_ON, Calls, odd
-from callslip.formats.act_observe.speech import WORDS, Speech
+from callslip.formats.act_observe.calls import ACT_STATUSES, ENDING, OPEN_STATUSES, Calls, has_odd_fields
+from callslip.formats.act_observe.texts import TEXT_FIELDS, Texts
 from callslip.formats.act_observe.wire import FORMAT, Message, read
 from callslip.formats.base import Unfinished
 from callslip.formats.json_fields import identifier
@@ -22,7 +22,7 @@ from callslip.model.events import Draft, Event
 
 Events: TypeAlias = list[Event]
 
-NAMES = (*wire.EXECUTION, *wire.CALL, *wire.TOOL)
+NAME_FIELDS = (*wire.EXECUTION, *wire.CALL, *wire.TOOL)
 
 
 class ActObserveDecoder:
@@ -30,99 +30,100 @@ class ActObserveDecoder:
 
     def __init__(self, *, chunks: ev.Chunks | None = None, started: int = 0) -> None:
         self._calls = Calls()
-        self._speech = Speech(chunks or "delta")
+        self._texts = Texts(chunks or "delta")
         self._unfinished = Unfinished()
-        self._turn = False
+        self._in_turn = False
 
     def feed(self, message: Any) -> list[Draft]:
-        said = read(message, self._RULES)
-        made = self._RULES[said.kind](self, said) if said.kind else None
-        if made is None:
-            made = [ev.Raw()]
-        drafts = [Draft(_finished(event, message, said.at)) for event in made]
-        self._unfinished.see(drafts)
+        parsed = read(message, self._HANDLERS)
+        events = self._HANDLERS[parsed.kind](self, parsed) if parsed.kind else None
+        if events is None:
+            events = [ev.Raw()]
+        drafts = [Draft(_complete_event(event, message, parsed.at)) for event in events]
+        self._unfinished.follow(drafts)
         return drafts
 
     def close(self, reason: str) -> list[Draft]:
-        """The line ended, and with it the turn."""
-        self._turned(False)
-        return [Draft(event) for event in self._unfinished.end(reason)]
+        self._change_turn(False)
+        return self._unfinished.close(reason)
 
     # Calls
 
     def _act(self, message: Message) -> Events:
-        known = message.text("status") in ("", *ACT_WORDS)
-        made = self._calls.act(message)
-        return made + _kept(message, NAMES, wire.INPUT, ("status",) if known else ())
+        is_known_status = message.text("status") in ("", *ACT_STATUSES)
+        events = self._calls.act(message)
+        return events + _raw_if_needed(message, NAME_FIELDS, wire.INPUT, ("status",) if is_known_status else ())
 
     def _observe(self, message: Message) -> Events | None:
-        made = self._calls.observe(message)
-        if not made:
+        events = self._calls.observe(message)
+        if not events:
             return None
-        words = ("status",) if message.text("status").lower() in ("", *ENDING, *GOING_ON) else ()
-        # What it took is told by the times of the call, where it has any.
-        took = wire.DURATION if not message.first(wire.DURATION) or made[-1].at else ()
-        return made + _kept(message, NAMES, wire.OUTPUT, wire.FAILED, words, took, ("error", "reason"))
+        is_known_status = message.text("status").lower() in ("", *ENDING, *OPEN_STATUSES)
+        status = ("status",) if is_known_status else ()
+        # The times of the call imply the duration, if it has any.
+        duration = wire.DURATION if not message.first(wire.DURATION) or events[-1].at else ()
+        known = (NAME_FIELDS, wire.OUTPUT, wire.FAILED, status, duration, ("error", "reason"))
+        return events + _raw_if_needed(message, *known)
 
     # Turns
 
-    def _user(self, message: Message) -> Events | None:
-        text = message.text(*WORDS)
+    def _user_message(self, message: Message) -> Events | None:
+        text = message.text(*TEXT_FIELDS)
         if not text:
             return None
-        ended = self._ended("end_turn")
-        self._turned(True)
-        identity = identifier(message.said.get("message_id") or message.said.get("id"))
-        made: Events = [*ended, ev.TurnStarted(), ev.MessageUser(text=text, message_id=identity)]
-        return made + _kept(message, WORDS, ("id", "message_id", "role"))
+        ended = self._end_turn("end_turn")
+        self._change_turn(True)
+        message_id = identifier(message.fields.get("message_id") or message.fields.get("id"))
+        events: Events = [*ended, ev.TurnStarted(), ev.MessageUser(text=text, message_id=message_id)]
+        return events + _raw_if_needed(message, TEXT_FIELDS, ("id", "message_id", "role"))
 
     def _complete(self, message: Message) -> Events:
-        return self._ended("end_turn") + _kept(message)
+        return self._end_turn("end_turn") + _raw_if_needed(message)
 
     def _error(self, message: Message) -> Events | None:
-        made = self._ended("error", message.text(*WORDS, "error"))
-        return made + _kept(message, WORDS, ("error",)) if made else None
+        events = self._end_turn("error", message.text(*TEXT_FIELDS, "error"))
+        return events + _raw_if_needed(message, TEXT_FIELDS, ("error",)) if events else None
 
     def _cancelled(self, message: Message) -> Events | None:
-        made = self._ended("cancelled", message.text("reason"))
-        return made + _kept(message, ("reason",)) if made else None
+        events = self._end_turn("cancelled", message.text("reason"))
+        return events + _raw_if_needed(message, ("reason",)) if events else None
 
-    def _ended(self, reason: str, detail: str = "") -> Events:
-        ours = self._turn
-        self._turned(False)
-        return [ev.TurnEnded(reason=reason, detail=detail)] if ours else []
+    def _end_turn(self, reason: str, detail: str = "") -> Events:
+        was_in_turn = self._in_turn
+        self._change_turn(False)
+        return [ev.TurnEnded(reason=reason, detail=detail)] if was_in_turn else []
 
-    def _turned(self, on: bool) -> None:
-        self._turn = on
-        self._calls.turn_changed()
-        self._speech.reset()
+    def _change_turn(self, in_turn: bool) -> None:
+        self._in_turn = in_turn
+        self._calls.change_turn()
+        self._texts.reset()
 
     # Texts
 
     def _text_delta(self, message: Message) -> Events | None:
-        return _said(self._speech.piece(ev.MessageDelta, message), message)
+        return _text_events(self._texts.add_piece(ev.MessageDelta, message), message)
 
     def _thought_delta(self, message: Message) -> Events | None:
-        return _said(self._speech.piece(ev.ThoughtDelta, message), message)
+        return _text_events(self._texts.add_piece(ev.ThoughtDelta, message), message)
 
     def _text_start(self, message: Message) -> Events:
-        return _kept(message)
+        return _raw_if_needed(message)
 
     def _text_end(self, message: Message) -> Events | None:
-        return _said(self._speech.whole(ev.MessageDelta, message.text("full_text")), message)
+        return _text_events(self._texts.end_text(ev.MessageDelta, message.text("full_text")), message)
 
     def _text(self, message: Message) -> Events | None:
-        text = message.text(*WORDS)
-        return _said(self._speech.whole(ev.MessageDelta, text), message) if text else None
+        text = message.text(*TEXT_FIELDS)
+        return _text_events(self._texts.end_text(ev.MessageDelta, text), message) if text else None
 
     def _thought(self, message: Message) -> Events | None:
-        text = message.text(*WORDS)
-        return _said(self._speech.whole(ev.ThoughtDelta, text), message) if text else None
+        text = message.text(*TEXT_FIELDS)
+        return _text_events(self._texts.end_text(ev.ThoughtDelta, text), message) if text else None
 
-    _RULES: ClassVar[dict[str, Callable[[Any, Message], Events | None]]] = {
+    _HANDLERS: ClassVar[dict[str, Callable[[Any, Message], Events | None]]] = {
         "act": _act,
         "observe": _observe,
-        "user_message": _user,
+        "user_message": _user_message,
         "complete": _complete,
         "error": _error,
         "cancelled": _cancelled,
@@ -135,17 +136,17 @@ class ActObserveDecoder:
     }
 
 
-def _said(made: Events | None, message: Message) -> Events | None:
-    return None if made is None else made + _kept(message, WORDS, ("full_text", "role"))
+def _text_events(events: Events | None, message: Message) -> Events | None:
+    return None if events is None else events + _raw_if_needed(message, TEXT_FIELDS, ("full_text", "role"))
 
 
-def _kept(message: Message, *taken: tuple[str, ...]) -> Events:
-    """The message, whole, if there is more to it than these."""
-    return [ev.Raw()] if message.leaves(*taken) or odd(message) else []
+def _raw_if_needed(message: Message, *known: tuple[str, ...]) -> Events:
+    """Return a raw event if the message has more than the known fields."""
+    return [ev.Raw()] if message.has_other_fields(*known) or has_odd_fields(message) else []
 
 
-def _finished(event: Event, body: Any, at: int) -> Event:
-    """The event with its time; what is kept is kept as it came."""
+def _complete_event(event: Event, body: Any, at: int) -> Event:
+    """Return the event with its time, and a raw one with the body of the message."""
     if isinstance(event, ev.Raw):
         return ev.Raw(format=FORMAT, body=body, at=at)
     return event if event.at or not at else structs.replace(event, at=at)

@@ -1,6 +1,6 @@
-"""What a message says, whoever wrote it: members have several names, and may stand inside of `data` or `payload`.
+"""Read the fields of a message from any producer: fields have several names and may be inside of `data` or `payload`.
 
-Only names are known here. What is not known of a message is ignored by those who read it, and kept (S1.4).
+This module only knows names. Readers ignore unknown fields and store the full message.
 """
 
 from __future__ import annotations
@@ -12,15 +12,13 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from callslip.errors import InvalidInputError
-from callslip.formats.json_fields import as_dict
-from callslip.model import codec
+from callslip.formats.json_fields import as_dict, first_text, has_other_fields, parse_json_or
 
 FORMAT = "act-observe"
 UNKNOWN = "unknown"
-"""What readers of old producers show for a name that they were not told; it names nothing."""
+"""The placeholder of old producers for a missing tool name."""
 
-# One thing, under all the names it goes by: what is sent, and what timelines hold.
+# All names of a field: as producers send it, and as timelines store it.
 EXECUTION = ("execution_id", "tool_execution_id", "executionId", "toolExecutionId")
 CALL = ("call_id", "callId", "tool_call_id", "toolCallId")
 TOOL = ("tool_name", "toolName")
@@ -32,63 +30,57 @@ KIND = ("type", "event_type", "event")
 INSIDE = ("data", "payload")
 TIME = ("timestamp",)
 
-_EPOCH = 10**9  # Smaller numbers are no times of day. Seconds have 10 digits, ms have 13, us have 16.
+_EPOCH = 10**9  # Smaller numbers are not times since the epoch. Seconds have 10 digits, ms have 13, us have 16.
 _UNITS = ((10**11, 1000.0), (10**14, 1.0), (10**17, 0.001))
 
 
 class Message(msgspec.Struct, frozen=True):
-    """One message: its kind, what it says, and when, in ms since the epoch; 0 if it does not say."""
+    """One message: its kind, its fields and its time in ms since the epoch, 0 if it has none."""
 
     kind: str
-    said: dict[str, Any]
+    fields: dict[str, Any]
     at: int = 0
 
     def first(self, names: Iterable[str]) -> Any:
-        """The first of these members that says something; None if one is there and none does, UNSET without any."""
-        found = [self.said[name] for name in names if name in self.said]
-        return next((value for value in found if value is not None), None if found else UNSET)
+        """Return the first of some fields that is not null; None if all are null, UNSET if there is none."""
+        values = [self.fields[name] for name in names if name in self.fields]
+        return next((value for value in values if value is not None), None if values else UNSET)
 
     def text(self, *names: str) -> str:
-        """The first of these members that is a text, "" if there is none."""
-        return next((value for name in names if isinstance(value := self.said.get(name), str) and value), "")
+        """Return the first of some fields that is a non-empty string, or ""."""
+        return first_text(self.fields, *names)
 
-    def leaves(self, *taken: Collection[str]) -> bool:
-        """Whether there is more to it than was taken over."""
-        known = {name for names in (KIND, INSIDE, TIME, *taken) for name in names}
-        return any(value is not None for name, value in self.said.items() if name not in known)
+    def has_other_fields(self, *known: Collection[str]) -> bool:
+        """Return whether the message has fields besides the known ones."""
+        return has_other_fields(self.fields, {name for names in (KIND, INSIDE, TIME, *known) for name in names})
 
 
 def read(body: Any, kinds: Collection[str]) -> Message:
-    """A message of one of these kinds; of kind "" if it is of no kind that is known here."""
+    """Read a message of one of some kinds; the kind is "" for any other message."""
     outer = as_dict(body)
-    inside = [as_dict(_parsed(outer.get(name))) for name in INSIDE]
+    inside = [as_dict(_parse_inside(outer.get(name))) for name in INSIDE]
     inner = inside[0] or inside[1]
-    named = [said[name] for said in (outer, inner) for name in KIND if isinstance(said.get(name), str)]
-    said = {**outer, **inner}
-    return Message(next((name for name in named if name in kinds), ""), said, _time(said.get("timestamp")))
+    names = [fields[name] for fields in (outer, inner) for name in KIND if isinstance(fields.get(name), str)]
+    fields = {**outer, **inner}
+    return Message(next((name for name in names if name in kinds), ""), fields, _time_ms(fields.get("timestamp")))
 
 
-def _parsed(inside: Any) -> Any:
-    """What stands there as text, as the line of an event stream has it."""
-    if not isinstance(inside, str) or not inside.startswith("{"):
-        return inside
-    try:
-        return codec.parse_json(inside)
-    except InvalidInputError:
-        return None
+def _parse_inside(inside: Any) -> Any:
+    """Return an inner message, parsed if it is text, as in the data line of an event stream."""
+    return parse_json_or(inside, None) if isinstance(inside, str) and inside.startswith("{") else inside
 
 
-def _time(given: Any) -> int:
-    """Milliseconds since the epoch. A time of day without a zone is read as UTC: there is no clock here to ask."""
-    if isinstance(given, str):
-        return _moment(given)
-    if not isinstance(given, int | float) or isinstance(given, bool):
+def _time_ms(timestamp: Any) -> int:
+    """Return milliseconds since the epoch. A time without a zone is read as UTC."""
+    if isinstance(timestamp, str):
+        return _iso_time_ms(timestamp)
+    if not isinstance(timestamp, int | float) or isinstance(timestamp, bool):
         return 0
-    unit = next((unit for limit, unit in _UNITS if _EPOCH <= given < limit), 0.0)
-    return int(given * unit)
+    unit = next((unit for limit, unit in _UNITS if _EPOCH <= timestamp < limit), 0.0)
+    return int(timestamp * unit)
 
 
-def _moment(text: str) -> int:
+def _iso_time_ms(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
         seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

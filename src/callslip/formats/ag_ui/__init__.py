@@ -1,4 +1,4 @@
 """`ag-ui`: the events of the Agent User Interaction Protocol 1.0, and the inputs that start its runs.
 
-What is read is raw JSON, never a library's models of it: those refuse what they do not know.
+The decoder reads raw JSON instead of a library's models, which reject unknown values.
 """

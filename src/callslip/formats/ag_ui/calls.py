@@ -1,7 +1,7 @@
-"""Tool calls, and the interrupts that ask for them: what each event about them says.
+"""Tool calls and the interrupts that request their approval: turn each event about them into ledger events.
 
-A call and its answer may stand in two runs: a run that needs an approval ends, and the next one brings the result. So
-does one that calls a tool of the application: its result comes with the messages of the next input.
+A call and its answer may be in two runs: a run that needs an approval ends, and the next one has the result. So does a
+run that calls a tool of the application: the result is among the messages of the next input.
 """
 
 from __future__ import annotations
@@ -11,243 +11,211 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import UNSET, structs
 
-from callslip.formats.ag_ui.wire import ENDED, FORMAT, OPTIONS, leaves, mark, parsed
-from callslip.formats.json_fields import as_dict, as_str, identifier
+from callslip.formats.ag_ui.wire import ENDED, FORMAT, OPTIONS, parse_arguments
+from callslip.formats.call_tracker import CallTracker, TrackedCall
+from callslip.formats.json_fields import as_dict, as_str, has_other_fields, identifier, value_digest
+from callslip.formats.repeated_text import RepeatedText
 from callslip.model import events as ev
 from callslip.model.events import Alias, CallEnd, Event
 
 Events: TypeAlias = list[Event]
 INTERRUPT = f"{FORMAT}-interrupt"
-PAYLOAD = {"approved", "reason", "editedArgs"}
-ENTRY = {"interruptId", "status", "payload"}
+PAYLOAD_FIELDS = {"approved", "reason", "editedArgs"}
+ANSWER_FIELDS = {"interruptId", "status", "payload"}
 
 
-class Call(msgspec.Struct):
-    """A call as its events told of it. `pieces` are its arguments so far, `seen` of which were read this time.
+class AgUiCall(TrackedCall, kw_only=True):
+    """A call. Its `pending_request` is an interrupt, its `end` a digest of the event that ended it."""
 
-    `asked` is the interrupt that waits for an answer, `closed` holds those that wait no more, `ended` marks its end.
-    """
+    arguments: RepeatedText = msgspec.field(default_factory=RepeatedText)
 
-    turn: int
-    proposed: bool = False
-    pieces: list[str] = []
-    told: int = 0
-    seen: int = 0
-    whole: bool = False
-    asked: str = ""
-    closed: set[str] = set()
-    refused: bool = False
-    ended: str = ""
-
-    def waits(self) -> bool:
-        """Whether the next word about it is the client's."""
-        return not self.ended and bool(self.asked or self.whole)
-
-    def begin_anew(self) -> None:
-        """Its id comes again although nobody answered: other arguments follow."""
-        self.pieces, self.told, self.seen, self.whole = [], 0, 0, False
-
-    def news(self, piece: str) -> str:
-        """What of a piece of its arguments was not told yet."""
-        begin, self.seen = self.seen, self.seen + len(piece)
-        fresh = piece[max(0, self.told - begin) :]
-        self.told = max(self.told, self.seen)
-        self.pieces += [fresh] if fresh else []
-        return fresh
+    def restart_input(self) -> None:
+        """Forget the arguments: its id was used again without a result, and other arguments follow."""
+        self.input_pieces, self.arguments, self.is_input_complete = [], RepeatedText(), False
 
 
 class Calls:
-    """All calls of one conversation. `again` while a run is read another time."""
+    """All calls of one conversation. `is_repeated` while a run is read again."""
 
     def __init__(self) -> None:
-        self.again = False
-        self._turn = 0
-        self._known: dict[str, Call] = {}
-        self._opened: dict[tuple[str, str, str], Call] = {}
-        self._of_turn: list[Call] = []
+        self.is_repeated = False
+        self._calls: CallTracker[str, AgUiCall] = CallTracker(AgUiCall)
+        self._openings: dict[tuple[str, str, str], AgUiCall] = {}
         self._run = ""
-        self._interrupts: dict[str, str] = {}
         self._rounds: dict[str, int] = {}
         self._indexes: dict[str, int] = {}
 
-    def turn_started(self) -> None:
-        for call in self._of_turn:
-            call.pieces = [] if call.whole else call.pieces  # Nobody asks for them again.
-        self._turn += 1
-        self._of_turn = []
+    def start_turn(self) -> None:
+        for call in self._calls.turn_calls:
+            call.input_pieces = [] if call.is_input_complete else call.input_pieces  # No longer needed.
+        self._calls.start_turn()
         self._rounds.clear()
         self._indexes.clear()
 
-    def run_started(self, run: str, again: bool) -> None:
-        self._run, self.again = run, again
-        for call in (*self._known.values(), *self._opened.values()) if again else ():
-            call.seen = 0
+    def start_run(self, run: str, is_repeated: bool) -> None:
+        self._run, self.is_repeated = run, is_repeated
+        if is_repeated:
+            for call in (*(call for _, call in self._calls.calls()), *self._openings.values()):
+                call.arguments.restart()
 
-    def knows(self, identity: str) -> bool:
-        return identity in self._known
+    def is_known(self, call_id: str) -> bool:
+        return self._calls.find(call_id) is not None
 
-    def wait(self) -> bool:
-        """Whether the client is to say how a call of this turn goes on."""
-        return any(call.waits() for call in self._of_turn)
-
-    def _heard_of(self, identity: str) -> Call:
-        return self._known.get(identity) or self._new(identity)
-
-    def _new(self, identity: str) -> Call:
-        call = self._known[identity] = Call(turn=self._turn)
-        self._of_turn.append(call)
-        return call
+    def await_client(self) -> bool:
+        """Return whether the client must act before the turn can continue."""
+        return any(call.awaits_client for call in self._calls.turn_calls)
 
     # Arguments
 
-    def started(self, identity: str, name: str, parent: str) -> Events:
-        """A call. The message that holds it is the answer of one model round."""
-        place = (self._run, parent, identity)
-        if self.again and place in self._opened:
-            self._known[identity] = self._opened[place]
+    def start(self, call_id: str, name: str, parent: str) -> Events:
+        """Open a call. Its parent message is the answer of one model round."""
+        opening = (self._run, parent, call_id)
+        if self.is_repeated and opening in self._openings:
+            self._calls.add(self._openings[opening], call_id)
             return []
-        known = self._known.get(identity)
-        said: dict[str, Any] = {"tool_name": name} if name else {}
-        if known is not None and known.ended and not known.proposed and known.turn == self._turn:
-            known.proposed = True
-            return [ev.CallInput(aliases=alias(identity), **said)]  # Its result came first: this is late.
-        if known is None or known.ended or known.turn != self._turn:
-            known = self._new(identity)
-        elif known.whole:
-            known.begin_anew()
-        known.proposed = True
-        self._opened[place] = known
-        round_ = self._rounds.setdefault(parent, len(self._rounds)) if parent else -1
+        call = self._calls.find(call_id)
+        fields: dict[str, Any] = {"tool_name": name} if name else {}
+        is_current = call is not None and self._calls.is_of_turn(call)
+        if call is not None and is_current and call.end and not call.is_proposed:
+            call.is_proposed = True
+            return [ev.CallInput(aliases=aliases_of(call_id), **fields)]  # Late: its result arrived first.
+        if call is None or call.end or not is_current:
+            call = self._calls.open(call_id)
+        elif call.is_input_complete:
+            call.restart_input()
+        call.is_proposed = True
+        self._openings[opening] = call
+        iteration = self._rounds.setdefault(parent, len(self._rounds)) if parent else -1
         index = self._indexes[parent] = self._indexes.get(parent, -1) + 1
-        return [ev.CallProposed(aliases=alias(identity), **said, iteration=round_, index=index if parent else -1)]
+        fields |= {"iteration": iteration, "index": index if parent else -1}
+        return [ev.CallProposed(aliases=aliases_of(call_id), **fields)]
 
-    def written(self, identity: str, piece: str) -> Events:
-        fresh = self._heard_of(identity).news(piece)
-        return [ev.CallInputDelta(aliases=alias(identity), text=fresh)] if fresh else []
+    def add_input(self, call_id: str, piece: str) -> Events:
+        call = self._calls.find_or_open(call_id)
+        new = call.arguments.take_new(piece)
+        call.input_pieces += [new] if new else []
+        return [ev.CallInputDelta(aliases=aliases_of(call_id), text=new)] if new else []
 
-    def whole(self, identity: str) -> Events | None:
-        """The arguments are complete."""
-        call = self._known.get(identity)
-        if call is not None and call.whole and self.again:
+    def end_input(self, call_id: str) -> Events | None:
+        """Complete the arguments."""
+        call = self._calls.find(call_id)
+        if call is not None and call.is_input_complete and self.is_repeated:
             return []
-        if call is None or (call.whole and call.turn != self._turn):
+        if call is None or (call.is_input_complete and not self._calls.is_of_turn(call)):
             return None
-        call.whole = True
-        return [ev.CallInput(aliases=alias(identity), input=parsed("".join(call.pieces)))]
+        call.is_input_complete = True
+        return [ev.CallInput(aliases=aliases_of(call_id), input=parse_arguments(call.input_text))]
 
-    def listed(self, identity: str, function: dict[str, Any]) -> Event:
-        """A call as a message holds it, whole."""
-        call = self._new(identity)
-        call.proposed = call.whole = True
-        return ev.CallProposed(aliases=alias(identity), **told(function))
+    def add_listed(self, call_id: str, function: dict[str, Any]) -> Event:
+        """Open a call with all its arguments from a message."""
+        self._calls.open(call_id, is_proposed=True, is_input_complete=True)
+        return ev.CallProposed(aliases=aliases_of(call_id), **_function_fields(function))
 
-    def over(self, identity: str, function: dict[str, Any], end: CallEnd) -> Event:
-        """A call of the past, all of it in one event."""
-        self._new(identity).ended = type(end).__name__
-        kind = ev.CallCompleted if isinstance(end, ev.CallCompleted) else ev.CallFailed
-        said: dict[str, Any] = {"output": end.output, "error": end.error, "reason": end.reason}
-        return kind(aliases=alias(identity), **told(function), **said)
+    def add_ended(self, call_id: str, function: dict[str, Any], end: CallEnd) -> Event:
+        """Return all of an ended call in one event."""
+        self._calls.open(call_id, end=type(end).__name__)
+        end_type = ev.CallCompleted if isinstance(end, ev.CallCompleted) else ev.CallFailed
+        fields: dict[str, Any] = {"output": end.output, "error": end.error, "reason": end.reason}
+        return end_type(aliases=aliases_of(call_id), **_function_fields(function), **fields)
 
     # Results
 
-    def result(self, identity: str, message: dict[str, Any]) -> Events:
-        """What a tool returned, in an event or in a message."""
-        end = ended(message)
-        if not identity:
-            return [end]  # C2: heard of once
-        call, said = self._heard_of(identity), mark(end)
-        if call.ended == said and self.again:
+    def result(self, call_id: str, message: dict[str, Any]) -> Events:
+        """Read the result of a tool in an event or a message."""
+        end = read_end(message)
+        if not call_id:
+            return [end]  # No other message can refer to this call.
+        call, digest = self._calls.find_or_open(call_id), value_digest(end)
+        if call.end == digest and self.is_repeated:
             return []
-        if call.refused:
-            end = ev.CallFailed(output=end.output, error=end.error)  # The agent's own words for the refusal.
-        granted = self._close(identity, call, ev.ApprovalGranted, by="agent") if call.asked else []
-        call.ended = said
-        return [*granted, structs.replace(end, aliases=alias(identity))]
+        if call.is_refused:
+            end = ev.CallFailed(output=end.output, error=end.error)  # The agent's own text about the refusal.
+        granted = self._answer(call_id, call, ev.ApprovalGranted, by="agent") if call.pending_request else []
+        call.end = digest
+        return [*granted, structs.replace(end, aliases=aliases_of(call_id))]
 
-    def news(self, identity: str, message: dict[str, Any]) -> Events:
-        """What a message that holds a result tells of a call that is known."""
-        return [] if self._known[identity].ended else self.result(identity, message)
+    def result_if_open(self, call_id: str, message: dict[str, Any]) -> Events:
+        """Read a message with the result of a known call, unless the call has ended."""
+        return [] if self._calls.find_or_open(call_id).end else self.result(call_id, message)
 
     # Interrupts
 
-    def interrupted(self, interrupt: dict[str, Any]) -> Events:
-        """A request for approval; an interrupt that is about no call asks for something else."""
-        identity, asked = identifier(interrupt.get("toolCallId")), identifier(interrupt.get("id"))
-        if not identity or not asked:
+    def interrupt(self, interrupt: dict[str, Any]) -> Events:
+        """Read an approval request; an interrupt without a call requests something else."""
+        call_id, request = identifier(interrupt.get("toolCallId")), identifier(interrupt.get("id"))
+        if not call_id or not request:
             return []
-        call = self._heard_of(identity)
-        if asked == call.asked or asked in call.closed:
+        if not self._calls.add_request(request, call_id, self._calls.find_or_open(call_id)):
             return []
-        call.closed.add(call.asked)
-        call.asked, self._interrupts[asked] = asked, identity
         reason = as_str(interrupt.get("reason"))
         description = as_str(interrupt.get("message")) or ("" if reason == "tool_call" else reason)
-        aliases = (*alias(identity), Alias(INTERRUPT, asked))
+        aliases = (*aliases_of(call_id), Alias(INTERRUPT, request))
         return [ev.ApprovalRequested(aliases=aliases, description=description, options=OPTIONS)]
 
-    def resumed(self, entry: dict[str, Any]) -> Events:
-        """An answer. A refusal stands in the payload; `cancelled` says that nobody answers."""
-        asked, payload = identifier(entry.get("interruptId")), entry.get("payload")
-        kind: type[ev.ApprovalAnswer] = ev.ApprovalGranted
+    def resume(self, entry: dict[str, Any]) -> Events:
+        """Read an answer. The payload has a refusal; the status `cancelled` means that there is no answer."""
+        request, payload = identifier(entry.get("interruptId")), entry.get("payload")
+        answer_type: type[ev.ApprovalAnswer] = ev.ApprovalGranted
         if entry.get("status") == "cancelled":
-            kind = ev.ApprovalWithdrawn
+            answer_type = ev.ApprovalWithdrawn
         elif payload is False or as_dict(payload).get("approved") is False:
-            kind = ev.ApprovalRefused
-        if not asked or entry.get("status") not in ("resolved", "cancelled"):
+            answer_type = ev.ApprovalRefused
+        if not request or entry.get("status") not in ("resolved", "cancelled"):
             return []
-        identity = self._interrupts.get(asked, "")
-        call = self._known.get(identity)
-        if call is not None and (call.ended or asked in call.closed):
+        call_id = self._calls.find_request(request) or ""
+        call = self._calls.find(call_id)
+        if call is not None and call.has_answer(request):
             return []
-        return self._close(identity, call, kind, by="client", asked=asked, payload=as_dict(payload))
+        return self._answer(call_id, call, answer_type, by="client", request=request, payload=as_dict(payload))
 
-    def _close(
+    def _answer(
         self,
-        identity: str,
-        call: Call | None,
-        kind: type[ev.ApprovalAnswer],
+        call_id: str,
+        call: AgUiCall | None,
+        answer_type: type[ev.ApprovalAnswer],
         *,
         by: str,
-        asked: str = "",
+        request: str = "",
         payload: dict[str, Any] | None = None,
     ) -> Events:
         if call is not None:
-            call.closed.add(call.asked)
-            call.asked, call.refused = "", kind is not ev.ApprovalGranted
-            call.ended = kind.__name__ if call.refused else ""
-        told = payload or {}
-        aliases = alias(identity) if identity else (Alias(INTERRUPT, asked),)
-        option = _OPTION.get(kind, "") if by == "client" else ""
-        edited = {"input": told["editedArgs"]} if kind is ev.ApprovalGranted and "editedArgs" in told else {}
-        return [kind(aliases=aliases, option=option, by=by, reason=as_str(told.get("reason")), **edited)]
+            call.close_request()
+            call.is_refused = answer_type is not ev.ApprovalGranted
+            call.end = answer_type.__name__ if call.is_refused else ""
+        fields: dict[str, Any] = {"reason": as_str((payload or {}).get("reason"))}
+        if answer_type is ev.ApprovalGranted and payload and "editedArgs" in payload:
+            fields["input"] = payload["editedArgs"]
+        aliases = aliases_of(call_id) if call_id else (Alias(INTERRUPT, request),)
+        option = _OPTION.get(answer_type, "") if by == "client" else ""
+        return [answer_type(aliases=aliases, option=option, by=by, **fields)]
 
 
 _OPTION: dict[type[ev.ApprovalAnswer], str] = {ev.ApprovalGranted: "approve", ev.ApprovalRefused: "deny"}
 
 
-def alias(identity: str) -> tuple[Alias, ...]:
-    return (Alias(FORMAT, identity),)
+def aliases_of(call_id: str) -> tuple[Alias, ...]:
+    return (Alias(FORMAT, call_id),)
 
 
-def told(function: dict[str, Any]) -> dict[str, Any]:
-    """The name and arguments of a call in a message."""
+def _function_fields(function: dict[str, Any]) -> dict[str, Any]:
+    """Return the name and arguments of a call in a message."""
     name, arguments = as_str(function.get("name")), function.get("arguments")
-    said: dict[str, Any] = {"tool_name": name} if name else {}
-    return {**said, "input": parsed(arguments) if isinstance(arguments, str) else arguments}
+    fields: dict[str, Any] = {"tool_name": name} if name else {}
+    return {**fields, "input": parse_arguments(arguments) if isinstance(arguments, str) else arguments}
 
 
-def ended(message: dict[str, Any]) -> CallEnd:
-    """How a call ended: a message may say that it failed, an event only under `metadata.callslip`."""
+def read_end(message: dict[str, Any]) -> CallEnd:
+    """Return how a call ended: a message may have an error, an event only `metadata.callslip`."""
     output, error = message.get("content", UNSET), as_str(message.get("error"))
-    ours = as_dict(as_dict(message.get("metadata")).get("callslip"))
-    kind = ENDED.get(as_str(ours.get("state")))
-    if kind is not None:
-        return kind(output=output, reason=as_str(ours.get("reason")))
+    metadata = as_dict(as_dict(message.get("metadata")).get("callslip"))
+    end_type = ENDED.get(as_str(metadata.get("state")))
+    if end_type is not None:
+        return end_type(output=output, reason=as_str(metadata.get("reason")))
     return ev.CallFailed(output=output, error=error) if error else ev.CallCompleted(output=output)
 
 
-def says_more(entry: dict[str, Any]) -> bool:
-    """Whether there is more to an answer than was taken over."""
+def answer_needs_raw(entry: dict[str, Any]) -> bool:
+    """Return whether an answer has more than its events carry."""
     payload = entry.get("payload")
-    odd = not isinstance(payload, bool | dict | None) or leaves(as_dict(payload), PAYLOAD)
-    return odd or leaves(entry, ENTRY)
+    is_odd = not isinstance(payload, bool | dict | None) or has_other_fields(as_dict(payload), PAYLOAD_FIELDS)
+    return is_odd or has_other_fields(entry, ANSWER_FIELDS)

@@ -1,11 +1,10 @@
-"""Reads the events of runs and the inputs that start them, each by its own row of a table.
+"""Read the events of runs and the inputs that start them, each by its entry of a table.
 
-A turn begins with a prompt, or with a run if no prompt was seen, and ends with the run. But a run that ends with an
-interrupt, or leaves a call for the application to answer, leaves the turn open: the answers come with the input of the
-next run, and that run goes on with the same turn. Were the turn to end there, the ledger would close the calls before
-they can be answered.
+A turn begins with a prompt, or with a run if there was no prompt, and ends with the run. A run that ends with an
+interrupt, or with a call for the application, leaves the turn open: the answers are in the input of the next run, which
+continues the turn. Otherwise the ledger would close the calls before they can be answered.
 
-A run that is told again, as servers do for a client that comes back, tells nothing twice.
+A run that is sent again, as servers do for a client that reconnects, gives no event twice.
 """
 
 from __future__ import annotations
@@ -15,22 +14,22 @@ from typing import Any, ClassVar, TypeAlias
 
 from msgspec import structs
 
-from callslip.formats.ag_ui import calls
+from callslip.formats.ag_ui.calls import Calls
+from callslip.formats.ag_ui.chunk_streams import ChunkStreams, Stream
 from callslip.formats.ag_ui.inputs import Inputs
-from callslip.formats.ag_ui.lanes import Lanes, Stream
-from callslip.formats.ag_ui.messages import Listing, messages_in
+from callslip.formats.ag_ui.messages import MessageLists, messages_in
 from callslip.formats.ag_ui.texts import Texts
 from callslip.formats.ag_ui.turns import Turns
-from callslip.formats.ag_ui.wire import ENVELOPE, FORMAT, RENAMED, leaves, time_of
-from callslip.formats.base import Unfinished
-from callslip.formats.json_fields import as_dict, as_list, as_str, identifier
+from callslip.formats.ag_ui.wire import ENVELOPE, FORMAT, RENAMED, time_of
+from callslip.formats.base import Unfinished, raw_if
+from callslip.formats.json_fields import as_dict, as_list, as_str, has_other_fields, identifier
 from callslip.model import events as ev
 from callslip.model.events import Draft, Event
 
-Said: TypeAlias = dict[str, Any]
-Made: TypeAlias = list[Event | Draft] | list[Event] | list[Draft] | None
+Fields: TypeAlias = dict[str, Any]
+Result: TypeAlias = list[Event | Draft] | list[Event] | list[Draft] | None
 
-# What does not end a text or call that comes in chunks; events of the run itself end those of all producers.
+# Events that do not end a stream of chunks; events of the run end the streams of all producers.
 PASSING = {"RAW", "ACTIVITY_SNAPSHOT", "ACTIVITY_DELTA", "REASONING_ENCRYPTED_VALUE", "SUBAGENT_STARTED"}
 OF_THE_RUN = {"RUN_STARTED", "RUN_FINISHED", "RUN_ERROR", "MESSAGES_SNAPSHOT"}
 
@@ -40,203 +39,201 @@ class AgUiDecoder:
 
     def __init__(self, *, chunks: ev.Chunks | None = None, started: int = 0) -> None:
         self._turns = Turns()
-        self._calls = calls.Calls()
+        self._calls = Calls()
         self._texts = Texts(chunks or "delta")
-        self._listing = Listing(self._calls)
-        self._inputs = Inputs(self._turns, self._calls, self._listing)
-        self._lanes = Lanes()
+        self._lists = MessageLists(self._calls)
+        self._inputs = Inputs(self._turns, self._calls, self._lists)
+        self._streams = ChunkStreams()
         self._unfinished = Unfinished()
 
     def feed(self, message: Any) -> list[Draft]:
         event = as_dict(message)
         kind = as_str(event.get("type"))
-        made = self._event(RENAMED.get(kind, kind), event) if kind else self._inputs.read(event)
-        drafts = [Draft(_raw(message))] if made is None else made
-        self._unfinished.see(drafts)
-        return [_timed(draft, time_of(event)) for draft in drafts]
+        drafts = self._read_event(RENAMED.get(kind, kind), event) if kind else self._inputs.read(event)
+        if drafts is None:
+            drafts = [Draft(ev.Raw(format=FORMAT, body=message))]
+        self._unfinished.follow(drafts)
+        at = time_of(event)
+        return [structs.replace(draft, event=structs.replace(draft.event, at=at)) if at else draft for draft in drafts]
 
     def close(self, reason: str) -> list[Draft]:
-        """The line ended, and the turn with it."""
         self._turns.end(reason)
-        return [Draft(event) for event in self._unfinished.end(reason)]
+        return self._unfinished.close(reason)
 
-    def _event(self, kind: str, event: Said) -> list[Draft]:
-        rule, taken = self._RULES.get(kind, (None, ENVELOPE))
-        made: list[Event | Draft] = [*self._ended(kind, event)]
-        said = rule(self, event) if rule else None
-        kept = said is None or leaves(event, taken) or _says_more(event)
-        made += [*(said or []), *([_raw(event)] if kept else [])]
-        drafts = [one if isinstance(one, Draft) else Draft(one) for one in made]
-        return self._turns.due(drafts) + drafts
+    def _read_event(self, kind: str, event: Fields) -> list[Draft]:
+        handler, known = self._HANDLERS.get(kind, (None, ENVELOPE))
+        ended = self._end_streams(kind, event)
+        result = handler(self, event) if handler else None
+        needs_raw = result is None or has_other_fields(event, known) or _needs_raw(event)
+        items: list[Event | Draft] = [*ended, *(result or []), *raw_if(needs_raw, FORMAT, event)]
+        drafts = [item if isinstance(item, Draft) else Draft(item) for item in items]
+        return self._turns.start_if_due(drafts) + drafts
 
     # Chunks
 
-    def _ended(self, kind: str, event: Said) -> list[Event]:
-        """What an event ends of what comes in chunks."""
+    def _end_streams(self, kind: str, event: Fields) -> list[Event]:
+        """End the streams of chunks that an event ends."""
         if kind.endswith("_CHUNK") or kind in PASSING:
             return []
-        closed = self._lanes.close_all() if kind in OF_THE_RUN else self._lanes.close(_owner(event))
-        return self._close(closed)
+        closed = self._streams.close_all() if kind in OF_THE_RUN else self._streams.close(_producer(event))
+        return self._end_events(closed)
 
-    def _close(self, streams: list[Stream] | tuple[Stream, ...]) -> list[Event]:
-        made: list[Event] = []
-        for kind, identity in streams:
-            made += (
-                (self._calls.whole(identity) or [])
-                if kind == "tool"
-                else self._texts.end(identity, self._role(kind, identity))
-            )
-        return made
+    def _end_events(self, streams: list[Stream] | tuple[Stream, ...]) -> list[Event]:
+        events: list[Event] = []
+        for kind, stream_id in streams:
+            if kind == "tool":
+                events += self._calls.end_input(stream_id) or []
+            else:
+                events += self._texts.end(stream_id, self._role(kind, stream_id))
+        return events
 
-    def _role(self, kind: str, identity: str) -> str:
-        return "reasoning" if kind == "reasoning" else self._texts.role_of(identity)
+    def _role(self, kind: str, message_id: str) -> str:
+        return "reasoning" if kind == "reasoning" else self._texts.role_of(message_id)
 
-    def _text_chunk(self, event: Said) -> Made:
-        return self._spoken_chunk("text", event)
+    def _text_chunk(self, event: Fields) -> Result:
+        return self._message_chunk("text", event)
 
-    def _reasoning_chunk(self, event: Said) -> Made:
-        return self._spoken_chunk("reasoning", event)
+    def _reasoning_chunk(self, event: Fields) -> Result:
+        return self._message_chunk("reasoning", event)
 
-    def _spoken_chunk(self, kind: str, event: Said) -> Made:
-        found = self._lanes.take(kind, identifier(event.get("messageId")), _owner(event)) if _is_sound(event) else None
-        if found is None:
+    def _message_chunk(self, kind: str, event: Fields) -> Result:
+        if not isinstance(event.get("delta"), str | None):
             return None
-        identity, made = found.stream.id, self._close(found.ended)
-        if found.begins:
-            self._begin(identity, "reasoning" if kind == "reasoning" else as_str(event.get("role")) or "assistant")
-        return made + self._texts.more(identity, self._role(kind, identity), as_str(event.get("delta")))
-
-    def _tool_chunk(self, event: Said) -> Made:
-        found = (
-            self._lanes.take("tool", identifier(event.get("toolCallId")), _owner(event)) if _is_sound(event) else None
-        )
-        if found is None:
+        target = self._streams.find(kind, identifier(event.get("messageId")), _producer(event))
+        if target is None:
             return None
-        identity, made = found.stream.id, self._close(found.ended)
-        if found.begins:
-            made += self._calls.started(identity, as_str(event.get("toolCallName")), _parent(event))
-        return made + self._calls.written(identity, as_str(event.get("delta")))
+        message_id, events = target.stream.id, self._end_events(target.ended)
+        if target.begins:
+            role = "reasoning" if kind == "reasoning" else as_str(event.get("role")) or "assistant"
+            self._begin_message(message_id, role)
+        return events + self._texts.add(message_id, self._role(kind, message_id), as_str(event.get("delta")))
+
+    def _tool_chunk(self, event: Fields) -> Result:
+        if not isinstance(event.get("delta"), str | None):
+            return None
+        target = self._streams.find("tool", identifier(event.get("toolCallId")), _producer(event))
+        if target is None:
+            return None
+        call_id, events = target.stream.id, self._end_events(target.ended)
+        if target.begins:
+            events += self._calls.start(call_id, as_str(event.get("toolCallName")), _parent(event))
+        return events + self._calls.add_input(call_id, as_str(event.get("delta")))
 
     # Runs
 
-    def _run_started(self, event: Said) -> Made:
+    def _start_run(self, event: Fields) -> Result:
         run = identifier(event.get("runId"))
-        told = self._inputs.read(as_dict(event.get("input")), echo=True) or []
-        again = self._turns.is_known(run)
-        begun = self._turns.run_started(run, identifier(event.get("parentRunId")))
-        self._calls.run_started(run, again)
-        if again:
-            self._texts.read_again()
-        elif begun:
-            self._calls.turn_started()
-        return [*told, *begun]
+        input_drafts = self._inputs.read(as_dict(event.get("input")), is_echo=True) or []
+        is_repeated = self._turns.is_known(run)
+        started = self._turns.start_run(run, identifier(event.get("parentRunId")))
+        self._calls.start_run(run, is_repeated)
+        if is_repeated:
+            self._texts.restart()
+        elif started:
+            self._calls.start_turn()
+        return [*input_drafts, *started]
 
-    def _run_finished(self, event: Said) -> Made:
-        """The end of a run, and of the turn, unless somebody is to answer first."""
-        last, outcome = self._turns.run_ended(identifier(event.get("runId"))), as_dict(event.get("outcome"))
+    def _finish_run(self, event: Fields) -> Result:
+        """End a run, and the turn unless the client must answer first."""
+        is_last, outcome = self._turns.end_run(identifier(event.get("runId"))), as_dict(event.get("outcome"))
         if self._turns.phase == "idle":
             return None
-        asked = [
-            one
-            for interrupt in as_list(outcome.get("interrupts"))
-            for one in self._calls.interrupted(as_dict(interrupt))
-        ]
-        made = [*_usage(event), *asked]
-        if not last:
-            return made
+        events = _usage(event)
+        for interrupt in as_list(outcome.get("interrupts")):
+            events += self._calls.interrupt(as_dict(interrupt))
+        if not is_last:
+            return events
         if outcome.get("type") == "cancelled":
-            return made + self._turns.end("cancelled")
-        waits = outcome.get("type") == "interrupt" or self._calls.wait()
-        return made + (self._turns.hold() if waits else self._turns.end("end_turn"))
+            return events + self._turns.end("cancelled")
+        must_wait = outcome.get("type") == "interrupt" or self._calls.await_client()
+        return events + (self._turns.hold() if must_wait else self._turns.end("end_turn"))
 
-    def _run_failed(self, event: Said) -> Made:
+    def _fail_run(self, event: Fields) -> Result:
         if self._turns.phase == "idle":
             return None
         return [*_usage(event), *self._turns.end("error", as_str(event.get("message")))]
 
     # Texts
 
-    def _begin(self, identity: str, role: str) -> None:
-        self._texts.begin(identity, role)
-        self._listing.known.update({identity} - {""})
+    def _begin_message(self, message_id: str, role: str) -> None:
+        self._texts.begin(message_id, role)
+        self._lists.known.update({message_id} - {""})
 
-    def _text_started(self, event: Said) -> Made:
+    def _start_text(self, event: Fields) -> Result:
         role = as_str(event.get("role")) or "assistant"
-        self._begin(identifier(event.get("messageId")), role)
+        self._begin_message(identifier(event.get("messageId")), role)
         return [] if role in ("assistant", "user") else None
 
-    def _text_more(self, event: Said) -> Made:
-        identity, piece = identifier(event.get("messageId")), event.get("delta")
-        role = self._texts.role_of(identity)
+    def _add_text(self, event: Fields) -> Result:
+        message_id, piece = identifier(event.get("messageId")), event.get("delta")
+        role = self._texts.role_of(message_id)
         if not isinstance(piece, str) or role not in ("assistant", "user"):
             return None
-        return self._texts.more(identity, role, piece)
+        return self._texts.add(message_id, role, piece)
 
-    def _text_ended(self, event: Said) -> Made:
-        identity = identifier(event.get("messageId"))
-        role = self._texts.role_of(identity)
-        return self._texts.end(identity, role) if role in ("assistant", "user") else None
+    def _end_text(self, event: Fields) -> Result:
+        message_id = identifier(event.get("messageId"))
+        role = self._texts.role_of(message_id)
+        return self._texts.end(message_id, role) if role in ("assistant", "user") else None
 
-    def _reasoning_started(self, event: Said) -> Made:
-        self._begin(identifier(event.get("messageId")), "reasoning")
+    def _start_reasoning(self, event: Fields) -> Result:
+        self._begin_message(identifier(event.get("messageId")), "reasoning")
         return []
 
-    def _reasoning_more(self, event: Said) -> Made:
-        piece = event.get("delta")
-        return (
-            self._texts.more(identifier(event.get("messageId")), "reasoning", piece) if isinstance(piece, str) else None
-        )
+    def _add_reasoning(self, event: Fields) -> Result:
+        message_id, piece = identifier(event.get("messageId")), event.get("delta")
+        return self._texts.add(message_id, "reasoning", piece) if isinstance(piece, str) else None
 
-    def _reasoning_ended(self, event: Said) -> Made:
+    def _end_reasoning(self, event: Fields) -> Result:
         return self._texts.end(identifier(event.get("messageId")), "reasoning")
 
-    def _span(self, event: Said) -> Made:
-        """Reasoning as a whole; its messages tell it."""
+    def _reasoning_section(self, event: Fields) -> Result:
+        """Skip the frame around the messages of reasoning."""
         return []
 
     # Calls
 
-    def _call_started(self, event: Said) -> Made:
-        identity, name = identifier(event.get("toolCallId")), as_str(event.get("toolCallName"))
-        if not identity:
-            return [ev.CallProposed(tool_name=name)] if name else None  # C2: heard of once
-        return self._calls.started(identity, name, _parent(event))
+    def _start_call(self, event: Fields) -> Result:
+        call_id, name = identifier(event.get("toolCallId")), as_str(event.get("toolCallName"))
+        if not call_id:
+            return [ev.CallProposed(tool_name=name)] if name else None  # No other event can refer to this call.
+        return self._calls.start(call_id, name, _parent(event))
 
-    def _call_more(self, event: Said) -> Made:
-        identity, piece = identifier(event.get("toolCallId")), event.get("delta")
-        return self._calls.written(identity, piece) if identity and isinstance(piece, str) else None
+    def _add_call_input(self, event: Fields) -> Result:
+        call_id, piece = identifier(event.get("toolCallId")), event.get("delta")
+        return self._calls.add_input(call_id, piece) if call_id and isinstance(piece, str) else None
 
-    def _call_whole(self, event: Said) -> Made:
-        return self._calls.whole(identifier(event.get("toolCallId")))
+    def _end_call_input(self, event: Fields) -> Result:
+        return self._calls.end_input(identifier(event.get("toolCallId")))
 
-    def _call_result(self, event: Said) -> Made:
-        self._listing.known.update({identifier(event.get("messageId"))} - {""})
-        identity = identifier(event.get("toolCallId"))
-        return self._calls.result(identity, event) if identity or "content" in event else None
+    def _call_result(self, event: Fields) -> Result:
+        self._lists.known.update({identifier(event.get("messageId"))} - {""})
+        call_id = identifier(event.get("toolCallId"))
+        return self._calls.result(call_id, event) if call_id or "content" in event else None
 
-    def _snapshot(self, event: Said) -> Made:
+    def _snapshot(self, event: Fields) -> Result:
         messages = event.get("messages")
-        return self._listing.read(messages_in(messages)) if isinstance(messages, list) else None
+        return self._lists.read(messages_in(messages)) if isinstance(messages, list) else None
 
-    _RULES: ClassVar[dict[str, tuple[Callable[[Any, Said], Made], set[str]]]] = {
-        kind: (rule, ENVELOPE | taken)
-        for kind, rule, taken in (
-            ("RUN_STARTED", _run_started, {"threadId", "runId", "protocolVersion", "input"}),
-            ("RUN_FINISHED", _run_finished, {"threadId", "runId", "outcome", "usage"}),
-            ("RUN_ERROR", _run_failed, {"message", "usage"}),
-            ("TEXT_MESSAGE_START", _text_started, {"messageId", "role"}),
-            ("TEXT_MESSAGE_CONTENT", _text_more, {"messageId", "delta", "subagentRunId"}),
-            ("TEXT_MESSAGE_END", _text_ended, {"messageId", "subagentRunId"}),
+    _HANDLERS: ClassVar[dict[str, tuple[Callable[[Any, Fields], Result], set[str]]]] = {
+        kind: (handler, ENVELOPE | known)
+        for kind, handler, known in (
+            ("RUN_STARTED", _start_run, {"threadId", "runId", "protocolVersion", "input"}),
+            ("RUN_FINISHED", _finish_run, {"threadId", "runId", "outcome", "usage"}),
+            ("RUN_ERROR", _fail_run, {"message", "usage"}),
+            ("TEXT_MESSAGE_START", _start_text, {"messageId", "role"}),
+            ("TEXT_MESSAGE_CONTENT", _add_text, {"messageId", "delta", "subagentRunId"}),
+            ("TEXT_MESSAGE_END", _end_text, {"messageId", "subagentRunId"}),
             ("TEXT_MESSAGE_CHUNK", _text_chunk, {"messageId", "role", "delta", "subagentRunId"}),
-            ("REASONING_START", _span, {"messageId"}),
-            ("REASONING_MESSAGE_START", _reasoning_started, {"messageId", "role"}),
-            ("REASONING_MESSAGE_CONTENT", _reasoning_more, {"messageId", "delta", "subagentRunId"}),
-            ("REASONING_MESSAGE_END", _reasoning_ended, {"messageId", "subagentRunId"}),
+            ("REASONING_START", _reasoning_section, {"messageId"}),
+            ("REASONING_MESSAGE_START", _start_reasoning, {"messageId", "role"}),
+            ("REASONING_MESSAGE_CONTENT", _add_reasoning, {"messageId", "delta", "subagentRunId"}),
+            ("REASONING_MESSAGE_END", _end_reasoning, {"messageId", "subagentRunId"}),
             ("REASONING_MESSAGE_CHUNK", _reasoning_chunk, {"messageId", "delta", "subagentRunId"}),
-            ("REASONING_END", _span, {"messageId", "subagentRunId"}),
-            ("TOOL_CALL_START", _call_started, {"toolCallId", "toolCallName", "parentMessageId"}),
-            ("TOOL_CALL_ARGS", _call_more, {"toolCallId", "delta", "subagentRunId"}),
-            ("TOOL_CALL_END", _call_whole, {"toolCallId", "subagentRunId"}),
+            ("REASONING_END", _reasoning_section, {"messageId", "subagentRunId"}),
+            ("TOOL_CALL_START", _start_call, {"toolCallId", "toolCallName", "parentMessageId"}),
+            ("TOOL_CALL_ARGS", _add_call_input, {"toolCallId", "delta", "subagentRunId"}),
+            ("TOOL_CALL_END", _end_call_input, {"toolCallId", "subagentRunId"}),
             (
                 "TOOL_CALL_CHUNK",
                 _tool_chunk,
@@ -252,41 +249,32 @@ class AgUiDecoder:
     }
 
 
-def _raw(body: Any) -> Event:
-    return ev.Raw(format=FORMAT, body=body)
-
-
-def _timed(draft: Draft, at: int) -> Draft:
-    return structs.replace(draft, event=structs.replace(draft.event, at=at)) if at else draft
-
-
-def _is_sound(chunk: Said) -> bool:
-    return isinstance(chunk.get("delta"), str | None)
-
-
-def _owner(event: Said) -> str:
+def _producer(event: Fields) -> str:
     return identifier(event.get("subagentRunId"))
 
 
-def _parent(event: Said) -> str:
+def _parent(event: Fields) -> str:
     return identifier(event.get("parentMessageId"))
 
 
-def _usage(event: Said) -> list[Event]:
+def _usage(event: Fields) -> list[Event]:
     return [ev.SessionInfo(usage=event["usage"])] if event.get("usage") is not None else []
 
 
-_OUTCOME = {"type", "interrupts", "pendingToolCallIds"}
-_INTERRUPT = {"id", "reason", "message", "toolCallId"}
+_OUTCOME_FIELDS = {"type", "interrupts", "pendingToolCallIds"}
+_INTERRUPT_FIELDS = {"id", "reason", "message", "toolCallId"}
 
 
-def _says_more(event: Said) -> bool:
-    """Whether an outcome, or what a result carries beside its content, was not taken over whole."""
+def _needs_raw(event: Fields) -> bool:
+    """Return whether an outcome or the metadata of a result has more than the events carry."""
     outcome, metadata = event.get("outcome"), as_dict(event.get("metadata"))
-    asked = [as_dict(one) for one in as_list(as_dict(outcome).get("interrupts"))]
-    return bool(
+    interrupts = [as_dict(interrupt) for interrupt in as_list(as_dict(outcome).get("interrupts"))]
+    return (
         (outcome is not None and not isinstance(outcome, dict))
-        or leaves(as_dict(outcome), _OUTCOME)
-        or any(leaves(one, _INTERRUPT) or not identifier(one.get("toolCallId")) for one in asked)
-        or leaves(metadata, {"callslip"})
+        or has_other_fields(as_dict(outcome), _OUTCOME_FIELDS)
+        or any(
+            has_other_fields(interrupt, _INTERRUPT_FIELDS) or not identifier(interrupt.get("toolCallId"))
+            for interrupt in interrupts
+        )
+        or has_other_fields(metadata, {"callslip"})
     )

@@ -1,4 +1,4 @@
-"""Texts that come in pieces: whose they are, and what of them was told before."""
+"""Texts in pieces: who writes them, and which part of them is new."""
 
 from __future__ import annotations
 
@@ -6,75 +6,67 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from callslip.formats.ag_ui.messages import SPOKEN, user_message
+from callslip.formats.ag_ui.messages import DELTA_TYPES, user_message
+from callslip.formats.repeated_text import RepeatedText
 from callslip.model import events as ev
 from callslip.model.events import Event
 
 Events: TypeAlias = list[Event]
 
 
-class Text(msgspec.Struct):
-    """One text. `told` and `seen` count its characters; those of a person are kept until they are whole."""
+class Text(RepeatedText, kw_only=True):
+    """One text. The pieces of a user's text are collected until it is complete."""
 
-    role: str
-    told: int = 0
-    seen: int = 0
-    open: bool = True
-    pieces: list[str] = []
-
-    def news(self, piece: str) -> str:
-        """What of a piece was not told yet."""
-        begin, self.seen = self.seen, self.seen + len(piece)
-        fresh = piece[max(0, self.told - begin) :]
-        self.told = max(self.told, self.seen)
-        return fresh
+    is_open: bool = True
+    pieces: list[str] = msgspec.field(default_factory=list[str])
 
 
 class Texts:
-    """All texts of one conversation, by role and id."""
+    """All texts of one conversation by role and id."""
 
     def __init__(self, chunks: ev.Chunks) -> None:
         self._chunks: ev.Chunks = chunks
-        self._known: dict[tuple[str, str], Text] = {}
+        self._texts: dict[tuple[str, str], Text] = {}
         self._roles: dict[str, str] = {}
 
-    def read_again(self) -> None:
-        """A run is told another time."""
-        for text in self._known.values():
-            text.seen = 0
+    def restart(self) -> None:
+        """Prepare for a run that is sent again."""
+        for text in self._texts.values():
+            text.restart()
 
-    def begin(self, identity: str, role: str) -> None:
+    def begin(self, message_id: str, role: str) -> None:
         if role != "reasoning":
-            self._roles[identity] = role
-        text = self._text(identity, role)
-        text.open = text.open or text.seen >= text.told
+            self._roles[message_id] = role
+        text = self._find_or_add(message_id, role)
+        text.is_open = text.is_open or text.seen >= text.length
 
-    def _text(self, identity: str, role: str) -> Text:
-        return self._known.get((role, identity)) or self._known.setdefault((role, identity), Text(role))
+    def _find_or_add(self, message_id: str, role: str) -> Text:
+        return self._texts.get((role, message_id)) or self._texts.setdefault((role, message_id), Text())
 
-    def role_of(self, identity: str) -> str:
-        """Who writes the text of this id; without a beginning, the agent."""
-        return self._roles.get(identity, "assistant")
+    def role_of(self, message_id: str) -> str:
+        """Return the role of a text; "assistant" if its beginning was not seen."""
+        return self._roles.get(message_id, "assistant")
 
-    def more(self, identity: str, role: str, piece: str) -> Events:
-        text = self._text(identity, role)
-        fresh = text.news(piece)
-        if not fresh:
+    def add(self, message_id: str, role: str, piece: str) -> Events:
+        """Return the event of a piece if it is new."""
+        text = self._find_or_add(message_id, role)
+        new = text.take_new(piece)
+        if not new:
             return []
-        text.open = True
-        if role in SPOKEN:
-            return [SPOKEN[role](text=fresh, message_id=identity, chunks=self._chunks)]
-        text.pieces.append(fresh)
+        text.is_open = True
+        if role in DELTA_TYPES:
+            return [DELTA_TYPES[role](text=new, message_id=message_id, chunks=self._chunks)]
+        text.pieces.append(new)
         return []
 
-    def end(self, identity: str, role: str) -> Events:
-        """A text is whole; only now can it be told what a person said."""
-        text = self._known.get((role, identity))
-        if text is None or not text.open or text.seen < text.told:
+    def end(self, message_id: str, role: str) -> Events:
+        """End a text. A user's message becomes an event only now."""
+        text = self._texts.get((role, message_id))
+        if text is None or not text.is_open or text.seen < text.length:
             return []
-        text.open = False
-        if role in SPOKEN:
-            return [ev.MessageEnded(message_id=identity)] if text.told else []
-        said: dict[str, Any] = {"id": identity, "content": "".join(text.pieces)}
+        text.is_open = False
+        if role in DELTA_TYPES:
+            return [ev.MessageEnded(message_id=message_id)] if text.length else []
+        message: dict[str, Any] = {"id": message_id, "content": "".join(text.pieces)}
         text.pieces = []
-        return [user_message(said)]
+        return [user_message(message)]

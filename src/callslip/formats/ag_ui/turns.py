@@ -1,4 +1,4 @@
-"""Which turn is open, and which runs are under way in it."""
+"""Track the open turn and the runs that are in progress in it."""
 
 from __future__ import annotations
 
@@ -7,60 +7,60 @@ from typing import Literal, TypeAlias
 from callslip.model import events as ev
 from callslip.model.events import Draft, Event
 
-Phase: TypeAlias = Literal["idle", "asked", "running", "held"]
+Phase: TypeAlias = Literal["idle", "prompted", "running", "held"]
 
-# What begins a turn when a run is told again whose turn is over; more than how a call of it went on.
-NEWS = (ev.MessageDelta, ev.ThoughtDelta, ev.CallProposed)
+# Events that begin a turn if a repeated run of a closed turn contains them: new content, not the progress of a call.
+NEW_CONTENT = (ev.MessageDelta, ev.ThoughtDelta, ev.CallProposed)
 
 
 class Turns:
-    """`idle`: no turn is open. `asked`: a prompt came. `running`: a run is under way. `held`: it ended, and left the
-    turn open."""
+    """`idle`: no turn is open. `prompted`: a prompt arrived. `running`: a run is in progress. `held`: the run ended and
+    left the turn open."""
 
     def __init__(self) -> None:
         self.phase: Phase = "idle"
-        self._due = False
+        self._is_start_due = False
         self._runs: list[str] = []
-        self._seen: set[str] = set()
+        self._known_runs: set[str] = set()
 
     def begin(self, turn: str = "") -> Event:
-        """A turn; one that is still open is superseded, unless it is this one."""
-        self.phase, self._due, self._runs = "asked", False, []
+        """Begin a turn; it supersedes another open turn."""
+        self.phase, self._is_start_due, self._runs = "prompted", False, []
         return ev.TurnStarted(turn=turn)
 
     def end(self, reason: str, detail: str = "") -> list[Event]:
-        """The turn is over, if there is one: a run that was only told again had none."""
-        due, self._due, self.phase = self._due, False, "idle"
+        """End the turn. A run that was only repeated has none."""
+        had_turn, self._is_start_due, self.phase = not self._is_start_due, False, "idle"
         self._runs = []
-        return [] if due else [ev.TurnEnded(reason=reason, detail=detail)]
+        return [ev.TurnEnded(reason=reason, detail=detail)] if had_turn else []
 
     def is_known(self, run: str) -> bool:
-        """Whether a run was told before."""
-        return bool(run) and run in self._seen
+        """Return whether a run is a repetition."""
+        return bool(run) and run in self._known_runs
 
-    def run_started(self, run: str, parent: str) -> list[Event]:
-        """A run: it goes on with the turn that is open. One that was started by another run is part of that."""
-        known, before = self.is_known(run), self.phase
-        self._seen.add(run)
+    def start_run(self, run: str, parent: str) -> list[Event]:
+        """Begin a run in the open turn, or in a new one. A run that another run started is part of it."""
+        is_known, was_idle = self.is_known(run), self.phase == "idle"
+        self._known_runs.add(run)
         self._runs = [*self._runs, run] if parent and parent in self._runs else [run]
-        self.phase, self._due = "running", known and before == "idle"
-        return [] if known or before != "idle" else [ev.TurnStarted()]
+        self.phase, self._is_start_due = "running", is_known and was_idle
+        return [ev.TurnStarted()] if was_idle and not is_known else []
 
-    def run_ended(self, run: str) -> bool:
-        """Whether a run was the last one under way."""
+    def end_run(self, run: str) -> bool:
+        """End a run. Return whether it was the last one in progress."""
         self._runs = [other for other in self._runs if other != run] if run in self._runs else []
         return not self._runs
 
     def hold(self) -> list[Event]:
-        """The run ended, the turn goes on with the next."""
-        if self._due:
+        """Keep the turn open after its run has ended, for the next run."""
+        if self._is_start_due:
             return self.end("")
         self.phase = "held"
         return []
 
-    def due(self, made: list[Draft]) -> list[Draft]:
-        """The turn that news of an old run begins."""
-        if not self._due or not any(isinstance(draft.event, NEWS) for draft in made):
+    def start_if_due(self, drafts: list[Draft]) -> list[Draft]:
+        """Begin the turn that new content of a repeated run needs."""
+        if not self._is_start_due or not any(isinstance(draft.event, NEW_CONTENT) for draft in drafts):
             return []
-        self._due = False
+        self._is_start_due = False
         return [Draft(ev.TurnStarted())]

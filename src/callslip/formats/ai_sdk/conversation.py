@@ -1,11 +1,10 @@
-"""The course of one conversation: turns, messages, steps and texts, chunk by chunk.
+"""One conversation chunk by chunk: turns, messages, steps and texts.
 
-A turn begins with a prompt, or with a stream if no prompt was seen, and ends with `finish`. While a call waits for the
-client, for an approval or for a result that the client brings, `finish` leaves the turn open: the client answers in the
-message that it posts next, and the stream after that goes on with the same turn. Were the turn to end there, the ledger
-would close the call before it can be answered.
+A turn begins with a prompt, or with a stream if there was no prompt, and ends with `finish`. While a call waits for the
+client, for an approval or for a result, `finish` leaves the turn open: the client answers in the message that it posts
+next, and the stream after that continues the turn. Otherwise the ledger would close the call before it can be answered.
 
-A stream that begins again before it finished is a replay. What was told before is not told again.
+A stream that begins again before it finished is a replay. It gives no event twice.
 """
 
 from __future__ import annotations
@@ -14,20 +13,19 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from callslip.formats.ai_sdk import decode_calls
-from callslip.formats.ai_sdk.account import Account
 from callslip.formats.ai_sdk.decode_calls import Calls
-from callslip.formats.ai_sdk.decode_messages import SPOKEN, user_message
-from callslip.formats.ai_sdk.reading import leaves, mark
+from callslip.formats.ai_sdk.decode_messages import DELTA_TYPES, user_message
+from callslip.formats.ai_sdk.message_state import MessageState
 from callslip.formats.ai_sdk.wire import Chunk, UIMessage
-from callslip.formats.json_fields import as_dict, as_list, as_str, identifier
+from callslip.formats.json_fields import as_dict, as_list, as_str, has_other_fields, identifier, value_digest
 from callslip.model import events as ev
 from callslip.model.events import Event
 
 Events: TypeAlias = list[Event]
-Phase: TypeAlias = Literal["idle", "asked", "telling", "held"]
+Phase: TypeAlias = Literal["idle", "prompted", "streaming", "held"]
 
-# What the reasons of `finish` are called here; one not named here keeps its own name.
-ENDED = {
+# The reasons of `turn.ended` for those of `finish`; others are the same.
+REASONS = {
     "": "end_turn",
     "stop": "end_turn",
     "tool-calls": "end_turn",
@@ -35,225 +33,225 @@ ENDED = {
     "content-filter": "refusal",
     "interrupted": "cancelled",
 }
-BADLY = ("error", "cancelled")
+FAILURES = ("error", "cancelled")
 
-# What begins a message where no `start` came first: writers may leave it out.
+# Chunks that begin a message without a `start`, which producers may omit.
 OPENING = {
     *("start-step", "text-start", "reasoning-start"),
     *("tool-input-start", "tool-input-available", "tool-input-error"),
 }
-# What is news of a message that was told before: more than how a call of it went on.
-NEWS = (ev.MessageDelta, ev.ThoughtDelta, ev.MessageUser, ev.CallProposed)
+# Events that are new content of a repeated message, not only the progress of a call.
+NEW_CONTENT = (ev.MessageDelta, ev.ThoughtDelta, ev.MessageUser, ev.CallProposed)
 
 
 class Conversation:
-    """`idle`: no turn is open. `asked`: a prompt came. `telling`: a stream is under way. `held`: it finished, and left
-    the turn open."""
+    """`idle`: no turn is open. `prompted`: a prompt arrived. `streaming`: a stream is in progress. `held`: it finished
+    and left the turn open."""
 
     def __init__(self, format: str, chunks: ev.Chunks) -> None:
         self.phase: Phase = "idle"
-        self.message = Account()
-        self.messages: dict[str, Account] = {}
+        self.message = MessageState()
+        self.messages: dict[str, MessageState] = {}
         self.prompts: set[str] = set()
         self._calls = Calls(format)
         self._chunks: ev.Chunks = chunks
-        self._text = ""
-        self._due = False  # A message is told again whose turn is over: another begins if there is news.
+        self._open_text = ""
+        self._is_start_due = False  # A message of a closed turn is repeated: new content begins another turn.
 
     def read(self, chunk: Chunk) -> Events | None:
-        """What a chunk says; None if it is not understood."""
+        """Return the events of a chunk; None if it is not understood."""
         kind = as_str(chunk.get("type"))
-        opens = kind in OPENING and (kind != "tool-input-start" or bool(identifier(chunk.get("toolCallId"))))
-        begun = self._enter("") if opens and self.phase in ("idle", "asked") else []
-        made = self._said(kind, chunk)
-        if self._due and any(isinstance(event, NEWS) for event in made or ()):
-            self._due = False
-            begun = [ev.TurnStarted()]
-        return None if made is None else begun + made
+        is_opening = kind in OPENING and (kind != "tool-input-start" or bool(identifier(chunk.get("toolCallId"))))
+        started = self._enter("") if is_opening and self.phase in ("idle", "prompted") else []
+        events = self._read_chunk(kind, chunk)
+        if self._is_start_due and any(isinstance(event, NEW_CONTENT) for event in events or ()):
+            self._is_start_due = False
+            started = [ev.TurnStarted()]
+        return None if events is None else started + events
 
-    def look_again(self, account: Account, chunks: list[Chunk]) -> Events:
-        """What chunks tell of a message that is not under way."""
-        before = self.message, self._text
-        self.message, self._text = account, ""
-        made = [event for chunk in chunks for event in self._said(as_str(chunk.get("type")), chunk) or []]
-        account.go_on()
-        self.message, self._text = before
-        return made
+    def read_again(self, message: MessageState, chunks: list[Chunk]) -> Events:
+        """Return the events of chunks of a message other than the current one."""
+        current = self.message, self._open_text
+        self.message, self._open_text = message, ""
+        events = [event for chunk in chunks for event in self._read_chunk(as_str(chunk.get("type")), chunk) or []]
+        message.resume()
+        self.message, self._open_text = current
+        return events
 
-    def _said(self, kind: str, chunk: Chunk) -> Events | None:
+    def _read_chunk(self, kind: str, chunk: Chunk) -> Events | None:
         if kind in Calls.KINDS:
             return self._calls.read(self.message, chunk)
         if kind.startswith("data-"):
             return self._data(kind, chunk)
-        rule = self._RULES.get(kind)
-        return rule[0](self, chunk) if rule else None
+        handler = self._HANDLERS.get(kind)
+        return handler[0](self, chunk) if handler else None
 
-    def says_more(self, chunk: Chunk) -> bool:
-        """Whether a chunk is to be kept whole beside what was made of it."""
+    def needs_raw(self, chunk: Chunk) -> bool:
+        """Return whether a chunk has more than its events carry."""
         kind = as_str(chunk.get("type"))
         if kind in Calls.KINDS or kind == "tool-approval-response":
-            return decode_calls.says_more(chunk)
-        return kind in self._RULES and leaves(chunk, self._RULES[kind][1])
+            return decode_calls.needs_raw(chunk)
+        return kind in self._HANDLERS and has_other_fields(chunk, self._HANDLERS[kind][1])
 
     # Turns
 
     def prompt(self, message: UIMessage) -> Events:
-        """A person's message. Its turn has its id, so that whoever reads on later knows the turn."""
-        identity = identifier(message.get("id"))
-        self.prompts.update({identity} - {""})
-        return [*self.begin(identity), user_message(message, identity)]
+        """Begin a turn with a user's message. Its id is the id of the turn, so that later readers can find the turn."""
+        message_id = identifier(message.get("id"))
+        self.prompts.update({message_id} - {""})
+        return [*self.begin(message_id), user_message(message, message_id)]
 
     def begin(self, turn: str = "") -> Events:
-        """A turn; one that is still open is superseded, unless it is this one."""
+        """Begin a turn; it supersedes another open turn."""
         self.message.forget()
-        self.phase, self.message, self._due, self._text = "asked", Account(), False, ""
+        self.phase, self.message, self._is_start_due, self._open_text = "prompted", MessageState(), False, ""
         return [ev.TurnStarted(turn=turn)]
 
     def end(self, reason: str, detail: str = "") -> Events:
-        """The turn is over, if there is one: a message that was only told again had none."""
-        due, self._due, self._text, self.phase = self._due, False, "", "idle"
-        return [] if due else [ev.TurnEnded(reason=reason, detail=detail)]
+        """End the turn. A message that was only repeated has none."""
+        had_turn, self._is_start_due, self._open_text, self.phase = not self._is_start_due, False, "", "idle"
+        return [ev.TurnEnded(reason=reason, detail=detail)] if had_turn else []
 
     def _finish(self, chunk: Chunk) -> Events | None:
         if self.phase == "idle":
             return None
         reason = as_str(chunk.get("finishReason"))
-        reason = ENDED.get(reason, reason)
-        if reason in BADLY or self._due or not self.message.waits():
+        reason = REASONS.get(reason, reason)
+        if reason in FAILURES or self._is_start_due or not self.message.awaits_client():
             return self.end(reason)
-        text, self._text, self.phase = self._text, "", "held"
+        text, self._open_text, self.phase = self._open_text, "", "held"
         return [ev.MessageEnded()] if text else []
 
     def _abort(self, chunk: Chunk) -> Events | None:
         return None if self.phase == "idle" else self.end("cancelled", as_str(chunk.get("reason")))
 
     def _error(self, chunk: Chunk) -> Events | None:
-        """The client reads no further than this."""
+        """End the turn: the client stops reading at an error."""
         return None if self.phase == "idle" else self.end("error", as_str(chunk.get("errorText")))
 
     # Messages
 
     def _start(self, chunk: Chunk) -> Events:
-        """A stream: it goes on with the message that was left open, or it tells another, or one again."""
-        identity = identifier(chunk.get("messageId"))
-        if self.phase == "held" and self.messages.get(identity, self.message) is self.message:
-            self.phase = "telling"
-            self.message.go_on()
-            self.call_it(identity)
+        """Begin a stream: it continues the held message, or has another, or repeats one."""
+        message_id = identifier(chunk.get("messageId"))
+        if self.phase == "held" and self.messages.get(message_id, self.message) is self.message:
+            self.phase = "streaming"
+            self.message.resume()
+            self.set_id(message_id)
             return []
-        return self._enter(identity, whole=self.phase != "telling")
+        return self._enter(message_id, from_beginning=self.phase != "streaming")
 
-    def enter(self, identity: str) -> Events:
-        """A whole message, which may be the one that was streamed without an id."""
-        self.adopt(identity)
-        return self._enter(identity)
+    def enter(self, message_id: str) -> Events:
+        """Begin to read a full message, which may be the one that was streamed without an id."""
+        self.adopt(message_id)
+        return self._enter(message_id)
 
-    def _enter(self, identity: str, *, whole: bool = True) -> Events:
-        phase, self.phase = self.phase, "telling"
-        known = self.messages.get(identity)
-        if known is not None:
-            self.message, self._due = known, phase == "idle"
-            known.read_again(whole=whole)
+    def _enter(self, message_id: str, *, from_beginning: bool = True) -> Events:
+        phase, self.phase = self.phase, "streaming"
+        message = self.messages.get(message_id)
+        if message is not None:
+            self.message, self._is_start_due = message, phase == "idle"
+            message.restart(from_beginning=from_beginning)
             return []
         self.message.forget()
-        self.message = Account(identity, self.message.rounds() if phase == "held" else 0)
-        self.call_it(identity)
-        return [] if phase in ("asked", "held") else [ev.TurnStarted()]
+        self.message = MessageState(message_id, self.message.rounds() if phase == "held" else 0)
+        self.set_id(message_id)
+        return [] if phase in ("prompted", "held") else [ev.TurnStarted()]
 
-    def adopt(self, identity: str) -> None:
-        """The message that was told last has this id, if it was told without one."""
-        if identity not in self.messages and not self.message.id and not self.message.is_empty():
-            self.call_it(identity)
+    def adopt(self, message_id: str) -> None:
+        """Give the last message this id if it was streamed without one."""
+        if message_id not in self.messages and not self.message.id and not self.message.is_empty():
+            self.set_id(message_id)
 
-    def call_it(self, identity: str) -> None:
-        """The message at hand has this id."""
-        if identity:
-            self.message.id = self.message.id or identity
-            self.messages[identity] = self.message
+    def set_id(self, message_id: str) -> None:
+        """Give the current message this id."""
+        if message_id:
+            self.message.id = self.message.id or message_id
+            self.messages[message_id] = self.message
 
     # Steps
 
-    def _step(self, chunk: Chunk) -> Events:
+    def _start_step(self, chunk: Chunk) -> Events:
         self.message.begin_step()
         return []
 
-    def _step_finished(self, chunk: Chunk) -> Events:
+    def _finish_step(self, chunk: Chunk) -> Events:
         return []
 
-    def _step_reset(self, chunk: Chunk) -> Events:
-        """What was said of the step stays said; what comes next is said anew."""
-        text, self._text = self._text, ""
-        dropped = self._calls.dropped(self.message)
+    def _reset_step(self, chunk: Chunk) -> Events:
+        """End the text of a step that restarts; it stays recorded, and the next text is a new one."""
+        text, self._open_text = self._open_text, ""
+        dropped = self._calls.drop_step(self.message)
         return [ev.MessageEnded(), *dropped] if text else dropped
 
     # Texts
 
-    def _text_started(self, chunk: Chunk) -> Events:
+    def _start_text(self, chunk: Chunk) -> Events:
         kind, _, _ = chunk["type"].rpartition("-")
         self.message.begin_text(kind, as_str(chunk.get("id")))
         return []
 
-    def _text_more(self, chunk: Chunk) -> Events | None:
+    def _add_text(self, chunk: Chunk) -> Events | None:
         kind, _, _ = chunk["type"].rpartition("-")
         piece = chunk.get("delta")
         if not isinstance(piece, str):
             return None
-        part = self.message.text(kind, as_str(chunk.get("id")))
-        fresh, other = self.message.news(part, piece)
-        if not fresh:
+        part = self.message.find_text(kind, as_str(chunk.get("id")))
+        new, is_different = self.message.add_text(part, piece)
+        if not new:
             return []
-        before, self._text = self._text, part
-        name = self.message.name(part)
-        ended = [ev.MessageEnded()] if before and before != part and not name else []
-        chunks: ev.Chunks = "cumulative" if other else self._chunks  # A replay may tell a text that was repaired.
-        return [*ended, SPOKEN[kind](text=fresh, message_id=name, chunks=chunks)]
+        previous, self._open_text = self._open_text, part
+        text_id = self.message.text_id(part)
+        ended = [ev.MessageEnded()] if previous and previous != part and not text_id else []
+        chunks: ev.Chunks = "cumulative" if is_different else self._chunks  # A replay may have a corrected text.
+        return [*ended, DELTA_TYPES[kind](text=new, message_id=text_id, chunks=chunks)]
 
-    def _text_ended(self, chunk: Chunk) -> Events:
+    def _end_text(self, chunk: Chunk) -> Events:
         kind, _, _ = chunk["type"].rpartition("-")
-        part = self.message.text(kind, as_str(chunk.get("id")))
-        if part != self._text:
+        part = self.message.find_text(kind, as_str(chunk.get("id")))
+        if part != self._open_text:
             return []
-        self._text = ""
-        return [ev.MessageEnded(message_id=self.message.name(part))]
+        self._open_text = ""
+        return [ev.MessageEnded(message_id=self.message.text_id(part))]
 
-    def _steered(self, chunk: Chunk) -> Events:
-        """What a person said while the agent worked."""
-        identity = identifier(chunk.get("id"))
-        if identity in self.prompts:
+    def _steering_message(self, chunk: Chunk) -> Events:
+        """Read a message that the user sent while the agent was running."""
+        message_id = identifier(chunk.get("id"))
+        if message_id in self.prompts:
             return []
-        self.prompts.update({identity} - {""})
-        return [user_message(chunk, identity)]
+        self.prompts.update({message_id} - {""})
+        return [user_message(chunk, message_id)]
 
-    # Parts of an application's own; two of them are ours
+    # Data parts of the application; two of them are ours
 
     def _data(self, kind: str, chunk: Chunk) -> Events | None:
         data = as_dict(chunk.get("data"))
-        made: Event | None = None
+        event: Event | None = None
         if kind == "data-plan" and set(data) == {"entries"} and isinstance(data["entries"], list):
-            made = ev.PlanUpdated(entries=as_list(data["entries"]))
+            event = ev.PlanUpdated(entries=as_list(data["entries"]))
         elif kind == "data-mode" and set(data) == {"previousModeId", "newModeId"} and as_str(data["newModeId"]):
-            made = ev.SessionMode(mode=data["newModeId"])
-        if made is None:
+            event = ev.SessionMode(mode=data["newModeId"])
+        if event is None:
             return None
-        said = mark(chunk)
-        known = said in self.message.marks
-        self.message.marks.add(said)
-        return [] if known and self.message.again else [made]
+        digest = value_digest(chunk)
+        is_known = digest in self.message.digests
+        self.message.digests.add(digest)
+        return [] if is_known and self.message.is_repeated else [event]
 
-    def _responded(self, chunk: Chunk) -> Events | None:
-        return self._calls.responded(chunk)
+    def _approval_response(self, chunk: Chunk) -> Events | None:
+        return self._calls.respond(chunk)
 
-    _RULES: ClassVar[dict[str, tuple[Callable[[Any, Chunk], Events | None], set[str]]]] = {
+    _HANDLERS: ClassVar[dict[str, tuple[Callable[[Any, Chunk], Events | None], set[str]]]] = {
         "start": (_start, {"type", "messageId"}),
         "finish": (_finish, {"type", "finishReason"}),
         "abort": (_abort, {"type", "reason"}),
         "error": (_error, {"type", "errorText"}),
-        "start-step": (_step, {"type"}),
-        "finish-step": (_step_finished, {"type"}),
-        "reset-step": (_step_reset, {"type"}),
-        **dict.fromkeys(("text-start", "reasoning-start"), (_text_started, {"type", "id"})),
-        **dict.fromkeys(("text-delta", "reasoning-delta"), (_text_more, {"type", "id", "delta"})),
-        **dict.fromkeys(("text-end", "reasoning-end"), (_text_ended, {"type", "id"})),
-        "steering-message": (_steered, {"type", "id", "parts"}),
-        "tool-approval-response": (_responded, set()),
+        "start-step": (_start_step, {"type"}),
+        "finish-step": (_finish_step, {"type"}),
+        "reset-step": (_reset_step, {"type"}),
+        **dict.fromkeys(("text-start", "reasoning-start"), (_start_text, {"type", "id"})),
+        **dict.fromkeys(("text-delta", "reasoning-delta"), (_add_text, {"type", "id", "delta"})),
+        **dict.fromkeys(("text-end", "reasoning-end"), (_end_text, {"type", "id"})),
+        "steering-message": (_steering_message, {"type", "id", "parts"}),
+        "tool-approval-response": (_approval_response, set()),
     }

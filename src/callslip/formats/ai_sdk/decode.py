@@ -1,10 +1,10 @@
-"""`ui-v5`, `ui-v6`, `ui-v7` in: the chunks of streams, whole messages, and what the client posts.
+"""Decode `ui-v5`, `ui-v6` and `ui-v7`: the chunks of streams, full messages, and the client's posts.
 
-The three differ only in what they call the ids of calls. A word of a newer major is read wherever it comes, since no
-major gives another meaning to a word of the one before.
+The three differ only in the namespace of call ids. A name of a newer major version is read in all of them, because no
+version changes the meaning of a name of the version before.
 
-Of a post only the news is taken: the prompt, answers to requests for approval, results that the client brings. The
-history that comes with it was told before; if it was not, it is a second witness (S2.11).
+Only what is new in a post is read: the prompt, answers to approval requests, results from the client. The history in it
+was streamed before; if it was not, it is a second witness.
 """
 
 from __future__ import annotations
@@ -12,171 +12,170 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from callslip.formats.ai_sdk import decode_messages
-from callslip.formats.ai_sdk.account import Account
 from callslip.formats.ai_sdk.conversation import Conversation, Events
-from callslip.formats.ai_sdk.decode_messages import chunks_of, is_message, messages_in, remembered, turn_of
-from callslip.formats.ai_sdk.reading import leaves, mark
+from callslip.formats.ai_sdk.decode_messages import chunks_of, history_events, is_message, messages_in, turn_of
+from callslip.formats.ai_sdk.message_state import MessageState
 from callslip.formats.ai_sdk.wire import Chunk, UIMessage
-from callslip.formats.base import Unfinished
-from callslip.formats.json_fields import as_dict, as_list, identifier
+from callslip.formats.base import Unfinished, drafts_of, raw_if
+from callslip.formats.json_fields import as_dict, as_list, has_other_fields, identifier, value_digest
 from callslip.model import events as ev
-from callslip.model.events import CallEnd, Draft, Event
+from callslip.model.events import CallEnd, Draft
 
 DONE = "[DONE]"
 REGENERATE = "regenerate-message"
-POST = {"id", "messages", "message", "trigger", "messageId"}
+POST_FIELDS = {"id", "messages", "message", "trigger", "messageId"}
 ANSWERS = (CallEnd, ev.ApprovalAnswer)
-DOCUMENT = {"session", "seq", "messages"}
+DOCUMENT_FIELDS = {"session", "seq", "messages"}
 
 
 class UiDecoder:
-    """One conversation, in whatever form each message of it comes."""
+    """One conversation in any mix of chunks, messages and posts."""
 
     FORMAT: ClassVar[str]
 
     def __init__(self, *, chunks: ev.Chunks | None = None, started: int = 0) -> None:
-        self._talk = Conversation(self.FORMAT, chunks or "delta")
-        self._past: set[str] = set()
+        self._conversation = Conversation(self.FORMAT, chunks or "delta")
+        self._history: set[str] = set()
         self._unfinished = Unfinished()
 
     def feed(self, message: Any) -> list[Draft]:
-        made = self._drafts(message)
-        made = [Draft(self._raw(message))] if made is None else made
-        self._unfinished.see(made)
-        return made
+        drafts = self._read(message)
+        drafts = drafts_of(self._raw_if(True, message)) if drafts is None else drafts
+        self._unfinished.follow(drafts)
+        return drafts
 
     def close(self, reason: str) -> list[Draft]:
-        """The line ended, and the turn with it."""
-        self._talk.end(reason)
-        return _plain(self._unfinished.end(reason))
+        self._conversation.end(reason)
+        return self._unfinished.close(reason)
 
-    def _drafts(self, message: Any) -> list[Draft] | None:
-        """What a message says; None if it is not understood."""
-        said = as_dict(message)
+    def _read(self, message: Any) -> list[Draft] | None:
+        """Return the drafts of a message; None if it is not understood."""
+        fields = as_dict(message)
         if message == DONE:
-            return _plain(self._stopped())
-        if is_message(said):
-            return _plain(self._stored(said))
+            return drafts_of(self._done())
+        if is_message(fields):
+            return drafts_of(self._stored_message(fields))
         messages = messages_in(message)
-        if messages and ("id" in said or "trigger" in said):
-            return self._posted(said, messages)
+        if messages and ("id" in fields or "trigger" in fields):
+            return self._post(fields, messages)
         if messages:
-            return self._listed(message, messages)
-        return self._chunk(said)
+            return self._document(message, messages)
+        return self._chunk(fields)
 
-    def _raw(self, body: Any) -> Event:
-        return ev.Raw(format=self.FORMAT, body=body)
+    def _raw_if(self, condition: object, body: Any) -> Events:
+        return raw_if(condition, self.FORMAT, body)
 
     def _chunk(self, chunk: Chunk) -> list[Draft] | None:
-        made = self._talk.read(chunk)
-        more = made is not None and self._talk.says_more(chunk)
-        return None if made is None else _plain([*made, self._raw(chunk)] if more else made)
+        events = self._conversation.read(chunk)
+        if events is None:
+            return None
+        return drafts_of(events + self._raw_if(self._conversation.needs_raw(chunk), chunk))
 
-    def _stopped(self) -> Events:
-        """A stream is over that did not say how it finished."""
-        return self._talk.read({"type": "finish"}) or [] if self._talk.phase == "telling" else []
+    def _done(self) -> Events:
+        """Finish a stream that ended without `finish`."""
+        return self._finish() if self._conversation.phase == "streaming" else []
 
-    # Whole messages
+    def _finish(self) -> Events:
+        return self._conversation.read({"type": "finish"}) or []
 
-    def _listed(self, message: Any, messages: list[UIMessage]) -> list[Draft]:
-        made = _plain([event for one in messages for event in self._stored(one)])
-        rest = leaves(as_dict(message), DOCUMENT) or len(messages) < len(as_list(message))
-        return [*made, Draft(self._raw(message))] if rest else made
+    # Full messages
 
-    def _stored(self, message: UIMessage) -> Events:
-        """A message as it is kept. What it tells beyond what was told before is news."""
-        identity = identifier(message.get("id"))
+    def _document(self, message: Any, messages: list[UIMessage]) -> list[Draft]:
+        events = [event for item in messages for event in self._stored_message(item)]
+        needs_raw = has_other_fields(as_dict(message), DOCUMENT_FIELDS) or len(messages) < len(as_list(message))
+        return drafts_of(events + self._raw_if(needs_raw, message))
+
+    def _stored_message(self, message: UIMessage) -> Events:
+        """Read a stored message: what it has beyond earlier messages is new."""
+        message_id = identifier(message.get("id"))
         if message["role"] == "user":
-            return (
-                [] if identity in self._talk.prompts else [*self._talk.prompt(message), *self._whole(message, identity)]
-            )
-        kept = self._whole(message, identity)
-        begun = self._talk.enter(identity)
-        return [*begun, *self._parts(message), *kept, *(self._talk.read({"type": "finish"}) or [])]
+            is_known = message_id in self._conversation.prompts
+            return [] if is_known else [*self._conversation.prompt(message), *self._raw_message(message, message_id)]
+        raw = self._raw_message(message, message_id)
+        started = self._conversation.enter(message_id)
+        parts = [event for chunk in chunks_of(message) for event in self._conversation.read(chunk) or []]
+        return [*started, *parts, *raw, *self._finish()]
 
-    def _whole(self, message: UIMessage, identity: str) -> Events:
-        """The message itself, where it first comes and says more than is made of it."""
-        first = not identity or identity not in self._talk.messages
-        said = message["role"] != "user" and decode_messages.says_more(message)
-        return [self._raw(message)] if first and (said or leaves(message, decode_messages.MESSAGE)) else []
-
-    def _parts(self, message: UIMessage) -> Events:
-        return [event for chunk in chunks_of(message) for event in self._talk.read(chunk) or []]
+    def _raw_message(self, message: UIMessage, message_id: str) -> Events:
+        """Store a message raw the first time if it has more than its events carry."""
+        is_first = not message_id or message_id not in self._conversation.messages
+        has_rich_parts = message["role"] != "user" and decode_messages.needs_raw(message)
+        has_more = has_rich_parts or has_other_fields(message, decode_messages.MESSAGE_FIELDS)
+        return self._raw_if(is_first and has_more, message)
 
     # Posts
 
-    def _posted(self, body: dict[str, Any], messages: list[UIMessage]) -> list[Draft]:
+    def _post(self, body: dict[str, Any], messages: list[UIMessage]) -> list[Draft]:
         last = messages[-1]
-        newest = max((at for at, message in enumerate(messages) if message["role"] == "assistant"), default=-1)
-        made = [draft for at, one in enumerate(messages[:-1]) for draft in self._recalled(one, at, newest=at == newest)]
+        newest = max((index for index, message in enumerate(messages) if message["role"] == "assistant"), default=-1)
+        drafts: list[Draft] = []
+        for index, message in enumerate(messages[:-1]):
+            drafts += self._history_message(message, index, is_newest=index == newest)
         if last["role"] == "user":
-            made += self._prompted(last, anew=body.get("trigger") == REGENERATE)
+            drafts += self._prompt(last, is_regenerated=body.get("trigger") == REGENERATE)
         else:
-            made += self._answered(messages)
-        rest = {name: value for name, value in body.items() if name not in ("messages", "message")}
-        odd = len(messages) < len(as_list(body.get("messages")))
-        return made if made and not odd and not leaves(body, POST) else [*made, Draft(self._raw(body if odd else rest))]
+            drafts += self._answers(messages)
+        settings = {name: value for name, value in body.items() if name not in ("messages", "message")}
+        is_odd = len(messages) < len(as_list(body.get("messages")))
+        needs_raw = not drafts or is_odd or has_other_fields(body, POST_FIELDS)
+        return drafts + drafts_of(self._raw_if(needs_raw, body if is_odd else settings))
 
-    def _recalled(self, message: UIMessage, at: int, *, newest: bool) -> list[Draft]:
-        """A message of the history: known, or told by nobody so far. One without id is known by its place."""
-        identity, user = identifier(message.get("id")), message["role"] == "user"
-        past = self._talk.prompts if user and identity else self._past
-        name = identity or f"#{at}:{mark(message)}"
-        if name in past:
+    def _history_message(self, message: UIMessage, index: int, *, is_newest: bool) -> list[Draft]:
+        """Read a message of the history, which may be unknown. One without an id is identified by its index."""
+        message_id, is_user = identifier(message.get("id")), message["role"] == "user"
+        known = self._conversation.prompts if is_user and message_id else self._history
+        name = message_id or f"#{index}:{value_digest(message)}"
+        if name in known:
             return []
-        account = None if user else self._streamed(identity, newest=newest)
-        if account is not None:
-            return _plain(self._news_of(message, account))
-        past.add(name)
-        return [Draft(event, witness=True) for event in remembered(message, self.FORMAT)]
+        state = None if is_user else self._find_streamed(message_id, is_newest=is_newest)
+        if state is not None:
+            return drafts_of(self._call_events(message, state))
+        known.add(name)
+        return [Draft(event, witness=True) for event in history_events(message, self.FORMAT)]
 
-    def _prompted(self, message: UIMessage, *, anew: bool) -> list[Draft]:
-        """The prompt, new or to be answered anew. Whoever reads each post by itself may have seen it: by its id the
-        ledger knows."""
-        identity = identifier(message.get("id"))
-        if identity in self._talk.prompts:
-            return _plain(self._talk.begin() if anew else [])
-        begun, said = self._talk.prompt(message)
-        begun = ev.TurnStarted() if anew else begun
-        return [Draft(begun), Draft(said, witness=bool(identity)), *_plain(self._whole(message, identity))]
+    def _prompt(self, message: UIMessage, *, is_regenerated: bool) -> list[Draft]:
+        """Read a prompt, new or to answer again. If each post is decoded by itself, the ledger detects it by its id."""
+        message_id = identifier(message.get("id"))
+        if message_id in self._conversation.prompts:
+            return drafts_of(self._conversation.begin() if is_regenerated else [])
+        started, prompt = self._conversation.prompt(message)
+        started = ev.TurnStarted() if is_regenerated else started
+        raw = drafts_of(self._raw_message(message, message_id))
+        return [Draft(started), Draft(prompt, witness=bool(message_id)), *raw]
 
-    def _answered(self, messages: list[UIMessage]) -> list[Draft]:
-        """The client sends the agent's message back with its answers in it, for the agent to go on."""
-        identity, turn = identifier(messages[-1].get("id")), turn_of(messages)
-        account = self._streamed(identity, newest=True)
-        if account is None:
-            return self._taken_up(messages[-1], identity, turn)
-        begun = self._talk.begin(turn) if self._talk.phase == "idle" else []
-        made = self._news_of(messages[-1], account)
-        self._talk.message, self._talk.phase = account, "held"
-        return _plain([*begun, *made])
+    def _answers(self, messages: list[UIMessage]) -> list[Draft]:
+        """Read the agent's message that the client sends back with its answers, for the agent to continue."""
+        message_id, turn = identifier(messages[-1].get("id")), turn_of(messages)
+        state = self._find_streamed(message_id, is_newest=True)
+        if state is None:
+            return self._unseen_answers(messages[-1], message_id, turn)
+        started = self._conversation.begin(turn) if self._conversation.phase == "idle" else []
+        events = self._call_events(messages[-1], state)
+        self._conversation.message, self._conversation.phase = state, "held"
+        return drafts_of([*started, *events])
 
-    def _taken_up(self, message: UIMessage, identity: str, turn: str) -> list[Draft]:
-        """The stream that told the message was not seen here: the client is a witness of all but its own answers."""
-        account = Account()
-        told = self._talk.look_again(account, chunks_of(message))
-        news = [event for event in told if isinstance(event, ANSWERS)]
-        old = [Draft(event, witness=True) for event in told if not isinstance(event, ANSWERS)]
-        begun = self._talk.begin(turn)
-        self._talk.message, self._talk.phase = account, "held"
-        self._talk.call_it(identity)
-        return [*old, *_plain([*begun, *news])]
+    def _unseen_answers(self, message: UIMessage, message_id: str, turn: str) -> list[Draft]:
+        """Read answers in a message whose stream was not seen: the client is a witness of all but its own answers."""
+        state = MessageState()
+        events = self._conversation.read_again(state, chunks_of(message))
+        answers = [event for event in events if isinstance(event, ANSWERS)]
+        others = [Draft(event, witness=True) for event in events if not isinstance(event, ANSWERS)]
+        started = self._conversation.begin(turn)
+        self._conversation.message, self._conversation.phase = state, "held"
+        self._conversation.set_id(message_id)
+        return [*others, *drafts_of([*started, *answers])]
 
-    def _streamed(self, identity: str, *, newest: bool) -> Account | None:
-        """The account of a message that was told here. The newest may have been told without an id."""
-        if newest:
-            self._talk.adopt(identity)
-        return self._talk.messages.get(identity)
+    def _find_streamed(self, message_id: str, *, is_newest: bool) -> MessageState | None:
+        """Return the state of a message that was streamed. The newest may have been streamed without an id."""
+        if is_newest:
+            self._conversation.adopt(message_id)
+        return self._conversation.messages.get(message_id)
 
-    def _news_of(self, message: UIMessage, account: Account) -> Events:
-        """What the client's copy of a message adds to what was told of it: how its calls went on."""
-        account.read_again()
-        told = self._talk.look_again(account, chunks_of(message))
-        return [event for event in told if isinstance(event, ev.CallEvent)]
-
-
-def _plain(events: Events) -> list[Draft]:
-    return [Draft(event) for event in events]
+    def _call_events(self, message: UIMessage, state: MessageState) -> Events:
+        """Return what the client's copy of a message adds: the progress of its calls."""
+        state.restart()
+        events = self._conversation.read_again(state, chunks_of(message))
+        return [event for event in events if isinstance(event, ev.CallEvent)]
 
 
 class UiV5Decoder(UiDecoder):

@@ -1,7 +1,7 @@
-"""What each chunk about a tool call says, as events. Which call is meant, and what that is worth, the ledger decides.
+"""Turn each chunk about a tool call into events. The ledger resolves ids and judges events.
 
-A call waits for the client from the moment its arguments are whole. Streams of our own carry under
-`toolMetadata.callslip` what version 6 has no word for; it is read here, so that a stream of ours reads as it was.
+A call waits for the client from the moment its arguments are complete. Our own streams have facts under
+`toolMetadata.callslip` that version 6 cannot express; they are read too, so that decoding our streams loses nothing.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any, ClassVar, TypeAlias
 
 from msgspec import UNSET, structs
 
-from callslip.formats.ai_sdk.account import Account, Call
-from callslip.formats.ai_sdk.reading import leaves, mark
+from callslip.formats.ai_sdk.message_state import MessageState, UiCall
 from callslip.formats.ai_sdk.wire import Chunk
-from callslip.formats.json_fields import as_dict, as_list, as_str, identifier
+from callslip.formats.call_tracker import CallTracker
+from callslip.formats.json_fields import as_dict, as_list, as_str, has_other_fields, identifier, value_digest
 from callslip.model import events as ev
 from callslip.model.events import Alias, CallEnd, Event
 from callslip.rules.approval_options import choose_option
@@ -25,266 +25,265 @@ OPTIONS = [
     {"optionId": "approve", "name": "Approve", "kind": "allow_once"},
     {"optionId": "deny", "name": "Deny", "kind": "reject_once"},
 ]
-BEGUN_ANEW = "the model began its step anew"
+STEP_RESTARTED = "the model began its step anew"
 
-# How calls end in our own streams, where the client's only word is an error.
+# How calls end in our own streams; the protocol has only an error for all of them.
 ENDED: dict[str, type[CallEnd]] = {
     "denied": ev.CallDenied,
     "cancelled": ev.CallCancelled,
     "expired": ev.CallExpired,
     "lost": ev.CallLost,
 }
-# What an end means to a request that nobody was seen to answer.
+# The answer to a pending request that an end implies.
 ANSWERS: dict[type[CallEnd], type[ev.ApprovalAnswer]] = {
     ev.CallCompleted: ev.ApprovalGranted,
     ev.CallDenied: ev.ApprovalRefused,
     ev.CallCancelled: ev.ApprovalWithdrawn,
 }
 
-_TAKEN = {
+_KNOWN_FIELDS = {
     *("type", "toolCallId", "toolName", "title", "dynamic", "inputEncoding", "toolMetadata", "input", "inputTextDelta"),
     *("output", "preliminary", "errorText", "approvalId", "approvalDescriptor", "approved", "reason"),
 }
-_OURS = {"callId", "state", "kind", "reason", "exitStatus", "scope"}
-_QUESTION = {"description", "options"}
+_METADATA_FIELDS = {"callId", "state", "kind", "reason", "exitStatus", "scope"}
+_DESCRIPTOR_FIELDS = {"description", "options"}
 
 
-def says_more(chunk: Chunk) -> bool:
-    """Whether a chunk is to be kept whole beside what was made of it."""
-    return bool(
-        leaves(chunk, _TAKEN)
-        or leaves(as_dict(chunk.get("toolMetadata")), {"callslip"})
-        or leaves(_ours(chunk), _OURS)
-        or leaves(as_dict(chunk.get("approvalDescriptor")), _QUESTION)
+def needs_raw(chunk: Chunk) -> bool:
+    """Return whether a chunk has more than its events carry."""
+    return (
+        has_other_fields(chunk, _KNOWN_FIELDS)
+        or has_other_fields(as_dict(chunk.get("toolMetadata")), {"callslip"})
+        or has_other_fields(_metadata(chunk), _METADATA_FIELDS)
+        or has_other_fields(as_dict(chunk.get("approvalDescriptor")), _DESCRIPTOR_FIELDS)
     )
 
 
 class Calls:
-    """All calls of one conversation, by the ids that chunks call them by."""
+    """All calls of one conversation."""
 
     def __init__(self, format: str) -> None:
         self._format = format
-        self._newest: dict[str, Call] = {}
-        self._asked: dict[str, str] = {}
+        self._calls: CallTracker[str, UiCall] = CallTracker(UiCall)
 
-    def read(self, account: Account, chunk: Chunk) -> Events | None:
-        """What a chunk says of a call; None if it is not understood."""
-        identity = identifier(chunk.get("toolCallId"))
-        rule = self._RULES[chunk["type"]]
-        return rule(self, account, identity, chunk) if identity else _nameless(account, chunk)
+    def read(self, message: MessageState, chunk: Chunk) -> Events | None:
+        """Return the events of a chunk; None if it is not understood."""
+        call_id = identifier(chunk.get("toolCallId"))
+        handler = self._HANDLERS[chunk["type"]]
+        return handler(self, message, call_id, chunk) if call_id else _read_unnamed(message, chunk)
 
-    def dropped(self, account: Account) -> Events:
-        """The step of a message is begun anew: nobody runs what it had called for."""
-        left = account.drop_step()
-        return [ev.CallCancelled(aliases=self._alias(identity), reason=BEGUN_ANEW) for identity in left]
+    def drop_step(self, message: MessageState) -> Events:
+        """Cancel the open calls of a step that the model restarts."""
+        open_ids = message.drop_step()
+        return [ev.CallCancelled(aliases=self._aliases(call_id), reason=STEP_RESTARTED) for call_id in open_ids]
 
-    def _alias(self, identity: str) -> tuple[Alias, ...]:
-        return (Alias(self._format, identity),)
+    def _aliases(self, call_id: str) -> tuple[Alias, ...]:
+        return (Alias(self._format, call_id),)
 
-    def _heard_of(self, account: Account, identity: str) -> Call:
-        """The newest call of an id; one that nobody proposed is heard of now."""
-        return self._newest.get(identity) or self._newest.setdefault(identity, account.begin_call(identity))
+    def _find_or_begin(self, message: MessageState, call_id: str) -> UiCall:
+        """Return the newest call of an id, which may have no proposal."""
+        return self._calls.find(call_id) or self._calls.add(message.begin_call(call_id), call_id)
+
+    def _find_in_step(self, message: MessageState, call_id: str) -> UiCall:
+        return self._calls.add(message.find_call(call_id) or message.begin_call(call_id), call_id)
 
     # Arguments
 
-    def _begun(self, account: Account, identity: str, chunk: Chunk) -> Events:
-        known = account.call(identity)
-        if known is not None and account.again:
+    def _begin_input(self, message: MessageState, call_id: str, chunk: Chunk) -> Events:
+        call = message.find_call(call_id)
+        if call is not None and message.is_repeated:
             return []
-        if known is None or known.ended:
-            known = account.begin_call(identity)
-        self._newest[identity] = known
-        return [self._proposed(identity, known, chunk), *self._standing(identity, known, chunk)]
+        if call is None or call.end:
+            call = message.begin_call(call_id)
+        self._calls.add(call, call_id)
+        return [self._propose(call_id, call, chunk), *self._metadata_state(call_id, call, chunk)]
 
-    def _piece(self, account: Account, identity: str, chunk: Chunk) -> Events | None:
+    def _add_input(self, message: MessageState, call_id: str, chunk: Chunk) -> Events | None:
         piece = chunk.get("inputTextDelta")
         if not isinstance(piece, str):
             return None
-        fresh, other = self._heard_of(account, identity).written.news(piece)
-        return [ev.CallInputDelta(aliases=self._alias(identity), text=fresh)] if fresh and not other else []
+        new, is_different = self._find_or_begin(message, call_id).arguments.add(piece)
+        return [ev.CallInputDelta(aliases=self._aliases(call_id), text=new)] if new and not is_different else []
 
-    def _whole(self, account: Account, identity: str, chunk: Chunk) -> Events:
-        """The arguments. In one step they may come again, changed; in the next one they are another call's."""
-        call = self._newest[identity] = account.call(identity) or account.begin_call(identity)
-        made: Events = []
-        said = mark(told(chunk))
-        if not call.proposed and not call.ended:
-            made = [self._proposed(identity, call, chunk)]
-        elif not account.again or call.said != said:
-            made = [ev.CallInput(aliases=self._alias(identity), **told(chunk))]
-        call.whole, call.said = True, said
-        call.remote = call.remote or chunk.get("providerExecuted") is True
-        return made + self._standing(identity, call, chunk)
+    def _end_input(self, message: MessageState, call_id: str, chunk: Chunk) -> Events:
+        """Read complete arguments. In one step they may change later; in the next step they belong to another call."""
+        call = self._find_in_step(message, call_id)
+        events: Events = []
+        digest = value_digest(call_fields(chunk))
+        if not call.is_proposed and not call.end:
+            events = [self._propose(call_id, call, chunk)]
+        elif not message.is_repeated or call.input_digest != digest:
+            events = [ev.CallInput(aliases=self._aliases(call_id), **call_fields(chunk))]
+        call.is_input_complete, call.input_digest = True, digest
+        call.is_served = call.is_served or chunk.get("providerExecuted") is True
+        return events + self._metadata_state(call_id, call, chunk)
 
-    def _proposed(self, identity: str, call: Call, chunk: Chunk) -> Event:
-        call.proposed = True
-        aliases, said = self._alias(identity), told(chunk)
-        return ev.CallProposed(aliases=aliases, **said, iteration=call.iteration, index=call.index)
+    def _propose(self, call_id: str, call: UiCall, chunk: Chunk) -> Event:
+        call.is_proposed = True
+        fields = call_fields(chunk)
+        return ev.CallProposed(aliases=self._aliases(call_id), **fields, iteration=call.iteration, index=call.index)
 
-    def _standing(self, identity: str, call: Call, chunk: Chunk) -> Events:
-        """Where our own streams say that an open call stands; the client has one word for it."""
-        state = _ours(chunk).get("state")
-        return self._approved(identity, call, state == "running") if state in ("queued", "running") else []
+    def _metadata_state(self, call_id: str, call: UiCall, chunk: Chunk) -> Events:
+        """Read the state of an open call in our own streams; the protocol does not distinguish them."""
+        state = _metadata(chunk).get("state")
+        return self._approve(call_id, call, state == "running") if state in ("queued", "running") else []
 
-    def _approved(self, identity: str, call: Call, running: bool = True) -> Events:
-        """A call that is to run, or runs, has its answer, whoever gave it."""
-        if call.ended:
+    def _approve(self, call_id: str, call: UiCall, is_running: bool = True) -> Events:
+        """Answer the pending request of a call that is queued or running, even if the answer was not seen."""
+        if call.end:
             return []
-        made = self._answered(identity, call, ev.ApprovalGranted) if call.asked else []
-        if running and not call.started:
-            call.started = True
-            made.append(ev.CallStarted(aliases=self._alias(identity)))
-        return made
+        events = self._answer(call_id, call, ev.ApprovalGranted) if call.pending_request else []
+        if is_running and not call.is_started:
+            call.is_started = True
+            events.append(ev.CallStarted(aliases=self._aliases(call_id)))
+        return events
 
-    def _malformed(self, account: Account, identity: str, chunk: Chunk) -> Events:
-        """The model wrote arguments that the tool does not take: one bad call only (C11)."""
-        call = self._newest[identity] = account.call(identity) or account.begin_call(identity)
-        made = [] if call.proposed or call.ended else [self._proposed(identity, call, chunk)]
-        return made + self._ended(account, identity, ev.CallFailed(**told(chunk), **_error(chunk)))
+    def _input_error(self, message: MessageState, call_id: str, chunk: Chunk) -> Events:
+        """Read arguments that the tool rejects: only this call fails."""
+        call = self._find_in_step(message, call_id)
+        proposed = [] if call.is_proposed or call.end else [self._propose(call_id, call, chunk)]
+        return proposed + self._end(message, call_id, ev.CallFailed(**call_fields(chunk), **_error_field(chunk)))
 
-    # What came out
+    # Results
 
-    def _output(self, account: Account, identity: str, chunk: Chunk) -> Events:
-        """The output; `preliminary` is the output so far of a call that goes on."""
+    def _output(self, message: MessageState, call_id: str, chunk: Chunk) -> Events:
+        """Read the output; `preliminary` is the output so far of an open call."""
         output = chunk.get("output", UNSET)
         if chunk.get("preliminary") is not True:
-            return self._ended(account, identity, ev.CallCompleted(output=output, **_ending(chunk)))
-        call = self._heard_of(account, identity)
-        if account.again and call.ended:
+            return self._end(message, call_id, ev.CallCompleted(output=output, **_metadata_fields(chunk)))
+        call = self._find_or_begin(message, call_id)
+        if message.is_repeated and call.end:
             return []
-        running = self._approved(identity, call)
-        return [*running, ev.CallProgress(aliases=self._alias(identity), progress=output)]
+        started = self._approve(call_id, call)
+        return [*started, ev.CallProgress(aliases=self._aliases(call_id), progress=output)]
 
-    def _failed(self, account: Account, identity: str, chunk: Chunk) -> Events:
-        """An error; in our own streams also the ends that the client has no word for."""
-        kind = ENDED.get(as_str(_ours(chunk).get("state")))
-        told = _error(chunk) if kind is None else _came_out(chunk)
-        return self._ended(account, identity, (kind or ev.CallFailed)(**told, **_ending(chunk)))
+    def _output_error(self, message: MessageState, call_id: str, chunk: Chunk) -> Events:
+        """Read an error; in our own streams also the ends that the protocol cannot express."""
+        end_type = ENDED.get(as_str(_metadata(chunk).get("state")))
+        fields = _error_field(chunk) if end_type is None else _own_error_fields(chunk)
+        return self._end(message, call_id, (end_type or ev.CallFailed)(**fields, **_metadata_fields(chunk)))
 
-    def _denied(self, account: Account, identity: str, chunk: Chunk) -> Events:
-        return self._ended(account, identity, ev.CallDenied())
+    def _output_denied(self, message: MessageState, call_id: str, chunk: Chunk) -> Events:
+        return self._end(message, call_id, ev.CallDenied())
 
-    def _ended(self, account: Account, identity: str, end: CallEnd) -> Events:
-        """A call ends, and with it what it still asked: the way it ended is the answer, if it is one."""
-        call, said = self._heard_of(account, identity), mark(end)
-        echo = call.refused and isinstance(end, ev.CallDenied)
-        if echo or (account.again and call.ended == said):
+    def _end(self, message: MessageState, call_id: str, end: CallEnd) -> Events:
+        """End a call, and answer its pending request if the end implies an answer."""
+        call, digest = self._find_or_begin(message, call_id), value_digest(end)
+        is_echo = call.is_refused and isinstance(end, ev.CallDenied)
+        if is_echo or (message.is_repeated and call.end == digest):
             return []
-        answer = ANSWERS.get(type(end)) if call.asked else None
-        made = self._answered(identity, call, answer, end.reason) if answer else []
-        call.ended, call.asked = said, ""
-        if made and not isinstance(end, ev.CallCompleted):
-            return made  # To refuse or to withdraw is the end.
-        return [*made, structs.replace(end, aliases=self._alias(identity))]
+        answer_type = ANSWERS.get(type(end)) if call.pending_request else None
+        answer = self._answer(call_id, call, answer_type, end.reason) if answer_type else []
+        call.end, call.pending_request = digest, ""
+        if answer and not isinstance(end, ev.CallCompleted):
+            return answer  # A refusal or withdrawal ends the call.
+        return [*answer, structs.replace(end, aliases=self._aliases(call_id))]
 
     # Approval
 
-    def _requested(self, account: Account, identity: str, chunk: Chunk) -> Events | None:
-        """A request for approval. The protocol knows only yes and no; the options say so in words."""
-        asked, question = identifier(chunk.get("approvalId")), as_dict(chunk.get("approvalDescriptor"))
-        if not asked:
+    def _request(self, message: MessageState, call_id: str, chunk: Chunk) -> Events | None:
+        """Read an approval request. The protocol has only yes and no, which become two options."""
+        request, descriptor = identifier(chunk.get("approvalId")), as_dict(chunk.get("approvalDescriptor"))
+        if not request:
             return None
-        call = self._heard_of(account, identity)
-        if asked == call.asked or asked in call.closed:
+        call = self._find_or_begin(message, call_id)
+        if not self._calls.add_request(request, call_id, call):
             return []
-        call.closed.add(call.asked)
-        call.asked, self._asked[asked] = asked, identity
-        call.options = as_list(question.get("options")) or OPTIONS
-        description = as_str(question.get("description")) or as_str(chunk.get("reason"))
-        aliases = (*self._alias(identity), *self._question(asked))
+        call.options = as_list(descriptor.get("options")) or OPTIONS
+        description = as_str(descriptor.get("description")) or as_str(chunk.get("reason"))
+        aliases = (*self._aliases(call_id), *self._request_alias(request))
         return [ev.ApprovalRequested(aliases=aliases, description=description, options=call.options)]
 
-    def _question(self, asked: str) -> tuple[Alias, ...]:
-        """The id of a request is another name of its call, by which an answer that names no call finds it."""
-        return (Alias(f"{self._format}-approval", asked),)
+    def _request_alias(self, request: str) -> tuple[Alias, ...]:
+        """Return a second name of a call, by which an answer without a call id finds it."""
+        return (Alias(f"{self._format}-approval", request),)
 
-    def responded(self, chunk: Chunk) -> Events | None:
-        """The answer to a request: in a stream the agent's own, in a message, which names the call, the client's."""
-        approved, asked = chunk.get("approved"), identifier(chunk.get("approvalId"))
-        if not isinstance(approved, bool) or not asked:
+    def respond(self, chunk: Chunk) -> Events | None:
+        """Read an answer: the agent's own in a stream; the client's in a message, which names the call."""
+        approved, request = chunk.get("approved"), identifier(chunk.get("approvalId"))
+        if not isinstance(approved, bool) or not request:
             return None
-        kind = ev.ApprovalGranted if approved else ev.ApprovalRefused
+        answer_type = ev.ApprovalGranted if approved else ev.ApprovalRefused
         by = "client" if "toolCallId" in chunk and chunk.get("isAutomatic") is not True else "agent"
-        identity = identifier(chunk.get("toolCallId")) or self._asked.get(asked, "")
-        call, reason = self._newest.get(identity), as_str(chunk.get("reason"))
-        if call is not None and (call.ended or asked in call.closed):
-            return []  # It has its answer, or is over.
-        if call is not None and call.asked == asked:
-            return self._answered(identity, call, kind, reason, by, choose_option(call.options, approved))
+        call_id = identifier(chunk.get("toolCallId")) or self._calls.find_request(request) or ""
+        call, reason = self._calls.find(call_id), as_str(chunk.get("reason"))
+        if call is not None and call.has_answer(request):
+            return []
+        if call is not None and call.pending_request == request:
+            return self._answer(call_id, call, answer_type, reason, by, choose_option(call.options, approved))
         option = choose_option(OPTIONS, approved)
-        aliases = self._alias(identity) if identity else self._question(asked)
-        return [kind(approval=asked, aliases=aliases, option=option, by=by, reason=reason)]
+        aliases = self._aliases(call_id) if call_id else self._request_alias(request)
+        return [answer_type(approval=request, aliases=aliases, option=option, by=by, reason=reason)]
 
-    def _answered(
+    def _answer(
         self,
-        identity: str,
-        call: Call,
-        kind: type[ev.ApprovalAnswer],
+        call_id: str,
+        call: UiCall,
+        answer_type: type[ev.ApprovalAnswer],
         reason: str = "",
         by: str = "agent",
         option: str = "",
     ) -> Events:
-        call.closed.add(call.asked)
-        call.asked = ""
-        if kind is not ev.ApprovalGranted:
-            call.ended, call.refused = kind.__name__, kind is ev.ApprovalRefused
-        return [kind(aliases=self._alias(identity), option=option, by=by, reason=reason)]
+        call.close_request()
+        if answer_type is not ev.ApprovalGranted:
+            call.end, call.is_refused = answer_type.__name__, answer_type is ev.ApprovalRefused
+        return [answer_type(aliases=self._aliases(call_id), option=option, by=by, reason=reason)]
 
-    _RULES: ClassVar[dict[str, Callable[[Any, Account, str, Chunk], Events | None]]] = {
-        "tool-input-start": _begun,
-        "tool-input-delta": _piece,
-        "tool-input-available": _whole,
-        "tool-input-error": _malformed,
+    _HANDLERS: ClassVar[dict[str, Callable[[Any, MessageState, str, Chunk], Events | None]]] = {
+        "tool-input-start": _begin_input,
+        "tool-input-delta": _add_input,
+        "tool-input-available": _end_input,
+        "tool-input-error": _input_error,
         "tool-output-available": _output,
-        "tool-output-error": _failed,
-        "tool-output-denied": _denied,
-        "tool-approval-request": _requested,
+        "tool-output-error": _output_error,
+        "tool-output-denied": _output_denied,
+        "tool-approval-request": _request,
     }
-    KINDS: ClassVar[frozenset[str]] = frozenset(_RULES)
+    KINDS: ClassVar[frozenset[str]] = frozenset(_HANDLERS)
 
 
-def told(chunk: Chunk) -> dict[str, Any]:
-    """What a chunk mentions of its call."""
-    named = {"tool_name": chunk.get("toolName"), "title": chunk.get("title"), "kind": _ours(chunk).get("kind")}
-    said: dict[str, Any] = {name: value for name, value in named.items() if value and isinstance(value, str)}
-    return {**said, "input": chunk["input"]} if "input" in chunk else said
+def call_fields(chunk: Chunk) -> dict[str, Any]:
+    """Return the fields of a call event that a chunk contains."""
+    texts = {"tool_name": chunk.get("toolName"), "title": chunk.get("title"), "kind": _metadata(chunk).get("kind")}
+    fields: dict[str, Any] = {name: value for name, value in texts.items() if value and isinstance(value, str)}
+    return {**fields, "input": chunk["input"]} if "input" in chunk else fields
 
 
-def _ours(chunk: Chunk) -> dict[str, Any]:
+def _metadata(chunk: Chunk) -> dict[str, Any]:
     return as_dict(as_dict(chunk.get("toolMetadata")).get("callslip"))
 
 
-def _error(chunk: Chunk) -> dict[str, Any]:
+def _error_field(chunk: Chunk) -> dict[str, Any]:
     return {"error": chunk["errorText"]} if "errorText" in chunk else {}
 
 
-def _came_out(chunk: Chunk) -> dict[str, Any]:
-    """What our own streams write of a call that did not end well: how, why, and on lines of its own what came out."""
-    text, reason = as_str(chunk.get("errorText")), as_str(_ours(chunk).get("reason"))
+def _own_error_fields(chunk: Chunk) -> dict[str, Any]:
+    """Parse the error text of our own streams: how the call ended, the reason, and the output on further lines."""
+    text, reason = as_str(chunk.get("errorText")), as_str(_metadata(chunk).get("reason"))
     head, _, output = text.partition("\n")
-    _, told, why = text.partition(": ")
-    if told and ": " in head:
-        if not reason or not f"{why}\n".startswith(f"{reason}\n"):
-            return {"error": why}
-        output = why[len(reason) + 1 :]
+    _, separator, message = text.partition(": ")
+    if separator and ": " in head:
+        if not reason or not f"{message}\n".startswith(f"{reason}\n"):
+            return {"error": message}
+        output = message[len(reason) + 1 :]
     return {"output": output} if output else {}
 
 
-def _ending(chunk: Chunk) -> dict[str, Any]:
-    """What our own streams tell of an end beside its output."""
-    ours = _ours(chunk)
-    told: dict[str, Any] = {"reason": as_str(ours.get("reason"))}
-    told |= {"kind": ours["kind"]} if isinstance(ours.get("kind"), str) else {}
-    return told | ({"exit_status": ours["exitStatus"]} if "exitStatus" in ours else {})
+def _metadata_fields(chunk: Chunk) -> dict[str, Any]:
+    """Return the facts about an end, besides its output, in our own streams."""
+    metadata = _metadata(chunk)
+    fields: dict[str, Any] = {"reason": as_str(metadata.get("reason"))}
+    fields |= {"kind": metadata["kind"]} if isinstance(metadata.get("kind"), str) else {}
+    return fields | ({"exit_status": metadata["exitStatus"]} if "exitStatus" in metadata else {})
 
 
-def _nameless(account: Account, chunk: Chunk) -> Events | None:
-    """A call without an id is heard of once: all that is known of it is in one chunk (C2)."""
+def _read_unnamed(message: MessageState, chunk: Chunk) -> Events | None:
+    """Read a chunk about a call without an id: no other chunk can refer to it."""
     kind = chunk["type"]
     if kind == "tool-input-available":
-        return [ev.CallProposed(**told(chunk), iteration=account.iteration(), index=account.next_index())]
+        return [ev.CallProposed(**call_fields(chunk), iteration=message.iteration(), index=message.next_index())]
     if kind in ("tool-input-error", "tool-output-error"):
-        return [ev.CallFailed(**told(chunk), **_error(chunk))]
+        return [ev.CallFailed(**call_fields(chunk), **_error_field(chunk))]
     if kind == "tool-output-available":
         return [ev.CallCompleted(output=chunk.get("output", UNSET))]
     return None

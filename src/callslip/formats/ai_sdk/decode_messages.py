@@ -1,6 +1,6 @@
-"""Whole messages: as they are stored, and as the client posts them. Each is read as the stream that would make it.
+"""Full messages: as they are stored, and as the client posts them. Each is read as the stream that would create it.
 
-So a message that was streamed before, or stored before with less in it, tells only what is new.
+So a message that was streamed before, or stored before with less content, gives only what is new.
 """
 
 from __future__ import annotations
@@ -11,73 +11,73 @@ from typing import Any
 from msgspec import UNSET
 
 from callslip.formats.ai_sdk import decode_calls as calls
-from callslip.formats.ai_sdk.reading import leaves
 from callslip.formats.ai_sdk.wire import Chunk, Part, UIMessage
-from callslip.formats.json_fields import as_dict, as_list, as_str, identifier
+from callslip.formats.json_fields import as_dict, as_list, as_str, has_other_fields, identifier
 from callslip.model import events as ev
 from callslip.model.events import Alias, Event
 
-SPOKEN: dict[str, type[ev.MessageDelta] | type[ev.ThoughtDelta]] = {
+DELTA_TYPES: dict[str, type[ev.MessageDelta] | type[ev.ThoughtDelta]] = {
     "text": ev.MessageDelta,
     "reasoning": ev.ThoughtDelta,
 }
 RESULT_UNKNOWN = "the history does not tell how this call ended"
-MESSAGE = {"id", "role", "parts"}
+MESSAGE_FIELDS = {"id", "role", "parts"}
 
 
 def is_message(value: Any) -> bool:
-    """Whether a value is a message as the client keeps it."""
-    said = as_dict(value)
-    return said.get("role") in ("user", "assistant") and isinstance(said.get("parts"), list)
+    """Return whether a value is a message as the client stores it."""
+    fields = as_dict(value)
+    return fields.get("role") in ("user", "assistant") and isinstance(fields.get("parts"), list)
 
 
 def messages_in(value: Any) -> list[UIMessage]:
-    """The messages of a list, of a document or of a posted body; a body may hold only the newest."""
+    """Return the messages of a list, a document or a posted body, which may contain only the newest."""
     if isinstance(value, list):
         return [as_dict(item) for item in as_list(value) if is_message(item)]
-    said = as_dict(value)
-    found = [as_dict(item) for item in as_list(said.get("messages")) if is_message(item)]
-    return found or [as_dict(item) for item in (said.get("message"),) if is_message(item)]
+    fields = as_dict(value)
+    messages = [as_dict(item) for item in as_list(fields.get("messages")) if is_message(item)]
+    return messages or [as_dict(item) for item in (fields.get("message"),) if is_message(item)]
 
 
-# What a person said
+# Messages of the user
 
 
-def user_message(message: UIMessage, identity: str) -> Event:
-    """Its texts, one a line; all its parts if there was more to it than one text."""
+def user_message(message: UIMessage, message_id: str) -> Event:
+    """Return the event of a user's message: its texts as lines, and all its parts if it has more than one text."""
     parts = as_list(message.get("parts"))
     texts = [as_str(as_dict(part).get("text")) for part in parts if as_dict(part).get("type") == "text"]
-    plain = len(parts) == len(texts) == 1
-    return ev.MessageUser(text="\n".join(texts), message_id=identity, content=UNSET if plain else parts)
+    is_plain = len(parts) == len(texts) == 1
+    return ev.MessageUser(text="\n".join(texts), message_id=message_id, content=UNSET if is_plain else parts)
 
 
-# What the agent said and did
+# Messages of the agent
 
 
 def chunks_of(message: UIMessage) -> list[Chunk]:
-    """The chunks that would make the parts of a message; of parts that are only kept, none."""
-    made: list[Chunk] = []
+    """Return the chunks that would create the parts of a message; none for parts that are only stored raw."""
+    chunks: list[Chunk] = []
     for number, part in enumerate(map(as_dict, as_list(message.get("parts")))):
         kind = as_str(part.get("type"))
-        rule = _PARTS.get(kind) or (_call if is_call(kind) else _itself if kind.startswith("data-") else None)
-        made += rule(part, f"{number}") if rule else []
-    return made
+        convert = _PARTS.get(kind) or (_call if is_call(kind) else _same if kind.startswith("data-") else None)
+        chunks += convert(part, f"{number}") if convert else []
+    return chunks
 
 
-def says_more(message: UIMessage) -> bool:
-    """Whether a message is to be kept whole beside what was made of it."""
-    return leaves(message, MESSAGE) or any(map(_says_more, map(as_dict, as_list(message.get("parts")))))
+def needs_raw(message: UIMessage) -> bool:
+    """Return whether a message has more than its events carry."""
+    parts = map(as_dict, as_list(message.get("parts")))
+    return has_other_fields(message, MESSAGE_FIELDS) or any(map(_part_needs_raw, parts))
 
 
-def _says_more(part: Part) -> bool:
+def _part_needs_raw(part: Part) -> bool:
     kind = as_str(part.get("type"))
     if is_call(kind):
-        return leaves(part, _CALL) or any(map(calls.says_more, _call(part, "")))
-    return leaves(part, _SAID) or kind not in _PARTS
+        return has_other_fields(part, _CALL_FIELDS) or any(map(calls.needs_raw, _call(part, "")))
+    return has_other_fields(part, _TEXT_FIELDS) or kind not in _PARTS
 
 
 def is_call(kind: str) -> bool:
-    """Whether a part of this type is a tool call; the type of a tool that the client knows has its name in it."""
+    """Return whether a part of this type is a tool call; the type may contain the name of the tool."""
     return kind.startswith("tool-") or kind == "dynamic-tool"
 
 
@@ -85,118 +85,118 @@ def _step(part: Part, name: str) -> list[Chunk]:
     return [{"type": "start-step"}]
 
 
-def _itself(part: Part, name: str) -> list[Chunk]:
+def _same(part: Part, name: str) -> list[Chunk]:
     return [part]
 
 
 def _text(part: Part, name: str) -> list[Chunk]:
     kind, metadata = part["type"], {"providerMetadata": part.get("providerMetadata")}
-    begun: list[Chunk] = [{"type": f"{kind}-start", "id": name}]
-    begun += [{"type": f"{kind}-delta", "id": name, "delta": part["text"]}] if as_str(part.get("text")) else []
-    return begun if part.get("state") == "streaming" else [*begun, {"type": f"{kind}-end", "id": name, **metadata}]
+    chunks: list[Chunk] = [{"type": f"{kind}-start", "id": name}]
+    chunks += [{"type": f"{kind}-delta", "id": name, "delta": part["text"]}] if as_str(part.get("text")) else []
+    return chunks if part.get("state") == "streaming" else [*chunks, {"type": f"{kind}-end", "id": name, **metadata}]
 
 
-_SAID = {"type", "id", "text", "state", "parts"}
-_CALL = {
+_TEXT_FIELDS = {"type", "id", "text", "state", "parts"}
+_CALL_FIELDS = {
     *("type", "toolCallId", "toolName", "title", "state", "toolMetadata", "input", "rawInput", "inputEncoding"),
     *("output", "preliminary", "errorText", "approval"),
 }
-_KEPT = ("toolCallId", "title", "toolMetadata", "providerExecuted")
-_METADATA = {"callProviderMetadata": "providerMetadata", "inputEncoding": "inputEncoding"}
+_COPIED_FIELDS = ("toolCallId", "title", "toolMetadata", "providerExecuted")
+_RENAMED_FIELDS = {"callProviderMetadata": "providerMetadata", "inputEncoding": "inputEncoding"}
 
 
 def _call(part: Part, name: str) -> list[Chunk]:
-    """A call, from its arguments to its end, as far as it came."""
-    kept = {key: part[key] for key in _KEPT if part.get(key) is not None}
-    kept |= {new: part[old] for old, new in _METADATA.items() if part.get(old) is not None}
-    kept["toolName"] = part.get("toolName") or part["type"].removeprefix("tool-")
+    """Return the chunks of a call, from its arguments to its current state."""
+    base = {key: part[key] for key in _COPIED_FIELDS if part.get(key) is not None}
+    base |= {new: part[old] for old, new in _RENAMED_FIELDS.items() if part.get(old) is not None}
+    base["toolName"] = part.get("toolName") or part["type"].removeprefix("tool-")
     state = part.get("state")
     if state == "input-streaming":
-        return _streaming(part, kept)
-    given = {"input": part["input"]} if part.get("input") is not None else {}
-    if not given and "rawInput" in part:
-        given = {"input": part["rawInput"]}  # what the model wrote, where the tool does not take it
-    ended = _ENDS.get(as_str(state))
+        return _streamed_input(part, base)
+    arguments = {"input": part["input"]} if part.get("input") is not None else {}
+    if not arguments and "rawInput" in part:
+        arguments = {"input": part["rawInput"]}  # The arguments of the model that the tool rejects.
+    end = _ENDS.get(as_str(state))
     return [
-        {**kept, **given, "type": "tool-input-available"},
-        *_asked(part, kept),
-        *([{**kept, **ended(part)}] if ended else []),
+        {**base, **arguments, "type": "tool-input-available"},
+        *_approval(part, base),
+        *([{**base, **end(part)}] if end else []),
     ]
 
 
-def _streaming(part: Part, kept: Chunk) -> list[Chunk]:
-    so_far = part.get("rawInput")
-    begun: list[Chunk] = [{**kept, "type": "tool-input-start"}]
-    if not isinstance(so_far, str) or not so_far:
-        return begun
-    return [*begun, {"type": "tool-input-delta", "toolCallId": kept.get("toolCallId"), "inputTextDelta": so_far}]
+def _streamed_input(part: Part, base: Chunk) -> list[Chunk]:
+    text = part.get("rawInput")
+    chunks: list[Chunk] = [{**base, "type": "tool-input-start"}]
+    if not isinstance(text, str) or not text:
+        return chunks
+    return [*chunks, {"type": "tool-input-delta", "toolCallId": base.get("toolCallId"), "inputTextDelta": text}]
 
 
-_QUESTION = {"descriptor": "approvalDescriptor", "requestReason": "reason", "signature": "signature"}
+_REQUEST_FIELDS = {"descriptor": "approvalDescriptor", "requestReason": "reason", "signature": "signature"}
 
 
-def _asked(part: Part, kept: Chunk) -> Iterator[Chunk]:
-    """The request for approval that a part remembers, and its answer."""
-    approval, named = as_dict(part.get("approval")), {"toolCallId": kept.get("toolCallId")}
+def _approval(part: Part, base: Chunk) -> Iterator[Chunk]:
+    """Yield the approval request of a part and its answer."""
+    approval, ids = as_dict(part.get("approval")), {"toolCallId": base.get("toolCallId")}
     if not approval:
         return
-    named["approvalId"] = approval.get("id")
-    told = {new: approval[old] for old, new in _QUESTION.items() if old in approval}
-    yield {**named, **told, "type": "tool-approval-request"}
+    ids["approvalId"] = approval.get("id")
+    request = {new: approval[old] for old, new in _REQUEST_FIELDS.items() if old in approval}
+    yield {**ids, **request, "type": "tool-approval-request"}
     if isinstance(approval.get("approved"), bool):
         answer = {name: approval[name] for name in ("approved", "reason", "isAutomatic") if name in approval}
-        yield {**named, **answer, "type": "tool-approval-response"}
+        yield {**ids, **answer, "type": "tool-approval-response"}
 
 
-def _came_out(part: Part) -> Chunk:
-    told = {key: part[key] for key in ("output", "preliminary") if key in part}
-    return {"type": "tool-output-available", **told}
+def _output(part: Part) -> Chunk:
+    fields = {key: part[key] for key in ("output", "preliminary") if key in part}
+    return {"type": "tool-output-available", **fields}
 
 
 _ENDS: dict[str, Callable[[Part], Chunk]] = {
-    "output-available": _came_out,
+    "output-available": _output,
     "output-error": lambda part: {"type": "tool-output-error", "errorText": part.get("errorText")},
     "output-denied": lambda part: {"type": "tool-output-denied"},
 }
 _PARTS: dict[str, Callable[[Part, str], list[Chunk]]] = {
-    **dict.fromkeys(SPOKEN, _text),
+    **dict.fromkeys(DELTA_TYPES, _text),
     "step-start": _step,
-    "steering-message": _itself,
+    "steering-message": _same,
 }
 
 
-# What is only remembered
+# History
 
 
-def remembered(message: UIMessage, format: str) -> list[Event]:
-    """A message of a history that nobody streamed: texts without ids, each call as one event.
+def history_events(message: UIMessage, format: str) -> list[Event]:
+    """Return the events of a message of a history that was not streamed: texts without ids, each call as one event.
 
-    The ledger takes it over if it knows nothing yet (S2.11); ids would make news of texts that it has under others.
+    The ledger takes it over if its session is empty; ids would make texts look new that it has under other ids.
     """
     if message.get("role") == "user":
         return [user_message(message, "")]
-    made: list[Event] = []
+    events: list[Event] = []
     for part in map(as_dict, as_list(message.get("parts"))):
         kind, text = as_str(part.get("type")), as_str(part.get("text"))
-        if kind in SPOKEN and text:
-            made += [SPOKEN[kind](text=text, chunks="delta"), ev.MessageEnded()]
-        elif is_call(kind) and (identity := identifier(part.get("toolCallId"))):
-            made.append(_over(part, (Alias(format, identity),)))
-    return made
+        if kind in DELTA_TYPES and text:
+            events += [DELTA_TYPES[kind](text=text, chunks="delta"), ev.MessageEnded()]
+        elif is_call(kind) and (call_id := identifier(part.get("toolCallId"))):
+            events.append(_ended_call(part, (Alias(format, call_id),)))
+    return events
 
 
-def _over(part: Part, aliases: tuple[Alias, ...]) -> Event:
-    """A call of the past, however it ended: nobody goes on with it."""
-    said = calls.told(_call(part, "")[0])
+def _ended_call(part: Part, aliases: tuple[Alias, ...]) -> Event:
+    """Return a call of the history, which has ended: no process continues it."""
+    fields = calls.call_fields(_call(part, "")[0])
     if part.get("state") == "output-available":
-        return ev.CallCompleted(aliases=aliases, **said, output=part.get("output", UNSET))
+        return ev.CallCompleted(aliases=aliases, **fields, output=part.get("output", UNSET))
     if part.get("state") == "output-error":
-        return ev.CallFailed(aliases=aliases, **said, error=part.get("errorText", UNSET))
-    refused = as_dict(part.get("approval")).get("approved") is False
-    return ev.CallFailed(aliases=aliases, **said, reason="denied" if refused else RESULT_UNKNOWN)
+        return ev.CallFailed(aliases=aliases, **fields, error=part.get("errorText", UNSET))
+    is_refused = as_dict(part.get("approval")).get("approved") is False
+    return ev.CallFailed(aliases=aliases, **fields, reason="denied" if is_refused else RESULT_UNKNOWN)
 
 
 def turn_of(messages: list[UIMessage]) -> str:
-    """The id of the newest prompt, by which its turn is known to whoever reads on."""
+    """Return the id of the newest prompt, which identifies its turn for later readers."""
     prompts = [identifier(message.get("id")) for message in messages if message.get("role") == "user"]
     return prompts[-1] if prompts else ""

@@ -1,7 +1,7 @@
-"""What was told of one assistant message so far, so that reading it again tells only what is new.
+"""The state of one assistant message, so that reading it again gives only what is new.
 
-A message may come as a stream, as a stream that is replayed from its beginning, and whole, as it was stored or as the
-client posts it. All three name its parts by where they stand: the step, and which text of its kind it is.
+A message may arrive as a stream, as a stream that is replayed from its beginning, and in full, as it was stored or as
+the client posts it. All three identify its parts by position: the step, and the index among the texts of their kind.
 """
 
 from __future__ import annotations
@@ -10,212 +10,189 @@ from typing import Any
 
 import msgspec
 
+from callslip.formats.call_tracker import TrackedCall
 from callslip.formats.json_fields import identifier
+from callslip.formats.repeated_text import RepeatedText
 
 KINDS = ("text", "reasoning")
 
 
-class SentText:
-    """A text that came in pieces: what was told of it, and how far it was read this time."""
+class SentText(RepeatedText, kw_only=True):
+    """A text in pieces that detects a replay with a different text, until it is forgotten."""
 
-    def __init__(self) -> None:
-        self._pieces: list[str] = []
-        self._length = self._seen = 0
-        self._kept = True
-
-    def read_again(self) -> None:
-        self._seen = 0
+    pieces: list[str] = msgspec.field(default_factory=list[str])
+    is_stored: bool = True
 
     def forget(self) -> None:
-        """Keep no more than its length."""
-        self._pieces, self._kept = [], False
+        """Drop the text and keep only its length."""
+        self.pieces, self.is_stored = [], False
 
-    def news(self, piece: str) -> tuple[str, bool]:
-        """What of a piece was not told yet. True with the whole text so far, if it is another than was told."""
-        begin, known = self._seen, self._length - self._seen
-        self._seen += len(piece)
-        if known > 0 and self._kept and not self._agrees(begin, piece):
-            return self._become(self._value()[:begin] + piece), True
-        fresh = piece[max(0, known) :]
-        if fresh:
-            self._length = self._seen
-            self._pieces += [fresh] if self._kept else []
-        return fresh, False
+    def add(self, piece: str) -> tuple[str, bool]:
+        """Return the new part of a piece and False, or the full text so far and True if it differs from before."""
+        start = self.seen
+        if self.length > start and self.is_stored and not self._matches(start, piece):
+            self.seen += len(piece)
+            text = self._value()[:start] + piece
+            self.pieces, self.length = [text], len(text)
+            return text, True
+        new = self.take_new(piece)
+        self.pieces += [new] if new and self.is_stored else []
+        return new, False
 
-    def _agrees(self, begin: int, piece: str) -> bool:
-        told = self._value()
-        return told.startswith(piece, begin) or piece.startswith(told[begin:])
-
-    def _become(self, whole: str) -> str:
-        self._pieces, self._length = [whole], len(whole)
-        return whole
+    def _matches(self, start: int, piece: str) -> bool:
+        text = self._value()
+        return text.startswith(piece, start) or piece.startswith(text[start:])
 
     def _value(self) -> str:
-        if len(self._pieces) > 1:
-            self._pieces = ["".join(self._pieces)]
-        return self._pieces[0] if self._pieces else ""
+        if len(self.pieces) > 1:
+            self.pieces = ["".join(self.pieces)]
+        return self.pieces[0] if self.pieces else ""
 
 
-class Call(msgspec.Struct):
-    """A call as its chunks told of it. `said` and `ended` are marks of its latest arguments and of its end.
-
-    `whole`: its arguments are; `written` is what was streamed of them. `remote`: the provider runs it. `asked` is the
-    request that waits for an answer, `closed` holds those that wait no more.
-    """
+class UiCall(TrackedCall, kw_only=True):
+    """A call. `input_digest` identifies its latest arguments, `arguments` are those that were streamed."""
 
     iteration: int = -1
     index: int = -1
-    proposed: bool = False
-    said: str = ""
-    ended: str = ""
-    whole: bool = False
-    remote: bool = False
-    started: bool = False
-    refused: bool = False
-    asked: str = ""
-    options: list[Any] = []
-    closed: set[str] = set()
-    written: SentText = msgspec.field(default_factory=SentText)
-
-    def waits(self) -> bool:
-        """Whether the next word about it is the client's: it asks for approval, or the client is to run it."""
-        return not self.ended and bool(self.asked or (self.whole and not self.remote))
+    input_digest: str = ""
+    options: list[Any] = msgspec.field(default_factory=list[Any])
+    arguments: SentText = msgspec.field(default_factory=SentText)
 
 
 _BEGINNING: tuple[int, dict[str, int]] = (-1, dict.fromkeys(KINDS, 0))
 
 
-class Account:
-    """One message. `again` while it is read another time; `rounds` is how many its turn had before it."""
+class MessageState:
+    """One message. `is_repeated` while it is read again; `rounds` is the count of rounds in its turn before it."""
 
-    def __init__(self, identity: str = "", rounds: int = 0) -> None:
-        self.id = identity
-        self.again = False
-        self.marks: set[str] = set()
-        self.calls: dict[tuple[int, str], Call] = {}
-        self._dropped: dict[tuple[int, str], Call] = {}
+    def __init__(self, message_id: str = "", rounds: int = 0) -> None:
+        self.id = message_id
+        self.is_repeated = False
+        self.digests: set[str] = set()
+        self.calls: dict[tuple[int, str], UiCall] = {}
+        self._dropped: dict[tuple[int, str], UiCall] = {}
         self._rounds = rounds
-        self._told: dict[str, SentText] = {}
-        self._calls_of: dict[int, int] = {}
+        self._texts: dict[str, SentText] = {}
+        self._call_counts: dict[int, int] = {}
         self._origin = _BEGINNING
         self._rewind(*_BEGINNING)
 
-    def _rewind(self, step: int, begun: dict[str, int]) -> None:
+    def _rewind(self, step: int, text_counts: dict[str, int]) -> None:
         self.step = step
-        self._begun = dict(begun)
-        self._before = dict(begun)
+        self._text_counts = dict(text_counts)
+        self._counts_before_step = dict(text_counts)
         self._parts: dict[tuple[str, str], str] = {}
 
-    def read_again(self, *, whole: bool = True) -> None:
-        """It comes another time: the whole of it, or what the stream under way has told of it."""
-        self.again = True
-        self._rewind(*(_BEGINNING if whole else self._origin))
+    def restart(self, *, from_beginning: bool = True) -> None:
+        """Read the message again, from its beginning or from the beginning of the current stream."""
+        self.is_repeated = True
+        self._rewind(*(_BEGINNING if from_beginning else self._origin))
         for (step, _), call in (*self.calls.items(), *self._dropped.items()):
             if step > self.step or self.step < 0:
-                call.written.read_again()
+                call.arguments.restart()
         for kind in KINDS:
-            for number in range(self._begun[kind], len(self._told)):
-                if told := self._told.get(_part(kind, number)):
-                    told.read_again()
+            for number in range(self._text_counts[kind], len(self._texts)):
+                if text := self._texts.get(_part_name(kind, number)):
+                    text.restart()
 
-    def go_on(self) -> None:
-        """A stream goes on with it: what comes next was never told."""
-        self.again = False
-        self._origin = (self.step, dict(self._begun))
+    def resume(self) -> None:
+        """Continue the message with a stream of new parts."""
+        self.is_repeated = False
+        self._origin = (self.step, dict(self._text_counts))
 
     def forget(self) -> None:
-        """Another message is under way: how long its texts were is enough to know."""
-        for told in (*self._told.values(), *(call.written for call in self.calls.values())):
-            told.forget()
+        """Drop the texts when another message begins; their lengths are enough."""
+        for text in (*self._texts.values(), *(call.arguments for call in self.calls.values())):
+            text.forget()
 
     def is_empty(self) -> bool:
-        """Whether nothing was told of it."""
-        return not (self._told or self.calls)
+        """Return whether the message has no parts."""
+        return not (self._texts or self.calls)
 
-    def waits(self) -> bool:
-        """Whether it is the client's turn to say how a call goes on."""
-        return any(call.waits() for call in self.calls.values())
+    def awaits_client(self) -> bool:
+        """Return whether the client must act on a call."""
+        return any(call.awaits_client for call in self.calls.values())
 
     # Steps
 
     def iteration(self) -> int:
-        """Which model round of its turn this step is; -1 while no step has begun."""
+        """Return the model round of this step in its turn; -1 before the first step."""
         return self._rounds + self.step if self.step >= 0 else -1
 
     def rounds(self) -> int:
-        """How many rounds the turn had up to here."""
+        """Return the count of rounds in the turn so far."""
         return self._rounds + self.step + 1
 
     def begin_step(self) -> None:
         self.step += 1
-        self._before = dict(self._begun)
+        self._counts_before_step = dict(self._text_counts)
         self._parts.clear()
 
     def drop_step(self) -> list[str]:
-        """The model begins its step anew: where its parts stood others will. The calls that it leaves open."""
+        """Drop the parts of a step that the model restarts. Return the ids of its open calls."""
         for kind in KINDS:
-            for number in range(self._before[kind], self._begun[kind]):
-                self._drop_text(_part(kind, number))
-        self._begun = dict(self._before)
+            for number in range(self._counts_before_step[kind], self._text_counts[kind]):
+                self._drop_text(_part_name(kind, number))
+        self._text_counts = dict(self._counts_before_step)
         self._parts.clear()
-        return [] if self.again else self._drop_calls()
+        return [] if self.is_repeated else self._drop_calls()
 
     def _drop_text(self, part: str) -> None:
-        if not self.again:
-            self._told.pop(part, None)
-        elif part in self._told:
-            self._told[part].read_again()
+        if not self.is_repeated:
+            self._texts.pop(part, None)
+        elif part in self._texts:
+            self._texts[part].restart()
 
     def _drop_calls(self) -> list[str]:
         self._rounds += 1
-        self._calls_of.pop(self.step, None)
+        self._call_counts.pop(self.step, None)
         dropped = {key: call for key, call in self.calls.items() if key[0] == self.step}
-        left = [name for (_, name), call in dropped.items() if not call.ended]
+        open_calls = [name for (_, name), call in dropped.items() if not call.end]
         self._dropped |= dropped
         for key, call in dropped.items():
-            call.ended = call.ended or "dropped"
+            call.end = call.end or "dropped"
             del self.calls[key]
-        return left
+        return open_calls
 
     # Texts
 
     def begin_text(self, kind: str, name: str) -> str:
-        """A text begins that chunks call by this name; which part of the message it is."""
-        part = self._parts[kind, name] = _part(kind, self._begun[kind])
-        self._begun[kind] += 1
+        """Begin a text that chunks call by this name and return its part of the message."""
+        part = self._parts[kind, name] = _part_name(kind, self._text_counts[kind])
+        self._text_counts[kind] += 1
         return part
 
-    def text(self, kind: str, name: str) -> str:
-        """The part that chunks call by this name."""
+    def find_text(self, kind: str, name: str) -> str:
+        """Return the part that chunks call by this name."""
         return self._parts.get((kind, name)) or self.begin_text(kind, name)
 
-    def news(self, part: str, piece: str) -> tuple[str, bool]:
-        """What of a piece of a text was not told yet; True with the whole text, if it was told otherwise."""
-        told = self._told.get(part) or self._told.setdefault(part, SentText())
-        return told.news(piece)
+    def add_text(self, part: str, piece: str) -> tuple[str, bool]:
+        """Return the new part of a piece and False, or the full text and True if it differs from before."""
+        text = self._texts.get(part) or self._texts.setdefault(part, SentText())
+        return text.add(piece)
 
-    def name(self, part: str) -> str:
-        """The id of a text: the message's own for its first text, else one made of it. "" in a message without id."""
-        if not self.id or part == _part("text", 0):
+    def text_id(self, part: str) -> str:
+        """Return the id of a text: that of the message for its first text. "" in a message without an id."""
+        if not self.id or part == _part_name("text", 0):
             return self.id
         return identifier(f"{self.id}:{part}")
 
     # Calls
 
-    def call(self, identity: str) -> Call | None:
-        """A call of this step: an id that comes again in a later step is another call."""
-        key = (self.step, identity)
-        return self.calls.get(key) or (self._dropped.get(key) if self.again else None)
+    def find_call(self, call_id: str) -> UiCall | None:
+        """Return a call of this step: an id that is used again in a later step names another call."""
+        key = (self.step, call_id)
+        return self.calls.get(key) or (self._dropped.get(key) if self.is_repeated else None)
 
-    def begin_call(self, identity: str) -> Call:
-        made = self.calls[self.step, identity] = Call(iteration=self.iteration(), index=self.next_index())
-        return made
+    def begin_call(self, call_id: str) -> UiCall:
+        call = self.calls[self.step, call_id] = UiCall(iteration=self.iteration(), index=self.next_index())
+        return call
 
     def next_index(self) -> int:
-        """Which call of its step the next one is."""
-        index = self._calls_of[self.step] = self._calls_of.get(self.step, -1) + 1
+        """Return the index of the next call of this step."""
+        index = self._call_counts[self.step] = self._call_counts.get(self.step, -1) + 1
         return index
 
 
-def _part(kind: str, number: int) -> str:
+def _part_name(kind: str, number: int) -> str:
     return f"{kind}-{number + 1}"

@@ -1,9 +1,9 @@
-"""Stored rows as messages of the AI SDK 4, newest first (S4.1).
+"""Convert stored rows to messages of the AI SDK 4, newest first.
 
-From the oldest row on, what the model says and calls is gathered; the AI_MESSAGE row that follows makes one message of
-it, a USER row or the end a placeholder (S4.4). A result belongs to the newest call of its id; one that comes before its
-call waits for it as long as that message is gathered; the first result counts. A result without a call, and a row of an
-unknown kind, is in no message.
+From the oldest row on, the texts and calls of the model are collected; the next AI_MESSAGE row makes one message of
+them, a USER row or the end makes a placeholder. A result belongs to the newest call with its id; one before its call is
+held for it within the message; the first result counts. A result without a call, and a row of an unknown kind, is in no
+message.
 """
 
 from __future__ import annotations
@@ -46,45 +46,45 @@ RequiresValidation: TypeAlias = Mapping[str, bool] | Callable[[str], bool]
 def format_messages_to_vercel(
     rows: Iterable[Any], requires_validation: RequiresValidation | None = None
 ) -> list[dict[str, Any]]:
-    """Stored rows, in any order, as the messages of a chat, newest first. Nothing that is given is changed (S4.9).
+    """Return stored rows, in any order, as the messages of a chat, newest first. The rows are not changed.
 
-    `requires_validation` says of a tool's name whether a person has to accept its calls (S4.3).
+    `requires_validation` returns for a tool name whether a user must accept its calls.
     """
-    found = [row for row in map(read_row, rows) if row is not None]
-    return plain(messages_of(found, requires_validation))
+    valid_rows = [row for row in map(read_row, rows) if row is not None]
+    return plain(messages_of(valid_rows, requires_validation))
 
 
 def messages_of(rows: list[Row], requires_validation: RequiresValidation | None = None) -> list[Message]:
-    """The messages of rows, newest first."""
+    """Return the messages of rows, newest first."""
     thread = _Thread(requires_validation or {})
-    ordered = _once(oldest_first(rows))
+    ordered = _without_repetitions(oldest_first(rows))
     for row in ordered:
-        thread.rules[row.kind](row)
+        thread.handlers[row.kind](row)
     thread.end(ordered[-1].created if ordered else None)
     return thread.messages[::-1]
 
 
-def _once(rows: list[Row]) -> list[Row]:
-    """The rows without those that are there twice, as where two pages overlap."""
-    known = {row.id: row for row in reversed(rows)}
-    if len(known) == len(rows):
+def _without_repetitions(rows: list[Row]) -> list[Row]:
+    """Return rows without exact repetitions, which overlapping pages have."""
+    first = {row.id: row for row in reversed(rows)}
+    if len(first) == len(rows):
         return rows
-    return [row for row in rows if not row.id or known[row.id] is row or known[row.id] != row]
+    return [row for row in rows if not row.id or first[row.id] is row or first[row.id] != row]
 
 
-# Rules. Written with few function calls: there is one row for every few microseconds that a long thread may take.
+# Few function calls per row: long threads have a budget of a few microseconds per row.
 
 
 class _Thread:
     """A thread, read from its oldest row on.
 
-    `_calls` has the newest call of each id, with the number of the message it is in; `_early` the results in the
-    message so far that came before their calls.
+    `_calls` has the newest call of each id with the index of its message; `_early` the results in the current message
+    before their calls.
     """
 
     def __init__(self, requires: RequiresValidation) -> None:
         self.messages: list[Message] = []
-        self.rules = {USER: self._user, AI_TOOL: self._calling, TOOL: self._answer, AI_MESSAGE: self._closing}
+        self.handlers = {USER: self._user, AI_TOOL: self._ai_tool, TOOL: self._tool, AI_MESSAGE: self._ai_message}
         self._requires: Callable[[str], bool | None] = requires if callable(requires) else requires.get
         self._calls: dict[str, tuple[int, Invocation, CallNote]] = {}
         self._early: dict[str, Row] = {}
@@ -95,77 +95,78 @@ class _Thread:
         self._step = 0
 
     def end(self, created: Any) -> None:
-        """S4.4: what was gathered is shown although no message closes it."""
+        """Make a message of parts that no row completes."""
         if self._parts:
-            identity = str(uuid5(NAMESPACE_URL, f"callslip:placeholder:{self._first}"))
-            self._message(identity, "assistant", created, "", False)
+            message_id = str(uuid5(NAMESPACE_URL, f"callslip:placeholder:{self._first}"))
+            self._message(message_id, "assistant", created, "", False)
         self._flush()
 
     def _user(self, row: Row) -> None:
         self.end(row.created)
         if row.text:
             self._parts.append(Text(row.text))
-        self._message(row.id or self._name(row), "user", row.created, row.text, row.complete)
+        self._message(row.id or self._invent_id(row), "user", row.created, row.text, row.complete)
 
-    def _closing(self, row: Row) -> None:
-        self._say(row)
-        self._message(row.id or self._name(row), "assistant", row.created, row.text, row.complete)
+    def _ai_message(self, row: Row) -> None:
+        self._add_texts(row)
+        self._message(row.id or self._invent_id(row), "assistant", row.created, row.text, row.complete)
 
-    def _message(self, identity: str, role: str, created: Any, text: str | Raw, complete: bool | None) -> None:
+    def _message(self, message_id: str, role: str, created: Any, text: str | Raw, complete: bool | None) -> None:
         parts, notes = self._parts, self._notes
-        notes.append(MessageNote(identity, complete is not False))
-        shown = created if type(created) is str else shown_time(created)
-        self.messages.append(Message(identity, role, shown, text, parts, notes))
+        notes.append(MessageNote(message_id, complete is not False))
+        time = created if type(created) is str else shown_time(created)
+        self.messages.append(Message(message_id, role, time, text, parts, notes))
         self._flush()
         self._parts, self._notes, self._first, self._step = [], [], "", 0
 
     def _flush(self) -> None:
-        """Results that waited in vain for a call in this message are of earlier ones."""
+        """Match held results without a call in this message with calls of earlier ones."""
         if self._early:
             for row in self._early.values():
                 self._merge(row)
             self._early = {}
 
-    def _say(self, row: Row) -> None:
-        """S4.2: reasoning stands before the text."""
+    def _add_texts(self, row: Row) -> None:
+        """Add the texts of a row, reasoning first."""
         if row.reasoning:
             self._parts.append(Reasoning(row.reasoning, [Text(row.reasoning)]))
         if row.text:
             self._parts.append(Text(row.text))
 
-    def _calling(self, row: Row) -> None:
-        identity = row.id or self._name(row)
-        self._first = self._first or identity
-        self._say(row)
-        place, complete = len(self.messages), row.complete is True
+    def _ai_tool(self, row: Row) -> None:
+        row_id = row.id or self._invent_id(row)
+        self._first = self._first or row_id
+        self._add_texts(row)
+        position, is_complete = len(self.messages), row.complete is True
         for number, call in enumerate(row.calls):
-            name = call.id or f"{identity}#{number}"
+            name = call.id or f"{row_id}#{number}"
             validated = call.validated or (PENDING if self._requires(call.name) else NOT_REQUIRED)
-            asked = Invocation("call", self._step, name, call.name, call.args)
-            note = CallNote(name, validated, complete)
-            self._parts.append(ToolInvocation(asked))
+            invocation = Invocation("call", self._step, name, call.name, call.args)
+            note = CallNote(name, validated, is_complete)
+            self._parts.append(ToolInvocation(invocation))
             self._notes.append(note)
-            self._calls[name] = place, asked, note
+            self._calls[name] = position, invocation, note
             if name in self._early:
                 self._merge(self._early.pop(name))
         self._step += bool(row.calls)
 
-    def _answer(self, row: Row) -> None:
-        known = self._calls.get(row.answers)
-        if known is not None and known[0] == len(self.messages):
+    def _tool(self, row: Row) -> None:
+        call = self._calls.get(row.answers)
+        if call is not None and call[0] == len(self.messages):
             self._merge(row)
         elif row.answers:
             self._early.setdefault(row.answers, row)
 
     def _merge(self, row: Row) -> None:
-        """The newest call of an id takes its first result."""
-        known = self._calls.get(row.answers)
-        if known is not None and known[1].result is UNSET:
-            _, asked, note = known
-            asked.result, asked.state, note.is_complete = row.result, "result", row.complete is not False
+        """Give the newest call of an id its first result."""
+        call = self._calls.get(row.answers)
+        if call is not None and call[1].result is UNSET:
+            _, invocation, note = call
+            invocation.result, invocation.state = row.result, "result"
+            note.is_complete = row.complete is not False
 
-    def _name(self, row: Row) -> str:
-        """An id for a row without one: from all that it says, and its number among its equals."""
-        mark = codec.digest(codec.encode(codec.to_json(row.body)))
-        number = self._unnamed[mark] = self._unnamed.get(mark, 0) + 1
-        return str(uuid5(NAMESPACE_URL, f"callslip:row:{mark}:{number}"))
+    def _invent_id(self, row: Row) -> str:
+        """Return an id for a row without one: from its content and its number among equal rows."""
+        digest = codec.digest(codec.encode(codec.to_json(row.body)))
+        number = self._unnamed[digest] = self._unnamed.get(digest, 0) + 1
+        return str(uuid5(NAMESPACE_URL, f"callslip:row:{digest}:{number}"))

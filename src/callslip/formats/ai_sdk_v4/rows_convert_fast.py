@@ -1,8 +1,8 @@
-"""The same messages from JSON text to JSON text, for long threads: what is only passed on is not parsed.
+"""Convert rows to messages from JSON text to JSON text, for long threads: values that only pass through are not parsed.
 
-Rows of the two usual spellings are read by type; their results and arguments stay the bytes that they are. Where a row
-is spelled otherwise or is odd, all are read as `read_row` reads, with the same outcome, but for numbers and depths
-beyond the limits of `codec`, which only pass where nothing reads them.
+Rows of the two usual spellings are read by type; their results and arguments stay bytes. If one row has another
+spelling or is odd, `read_row` reads all of them, with the same outcome except for numbers and depths beyond the limits
+of `codec`, which are not checked in unparsed values.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from callslip.formats.ai_sdk_v4.wire import (
     AI_MESSAGE,
     AI_TOOL,
     KIND,
-    TEXT_BYTES,
+    MAX_TEXT_BYTES,
     TOOL,
     USER,
     VALIDATED,
     Call,
     Row,
-    listed,
-    parsed,
+    parse_text,
+    rows_in,
 )
 from callslip.model import codec
 
@@ -39,23 +39,29 @@ Column = TypeVar("Column", str, Raw)
 
 
 def vercel_json(data: bytes | str, requires_validation: RequiresValidation | None = None) -> bytes:
-    """`format_messages_to_vercel` as JSON, from rows as JSON: a list, a document with one, or a row a line."""
+    """Return `format_messages_to_vercel` as JSON, from rows as JSON: a list, a document, or one row per line."""
     raw = data.encode() if isinstance(data, str) else data
     try:
-        return codec.encode(messages_of(_packed(raw), requires_validation))
-    except (Odd, KeyError, TypeError, ValueError, RecursionError):  # an unknown kind, times with and without zones, ...
-        return codec.encode(format_messages_to_vercel(_unpacked(raw), requires_validation))
+        return codec.encode(messages_of(_read_packed(raw), requires_validation))
+    except (
+        UnusualRowError,
+        KeyError,
+        TypeError,
+        ValueError,
+        RecursionError,
+    ):  # An unknown kind, times with and without zones, ...
+        return codec.encode(format_messages_to_vercel(_read_values(raw), requires_validation))
 
 
-class Odd(Exception):
-    """A row that is not as these types have it."""
+class UnusualRowError(Exception):
+    """A row does not fit the types below."""
 
 
-# By type. A content column is text that holds an object, or the object.
+# Types. A content column is an object, or an object as text.
 
 
 class PackedCall(msgspec.Struct, gc=False):
-    """A call in its table."""
+    """A call."""
 
     name: str
     arguments: str
@@ -65,15 +71,15 @@ class PackedCall(msgspec.Struct, gc=False):
 
 
 class PackedMessage(msgspec.Struct, gc=False):
-    """What stands in the content of a person or a model."""
+    """The content of a user's or model's row."""
 
     content: Raw = NOTHING
     reasoning: Raw = NOTHING
     role: Raw = NOTHING
 
 
-class Answer(msgspec.Struct, gc=False):
-    """What stands in the content of a tool."""
+class PackedResult(msgspec.Struct, gc=False):
+    """The content of a tool's row."""
 
     content: Raw = NOTHING
     result: Raw = NOTHING
@@ -82,7 +88,7 @@ class Answer(msgspec.Struct, gc=False):
 
 
 class Camel(msgspec.Struct, Generic[Column], gc=False, rename="camel"):
-    """A row, as one spelling has it."""
+    """A row in camelCase."""
 
     entity: str
     id: str
@@ -93,7 +99,7 @@ class Camel(msgspec.Struct, Generic[Column], gc=False, rename="camel"):
 
 
 class Snake(msgspec.Struct, Generic[Column], gc=False, rename={"id": "message_id"}):
-    """A row, as the other has it."""
+    """A row in snake_case."""
 
     entity: str
     id: str
@@ -107,89 +113,89 @@ Packed: TypeAlias = Camel[str] | Camel[Raw] | Snake[str] | Snake[Raw]
 
 _ROWS: tuple[Any, ...] = (Camel[str], Snake[str], Camel[Raw], Snake[Raw])
 _READ = [(msgspec.json.Decoder(list[row]).decode, msgspec.json.Decoder(row).decode_lines) for row in _ROWS]
-_said = msgspec.json.Decoder(PackedMessage).decode
-_answer = msgspec.json.Decoder(Answer).decode
-_json = msgspec.json.Decoder(Raw).decode
-_time = datetime.fromisoformat
+_decode_message = msgspec.json.Decoder(PackedMessage).decode
+_decode_result = msgspec.json.Decoder(PackedResult).decode
+_decode_json = msgspec.json.Decoder(Raw).decode
+_parse_time = datetime.fromisoformat
 
 
-def _packed(raw: bytes) -> list[Row]:
+def _read_packed(raw: bytes) -> list[Row]:
     lines = raw.lstrip()[:1] != b"["
     for read in _READ:
         try:
-            found = cast("list[Packed]", read[lines](raw))
+            rows = cast("list[Packed]", read[lines](raw))
         except msgspec.ValidationError:
             continue
-        if found and isinstance(found[0].content, Raw):
-            raw.decode()  # UTF-8 is checked only in what is read as text
-        return [_MADE[packed.entity](packed) for packed in found]
-    raise Odd
+        if rows and isinstance(rows[0].content, Raw):
+            raw.decode()  # Only values that are read as text are checked for UTF-8.
+        return [_READERS[packed.entity](packed) for packed in rows]
+    raise UnusualRowError
 
 
-def _spoken(packed: Packed) -> Row:
-    said, created = _said(packed.content), packed.creation_date
-    text, reasoning = _text(said.content), _text(said.reasoning)
-    if not (packed.id and (text or said.role != NOTHING)):
-        raise Odd
+def _text_row(packed: Packed) -> Row:
+    message, created = _decode_message(packed.content), packed.creation_date
+    text, reasoning = _text(message.content), _text(message.reasoning)
+    if not (packed.id and (text or message.role != NOTHING)):
+        raise UnusualRowError
     complete = bool(packed.is_complete)
-    return Row(KIND[packed.entity], packed.id, created, _time(created), None, complete, text, reasoning)
+    return Row(KIND[packed.entity], packed.id, created, _parse_time(created), None, complete, text, reasoning)
 
 
-def _calling(packed: Packed) -> Row:
-    said, created = _said(packed.content), packed.creation_date
-    text, reasoning = _text(said.content), _text(said.reasoning)
-    if not (packed.id and packed.tool_calls and (text or said.role != NOTHING)):
-        raise Odd
-    calls = [_call(asked) for asked in packed.tool_calls]
+def _call_row(packed: Packed) -> Row:
+    message, created = _decode_message(packed.content), packed.creation_date
+    text, reasoning = _text(message.content), _text(message.reasoning)
+    if not (packed.id and packed.tool_calls and (text or message.role != NOTHING)):
+        raise UnusualRowError
+    calls = [_read_call(call) for call in packed.tool_calls]
     complete = bool(packed.is_complete)
-    return Row(AI_TOOL, packed.id, created, _time(created), None, complete, text, reasoning, UNSET, calls)
+    return Row(AI_TOOL, packed.id, created, _parse_time(created), None, complete, text, reasoning, UNSET, calls)
 
 
-def _result(packed: Packed) -> Row:
-    said, created = _answer(packed.content), packed.creation_date
-    answers, result = said.tool_call_id or said.toolCallId, said.content
+def _result_row(packed: Packed) -> Row:
+    answer, created = _decode_result(packed.content), packed.creation_date
+    answers, result = answer.tool_call_id or answer.toolCallId, answer.content
     if result in EMPTY:
-        result = "" if said.result in EMPTY else said.result
+        result = "" if answer.result in EMPTY else answer.result
     if not (packed.id and answers):
-        raise Odd
+        raise UnusualRowError
     complete = bool(packed.is_complete)
-    return Row(TOOL, packed.id, created, _time(created), None, complete, "", "", UNSET, NO_CALLS, answers, result)
+    return Row(TOOL, packed.id, created, _parse_time(created), None, complete, "", "", UNSET, NO_CALLS, answers, result)
 
 
-_BY_KIND = {USER: _spoken, AI_TOOL: _calling, TOOL: _result, AI_MESSAGE: _spoken}
-_MADE = {word: _BY_KIND[kind] for word, kind in KIND.items()}
+_BY_KIND = {USER: _text_row, AI_TOOL: _call_row, TOOL: _result_row, AI_MESSAGE: _text_row}
+_READERS = {word: _BY_KIND[kind] for word, kind in KIND.items()}
 
 
 def _text(raw: Raw) -> Any:
-    """A text as it stands."""
+    """Return a text as JSON."""
     if raw in EMPTY:
         return ""
     if memoryview(raw)[0] != QUOTE:
-        raise Odd
+        raise UnusualRowError
     return raw
 
 
-def _call(asked: PackedCall) -> Call:
-    named = asked.tool_call_id or asked.id
-    return Call(named, asked.name, _args(asked.arguments), VALIDATED.get(asked.validated, ""))
+def _read_call(call: PackedCall) -> Call:
+    call_id = call.tool_call_id or call.id
+    return Call(call_id, call.name, _arguments(call.arguments), VALIDATED.get(call.validated, ""))
 
 
-def _args(given: str) -> Any:
-    if given.count("[") + given.count("{") < codec.MAX_DEPTH:
+def _arguments(text: str) -> Any:
+    if text.count("[") + text.count("{") < codec.MAX_DEPTH:
         try:
-            return _json(given)
+            return _decode_json(text)
         except msgspec.DecodeError:
             pass
-    return parsed(given, given) if given.strip() else {}
+    return parse_text(text)
 
 
-# As ever
+# Any rows
 
 
-def _unpacked(raw: bytes) -> list[Any]:
-    """The rows of a text: one JSON value, or one a line."""
+def _read_values(raw: bytes) -> list[Any]:
+    """Return the rows of a text: one JSON value, or one per line."""
     try:
-        values = [codec.parse_json(raw, max_bytes=TEXT_BYTES)]
+        values = [codec.parse_json(raw, max_bytes=MAX_TEXT_BYTES)]
     except InvalidInputError:
-        values = [codec.parse_json(line, max_bytes=TEXT_BYTES) for line in raw.splitlines() if line.strip()]
-    return [row for value in values for row in listed(value)]
+        values = [codec.parse_json(line, max_bytes=MAX_TEXT_BYTES) for line in raw.splitlines() if line.strip()]
+    return [row for value in values for row in rows_in(value)]

@@ -1,9 +1,9 @@
-"""Reads the rows of one thread into a session.
+"""Decode the rows of one thread.
 
-A USER row begins a turn and an AI_MESSAGE row ends it; an AI_TOOL row is one round of the model. A call that a person
-accepted or rejected was asked about; the TOOL row of a rejected one says why. A TOOL row that stands before its call
-waits for it until the turn is over. Rows that begin with the newest are held until the last has come, as are the first
-ones until their times tell which way they go (`order.py`).
+A USER row begins a turn and an AI_MESSAGE row ends it; an AI_TOOL row is one round of the model. A call that a user
+accepted or rejected had an approval request; the TOOL row of a rejected one has the reason. A TOOL row before its call
+is held until the call or the end of the turn. Rows with the newest first are held until the last one, and the first
+rows until their order is known (`rows_order.py`).
 """
 
 from __future__ import annotations
@@ -14,177 +14,176 @@ from typing import Any, ClassVar, TypeAlias
 from msgspec import UNSET, structs
 
 from callslip.formats.ai_sdk_v4 import wire
-from callslip.formats.ai_sdk_v4.rows_order import NEWEST, Arrival, heading, oldest_first
+from callslip.formats.ai_sdk_v4.rows_order import NEWEST, RowQueue, detect_order, oldest_first
 from callslip.formats.ai_sdk_v4.wire import AI_MESSAGE, AI_TOOL, FORMAT, TOOL, USER, Call, Row
-from callslip.formats.base import Unfinished
+from callslip.formats.base import Unfinished, drafts_of, raw_if
 from callslip.formats.json_fields import identifier
 from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.events import Alias, Draft, Event
 
 Events: TypeAlias = list[Event]
-PERSON = "user"
-REASON = 10_000
+USER_NAME = "user"
+MAX_REASON_CHARS = 10_000
 STOPPED = "stopped before it was done"
-LARGE = codec.MAX_EVENT_BYTES // 2
-"""If a message is refused, it alone is kept in place of its drafts. A row that was held, or came in a document, stands
-among the drafts of others, so that it may not be refused for its size: a larger one is kept raw."""
+MAX_ROW_BYTES = codec.MAX_EVENT_BYTES // 2
+"""If the ledger rejects a message, only the message is stored instead of its drafts. A row that was held or is in a
+document is among the drafts of others and must not be rejected for its size: a larger one is stored raw."""
 
 
 class RowsDecoder:
-    """One thread, row by row, or in documents that list rows.
+    """One thread, row by row, or in documents with lists of rows.
 
-    `_calls` are the ids called since the user spoke, `_early` the results that wait for their calls, `_refused` the
-    rejected calls for which no row has said why.
+    `_calls` are the call ids since the last USER row, `_early` the results without a call so far, `_refused` the
+    rejected calls without a reason so far.
     """
 
     def __init__(self, *, chunks: ev.Chunks | None = None, started: int = 0) -> None:
         self._chunks: ev.Chunks = chunks or "delta"
-        self._arrival = Arrival()
+        self._queue = RowQueue()
         self._unfinished = Unfinished()
-        self._marks: dict[str, str] = {}
+        self._digests: dict[str, str] = {}
         self._in_turn = False
-        self._told = self._round = 0
-        self._last = Row(USER, "")
+        self._row_count = self._round = 0
+        self._last_row = Row(USER, "")
         self._calls: set[str] = set()
         self._early: dict[str, list[Row]] = {}
         self._refused: set[str] = set()
 
     def feed(self, message: Any) -> list[Draft]:
-        values = wire.listed(message)
+        values = wire.rows_in(message)
         rows: list[Row] = []
         odd: list[Any] = [] if values else [message]
         for value in values:
             row = wire.read_row(value)
             odd.append(value) if row is None else rows.append(row)
-        return [Draft(_raw(value)) for value in odd] + self._take(rows)
+        return [draft for value in odd for draft in drafts_of(_raw(value))] + self._add_rows(rows)
 
     def close(self, reason: str) -> list[Draft]:
-        """No more rows will come: those that were held are told, and the turn is over."""
-        told = [draft for row in self._arrival.rest() for draft in self._row(row, most=LARGE)]
-        left = [Draft(_timed(event, self._last)) for event in self._leave()]
+        """Decode the held rows and end the turn."""
+        drafts = [draft for row in self._queue.flush() for draft in self._read(row, MAX_ROW_BYTES)]
+        drafts += [Draft(_with_time(event, self._last_row)) for event in self._flush()]
         self._in_turn = False
-        return told + left + [Draft(event) for event in self._unfinished.end(reason)]
+        return drafts + self._unfinished.close(reason)
 
-    def _take(self, rows: list[Row]) -> list[Draft]:
-        ordered = rows if len(rows) < 2 or heading(rows) == NEWEST else oldest_first(rows)
-        made: list[Draft] = []
+    def _add_rows(self, rows: list[Row]) -> list[Draft]:
+        ordered = rows if len(rows) < 2 or detect_order(rows) == NEWEST else oldest_first(rows)
+        drafts: list[Draft] = []
         for row in ordered:
-            for ready in self._arrival.take(row):
-                made += self._row(ready, most=wire.TEXT_BYTES if ready is row and len(ordered) == 1 else LARGE)
-        return made
+            for ready in self._queue.add(row):
+                is_alone = ready is row and len(ordered) == 1
+                drafts += self._read(ready, wire.MAX_TEXT_BYTES if is_alone else MAX_ROW_BYTES)
+        return drafts
 
-    def _row(self, row: Row, most: int) -> list[Draft]:
-        self._told, self._last = self._told + 1, row
+    def _read(self, row: Row, max_bytes: int) -> list[Draft]:
+        self._row_count, self._last_row = self._row_count + 1, row
         body = codec.encode(row.body)
-        told = self._is_new(row, body) and (len(body) <= most or row.kind == TOOL)
-        events = self._RULES[row.kind](self, row) if told else []
-        kept = [_raw(row.body)] if row.more or events == [] else []
-        drafts = [Draft(_timed(event, row)) for event in [*(events or []), *kept]]
-        self._unfinished.see(drafts)
+        is_readable = self._is_new(row, body) and (len(body) <= max_bytes or row.kind == TOOL)
+        events = self._HANDLERS[row.kind](self, row) if is_readable else []
+        raw = _raw(row.body) if row.needs_raw or events == [] else []
+        drafts = [Draft(_with_time(event, row)) for event in [*(events or []), *raw]]
+        self._unfinished.follow(drafts)
         return drafts
 
     def _is_new(self, row: Row, body: bytes) -> bool:
-        """Whether a row is not there twice, as where two pages overlap."""
-        mark = codec.digest(body)
-        again = bool(row.id) and self._marks.get(row.id) == mark
-        self._marks.setdefault(row.id, mark)
-        return not again
+        """Return whether a row is new. Overlapping pages contain a row twice."""
+        digest = codec.digest(body)
+        is_repeated = bool(row.id) and self._digests.get(row.id) == digest
+        self._digests.setdefault(row.id, digest)
+        return not is_repeated
 
     # Rows
 
     def _user(self, row: Row) -> Events:
-        left = self._leave()
+        flushed = self._flush()
         self._calls.clear()
         self._round, self._in_turn = 0, True
-        said = ev.MessageUser(text=row.text, message_id=identifier(row.id), content=row.blocks)
-        return [*left, ev.TurnStarted(), said]
+        message = ev.MessageUser(text=row.text, message_id=identifier(row.id), content=row.blocks)
+        return [*flushed, ev.TurnStarted(), message]
 
     def _ai_message(self, row: Row) -> Events:
-        made = [*self._leave(), *self._said(row)]
+        events = [*self._flush(), *self._text_events(row)]
         if self._in_turn:
-            made.append(ev.TurnEnded(reason="cancelled" if row.complete is False else "end_turn"))
+            events.append(ev.TurnEnded(reason="cancelled" if row.complete is False else "end_turn"))
         self._in_turn = False
-        return made
+        return events
 
     def _ai_tool(self, row: Row) -> Events:
-        made = [*self._refusals(), *self._said(row)]
+        events = [*self._flush_refusals(), *self._text_events(row)]
         for index, call in enumerate(row.calls):
-            made += self._call(row, call, index)
+            events += self._call_events(row, call, index)
         self._round += 1
-        return made
+        return events
 
     def _tool(self, row: Row) -> Events | None:
-        """None if it waits for its call."""
+        """Return the events of a result; None if it is held for its call."""
         name = identifier(row.answers)
         if name and name not in self._calls:
             self._early.setdefault(name, []).append(row)
             return None
-        return self._answered(name, row)
+        return self._result_events(name, row)
 
-    _RULES: ClassVar[dict[str, Callable[[Any, Row], Events | None]]] = {
+    _HANDLERS: ClassVar[dict[str, Callable[[Any, Row], Events | None]]] = {
         USER: _user,
         AI_TOOL: _ai_tool,
         TOOL: _tool,
         AI_MESSAGE: _ai_message,
     }
 
-    # What they say
+    # Events
 
-    def _said(self, row: Row) -> Events:
-        told: dict[str, Any] = {"message_id": identifier(row.id), "chunks": self._chunks}
-        made: Events = [ev.ThoughtDelta(text=row.reasoning, **told)] if row.reasoning else []
-        made += [ev.MessageDelta(text=row.text, **told)] if row.text else []
-        return [*made, ev.MessageEnded()] if made else []
+    def _text_events(self, row: Row) -> Events:
+        fields: dict[str, Any] = {"message_id": identifier(row.id), "chunks": self._chunks}
+        events: Events = [ev.ThoughtDelta(text=row.reasoning, **fields)] if row.reasoning else []
+        events += [ev.MessageDelta(text=row.text, **fields)] if row.text else []
+        return [*events, ev.MessageEnded()] if events else []
 
-    def _call(self, row: Row, call: Call, index: int) -> Events:
-        name = identifier(call.id) or f"{identifier(row.id) or self._told}#{index}"
+    def _call_events(self, row: Row, call: Call, index: int) -> Events:
+        name = identifier(call.id) or f"{identifier(row.id) or self._row_count}#{index}"
         aliases = (Alias(FORMAT, name),)
-        tool = call.name or UNSET
-        made: Events = [
-            ev.CallProposed(aliases=aliases, tool_name=tool, input=call.args, iteration=self._round, index=index)
-        ]
+        fields: dict[str, Any] = {"tool_name": call.name or UNSET, "input": call.args}
+        events: Events = [ev.CallProposed(aliases=aliases, iteration=self._round, index=index, **fields)]
         if call.validated in (wire.ACCEPTED, wire.REJECTED, wire.PENDING):
-            made.append(ev.ApprovalRequested(aliases=aliases))
+            events.append(ev.ApprovalRequested(aliases=aliases))
         if call.validated == wire.ACCEPTED:
-            made.append(ev.ApprovalGranted(aliases=aliases, by=PERSON))
+            events.append(ev.ApprovalGranted(aliases=aliases, by=USER_NAME))
         if call.validated == wire.REJECTED:
             self._refused.add(name)
         self._calls.add(name)
-        return made + [event for early in self._early.pop(name, []) for event in self._answered(name, early)]
+        return events + [event for early in self._early.pop(name, []) for event in self._result_events(name, early)]
 
-    def _answered(self, name: str, row: Row) -> Events:
-        """A result; of a rejected call it is the reason, of one that was stopped the last word (S4.6)."""
+    def _result_events(self, name: str, row: Row) -> Events:
+        """Return the events of a result: the reason of a rejected call, the last output of a stopped one."""
         aliases = (Alias(FORMAT, name),) if name else ()
-        told: dict[str, Any] = {"aliases": aliases, "output": row.result, "tool_name": row.tool or UNSET}
-        event: Event = ev.CallCompleted(**told)
+        fields: dict[str, Any] = {"aliases": aliases, "output": row.result, "tool_name": row.tool or UNSET}
+        event: Event = ev.CallCompleted(**fields)
+        raw: Events = []
         if name in self._refused:
             self._refused.discard(name)
             reason = wire.text_of(row.result)
-            event = ev.ApprovalRefused(aliases=aliases, by=PERSON, reason=reason[:REASON])
-            if len(reason) > REASON and not row.more:
-                return [_timed(event, row), _timed(_raw(row.body), row)]
+            event = ev.ApprovalRefused(aliases=aliases, by=USER_NAME, reason=reason[:MAX_REASON_CHARS])
+            raw = _raw(row.body) if len(reason) > MAX_REASON_CHARS and not row.needs_raw else []
         elif row.complete is False:
-            event = ev.CallCancelled(**told, reason=STOPPED)
-        return [_timed(event, row)]
+            event = ev.CallCancelled(**fields, reason=STOPPED)
+        return [_with_time(item, row) for item in (event, *raw)]
 
-    def _refusals(self) -> Events:
+    def _flush_refusals(self) -> Events:
         refused, self._refused = sorted(self._refused), set()
-        return [ev.ApprovalRefused(aliases=(Alias(FORMAT, name),), by=PERSON) for name in refused]
+        return [ev.ApprovalRefused(aliases=(Alias(FORMAT, name),), by=USER_NAME) for name in refused]
 
-    def _leave(self) -> Events:
-        """What waited in vain: rejected calls have no reason, results no call in their turn."""
-        early, self._early = self._early, {}
-        return self._refusals() + [
-            event for name, rows in early.items() for row in rows for event in self._answered(name, row)
-        ]
+    def _flush(self) -> Events:
+        """Return the events of held rows: rejected calls without a reason, results without a call in their turn."""
+        events, early, self._early = self._flush_refusals(), self._early, {}
+        for name, rows in early.items():
+            events += [event for row in rows for event in self._result_events(name, row)]
+        return events
 
 
-def _timed(event: Event, row: Row) -> Event:
-    """An event with the time of its row; one that waited keeps its own."""
+def _with_time(event: Event, row: Row) -> Event:
+    """Return an event with the time of its row unless it has one."""
     at = int(row.at.timestamp() * 1000) if row.at is not None and not event.at else 0
     return structs.replace(event, at=at) if at > 0 else event
 
 
-def _raw(body: Any) -> Event:
-    return ev.Raw(format=FORMAT, body=body)
+def _raw(body: Any) -> Events:
+    return raw_if(True, FORMAT, body)

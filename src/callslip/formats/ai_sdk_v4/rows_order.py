@@ -1,7 +1,6 @@
-"""Which row came first. Rows come oldest first or newest first; their times tell which, else the ids that count.
+"""Find the order of rows, which is oldest first or newest first: by their times, else by numeric ids.
 
-Rows without either are taken as their calls say: a call stands before its result. Of rows with the same time those stay
-in order that came in order.
+Without either their calls decide: a call precedes its result. Rows with the same time stay in their order.
 """
 
 from __future__ import annotations
@@ -13,67 +12,67 @@ from typing import Any
 
 from callslip.formats.ai_sdk_v4.wire import TOOL, USER, Row
 
-OLDEST, UNTOLD, NEWEST = 1, 0, -1
+OLDEST, UNKNOWN, NEWEST = 1, 0, -1
 
 
-class Heading:
-    """Tells from the first rows which end of the thread they begin at."""
+class OrderDetector:
+    """Finds from the first rows whether a thread begins with the oldest or the newest row."""
 
     def __init__(self) -> None:
-        self.way = UNTOLD
+        self.order = UNKNOWN
         self._time: datetime | None = None
         self._number: int | None = None
         self._last: Row | None = None
         self._calls: set[str] = set()
         self._answers: set[str] = set()
 
-    def see(self, row: Row) -> int:
-        """The way, once it is known."""
-        if self.way == UNTOLD:
-            timed = row.at is not None or self._time is not None
-            self.way = self._by_time(row) or (UNTOLD if timed else self._by_calls(row))
+    def add(self, row: Row) -> int:
+        """Return the order once it is known."""
+        if self.order == UNKNOWN:
+            has_time = row.at is not None or self._time is not None
+            self.order = self._by_time(row) or (UNKNOWN if has_time else self._by_calls(row))
             self._last = row
-        return self.way
+        return self.order
 
     def guess(self) -> int:
-        """The way of rows that do not tell: with the user's words at their end they begin with the newest."""
-        ends = self._last is not None and self._last.kind == USER and not self._time
-        return self.way or (NEWEST if ends else OLDEST)
+        """Return the likely order: rows that end with a user's message begin with the newest."""
+        ends_with_user = self._last is not None and self._last.kind == USER and not self._time
+        return self.order or (NEWEST if ends_with_user else OLDEST)
 
     def _by_time(self, row: Row) -> int:
-        way = _way(self._time, row.at) or _way(self._number, row.number)
+        order = _compare(self._time, row.at) or _compare(self._number, row.number)
         self._time, self._number = self._time or row.at, row.number if self._number is None else self._number
-        return way
+        return order
 
     def _by_calls(self, row: Row) -> int:
         if self._last is None and row.kind == USER:
             return OLDEST
         if row.kind == TOOL:
             self._answers.add(row.answers)
-            return OLDEST if row.answers in self._calls else UNTOLD
+            return OLDEST if row.answers in self._calls else UNKNOWN
         calls = {call.id for call in row.calls}
         self._calls |= calls
-        return NEWEST if calls & self._answers else UNTOLD
+        return NEWEST if calls & self._answers else UNKNOWN
 
 
-def _way(before: Any, after: Any) -> int:
+def _compare(before: Any, after: Any) -> int:
     if before is None or after is None or before == after:
-        return UNTOLD
+        return UNKNOWN
     return OLDEST if before < after else NEWEST
 
 
-def heading(rows: Iterable[Row]) -> int:
-    """Which end of the thread rows begin at."""
-    told = Heading()
+def detect_order(rows: Iterable[Row]) -> int:
+    """Return the order of rows."""
+    detector = OrderDetector()
     for row in rows:
-        if told.see(row):
+        if detector.add(row):
             break
-    return told.guess()
+    return detector.guess()
 
 
 def oldest_first(rows: list[Row]) -> list[Row]:
-    """The rows in the order of their times, whichever order they came in."""
-    ordered = rows[::-1] if heading(rows) == NEWEST else rows[:]
+    """Return rows in the order of their times."""
+    ordered = rows[::-1] if detect_order(rows) == NEWEST else rows[:]
     if all(row.number is not None for row in ordered):
         ordered.sort(key=attrgetter("number"))
     if any(row.at is None for row in ordered):
@@ -83,7 +82,7 @@ def oldest_first(rows: list[Row]) -> list[Row]:
 
 
 def _by_neighbours(rows: list[Row]) -> list[Row]:
-    """A row without a time stays behind the one before it."""
+    """Return rows by time; a row without a time stays after the previous one."""
     at = next((row.at for row in rows if row.at is not None), None)
     if at is None:
         return rows
@@ -91,25 +90,25 @@ def _by_neighbours(rows: list[Row]) -> list[Row]:
     for row in rows:
         at = row.at or at
         times.append(at)
-    return [rows[place] for place in sorted(range(len(rows)), key=times.__getitem__)]
+    return [rows[index] for index in sorted(range(len(rows)), key=times.__getitem__)]
 
 
-class Arrival:
-    """Rows that come one by one: told at once if the oldest came first, else held until the last has come."""
+class RowQueue:
+    """Orders rows that arrive one by one: oldest first they pass at once, else they are held until the last one."""
 
     def __init__(self) -> None:
-        self._heading = Heading()
+        self._detector = OrderDetector()
         self._held: list[Row] = []
 
-    def take(self, row: Row) -> list[Row]:
-        """The rows that can be told now."""
+    def add(self, row: Row) -> list[Row]:
+        """Add a row and return those that are ready."""
         self._held.append(row)
-        if self._heading.see(row) != OLDEST:
+        if self._detector.add(row) != OLDEST:
             return []
         ready, self._held = self._held, []
         return ready
 
-    def rest(self) -> list[Row]:
-        """The rows that were held, in order."""
+    def flush(self) -> list[Row]:
+        """Return the held rows in order."""
         held, self._held = self._held, []
         return oldest_first(held)

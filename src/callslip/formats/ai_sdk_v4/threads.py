@@ -1,30 +1,30 @@
-"""Tells the threads in a dump of a whole table apart: each is a conversation of its own."""
+"""Separate the threads in a dump of a table: each is its own conversation."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from callslip.formats.ai_sdk_v4.wire import THREAD, first, listed, members, name_of
+from callslip.formats.ai_sdk_v4.wire import THREAD, as_id, as_mapping, first_value, rows_in
 from callslip.formats.base import unwrapped
 
 
 class Threads:
-    """The first thread that is named is the first conversation, "", with all rows that name none."""
+    """The first thread is the first conversation, "", which also gets all rows without a thread."""
 
     def __init__(self, *, started: int = 0) -> None:
         self._first = ""
 
     def split(self, message: Any) -> list[tuple[str, Any]]:
-        """The conversations that a row is of, or the rows of a document are of."""
+        """Return the conversations of a row or of the rows of a document."""
         bare, _ = unwrapped(message)
         parts: dict[str, list[Any]] = {}
-        for row in listed(bare):
-            parts.setdefault(self._name(row), []).append(row)
+        for row in rows_in(bare):
+            parts.setdefault(self._conversation(row), []).append(row)
         if len(parts) < 2:
             return [(next(iter(parts), ""), bare)]
         return list(parts.items())
 
-    def _name(self, row: Any) -> str:
-        thread = name_of(first(members(row), THREAD))
+    def _conversation(self, row: Any) -> str:
+        thread = as_id(first_value(as_mapping(row), THREAD))
         self._first = self._first or thread
         return "" if thread == self._first else thread

@@ -1,8 +1,8 @@
-"""A stored row: what it is called in each spelling, and what it says. No rules about calls.
+"""Read a stored row in each spelling of its columns.
 
-A chat backend keeps a thread as rows of four kinds: USER, AI_TOOL (a model round that calls tools), TOOL (one result)
-and AI_MESSAGE. Columns are read in snake_case and camelCase. `content` is a JSON object, that object as text, or plain
-text; the arguments of a call likewise. A value of the wrong type says nothing, and what is not taken over sets `more`.
+A chat backend stores a thread as rows of four kinds: USER, AI_TOOL (a model round with calls), TOOL (one result) and
+AI_MESSAGE. Columns are in snake_case or camelCase. `content` is a JSON object, that object as text, or plain text; so
+are the arguments of a call. A value of the wrong type counts as absent, and unknown content sets `needs_raw`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET
 
-from callslip.errors import InvalidInputError
+from callslip.formats.json_fields import as_str, parse_json_or
 from callslip.model import codec
 
 FORMAT = "rows"
 USER, AI_TOOL, TOOL, AI_MESSAGE = KINDS = ("USER", "AI_TOOL", "TOOL", "AI_MESSAGE")
 KIND = {word: kind for kind in KINDS for word in (kind, kind.lower())}
-TEXT_BYTES = 256 * 2**20
+MAX_TEXT_BYTES = 256 * 2**20
 
 ID = ("message_id", "messageId", "id")
 CREATED = ("creationDate", "creation_date", "createdAt", "created_at")
@@ -35,18 +35,18 @@ CALL_ID = (*ANSWERS, "id")
 TOOL_NAME = ("tool_name", "toolName", "name")
 LISTS = ("rows", "messages", "results")
 
-# What is told by a row, by its content and by one of its calls; anything else is more than is taken over.
+# Known fields of a row, of its content and of one of its calls.
 KNOWN_FIELDS = {"entity", *ID, *CREATED, *COMPLETE, *CONTENT, *CALLS, *THREAD, *ANSWERS}
-SAID = {"role", "content", "reasoning", "result", *TOOL_NAME, *CALLS, *ANSWERS}
-ASKED = {"name", "arguments", "validated", "function", "type", "index", "message_id", "messageId", *CALL_ID}
+CONTENT_FIELDS = {"role", "content", "reasoning", "result", *TOOL_NAME, *CALLS, *ANSWERS}
+CALL_FIELDS = {"name", "arguments", "validated", "function", "type", "index", "message_id", "messageId", *CALL_ID}
 
-# S4.3: the answer of a person, as the column holds it and as it is shown.
-ACCEPTED, REJECTED, PENDING, NOT_REQUIRED = WORDS = ("accepted", "rejected", "pending", "not_required")
-VALIDATED: dict[Any, str] = {True: ACCEPTED, False: REJECTED, **{word: word for word in WORDS}}
+# The answer of a user, as the column stores it and as messages show it.
+ACCEPTED, REJECTED, PENDING, NOT_REQUIRED = ANSWERS_SHOWN = ("accepted", "rejected", "pending", "not_required")
+VALIDATED: dict[Any, str] = {True: ACCEPTED, False: REJECTED, **{word: word for word in ANSWERS_SHOWN}}
 
 
 class Call(msgspec.Struct, gc=False):
-    """A call of an AI_TOOL row. `validated` is "" where the row does not say."""
+    """A call of an AI_TOOL row. `validated` is "" if the row has no answer."""
 
     id: str
     name: str
@@ -55,7 +55,7 @@ class Call(msgspec.Struct, gc=False):
 
 
 class Row(msgspec.Struct, gc=False):
-    """One row. `id` is "" and `at` None if it has none; `number` is an id that counts. Texts may be packed JSON."""
+    """One row. `id` is "" and `at` None if it has none; `number` is a numeric id. Texts may be raw JSON."""
 
     kind: str
     id: str
@@ -70,93 +70,97 @@ class Row(msgspec.Struct, gc=False):
     answers: str = ""
     result: Any = ""
     tool: str = ""
-    more: bool = False
+    needs_raw: bool = False
     body: Any = None
 
 
-def listed(message: Any) -> list[Any]:
-    """The rows of a document, which is a list or an object that holds one; any other message by itself."""
-    inside = members(message)
-    held: Any = None if "entity" in inside else first(inside, LISTS)
-    for rows in (message, held):
+def rows_in(message: Any) -> list[Any]:
+    """Return the rows of a document, a list or an object with one; any other message is one row."""
+    fields = as_mapping(message)
+    inner: Any = None if "entity" in fields else first_value(fields, LISTS)
+    for rows in (message, inner):
         if isinstance(rows, list):
             return cast("list[Any]", rows)
     return [message]
 
 
 def read_row(value: Any) -> Row | None:
-    """What a row says; None if it is none."""
-    fields = members(value)
-    kind = KIND.get(_word(fields.get("entity")))
+    """Return a row; None if a value is not one."""
+    fields = as_mapping(value)
+    kind = KIND.get(_entity_name(fields.get("entity")))
     if kind is None:
         return None
-    identity, created = first(fields, ID), first(fields, CREATED)
-    said = contents(first(fields, CONTENT))
+    row_id, created = first_value(fields, ID), first_value(fields, CREATED)
+    content = read_content(first_value(fields, CONTENT))
     row = Row(
         kind,
-        name_of(identity),
+        as_id(row_id),
         created,
-        when(created),
-        identity if type(identity) is int else None,
-        flag(first(fields, COMPLETE)),
-        more=_leaves(fields, KNOWN_FIELDS) or _leaves(said, SAID),
+        read_time(created),
+        row_id if type(row_id) is int else None,
+        as_bool(first_value(fields, COMPLETE)),
+        needs_raw=_has_other_fields(fields, KNOWN_FIELDS) or _has_other_fields(content, CONTENT_FIELDS),
         body=value,
     )
-    _FILL[kind](row, fields, said)
+    _FILL[kind](row, fields, content)
     return row
 
 
-def _fill_spoken(row: Row, fields: Mapping[str, Any], said: Mapping[str, Any]) -> None:
-    row.text, row.reasoning = text_of(said.get("content")), text_of(said.get("reasoning"))
-    if isinstance(said.get("content"), list):
-        row.blocks = said["content"]
+def _fill_text(row: Row, fields: Mapping[str, Any], content: Mapping[str, Any]) -> None:
+    row.text, row.reasoning = text_of(content.get("content")), text_of(content.get("reasoning"))
+    if isinstance(content.get("content"), list):
+        row.blocks = content["content"]
 
 
-def _fill_calls(row: Row, fields: Mapping[str, Any], said: Mapping[str, Any]) -> None:
-    _fill_spoken(row, fields, said)
-    given: Any = first(fields, CALLS) or first(said, CALLS)
-    items = [members(item) for item in cast("list[Any]", given)] if isinstance(given, list) else []
-    row.calls = [_call(item) for item in items if item]
-    row.more = row.more or len(row.calls) != len(items) or any(_leaves(item, ASKED) for item in items)
+def _fill_calls(row: Row, fields: Mapping[str, Any], content: Mapping[str, Any]) -> None:
+    _fill_text(row, fields, content)
+    calls: Any = first_value(fields, CALLS) or first_value(content, CALLS)
+    items = [as_mapping(item) for item in cast("list[Any]", calls)] if isinstance(calls, list) else []
+    row.calls = [_read_call(item) for item in items if item]
+    has_odd_calls = len(row.calls) != len(items) or any(_has_other_fields(item, CALL_FIELDS) for item in items)
+    row.needs_raw = row.needs_raw or has_odd_calls
 
 
-def _fill_answer(row: Row, fields: Mapping[str, Any], said: Mapping[str, Any]) -> None:
-    row.answers = name_of(first(said, ANSWERS)) or name_of(first(fields, ANSWERS))
-    found = first(said, ("content", "result"))
-    row.result = "" if found is None else found
-    row.tool = name_of(first(said, TOOL_NAME))
+def _fill_result(row: Row, fields: Mapping[str, Any], content: Mapping[str, Any]) -> None:
+    row.answers = as_id(first_value(content, ANSWERS)) or as_id(first_value(fields, ANSWERS))
+    result = first_value(content, ("content", "result"))
+    row.result = "" if result is None else result
+    row.tool = as_id(first_value(content, TOOL_NAME))
 
 
-_FILL = {USER: _fill_spoken, AI_TOOL: _fill_calls, TOOL: _fill_answer, AI_MESSAGE: _fill_spoken}
+_FILL = {USER: _fill_text, AI_TOOL: _fill_calls, TOOL: _fill_result, AI_MESSAGE: _fill_text}
 
 
-def _call(item: Mapping[str, Any]) -> Call:
-    """A call as its table holds it, or as the model's message does, within `function`."""
-    inner = {**members(item.get("function")), **item}
-    name, validated = inner.get("name"), inner.get("validated")
-    known = VALIDATED.get(validated, "") if isinstance(validated, bool | int | str) else ""
-    return Call(name_of(first(item, CALL_ID)), name if isinstance(name, str) else "", args_of(inner), known)
+def _read_call(item: Mapping[str, Any]) -> Call:
+    """Return a call in the form of its table, or of the model's message, inside of `function`."""
+    fields = {**as_mapping(item.get("function")), **item}
+    validated = fields.get("validated")
+    answer = VALIDATED.get(validated, "") if isinstance(validated, bool | int | str) else ""
+    return Call(as_id(first_value(item, CALL_ID)), as_str(fields.get("name")), _arguments(fields), answer)
 
 
-def args_of(inner: Mapping[str, Any]) -> Any:
-    """Arguments; text that is no JSON stays text, so that only this call is worse for it (C11)."""
-    given = inner.get("arguments")
-    if not isinstance(given, str):
-        return {} if given is None else given
-    return parsed(given, given) if given.strip() else {}
+def _arguments(fields: Mapping[str, Any]) -> Any:
+    """Return arguments; text that is not JSON stays text, so that only this call is affected."""
+    arguments = fields.get("arguments")
+    return parse_text(arguments) if isinstance(arguments, str) else {} if arguments is None else arguments
 
 
-def contents(column: Any) -> Mapping[str, Any]:
-    """The members of a content column; text that is no such object is all that is said."""
-    value = parsed(column, column) if isinstance(column, str) else column
-    inside = members(value)
-    if not SAID.isdisjoint(inside):
-        return inside
+def parse_text(arguments: str) -> Any:
+    """Return the value of arguments that are text."""
+    return parse_json_or(arguments, arguments, MAX_TEXT_BYTES) if arguments.strip() else {}
+
+
+def read_content(column: Any) -> Mapping[str, Any]:
+    """Return the fields of a content column; any other text is the content itself."""
+    value = parse_json_or(column, column, MAX_TEXT_BYTES) if isinstance(column, str) else column
+    fields = as_mapping(value)
+    if not CONTENT_FIELDS.isdisjoint(fields):
+        return fields
     return {} if column is None or value == {} else {"content": value if isinstance(value, str) else column}
 
 
 def text_of(value: Any) -> str:
-    """What is said, as one text: of a list of blocks their texts, of anything else its JSON."""
+    """Return content as one text: the texts of a list of blocks, JSON of anything else."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):
@@ -165,28 +169,19 @@ def text_of(value: Any) -> str:
 
 
 def _block_text(block: Any) -> str:
-    told = members(block).get("text", "") if isinstance(block, Mapping) else block
-    return told if isinstance(told, str) else ""
-
-
-def parsed(text: str, otherwise: Any) -> Any:
-    """The value of a JSON text."""
-    try:
-        return codec.parse_json(text, max_bytes=TEXT_BYTES)
-    except InvalidInputError:
-        return otherwise
+    return as_str(as_mapping(block).get("text") if isinstance(block, Mapping) else block)
 
 
 # Times
 
 
-def when(created: Any) -> datetime | None:
-    """A time as rows hold it: ISO text, a datetime, seconds or milliseconds. Without a zone it is UTC."""
+def read_time(created: Any) -> datetime | None:
+    """Return a time of a row: ISO text, a datetime, seconds or milliseconds. Without a zone it is UTC."""
     try:
         if isinstance(created, str):
             created = datetime.fromisoformat(created)
         elif isinstance(created, int | float) and not isinstance(created, bool):
-            return datetime.fromtimestamp(created / 1000 if created > _MS else created, UTC)
+            return datetime.fromtimestamp(created / 1000 if created > _MIN_MS else created, UTC)
         if isinstance(created, datetime):
             return created if created.tzinfo is not None else created.replace(tzinfo=UTC)
     except (ValueError, OverflowError, OSError):
@@ -194,30 +189,30 @@ def when(created: Any) -> datetime | None:
     return None
 
 
-_MS = 10**11
-"""Seconds reach this in the year 5138; milliseconds did in 1973."""
+_MIN_MS = 10**11
+"""As seconds this is the year 5138, as milliseconds 1973."""
 
 
 def shown_time(created: Any) -> str | None:
-    """A time as messages show it: text as it stands, anything else in the form that JavaScript writes."""
+    """Return a time as messages show it: text unchanged, anything else in the form of JavaScript."""
     if isinstance(created, str):
         return created
-    at = when(created)
+    at = read_time(created)
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z") if at else None
 
 
 # Values
 
 
-def members(value: Any) -> Mapping[str, Any]:
-    """The members of an object; of anything else none."""
-    if type(value) is dict or isinstance(value, Mapping):  # asking for a Mapping costs ten times as much
+def as_mapping(value: Any) -> Mapping[str, Any]:
+    """Return a mapping, or {} for anything else. Rows from a database driver need not be dicts."""
+    if type(value) is dict or isinstance(value, Mapping):  # The check for Mapping is ten times slower.
         return cast("Mapping[str, Any]", value)
     return {}
 
 
-def first(fields: Mapping[str, Any], names: Iterable[str]) -> Any:
-    """What the first of these names says that says anything: null and "" do not."""
+def first_value(fields: Mapping[str, Any], names: Iterable[str]) -> Any:
+    """Return the first of some fields that is neither null nor ""."""
     for name in names:
         value = fields.get(name)
         if value is not None and value != "":
@@ -225,27 +220,27 @@ def first(fields: Mapping[str, Any], names: Iterable[str]) -> Any:
     return None
 
 
-def name_of(value: Any) -> str:
-    """An id as text; "" for none."""
+def as_id(value: Any) -> str:
+    """Return an id as text; "" for none."""
     if isinstance(value, str):
         return value
-    named = isinstance(value, int | UUID) and not isinstance(value, bool)
-    return str(value) if named else ""
+    is_id = isinstance(value, int | UUID) and not isinstance(value, bool)
+    return str(value) if is_id else ""
 
 
-def flag(value: Any) -> bool | None:
-    """A truth as JSON has it, or as databases without that type do; None if nothing is said."""
+def as_bool(value: Any) -> bool | None:
+    """Return a boolean, which some databases store as a number; None for anything else."""
     return bool(value) if isinstance(value, bool | int) else None
 
 
-def _word(entity: Any) -> str:
+def _entity_name(entity: Any) -> str:
     if isinstance(entity, Enum):
         entity = entity.value if isinstance(entity.value, str) else entity.name
-    return entity if isinstance(entity, str) else ""
+    return as_str(entity)
 
 
-def _leaves(said: Mapping[str, Any], taken: set[str]) -> bool:
-    """Whether there is more to it than is taken over: null and empty lists are nothing."""
-    return not said.keys() <= taken and any(
-        value is not None and value != [] for name, value in said.items() if name not in taken
+def _has_other_fields(fields: Mapping[str, Any], known: set[str]) -> bool:
+    """Return whether a field outside `known` has a value other than null and an empty list."""
+    return not fields.keys() <= known and any(
+        value is not None and value != [] for name, value in fields.items() if name not in known
     )

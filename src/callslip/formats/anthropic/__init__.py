@@ -1,1 +1,1 @@
-"""`anthropic`: the Messages API. Read are streams, whole messages and requests; written are histories it accepts."""
+"""`anthropic`: the Messages API. It reads streams, full messages and requests, and writes histories."""

@@ -1,4 +1,4 @@
-"""The blocks that messages are made of: which say something, which are calls, which are results. Pure reading."""
+"""The blocks of messages: texts, calls and results. Only functions, no state."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ from typing import Any, cast
 
 from msgspec import UNSET
 
-from callslip.formats.json_fields import as_dict, as_list, as_str, identifier, leaves, mark
+from callslip.formats.json_fields import as_dict, as_list, as_str, has_other_content, identifier, text_digest
 from callslip.model import events as ev
 from callslip.model.events import CallEnd, Event
 
 FORMAT = "anthropic"
 ASSISTANT, USER, SYSTEM = "assistant", "user", "system"
 
-Speech = type[ev.MessageDelta] | type[ev.ThoughtDelta]
+DeltaType = type[ev.MessageDelta] | type[ev.ThoughtDelta]
 
-SPEECH: dict[str, tuple[Speech, str]] = {"text": (ev.MessageDelta, "text"), "thinking": (ev.ThoughtDelta, "thinking")}
+# Kinds of text blocks with their field.
+TEXTS: dict[str, tuple[DeltaType, str]] = {"text": (ev.MessageDelta, "text"), "thinking": (ev.ThoughtDelta, "thinking")}
 
 # Kinds of calls, and whether the provider runs them.
 CALLS = {"tool_use": False, "server_tool_use": True, "mcp_tool_use": True}
 
-# Why the model stopped, in the words of `turn.ended`. A paused turn goes on with the next request.
+# The reasons of `turn.ended` for the model's stop reasons. The next request continues a paused turn.
 REASONS = {
     "end_turn": "end_turn",
     "stop_sequence": "end_turn",
@@ -31,12 +32,12 @@ REASONS = {
 }
 PAUSED = "pause_turn"
 
-# What is taken over, or says nothing about the conversation.
-MESSAGE = {"id", "type", "role", "model", "content", "stop_reason", "stop_sequence", "usage"}
-PARAM = {"role", "content"}
-_ABOUT = {"type", "cache_control", "caller"}
-_CALL = {*_ABOUT, "id", "name", "input", "server_name", "toolset_name"}
-_RESULT = {*_ABOUT, "tool_use_id", "content", "is_error", "toolset_name"}
+# Fields that events carry, or that are irrelevant for the conversation.
+RESPONSE_FIELDS = {"id", "type", "role", "model", "content", "stop_reason", "stop_sequence", "usage"}
+MESSAGE_FIELDS = {"role", "content"}
+_BLOCK_FIELDS = {"type", "cache_control", "caller"}
+_CALL_FIELDS = {*_BLOCK_FIELDS, "id", "name", "input", "server_name", "toolset_name"}
+_RESULT_FIELDS = {*_BLOCK_FIELDS, "tool_use_id", "content", "is_error", "toolset_name"}
 
 
 def kind_of(block: Any) -> str:
@@ -44,79 +45,82 @@ def kind_of(block: Any) -> str:
 
 
 def is_result(block: Any) -> bool:
-    """Whether a block is the result of a call; those of the provider's own tools are each of a kind of their own."""
+    """Return whether a block is the result of a call; the provider's own tools have result kinds of their own."""
     return kind_of(block).endswith("tool_result")
 
 
 def blocks_of(message: dict[str, Any]) -> list[Any]:
-    """A message's blocks; a text by itself is a block of text."""
+    """Return the blocks of a message; a string becomes a text block."""
     content = message.get("content")
     return [{"type": "text", "text": content}] if isinstance(content, str) else as_list(content)
 
 
-def block_leaves(block: Any) -> bool:
-    """Whether a block says more than is taken of it, or is of a kind that is not known."""
-    kind, told = kind_of(block), as_dict(block)
-    if kind in SPEECH:
-        return leaves(told, {*_ABOUT, SPEECH[kind][1]})
-    return leaves(told, _CALL) if kind in CALLS else leaves(told, _RESULT) if is_result(block) else True
+def block_needs_raw(block: Any) -> bool:
+    """Return whether a block has an unknown kind or more than its events carry."""
+    kind, fields = kind_of(block), as_dict(block)
+    if kind in TEXTS:
+        return has_other_content(fields, {*_BLOCK_FIELDS, TEXTS[kind][1]})
+    if kind in CALLS:
+        return has_other_content(fields, _CALL_FIELDS)
+    return not is_result(block) or has_other_content(fields, _RESULT_FIELDS)
 
 
 # Calls
 
 
-def told_of(call: dict[str, Any]) -> dict[str, Any]:
-    """The tool of a call; one of an MCP server is shown with it."""
-    name, server = as_str(call.get("name")), as_str(call.get("server_name"))
-    told: dict[str, Any] = {"tool_name": name} if name else {}
-    return {**told, "title": f"{server}: {name}"} if server and name else told
+def call_fields(block: dict[str, Any]) -> dict[str, Any]:
+    """Return the tool of a call; the title of an MCP tool includes its server."""
+    name, server = as_str(block.get("name")), as_str(block.get("server_name"))
+    fields: dict[str, Any] = {"tool_name": name} if name else {}
+    return {**fields, "title": f"{server}: {name}"} if server and name else fields
 
 
 def result_of(block: dict[str, Any]) -> tuple[type[CallEnd], dict[str, Any]]:
-    """How a result ends its call."""
+    """Return the end of a call and its fields from a result."""
     content = block.get("content")
     inner = as_dict(content)
-    output = _plain(content)
+    output = _plain_content(content)
     if block.get("is_error") is True or kind_of(inner).endswith("_error"):
         return ev.CallFailed, {"error": as_str(inner.get("error_code")) or output}
     status = inner.get("return_code")
     return ev.CallCompleted, {"output": output, **({"exit_status": status} if type(status) is int else {})}
 
 
-def _plain(content: Any) -> Any:
-    """A content; blocks that are all text are that text, and none at all are no text."""
+def _plain_content(content: Any) -> Any:
+    """Return the text of blocks that are all text, any other content as it is."""
     blocks = [as_dict(block) for block in as_list(content)]
     texts = [block["text"] for block in blocks if block.get("type") == "text" and isinstance(block.get("text"), str)]
-    only_text = len(texts) == len(blocks) and isinstance(content, list | None)
-    return "\n".join(texts) if only_text else cast(Any, content)
+    is_text = len(texts) == len(blocks) and isinstance(content, list | None)
+    return "\n".join(texts) if is_text else cast(Any, content)
 
 
-# What people say
+# Messages of the user
 
 
-def prompt(blocks: list[Any]) -> Event:
-    """What a person said; the blocks too if there was more to it than text."""
-    said = [as_str(as_dict(block).get("text")) for block in blocks if kind_of(block) == "text"]
-    plain = len(said) == len(blocks)
-    return ev.MessageUser(text="\n".join(said), content=UNSET if plain else blocks)
+def user_message(blocks: list[Any]) -> Event:
+    """Return the event of a user's message, with its blocks if it has more than text."""
+    texts = [as_str(as_dict(block).get("text")) for block in blocks if kind_of(block) == "text"]
+    is_plain = len(texts) == len(blocks)
+    return ev.MessageUser(text="\n".join(texts), content=UNSET if is_plain else blocks)
 
 
-# Marks
+# Digests
 
 
-def answer_mark(calls: list[str], said: str) -> str:
-    """An answer is known by the ids of its calls, else by its text."""
-    return mark(ASSISTANT, *calls) if calls and all(calls) else mark(ASSISTANT, said)
+def answer_digest(call_ids: list[str], text: str) -> str:
+    """Return what identifies an answer: the ids of its calls, else its text."""
+    return text_digest(ASSISTANT, *call_ids) if call_ids and all(call_ids) else text_digest(ASSISTANT, text)
 
 
-def message_mark(body: Any) -> str:
-    """What a message is known by, whoever sends it again. Instructions may change and are still the instructions."""
+def message_digest(body: Any) -> str:
+    """Return what identifies a repeated message. All system messages are the same one, even if they change."""
     message = as_dict(body)
     role, blocks = as_str(message.get("role")), blocks_of(message)
-    said = "".join(as_str(as_dict(block).get("text")) for block in blocks)
+    text = "".join(as_str(as_dict(block).get("text")) for block in blocks)
     if role == ASSISTANT:
-        return answer_mark([identifier(as_dict(block).get("id")) for block in blocks if kind_of(block) in CALLS], said)
+        call_ids = [identifier(as_dict(block).get("id")) for block in blocks if kind_of(block) in CALLS]
+        return answer_digest(call_ids, text)
     if role == SYSTEM:
-        return mark(SYSTEM)
+        return text_digest(SYSTEM)
     results = [identifier(as_dict(block).get("tool_use_id")) for block in blocks if is_result(block)]
-    return mark("results", *results) if results else mark(role, said, str(len(blocks)))
+    return text_digest("results", *results) if results else text_digest(role, text, str(len(blocks)))

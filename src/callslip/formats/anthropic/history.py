@@ -1,7 +1,7 @@
-"""`anthropic` out: a session as messages that the Messages API always accepts.
+"""Encode `anthropic`: a session as messages that the Messages API always accepts.
 
-Roles alternate, and a person speaks first. The results of an answer's calls stand first in the message after it, all of
-them. What the model thought is not sent: the API takes thoughts back only with signatures that a log does not keep.
+Roles alternate, and the user has the first message. The results of an answer's calls are first in the message after it,
+all of them. Thoughts are not sent: the API accepts them only with signatures that a log does not store.
 """
 
 from __future__ import annotations
@@ -20,48 +20,44 @@ Block = dict[str, Any]
 
 
 def anthropic_history(source: Source) -> list[Message]:
-    """A session's messages, oldest first. Instructions are not among them; they are whoever asks's to add."""
+    """Return the messages of a session, oldest first, without a system prompt, which the caller adds."""
     ids = Ids(MAX_ID_CHARS)
     messages: list[Message] = []
-    for one in rounds(source):
-        if isinstance(one, Prompt):
-            _add(messages, "user", [_text(one.text)])
+    for item in rounds(source):
+        if isinstance(item, Prompt):
+            _add(messages, "user", [_text(item.text)])
             continue
         if not messages:
             _add(messages, "user", [_text(FIRST)])
-        _answer(messages, one, ids)
+        _add_round(messages, item, ids)
     return messages
 
 
-def _answer(messages: list[Message], one: Round, ids: Ids) -> None:
-    named = [(ids.next(call), call) for call in one.calls]
-    _add(messages, "assistant", [*_said(one.text), *(_call(identity, call) for identity, call in named)])
-    if named:
-        _add(messages, "user", [_result(identity, call) for identity, call in named])
+def _add_round(messages: list[Message], item: Round, ids: Ids) -> None:
+    calls = ids.named(item.calls)
+    text = [_text(item.text)] if item.text else []  # The API rejects an empty text.
+    _add(messages, "assistant", [*text, *(_call(call_id, call) for call_id, call in calls)])
+    if calls:
+        _add(messages, "user", [_result(call_id, call) for call_id, call in calls])
 
 
 def _add(messages: list[Message], role: str, blocks: list[Block]) -> None:
-    """Add blocks to the conversation; who goes on speaking has one message for it."""
+    """Add blocks to the last message if it has the same role, else as a new message."""
     if messages and messages[-1]["role"] == role:
         messages[-1]["content"] += blocks
     else:
         messages.append({"role": role, "content": blocks})
 
 
-def _said(text: str) -> list[Block]:
-    """A text; one that is empty is refused, so that it is left out."""
-    return [_text(text)] if text else []
-
-
 def _text(text: str) -> Block:
     return {"type": "text", "text": text}
 
 
-def _call(identity: str, call: ToolCall) -> Block:
-    return {"type": "tool_use", "id": identity, "name": name_of(call), "input": input_of(call)}
+def _call(call_id: str, call: ToolCall) -> Block:
+    return {"type": "tool_use", "id": call_id, "name": name_of(call), "input": input_of(call)}
 
 
-def _result(identity: str, call: ToolCall) -> Block:
+def _result(call_id: str, call: ToolCall) -> Block:
     result = result_of(call)
-    told: Block = {"type": "tool_result", "tool_use_id": identity, "content": result.text}
-    return {**told, "is_error": True} if result.error else told
+    block: Block = {"type": "tool_result", "tool_use_id": call_id, "content": result.text}
+    return {**block, "is_error": True} if result.error else block

@@ -1,1 +1,1 @@
-"""`events`: the log as it is, for copies and for whoever wants to keep all of it."""
+"""`events`: the full event log, for copies and backups."""

@@ -1,18 +1,19 @@
-"""Reads a log that some ledger wrote, so that importing it gives the same entries again.
+"""Decode the event log of a ledger, so that importing it gives the same entries.
 
-An event is drafted as it stands, without what the ledger gives: seq, key, verdict. Its execution id may be taken here,
-so that the call is also named by it as an alias of the namespace `callslip`: the id is kept where it is free, and the
-alias finds the call where it is not. Every verdict is reached anew, from the same facts in the same order.
+An event is drafted without the fields that the ledger sets: seq, key, verdict. Its execution id may be in use in the
+importing ledger, so it is also an alias in the namespace `callslip`: the call gets the id if it is free, and the alias
+identifies the call otherwise. The ledger computes every verdict again, from the same events in the same order.
 """
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from msgspec import structs
 
 from callslip.errors import InvalidInputError
-from callslip.formats.base import Unfinished
+from callslip.formats.base import Unfinished, drafts_of, raw_if
+from callslip.formats.json_fields import as_dict, as_list
 from callslip.model import events as ev
 from callslip.model import ids
 from callslip.model.events import Alias, Draft, Event, read_event
@@ -22,38 +23,35 @@ FORMAT = "events"
 
 
 class EventsDecoder:
-    """One session's log, event by event, or whole documents with a list of `events`."""
+    """The log of one session, event by event, or documents with a list of `events`."""
 
     def __init__(self, *, chunks: ev.Chunks | None = None, started: int = 0) -> None:
         self._unfinished = Unfinished()
 
     def feed(self, message: Any) -> list[Draft]:
-        listed = cast("dict[str, Any]", message).get("events") if isinstance(message, dict) else None
-        if isinstance(listed, list):
-            return [draft for event in cast("list[Any]", listed) for draft in self._one(event)]
-        return self._one(message)
+        events = as_dict(message).get("events")
+        bodies = as_list(events) if isinstance(events, list) else [message]
+        return [draft for body in bodies for draft in self._read(body)]
 
     def close(self, reason: str) -> list[Draft]:
-        """A log that stops in the middle: nobody will go on with it here."""
-        return [Draft(event) for event in self._unfinished.end(reason)]
+        return self._unfinished.close(reason)
 
-    def _one(self, body: Any) -> list[Draft]:
+    def _read(self, body: Any) -> list[Draft]:
         try:
             event = read_event(body)
         except InvalidInputError:
-            return [Draft(ev.Raw(format=FORMAT, body=body))]
-        draft = Draft(_drafted(event), witness=event.verdict == "witness")
+            return drafts_of(raw_if(True, FORMAT, body))
+        draft = Draft(_without_ledger_fields(event), witness=event.verdict == "witness")
         if event.verdict == "applied":
-            self._unfinished.see([draft])
+            self._unfinished.follow([draft])
         return [draft]
 
 
-def _drafted(event: Event) -> Event:
-    """The event without what a ledger adds to it."""
-    bare: dict[str, Any] = {"seq": 0, "key": "", "verdict": "applied"}
+def _without_ledger_fields(event: Event) -> Event:
+    fields: dict[str, Any] = {"seq": 0, "key": "", "verdict": "applied"}
     if isinstance(event, ev.CallEvent):
-        known = Alias(SOURCE_LEDGER, event.call)
-        named = event.aliases if not event.call or known in event.aliases else (*event.aliases, known)
+        alias = Alias(SOURCE_LEDGER, event.call)
+        aliases = event.aliases if not event.call or alias in event.aliases else (*event.aliases, alias)
         call = event.call if ids.CALL.match(event.call) else ""
-        bare |= {"aliases": named, "call": call, "reused": False, "entry": 0}
-    return structs.replace(event, **bare)
+        fields |= {"aliases": aliases, "call": call, "reused": False, "entry": 0}
+    return structs.replace(event, **fields)

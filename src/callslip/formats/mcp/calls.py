@@ -1,20 +1,20 @@
-"""The calls of one connection: which call a message is about, and what it says of it, as events.
+"""The calls of one connection: find the call of a message and turn the message into events.
 
-Each request is a call, even one that takes the id of another: the ledger knows it by a namespace of its own
-(`mcp.` and a mark of the connection), so that two connections which write into one session never share a call. In the
-namespace `mcp` an id means the newest call that bears it.
+Each request is a call, even if it reuses an id: the ledger identifies it by a namespace of its own (`mcp.` and a digest
+of the connection), so two connections that write into one session never share a call. In the namespace `mcp` an id
+names the newest call with it.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from msgspec import UNSET
 
-from callslip.formats.json_fields import as_dict, as_list, as_str, leaves
+from callslip.formats.call_tracker import CallTracker, TrackedCall
+from callslip.formats.json_fields import as_dict, as_list, as_str, has_other_content
 from callslip.formats.mcp import results, tasks
-from callslip.formats.mcp.wire import FORMAT, Message, kept, key_of, meta_leaves, more_than
+from callslip.formats.mcp.wire import FORMAT, Message, has_other_meta, key_of, needs_raw, raw_message_if
 from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.events import Alias, Event
@@ -24,35 +24,31 @@ PARAMS = {"name", "arguments", "task"}
 PROGRESS = {"progressToken", "progress", "total", "message"}
 
 
-class Call(msgspec.Struct):
-    """A call. `asked` is the id of the request that was not answered yet, `task` the name of its task if it has one.
+class McpCall(TrackedCall, kw_only=True):
+    """A call. `pending_request` is the id of its unanswered request, `request_digest` identifies name and arguments.
 
-    `told` is what was last told of the task; `end` is how the call ends if nobody fetches the result of the task.
+    `task_progress` is the last state of its task; `task_end` is its end if the client does not fetch the result.
     """
 
-    aliases: tuple[Alias, ...]
-    asked: str
-    request: str = ""
-    task: str = ""
-    told: Any = None
-    end: Event | None = None
+    request_digest: str = ""
+    task_progress: Any = None
+    task_end: Event | None = None
 
 
 class Calls:
-    """All calls of one connection. `line` is a mark of the connection."""
+    """All calls of one connection, which `connection` identifies."""
 
     def __init__(self) -> None:
-        self.line = ""
-        self._newest: dict[str, Call] = {}
-        self._uses: dict[str, int] = {}
-        self._tokens: dict[str, Call] = {}
-        self._tasks: dict[str, Call] = {}
-        self._waiting: dict[str, list[Call]] = {}
+        self.connection = ""
+        self._calls: CallTracker[str, McpCall] = CallTracker(McpCall)
+        self._by_token: dict[str, McpCall] = {}
+        self._by_task: dict[str, McpCall] = {}
+        self._awaiting_input: dict[str, list[McpCall]] = {}
         self._titles: dict[str, str] = {}
 
-    def listed(self, read: Message) -> list[Event]:
-        """What the server calls its tools, for people. The list itself is kept as it came."""
-        for tool in map(as_dict, as_list(as_dict(read.result).get("tools"))):
+    def read_titles(self, message: Message) -> list[Event]:
+        """Remember the titles of the server's tools. The list itself is stored raw."""
+        for tool in map(as_dict, as_list(as_dict(message.result).get("tools"))):
             title = tool.get("title") or as_dict(tool.get("annotations")).get("title")
             if isinstance(tool.get("name"), str) and isinstance(title, str):
                 self._titles[tool["name"]] = title
@@ -60,176 +56,176 @@ class Calls:
 
     # From the request to the answer
 
-    def opened(self, read: Message) -> list[Event]:
-        """A `tools/call`: a new call, or one that goes on with what it had asked for."""
-        waited = self._waited(read)
-        call = waited or Call(aliases=(self._alias(read.key),), asked=read.key)
-        call.asked = read.key
-        self._newest[read.key] = call
-        if (token := key_of(as_dict(read.params.get("_meta")).get("progressToken"))) != "":
-            self._tokens[token] = call
-        mine = Alias(FORMAT, read.key)
-        if waited is not None:
-            working = {"status": "working"}
-            return [ev.CallProgress(aliases=(*call.aliases, mine), progress=working), *kept(True, read)]
-        call.request = _request(read.params)
-        return [*self._opening(call, mine, read.params), *kept(_odd(read), read)]
-
-    def _opening(self, call: Call, mine: Alias, params: dict[str, Any]) -> list[Event]:
-        """Both events name the tool, so that arguments which are refused take nothing else with them."""
-        name, given = params.get("name"), params.get("arguments")
-        tool: dict[str, Any] = {"tool_name": name} if isinstance(name, str) and name else {}
+    def open(self, message: Message) -> list[Event]:
+        """Read a `tools/call`: a new call, or one that continues with the input that it required."""
+        resumed = self._find_resumed(message)
+        call = resumed or McpCall(aliases=(self._unique_alias(message.key),))
+        call.pending_request = message.key
+        self._calls.add(call, message.key)
+        if (token := key_of(as_dict(message.params.get("_meta")).get("progressToken"))) != "":
+            self._by_token[token] = call
+        aliases = (*call.aliases, Alias(FORMAT, message.key))
+        if resumed is not None:
+            working = ev.CallProgress(aliases=aliases, progress={"status": "working"})
+            return [working, *raw_message_if(True, message)]
+        call.request_digest = _request_digest(message.params)
+        # Both events name the tool, because the ledger may reject the first one for its arguments.
+        name, arguments = message.params.get("name"), message.params.get("arguments")
+        fields: dict[str, Any] = {"tool_name": name} if isinstance(name, str) and name else {}
         title = self._titles.get(name) if isinstance(name, str) else None
-        told: dict[str, Any] = {**tool, **({"title": title} if title else {})}
-        proposed = ev.CallProposed(aliases=call.aliases, input={} if given is None else given, **told)
-        return [proposed, ev.CallStarted(aliases=(*call.aliases, mine), **told)]
+        fields |= {"title": title} if title else {}
+        proposed = ev.CallProposed(aliases=call.aliases, input={} if arguments is None else arguments, **fields)
+        started = ev.CallStarted(aliases=aliases, **fields)
+        return [proposed, started, *raw_message_if(_request_needs_raw(message.params), message)]
 
-    def _alias(self, key: str) -> Alias:
-        uses = self._uses[key] = self._uses.get(key, 0) + 1
-        return Alias(f"{FORMAT}.{self.line}" + (f".{uses}" if uses > 1 else ""), key)
+    def _unique_alias(self, key: str) -> Alias:
+        uses = self._calls.count_opening(key)
+        return Alias(f"{FORMAT}.{self.connection}" + (f".{uses}" if uses > 1 else ""), key)
 
-    def _waited(self, read: Message) -> Call | None:
-        """The call that a request goes on with: one that was answered by questions, and is asked for again."""
-        if not read.params.keys() & {"inputResponses", "requestState"}:
+    def _find_resumed(self, message: Message) -> McpCall | None:
+        """Return the call that a request continues: its answer required input, and the client sends it again."""
+        if not message.params.keys() & {"inputResponses", "requestState"}:
             return None
-        state = read.params.get("requestState")
-        waiting = self._waiting.get(_request(read.params, state), [])
+        state = message.params.get("requestState")
+        waiting = self._awaiting_input.get(_state_digest(_request_digest(message.params), state))
         return waiting.pop(0) if waiting else None
 
-    def progressed(self, read: Message) -> list[Event]:
-        call = self._tokens.get(key_of(read.params.get("progressToken")))
+    def progress(self, message: Message) -> list[Event]:
+        params = message.params
+        call = self._by_token.get(key_of(params.get("progressToken")))
         if call is None:
             return []
-        message = as_str(read.params.get("message"))
-        amount = {name: read.params[name] for name in ("progress", "total") if read.params.get(name) is not None}
-        told: dict[str, Any] = {"text": f"{message}\n"} if message else {}
-        told |= {"progress": amount} if amount else {}
-        return [ev.CallProgress(aliases=call.aliases, **told), *kept(more_than(read.params, PROGRESS), read)]
+        text = as_str(params.get("message"))
+        amount = {name: params[name] for name in ("progress", "total") if params.get(name) is not None}
+        fields: dict[str, Any] = {"text": f"{text}\n"} if text else {}
+        fields |= {"progress": amount} if amount else {}
+        event = ev.CallProgress(aliases=call.aliases, **fields)
+        return [event, *raw_message_if(needs_raw(params, PROGRESS), message)]
 
-    def cancelled(self, read: Message) -> list[Event]:
-        """The client gave up. What is answered already cannot be cancelled; a task is cancelled by its own request."""
-        key = key_of(read.params.get("requestId"))
-        call = self._newest.get(key)
-        if call is None or not key or call.asked != key:
+    def cancel(self, message: Message) -> list[Event]:
+        """Read a cancellation by the client. It affects neither an answered call nor a task."""
+        key = key_of(message.params.get("requestId"))
+        call = self._calls.find(key)
+        if call is None or not key or call.pending_request != key:
             return []
-        call.asked = ""
-        reason = as_str(read.params.get("reason")) or CANCELLED
+        call.pending_request = ""
+        reason = as_str(message.params.get("reason")) or CANCELLED
         end = ev.CallCancelled(aliases=call.aliases, reason=reason)
-        return [end, *kept(more_than(read.params, {"requestId", "reason"}), read)]
+        return [end, *raw_message_if(needs_raw(message.params, {"requestId", "reason"}), message)]
 
-    def answered(self, read: Message) -> list[Event]:
-        """A result, an error, a task, or questions; late if the client gave up before, or had an answer."""
-        call = self._newest.get(read.key)
+    def answer(self, message: Message) -> list[Event]:
+        """Read a result, an error, a task or questions; it may be late, after a cancellation or another answer."""
+        call = self._calls.find(message.key)
         if call is None:
             return []
-        call.asked = "" if call.asked == read.key else call.asked
-        if read.error is not UNSET:
-            return [results.failed(call.aliases, read.error)]
-        task, kind = tasks.handle(read.result), as_dict(read.result).get("resultType")
+        call.pending_request = "" if call.pending_request == message.key else call.pending_request
+        if message.error is not UNSET:
+            return [results.error_end(call.aliases, message.error)]
+        task, kind = tasks.task_handle(message.result), as_dict(message.result).get("resultType")
         if task is not None:
-            return self._postponed(call, task, read)
+            return self._begin_task(call, task, message)
         if kind == "input_required":
-            return self._asks(call, read)
-        return self._ended(call, read.result, read, kind in results.FINAL)
+            return self._await_input(call, message)
+        return self._end(call, message.result, message, kind in results.FINAL)
 
-    def _ended(self, call: Call, result: Any, read: Message, plain: bool = True) -> list[Event]:
-        call.end = None
-        more = more_than(as_dict(result), results.KNOWN_FIELDS) or not plain or not isinstance(result, dict)
-        return [results.ended(call.aliases, result), *kept(more, read)]
+    def _end(self, call: McpCall, result: Any, message: Message, is_final: bool = True) -> list[Event]:
+        call.task_end = None
+        is_odd = needs_raw(as_dict(result), results.KNOWN_FIELDS) or not is_final or not isinstance(result, dict)
+        return [results.result_end(call.aliases, result), *raw_message_if(is_odd, message)]
 
-    def _asks(self, call: Call, read: Message) -> list[Event]:
-        """The server wants answers first: the client asks again, with them, for the same."""
-        state = as_dict(read.result).get("requestState")
-        waits = codec.digest(f"{call.request} {_mark(state)}".encode())
-        self._waiting.setdefault(waits, []).append(call)
-        return [ev.CallProgress(aliases=call.aliases, progress={"status": "input_required"}), *kept(True, read)]
+    def _await_input(self, call: McpCall, message: Message) -> list[Event]:
+        """Read questions of the server: the client sends the same request again, with answers."""
+        state = _state_digest(call.request_digest, as_dict(message.result).get("requestState"))
+        self._awaiting_input.setdefault(state, []).append(call)
+        event = ev.CallProgress(aliases=call.aliases, progress={"status": "input_required"})
+        return [event, *raw_message_if(True, message)]
 
     # Tasks
 
-    def _postponed(self, call: Call, told: dict[str, Any], read: Message) -> list[Event]:
-        call.task = tasks.name_of(told)
-        self._tasks[call.task] = call
-        aliases = (*call.aliases, tasks.alias(call.task))
-        call.told = tasks.where(told)
-        made: list[Event] = [ev.CallProgress(aliases=aliases, **call.told)]
-        return [*made, *(self._stands(call, told, read) or []), *kept(_task_leaves(as_dict(read.result)), read)]
+    def _begin_task(self, call: McpCall, task: dict[str, Any], message: Message) -> list[Event]:
+        name = tasks.task_id(task)
+        self._by_task[name] = call
+        call.task_progress = tasks.progress_fields(task)
+        progress = ev.CallProgress(aliases=(*call.aliases, tasks.alias(name)), **call.task_progress)
+        state = self._task_events(call, task, message) or []
+        return [progress, *state, *raw_message_if(_task_needs_raw(as_dict(message.result)), message)]
 
-    def polled(self, read: Message) -> list[Event] | None:
-        """A question after a task that is followed: what is answered will tell."""
-        known = tasks.name_of(read.params) in self._tasks
-        return None if known and not more_than(read.params, {"taskId"}) else []
+    def poll_task(self, message: Message) -> list[Event] | None:
+        """Skip a poll of a known task: its answer contains the news."""
+        is_known = tasks.task_id(message.params) in self._by_task
+        return None if is_known and not needs_raw(message.params, {"taskId"}) else []
 
-    def task_told(self, read: Message) -> list[Event] | None:
-        """Where a task stands, by an answer or a notification."""
-        told = as_dict(read.result) if read.kind == "answer" else read.params
-        call = self._tasks.get(tasks.name_of(told) or tasks.name_of(read.params))
-        if call is None or read.error is not UNSET or "status" not in told:
+    def update_task(self, message: Message) -> list[Event] | None:
+        """Read the state of a task in an answer or a notification."""
+        task = as_dict(message.result) if message.kind == "answer" else message.params
+        call = self._by_task.get(tasks.task_id(task) or tasks.task_id(message.params))
+        if call is None or message.error is not UNSET or "status" not in task:
             return []
-        stands = self._stands(call, told, read)
-        if stands is None:
-            return kept(_task_leaves(told), read) or None
-        return [*stands, *kept(_task_leaves(told), read)]
+        events, raw = self._task_events(call, task, message), raw_message_if(_task_needs_raw(task), message)
+        return raw or None if events is None else events + raw
 
-    def _stands(self, call: Call, told: dict[str, Any], read: Message) -> list[Event] | None:
-        """What a task's state says of its call; None if nothing that was not told before."""
-        status = told.get("status")
+    def _task_events(self, call: McpCall, task: dict[str, Any], message: Message) -> list[Event] | None:
+        """Return the events of a task's state; None if it is the same as before."""
+        status = task.get("status")
         if status == "cancelled":
-            return [tasks.cancelled(call.aliases, told)]
-        if status == "completed" and "result" in told:
-            return self._ended(call, told["result"], read)
-        if status == "failed" and "error" in told:
-            call.end = None
-            return [results.failed(call.aliases, told["error"])]
-        call.end = tasks.unfetched(call.aliases, told) or call.end
-        where = tasks.where(told)
-        if where == call.told:
+            return [tasks.cancelled(call.aliases, task)]
+        if status == "completed" and "result" in task:
+            return self._end(call, task["result"], message)
+        if status == "failed" and "error" in task:
+            call.task_end = None
+            return [results.error_end(call.aliases, task["error"])]
+        call.task_end = tasks.end_without_result(call.aliases, task) or call.task_end
+        progress = tasks.progress_fields(task)
+        if progress == call.task_progress:
             return None
-        call.told = where
-        return [ev.CallProgress(aliases=call.aliases, **where)]
+        call.task_progress = progress
+        return [ev.CallProgress(aliases=call.aliases, **progress)]
 
-    def fetched(self, read: Message) -> list[Event]:
-        """The answer to `tasks/result` is the answer that the call would have had."""
-        call = self._tasks.get(tasks.name_of(read.params))
+    def task_result(self, message: Message) -> list[Event]:
+        """Read the answer to `tasks/result`, which is the answer to the call."""
+        call = self._by_task.get(tasks.task_id(message.params))
         if call is None:
             return []
-        if read.error is not UNSET:
-            call.end = None
-            return [results.failed(call.aliases, read.error)]
-        return self._ended(call, read.result, read)
+        if message.error is not UNSET:
+            call.task_end = None
+            return [results.error_end(call.aliases, message.error)]
+        return self._end(call, message.result, message)
 
-    def task_cancelled(self, read: Message) -> list[Event] | None:
-        """The server may say that the task is cancelled now, or only that it heard."""
-        call = self._tasks.get(tasks.name_of(read.params))
-        if call is None or read.error is not UNSET:
+    def cancel_task(self, message: Message) -> list[Event] | None:
+        """Read the answer to a cancellation: the task is cancelled, or the server only confirms the request."""
+        call = self._by_task.get(tasks.task_id(message.params))
+        if call is None or message.error is not UNSET:
             return []
-        if "status" in as_dict(read.result):
-            return self.task_told(read)
-        call.end = call.end or ev.CallCancelled(aliases=call.aliases, reason=tasks.ABANDONED)
+        if "status" in as_dict(message.result):
+            return self.update_task(message)
+        call.task_end = call.task_end or ev.CallCancelled(aliases=call.aliases, reason=tasks.ABANDONED)
         return []
 
     def close(self) -> list[Event]:
-        """The line ended: what is known of tasks that are over, and of which nobody asked for more."""
-        ends = [call.end for call in self._tasks.values() if call.end is not None]
-        self._tasks.clear()
+        """Return the ends of tasks whose results the client did not fetch."""
+        ends = [call.task_end for call in self._by_task.values() if call.task_end is not None]
+        self._by_task.clear()
         return ends
 
 
-def _request(params: dict[str, Any], *state: Any) -> str:
-    """What a request is known by when it comes again; with a state, as the one that goes on from there."""
-    mark = _mark([params.get("name"), params.get("arguments")])
-    return codec.digest(f"{mark} {_mark(*state)}".encode()) if state else mark
+def _request_digest(params: dict[str, Any]) -> str:
+    return _digest([params.get("name"), params.get("arguments")])
 
 
-def _mark(value: Any) -> str:
+def _state_digest(request_digest: str, state: Any) -> str:
+    """Return what identifies a request that continues from a state."""
+    return codec.digest(f"{request_digest} {_digest(state)}".encode())
+
+
+def _digest(value: Any) -> str:
     return codec.digest(codec.encode(value))
 
 
-def _odd(read: Message) -> bool:
-    """Whether a request is not as it should be, or says more than was taken over."""
-    params = read.params
-    wrong = not isinstance(params.get("name"), str) or not isinstance(params.get("arguments"), dict | None)
-    return wrong or leaves(params, {*PARAMS, "_meta"}) or meta_leaves(params)
+def _request_needs_raw(params: dict[str, Any]) -> bool:
+    """Return whether a request is invalid or has more than its events carry."""
+    is_invalid = not isinstance(params.get("name"), str) or not isinstance(params.get("arguments"), dict | None)
+    return is_invalid or has_other_content(params, {*PARAMS, "_meta"}) or has_other_meta(params)
 
 
-def _task_leaves(told: dict[str, Any]) -> bool:
-    return more_than(told, tasks.KNOWN_FIELDS) or leaves(as_dict(told.get("task")), tasks.KNOWN_FIELDS)
+def _task_needs_raw(task: dict[str, Any]) -> bool:
+    return needs_raw(task, tasks.KNOWN_FIELDS) or has_other_content(as_dict(task.get("task")), tasks.KNOWN_FIELDS)

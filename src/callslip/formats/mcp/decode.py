@@ -1,6 +1,6 @@
-"""Reads both directions of one connection: each message by its own row of a table, by who sent it.
+"""Read both directions of one connection: each message by its entry of a table and its sender.
 
-What a client answers to the server is never a tool's result, whatever its id. What has no row is kept as `raw`, whole.
+An answer of the client is never the result of a tool, even with the same id. A message without an entry is stored raw.
 """
 
 from __future__ import annotations
@@ -8,16 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeAlias
 
-from msgspec import structs
-
+from callslip.formats.base import drafts_of
 from callslip.formats.json_fields import as_dict
 from callslip.formats.mcp.calls import Calls
-from callslip.formats.mcp.wire import CALL, CLIENT, OWN_META, SERVER, Message, ParsedLine, Wire, raw
+from callslip.formats.mcp.wire import CALL, CLIENT, OWN_META, SERVER, Message, ParsedLine, Wire, raw_message_if
 from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.events import Draft, Event
 
-Rule: TypeAlias = Callable[[Calls, Message], list[Event] | None]
+Handler: TypeAlias = Callable[[Calls, Message], list[Event] | None]
 SERVER_INFO = OWN_META + "serverInfo"
 VERSION = OWN_META + "protocolVersion"
 
@@ -28,48 +27,49 @@ class McpDecoder:
     def __init__(self, *, chunks: ev.Chunks | None = None, started: int = 0) -> None:
         self._wire = Wire(started=started)
         self._calls = Calls()
-        self._told: Any = None
+        self._server: Any = None
 
     def feed(self, message: Any) -> list[Draft]:
-        heard = message if isinstance(message, ParsedLine) else self._wire.read(message)
-        return [draft for read in heard.messages for draft in self._drafts(read)]
+        line = message if isinstance(message, ParsedLine) else self._wire.read(message)
+        return [draft for parsed in line.messages for draft in self._drafts(parsed)]
 
     def close(self, reason: str) -> list[Draft]:
-        """The line ended. What is open then, the ledger ends with the connection."""
-        return [Draft(event) for event in self._calls.close()]
+        """End the tasks whose results were not fetched. The ledger ends other open calls with the connection."""
+        return drafts_of(self._calls.close())
 
-    def _drafts(self, read: Message) -> list[Draft]:
-        self._calls.line = self._calls.line or codec.digest(codec.encode(codec.to_json(read.body)))[:8]
-        rule = self._RULES.get((read.kind, read.direction, read.method))
-        made = rule(self._calls, read) if rule else []
-        events = [] if made is None else made or [raw(read)]
-        return [Draft(structs.replace(event, at=read.at)) for event in [*self._facts(read), *events]]
+    def _drafts(self, message: Message) -> list[Draft]:
+        if not self._calls.connection:
+            self._calls.connection = codec.digest(codec.encode(codec.to_json(message.body)))[:8]
+        handler = self._HANDLERS.get((message.kind, message.direction, message.method))
+        events = handler(self._calls, message) if handler else []
+        events = [] if events is None else events or raw_message_if(True, message)
+        return drafts_of([*self._server_info(message), *events], message.at)
 
-    def _facts(self, read: Message) -> list[Event]:
-        """Who the server says that it is, and by which version they speak: told once."""
-        if read.kind != "answer" or read.direction != SERVER:
+    def _server_info(self, message: Message) -> list[Event]:
+        """Return the name of the server and the protocol version, once."""
+        if message.kind != "answer" or message.direction != SERVER:
             return []
-        result = as_dict(read.result)
-        server = result.get("serverInfo") if read.method == "initialize" else None
+        result = as_dict(message.result)
+        server = result.get("serverInfo") if message.method == "initialize" else None
         server = as_dict(server or as_dict(result.get("_meta")).get(SERVER_INFO))
         title = server.get("title") or server.get("name")
-        if not isinstance(title, str) or not title or server == self._told:
+        if not isinstance(title, str) or not title or server == self._server:
             return []
-        self._told = server
-        version = result.get("protocolVersion") or as_dict(read.params.get("_meta")).get(VERSION)
+        self._server = server
+        version = result.get("protocolVersion") or as_dict(message.params.get("_meta")).get(VERSION)
         return [ev.SessionInfo(title=title[:200], options={"protocolVersion": version, "serverInfo": server})]
 
-    _RULES: ClassVar[dict[tuple[str, str, str], Rule]] = {
-        ("request", CLIENT, CALL): Calls.opened,
-        ("answer", SERVER, CALL): Calls.answered,
-        ("notification", SERVER, "notifications/progress"): Calls.progressed,
-        ("notification", CLIENT, "notifications/cancelled"): Calls.cancelled,
-        ("answer", SERVER, "tools/list"): Calls.listed,
-        ("request", CLIENT, "tasks/get"): Calls.polled,
-        ("request", CLIENT, "tasks/result"): Calls.polled,
-        ("answer", SERVER, "tasks/get"): Calls.task_told,
-        ("answer", SERVER, "tasks/result"): Calls.fetched,
-        ("answer", SERVER, "tasks/cancel"): Calls.task_cancelled,
-        ("notification", SERVER, "notifications/tasks/status"): Calls.task_told,
-        ("notification", SERVER, "notifications/tasks"): Calls.task_told,
+    _HANDLERS: ClassVar[dict[tuple[str, str, str], Handler]] = {
+        ("request", CLIENT, CALL): Calls.open,
+        ("answer", SERVER, CALL): Calls.answer,
+        ("notification", SERVER, "notifications/progress"): Calls.progress,
+        ("notification", CLIENT, "notifications/cancelled"): Calls.cancel,
+        ("answer", SERVER, "tools/list"): Calls.read_titles,
+        ("request", CLIENT, "tasks/get"): Calls.poll_task,
+        ("request", CLIENT, "tasks/result"): Calls.poll_task,
+        ("answer", SERVER, "tasks/get"): Calls.update_task,
+        ("answer", SERVER, "tasks/result"): Calls.task_result,
+        ("answer", SERVER, "tasks/cancel"): Calls.cancel_task,
+        ("notification", SERVER, "notifications/tasks/status"): Calls.update_task,
+        ("notification", SERVER, "notifications/tasks"): Calls.update_task,
     }

@@ -1,7 +1,7 @@
-"""Calls that the server answers later: a handle first, then where the task stands, then what came of it.
+"""Calls that the server answers later: a task handle first, then states of the task, then its result.
 
-In 2025-11-25 the client asks for a task and fetches the result by `tasks/result`; in the extension of 2026-07-28 the
-server decides, and the result stands in what `tasks/get` or a notification tells. Both are read, whoever speaks which.
+In 2025-11-25 the client requests a task and fetches the result by `tasks/result`; in the extension of 2026-07-28 the
+server decides, and `tasks/get` or a notification contains the result. Both are read.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ _HANDLE = {"taskId", "status", "statusMessage", "createdAt", "lastUpdatedAt", "t
 KNOWN_FIELDS = {*_HANDLE, "pollInterval", "pollIntervalMs", "resultType", "task", "result", "error"}
 
 
-def handle(result: Any) -> dict[str, Any] | None:
-    """The task that a call was answered with; None if it was answered with its result."""
-    said = as_dict(result)
-    told = said if said.get("resultType") == "task" else as_dict(said.get("task"))
-    return told if name_of(told) else None
+def task_handle(result: Any) -> dict[str, Any] | None:
+    """Return the task that answers a call; None if the result answers it."""
+    fields = as_dict(result)
+    task = fields if fields.get("resultType") == "task" else as_dict(fields.get("task"))
+    return task if task_id(task) else None
 
 
-def name_of(told: dict[str, Any]) -> str:
-    """The name of a task, "" for none."""
-    return identifier(told.get("taskId")) if isinstance(told.get("taskId"), str) else ""
+def task_id(task: dict[str, Any]) -> str:
+    """Return the id of a task, "" for none."""
+    return identifier(task.get("taskId")) if isinstance(task.get("taskId"), str) else ""
 
 
-def alias(task: str) -> Alias:
-    return Alias(NAMESPACE, task)
+def alias(name: str) -> Alias:
+    return Alias(NAMESPACE, name)
 
 
-def where(told: dict[str, Any]) -> dict[str, Any]:
-    """Where a task stands, as the progress of its call."""
-    message = as_str(told.get("statusMessage"))
+def progress_fields(task: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of a task as progress of its call."""
+    message = as_str(task.get("statusMessage"))
     text = {"text": f"{message}\n"} if message else {}
-    return {"progress": {"taskId": told.get("taskId"), "status": told.get("status")}, **text}
+    return {"progress": {"taskId": task.get("taskId"), "status": task.get("status")}, **text}
 
 
-def cancelled(aliases: tuple[Alias, ...], told: dict[str, Any]) -> CallEnd:
-    return ev.CallCancelled(aliases=aliases, reason=as_str(told.get("statusMessage")) or CANCELLED)
+def cancelled(aliases: tuple[Alias, ...], task: dict[str, Any]) -> CallEnd:
+    return ev.CallCancelled(aliases=aliases, reason=as_str(task.get("statusMessage")) or CANCELLED)
 
 
-def unfetched(aliases: tuple[Alias, ...], told: dict[str, Any]) -> CallEnd | None:
-    """How a call ends whose task is over, if nobody ever asks for the result."""
-    message = as_str(told.get("statusMessage"))
-    if told.get("status") == "completed":
+def end_without_result(aliases: tuple[Alias, ...], task: dict[str, Any]) -> CallEnd | None:
+    """Return the end of a call whose task has ended and whose result the client does not fetch."""
+    message = as_str(task.get("statusMessage"))
+    if task.get("status") == "completed":
         return ev.CallCompleted(aliases=aliases, reason=message)
-    if told.get("status") == "failed":
+    if task.get("status") == "failed":
         return ev.CallFailed(aliases=aliases, error=message or "its task failed")
     return None

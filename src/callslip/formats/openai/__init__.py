@@ -1,4 +1,4 @@
-"""`openai` and `responses`: the two APIs of OpenAI, and of everybody who speaks like them.
+"""`openai` and `responses`: the two APIs of OpenAI and compatible servers.
 
-Read are streams, whole responses, requests and single messages; written are histories that the API accepts.
+They read streams, full responses, requests and single messages, and write histories.
 """

@@ -1,8 +1,8 @@
-"""`openai`: reads a conversation over Chat Completions, in whatever shape it was kept.
+"""Decode `openai`: a conversation over Chat Completions in any recorded shape.
 
-A message is a streamed chunk, a whole completion, a message of some role, the body of a request, or an error. Requests
-repeat the whole conversation; only what is news in them counts. An answer that is told in a second shape is no second
-answer. Of several choices the first is the conversation; the others are kept as they came.
+A message is a streamed chunk, a full completion, a message of some role, the body of a request, or an error. Requests
+repeat the conversation; only new messages in them count. An answer in a second shape is not a second answer. Of several
+choices the first is the conversation; the others are stored raw.
 """
 
 from __future__ import annotations
@@ -10,11 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeAlias
 
-from msgspec import structs
-
-from callslip.formats.base import Unfinished
-from callslip.formats.json_fields import as_dict, as_list, as_str, complaint, identifier, leaves, milliseconds
-from callslip.formats.openai import chat_words as words
+from callslip.formats.base import raw_if
+from callslip.formats.json_fields import (
+    as_dict,
+    as_list,
+    as_str,
+    error_text,
+    has_other_content,
+    identifier,
+    seconds_to_ms,
+)
+from callslip.formats.openai import chat_messages
+from callslip.formats.openai.chat_messages import FORMAT, REASONS, message_digest
 from callslip.formats.openai.chat_reply import Reply
 from callslip.formats.providers.conversation import ModelConversation
 from callslip.formats.providers.requests import Requests
@@ -22,12 +29,12 @@ from callslip.model import events as ev
 from callslip.model.events import Draft, Event
 
 Events: TypeAlias = list[Event]
-Said: TypeAlias = dict[str, Any]
+Fields: TypeAlias = dict[str, Any]
 DONE = "[DONE]"
 
-# What the SDK makes of the chunks of a stream, and passes on beside them.
+# Events that the SDK derives from the chunks of a stream.
 _DERIVED = ("content", "refusal", "logprobs.content", "logprobs.refusal", "tool_calls.function.arguments")
-DERIVED = {f"{what}.{how}" for what in _DERIVED for how in ("delta", "done")}
+DERIVED = {f"{subject}.{verb}" for subject in _DERIVED for verb in ("delta", "done")}
 
 
 class ChatDecoder:
@@ -35,178 +42,175 @@ class ChatDecoder:
 
     def __init__(self, *, chunks: ev.Chunks | None = None, started: int = 0) -> None:
         self._chunks: ev.Chunks = chunks or "delta"
-        self._talk = ModelConversation(words.FORMAT)
+        self._conversation = ModelConversation(FORMAT)
         self._reply: Reply | None = None
         self._shape = ""
-        self._requests = Requests(words.FORMAT, self._talk.told, {"messages"})
-        self._unfinished = Unfinished()
+        self._requests = Requests(FORMAT, self._conversation.seen, {"messages"})
 
     def feed(self, message: Any) -> list[Draft]:
-        made = self._read(message)
-        at = milliseconds(as_dict(message).get("created"))
-        drafts = [Draft(structs.replace(event, at=at) if at else event) for event in made]
-        self._unfinished.see(drafts)
-        return drafts
+        return self._conversation.drafts(self._read(message), seconds_to_ms(as_dict(message).get("created")))
 
     def close(self, reason: str) -> list[Draft]:
-        """The line ended: so do a response that was under way, and the turn."""
-        drafts = [Draft(event) for event in self._break_off(reason)]
-        self._unfinished.see(drafts)
-        self._talk.ended(reason)
-        return drafts + [Draft(event) for event in self._unfinished.end(reason)]
+        return self._conversation.close(self._interrupt(reason), reason)
 
     def _read(self, message: Any) -> Events:
         if message == DONE:
             return self._settle()
-        said: Said = {"messages": as_list(message)} if isinstance(message, list) else as_dict(message)
-        if as_str(said.get("type")) in DERIVED and self._shape == "chunk":
+        fields: Fields = {"messages": as_list(message)} if isinstance(message, list) else as_dict(message)
+        if as_str(fields.get("type")) in DERIVED and self._shape == "chunk":
             return []
-        for name, kind, rule in self._SHAPES:
-            if isinstance(said.get(name), kind):
-                return rule(self, said)
-        return [_raw(message)]
+        for name, value_type, handler in self._SHAPES:
+            if isinstance(fields.get(name), value_type):
+                return handler(self, fields)
+        return _raw_if(True, message)
 
     # Responses
 
-    def _response(self, said: Said) -> Events:
-        choices = [as_dict(choice) for choice in as_list(said["choices"])]
+    def _response(self, fields: Fields) -> Events:
+        choices = [as_dict(choice) for choice in as_list(fields["choices"])]
         first = next((choice for choice in choices if (choice.get("index") or 0) == 0), as_dict(None))
-        whole, reason = isinstance(first.get("message"), dict), as_str(first.get("finish_reason"))
-        message = as_dict(first.get("message" if whole else "delta"))
-        made = self._whole(said, message, reason) if whole else self._chunk(said, message, reason)
-        odd = not made and (whole or not first)
-        more = len(choices) > bool(first) or leaves(said, words.RESPONSE) or leaves(first, words.CHOICE)
-        return made + _kept(said, odd or more or words.message_leaves(message))
+        is_full, reason = isinstance(first.get("message"), dict), as_str(first.get("finish_reason"))
+        message = as_dict(first.get("message" if is_full else "delta"))
+        events = self._full_response(fields, message, reason) if is_full else self._chunk(fields, message, reason)
+        needs_raw = (
+            (not events and (is_full or not first))
+            or len(choices) > bool(first)
+            or has_other_content(fields, chat_messages.RESPONSE_FIELDS)
+            or has_other_content(first, chat_messages.CHOICE_FIELDS)
+            or chat_messages.answer_needs_raw(message)
+        )
+        return events + _raw_if(needs_raw, fields)
 
-    def _chunk(self, said: Said, delta: Said, reason: str) -> Events:
-        identity = identifier(said.get("id"))
-        made = self._go_on(identity) if self._begins(identity, delta, reason) else []
-        reply, usage = self._reply, said.get("usage")
-        if reply is None or reply.finished:
-            return made + _used(usage)
-        made += reply.delta(delta)
+    def _chunk(self, fields: Fields, delta: Fields, reason: str) -> Events:
+        response_id = identifier(fields.get("id"))
+        events = self._find_or_begin_reply(response_id) if self._can_begin(response_id, delta, reason) else []
+        reply, usage = self._reply, fields.get("usage")
+        if reply is None or reply.is_finished:
+            return events + _usage_events(usage)
+        events += reply.add_delta(delta)
         reply.usage = usage or reply.usage
-        return made + (self._finish(reply, reason) if reason else [])
+        return events + (self._finish(reply, reason) if reason else [])
 
-    def _begins(self, identity: str, delta: Said, reason: str) -> bool:
-        """Whether a chunk may begin a response. What comes after the end of one without a word is about that one."""
-        known = self._reply is not None and identity in ("", self._reply.identity)
-        return leaves(delta, {"role"}) or (bool(reason) and not known)
+    def _can_begin(self, response_id: str, delta: Fields, reason: str) -> bool:
+        """Return whether a chunk may begin a response. One without content after an end belongs to that response."""
+        is_known = self._reply is not None and response_id in ("", self._reply.response_id)
+        return has_other_content(delta, {"role"}) or (bool(reason) and not is_known)
 
-    def _go_on(self, identity: str) -> Events:
-        """The response that a chunk belongs to. A server may give all its responses one id, or none."""
-        reply = self._reply
-        if reply is not None and not reply.finished and identity in ("", reply.identity):
+    def _find_or_begin_reply(self, response_id: str) -> Events:
+        """Set the response of a chunk. A server may give all its responses one id, or none."""
+        reply = self._open_reply()
+        if reply is not None and response_id in ("", reply.response_id):
             return []
-        made = self._break_off("error")
-        self._talk.answering()
-        self._reply, self._shape = Reply(self._talk, identity, self._chunks), "chunk"
-        return made
+        events = self._interrupt("error")
+        self._conversation.begin_round()
+        self._reply, self._shape = Reply(self._conversation, response_id, self._chunks), "chunk"
+        return events
+
+    def _open_reply(self) -> Reply | None:
+        return self._reply if self._reply is not None and not self._reply.is_finished else None
 
     def _finish(self, reply: Reply, reason: str) -> Events:
-        made = reply.finish() + _used(reply.usage)
-        if reply.calls:
-            return made
-        return made + self._talk.ended("refusal" if reply.refused else words.REASONS.get(reason, reason))
+        events = reply.finish() + _usage_events(reply.usage)
+        return events if reply.calls else events + self._end_turn(reply.is_refused, reason)
+
+    def _end_turn(self, is_refused: bool, reason: str) -> Events:
+        return self._conversation.end("refusal" if is_refused else REASONS.get(reason, reason))
 
     def _settle(self) -> Events:
-        """Something else comes, so the response is whole even if it did not say so."""
-        reply = self._reply
-        return self._finish(reply, "stop") if reply is not None and not reply.finished else []
+        """Finish an open response: another message implies that it is complete."""
+        reply = self._open_reply()
+        return self._finish(reply, "stop") if reply is not None else []
 
-    def _break_off(self, reason: str, why: str = "") -> Events:
-        reply = self._reply
-        return reply.break_off(reason, why) if reply is not None and not reply.finished else []
+    def _interrupt(self, reason: str, cause: str = "") -> Events:
+        reply = self._open_reply()
+        return reply.interrupt(reason, cause) if reply is not None else []
 
-    def _whole(self, said: Said, message: Said, reason: str) -> Events:
-        answer = {**message, "role": words.ASSISTANT}
-        made = self._answer(answer, "whole", identifier(said.get("id")), reason or "stop")
-        return [*made, *_used(said.get("usage"))] if made else []
+    def _full_response(self, fields: Fields, message: Fields, reason: str) -> Events:
+        answer = {**message, "role": chat_messages.ASSISTANT}
+        events = self._answer(answer, "whole", identifier(fields.get("id")), reason or "stop")
+        return [*events, *_usage_events(fields.get("usage"))] if events else []
 
-    def _answer(self, message: Said, shape: str, identity: str = "", reason: str = "stop") -> Events:
-        """A whole answer; nothing if it is the last one told anew in another shape."""
-        made = self._settle()
-        mark = words.message_mark(message)
-        if self._shape not in ("", shape) and mark == self._talk.told.last:
-            return made
+    def _answer(self, message: Fields, shape: str, response_id: str = "", reason: str = "stop") -> Events:
+        """Read a full answer; nothing if it is the last one again in another shape."""
+        events = self._settle()
+        digest = message_digest(message)
+        if self._shape not in ("", shape) and digest == self._conversation.seen.last:
+            return events
         self._shape, self._reply = shape, None
-        self._talk.answering()
-        self._talk.told.add(mark)
-        said = words.spoken(message)
-        made += [cls(text=piece, message_id=identity, chunks=self._chunks) for cls, piece in said]
-        made += [ev.MessageEnded()] if said else []
-        calls = self._propose(message, identity)
-        refused = bool(as_str(message.get("refusal")))
-        return made + (calls or self._talk.ended("refusal" if refused else words.REASONS.get(reason, reason)))
+        self._conversation.begin_round()
+        self._conversation.seen.add(digest)
+        texts = chat_messages.answer_texts(message)
+        for delta_type, text in texts:
+            events.append(delta_type(text=text, message_id=response_id, chunks=self._chunks))
+        events += [ev.MessageEnded()] if texts else []
+        calls = self._propose_calls(message, response_id)
+        return events + (calls or self._end_turn(bool(as_str(message.get("refusal"))), reason))
 
-    def _propose(self, message: Said, identity: str) -> Events:
-        made: Events = []
-        for index, call in enumerate(words.wanted(message)):
-            alias = self._talk.alias(call.given, identity)
-            self._talk.wait(call.given, call.name, alias)
-            told: Said = {"tool_name": call.name} if call.name else {}
-            told |= {"input": call.input, "iteration": self._talk.round, "index": index}
-            made.append(ev.CallProposed(aliases=(alias,), **told))
-        return made
+    def _propose_calls(self, message: Fields, response_id: str) -> Events:
+        events: Events = []
+        for index, call in enumerate(chat_messages.read_calls(message)):
+            alias = self._conversation.new_alias(call.id, response_id)
+            self._conversation.await_result(call.id, call.name, alias)
+            fields: Fields = {"tool_name": call.name} if call.name else {}
+            fields |= {"input": call.input, "iteration": self._conversation.round, "index": index}
+            events.append(ev.CallProposed(aliases=(alias,), **fields))
+        return events
 
     # Messages
 
-    def _message(self, message: Said) -> Events:
+    def _message(self, message: Fields) -> Events:
         role = message["role"]
-        if role == words.ASSISTANT:
-            made = self._answer(message, "message")
-            return made + _kept(message, not made or words.message_leaves(message))
-        made = self._settle()
-        self._talk.told.add(words.message_mark(message))
-        rule = self._ROLES.get(role)
-        return made + (rule(self, message) if rule else [_raw(message)])
+        if role == chat_messages.ASSISTANT:
+            events = self._answer(message, "message")
+            return events + _raw_if(not events or chat_messages.answer_needs_raw(message), message)
+        events = self._settle()
+        self._conversation.seen.add(message_digest(message))
+        handler = self._ROLES.get(role)
+        return events + (handler(self, message) if handler else _raw_if(True, message))
 
-    def _prompt(self, message: Said) -> Events:
-        return [*self._talk.prompted(), words.prompt(message), *_kept(message, leaves(message, words.PROMPT))]
+    def _prompt(self, message: Fields) -> Events:
+        events = [*self._conversation.prompt(), chat_messages.user_message(message)]
+        return events + _raw_if(has_other_content(message, chat_messages.PROMPT_FIELDS), message)
 
-    def _result(self, message: Said) -> Events:
-        named = self._talk.answered(identifier(message.get("tool_call_id")), as_str(message.get("name")))
-        ended = ev.CallCompleted(output=words.output(message), **named)
-        return [ended, *_kept(message, leaves(message, words.RESULTS))]
+    def _result(self, message: Fields) -> Events:
+        call_id, name = identifier(message.get("tool_call_id")), as_str(message.get("name"))
+        target = self._conversation.result_target(call_id, name)
+        end = ev.CallCompleted(output=chat_messages.result_output(message), **target)
+        return [end, *_raw_if(has_other_content(message, chat_messages.RESULT_FIELDS), message)]
 
-    def _request(self, said: Said) -> Events:
-        messages = as_list(said["messages"])
-        made = self._settle()
-        known, kept = self._requests.read(said, [words.message_mark(message) for message in messages])
-        for message in messages[known:]:
-            told = as_dict(message)
-            made += self._message(told) if isinstance(told.get("role"), str) else [_raw(message)]
-        return made + kept
+    def _request(self, fields: Fields) -> Events:
+        events = self._settle()
+        messages, raw = self._requests.read(fields, as_list(fields["messages"]), message_digest)
+        for message in messages:
+            is_message = isinstance(as_dict(message).get("role"), str)
+            events += self._message(as_dict(message)) if is_message else _raw_if(True, message)
+        return events + raw
 
-    def _error(self, said: Said) -> Events:
-        why = complaint(said["error"])
-        return [*self._break_off("error", why), *self._talk.ended("error", why), _raw(said)]
+    def _error(self, fields: Fields) -> Events:
+        cause = error_text(fields["error"])
+        interrupted = self._interrupt("error", cause)
+        return [*interrupted, *self._conversation.end("error", cause), *_raw_if(True, fields)]
 
-    def _passed_on(self, said: Said) -> Events:
-        """A chunk as the SDK passes it on."""
-        return self._read(said["chunk"]) if said.get("type") == "chunk" else [_raw(said)]
+    def _wrapped_chunk(self, fields: Fields) -> Events:
+        """Read a chunk inside of an event of the SDK."""
+        return self._read(fields["chunk"]) if fields.get("type") == "chunk" else _raw_if(True, fields)
 
-    _SHAPES: ClassVar[tuple[tuple[str, Any, Callable[[Any, Said], Events]], ...]] = (
+    _SHAPES: ClassVar[tuple[tuple[str, Any, Callable[[Any, Fields], Events]], ...]] = (
         ("role", str, _message),
         ("error", (dict, str), _error),
         ("choices", list, _response),
         ("messages", list, _request),
-        ("chunk", dict, _passed_on),
+        ("chunk", dict, _wrapped_chunk),
     )
-    _ROLES: ClassVar[dict[str, Callable[[Any, Said], Events]]] = {
-        words.USER: _prompt,
-        **dict.fromkeys(words.RESULT, _result),
+    _ROLES: ClassVar[dict[str, Callable[[Any, Fields], Events]]] = {
+        chat_messages.USER: _prompt,
+        **dict.fromkeys(chat_messages.RESULT, _result),
     }
 
 
-def _used(usage: Any) -> Events:
+def _usage_events(usage: Any) -> Events:
     return [ev.SessionInfo(usage=usage)] if usage else []
 
 
-def _raw(body: Any) -> Event:
-    return ev.Raw(format=words.FORMAT, body=body)
-
-
-def _kept(body: Any, more: object) -> Events:
-    """The message, whole, beside what was made of it."""
-    return [_raw(body)] if more else []
+def _raw_if(condition: object, body: Any) -> Events:
+    return raw_if(condition, FORMAT, body)

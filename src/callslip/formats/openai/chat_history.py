@@ -1,7 +1,7 @@
-"""`openai` out: a session as messages that Chat Completions always accepts.
+"""Encode `openai`: a session as messages that Chat Completions always accepts.
 
-Every call has exactly one result, directly after the message that calls. Ids are those of the session, but for such as
-the API refuses or a request cannot hold twice. What the model thought is not sent: this API has no place for it.
+Every call has exactly one result, directly after the message with the call. Ids are those of the session unless the API
+rejects one or it occurs twice. Thoughts are not sent: this API has no field for them.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ Message = dict[str, Any]
 
 
 def chat_history(source: Source) -> list[Message]:
-    """A session's messages, oldest first. Instructions are not among them; they are whoever asks's to add."""
+    """Return the messages of a session, oldest first, without a system prompt, which the caller adds."""
     ids = Ids(MAX_ID_CHARS)
-    return [message for one in rounds(source) for message in _messages(one, ids)]
+    return [message for item in rounds(source) for message in _messages(item, ids)]
 
 
-def _messages(one: Prompt | Round, ids: Ids) -> list[Message]:
-    if isinstance(one, Prompt):
-        return [{"role": "user", "content": one.text}]
-    answer: Message = {"role": "assistant", "content": one.text or None}
-    if not one.calls:
+def _messages(item: Prompt | Round, ids: Ids) -> list[Message]:
+    if isinstance(item, Prompt):
+        return [{"role": "user", "content": item.text}]
+    answer: Message = {"role": "assistant", "content": item.text or None}
+    if not item.calls:
         return [answer]
-    named = ids.named(one.calls)
-    answer["tool_calls"] = [_call(identity, call) for identity, call in named]
-    return [answer, *(_result(identity, call) for identity, call in named)]
+    calls = ids.named(item.calls)
+    answer["tool_calls"] = [_call(call_id, call) for call_id, call in calls]
+    return [answer, *(_result(call_id, call) for call_id, call in calls)]
 
 
-def _call(identity: str, call: ToolCall) -> Message:
+def _call(call_id: str, call: ToolCall) -> Message:
     function = {"name": name_of(call), "arguments": arguments_of(call)}
-    return {"id": identity, "type": "function", "function": function}
+    return {"id": call_id, "type": "function", "function": function}
 
 
-def _result(identity: str, call: ToolCall) -> Message:
-    return {"role": "tool", "tool_call_id": identity, "content": result_of(call).text}
+def _result(call_id: str, call: ToolCall) -> Message:
+    return {"role": "tool", "tool_call_id": call_id, "content": result_of(call).text}

@@ -1,20 +1,28 @@
-"""What stands in a message of Chat Completions, whole or a delta of one. Pure reading: no state, no order."""
+"""Read a message of Chat Completions, complete or a delta of one. Only functions, no state."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from msgspec import UNSET
 
-from callslip.formats.json_fields import arguments, as_dict, as_list, as_str, identifier, leaves, mark
+from callslip.formats.json_fields import (
+    as_dict,
+    as_list,
+    as_str,
+    has_other_content,
+    identifier,
+    parse_arguments,
+    text_digest,
+)
+from callslip.formats.providers.conversation import ModelCall
 from callslip.model import events as ev
 from callslip.model.events import Event
 
 FORMAT = "openai"
 ASSISTANT, USER, SYSTEM, RESULT = "assistant", "user", ("system", "developer"), ("tool", "function")
 
-# Why the model stopped, in the words of `turn.ended`. A stop for calls that never came is an end like any other.
+# The reasons of `turn.ended` for the model's stop reasons. A stop for calls without calls ends the turn too.
 REASONS = {
     "stop": "end_turn",
     "length": "max_tokens",
@@ -23,134 +31,124 @@ REASONS = {
     "function_call": "end_turn",
 }
 
-# What is taken over, or says nothing about the conversation.
-ABOUT = {"object", "created", "model", "system_fingerprint", "service_tier", "obfuscation", "provider"}
-RESPONSE = {"id", "choices", "usage", *ABOUT}
-CHOICE = {"index", "delta", "message", "finish_reason", "native_finish_reason", "stop_reason"}
-MESSAGE = {"role", "content", "refusal", "reasoning", "reasoning_content", "tool_calls", "function_call"}
-CALL = {"index", "id", "type", "function", "custom"}
-FUNCTION = {"name", "arguments", "input"}
-RESULTS = {"role", "content", "tool_call_id", "name"}
-PROMPT = {"role", "content"}
+# Fields that events carry, or that are irrelevant for the conversation.
+_ABOUT_FIELDS = {"object", "created", "model", "system_fingerprint", "service_tier", "obfuscation", "provider"}
+RESPONSE_FIELDS = {"id", "choices", "usage", *_ABOUT_FIELDS}
+CHOICE_FIELDS = {"index", "delta", "message", "finish_reason", "native_finish_reason", "stop_reason"}
+_ANSWER_FIELDS = {"role", "content", "refusal", "reasoning", "reasoning_content", "tool_calls", "function_call"}
+_CALL_FIELDS = {"index", "id", "type", "function", "custom"}
+_FUNCTION_FIELDS = {"name", "arguments", "input"}
+RESULT_FIELDS = {"role", "content", "tool_call_id", "name"}
+PROMPT_FIELDS = {"role", "content"}
 
-Said = tuple[type[ev.MessageDelta] | type[ev.ThoughtDelta], str]
+DeltaType = type[ev.MessageDelta] | type[ev.ThoughtDelta]
 
-# What a part of a content says, and where.
-_PARTS: dict[str, tuple[str, type[ev.MessageDelta] | type[ev.ThoughtDelta]]] = {
+# The field and the event of a part of content by its type.
+_PARTS: dict[str, tuple[str, DeltaType]] = {
     "text": ("text", ev.MessageDelta),
     "refusal": ("refusal", ev.MessageDelta),
     "thinking": ("thinking", ev.ThoughtDelta),
 }
 
 
-# Speech
+# Texts
 
 
-def spoken(message: dict[str, Any]) -> list[Said]:
-    """What the model thinks and says, in this order. Servers have two names for a thought, and some send both."""
+def answer_texts(message: dict[str, Any]) -> list[tuple[DeltaType, str]]:
+    """Return the thoughts and texts of the model, in this order. Servers may send a thought under two names."""
     thought = as_str(message.get("reasoning_content")) or as_str(message.get("reasoning"))
-    said: list[Said] = [(ev.ThoughtDelta, thought), *_content(message.get("content"))]
-    said.append((ev.MessageDelta, as_str(message.get("refusal"))))
-    return [(cls, piece) for cls, piece in said if piece]
+    texts: list[tuple[DeltaType, str]] = [(ev.ThoughtDelta, thought), *_content_texts(message.get("content"))]
+    texts.append((ev.MessageDelta, as_str(message.get("refusal"))))
+    return [(delta_type, text) for delta_type, text in texts if text]
 
 
-def _content(content: Any) -> list[Said]:
+def _content_texts(content: Any) -> list[tuple[DeltaType, str]]:
     if isinstance(content, str):
         return [(ev.MessageDelta, content)]
-    parts = [(as_dict(part), _PARTS.get(as_str(as_dict(part).get("type")))) for part in as_list(content)]
-    return [(rule[1], _text_in(part.get(rule[0]))) for part, rule in parts if rule]
+    parts = [(part, _PARTS.get(as_str(part.get("type")))) for part in map(as_dict, as_list(content))]
+    return [(rule[1], _part_text(part.get(rule[0]))) for part, rule in parts if rule]
 
 
-def _text_in(value: Any) -> str:
-    """A text, or the texts of parts within a part."""
+def _part_text(value: Any) -> str:
+    """Return a text, or the texts of parts within a part."""
     return as_str(value) or "".join(as_str(as_dict(part).get("text")) for part in as_list(value))
 
 
 def is_plain(content: Any) -> bool:
-    """Whether a content is text and nothing else."""
-    return content is None or isinstance(content, str) or _texts(content) is not None
+    """Return whether content is only text."""
+    if isinstance(content, list):
+        parts = map(as_dict, as_list(content))
+        return all(part.get("type") == "text" and isinstance(part.get("text"), str) for part in parts)
+    return content is None or isinstance(content, str)
 
 
-def _texts(content: Any) -> list[str] | None:
-    found = [as_dict(part).get("text") if as_dict(part).get("type") == "text" else None for part in as_list(content)]
-    texts = [one for one in found if isinstance(one, str)]
-    return texts if isinstance(content, list) and len(texts) == len(found) else None
+def join_texts(content: Any) -> str:
+    """Return the text of content, its parts as lines."""
+    texts = [as_str(as_dict(part).get("text")) for part in as_list(content) if as_dict(part).get("type") == "text"]
+    return as_str(content) or "\n".join(texts)
 
 
-def joined(content: Any) -> str:
-    """The text of a content; its parts stand on lines of their own."""
-    found = [as_str(as_dict(part).get("text")) for part in as_list(content) if as_dict(part).get("type") == "text"]
-    return as_str(content) or "\n".join(found)
-
-
-def prompt(message: dict[str, Any]) -> Event:
-    """What a person said; the parts too if there was more to it than text."""
+def user_message(message: dict[str, Any]) -> Event:
+    """Return the event of a user's message, with its parts if it has more than text."""
     content = message.get("content")
-    return ev.MessageUser(text=joined(content), content=UNSET if is_plain(content) else content)
+    return ev.MessageUser(text=join_texts(content), content=UNSET if is_plain(content) else content)
 
 
-def output(message: dict[str, Any]) -> Any:
-    """What a tool gave: its text, or its parts if they are not all text."""
+def result_output(message: dict[str, Any]) -> Any:
+    """Return the output of a tool: its text, or its parts if they are not all text."""
     content = message.get("content")
-    return joined(content) if is_plain(content) else content
+    return join_texts(content) if is_plain(content) else content
 
 
 # Calls
 
 
-class ProposedCall(msgspec.Struct, frozen=True):
-    """A call as a whole message has it."""
-
-    given: str
-    name: str
-    input: Any
-
-
-def wanted(message: dict[str, Any]) -> list[ProposedCall]:
-    """The calls of a whole message. The older API had one at most, without an id."""
+def read_calls(message: dict[str, Any]) -> list[ModelCall]:
+    """Return the calls of a full message. The older API had at most one, without an id."""
     old = [{"function": message["function_call"]}] if isinstance(message.get("function_call"), dict) else []
-    return [_wanted(as_dict(call)) for call in [*as_list(message.get("tool_calls")), *old] if isinstance(call, dict)]
+    return [_read_call(as_dict(call)) for call in [*as_list(message.get("tool_calls")), *old] if isinstance(call, dict)]
 
 
-def _wanted(call: dict[str, Any]) -> ProposedCall:
+def _read_call(call: dict[str, Any]) -> ModelCall:
     custom = as_dict(call.get("custom"))
     function = custom or as_dict(call.get("function"))
-    given = as_str(function.get("input")) if custom else arguments(function.get("arguments"))
-    return ProposedCall(identifier(call.get("id")), as_str(function.get("name")), given)
+    arguments = as_str(function.get("input")) if custom else parse_arguments(function.get("arguments"))
+    return ModelCall(id=identifier(call.get("id")), name=as_str(function.get("name")), input=arguments)
 
 
-def message_leaves(message: dict[str, Any]) -> bool:
-    """Whether the model's message, or a delta of it, says more than is taken of it."""
-    content = message.get("content")
-    odd = any(as_str(as_dict(part).get("type")) not in _PARTS for part in as_list(content))
-    return odd or leaves(message, MESSAGE) or any(_call_leaves(call) for call in as_list(message.get("tool_calls")))
+def answer_needs_raw(message: dict[str, Any]) -> bool:
+    """Return whether the model's message, or a delta of it, has more than its events carry."""
+    parts, calls = as_list(message.get("content")), as_list(message.get("tool_calls"))
+    has_odd_parts = any(as_str(as_dict(part).get("type")) not in _PARTS for part in parts)
+    return has_odd_parts or has_other_content(message, _ANSWER_FIELDS) or any(map(_call_needs_raw, calls))
 
 
-def _call_leaves(call: Any) -> bool:
-    inner = as_dict(as_dict(call).get("function")) | as_dict(as_dict(call).get("custom"))
-    return not isinstance(call, dict) or leaves(as_dict(call), CALL) or leaves(inner, FUNCTION)
+def _call_needs_raw(call: Any) -> bool:
+    fields = as_dict(call)
+    inner = as_dict(fields.get("function")) | as_dict(fields.get("custom"))
+    has_more = has_other_content(fields, _CALL_FIELDS) or has_other_content(inner, _FUNCTION_FIELDS)
+    return not isinstance(call, dict) or has_more
 
 
-# Marks
+# Digests
 
 
-def answer_mark(calls: list[tuple[str, str]], said: str) -> str:
-    """An answer is known by the ids of its calls, else by their names and its text: (id, name) of each call."""
-    if calls and all(given for given, _ in calls):
-        return mark(ASSISTANT, *(given for given, _ in calls))
-    return mark(ASSISTANT, *(name for _, name in calls), said)
+def answer_digest(calls: list[ModelCall], text: str) -> str:
+    """Return what identifies an answer: the ids of its calls, else their names and its text."""
+    if calls and all(call.id for call in calls):
+        return text_digest(ASSISTANT, *(call.id for call in calls))
+    return text_digest(ASSISTANT, *(call.name for call in calls), text)
 
 
-def message_mark(body: Any) -> str:
-    """What a message is known by, whoever sends it again. Instructions may change and are still the instructions."""
+def message_digest(body: Any) -> str:
+    """Return what identifies a repeated message. All system messages are the same one, even if they change."""
     message = as_dict(body)
-    role = message.get("role")
+    role, content = message.get("role"), message.get("content")
     if role == ASSISTANT:
-        said = "".join(piece for cls, piece in spoken(message) if cls is ev.MessageDelta)
-        return answer_mark([(call.given, call.name) for call in wanted(message)], said)
+        texts = [text for delta_type, text in answer_texts(message) if delta_type is ev.MessageDelta]
+        return answer_digest(read_calls(message), "".join(texts))
     if role in SYSTEM:
-        return mark("system")
-    given = identifier(message.get("tool_call_id"))
+        return text_digest("system")
     if role in RESULT:
-        return mark("tool", given or joined(message.get("content")))
-    return mark(str(role), joined(message.get("content")), str(len(as_list(message.get("content"))) or 1))
+        return text_digest("tool", identifier(message.get("tool_call_id")) or join_texts(content))
+    return text_digest(str(role), join_texts(content), str(len(as_list(content)) or 1))

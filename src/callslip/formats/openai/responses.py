@@ -1,8 +1,8 @@
-"""`responses`: reads a conversation over OpenAI's Responses, in whatever shape it was kept.
+"""Decode `responses`: a conversation over OpenAI's Responses API in any recorded shape.
 
-A message is a streamed event, a whole response, an item of the conversation, or the body of a request, of which only
-what is news counts. Items that come by themselves do not say where a response ends: the model has the word until a
-result or a person's message comes, and a turn is over once its last item asks for nothing and a person speaks again.
+A message is a streamed event, a full response, an item of the conversation, or the body of a request, of which only
+new items count. Single items do not show where a response ends: it lasts until a result or a user's message, and a turn
+is over if its last item needs nothing from the client and the user sends another message.
 """
 
 from __future__ import annotations
@@ -10,248 +10,243 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeAlias
 
-from msgspec import UNSET, structs
+from msgspec import UNSET
 
-from callslip.formats.base import Unfinished
-from callslip.formats.json_fields import as_dict, as_index, as_list, as_str, complaint, identifier, leaves, milliseconds
-from callslip.formats.openai import items as read
-from callslip.formats.openai.items import FORMAT, kind_of
-from callslip.formats.openai.output import Output, Speech
+from callslip.formats.base import raw_if
+from callslip.formats.json_fields import (
+    as_dict,
+    as_index,
+    as_list,
+    as_str,
+    error_text,
+    has_other_content,
+    identifier,
+    seconds_to_ms,
+)
+from callslip.formats.openai import responses_items as items
+from callslip.formats.openai.responses_items import FORMAT, kind_of, needs_raw
+from callslip.formats.openai.responses_output import DeltaType, Output
 from callslip.formats.providers.conversation import ModelConversation
 from callslip.formats.providers.requests import Requests
 from callslip.model import events as ev
 from callslip.model.events import Draft, Event
 
 Events: TypeAlias = list[Event]
-Said: TypeAlias = dict[str, Any]
+Fields: TypeAlias = dict[str, Any]
 
-# What is said where: the class, the field of the item, the name of the place in it, the text when it is whole.
-SPEECH: dict[str, tuple[Speech, str, str, str]] = {
+# Events about texts: the delta type, the field of the item, the name of the index in it, the name of the full text.
+TEXTS: dict[str, tuple[DeltaType, str, str, str]] = {
     "response.output_text": (ev.MessageDelta, "content", "content_index", "text"),
     "response.refusal": (ev.MessageDelta, "content", "content_index", "refusal"),
     "response.reasoning_text": (ev.ThoughtDelta, "content", "content_index", "text"),
     "response.reasoning_summary_text": (ev.ThoughtDelta, "summary", "summary_index", "text"),
 }
-PIECES = {
+INPUT_PIECES = {
     "response.function_call_arguments",
     "response.custom_tool_call_input",
     "response.mcp_call_arguments",
     "response.code_interpreter_call_code",
     "response.shell_call_command",
 }
-# Told better by the items themselves.
-QUIET = {"response.content_part", "response.reasoning_summary_part", "response.shell_call_output_content"}
-BROKEN = {"failed": "error", "cancelled": "cancelled"}
-STATES = {"completed", "incomplete", *BROKEN}
-REQUEST = {"type", "input", "previous_response_id", "event_id"}
+# Events whose content the items repeat.
+REDUNDANT = {"response.content_part", "response.reasoning_summary_part", "response.shell_call_output_content"}
+FAILURES = {"failed": "error", "cancelled": "cancelled"}
+END_STATES = {"completed", "incomplete", *FAILURES}
+REQUEST_FIELDS = {"type", "input", "previous_response_id", "event_id"}
 
 
 class ResponsesDecoder:
     """One conversation."""
 
     def __init__(self, *, chunks: ev.Chunks | None = None, started: int = 0) -> None:
-        self._talk = ModelConversation(FORMAT)
-        self._output = Output(self._talk, chunks or "delta")
+        self._conversation = ModelConversation(FORMAT)
+        self._output = Output(self._conversation, chunks or "delta")
         self._response = ""
-        self._open = False
-        self._model_speaks = False
-        self._from_response = False
-        self._heard = -1
-        self._counts = False
-        self._requests = Requests(FORMAT, self._talk.told, REQUEST)
-        self._unfinished = Unfinished()
+        self._is_open = False
+        self._is_model_active = False
+        self._is_from_response = False
+        self._last_sequence = -1
+        self._has_sequence = False
+        self._requests = Requests(FORMAT, self._conversation.seen, REQUEST_FIELDS)
 
     def feed(self, message: Any) -> list[Draft]:
         response = as_dict(as_dict(message).get("response")) or as_dict(message)
-        at = milliseconds(response.get("completed_at"))
-        made = self._read(message)
-        drafts = [Draft(structs.replace(event, at=at) if at else event) for event in made]
-        self._unfinished.see(drafts)
-        return drafts
+        return self._conversation.drafts(self._read(message), seconds_to_ms(response.get("completed_at")))
 
     def close(self, reason: str) -> list[Draft]:
-        """The line ended. A conversation told by its items is then over as it should be, if nothing is asked for."""
-        over = reason == "eof" and self._model_speaks and not self._open and not self._output.asks
-        drafts = [Draft(event) for event in self._break_off(reason)]
-        self._unfinished.see(drafts)
-        self._talk.ended(reason)
-        return drafts + [Draft(event) for event in self._unfinished.end("end_turn" if over else reason)]
+        """End the conversation. One of single items ends normally if it needs nothing from the client."""
+        is_complete = self._is_model_active and not self._is_open and not self._output.awaits_client
+        turn_reason = "end_turn" if reason == "eof" and is_complete else reason
+        return self._conversation.close(self._interrupt(reason), reason, turn_reason)
 
     def _read(self, message: Any) -> Events:
-        said: Said = {"input": as_list(message)} if isinstance(message, list) else as_dict(message)
-        kind = as_str(said.get("type"))
+        fields: Fields = {"input": as_list(message)} if isinstance(message, list) else as_dict(message)
+        kind = as_str(fields.get("type"))
         if kind == "response.create":
-            return self._request({**said, **as_dict(said.get("response"))})
+            return self._request({**fields, **as_dict(fields.get("response"))})
         if kind.startswith("response."):
-            return self._event(kind, said)
-        if kind == "error" or (not kind and isinstance(said.get("error"), dict) and "output" not in said):
-            return self._error(said)
-        for name, shape, rule in self._SHAPES:
-            if isinstance(said.get(name), shape):
-                return rule(self, said)
-        return [_raw(message)]
+            return self._event(kind, fields)
+        if kind == "error" or (not kind and isinstance(fields.get("error"), dict) and "output" not in fields):
+            return self._error(fields)
+        for name, value_type, handler in self._SHAPES:
+            if isinstance(fields.get(name), value_type):
+                return handler(self, fields)
+        return _raw_if(True, message)
 
     # Streams
 
-    def _event(self, kind: str, said: Said) -> Events:
+    def _event(self, kind: str, fields: Fields) -> Events:
         subject, _, verb = kind.rpartition(".")
-        response = as_dict(said.get("response"))
-        if subject == "response" and (verb in STATES or verb in ("created", "queued", "in_progress")):
-            return self._stands(said, response, verb)
-        if self._was_heard(said):
+        response = as_dict(fields.get("response"))
+        if subject == "response" and (verb in END_STATES or verb in ("created", "queued", "in_progress")):
+            return self._state(fields, response, verb)
+        if self._is_repeated(fields):
             return []
-        made = self._begin("") if not self._open else []
-        found = self._part(subject, verb, said)
-        return made + ([_raw(said)] if found is None else found)
+        started = self._begin("") if not self._is_open else []
+        events = self._item_part(subject, verb, fields)
+        return started + (_raw_if(True, fields) if events is None else events)
 
-    def _was_heard(self, said: Said) -> bool:
-        """Whether an event is sent again after a reconnection. Some servers number none, or give all one number."""
-        count = as_index(said.get("sequence_number"))
-        if 0 <= count < self._heard or (count == self._heard and self._counts):
+    def _is_repeated(self, fields: Fields) -> bool:
+        """Return whether an event is sent again after a reconnection. Some servers send no numbers or one for all."""
+        sequence = as_index(fields.get("sequence_number"))
+        if 0 <= sequence < self._last_sequence or (sequence == self._last_sequence and self._has_sequence):
             return True
-        self._counts = self._counts or 0 <= self._heard < count
-        self._heard = max(self._heard, count)
+        self._has_sequence = self._has_sequence or 0 <= self._last_sequence < sequence
+        self._last_sequence = max(self._last_sequence, sequence)
         return False
 
-    def _part(self, subject: str, verb: str, said: Said) -> Events | None:
-        """What an event tells of an item; None if that is not understood."""
+    def _item_part(self, subject: str, verb: str, fields: Fields) -> Events | None:
+        """Return the events of an event about an item; None if it is not understood."""
         output = self._output
         if subject == "response.output_item":
-            return self._item_event(verb, said)
-        if subject in SPEECH and verb in ("delta", "done"):
-            cls, field, place, whole = SPEECH[subject]
-            piece = as_str(said.get("delta" if verb == "delta" else whole))
-            return output.speech(said, cls, field, as_index(said.get(place)), piece, verb == "done")
-        if subject in PIECES and verb == "delta":
-            return output.piece(said)
-        if subject in PIECES:
-            return output.pieces_done(said) if subject.endswith(("_arguments", "_input")) and verb == "done" else []
-        if subject.removeprefix("response.") in read.CALLS:
-            return output.running(said, verb) if "partial_image_b64" not in said else None
+            return self._item_event(verb, fields)
+        if subject in TEXTS and verb in ("delta", "done"):
+            delta_type, field, index, full_text = TEXTS[subject]
+            text = as_str(fields.get("delta" if verb == "delta" else full_text))
+            return output.add_text(fields, delta_type, field, as_index(fields.get(index)), text, verb == "done")
+        if subject in INPUT_PIECES and verb == "delta":
+            return output.add_input(fields)
+        if subject in INPUT_PIECES:
+            is_full_input = subject.endswith(("_arguments", "_input")) and verb == "done"
+            return output.end_input(fields) if is_full_input else []
+        if subject.removeprefix("response.") in items.CALLS:
+            return output.set_running(fields, verb) if "partial_image_b64" not in fields else None
         if subject == "response.shell_call_output_content" and verb == "delta":
-            return output.printed(said)
-        return [] if subject in QUIET else None
+            return output.add_printed(fields)
+        return [] if subject in REDUNDANT else None
 
-    def _item_event(self, verb: str, said: Said) -> Events | None:
-        item = as_dict(said.get("item"))
+    def _item_event(self, verb: str, fields: Fields) -> Events | None:
+        item = as_dict(fields.get("item"))
         if verb == "added":
-            return self._output.added(item, said.get("output_index"))
-        made = self._output.done(item, said.get("output_index"))
-        return None if made is None else made + _kept(said, _leaves(item))
+            return self._output.add(item, fields.get("output_index"))
+        events = self._output.complete(item, fields.get("output_index"))
+        return None if events is None else events + _raw_if(needs_raw(item), fields)
 
-    def _stands(self, said: Said, response: Said, verb: str) -> Events:
-        """A response begins, goes on, or is over."""
-        identity = identifier(response.get("id"))
-        if identity and identity == self._response and not self._open:
-            return []  # It was over already.
-        goes_on = self._open and self._response in ("", identity)
-        made = [] if goes_on else self._begin(identity)
-        self._response = identity
-        self._was_heard(said)
-        return made + self._over(response, verb, said) if verb in STATES else made
+    def _state(self, fields: Fields, response: Fields, state: str) -> Events:
+        """Read the state of a response: it begins, continues, or ends."""
+        response_id = identifier(response.get("id"))
+        if response_id and response_id == self._response and not self._is_open:
+            return []  # It has ended before.
+        is_current = self._is_open and self._response in ("", response_id)
+        started = [] if is_current else self._begin(response_id)
+        self._response = response_id
+        self._is_repeated(fields)
+        return started + self._end(response, state, fields) if state in END_STATES else started
 
-    def _begin(self, identity: str) -> Events:
-        made = self._break_off("error")
-        self._output.begin(identity)
-        self._open = self._model_speaks = self._from_response = True
-        self._response, self._heard, self._counts = identity, -1, False
-        return made
+    def _begin(self, response_id: str) -> Events:
+        interrupted = self._interrupt("error")
+        self._output.begin(response_id)
+        self._is_open = self._is_model_active = self._is_from_response = True
+        self._response, self._last_sequence, self._has_sequence = response_id, -1, False
+        return interrupted
 
-    def _over(self, response: Said, verb: str, said: Said) -> Events:
-        """All items that the stream did not bring, what was used, and the end of the turn if nothing is asked for."""
-        made: Events = []
-        for place, item in enumerate(as_list(response.get("output"))):
-            found = self._output.done(as_dict(item), place)
-            made += [_raw(item)] if found is None else found + _kept(item, found and _leaves(as_dict(item)))
-        why = complaint(response.get("error")) or as_str(as_dict(response.get("incomplete_details")).get("reason"))
-        made += self._output.break_off(BROKEN[verb], why) if verb in BROKEN else self._output.finish()
-        made += [ev.SessionInfo(usage=response["usage"])] if response.get("usage") else []
-        self._open = False
-        reason = "refusal" if self._output.refused else "end_turn"
-        reason = BROKEN.get(verb) or read.REASONS.get(why, reason)
-        ends = verb in BROKEN or not self._output.asks
-        ended = self._talk.ended(reason, why if verb in BROKEN else "") if ends else []
-        return made + ended + _kept(said, verb == "failed")
+    def _end(self, response: Fields, state: str, fields: Fields) -> Events:
+        """Read the items that the stream did not contain and the usage; end the turn if the client need not act."""
+        events: Events = []
+        for index, item in enumerate(as_list(response.get("output"))):
+            item_events = self._output.complete(as_dict(item), index)
+            is_raw = item_events is None or (item_events and needs_raw(as_dict(item)))
+            events += [*(item_events or []), *_raw_if(is_raw, item)]
+        incomplete_reason = as_str(as_dict(response.get("incomplete_details")).get("reason"))
+        cause = error_text(response.get("error")) or incomplete_reason
+        failure = FAILURES.get(state, "")
+        events += self._output.interrupt(failure, cause) if failure else self._output.finish()
+        events += [ev.SessionInfo(usage=response["usage"])] if response.get("usage") else []
+        self._is_open = False
+        reason = failure or items.REASONS.get(cause, "refusal" if self._output.is_refused else "end_turn")
+        if failure or not self._output.awaits_client:
+            events += self._conversation.end(reason, cause if failure else "")
+        return events + _raw_if(state == "failed", fields)
 
-    def _break_off(self, reason: str, why: str = "") -> Events:
-        if not self._open:
+    def _interrupt(self, reason: str, cause: str = "") -> Events:
+        if not self._is_open:
             return []
-        self._open = False
-        return self._output.break_off(reason, why)
+        self._is_open = False
+        return self._output.interrupt(reason, cause)
 
-    def _error(self, said: Said) -> Events:
-        why = complaint(said.get("error") or said)
-        return [*self._break_off("error", why), *self._talk.ended("error", why), _raw(said)]
+    def _error(self, fields: Fields) -> Events:
+        cause = error_text(fields.get("error") or fields)
+        interrupted = self._interrupt("error", cause)
+        return [*interrupted, *self._conversation.end("error", cause), *_raw_if(True, fields)]
 
-    def _whole(self, said: Said) -> Events:
-        """A whole response, unless it is the one that was streamed."""
-        return self._stands(said, said, as_str(said.get("status")) or "completed") or [_raw(said)]
+    def _full_response(self, fields: Fields) -> Events:
+        """Read a full response, unless it is the one that was streamed."""
+        return self._state(fields, fields, as_str(fields.get("status")) or "completed") or _raw_if(True, fields)
 
-    # Items that come by themselves
+    # Single items
 
     def _settle(self) -> Events:
-        """Something else comes, so the response is over even if it did not say so."""
-        if not self._open:
+        """Finish an open response: another message implies that it is complete."""
+        if not self._is_open:
             return []
-        self._open = False
-        return self._output.finish() + ([] if self._output.asks else self._talk.ended("end_turn"))
+        self._is_open = False
+        return self._output.finish() + ([] if self._output.awaits_client else self._conversation.end("end_turn"))
 
-    def _item(self, item: Said) -> Events:
-        made = self._settle()
+    def _item(self, item: Fields) -> Events:
+        events = self._settle()
         kind, role = kind_of(item), as_str(item.get("role"))
         if kind == "message" and role != "assistant":
-            self._talk.told.add(read.item_mark(item))
-            return made + (self._prompt(item) if role == "user" else [_raw(item)])
-        theirs = kind in ("message", "reasoning", read.ASKS) or kind in read.CALLS
-        if theirs and self._model_speaks and self._from_response and self._output.has(item):
-            return [*made, _raw(item)]  # A part of the response, told once more.
-        if theirs and not self._model_speaks:
+            self._conversation.seen.add(items.item_digest(item))
+            return events + (self._prompt(item) if role == "user" else _raw_if(True, item))
+        is_models = kind in ("message", "reasoning", items.REQUEST) or kind in items.CALLS
+        if is_models and self._is_model_active and self._is_from_response and self._output.has(item):
+            return events + _raw_if(True, item)  # A part of the response, sent again.
+        if is_models and not self._is_model_active:
             self._output.begin("")
-            self._from_response = False
-        self._model_speaks = theirs
-        found = self._output.done(item)
-        return made + ([_raw(item)] if found is None else found + _kept(item, _leaves(item)))
+            self._is_from_response = False
+        self._is_model_active = is_models
+        item_events = self._output.complete(item)
+        return events + (item_events or []) + _raw_if(item_events is None or needs_raw(item), item)
 
-    def _prompt(self, item: Said) -> Events:
-        over = self._talk.ended("end_turn") if self._model_speaks and not self._output.asks else []
-        self._model_speaks = False
-        content = UNSET if read.is_plain(item) else item.get("content")
-        said = ev.MessageUser(text=read.said_in(item), message_id=identifier(item.get("id")), content=content)
-        return [*over, *self._talk.prompted(), said, *_kept(item, leaves(item, read.MESSAGE))]
+    def _prompt(self, item: Fields) -> Events:
+        is_turn_over = self._is_model_active and not self._output.awaits_client
+        ended = self._conversation.end("end_turn") if is_turn_over else []
+        self._is_model_active = False
+        content = UNSET if items.is_plain(item) else item.get("content")
+        message_id = identifier(item.get("id"))
+        message = ev.MessageUser(text=items.join_texts(item), message_id=message_id, content=content)
+        raw = _raw_if(has_other_content(item, items.MESSAGE_FIELDS), item)
+        return [*ended, *self._conversation.prompt(), message, *raw]
 
-    def _request(self, said: Said) -> Events:
-        given = said.get("input")
-        listed = [{"role": "user", "content": given}] if isinstance(given, str) else as_list(given)
-        made = self._settle()
-        goes_on = bool(said.get("previous_response_id") or said.get("conversation"))  # The server keeps the past.
-        known, kept = self._requests.read(said, [read.item_mark(item) for item in listed], is_news=goes_on)
-        for item in listed[known:]:
-            told = as_dict(item)
-            made += self._item(told) if kind_of(told) else [_raw(item)]
-        return made + kept
+    def _request(self, fields: Fields) -> Events:
+        content = fields.get("input")
+        all_items = [{"role": "user", "content": content}] if isinstance(content, str) else as_list(content)
+        events = self._settle()
+        is_continued = bool(
+            fields.get("previous_response_id") or fields.get("conversation")
+        )  # The server has the past.
+        new_items, raw = self._requests.read(fields, all_items, items.item_digest, all_new=is_continued)
+        for item in new_items:
+            events += self._item(as_dict(item)) if kind_of(as_dict(item)) else _raw_if(True, item)
+        return events + raw
 
-    _SHAPES: ClassVar[tuple[tuple[str, Any, Callable[[Any, Said], Events]], ...]] = (
+    _SHAPES: ClassVar[tuple[tuple[str, Any, Callable[[Any, Fields], Events]], ...]] = (
         ("type", str, _item),
-        ("output", list, _whole),
+        ("output", list, _full_response),
         ("input", (str, list), _request),
         ("role", str, _item),
     )
 
 
-def _leaves(item: Said) -> bool:
-    """Whether an item says more than is taken of it."""
-    kind = kind_of(item)
-    if kind in read.CALLS:
-        return read.call_leaves(item)
-    if kind in read.RESULTS:
-        return read.result_leaves(item)
-    return read.speech_leaves(item) if kind == "message" else kind == "reasoning" and leaves(item, read.REASONING)
-
-
-def _raw(body: Any) -> Event:
-    return ev.Raw(format=FORMAT, body=body)
-
-
-def _kept(body: Any, more: object) -> Events:
-    """The message, whole, beside what was made of it."""
-    return [_raw(body)] if more else []
+def _raw_if(condition: object, body: Any) -> Events:
+    return raw_if(condition, FORMAT, body)

@@ -1,9 +1,8 @@
-"""`responses` out: a session as input items that OpenAI's Responses always accepts.
+"""Encode `responses`: a session as input items that OpenAI's Responses API always accepts.
 
-Messages, calls and their results are items of their own; the results of an answer's calls stand directly after them.
-What the model thought is not sent: this API takes a thought back only under the id that it gave it itself, next to the
-very item that it led to, and a log keeps neither. Items have no ids for the same reason: a call is known by its
-`call_id`, on both sides.
+Messages, calls and results are separate items; the results of an answer's calls follow directly after them. Thoughts
+are not sent: this API accepts one only with its original id next to the item that it led to, and a log stores neither.
+Items have no ids for the same reason: the `call_id` connects a call with its result.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ Item = dict[str, Any]
 
 
 def responses_history(source: Source) -> list[Item]:
-    """A session's items, oldest first. Instructions are not among them; they are whoever asks's to add."""
+    """Return the items of a session, oldest first, without instructions, which the caller adds."""
     ids = Ids(MAX_ID_CHARS)
-    return [item for one in rounds(source) for item in _items(one, ids)]
+    return [item for exchange in rounds(source) for item in _items(exchange, ids)]
 
 
-def _items(one: Prompt | Round, ids: Ids) -> list[Item]:
-    if isinstance(one, Prompt):
-        return [_message("user", one.text)]
-    named = ids.named(one.calls)
-    said = [_message("assistant", one.text)] if one.text else []
+def _items(exchange: Prompt | Round, ids: Ids) -> list[Item]:
+    if isinstance(exchange, Prompt):
+        return [_message("user", exchange.text)]
+    calls = ids.named(exchange.calls)
+    text = [_message("assistant", exchange.text)] if exchange.text else []
     return [
-        *said,
-        *(_call(identity, call) for identity, call in named),
-        *(_result(identity, call) for identity, call in named),
+        *text,
+        *(_call(call_id, call) for call_id, call in calls),
+        *(_result(call_id, call) for call_id, call in calls),
     ]
 
 
@@ -41,9 +40,9 @@ def _message(role: str, text: str) -> Item:
     return {"type": "message", "role": role, "content": text}
 
 
-def _call(identity: str, call: ToolCall) -> Item:
-    return {"type": "function_call", "call_id": identity, "name": name_of(call), "arguments": arguments_of(call)}
+def _call(call_id: str, call: ToolCall) -> Item:
+    return {"type": "function_call", "call_id": call_id, "name": name_of(call), "arguments": arguments_of(call)}
 
 
-def _result(identity: str, call: ToolCall) -> Item:
-    return {"type": "function_call_output", "call_id": identity, "output": result_of(call).text}
+def _result(call_id: str, call: ToolCall) -> Item:
+    return {"type": "function_call_output", "call_id": call_id, "output": result_of(call).text}

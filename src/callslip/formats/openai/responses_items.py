@@ -1,6 +1,6 @@
-"""The items that a conversation over Responses is made of: which of them are calls, which are results, what they say.
+"""The items of a conversation over Responses: calls, results and texts.
 
-Pure reading: tables, and no state. Some tools are run by the provider; then the status of the item is that of the call.
+Only tables and functions, no state. The provider runs some tools; then the status of the item is that of the call.
 """
 
 from __future__ import annotations
@@ -10,38 +10,47 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from callslip.formats.json_fields import arguments, as_dict, as_str, identifier, leaves, mark
-from callslip.formats.json_fields import as_list as listed
+from callslip.formats.json_fields import (
+    as_dict,
+    as_list,
+    as_str,
+    has_other_content,
+    identifier,
+    parse_arguments,
+    text_digest,
+)
 from callslip.model import events as ev
 from callslip.model.events import CallEnd
 
 FORMAT = "responses"
 
+Item = dict[str, Any]
+
 
 class Kind(msgspec.Struct, frozen=True):
-    """A kind of call: its tool, where its arguments and its output stand, and whether the provider runs it.
+    """A kind of call: its tool, the fields of its arguments and output, and whether the provider runs it.
 
-    `streamed` names the one field that comes in pieces; `text` says that it is not JSON.
+    `streamed_field` is the field that is sent in pieces; `is_text`: it is not JSON.
     """
 
     tool: str = ""
-    given: tuple[str, ...] = ()
-    gives: str = ""
-    served: bool = False
-    streamed: str = ""
-    text: bool = False
+    input_fields: tuple[str, ...] = ()
+    output_field: str = ""
+    is_served: bool = False
+    streamed_field: str = ""
+    is_text: bool = False
 
 
 CALLS: dict[str, Kind] = {
-    "function_call": Kind(streamed="arguments"),
-    "custom_tool_call": Kind(streamed="input", text=True),
-    "mcp_call": Kind(streamed="arguments", gives="output", served=True),
-    "web_search_call": Kind("web_search", ("action",), served=True),
-    "file_search_call": Kind("file_search", ("queries",), "results", served=True),
-    "code_interpreter_call": Kind("code_interpreter", ("code", "container_id"), "outputs", served=True),
-    "image_generation_call": Kind("image_generation", ("prompt", "revised_prompt"), "result", served=True),
-    "tool_search_call": Kind("tool_search", ("arguments",), served=True),
-    "program": Kind("program", ("code",), served=True),
+    "function_call": Kind(streamed_field="arguments"),
+    "custom_tool_call": Kind(streamed_field="input", is_text=True),
+    "mcp_call": Kind(streamed_field="arguments", output_field="output", is_served=True),
+    "web_search_call": Kind("web_search", ("action",), is_served=True),
+    "file_search_call": Kind("file_search", ("queries",), "results", is_served=True),
+    "code_interpreter_call": Kind("code_interpreter", ("code", "container_id"), "outputs", is_served=True),
+    "image_generation_call": Kind("image_generation", ("prompt", "revised_prompt"), "result", is_served=True),
+    "tool_search_call": Kind("tool_search", ("arguments",), is_served=True),
+    "program": Kind("program", ("code",), is_served=True),
     "computer_call": Kind("computer", ("action", "actions", "pending_safety_checks")),
     "local_shell_call": Kind("local_shell", ("action",)),
     "shell_call": Kind("shell", ("action", "environment")),
@@ -57,7 +66,7 @@ RESULTS = {
     "program_output": "result",
     "tool_search_output": "tools",
 }
-ASKS, ANSWERS = "mcp_approval_request", "mcp_approval_response"
+REQUEST, ANSWER = "mcp_approval_request", "mcp_approval_response"
 
 RUNNING = {"in_progress", "searching", "interpreting", "generating", "calling"}
 ENDING: dict[str, type[CallEnd]] = {
@@ -66,153 +75,156 @@ ENDING: dict[str, type[CallEnd]] = {
     "incomplete": ev.CallFailed,
 }
 
-# Why a response is not complete, in the words of `turn.ended`.
+# The reasons of `turn.ended` for an incomplete response.
 REASONS = {"max_output_tokens": "max_tokens", "content_filter": "refusal"}
 
-# What no reader misses: ids, kinds, and the standing of an item, which is not that of its call.
-ABOUT = {"id", "type", "call_id", "status", "name", "caller", "created_by", "namespace", "execution"}
-MCP = {"server_label", "approval_request_id", "error"}
-MESSAGE = {"id", "type", "role", "content", "status", "phase"}
-PART = {"type", "text", "refusal", "logprobs"}
-REASONING = {"id", "type", "summary", "content", "status"}
+# Fields that events carry, or that are irrelevant: ids, kinds, and the status of an item, not that of its call.
+ABOUT_FIELDS = {"id", "type", "call_id", "status", "name", "caller", "created_by", "namespace", "execution"}
+MCP_FIELDS = {"server_label", "approval_request_id", "error"}
+MESSAGE_FIELDS = {"id", "type", "role", "content", "status", "phase"}
+PART_FIELDS = {"type", "text", "refusal", "logprobs"}
+REASONING_FIELDS = {"id", "type", "summary", "content", "status"}
 
 
-def kind_of(item: dict[str, Any]) -> str:
-    """The kind of an item; a message may come without."""
+def kind_of(item: Item) -> str:
+    """Return the kind of an item, which a message may omit."""
     return as_str(item.get("type")) or ("message" if isinstance(item.get("role"), str) else "")
 
 
-def call_id(item: dict[str, Any]) -> str:
-    """The id that ties a call to its result; an item's own id is another, unless it has no other."""
+def call_id(item: Item) -> str:
+    """Return the id that connects a call with its result, else the item's own id."""
     return identifier(item.get("call_id")) or identifier(item.get("id"))
 
 
 # Calls
 
 
-def name_of(item: dict[str, Any]) -> str:
+def name_of(item: Item) -> str:
     return as_str(item.get("name")) or CALLS[kind_of(item)].tool
 
 
-def title_of(item: dict[str, Any]) -> dict[str, Any]:
-    """Tools of an MCP server are shown with it."""
+def title_field(item: Item) -> dict[str, Any]:
+    """Return the title of an MCP tool, which includes its server."""
     label, name = as_str(item.get("server_label")), as_str(item.get("name"))
     return {"title": f"{label}: {name}"} if label and name else {}
 
 
-def input_of(item: dict[str, Any]) -> Any:
-    """The arguments of a whole item; UNSET if it has none."""
+def input_of(item: Item) -> Any:
+    """Return the arguments of a complete item; UNSET if it has none."""
     kind = CALLS[kind_of(item)]
-    if kind.streamed:
-        return whole(kind, item.get(kind.streamed))
-    given = {name: item[name] for name in kind.given if item.get(name) is not None}
-    return given.get("arguments", given) if given else UNSET
+    if kind.streamed_field:
+        return streamed_input(kind, item.get(kind.streamed_field))
+    fields = {name: item[name] for name in kind.input_fields if item.get(name) is not None}
+    return fields.get("arguments", fields) if fields else UNSET
 
 
-def whole(kind: Kind, given: Any) -> Any:
-    """Arguments that came in pieces, or might have."""
-    return as_str(given) if kind.text else arguments(given)
+def streamed_input(kind: Kind, text: Any) -> Any:
+    """Return the arguments of a field that may be streamed."""
+    return as_str(text) if kind.is_text else parse_arguments(text)
 
 
-def end_of(item: dict[str, Any]) -> type[CallEnd] | None:
-    """How a call ended that the provider runs, if it did. Without a word on that, an item that is done is a result."""
+def end_of(item: Item) -> type[CallEnd] | None:
+    """Return how a call of the provider ended, None if it is open. Without a status a complete item is a result."""
     kind = CALLS[kind_of(item)]
-    if not kind.served or kind_of(item) == "program" or item.get("execution") == "client":
+    if not kind.is_served or kind_of(item) == "program" or item.get("execution") == "client":
         return None
     if item.get("error") is not None:
         return ev.CallFailed
     return ENDING.get(as_str(item.get("status")) or "completed")
 
 
-def came_out(item: dict[str, Any]) -> dict[str, Any]:
-    """What came of such a call."""
-    kind, status = CALLS[kind_of(item)], as_str(item.get("status"))
-    told: dict[str, Any] = {"output": item[kind.gives]} if kind.gives and item.get(kind.gives) is not None else {}
+def end_fields(item: Item) -> dict[str, Any]:
+    """Return the result of a call of the provider."""
+    output_field, status = CALLS[kind_of(item)].output_field, as_str(item.get("status"))
+    has_output = output_field and item.get(output_field) is not None
+    fields: dict[str, Any] = {"output": item[output_field]} if has_output else {}
     if item.get("error") is not None:
-        return {**told, "error": item["error"]}
-    return {**told, "reason": status} if status == "incomplete" else told
-
-
-def call_leaves(item: dict[str, Any]) -> bool:
-    """Whether a call says more than is taken of it."""
-    kind = CALLS[kind_of(item)]
-    return leaves(item, {*ABOUT, *MCP, kind.streamed, kind.gives, *kind.given})
+        return {**fields, "error": item["error"]}
+    return {**fields, "reason": status} if status == "incomplete" else fields
 
 
 # Results
 
 
-def result_of(item: dict[str, Any]) -> tuple[type[CallEnd], dict[str, Any]]:
-    """How a result ends its call."""
+def result_of(item: Item) -> tuple[type[CallEnd], dict[str, Any]]:
+    """Return the end of a call and its fields from a result."""
     kind = kind_of(item)
-    output, status = _texts(item.get(RESULTS[kind])), as_str(item.get("status"))
+    output, status = _plain_output(item.get(RESULTS[kind])), as_str(item.get("status"))
     if status == "failed" or (kind, status) == ("program_output", "incomplete"):
         return ev.CallFailed, {"error": output} if output is not None else {"reason": status}
-    return ev.CallCompleted, {"output": output, **_exit_status(output)}
+    return ev.CallCompleted, {"output": output, **_exit_status_field(output)}
 
 
-def _texts(output: Any) -> Any:
-    """An output; parts that are all text are that text."""
-    parts = [as_dict(part) for part in listed(output)]
-    plain = [part["text"] for part in parts if as_str(part.get("type")).endswith("_text") and "text" in part]
-    return "\n".join(map(str, plain)) if parts and len(plain) == len(parts) else output
+def _plain_output(output: Any) -> Any:
+    """Return the text of parts that are all text, any other output as it is."""
+    parts = [as_dict(part) for part in as_list(output)]
+    texts = [part["text"] for part in parts if as_str(part.get("type")).endswith("_text") and "text" in part]
+    return "\n".join(map(str, texts)) if parts and len(texts) == len(parts) else output
 
 
-def _exit_status(output: Any) -> dict[str, Any]:
-    """Of several commands the first that went wrong counts."""
-    outcomes = [as_dict(as_dict(part).get("outcome")) for part in listed(output)]
+def _exit_status_field(output: Any) -> dict[str, Any]:
+    """Return the exit status; of several commands that of the first failure."""
+    outcomes = [as_dict(as_dict(part).get("outcome")) for part in as_list(output)]
     codes = [outcome["exit_code"] for outcome in outcomes if type(outcome.get("exit_code")) is int]
     return {"exit_status": next((code for code in codes if code), 0)} if codes else {}
 
 
-def result_leaves(item: dict[str, Any]) -> bool:
-    return leaves(item, {*ABOUT, RESULTS[kind_of(item)], "max_output_length"})
+# Texts
 
 
-# Speech
-
-
-def parts_of(item: dict[str, Any]) -> list[tuple[str, int, str]]:
-    """What a message or a thought says: the field, the place in it, the text."""
+def texts_of(item: Item) -> list[tuple[str, int, str]]:
+    """Return the texts of a message or thought with their fields and indexes."""
     if isinstance(item.get("content"), str):
         return [("content", 0, item["content"])]
-    found = [
-        (name, at, as_dict(part)) for name in ("summary", "content") for at, part in enumerate(listed(item.get(name)))
+    parts = [
+        (name, index, as_dict(part))
+        for name in ("summary", "content")
+        for index, part in enumerate(as_list(item.get(name)))
     ]
-    return [(name, at, as_str(part.get("text")) or as_str(part.get("refusal"))) for name, at, part in found]
+    return [(name, index, as_str(part.get("text")) or as_str(part.get("refusal"))) for name, index, part in parts]
 
 
-def said_in(item: dict[str, Any]) -> str:
-    return "\n".join(said for _, _, said in parts_of(item) if said)
+def join_texts(item: Item) -> str:
+    return "\n".join(text for _, _, text in texts_of(item) if text)
 
 
-def refuses(item: dict[str, Any]) -> bool:
-    return any(as_dict(part).get("type") == "refusal" for part in listed(item.get("content")))
+def is_refusal(item: Item) -> bool:
+    return any(as_dict(part).get("type") == "refusal" for part in as_list(item.get("content")))
 
 
-def is_plain(item: dict[str, Any]) -> bool:
-    """Whether a message is text and nothing else."""
-    kinds = [as_dict(part).get("type") for part in listed(item.get("content"))]
+def is_plain(item: Item) -> bool:
+    """Return whether a message is only text."""
+    kinds = [as_dict(part).get("type") for part in as_list(item.get("content"))]
     return all(kind in ("input_text", "output_text", "text", "refusal") for kind in kinds)
 
 
-def speech_leaves(item: dict[str, Any]) -> bool:
-    more = any(leaves(as_dict(part), PART) for part in listed(item.get("content")))
-    return more or not is_plain(item) or leaves(item, MESSAGE)
+def needs_raw(item: Item) -> bool:
+    """Return whether an item has more than its events carry."""
+    kind = kind_of(item)
+    if kind in CALLS:
+        call = CALLS[kind]
+        known = {*ABOUT_FIELDS, *MCP_FIELDS, call.streamed_field, call.output_field, *call.input_fields}
+        return has_other_content(item, known)
+    if kind in RESULTS:
+        return has_other_content(item, {*ABOUT_FIELDS, RESULTS[kind], "max_output_length"})
+    if kind == "message":
+        has_rich_parts = any(has_other_content(as_dict(part), PART_FIELDS) for part in as_list(item.get("content")))
+        return has_rich_parts or not is_plain(item) or has_other_content(item, MESSAGE_FIELDS)
+    return kind == "reasoning" and has_other_content(item, REASONING_FIELDS)
 
 
-# Marks
+# Digests
 
 
-def item_mark(body: Any) -> str:
-    """What an item is known by when it comes again; ids are kept by those who repeat them, texts may be trimmed."""
+def item_digest(body: Any) -> str:
+    """Return what identifies a repeated item: its id, which clients keep, or its text, which they may trim."""
     item = as_dict(body)
     kind = kind_of(item)
     if kind in CALLS:
-        return mark("call", call_id(item) or name_of(item))
+        return text_digest("call", call_id(item) or name_of(item))
     if kind in RESULTS:
-        return mark("result", call_id(item))
+        return text_digest("result", call_id(item))
     if kind != "message":
-        return mark(kind, identifier(item.get("id")) or identifier(item.get("approval_request_id")))
+        return text_digest(kind, identifier(item.get("id")) or identifier(item.get("approval_request_id")))
     role = as_str(item.get("role"))
-    return mark("system") if role in ("system", "developer") else mark(role, said_in(item))
+    return text_digest("system") if role in ("system", "developer") else text_digest(role, join_texts(item))

@@ -1,7 +1,7 @@
-"""What the model puts out over Responses, item by item, while a response is streamed or from one that is whole.
+"""The output of the model over Responses, item by item, streamed or from a full response.
 
-An item has an id of its own beside the id of its call, and events name items by it, or only by their place. Servers in
-between may give an item another id in every event, so that the first one that is heard for a place stands for it.
+An item has an id besides the id of its call, and events refer to items by it or only by their index. Proxies may change
+the id of an item in every event, so the first id for an index is used.
 """
 
 from __future__ import annotations
@@ -12,285 +12,290 @@ from typing import Any, ClassVar, TypeAlias
 import msgspec
 from msgspec import UNSET
 
-from callslip.formats.json_fields import arguments, as_dict, as_index, as_str, identifier, is_whole
-from callslip.formats.openai import items as read
-from callslip.formats.openai.items import CALLS, FORMAT, Kind, kind_of
-from callslip.formats.providers.conversation import ModelConversation
+from callslip.formats.call_tracker import TrackedCall
+from callslip.formats.json_fields import as_dict, as_index, as_str, identifier, is_json, parse_arguments
+from callslip.formats.openai import responses_items as items
+from callslip.formats.openai.responses_items import CALLS, FORMAT, Item, Kind, kind_of
+from callslip.formats.providers.conversation import ModelConversation, interrupt_with
 from callslip.model import events as ev
 from callslip.model.events import Alias, Event
-from callslip.rules.lifecycle import TURN_CLOSES
 
 Events: TypeAlias = list[Event]
-Item: TypeAlias = dict[str, Any]
-Speech: TypeAlias = type[ev.MessageDelta] | type[ev.ThoughtDelta]
+DeltaType: TypeAlias = type[ev.MessageDelta] | type[ev.ThoughtDelta]
 
-NAMELESS = "@+"
-CUT = "the model's answer broke off before this call was whole"
+UNNAMED = "@+"
+CALL_CUT = "the model's answer broke off before this call was whole"
 
 
-class StreamedCall(msgspec.Struct):
-    """A call as far as it has come. `proposed`: its item was seen, not only pieces of its arguments."""
+class ResponseCall(TrackedCall, kw_only=True):
+    """A call. `is_proposed`: its item was seen, not only pieces of its arguments. `is_done`: the item is complete."""
 
     kind: Kind
-    aliases: tuple[Alias, ...]
-    served: bool = False
-    proposed: bool = True
-    pieces: list[str] = []
-    input: Any = UNSET
-    started: bool = False
-    done: bool = False
-
-    @property
-    def said(self) -> str:
-        return "".join(self.pieces)
+    is_done: bool = False
 
 
-class Leave(msgspec.Struct):
-    """Leave to go on that the model asked for, for a call with this input."""
+class ApprovalRequest(msgspec.Struct):
+    """An approval request for a call with this input."""
 
     input: Any
-    answered: bool = False
+    is_answered: bool = False
 
 
 class Output:
-    """The items of one response after the other. `refused` says that the model declined."""
+    """The items of the current response. `is_refused`: the model declined."""
 
-    def __init__(self, talk: ModelConversation, chunks: ev.Chunks) -> None:
-        self.refused = False
-        self._talk = talk
+    def __init__(self, conversation: ModelConversation, chunks: ev.Chunks) -> None:
+        self.is_refused = False
+        self._conversation = conversation
         self._chunks: ev.Chunks = chunks
         self._response = ""
         self._names: dict[int, str] = {}
-        self._named: set[str] = set()
-        self._calls: dict[str, StreamedCall] = {}
-        self._count = 0
-        self._nameless = 0
+        self._used_names: set[str] = set()
+        self._calls: dict[str, ResponseCall] = {}
+        self._call_count = 0
+        self._unnamed = 0
         self._done: set[str] = set()
-        self._marks: set[str] = set()
-        self._said: set[tuple[str, str, int]] = set()
+        self._digests: set[str] = set()
+        self._sent: set[tuple[str, str, int]] = set()
         self._printing: dict[str, Alias] = {}
-        self._leaves: dict[str, Leave] = {}
-        self._wants_leave: set[str] = set()
+        self._requests: dict[str, ApprovalRequest] = {}
+        self._pending_requests: set[str] = set()
 
     def begin(self, response: str) -> None:
-        """A response begins."""
-        self._talk.answering()
-        self.refused, self._response, self._count = False, response, 0
-        for kept in (self._names, self._named, self._calls, self._printing, self._done, self._marks, self._said):
-            kept.clear()
-        self._wants_leave.clear()
+        """Begin a response."""
+        self._conversation.begin_round()
+        self.is_refused, self._response, self._call_count = False, response, 0
+        for state in (
+            self._names,
+            self._used_names,
+            self._calls,
+            self._printing,
+            self._done,
+            self._digests,
+            self._sent,
+        ):
+            state.clear()
+        self._pending_requests.clear()
 
     @property
-    def asks(self) -> bool:
-        """Whether the response wants something of whoever reads it: a result, or leave to go on."""
-        return self._talk.asks or bool(self._wants_leave)
+    def awaits_client(self) -> bool:
+        """Return whether the response needs a result or an approval from the client."""
+        return self._conversation.awaits_result or bool(self._pending_requests)
 
     def has(self, item: Item) -> bool:
-        """Whether the response had this item."""
-        return read.item_mark(item) in self._marks
+        """Return whether the response contains an item."""
+        return items.item_digest(item) in self._digests
 
-    def _key(self, given: Any, place: Any) -> str:
-        """What an item is called here; one without id and place is heard of once."""
-        identity, at = identifier(given), as_index(place)
-        if at >= 0 and identity not in self._named:
-            name = self._names.setdefault(at, identity or f"@{at}")
-            self._named.add(name)
+    def _key(self, raw_id: Any, raw_index: Any) -> str:
+        """Return the key of an item; one without id and index gets a new key."""
+        item_id, index = identifier(raw_id), as_index(raw_index)
+        if index >= 0 and item_id not in self._used_names:
+            name = self._names.setdefault(index, item_id or f"@{index}")
+            self._used_names.add(name)
             return name
-        self._nameless += not identity
-        return identity or f"{NAMELESS}{self._nameless}"
+        self._unnamed += not item_id
+        return item_id or f"{UNNAMED}{self._unnamed}"
+
+    def _event_key(self, event: Item) -> str:
+        return self._key(event.get("item_id"), event.get("output_index"))
 
     # Items
 
-    def added(self, item: Item, place: Any) -> Events:
-        """An item begins. Only of a call is there anything to tell yet."""
-        key, kind = self._key(item.get("id"), place), kind_of(item)
-        if kind in read.RESULTS:
-            self._printing[key] = Alias(FORMAT, read.call_id(item) or key)
+    def add(self, item: Item, index: Any) -> Events:
+        """Begin an item. Only a call has events already."""
+        key, kind = self._key(item.get("id"), index), kind_of(item)
+        if kind in items.RESULTS:
+            self._printing[key] = Alias(FORMAT, items.call_id(item) or key)
         return self._propose(key, item) if kind in CALLS and not self._is_proposed(key) else []
 
-    def done(self, item: Item, place: Any = None) -> Events | None:
-        """An item is whole; None if it is of a kind that is not known. What is told twice counts once."""
-        key, kind, mark = self._key(item.get("id"), place), kind_of(item), read.item_mark(item)
-        if key in self._done and kind in CALLS and item.get("call_id") and mark not in self._marks:
+    def complete(self, item: Item, index: Any = None) -> Events | None:
+        """Complete an item; None for an unknown kind. A repeated item counts once."""
+        key, kind, digest = self._key(item.get("id"), index), kind_of(item), items.item_digest(item)
+        if key in self._done and kind in CALLS and item.get("call_id") and digest not in self._digests:
             key = self._key("", None)  # Another call: its server gives all items one id.
         if key in self._done:
             return []
         self._done.add(key)
-        table = "call" if kind in CALLS else "result" if kind in read.RESULTS else kind
-        rule = self._DONE.get(table)
-        if rule is None:
+        handler = self._HANDLERS.get("call" if kind in CALLS else "result" if kind in items.RESULTS else kind)
+        if handler is None:
             return None
-        self._marks.add(mark)
-        self._talk.told.add(mark)
-        return rule(self, key, item)
+        self._digests.add(digest)
+        self._conversation.seen.add(digest)
+        return handler(self, key, item)
 
     # Calls
 
     def _is_proposed(self, key: str) -> bool:
-        return key in self._calls and self._calls[key].proposed
+        return key in self._calls and self._calls[key].is_proposed
 
     def _propose(self, key: str, item: Item) -> Events:
-        approved = identifier(item.get("approval_request_id"))
-        if approved in self._leaves:
-            return self._resume(key, item, approved)
-        given, own = read.call_id(item), "" if key[:2] == NAMELESS else identifier(item.get("id"))
-        alias = self._talk.alias(given, self._response)
-        aliases = (alias, Alias(FORMAT, own)) if own not in ("", alias.id) else (alias,)
-        kind, name = CALLS[kind_of(item)], read.name_of(item)
-        called = StreamedCall(kind, aliases, kind.served and item.get("execution") != "client")
-        if key in self._calls:  # By its pieces it is known already.
-            heard = self._calls[key]
-            called.pieces, called.aliases = heard.pieces, (*heard.aliases, alias)
-        self._calls[key] = called
-        told: dict[str, Any] = {"tool_name": name} if name else {}
-        if not kind.streamed:
-            called.input = told["input"] = read.input_of(item)
-        told |= {"iteration": self._talk.round, "index": self._count, **read.title_of(item)}
-        self._count += 1
-        if not called.served:
-            self._talk.wait(given, name, alias)
-        return [ev.CallProposed(aliases=called.aliases, **told), *self._start(called, item)]
+        request = identifier(item.get("approval_request_id"))
+        if request in self._requests:
+            return self._resume(key, item, request)
+        call_id, item_id = items.call_id(item), "" if key[:2] == UNNAMED else identifier(item.get("id"))
+        alias = self._conversation.new_alias(call_id, self._response)
+        aliases = (alias, Alias(FORMAT, item_id)) if item_id not in ("", alias.id) else (alias,)
+        kind, name = CALLS[kind_of(item)], items.name_of(item)
+        is_served = kind.is_served and item.get("execution") != "client"
+        call = ResponseCall(kind=kind, aliases=aliases, is_served=is_served, is_proposed=True)
+        if key in self._calls:  # Pieces of its arguments arrived before.
+            earlier = self._calls[key]
+            call.input_pieces, call.aliases = earlier.input_pieces, (*earlier.aliases, alias)
+        self._calls[key] = call
+        fields: dict[str, Any] = {"tool_name": name} if name else {}
+        if not kind.streamed_field:
+            call.input = fields["input"] = items.input_of(item)
+        fields |= {"iteration": self._conversation.round, "index": self._call_count, **items.title_field(item)}
+        self._call_count += 1
+        if not is_served:
+            self._conversation.await_result(call_id, name, alias)
+        return [ev.CallProposed(aliases=call.aliases, **fields), *self._start(call, as_str(item.get("status")))]
 
-    def _resume(self, key: str, item: Item, approved: str) -> Events:
-        """A call for which leave was asked goes on: whoever gave it, it was given."""
-        aliases = (Alias(FORMAT, approved), Alias(FORMAT, identifier(item.get("id")) or approved))
-        leave = self._leaves[approved]
-        self._calls[key] = called = StreamedCall(CALLS[kind_of(item)], aliases, served=True, input=leave.input)
-        granted: Events = [] if leave.answered else [ev.ApprovalGranted(aliases=aliases[:1], by="agent")]
-        leave.answered = True
-        self._wants_leave.discard(approved)
-        return granted + self._start(called, {"status": "in_progress"})
+    def _resume(self, key: str, item: Item, request_id: str) -> Events:
+        """Start a call whose approval was requested: it was granted, even if the answer was not seen."""
+        aliases = (Alias(FORMAT, request_id), Alias(FORMAT, identifier(item.get("id")) or request_id))
+        request, kind = self._requests[request_id], CALLS[kind_of(item)]
+        call = ResponseCall(kind=kind, aliases=aliases, is_served=True, is_proposed=True, input=request.input)
+        self._calls[key] = call
+        granted: Events = [] if request.is_answered else [ev.ApprovalGranted(aliases=aliases[:1], by="agent")]
+        request.is_answered = True
+        self._pending_requests.discard(request_id)
+        return granted + self._start(call, "in_progress")
 
-    def _start(self, called: StreamedCall, item: Item) -> Events:
-        if not called.served or called.started or as_str(item.get("status")) not in read.RUNNING:
+    def _start(self, call: ResponseCall, status: str) -> Events:
+        if not call.is_served or call.is_started or status not in items.RUNNING:
             return []
-        called.started = True
-        return [ev.CallStarted(aliases=called.aliases)]
+        call.is_started = True
+        return [ev.CallStarted(aliases=call.aliases)]
 
-    def _call_done(self, key: str, item: Item) -> Events:
-        made = [] if self._is_proposed(key) else self._propose(key, item)
-        called = self._calls[key]
-        called.done = True
-        made += self._whole(called, read.input_of(item))
-        ending = read.end_of(item) if called.served else None
-        return [*made, ending(aliases=called.aliases, **read.came_out(item))] if ending else made
+    def _complete_call(self, key: str, item: Item) -> Events:
+        events = [] if self._is_proposed(key) else self._propose(key, item)
+        call = self._calls[key]
+        call.is_done = True
+        events += self._set_input(call, items.input_of(item))
+        end_type = items.end_of(item) if call.is_served else None
+        return [*events, end_type(aliases=call.aliases, **items.end_fields(item))] if end_type else events
 
-    def _whole(self, called: StreamedCall, given: Any) -> Events:
-        if given is UNSET or (called.input is not UNSET and called.input == given):
+    def _set_input(self, call: ResponseCall, value: Any) -> Events:
+        if value is UNSET or (call.input is not UNSET and call.input == value):
             return []
-        called.input = given
-        return [ev.CallInput(aliases=called.aliases, input=given)]
+        call.input = value
+        return [ev.CallInput(aliases=call.aliases, input=value)]
 
-    def running(self, event: Item, verb: str) -> Events:
-        """The provider tells how far it is with a call. That it is done is told with the item."""
-        called = self._calls.get(self._key(event.get("item_id"), event.get("output_index")))
-        return self._start(called, {"status": verb}) if called else []
+    def set_running(self, event: Item, status: str) -> Events:
+        """Read the status of a call that the provider runs. Its item has the end."""
+        call = self._calls.get(self._event_key(event))
+        return self._start(call, status) if call else []
 
-    def piece(self, event: Item) -> Events | None:
-        """More of the arguments; None if nobody knows of which call."""
-        called = self._meant(event)
-        more = as_str(event.get("delta"))
-        if called is None:
+    def add_input(self, event: Item) -> Events | None:
+        """Read a piece of arguments; None if its call is unknown."""
+        call, piece = self._find_call(event), as_str(event.get("delta"))
+        if call is None:
             return None
-        if not more or (called.kind.streamed and called.input is not UNSET):
+        if not piece or (call.kind.streamed_field and call.input is not UNSET):
             return []
-        called.pieces.append(more)
-        return [ev.CallInputDelta(aliases=called.aliases, text=more)]
+        call.input_pieces.append(piece)
+        return [ev.CallInputDelta(aliases=call.aliases, text=piece)]
 
-    def pieces_done(self, event: Item) -> Events | None:
-        """All of the arguments, where they are all there is to the input."""
-        called = self._meant(event)
-        if called is None:
+    def end_input(self, event: Item) -> Events | None:
+        """Read the full arguments of a call that has no other input."""
+        call = self._find_call(event)
+        if call is None:
             return None
-        return self._whole(called, read.whole(called.kind, event.get(called.kind.streamed)))
+        return self._set_input(call, items.streamed_input(call.kind, event.get(call.kind.streamed_field)))
 
-    def _meant(self, event: Item) -> StreamedCall | None:
-        """The call of a piece. One that is heard of for the first time is known by its item alone."""
-        key = self._key(event.get("item_id"), event.get("output_index"))
+    def _find_call(self, event: Item) -> ResponseCall | None:
+        """Return the call of a piece. An unknown one is identified by its item."""
+        key = self._event_key(event)
         if key not in self._calls and identifier(event.get("item_id")):
-            self._calls[key] = StreamedCall(CALLS["function_call"], (Alias(FORMAT, key),), proposed=False)
+            self._calls[key] = ResponseCall(kind=CALLS["function_call"], aliases=(Alias(FORMAT, key),))
         return self._calls.get(key)
 
-    def printed(self, event: Item) -> Events | None:
-        """What a command printed that the provider runs; None if nobody knows of which call."""
-        alias = self._printing.get(self._key(event.get("item_id"), event.get("output_index")))
+    def add_printed(self, event: Item) -> Events | None:
+        """Read the output of a command that the provider runs; None if its call is unknown."""
+        alias = self._printing.get(self._event_key(event))
         delta = as_dict(event.get("delta"))
-        more = as_str(delta.get("stdout")) + as_str(delta.get("stderr"))
-        return None if alias is None else [ev.CallProgress(aliases=(alias,), text=more)] if more else []
+        text = as_str(delta.get("stdout")) + as_str(delta.get("stderr"))
+        return None if alias is None else [ev.CallProgress(aliases=(alias,), text=text)] if text else []
 
     def _result(self, key: str, item: Item) -> Events:
-        ending, told = read.result_of(item)
-        return [ending(**self._talk.answered(read.call_id(item)), **told)]
+        end_type, fields = items.result_of(item)
+        return [end_type(**self._conversation.result_target(items.call_id(item)), **fields)]
 
-    # Leave to go on
+    # Approval
 
-    def _requested(self, key: str, item: Item) -> Events:
-        given = identifier(item.get("id"))
-        alias = self._talk.alias(given, self._response)
-        leave = self._leaves[alias.id] = Leave(arguments(item.get("arguments")))
-        self._wants_leave.add(alias.id)
-        told: dict[str, Any] = {"tool_name": as_str(item.get("name")) or UNSET, "input": leave.input}
-        told |= {"aliases": (alias,), **read.title_of(item)}
-        index, self._count = self._count, self._count + 1
-        proposed = ev.CallProposed(iteration=self._talk.round, index=index, **told)
-        return [proposed, ev.ApprovalRequested(aliases=(alias,))]
+    def _request(self, key: str, item: Item) -> Events:
+        alias = self._conversation.new_alias(identifier(item.get("id")), self._response)
+        request = self._requests[alias.id] = ApprovalRequest(parse_arguments(item.get("arguments")))
+        self._pending_requests.add(alias.id)
+        fields: dict[str, Any] = {"tool_name": as_str(item.get("name")) or UNSET, "input": request.input}
+        fields |= {"iteration": self._conversation.round, "index": self._call_count, **items.title_field(item)}
+        self._call_count += 1
+        return [ev.CallProposed(aliases=(alias,), **fields), ev.ApprovalRequested(aliases=(alias,))]
 
-    def _answered(self, key: str, item: Item) -> Events:
-        given = identifier(item.get("approval_request_id"))
-        self._wants_leave.discard(given)
-        if given in self._leaves:
-            self._leaves[given].answered = True
-        cls = ev.ApprovalGranted if item.get("approve") is True else ev.ApprovalRefused
-        return [cls(aliases=(Alias(FORMAT, given),) if given else (), by="client", reason=as_str(item.get("reason")))]
+    def _answer(self, key: str, item: Item) -> Events:
+        request_id = identifier(item.get("approval_request_id"))
+        self._pending_requests.discard(request_id)
+        if request_id in self._requests:
+            self._requests[request_id].is_answered = True
+        answer_type = ev.ApprovalGranted if item.get("approve") is True else ev.ApprovalRefused
+        aliases = (Alias(FORMAT, request_id),) if request_id else ()
+        return [answer_type(aliases=aliases, by="client", reason=as_str(item.get("reason")))]
 
-    # Speech
+    # Texts
 
-    def speech(self, event: Item, cls: Speech, field: str, at: int, piece: str, whole: bool) -> Events:
-        """More of a text, or all of it: that counts if no piece of it came."""
-        key = self._key(event.get("item_id"), event.get("output_index"))
-        self.refused = self.refused or "refusal" in as_str(event.get("type"))
-        return [] if whole and (key, field, at) in self._said else self._say(key, cls, field, at, piece)
+    def add_text(
+        self, event: Item, delta_type: DeltaType, field: str, index: int, text: str, is_complete: bool
+    ) -> Events:
+        """Read a piece of a text, or the full text, which counts only if no piece arrived."""
+        key = self._event_key(event)
+        self.is_refused = self.is_refused or "refusal" in as_str(event.get("type"))
+        is_known = is_complete and (key, field, index) in self._sent
+        return [] if is_known else self._text_events(key, delta_type, field, index, text)
 
-    def _say(self, key: str, cls: Speech, field: str, at: int, piece: str) -> Events:
-        if not piece:
+    def _text_events(self, key: str, delta_type: DeltaType, field: str, index: int, text: str) -> Events:
+        if not text:
             return []
-        begins = (key, field, at) not in self._said
-        self._said.add((key, field, at))
-        apart = "\n\n" if begins and at > 0 and cls is ev.ThoughtDelta else ""
-        return [cls(text=apart + piece, message_id="" if key[:1] == "@" else key, chunks=self._chunks)]
+        is_first = (key, field, index) not in self._sent
+        self._sent.add((key, field, index))
+        separator = "\n\n" if is_first and index > 0 and delta_type is ev.ThoughtDelta else ""
+        message_id = "" if key[:1] == "@" else key
+        return [delta_type(text=separator + text, message_id=message_id, chunks=self._chunks)]
 
-    def _spoken(self, key: str, item: Item) -> Events:
-        cls = ev.ThoughtDelta if kind_of(item) == "reasoning" else ev.MessageDelta
-        self.refused = self.refused or read.refuses(item)
-        made: Events = []
-        for field, at, piece in read.parts_of(item):
-            made += [] if (key, field, at) in self._said else self._say(key, cls, field, at, piece)
-        return [*made, ev.MessageEnded()] if cls is ev.MessageDelta else made
+    def _complete_text(self, key: str, item: Item) -> Events:
+        delta_type = ev.ThoughtDelta if kind_of(item) == "reasoning" else ev.MessageDelta
+        self.is_refused = self.is_refused or items.is_refusal(item)
+        events: Events = []
+        for field, index, text in items.texts_of(item):
+            is_known = (key, field, index) in self._sent
+            events += [] if is_known else self._text_events(key, delta_type, field, index, text)
+        return [*events, ev.MessageEnded()] if delta_type is ev.MessageDelta else events
 
     # Ends
 
     def finish(self) -> Events:
-        """The response is over: so are arguments that nobody called whole."""
-        return [event for called in self._calls.values() for event in self._last(called)]
+        """Complete the arguments that are still open at the end of the response."""
+        return [event for call in self._calls.values() for event in self._end_streamed_input(call)]
 
-    def _last(self, called: StreamedCall) -> Events:
-        known = called.input is not UNSET or not called.pieces
-        return [] if known else self._whole(called, read.whole(called.kind, called.said))
+    def _end_streamed_input(self, call: ResponseCall) -> Events:
+        is_known = call.input is not UNSET or not call.input_pieces
+        return [] if is_known else self._set_input(call, items.streamed_input(call.kind, call.input_text))
 
-    def break_off(self, reason: str, why: str = "") -> Events:
-        """The response stops in the middle: what the provider ran, and what is not whole, ends with it."""
-        closing, detail = TURN_CLOSES.get(reason, ev.CallLost), f"{CUT}: {why}" if why else CUT
-        made: Events = []
-        for called in self._calls.values():
-            whole = called.done or (not called.served and (called.input is not UNSET or is_whole(called.said)))
-            made += self._last(called) if whole else [closing(aliases=called.aliases, reason=detail)]
-        return made
+    def interrupt(self, reason: str, cause: str = "") -> Events:
+        """End an incomplete response, and its calls that are incomplete or run by the provider."""
+        end_call = interrupt_with(reason, CALL_CUT, cause)
+        events: Events = []
+        for call in self._calls.values():
+            has_input = call.input is not UNSET or is_json(call.input_text)
+            is_complete = call.is_done or (not call.is_served and has_input)
+            events += self._end_streamed_input(call) if is_complete else [end_call(call)]
+        return events
 
-    _DONE: ClassVar[dict[str, Callable[[Any, str, Item], Events]]] = {
-        "call": _call_done,
+    _HANDLERS: ClassVar[dict[str, Callable[[Any, str, Item], Events]]] = {
+        "call": _complete_call,
         "result": _result,
-        "message": _spoken,
-        "reasoning": _spoken,
-        read.ASKS: _requested,
-        read.ANSWERS: _answered,
+        "message": _complete_text,
+        "reasoning": _complete_text,
+        items.REQUEST: _request,
+        items.ANSWER: _answer,
     }

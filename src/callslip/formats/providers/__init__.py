@@ -1,1 +1,1 @@
-"""What the formats of model providers share: conversations in rounds, and results in words that a model reads."""
+"""Shared by the formats of model providers: conversations in rounds, and results as text for a model."""

@@ -1,30 +1,49 @@
-"""A conversation with a model: whose turn it is, which round the model is in, which calls wait, what was said before.
+"""A conversation with a model: its turns and rounds, the calls without a result, and the messages seen so far.
 
-A response of the model is a round; rounds count from 0 in every turn. A turn begins with a person's message and ends
-with an answer that asks for nothing. Whoever else began the turn also ends it. Providers may give a call no id, or one
-that they gave before: here every call gets an alias of its own, and a result finds the call that it follows.
+A response of the model is a round; rounds count from 0 in every turn. A turn begins with a message of the user and ends
+with an answer without calls. A turn that the caller began is also ended by the caller. Providers may give a call no id,
+or one that is already in use: here every call gets a unique alias, and a result finds its call.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 
+from callslip.formats.base import Unfinished, drafts_of
+from callslip.formats.call_tracker import TrackedCall
 from callslip.formats.json_fields import identifier
 from callslip.model import events as ev
-from callslip.model.events import Alias, Event
+from callslip.model.events import Alias, Draft, Event
+from callslip.rules.lifecycle import TURN_CLOSES
 
-FARTHEST = 50
+MAX_COMPARED_MESSAGES = 50
+ARGUMENTS_CUT = "the model's answer broke off before the arguments were whole"
 
 
-class Waiting(msgspec.Struct):
-    """A call of the last round that has no result yet. `given` is its id on the wire; `served` by the provider."""
+class ModelCall(TrackedCall, kw_only=True):
+    """A call of a response. `id` is its id in the API, `name` its tool."""
 
-    given: str
+    id: str = ""
+    name: str = ""
+
+
+def interrupt_with(reason: str, message: str, cause: str = "") -> Callable[[TrackedCall], Event]:
+    """Return a function that ends a call of a response that was interrupted."""
+    end_type = TURN_CLOSES.get(reason, ev.CallLost)
+    detail = f"{message}: {cause}" if cause else message
+    return lambda call: end_type(aliases=call.aliases, reason=detail)
+
+
+class PendingResult(msgspec.Struct):
+    """A call of the last round without a result. `is_served`: the provider runs it."""
+
+    id: str
     name: str
     alias: Alias
-    served: bool
+    is_served: bool
 
 
 class ModelConversation:
@@ -32,116 +51,125 @@ class ModelConversation:
 
     def __init__(self, ns: str) -> None:
         self.round = -1
-        self.told = SeenMessages()
+        self.seen = SeenMessages()
         self._ns = ns
-        self._turn = False
-        self._made_up = 0
+        self._in_turn = False
+        self._unfinished = Unfinished()
+        self._invented = 0
         self._used: set[str] = set()
-        self._waiting: list[Waiting] = []
+        self._pending: list[PendingResult] = []
+
+    def drafts(self, events: Iterable[Event], at: int = 0) -> list[Draft]:
+        """Return the events of a message as drafts."""
+        drafts = drafts_of(events, at)
+        self._unfinished.follow(drafts)
+        return drafts
+
+    def close(self, events: Iterable[Event], reason: str, turn_reason: str = "") -> list[Draft]:
+        """Return the drafts of the end of the input: events that interrupt a response, and the end of the turn."""
+        drafts = self.drafts(events)
+        self.end(reason)
+        return drafts + self._unfinished.close(turn_reason or reason)
 
     # Turns and rounds
 
-    def prompted(self) -> list[Event]:
-        """A person speaks. What they say before the model has answered belongs to the turn that has begun."""
-        if self._turn and self.round < 0:
+    def prompt(self) -> list[Event]:
+        """Begin a turn with a user's message. Messages before the first answer belong to the same turn."""
+        if self._in_turn and self.round < 0:
             return []
-        self._turn, self.round = True, -1
-        self._forget()
+        self._in_turn, self.round = True, -1
+        self._forget_calls()
         return [ev.TurnStarted()]
 
-    def interrupted(self) -> list[Event]:
-        """A person speaks beside the results that they send: the turn goes on, if there is one."""
-        return [] if self._turn else self.prompted()
+    def add_to_turn(self) -> list[Event]:
+        """Read a user's message with results: it belongs to the open turn, if there is one."""
+        return [] if self._in_turn else self.prompt()
 
-    def answering(self) -> None:
-        """A response begins."""
+    def begin_round(self) -> None:
+        """Begin a response of the model."""
         self.round += 1
-        self._forget()
+        self._forget_calls()
 
-    def ended(self, reason: str, detail: str = "") -> list[Event]:
-        """The turn is over, if it is ours to end."""
-        if not self._turn:
+    def end(self, reason: str, detail: str = "") -> list[Event]:
+        """End the turn if this conversation began it."""
+        if not self._in_turn:
             return []
-        self._turn = False
+        self._in_turn = False
         return [ev.TurnEnded(reason=reason, detail=detail)]
 
-    def _forget(self) -> None:
+    def _forget_calls(self) -> None:
         self._used.clear()
-        self._waiting.clear()
+        self._pending.clear()
 
     # Calls
 
     @property
-    def asks(self) -> bool:
-        """Whether the last response wants a result that has not come."""
-        return any(not one.served for one in self._waiting)
+    def awaits_result(self) -> bool:
+        """Return whether a call of the last response needs a result from the client."""
+        return any(not call.is_served for call in self._pending)
 
-    def alias(self, given: str, response: str) -> Alias:
-        """What a new call is known by: its id, or one made up if it has none or another of its round has the same."""
-        name = given
+    def new_alias(self, call_id: str, response: str) -> Alias:
+        """Return the alias of a new call: its id, or an invented one if it has none or the round has it already."""
+        name = call_id
         while not name or name in self._used:
-            self._made_up += 1
-            name = identifier(f"{given or response}#{self._made_up}")
+            self._invented += 1
+            name = identifier(f"{call_id or response}#{self._invented}")
         self._used.add(name)
         return Alias(self._ns, name)
 
-    def wait(self, given: str, name: str, alias: Alias, *, served: bool = False) -> None:
-        """The result of this call is to come, with the response itself if the provider runs it."""
-        self._waiting.append(Waiting(given, name, alias, served))
+    def await_result(self, call_id: str, name: str, alias: Alias, *, is_served: bool = False) -> None:
+        """Expect the result of a call; the response itself contains it if the provider runs the call."""
+        self._pending.append(PendingResult(call_id, name, alias, is_served))
 
-    def _waits(self, given: str, name: str, served: bool) -> Waiting | None:
-        """The call that a result is of: that of its id, else that of its name, else the first. Each has one (C3)."""
-        for one in self._waiting:
-            if one.served == served and (one.given == given if given else name in ("", one.name)):
-                self._waiting.remove(one)
-                return one
-        return None
+    def result_target(self, call_id: str, name: str = "", *, is_served: bool = False) -> dict[str, Any]:
+        """Return the fields that name the call of a result: by its id, else by its tool, else the first one.
 
-    def answered(self, given: str, name: str = "", *, served: bool = False) -> dict[str, Any]:
-        """How the result of a call names it. One that nobody asked for here may tell the tool's name too."""
-        found = self._waits(given, name, served)
-        if found is not None:
-            return {"aliases": (found.alias,)}
-        return {"aliases": (Alias(self._ns, given),) if given else (), **({"tool_name": name} if name else {})}
+        Each call gets one result. A result without a call may name the tool.
+        """
+        for call in self._pending:
+            if call.is_served == is_served and (call.id == call_id if call_id else name in ("", call.name)):
+                self._pending.remove(call)
+                return {"aliases": (call.alias,)}
+        return {"aliases": (Alias(self._ns, call_id),) if call_id else (), **({"tool_name": name} if name else {})}
 
 
 class SeenMessages:
-    """The messages of a conversation in their order, each by its mark. What a request repeats of them is no news."""
+    """The messages of a conversation in their order, each by its digest. A request repeats them."""
 
     def __init__(self) -> None:
-        self._marks: list[str] = []
-        self._newest: dict[str, int] = {}  # How many were said up to the last message of a mark, itself included.
-        self._retold: set[str] = set()
+        self._digests: list[str] = []
+        self._newest: dict[str, int] = {}  # The count of messages up to the last one with a digest, inclusive.
+        self._rewritten: set[str] = set()
 
     @property
     def last(self) -> str:
-        return self._marks[-1] if self._marks else ""
+        return self._digests[-1] if self._digests else ""
 
-    def add(self, mark: str) -> None:
-        self._marks.append(mark)
-        self._newest[mark] = len(self._marks)
+    def add(self, digest: str) -> None:
+        self._digests.append(digest)
+        self._newest[digest] = len(self._digests)
 
-    def known(self, marks: list[str]) -> int:
-        """How many of the messages of a request are no news: those up to the last one that was said before.
+    def count_known(self, digests: list[str]) -> int:
+        """Return how many messages of a request are known: those up to the last one that was seen.
 
-        Clients shorten and change what lies further back, so the place is looked for from the end. Where a message was
-        said several times it is the place before which most is the same.
+        Clients shorten and change older messages, so the search starts at the end. Of several positions of a message,
+        the one with the most equal messages before it counts.
         """
-        if marks[: len(self._marks)] == self._marks:
-            return len(self._marks)
-        upto = max((self._newest.get(mark, 0) for mark in marks), default=0)
-        if not upto:
+        if digests[: len(self._digests)] == self._digests:
+            return len(self._digests)
+        last = max((self._newest.get(digest, 0) for digest in digests), default=0)
+        if not last:
             return 0
-        places = [place for place, mark in enumerate(marks, 1) if mark == self._marks[upto - 1]]
-        return max(places, key=lambda place: (self._agree(marks, place, upto), place))
+        positions = [number for number, digest in enumerate(digests, 1) if digest == self._digests[last - 1]]
+        return max(positions, key=lambda position: (self._count_equal(digests, position, last), position))
 
-    def _agree(self, marks: list[str], place: int, upto: int) -> int:
-        """How many messages before a place are those that were said before the last known one."""
-        most = min(place, upto, FARTHEST)
-        return next((n for n in range(most) if marks[place - 1 - n] != self._marks[upto - 1 - n]), most)
+    def _count_equal(self, digests: list[str], position: int, last: int) -> int:
+        """Return how many messages before a position equal those before the last known one."""
+        limit = min(position, last, MAX_COMPARED_MESSAGES)
+        return next((n for n in range(limit) if digests[position - 1 - n] != self._digests[last - 1 - n]), limit)
 
-    def rewritten(self, marks: list[str]) -> bool:
-        """Whether there is a message among them that was never said. A client repeats that too: it is news once."""
-        fresh = {mark for mark in marks if mark not in self._newest and mark not in self._retold}
-        self._retold |= fresh
-        return bool(fresh)
+    def is_rewritten(self, digests: list[str]) -> bool:
+        """Return whether a message was never seen. A client repeats it, so it counts only once."""
+        new = {digest for digest in digests if digest not in self._newest and digest not in self._rewritten}
+        self._rewritten |= new
+        return bool(new)

@@ -1,32 +1,35 @@
-"""Requests: each repeats the conversation so far, and says some things beside it."""
+"""Requests: each repeats the conversation so far and has settings."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
+from callslip.formats.base import raw_if
 from callslip.formats.providers.conversation import SeenMessages
-from callslip.model import events as ev
 from callslip.model.events import Event
 
 
 class Requests:
-    """All requests of one conversation. `apart` names the fields that are not kept."""
+    """All requests of one conversation. `conversation_fields` are not settings."""
 
-    def __init__(self, format: str, told: SeenMessages, apart: Collection[str]) -> None:
+    def __init__(self, format: str, seen: SeenMessages, conversation_fields: Collection[str]) -> None:
         self._format = format
-        self._told = told
-        self._apart = apart
+        self._seen = seen
+        self._conversation_fields = conversation_fields
         self._settings: dict[str, Any] = {}
 
-    def read(self, said: dict[str, Any], marks: list[str], *, is_news: bool = False) -> tuple[int, list[Event]]:
-        """How many of its messages were said before, by their marks, and what of it is to be kept as it came.
+    def read(
+        self, request: dict[str, Any], messages: list[Any], digest: Callable[[Any], str], *, all_new: bool = False
+    ) -> tuple[list[Any], list[Event]]:
+        """Return the new messages of a request, and raw events.
 
-        That is what it says beside the conversation, when that changes; all of it if it tells the past otherwise.
+        The settings are stored raw when they change, the full request if it contains a different past.
         """
-        known = 0 if is_news else self._told.known(marks)
-        settings = {name: value for name, value in said.items() if name not in self._apart}
-        changed, self._settings = settings != self._settings, settings
-        if self._told.rewritten(marks[:known]):
-            return known, [ev.Raw(format=self._format, body=said)]
-        return known, [ev.Raw(format=self._format, body=settings)] if settings and changed else []
+        digests = [digest(message) for message in messages]
+        known = 0 if all_new else self._seen.count_known(digests)
+        settings = {name: value for name, value in request.items() if name not in self._conversation_fields}
+        is_changed, self._settings = settings != self._settings, settings
+        if self._seen.is_rewritten(digests[:known]):
+            return messages[known:], raw_if(True, self._format, request)
+        return messages[known:], raw_if(settings and is_changed, self._format, settings)

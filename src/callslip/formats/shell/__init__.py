@@ -1,4 +1,4 @@
-"""`shell`: a model's text with commands between `<shell>` and `</shell>`, and events that tell what became of them."""
+"""`shell`: a model's text with commands between `<shell>` and `</shell>`, and events about running them."""
 
 from __future__ import annotations
 

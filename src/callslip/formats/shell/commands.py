@@ -1,9 +1,9 @@
-"""Which command an event is about: what the text and the producer's events call the same one.
+"""Find the command of an event: the text and the producer's events may use different ids for the same command.
 
-Ids tell commands apart (C3). A command that was found in the text has its id from us before the producer names it, so
-that a `tool-call` by another id is taken for the oldest one of that text which no `tool-call` named yet; its id becomes
-a second name of the call. Events of producers that send no ids are taken in their order: each for the oldest call of
-that command that no such event was about.
+A command that was found in the text has an id from this module before the producer names it. A `tool-call` with another
+id is matched with the oldest such command with the same text that has no `tool-call` yet; its id becomes a second name
+of the call. Events without ids are matched in their order: each with the oldest call of that command that had no event
+of this kind.
 """
 
 from __future__ import annotations
@@ -12,15 +12,14 @@ import re
 from collections import deque
 from typing import Any, Literal
 
-import msgspec
-
+from callslip.formats.call_tracker import ENDED, CallTracker, TrackedCall
 from callslip.formats.shell.parse import Command, command_id
 from callslip.model import events as ev
 from callslip.model.events import Alias
 
 NS = "shell"
 TOOL = "shell"
-ROUNDS = 10**6
+MAX_ROUNDS = 10**6
 
 Kind = Literal["call", "start", "result"]
 KINDS: tuple[Kind, ...] = ("call", "start", "result")
@@ -28,8 +27,8 @@ KINDS: tuple[Kind, ...] = ("call", "start", "result")
 _NUMBERED = re.compile(r"cmd-(\d{1,6})-(\d{1,6})", re.ASCII)
 
 
-class CommandRef(msgspec.Struct, frozen=True):
-    """A command of this turn: what it is called, and where it stands."""
+class ShellCommand(TrackedCall, kw_only=True):
+    """A command of this turn: its first id, its text and its position."""
 
     id: str
     command: str = ""
@@ -38,157 +37,150 @@ class CommandRef(msgspec.Struct, frozen=True):
 
 
 class Commands:
-    """The commands of the turn that is going on."""
+    """The commands of the current turn."""
 
     def __init__(self) -> None:
-        self._first = 0  # what the producer calls its first round: some count from 1
-        self._invented = 0
+        self._first_round = 0  # The number that the producer gives its first round: some count from 1.
+        self._calls: CallTracker[str, ShellCommand] = CallTracker(ShellCommand)
         self.next_turn()
 
     def next_turn(self) -> None:
         self.next_round(0)
-        self._places: dict[str, CommandRef] = {}
+        self._calls.forget()
         self._waiting: dict[tuple[Kind, str], deque[str]] = {}
-        self._settled: set[tuple[Kind, str]] = set()
-        self._ended: set[str] = set()
+        self._matched: set[tuple[Kind, str]] = set()
 
     def next_round(self, iteration: int | None = None) -> None:
         self.iteration = self.iteration + 1 if iteration is None else iteration
-        self._found: dict[str, CommandRef] = {}
-        self._named: dict[str, CommandRef] = {}
+        self._found: dict[str, ShellCommand] = {}
+        self._called: dict[str, ShellCommand] = {}
 
-    # What is said of them
+    # Events
 
-    def found(self, piece: Command) -> ev.CallProposed:
-        """A command was read in the text."""
-        name = command_id(self.iteration + self._first, piece.index)
-        place = self._found[name] = CommandRef(name, piece.command, self.iteration, piece.index)
-        self._await(place, "call", "start", "result")
-        return proposal(place, name)
+    def propose(self, piece: Command) -> ev.CallProposed:
+        """Return the event of a command in the text."""
+        name = command_id(self.iteration + self._first_round, piece.index)
+        earlier = self._calls.find(name)
+        call = self._new_call(name, piece.command, self.iteration, piece.index)
+        call.end = earlier.end if earlier else ""
+        self._found[name] = call
+        self._await_events(call, "call", "start", "result")
+        return _proposal(call, name)
 
-    def called(self, command: str, name: str) -> ev.CallProposed:
-        """A `tool-call`: the command may be known from the text. A repeated one says what the first one said."""
-        known = self._named.get(name)
-        if known is not None and command in ("", known.command):
-            return proposal(known, known.id)
-        place = self._meant(command, name) or self._unheard(command, name)
+    def call(self, command: str, name: str) -> ev.CallProposed:
+        """Read a `tool-call`, whose command may be known from the text. A repeated one gives the same event."""
+        call = self._called.get(name)
+        if call is not None and command in ("", call.command):
+            return _proposal(call, call.id)
+        call = self._find_uncalled(command, name) or self._unseen_call(command, name)
         if name:
-            self._named[name] = self._places[name] = place
-            self._ended.discard(place.id)
-            self._spoken_of(name)
-            self._learn(place, name)
-        return proposal(place, place.id, name)
+            self._called[name] = self._calls.add(call, name)
+            call.end = ""
+            self._match(name)
+            self._learn_first_round(call, name)
+        return _proposal(call, call.id, name)
 
-    def started(self, command: str, name: str) -> ev.CallUpdate:
-        """A `tool-start`. Without an id and a call for it, it makes one that a result may be about."""
-        self._spoken_of(name)
-        name = name or self._oldest("start", command)
+    def start(self, command: str, name: str) -> ev.CallUpdate:
+        """Read a `tool-start`. Without an id and a matching call it opens a call that a result may match."""
+        self._match(name)
+        name = name or self._next_unmatched("start", command)
         if name:
-            # After the end a start would open another call; this one only comes late.
-            cls = ev.CallProgress if self._own(name) in self._ended else ev.CallStarted
-            return cls(**self._about(name, command))
-        place = self._unheard(command, "")
-        self._settle(place.id, "start")
-        return ev.CallStarted(aliases=aliases(place.id), **described(command))
+            # After the end a start would open another call, but this one is only late.
+            call = self._calls.find(name)
+            event_type = ev.CallProgress if call and call.end else ev.CallStarted
+            return event_type(**self._call_fields(name, command))
+        call = self._unseen_call(command, "")
+        self._matched.add(("start", call.id))
+        return ev.CallStarted(aliases=_aliases(call.id), **_command_fields(command))
 
-    def ended(self, cls: type[ev.CallEnd], command: str, name: str, **came: Any) -> ev.CallEnd:
-        """A `tool-result`. One that nobody can place stands by itself."""
-        self._spoken_of(name)
-        name = name or self._oldest("result", command)
-        self._ended.add(self._own(name))
-        return cls(**self._about(name, command), **came)
+    def end(self, end_type: type[ev.CallEnd], command: str, name: str, **fields: Any) -> ev.CallEnd:
+        """Read a `tool-result`. One that matches no call is a call of its own."""
+        self._match(name)
+        name = name or self._next_unmatched("result", command)
+        event = end_type(**self._call_fields(name, command), **fields)
+        if call := self._calls.find(name):
+            call.end = ENDED
+        return event
 
-    def answered(self, outputs: list[str]) -> list[ev.CallEnd]:
-        """Results without names, if there is one for each command of this round's text that has none yet."""
-        lacking = [name for name in self._found if ("result", name) not in self._settled]
-        if len(lacking) != len(outputs):
+    def answer(self, outputs: list[str]) -> list[ev.CallEnd]:
+        """Return the ends for results without ids, if there is one for each command of this round without a result."""
+        names = [name for name in self._found if ("result", name) not in self._matched]
+        if len(names) != len(outputs):
             return []
-        self._settled.update(("result", name) for name in lacking)
+        self._matched.update(("result", name) for name in names)
         return [
-            ev.CallCompleted(aliases=aliases(name), output=output)
-            for name, output in zip(lacking, outputs, strict=True)
+            ev.CallCompleted(aliases=_aliases(name), output=output) for name, output in zip(names, outputs, strict=True)
         ]
 
-    def _about(self, name: str, command: str) -> dict[str, Any]:
-        """Which call an event is about, and what it is if this is the first that is heard of it."""
-        if name in self._places:
-            return {"aliases": aliases(name)}
+    def _call_fields(self, name: str, command: str) -> dict[str, Any]:
+        """Return the alias of a call, and its description if this is the first event about it."""
+        if self._calls.find(name):
+            return {"aliases": _aliases(name)}
         if name:
-            self._places.setdefault(name, CommandRef(name, command))
-        return {"aliases": aliases(name), **described(command)}
+            self._calls.add(self._new_call(name, command), name)
+        return {"aliases": _aliases(name), **_command_fields(command)}
 
-    # Which one is meant
+    # Matching
 
-    def _meant(self, command: str, name: str) -> CommandRef | None:
-        """What was found in the text and not called yet: by its own id, else the oldest of that command."""
-        place = self._found.get(name)
-        if place is not None and command in ("", place.command):
-            return place
-        return self._places.get(self._oldest("call", command))
+    def _find_uncalled(self, command: str, name: str) -> ShellCommand | None:
+        """Return a command of the text without a `tool-call`: by its own id, else the oldest with the same text."""
+        call = self._found.get(name)
+        if call is not None and command in ("", call.command):
+            return call
+        return self._calls.find(self._next_unmatched("call", command))
 
-    def _unheard(self, command: str, name: str) -> CommandRef:
-        """A command that was not in the text."""
+    def _unseen_call(self, command: str, name: str) -> ShellCommand:
+        """Return a command that was not in the text."""
         numbers = _NUMBERED.fullmatch(name)
         if numbers:
-            iteration = int(numbers[1]) - self._first
-            return CommandRef(name, command, iteration if iteration >= 0 else -1, int(numbers[2]))
+            iteration = int(numbers[1]) - self._first_round
+            return self._new_call(name, command, iteration if iteration >= 0 else -1, int(numbers[2]))
         if name:
-            return CommandRef(name, command, self.iteration)
-        self._invented += 1
-        place = CommandRef(f"#{self._invented}", command, self.iteration)
-        self._await(place, "start", "result")
-        return place
+            return self._new_call(name, command, self.iteration)
+        call = self._new_call(self._calls.invent_id(), command, self.iteration)
+        self._await_events(call, "start", "result")
+        return call
 
-    def _learn(self, place: CommandRef, name: str) -> None:
-        """From the first id that is not ours, what the producer counts its rounds from."""
+    def _new_call(self, name: str, command: str, iteration: int = -1, index: int = -1) -> ShellCommand:
+        return ShellCommand(id=name, command=command, iteration=iteration, index=index)
+
+    def _learn_first_round(self, call: ShellCommand, name: str) -> None:
+        """Learn from the producer's first id how it numbers its rounds."""
         numbers = _NUMBERED.fullmatch(name)
-        if numbers and name != place.id and place.iteration == 0 and int(numbers[2]) == place.index:
-            self._first = int(numbers[1])
+        if numbers and name != call.id and call.iteration == 0 and int(numbers[2]) == call.index:
+            self._first_round = int(numbers[1])
 
-    def _own(self, name: str) -> str:
-        """What a command is called here, if the producer calls it otherwise."""
-        return self._places[name].id if name in self._places else name
-
-    # Order
-
-    def _await(self, place: CommandRef, *kinds: Kind) -> None:
-        self._places[place.id] = place
+    def _await_events(self, call: ShellCommand, *kinds: Kind) -> None:
+        self._calls.add(call, call.id)
         for kind in kinds:
-            self._waiting.setdefault((kind, place.command), deque()).append(place.id)
+            self._waiting.setdefault((kind, call.command), deque()).append(call.id)
 
-    def _oldest(self, kind: Kind, command: str) -> str:
-        """The oldest call of a command that no event of this kind was about."""
+    def _next_unmatched(self, kind: Kind, command: str) -> str:
+        """Return the id of the oldest call of a command without an event of this kind; "" for none."""
         waiting = self._waiting.get((kind, command), ())
         while waiting:
             name = waiting.popleft()
-            if (kind, name) not in self._settled:
-                self._settled.add((kind, name))
+            if (kind, name) not in self._matched:
+                self._matched.add((kind, name))
                 return name
         return ""
 
-    def _spoken_of(self, name: str) -> None:
-        """By its id: so it is not meant where there is none."""
-        self._settle(self._own(name), *KINDS)
-
-    def _settle(self, name: str, *kinds: Kind) -> None:
-        """Events of these kinds that bear no id are not about this call."""
-        self._settled.update((kind, name) for kind in kinds)
+    def _match(self, name: str) -> None:
+        """Exclude a call that events name by its id from matching in order."""
+        call = self._calls.find(name)
+        self._matched.update((kind, call.id if call else name) for kind in KINDS)
 
 
-def proposal(place: CommandRef, *names: str) -> ev.CallProposed:
-    told = described(place.command)
-    return ev.CallProposed(aliases=aliases(*names), iteration=place.iteration, index=place.index, **told)
+def _proposal(call: ShellCommand, *names: str) -> ev.CallProposed:
+    fields = _command_fields(call.command)
+    return ev.CallProposed(aliases=_aliases(*names), iteration=call.iteration, index=call.index, **fields)
 
 
-def described(command: str) -> dict[str, Any]:
-    """A call of this command; "" if it is not known."""
-    told = {"title": command, "input": {"command": command}} if command else {}
-    return {"tool_name": TOOL, "kind": "execute", **told}
+def _command_fields(command: str) -> dict[str, Any]:
+    """Return the fields of a call of this command; "" if it is not known."""
+    fields = {"title": command, "input": {"command": command}} if command else {}
+    return {"tool_name": TOOL, "kind": "execute", **fields}
 
 
-def aliases(*names: str) -> tuple[Alias, ...]:
-    """Each name once."""
+def _aliases(*names: str) -> tuple[Alias, ...]:
     return tuple(Alias(NS, name) for name in dict.fromkeys(names) if name)
-
-
-# Reading

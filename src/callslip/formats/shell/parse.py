@@ -1,15 +1,15 @@
-"""Finds the commands in a text that comes in pieces: everything about the tags is here (S0.1, S0.2, S0.3).
+"""Find the commands in a text that arrives in pieces. Only this module handles the tags.
 
-A command stands between `<shell>` and the first `</shell>` after it. The tags are exact: lower case, no blanks, no
-attributes. Nothing else about the text matters, so that a tag within a code fence or a quotation counts as any other,
-a second `<shell>` before the end is part of the command, and a `</shell>` with no beginning is text.
+A command is between `<shell>` and the first `</shell>` after it. The tags are exact: lower case, no blanks, no
+attributes. The rest of the text has no influence: a tag in a code fence or a quotation counts, a second `<shell>`
+before the end is part of the command, and a `</shell>` without a beginning is text.
 
-What is not a command is text, and comes out as it went in: a tag that is never closed, an empty pair of tags. Of a
-command neither the tags nor the blanks around it are shown; it is trimmed and given out once, when its end was read.
-Text comes out at once, but for what may be the beginning of a tag.
+Everything else is text and is returned unchanged: a tag that is never closed, an empty pair of tags. A command is
+trimmed and returned once, without its tags, when its end was read. Text is returned at once, except for what may be the
+beginning of a tag.
 
-Every character is looked at once, whatever the pieces: "<" is in a tag only at its beginning, so that no more than the
-last "<" of a piece can be the beginning of one that the next piece goes on with.
+Every character is inspected once for any split into pieces: "<" occurs in a tag only at its beginning, so only the last
+"<" of a piece can begin a tag that the next piece continues.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ OPEN, CLOSE = "<shell>", "</shell>"
 
 
 class Text(msgspec.Struct, frozen=True, gc=False):
-    """Some text to be shown."""
+    """A text to show."""
 
     text: str
 
 
 class Command(msgspec.Struct, frozen=True, gc=False):
-    """A command, trimmed, and its place among those of the round, from 0."""
+    """A trimmed command and its index among those of the round, from 0."""
 
     command: str
     index: int
@@ -39,46 +39,46 @@ Piece: TypeAlias = Text | Command
 
 
 class ShellParser:
-    """Reads what a model writes in one round; `close` ends the round and begins the next."""
+    """Reads the text of one round; `close` ends the round and begins the next."""
 
     def __init__(self) -> None:
         self._index = 0
-        self._held = ""  # may be the beginning of a tag
-        self._body: list[str] | None = None  # of the command that is being read, in pieces
+        self._held = ""  # May be the beginning of a tag.
+        self._body: list[str] | None = None  # The pieces of the current command.
 
     def feed(self, text: str) -> list[Piece]:
-        """What a piece of text brings: texts to show and commands, in their order."""
+        """Return the texts and commands that a piece of text completes, in their order."""
         return list(self._pieces(text))
 
     def close(self) -> list[Piece]:
-        """The text ends here: what waited for more of it is text, too."""
+        """End the text: return what was held back as text."""
         unclosed = [] if self._body is None else [OPEN, *self._body]
         rest = "".join([*unclosed, self._held])
         self._index, self._held, self._body = 0, "", None
         return [Text(rest)] if rest else []
 
     def _pieces(self, text: str) -> Iterator[Piece]:
-        """The text from tag to tag."""
+        """Yield the text from tag to tag."""
         rest, at = self._held + text, 0
         while True:
             tag = OPEN if self._body is None else CLOSE
-            found, end = seek(rest, tag, at)
+            is_found, end = find_tag(rest, tag, at)
             if end > at:
-                yield from self._take(rest[at:end])
-            if not found:
+                yield from self._add(rest[at:end])
+            if not is_found:
                 break
             at = end + len(tag)
-            yield from self._tag()
+            yield from self._end_tag()
         self._held = rest[end:]
 
-    def _take(self, text: str) -> Iterator[Piece]:
+    def _add(self, text: str) -> Iterator[Piece]:
         if self._body is None:
             yield Text(text)
         else:
             self._body.append(text)
 
-    def _tag(self) -> Iterator[Piece]:
-        """A tag was read to its end: the first opens, the next one closes."""
+    def _end_tag(self) -> Iterator[Piece]:
+        """Handle a complete tag: the first opens a command, the next one closes it."""
         if self._body is None:
             self._body = []
             return
@@ -91,8 +91,8 @@ class ShellParser:
         self._index += 1
 
 
-def seek(text: str, tag: str, start: int) -> tuple[bool, int]:
-    """Whether there is such a tag from `start` on, and where; if not, where one may begin that is not whole yet."""
+def find_tag(text: str, tag: str, start: int) -> tuple[bool, int]:
+    """Return whether there is a tag after `start`, and its index; if not, where an incomplete one may begin."""
     at = text.find(tag, start)
     if at >= 0:
         return True, at
@@ -101,11 +101,11 @@ def seek(text: str, tag: str, start: int) -> tuple[bool, int]:
 
 
 def command_id(iteration: int, index: int) -> str:
-    """What a command is called within its turn: both numbers count from 0 (S0.3)."""
+    """Return the id of a command within its turn: both numbers count from 0."""
     return f"cmd-{iteration}-{index}"
 
 
 def extract_commands(text: str, iteration: int = 0) -> list[tuple[str, str]]:
-    """The commands of a whole text, each with its id (S0.9)."""
-    found = ShellParser().feed(text)
-    return [(command_id(iteration, piece.index), piece.command) for piece in found if isinstance(piece, Command)]
+    """Return the commands of a full text, each with its id."""
+    pieces = ShellParser().feed(text)
+    return [(command_id(iteration, piece.index), piece.command) for piece in pieces if isinstance(piece, Command)]

@@ -1,7 +1,7 @@
-"""What a model is told of the commands it wrote (S0.6): the same text whenever it is made from the same results.
+"""Format the results of commands for the model. The same results always give the same text.
 
-A result is an object. What was printed is its `result`, a text or an object with `stdout` and `stderr`, or stands there
-itself as `stdout` and `stderr`; an exit status, an error and the mark that it failed may stand beside either.
+A result is an object. Its `result` is the output: a text or an object with `stdout` and `stderr`, which may also be
+fields of the result itself. It may have an exit status, an error and a flag that it failed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from msgspec import UNSET
 
 from callslip.model import codec
 
-LIMIT = 30_000
+MAX_OUTPUT_CHARS = 30_000
 NOTHING = "(no output)"
 LANGUAGE = "terminal"
 
-# What producers call the same thing.
-PRINTED = ("result", "output", "content")
+# Names of the same field in different producers.
+OUTPUTS = ("result", "output", "content")
 EXITS = ("exitStatus", "exit_status", "exitCode", "exit_code")
 FAILED = ("isError", "is_error")
 STREAMS = ("stdout", "stderr")
@@ -30,7 +30,7 @@ _OPENING = re.compile(f"(`{{3,}}){LANGUAGE}")
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one command. `output` is UNSET where nothing was said of it, and so is `exit_status`."""
+    """The outcome of one command. An unknown `output` or `exit_status` is UNSET."""
 
     output: Any = UNSET
     exit_status: Any = UNSET
@@ -38,52 +38,52 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     failed: bool = False
 
 
-def outcome(told: Mapping[str, Any]) -> Outcome:
-    """What an object says about the end of a command."""
-    output = _first(told, PRINTED)
-    if output is UNSET and any(name in told for name in STREAMS):
-        output = {name: told[name] for name in STREAMS if name in told}
-    status = _first(told, EXITS)
+def outcome(fields: Mapping[str, Any]) -> Outcome:
+    """Return the outcome of a command from a result or event."""
+    output = _first(fields, OUTPUTS)
+    if output is UNSET and any(name in fields for name in STREAMS):
+        output = {name: fields[name] for name in STREAMS if name in fields}
+    status = _first(fields, EXITS)
     if status in (UNSET, None):
-        status = _first(_fields(output), EXITS)
-    error = told.get("error") or UNSET
-    failed = error is not UNSET or any(told.get(name) is True for name in FAILED)
+        status = _first(_as_mapping(output), EXITS)
+    error = fields.get("error") or UNSET
+    failed = error is not UNSET or any(fields.get(name) is True for name in FAILED)
     return Outcome(output=output, exit_status=status, error=error, failed=failed)
 
 
-def format_tool_results(results: Iterable[Mapping[str, Any]], limit: int = LIMIT) -> str:
-    """One fenced block for each result, in their order (S0.9). No stream of one is longer than `limit` characters."""
+def format_tool_results(results: Iterable[Mapping[str, Any]], limit: int = MAX_OUTPUT_CHARS) -> str:
+    """Return one fenced block for each result, in their order. Each stream has at most `limit` characters."""
     return "\n\n".join(_block(_body(outcome(result), limit)) for result in results)
 
 
-def truncate_output(text: str, limit: int = LIMIT) -> str:
-    """The text if it has at most `limit` characters; else its beginning, how much was cut, and its end (S0.9).
+def truncate_output(text: str, limit: int = MAX_OUTPUT_CHARS) -> str:
+    """Return the text if it has at most `limit` characters; else its beginning, how much was cut, and its end.
 
-    All of it fits the limit, unless that is too small for the words alone. More is kept of the beginning; the end is
-    where commands say what went wrong.
+    The result fits the limit unless that is too small for the marker alone. The beginning gets more characters; the end
+    usually has the error.
     """
     if len(text) <= limit:
         return text
-    room = max(0, limit - len(_marker(len(text), len(text))))
-    tail = room // 3
-    cut = _marker(len(text) - room, len(text))
-    return text[: room - tail] + cut + text[len(text) - tail :]
+    available = max(0, limit - len(_marker(len(text), len(text))))
+    tail = available // 3
+    cut = _marker(len(text) - available, len(text))
+    return text[: available - tail] + cut + text[len(text) - tail :]
 
 
 def split_tool_results(text: str) -> list[str] | None:
-    """What stands in each block of formatted results; None if the text is anything else."""
-    found: list[str] = []
+    """Return the text of each block of formatted results; None if the text is anything else."""
+    blocks: list[str] = []
     lines = iter(text.split("\n"))
     for line in lines:
         opening = _OPENING.fullmatch(line)
-        body = _until(lines, opening[1]) if opening else None
+        body = _read_until(lines, opening[1]) if opening else None
         if body is None or next(lines, "") != "":
             return None
-        found.append("" if body == NOTHING else body)
-    return found
+        blocks.append("" if body == NOTHING else body)
+    return blocks
 
 
-def _until(lines: Iterable[str], fence: str) -> str | None:
+def _read_until(lines: Iterable[str], fence: str) -> str | None:
     body: list[str] = []
     for line in lines:
         if line == fence:
@@ -92,38 +92,37 @@ def _until(lines: Iterable[str], fence: str) -> str | None:
     return None
 
 
-def _marker(cut: int, whole: int) -> str:
-    return f"\n[... {cut} of {whole} characters cut ...]\n"
+def _marker(cut: int, total: int) -> str:
+    return f"\n[... {cut} of {total} characters cut ...]\n"
 
 
 def _block(body: str) -> str:
-    """A fence is longer than every run of backticks inside of it."""
+    """Return a text in a fence that is longer than every run of backticks inside of it."""
     longest = max((len(run) for run in _FENCES.findall(body)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{LANGUAGE}\n{body}\n{fence}"
 
 
-def _body(told: Outcome, limit: int) -> str:
-    """What was printed, then why it failed: nothing of that pushes out the rest."""
-    streams = _fields(told.output)
-    split = any(name in streams for name in STREAMS)
-    printed = streams.get("stdout") if split else told.output
-    shown = [_cut(printed, limit)]
-    complaint = _cut(streams.get("stderr") if split else None, limit)
-    if complaint:
-        shown.append(f"[stderr]\n{complaint}")
-    body = "\n".join(filter(None, shown)) or NOTHING
-    return "\n".join([body, *_notes(told, limit)])
+def _body(end: Outcome, limit: int) -> str:
+    """Return the output and then the failure, each with its own limit."""
+    streams = _as_mapping(end.output)
+    has_streams = any(name in streams for name in STREAMS)
+    parts = [_cut(streams.get("stdout") if has_streams else end.output, limit)]
+    stderr = _cut(streams.get("stderr") if has_streams else None, limit)
+    if stderr:
+        parts.append(f"[stderr]\n{stderr}")
+    body = "\n".join(filter(None, parts)) or NOTHING
+    return "\n".join([body, *_notes(end, limit)])
 
 
-def _notes(told: Outcome, limit: int) -> list[str]:
-    """What is said of a failure."""
-    said = _first(_fields(told.error), ("message", "error"))
-    error = said if isinstance(said, str) else told.error
-    notes = [f"[error: {_cut(error, limit)}]"] if told.error is not UNSET else []
-    if told.exit_status not in (UNSET, None, 0):
-        notes.append(f"[exit status {_plain(told.exit_status)}]")
-    return notes or (["[failed]"] if told.failed else [])
+def _notes(end: Outcome, limit: int) -> list[str]:
+    """Return the lines about a failure."""
+    message = _first(_as_mapping(end.error), ("message", "error"))
+    error = message if isinstance(message, str) else end.error
+    notes = [f"[error: {_cut(error, limit)}]"] if end.error is not UNSET else []
+    if end.exit_status not in (UNSET, None, 0):
+        notes.append(f"[exit status {_plain(end.exit_status)}]")
+    return notes or (["[failed]"] if end.failed else [])
 
 
 def _cut(value: Any, limit: int) -> str:
@@ -131,15 +130,15 @@ def _cut(value: Any, limit: int) -> str:
 
 
 def _plain(value: Any) -> str:
-    """A value as text: itself, or its JSON."""
+    """Return a string as it is, any other value as JSON."""
     if value is None or value is UNSET:
         return ""
     return value if isinstance(value, str) else codec.encode(codec.to_json(value)).decode()
 
 
-def _first(told: Mapping[str, Any], names: Iterable[str]) -> Any:
-    return next((told[name] for name in names if name in told), UNSET)
+def _first(fields: Mapping[str, Any], names: Iterable[str]) -> Any:
+    return next((fields[name] for name in names if name in fields), UNSET)
 
 
-def _fields(value: Any) -> Mapping[str, Any]:
+def _as_mapping(value: Any) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
