@@ -1,4 +1,4 @@
-"""JSON in and out: what is refused, what is mended, and that everything else reads back the same."""
+"""JSON in and out: what is refused, what is fixed, and that everything else reads back the same."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ values = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(s
 
 
 class Hostile:
-    """It cannot be shown, compared or hashed."""
+    """An object without repr, comparison or hash."""
 
     def __repr__(self) -> str:
         raise RuntimeError("no")
@@ -62,7 +62,7 @@ class Hostile:
 
 
 class Masked:
-    """Not even its type can be asked for in the usual way."""
+    """An object whose type cannot be read."""
 
     @property
     def __class__(self) -> type:  # type: ignore[override]
@@ -97,7 +97,7 @@ def nested(depth: int, inner: Any = None) -> Any:
 
 
 def is_canonical(value: Any) -> bool:
-    """The form that the module promises, spelled out."""
+    """Return whether a value has the canonical form of the module."""
     if type(value) is dict:
         return all(type(key) is str and is_canonical(key) and is_canonical(member) for key, member in value.items())
     if type(value) is list:
@@ -110,7 +110,7 @@ def is_canonical(value: Any) -> bool:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equal, and of equal types: 1, 1.0 and True are three values."""
+    """Return whether two values and their types are equal: 1, 1.0 and True are three values."""
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):
@@ -139,7 +139,7 @@ class TestParse:
 
     @given(st.binary() | st.text(alphabet='[]{}:,"\\u0dD8cC9aA1.eE-+ntf\0 ').map(str.encode))
     def test_any_bytes_are_read_or_refused(self, data: bytes) -> None:
-        """No input raises anything but Refused, and whatever is read is canonical and reads back the same."""
+        """Input raises only InvalidInputError, and each value that is read is canonical and reads back the same."""
         try:
             value = parse_json(data)
         except InvalidInputError as refusal:
@@ -212,14 +212,14 @@ class TestParse:
 
     @pytest.mark.parametrize("opening", [b"[", b'{"a":', b'[{"\\"[":'])
     def test_deep_nesting_is_refused(self, opening: bytes) -> None:
-        """Depth is counted before anything recurses, so that no depth can hurt (C11)."""
+        """Depth is counted before anything recurses, so that no depth overflows the stack (C11)."""
         for count in (MAX_DEPTH + 1, 100_000):
             with pytest.raises(InvalidInputError) as refused:
                 parse_json(opening * count)
             assert refused.value.limit == MAX_DEPTH
 
     def test_nesting_up_to_the_limit_is_read(self) -> None:
-        """Many brackets are no depth, and brackets in texts are none."""
+        """Many brackets are not depth, and brackets in texts do not count."""
         deepest = nested(MAX_DEPTH)
         assert parse_json(encode(deepest)) == deepest
         wide: list[Any] = [[] for _ in range(1000)] + ['[{"\\' * 200]
@@ -260,19 +260,19 @@ class TestParse:
 
     @given(st.binary())
     def test_depth_of_anything_is_a_number(self, data: bytes) -> None:
-        """The scan never fails, whatever the bytes."""
+        """The scan never fails, for any bytes."""
         assert 0 <= json_depth(data) <= len(data)
 
 
 class TestCheck:
     @given(values)
     def test_a_json_value_passes(self, value: Any) -> None:
-        """What is canonical comes back the same."""
+        """A canonical value is returned unchanged."""
         assert same(validate_json(value, "input"), value)
 
     @given(anything)
     def test_anything_passes_or_is_refused(self, value: Any) -> None:
-        """No value raises anything but Refused; what passes is canonical and reads back the same."""
+        """Values raise only InvalidInputError; a result is canonical and reads back the same."""
         try:
             checked = validate_json(value, "input")
         except InvalidInputError as refusal:
@@ -298,7 +298,7 @@ class TestCheck:
         ],
     )
     def test_what_is_not_json_is_refused_by_its_path(self, value: Any, path: str) -> None:
-        """The refusal says where in the value the trouble is."""
+        """The error names the path of the invalid part."""
         with pytest.raises(InvalidInputError) as refused:
             validate_json(value, "input")
         assert refused.value.field == path
@@ -333,11 +333,11 @@ class TestCheck:
         ],
     )
     def test_near_misses_become_canonical(self, value: Any, canonical: Any) -> None:
-        """Tuples, number keys, subclasses and halves of characters are put right."""
+        """Tuples, number keys, subclasses and lone surrogates are converted."""
         assert same(validate_json(value, "input"), canonical)
 
     def test_a_copy_is_kept(self) -> None:
-        """What the caller does to its value afterwards changes nothing."""
+        """The result is a copy: later changes of the value do not affect it."""
         mine = {"a": [1]}
         checked = validate_json(mine, "input")
         mine["a"].append(2)
@@ -370,12 +370,12 @@ class TestCheck:
 class TestSafe:
     @given(anything)
     def test_anything_becomes_json(self, value: Any) -> None:
-        """Whatever a tool returns is made canonical (S1.5), and the same each time."""
-        made = to_json(value)
-        assert is_canonical(made)
-        assert same(parse_json(encode(made)), made)
-        assert same(validate_json(made, "output"), made)
-        assert same(to_json(value), made)
+        """Any result of a tool becomes canonical (S1.5), and the same each time."""
+        result = to_json(value)
+        assert is_canonical(result)
+        assert same(parse_json(encode(result)), result)
+        assert same(validate_json(result, "output"), result)
+        assert same(to_json(value), result)
 
     @given(values)
     def test_json_stays_as_it_is(self, value: Any) -> None:
@@ -383,7 +383,7 @@ class TestSafe:
         assert same(to_json(value), value)
 
     @pytest.mark.parametrize(
-        ("value", "made"),
+        ("value", "expected"),
         [
             (b"text", "text"),
             (bytearray("ä", "utf-8"), "ä"),
@@ -416,15 +416,15 @@ class TestSafe:
             (ValueError, "<class 'ValueError'>"),
         ],
     )
-    def test_kinds_of_values(self, value: Any, made: Any) -> None:
+    def test_kinds_of_values(self, value: Any, expected: Any) -> None:
         """Each kind that JSON lacks has one form."""
-        assert same(to_json(value), made)
+        assert same(to_json(value), expected)
 
     def test_what_pytest_itself_cannot_show(self) -> None:
-        """Hostile objects become a word, alone; numbers beyond Python's own limit stay exact."""
-        made = to_json([1, Hostile(), Masked(), ValueError(Hostile()), -(10**5000)])
+        """Only the hostile objects are replaced by a text; numbers beyond the limit of Python stay exact."""
+        result = to_json([1, Hostile(), Masked(), ValueError(Hostile()), -(10**5000)])
         words = ["[unreadable Hostile]", "[unreadable Masked]", "[unreadable ValueError]"]
-        assert made == [1, *words, hex(-(10**5000))]
+        assert result == [1, *words, hex(-(10**5000))]
 
     def test_objects_with_fields(self) -> None:
         """Dataclasses, Structs, pydantic's and numpy's objects become what they hold."""
@@ -452,7 +452,7 @@ class TestSafe:
         assert to_json(Row) == repr(Row)
 
     def test_cycles_end(self) -> None:
-        """A value inside itself says so where it comes round, and a value that is only used twice is shown twice."""
+        """A cycle is marked where it repeats, and a value that is used twice is converted twice."""
         loop: dict[str, Any] = {"a": 1}
         loop["self"] = [loop]
         assert to_json(loop) == {"a": 1, "self": ["[cycle]"]}
@@ -460,12 +460,12 @@ class TestSafe:
         assert to_json([shared, shared]) == [[1], [1]]
 
     def test_depth_ends(self) -> None:
-        """What lies below the limit is replaced, at any depth, by a word that says so."""
+        """Values below the depth limit are replaced by a text, at any depth."""
         assert to_json(nested(MAX_DEPTH, 1)) == nested(MAX_DEPTH, 1)
         assert to_json(nested(100_000)) == nested(MAX_DEPTH, "[too deep]")
 
     def test_an_object_that_unwraps_for_ever_ends(self) -> None:
-        """An object that stands for another one of its kind, without end, is cut like any depth."""
+        """An object that converts to another one of its kind, without end, is cut like any depth."""
 
         class Doll:
             def model_dump(self) -> Any:
@@ -479,7 +479,7 @@ class TestSafe:
         assert to_json(Mirror()) == "[cycle]"
 
     def test_a_web_of_objects_ends(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Objects that all point at each other have more paths than can be walked; the walk stops at its limit."""
+        """Objects that all refer to each other have too many paths; the conversion stops at its limit."""
         monkeypatch.setattr("callslip.model.codec.MAX_ITEMS", 5000)
 
         @dataclasses.dataclass(eq=False)
@@ -490,8 +490,8 @@ class TestSafe:
         for node in web:
             node.peers = list(web)
         for value in (web[0], {"a": web}, list(range(6000)), dict.fromkeys(range(6000))):
-            made = encode(to_json(value))
-            assert b"[too many items]" in made and len(made) < 200_000
+            result = encode(to_json(value))
+            assert b"[too many items]" in result and len(result) < 200_000
 
     def test_addresses_are_left_out(self) -> None:
         """An object without a form of its own is shown by its repr, which must not differ from run to run."""
@@ -519,14 +519,14 @@ class TestText:
     @given(texts)
     def test_lone_surrogates_are_replaced(self, value: str) -> None:
         """The result can be encoded; only surrogates are touched, and a second time changes nothing."""
-        made = clean_text(value)
-        made.encode()
-        assert clean_text(made) is made
+        result = clean_text(value)
+        result.encode()
+        assert clean_text(result) is result
         if not any("\ud800" <= char <= "\udfff" for char in value):
-            assert made is value
+            assert result is value
 
     def test_each_half_is_replaced_alone(self) -> None:
-        """One mark for each half; two halves that belong together are one character again."""
+        """Each lone surrogate becomes U+FFFD; a pair becomes one character."""
         assert clean_text("a\ud800b\udc00\ud83d\ude00\ud83d") == "a\ufffdb\ufffd😀\ufffd"
 
 

@@ -1,4 +1,4 @@
-"""Events on the wire: they read back as they were, say nothing twice, and keep absent and null apart."""
+"""Events in JSON: they read back the same, omit defaults, and distinguish absent and null."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ NEEDED: dict[str, dict[str, Any]] = {
 
 
 def least(name: str) -> ev.Event:
-    """An event that says no more than it must."""
+    """Return an event with its required fields only."""
     return EVENT_TYPES[name](**NEEDED.get(name, {}))
 
 
 def test_the_types_are_those_of_the_design() -> None:
-    """Every fact the log can hold, and no other."""
+    """The complete list of event types."""
     assert sorted(EVENT_TYPES) == sorted(TYPES)
     assert [type_of(cls()) for cls in TERMINAL] == [f"call.{end}" for end in ENDS]
     assert {str(cls.__struct_config__.tag) for cls in STREAMED} == {
@@ -67,7 +67,7 @@ def test_the_types_are_those_of_the_design() -> None:
 
 @pytest.mark.parametrize("name", TYPES)
 def test_defaults_are_left_out(name: str) -> None:
-    """An event is its type and what it says."""
+    """An event is encoded as its type and its fields without defaults."""
     event = least(name)
     assert json.loads(encode_event(event)) == {"type": name, **NEEDED.get(name, {})}
     assert decode_event(encode_event(event)) == event
@@ -76,7 +76,7 @@ def test_defaults_are_left_out(name: str) -> None:
 
 @given(any_event)
 def test_an_event_reads_back_as_it_was(event: ev.Event) -> None:
-    """From its bytes, and from JSON that somebody else decoded."""
+    """From bytes, and from decoded JSON."""
     assert decode_event(encode_event(event)) == event
     assert encode_event(decode_event(encode_event(event))) == encode_event(event)
     assert read_event(json.loads(encode_event(event))) == event
@@ -92,8 +92,8 @@ def test_what_the_ledger_adds_reads_back_too(log: list[ev.Event]) -> None:
 
 def test_names_are_camel_case_on_the_wire() -> None:
     """And aliases are pairs."""
-    told = {"tool_name": "ls", "raw_tool_name": "mcp__x__ls", "exit_status": 3}
-    event = ev.CallFailed(aliases=(Alias("acp", "1"),), blob=Blob("h", 9), **told)
+    fields = {"tool_name": "ls", "raw_tool_name": "mcp__x__ls", "exit_status": 3}
+    event = ev.CallFailed(aliases=(Alias("acp", "1"),), blob=Blob("h", 9), **fields)
     assert json.loads(encode_event(event)) == {
         "type": "call.failed",
         "toolName": "ls",
@@ -106,7 +106,7 @@ def test_names_are_camel_case_on_the_wire() -> None:
 
 @pytest.mark.parametrize("name", [name for name in TYPES if issubclass(EVENT_TYPES[name], ev.CallUpdate)])
 def test_absent_and_null_stay_apart(name: str) -> None:
-    """C10: a field that was not mentioned is UNSET; one that was given as null is None."""
+    """C10: an absent field is UNSET; null is None."""
     for field in ("title", "input", "content", "locations", "kind", "toolName"):
         attribute = {"toolName": "tool_name"}.get(field, field)
         assert getattr(decode_event(json.dumps({"type": name}).encode()), attribute) is UNSET
@@ -130,7 +130,7 @@ def test_fields_of_a_newer_version_are_ignored() -> None:
 
 @pytest.mark.parametrize("body", [b'{"type":"call.teleported"}', b"{}", b'{"type":7}', b"[]", b"null"])
 def test_an_unknown_type_is_no_event(body: bytes) -> None:
-    """It is refused where it comes in, by name; a decoder that meets one keeps it whole as `raw`."""
+    """Input with an unknown type is refused; a decoder keeps such an event unchanged as `raw`."""
     with pytest.raises(msgspec.ValidationError):
         parse_event(body)
     with pytest.raises(InvalidInputError) as refused:
@@ -139,11 +139,11 @@ def test_an_unknown_type_is_no_event(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "told", [{"type": "call.teleported", "to": "Mars"}, {"type": "call.started", "attempt": "many"}, {"text": "x"}]
+    "fields", [{"type": "call.teleported", "to": "Mars"}, {"type": "call.started", "attempt": "many"}, {"text": "x"}]
 )
-def test_a_stored_event_of_a_newer_version_is_kept_whole(told: dict[str, Any]) -> None:
+def test_a_stored_event_of_a_newer_version_is_kept_whole(fields: dict[str, Any]) -> None:
     """C11, S1.7: what a newer version wrote makes no session unreadable for an older one."""
-    body = {"seq": 7, "at": 5, "source": "s", "key": "k", "verdict": "applied", **told}
+    body = {"seq": 7, "at": 5, "source": "s", "key": "k", "verdict": "applied", **fields}
     event = decode_event(json.dumps(body).encode())
     assert event == ev.Raw(seq=7, at=5, source="s", key="k", format="events", body=body)
     for broken in (b"{}", b"[]", b"{", b'{"type":"call.teleported","seq":"7"}'):
@@ -153,15 +153,15 @@ def test_a_stored_event_of_a_newer_version_is_kept_whole(told: dict[str, Any]) -
 
 @pytest.mark.anyio
 async def test_a_session_with_an_event_of_a_newer_version_stays_readable(db: str) -> None:
-    """C11: everything else in it shows, is followed and goes on."""
+    """C11: the other events can still be read, followed and extended."""
     async with await callslip.open(db) as ledger:
-        await ledger.append("s", [ev.MessageUser(text=text) for text in ("before", "?", "after")])
+        await ledger.log.append("s", [ev.MessageUser(text=text) for text in ("before", "?", "after")])
         connection = apsw.Connection(db.removeprefix("sqlite:///"))
         connection.execute("""UPDATE events SET body = CAST('{"type":"message.sung","seq":2}' AS BLOB) WHERE seq = 2""")
         connection.close()
         assert [entry.content for entry in (await ledger.snapshot("s")).entries] == ["before", "after"]
-        await ledger.project("s")
-        await ledger.append("s", [ev.MessageUser(text="more")])
+        await ledger.log.project("s")
+        await ledger.log.append("s", [ev.MessageUser(text="more")])
         assert [entry.content for entry in (await ledger.snapshot("s")).entries] == ["before", "after", "more"]
         assert [event.seq async for event in ledger.events("s")] == [1, 2, 3, 4]
 
@@ -179,7 +179,7 @@ async def test_a_session_with_an_event_of_a_newer_version_stays_readable(db: str
     ],
 )
 def test_a_wrong_field_is_named(body: dict[str, Any], field: str) -> None:
-    """Bad input is told where it is bad."""
+    """The error names the invalid field."""
     with pytest.raises(InvalidInputError) as refused:
         read_event(body)
     assert refused.value.field == field
@@ -187,7 +187,7 @@ def test_a_wrong_field_is_named(body: dict[str, Any], field: str) -> None:
 
 @given(st.sampled_from(TYPES))
 def test_events_cannot_be_changed(name: str) -> None:
-    """A fact stays as it was said."""
+    """Events are immutable."""
     with pytest.raises(AttributeError):
         least(name).seq = 2  # pyright: ignore[reportAttributeAccessIssue]
     assert structs.replace(least(name), seq=2).seq == 2

@@ -1,4 +1,4 @@
-"""One table gives each state's word in every vocabulary (C13): here it is held against the design's table, by hand."""
+"""The name of each state in every protocol (C13), compared with the table of the design."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from callslip.model.state_names import STATE_NAMES, ai_sdk_v7_state_name, command_state_name
 from callslip.rules.lifecycle import OPEN_STATES, TERMINAL_STATES
 
-# The design's table, column by column as it stands there.
+# The table of the design, column by column.
 COLUMNS = ("command", "v4", "v5", "v6", "v7", "acp", "mcp")
 DESIGN: dict[str, tuple[str, ...]] = {
     "queued": ("pending", "call", "input-available", "input-available", "input-available", "pending", "working"),
@@ -35,7 +35,7 @@ def test_each_state_has_the_words_of_the_design(state: str) -> None:
 
 
 def test_every_state_has_its_words() -> None:
-    """C13: no state is without, and no word is for a state that is not."""
+    """C13: each state has names, and no other key has."""
     assert set(STATE_NAMES) == set(DESIGN) == OPEN_STATES | TERMINAL_STATES
 
 
@@ -43,13 +43,13 @@ def test_every_state_has_its_words() -> None:
     ("state", "word"), {"queued": "queued", "awaiting_approval": "queued", "running": "running"}.items()
 )
 def test_the_shell_card_goes_queued_running_completed(state: str, word: str) -> None:
-    """C13: in 000 every end is `completed`, and the error is said beside it."""
+    """C13: for shell calls every end is `completed`, with the error in another field."""
     assert STATE_NAMES[state].shell == word
     assert {STATE_NAMES[end].shell for end in TERMINAL_STATES} == {"completed"}
 
 
 def test_an_end_is_an_error_unless_it_completed() -> None:
-    """C13: `is_error`, `isError` and the failed words go together, and what is open is no error."""
+    """C13: `is_error`, `isError` and the failed names agree, and open states are no errors."""
     assert {state for state in STATE_NAMES if STATE_NAMES[state].error} == TERMINAL_STATES - {"completed"}
     for state in TERMINAL_STATES:
         failed = state != "completed"
@@ -70,7 +70,7 @@ def test_complete_says_whether_the_call_ended() -> None:
 
 
 def test_a_deadline_that_passed_while_running_is_a_timeout() -> None:
-    """C13: 003 tells it from one that passed in the queue."""
+    """C13: commands distinguish it from a deadline that passed in the queue."""
     assert command_state_name("expired", ran=True) == "timeout"
     assert command_state_name("expired", ran=False) == "expired"
     assert {command_state_name(state, ran) for state in ("failed", "denied", "lost") for ran in (True, False)} == {
@@ -80,7 +80,7 @@ def test_a_deadline_that_passed_while_running_is_a_timeout() -> None:
 
 
 def test_a_denial_that_nobody_was_asked_for_is_an_error_in_v7() -> None:
-    """C13: AI SDK 7 knows a denial only as the answer to a request."""
+    """C13: in AI SDK 7 only the answer to a request is a denial."""
     assert ai_sdk_v7_state_name("denied", refused=True) == "output-denied"
     assert ai_sdk_v7_state_name("denied", refused=False) == "output-error"
     assert ai_sdk_v7_state_name("failed", refused=True) == "output-error"
@@ -88,14 +88,14 @@ def test_a_denial_that_nobody_was_asked_for_is_an_error_in_v7() -> None:
 
 
 def test_the_second_draft_of_acp_knows_cancelled() -> None:
-    """C13: all other words of the draft are those of version 1."""
+    """C13: all other names of the draft are those of version 1."""
     assert {state: words.acp2 for state, words in STATE_NAMES.items() if words.acp2 != words.acp} == {
         "cancelled": "cancelled"
     }
 
 
 def test_a_call_that_was_granted_has_a_word_of_its_own_in_v7() -> None:
-    """C13: until it ends; its end is said as any other."""
+    """C13: until it ends; its end has the usual name."""
     assert ai_sdk_v7_state_name("running", refused=False, granted=True) == "approval-responded"
     assert ai_sdk_v7_state_name("completed", refused=False, granted=True) == "output-available"
     assert ai_sdk_v7_state_name("denied", refused=False, granted=True) == "output-error"

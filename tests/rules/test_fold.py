@@ -1,4 +1,4 @@
-"""The twelve rules, one by one: what each event makes of the entries, and which patches tell it."""
+"""The twelve rules, one by one: how each event changes the entries, and its patches."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ ID = (Alias("acp", "1"),)
 
 
 class Session:
-    """Events as the ledger would have numbered and judged them."""
+    """A fold of events that are numbered as the ledger does."""
 
     def __init__(self) -> None:
         self.state = SessionFold("s")
 
     def take(self, *events: Event) -> list[Patch]:
-        """The patches that the last of them makes."""
-        made: list[Patch] = []
+        """Apply events and return the patches of the last one."""
+        patches: list[Patch] = []
         for event in events:
             seq = self.state.seq + 1
-            made = self.state.apply(structs.replace(event, seq=seq, at=1000 + seq))
-        return made
+            patches = self.state.apply(structs.replace(event, seq=seq, at=1000 + seq))
+        return patches
 
     @property
     def entries(self) -> list[Any]:
@@ -46,12 +46,12 @@ def session() -> Session:
     return Session()
 
 
-def said(text: str, **told: Any) -> ev.MessageDelta:
-    return ev.MessageDelta(text=text, chunks="delta", **told)
+def message(text: str, **fields: Any) -> ev.MessageDelta:
+    return ev.MessageDelta(text=text, chunks="delta", **fields)
 
 
-def thought(text: str, **told: Any) -> ev.ThoughtDelta:
-    return ev.ThoughtDelta(text=text, chunks="delta", **told)
+def thought(text: str, **fields: Any) -> ev.ThoughtDelta:
+    return ev.ThoughtDelta(text=text, chunks="delta", **fields)
 
 
 def kinds(entries: list[Entry]) -> list[str]:
@@ -63,16 +63,16 @@ def kinds(entries: list[Entry]) -> list[str]:
 
 def test_a_chunk_extends_the_last_entry_or_begins_one(session: Session) -> None:
     """S2.3, RULE 1: the first chunk makes an entry, the next ones are appended to it."""
-    made, added = session.take(said("Hel"))
-    assert isinstance(made, Put) and (made.entry.id, made.entry.streaming) == (1, True)
+    new, added = session.take(message("Hel"))
+    assert isinstance(new, Put) and (new.entry.id, new.entry.streaming) == (1, True)
     assert added == Append(1, "content", 0, "Hel")
-    assert session.take(said("lo")) == [Append(1, "content", 3, "lo")]
+    assert session.take(message("lo")) == [Append(1, "content", 3, "lo")]
     assert (session.last.content, session.last.role, session.last.at) == ("Hello", "assistant", 1001)
 
 
 def test_thoughts_and_messages_do_not_extend_each_other(session: Session) -> None:
     """S2.3, RULE 9: a thought is an entry of its own, and ends the message before it."""
-    session.take(said("a"), thought("b"), thought("c"), said("d"))
+    session.take(message("a"), thought("b"), thought("c"), message("d"))
     assert kinds(session.entries) == ["message", "thought", "message"]
     assert [entry.content for entry in session.entries] == ["a", "bc", "d"]
     assert [entry.streaming for entry in session.entries] == [False, False, True]
@@ -91,8 +91,8 @@ def test_thoughts_and_messages_do_not_extend_each_other(session: Session) -> Non
     ],
 )
 def test_message_ids_tell_texts_apart_where_they_are_given(session: Session, ids: list[str], texts: list[str]) -> None:
-    """S2.3: a chunk without an id goes on with whatever is being written."""
-    session.take(*(said(text, message_id=identity) for text, identity in zip("abc", ids, strict=False)))
+    """S2.3: a chunk without an id continues the streaming text."""
+    session.take(*(message(text, message_id=identity) for text, identity in zip("abc", ids, strict=False)))
     assert [entry.content for entry in session.entries] == texts
     assert session.entries[0].message_id == next(filter(None, ids))
 
@@ -107,7 +107,7 @@ ENDING: list[Event] = [
     ev.SessionCapabilities(),
     ev.SessionMode(mode="code"),
     thought("hm"),
-    said("other", message_id="m2"),
+    message("other", message_id="m2"),
 ]
 NOT_ENDING: list[Event] = [
     ev.MessageEnded(message_id="m9"),
@@ -117,7 +117,7 @@ NOT_ENDING: list[Event] = [
     ev.SessionInfo(title="t", usage={"tokens": 1}),
     ev.SessionMode(mode="ask"),
     ev.Raw(body="?"),
-    said(""),
+    message(""),
     thought(""),
     ev.MessageUser(text="no", verdict="witness"),
     ev.CallProposed(call="exec_2", verdict="duplicate"),
@@ -126,31 +126,31 @@ NOT_ENDING: list[Event] = [
 
 @pytest.mark.parametrize("event", ENDING, ids=ev.type_of)
 def test_a_text_ends_with_what_makes_an_entry_and_with_the_turn(session: Session, event: Event) -> None:
-    """S2.12, RULE 2: and what comes after that begins another one."""
-    session.take(said("a", message_id="m1"))
+    """S2.12, RULE 2: and the next chunk starts another one."""
+    session.take(message("a", message_id="m1"))
     assert Set(1, {"streaming": None}) in session.take(event)
     assert not session.entries[0].streaming
-    session.take(said("b", message_id="m1"))
+    session.take(message("b", message_id="m1"))
     assert session.entries[0].content == "a" and session.last.content == "b"
 
 
 @pytest.mark.parametrize("event", NOT_ENDING, ids=lambda event: f"{ev.type_of(event)}-{event.verdict}")
 def test_a_text_is_not_split_by_what_makes_no_entry(session: Session, event: Event) -> None:
     """S2.12: an update of a call, a usage figure, an empty chunk, a replay."""
-    session.take(ev.SessionMode(mode="ask"), ev.CallStarted(call="exec_0"), said("a", message_id="m1"))
-    session.take(event, said("b", message_id="m1"))
+    session.take(ev.SessionMode(mode="ask"), ev.CallStarted(call="exec_0"), message("a", message_id="m1"))
+    session.take(event, message("b", message_id="m1"))
     assert (session.last.content, session.last.streaming) == ("ab", True)
 
 
 def test_an_empty_chunk_makes_no_entry(session: Session) -> None:
     """RULE 1"""
-    assert session.take(said("")) == session.take(thought("")) == []
+    assert session.take(message("")) == session.take(thought("")) == []
     assert session.entries == []
 
 
 def test_what_a_person_says_is_whole(session: Session) -> None:
-    """RULE 8: with what was not text beside it."""
-    session.take(ev.MessageUser(text="look", message_id="m1", content=[{"type": "image"}]), said("ok"))
+    """RULE 8: with its content that is not text."""
+    session.take(ev.MessageUser(text="look", message_id="m1", content=[{"type": "image"}]), message("ok"))
     user, reply = session.entries
     assert (user.role, user.content, user.message_id, user.blocks) == ("user", "look", "m1", [{"type": "image"}])
     assert (reply.role, user.streaming) == ("assistant", False)
@@ -201,10 +201,10 @@ OPENINGS: list[ev.CallEvent] = [
 
 @pytest.mark.parametrize("event", OPENINGS, ids=ev.type_of)
 def test_the_first_event_about_a_call_makes_its_entry(session: Session, event: ev.CallEvent) -> None:
-    """S2.6, S2.9, RULE 3: whatever event it is, and its number is the entry's id."""
+    """S2.6, S2.9, RULE 3: for any type of event, and its seq is the id of the entry."""
     session.take(ev.TurnStarted(turn="t1"))
-    made = session.take(structs.replace(event, call="exec_1", aliases=ID, source="agent"))
-    assert isinstance(made[0], Put)
+    patches = session.take(structs.replace(event, call="exec_1", aliases=ID, source="agent"))
+    assert isinstance(patches[0], Put)
     entry = session.last
     assert (entry.id, entry.call_id, entry.tool_call_id) == (2, "exec_1", "1")
     assert (entry.source, entry.turn, entry.at) == ("agent", "t1", 1002)
@@ -214,7 +214,7 @@ def test_the_first_event_about_a_call_makes_its_entry(session: Session, event: e
 
 
 def test_names_lose_the_prefix_of_their_server_and_keep_it_beside(session: Session) -> None:
-    """S2.5, RULE 3: a raw name that is told wins."""
+    """S2.5, RULE 3: an explicit raw name wins."""
     session.take(ev.CallProposed(call="exec_1", tool_name="mcp__acp__Read"))
     assert (session.last.tool_name, session.last.raw_tool_name) == ("Read", "mcp__acp__Read")
     session.take(ev.CallProgress(call="exec_1", title="x"))
@@ -230,13 +230,15 @@ ENDED = {**TELLABLE, "output": "output", "error": "error", "exit_status": "exit_
 
 
 @given(st.lists(st.fixed_dictionaries({name: maybe(json_values) for name in TELLABLE}), min_size=1, max_size=5))
-def test_what_is_told_last_stands_and_what_is_not_told_stays(told: list[dict[str, Any]]) -> None:
+def test_what_is_told_last_stands_and_what_is_not_told_stays(updates: list[dict[str, Any]]) -> None:
     """C10, RULE 4: absent leaves a field, null clears it, and 1, 1.0 and true are three values."""
-    told = [{**one, **{n: UNSET if one[n] is UNSET else one[n] and "x" for n in ("title", "kind")}} for one in told]
+    updates = [
+        {**one, **{n: UNSET if one[n] is UNSET else one[n] and "x" for n in ("title", "kind")}} for one in updates
+    ]
     session = Session()
-    session.take(*(ev.CallProgress(call="exec_1", **one) for one in told))
+    session.take(*(ev.CallProgress(call="exec_1", **one) for one in updates))
     for name, field in TELLABLE.items():
-        values = [one[name] for one in told if one[name] is not UNSET]
+        values = [one[name] for one in updates if one[name] is not UNSET]
         assert canonical(getattr(session.last, field)) == canonical(values[-1] if values else None)
 
 
@@ -262,7 +264,7 @@ def test_what_python_takes_for_equal_is_told_anew(session: Session, first: Any, 
 
 
 def test_a_later_proposal_takes_nothing_back(session: Session) -> None:
-    """C10: round, place and scope stay unless they are told anew."""
+    """C10: round, index and scope stay unless an event sets them again."""
     session.take(ev.CallProposed(call="exec_1", iteration=2, index=0, scope="detached"))
     assert session.take(ev.CallProposed(call="exec_1")) == []
     session.take(ev.CallProposed(call="exec_1", index=1))
@@ -287,10 +289,10 @@ def test_output_and_arguments_in_pieces_are_appended(session: Session) -> None:
 
 
 def test_whole_arguments_replace_streamed_ones(session: Session) -> None:
-    """RULE 4: and what is streamed after that begins anew."""
+    """RULE 4: and later chunks start a new text."""
     session.take(ev.CallInputDelta(call="exec_1", text='{"a"'))
-    (told,) = session.take(ev.CallInput(call="exec_1", input={"a": 1}))
-    assert told == Set(1, {"rawInput": {"a": 1}, "inputText": None})
+    (patch,) = session.take(ev.CallInput(call="exec_1", input={"a": 1}))
+    assert patch == Set(1, {"rawInput": {"a": 1}, "inputText": None})
     assert (session.last.input_text, session.last.raw_input) == ("", {"a": 1})
     assert session.take(ev.CallInputDelta(call="exec_1", text="{")) == [Append(1, "inputText", 0, "{")]
 
@@ -304,7 +306,7 @@ def test_a_patch_says_what_changed_and_no_more(session: Session) -> None:
 
 
 def test_how_a_call_ran_is_told(session: Session) -> None:
-    """When it began and ended, which attempt, by whom; a second start is not a second beginning."""
+    """Start, end, attempt and worker; a second start does not change the start time."""
     session.take(ev.CallProposed(call="exec_1"), ev.CallStarted(call="exec_1", attempt=1, worker="w1"))
     session.take(ev.CallStarted(call="exec_1"))
     assert (session.last.started_at, session.last.attempt, session.last.worker) == (1002, 1, "w1")
@@ -322,7 +324,7 @@ def test_the_agents_own_word_stands(session: Session) -> None:
 
 
 def test_an_output_kept_elsewhere_says_so(session: Session) -> None:
-    """S2.8: a preview, where the whole is, how large it is, and that this is not all."""
+    """S2.8: a preview, the blob with its size, and the mark that it is truncated."""
     blob = ev.Blob("hash", 10**6)
     session.take(ev.CallCompleted(call="exec_1", output="the beginning", blob=blob))
     assert (session.last.output, session.last.blob, session.last.truncated) == ("the beginning", blob, True)
@@ -331,15 +333,15 @@ def test_an_output_kept_elsewhere_says_so(session: Session) -> None:
 # RULES 5, 6: approvals
 
 
-def asked(session: Session, **told: Any) -> None:
+def request_approval(session: Session, **fields: Any) -> None:
     session.take(ev.CallProposed(call="exec_1", tool_name="rm", title="remove it", input={"path": "/"}))
-    session.take(ev.ApprovalRequested(call="exec_1", approval="a1", **told))
+    session.take(ev.ApprovalRequested(call="exec_1", approval="a1", **fields))
 
 
 def test_a_request_is_an_entry_with_its_own_copy_of_the_arguments(session: Session) -> None:
-    """RULE 5: in the agent's own words; the call awaits it."""
+    """RULE 5: with the options of the agent; the call awaits it."""
     options = [{"optionId": "yes", "name": "Go ahead"}]
-    asked(session, options=options, expires_at=9)
+    request_approval(session, options=options, expires_at=9)
     session.take(ev.CallInput(call="exec_1", input={"path": "/tmp"}))
     call, request = session.entries
     assert (call.status, call.approval, call.raw_input) == ("awaiting_approval", "a1", {"path": "/tmp"})
@@ -358,7 +360,7 @@ def test_a_request_is_an_entry_with_its_own_copy_of_the_arguments(session: Sessi
 )
 def test_an_answer_is_written_on_the_request(session: Session, answer: Any, state: str, status: str) -> None:
     """S2.13, RULE 6: option and time of the response, by whom and why; nothing is pending after it."""
-    asked(session)
+    request_approval(session)
     session.take(answer(call="exec_1", approval="a1", option="opt", by="ann", reason="because"))
     call, request = session.entries
     assert (request.state, request.response_option, request.response_time) == (state, "opt", 1003)
@@ -368,8 +370,8 @@ def test_an_answer_is_written_on_the_request(session: Session, answer: Any, stat
 
 
 def test_an_answer_may_bring_other_arguments(session: Session) -> None:
-    """RULE 6: approved with an edit, the call has the new arguments and the request tells both."""
-    asked(session)
+    """RULE 6: after an edit the call has the new arguments, and the request has both."""
+    request_approval(session)
     session.take(ev.ApprovalGranted(call="exec_1", approval="a1", input={"path": "/tmp"}))
     call, request = session.entries
     assert (call.raw_input, request.raw_input) == ({"path": "/tmp"}, {"path": "/"})
@@ -378,7 +380,7 @@ def test_an_answer_may_bring_other_arguments(session: Session) -> None:
 
 def test_a_call_that_ends_otherwise_makes_its_request_moot(session: Session) -> None:
     """RULE 6: and an answer that comes after that changes nothing."""
-    asked(session)
+    request_approval(session)
     session.take(ev.CallCancelled(call="exec_1"))
     before = canonical(session.entries)
     assert session.entries[1].state == "moot" and not session.state.requests
@@ -388,7 +390,7 @@ def test_a_call_that_ends_otherwise_makes_its_request_moot(session: Session) -> 
 
 def test_a_second_request_supersedes_the_first(session: Session) -> None:
     """RULE 5: a call awaits one answer at a time."""
-    asked(session)
+    request_approval(session)
     session.take(ev.ApprovalRequested(call="exec_1", approval="a2"))
     call, first, second = session.entries
     assert (first.state, second.state, call.approval) == ("superseded", "pending", "a2")
@@ -398,7 +400,7 @@ def test_a_second_request_supersedes_the_first(session: Session) -> None:
 
 
 def test_capabilities_make_a_meta_entry_each_time(session: Session) -> None:
-    """S2.10, RULE 7: with the commands that are known by then."""
+    """S2.10, RULE 7: with the commands listed before."""
     session.take(ev.SessionCommands(commands=["/help"]))
     for mode in ("ask", "code"):
         session.take(ev.SessionCapabilities(modes=["ask", "code"], models=["m"], current_mode=mode, current_model="m"))
@@ -408,7 +410,7 @@ def test_capabilities_make_a_meta_entry_each_time(session: Session) -> None:
 
 
 def test_plans_are_kept_each(session: Session) -> None:
-    """RULE 10: a plan comes whole, and does not change an older one."""
+    """RULE 10: each plan is complete, and does not change an older one."""
     for status in ("pending", "completed"):
         session.take(ev.PlanUpdated(entries=[{"content": "look", "priority": "high", "status": status}]))
     assert [plan.entries[0]["status"] for plan in session.entries] == ["pending", "completed"]
@@ -439,7 +441,7 @@ def test_facts_of_the_session_stay_until_told_otherwise(session: Session) -> Non
 
 
 def test_entries_belong_to_the_turn_they_began_in(session: Session) -> None:
-    """A call that goes on in a later turn stays where it began."""
+    """A call that continues in a later turn stays in its first turn."""
     session.take(ev.TurnStarted(turn="t1"), ev.CallStarted(call="exec_1"), ev.TurnEnded(turn="t1"))
     session.take(ev.TurnStarted(turn="t2"), ev.CallProgress(call="exec_1", title="x"), ev.MessageUser(text="hi"))
     assert [entry.turn for entry in session.entries] == ["t1", "t2"]
@@ -451,7 +453,7 @@ def test_entries_belong_to_the_turn_they_began_in(session: Session) -> None:
 @pytest.mark.parametrize("verdict", ["duplicate", "orphan", "illegal", "witness"])
 @given(event=call_events())
 def test_only_applied_events_change_entries(verdict: str, event: Event) -> None:
-    """C4: everything else stays in the log and shows nowhere."""
+    """C4: all other events stay in the log and do not change entries."""
     session = Session()
     session.take(ev.CallStarted(call="exec_1"))
     before = canonical(session.entries)
@@ -460,7 +462,7 @@ def test_only_applied_events_change_entries(verdict: str, event: Event) -> None:
 
 
 def test_every_kind_of_event_has_its_rule_or_needs_none() -> None:
-    """S2.2: the rules are one table; only what nobody understood has no rule in it."""
+    """S2.2: the rules are one table; only `raw` has no rule."""
     assert set(ev.EVENT_TYPES.values()) - set(RULES) == {ev.Raw}
 
 
@@ -472,7 +474,7 @@ def test_the_seven_types_of_entry_are_those_that_the_rules_make() -> None:
             ev.SessionMode(mode="code"),
             ev.MessageUser(text="hi"),
             thought("hm"),
-            said("ok"),
+            message("ok"),
             ev.PlanUpdated(entries=[]),
             ev.ApprovalRequested(tool_name="rm"),
         ]

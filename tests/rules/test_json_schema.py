@@ -1,4 +1,4 @@
-"""Whether arguments fit a schema: a table of every word, and the same answers as a validator that knows them all."""
+"""Validation of arguments: a table of all keywords, and the same results as a complete validator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TREE = {"type": "object", "properties": {"next": {"$ref": "#"}, "v": {"type": "i
 PAIR = {"$defs": {"a/b~": {"type": "string"}}, "items": {"$ref": "#/$defs/a~1b~0"}}
 
 TABLE: list[tuple[Any, Any, str | None]] = [
-    # A schema, a value, and the pointer to what does not fit; None if all does.
+    # A schema, a value, and the pointer to the violation; None if there is none.
     (True, {"x": 1}, None),
     (False, 1, ""),
     ({}, [1, {"a": None}], None),
@@ -117,14 +117,14 @@ TABLE: list[tuple[Any, Any, str | None]] = [
 
 @pytest.mark.parametrize(("schema", "value", "at"), TABLE)
 def test_a_value_fits_or_the_pointer_says_where_not(schema: Any, value: Any, at: str | None) -> None:
-    """Each word of a schema on both sides of what it demands; what is no schema demands nothing."""
+    """Each keyword with values that match and that do not; an invalid schema allows everything."""
     found = find_violation(schema, value)
     assert (found.at if found else None) == at
     assert found is None or found.text
 
 
 def test_every_word_stands_in_the_table() -> None:
-    """A word that is understood is tried here."""
+    """The table has every supported keyword."""
     assert not {word for word in json_schema.KEYWORDS if not any(f"'{word}'" in repr(schema) for schema, _, _ in TABLE)}
 
 
@@ -140,10 +140,8 @@ def test_every_word_stands_in_the_table() -> None:
     ],
 )
 def test_a_schema_without_end_is_given_up(schema: Any) -> None:
-    """References in a circle and trees that multiply: within a limit, and nothing fits them."""
-    assert find_violation(schema, {"a": 1}) == SchemaViolation(
-        "", "the schema is too deep or too large to check"
-    )
+    """Circular references and exponential trees stop at a limit, and nothing matches them."""
+    assert find_violation(schema, {"a": 1}) == SchemaViolation("", "the schema is too deep or too large to check")
 
 
 @pytest.mark.parametrize(
@@ -164,7 +162,7 @@ def test_a_schema_without_end_is_given_up(schema: Any) -> None:
     ],
 )
 def test_a_pattern_that_would_take_for_ever_is_not_tried_on_long_texts(pattern: str) -> None:
-    """Short texts are compared, longer ones are let through."""
+    """Short texts are matched, longer ones are accepted."""
     before = time.process_time()
     assert find_violation({"pattern": pattern}, "aaaa!") is not None
     for many in (10, 15, 20, 30, 100, 500, 1999):
@@ -185,13 +183,11 @@ def test_a_pattern_that_would_take_for_ever_is_not_tried_on_long_texts(pattern: 
     ],
 )
 def test_work_that_multiplies_is_given_up(schema: Any, value: Any) -> None:
-    """A list in the schema that every item is compared with: large times large is more than anybody waits for."""
-    assert find_violation(schema, value) == SchemaViolation(
-        "", "the schema is too deep or too large to check"
-    )
+    """Each item is compared with a list in the schema: large times large exceeds the limit."""
+    assert find_violation(schema, value) == SchemaViolation("", "the schema is too deep or too large to check")
 
 
-# Against a validator that knows the whole language
+# Comparison with a complete validator
 
 names = st.sampled_from(["a", "b", "c/d", "~"])
 leaf = st.one_of(
@@ -205,7 +201,7 @@ sizes = st.integers(0, 3)
 
 
 def words(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Schemas of the words that are understood."""
+    """Schemas with the supported keywords."""
     some = st.lists(inner, min_size=1, max_size=3)
     return st.fixed_dictionaries(
         {},
@@ -238,7 +234,7 @@ branches = st.recursive(st.booleans() | words(st.booleans()), words, max_leaves=
 @settings(max_examples=2000 if LONG else 60)
 @given(words(branches), st.fixed_dictionaries({"x": words(st.booleans()), "y/z": st.booleans()}), values)
 def test_the_answer_is_that_of_a_whole_validator(schema: dict[str, Any], defs: dict[str, Any], value: Any) -> None:
-    """Whatever schema is made of these words, and whatever value."""
-    defs["x"].pop("$ref", None)  # Which would lead in a circle.
+    """For any schema of these keywords and any value."""
+    defs["x"].pop("$ref", None)  # It would be circular.
     whole = {**schema, "$defs": defs}
     assert (find_violation(whole, value) is None) == Draft202012Validator(whole).is_valid(value)

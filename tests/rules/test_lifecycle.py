@@ -1,7 +1,7 @@
-"""The lifecycle: every state with every event, what an event is worth, and which call it means.
+"""The lifecycle: every state with every event, the verdict on an event, and which call it belongs to.
 
 The table below is written by hand from the design; `lifecycle_matrix.json` is what the code says of every pair. After a
-change that is meant, `CALLSLIP_UPDATE=1 pytest tests/rules/test_lifecycle.py` writes the file again.
+wanted change, `CALLSLIP_UPDATE=1 pytest tests/rules/test_lifecycle.py` writes the file again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ANSWERS = ("approval.granted", "approval.refused", "approval.withdrawn")
 def row_of(
     telling: str, started: str, requeued: str, endings: dict[str, str], requested: str, answers: tuple[str, str, str]
 ) -> dict[str, str]:
-    """One line of the design's table."""
+    """One line of the table of the design."""
     return {
         **dict.fromkeys(TELLING, telling),
         "call.started": started,
@@ -63,7 +63,7 @@ ILLEGAL = ("illegal", "illegal", "illegal")
 BARE = {ending: ending if ending in ("completed", "failed") else "orphan" for ending in ENDINGS}
 LATE = dict.fromkeys(ENDINGS, "late")
 
-# The design's table. A request for approval of an unknown call is not here: a proposal is appended before it.
+# The table of the design. A request for approval of an unknown call is not here: a proposal is appended before it.
 DESIGN: dict[str, dict[str, str]] = {
     "none": row_of("queued", "running", "orphan", BARE, "orphan", ("orphan", "orphan", "orphan")),
     "queued": row_of("queued", "running", "illegal", EACH_ITS_OWN, "awaiting_approval", ILLEGAL),
@@ -78,18 +78,18 @@ DESIGN: dict[str, dict[str, str]] = {
     "running": row_of("running", "running", "queued", EACH_ITS_OWN, "awaiting_approval", ILLEGAL),
     **{state: row_of("late", "late", "late", LATE, "late", ("late", "late", "late")) for state in ENDINGS},
 }
-# What agents report again in their own words (an equal ending is one too, and depends on what it says).
+# Ends that agents report again (an equal end is one too).
 ECHOES = {(state, f"call.{word}") for state in ("denied", "cancelled") for word in ("failed", "cancelled")}
 
 
 def an_event(name: str) -> Event:
-    """Any event of a kind; what it says does not matter here."""
+    """Return an event of a type; its other fields do not matter."""
     cls = CALL_TYPES[name]
     return cls(text="x") if cls is ev.CallInputDelta else cls()
 
 
 def outcome(state: str, name: str) -> str:
-    """What the code makes of an event: the next state, or the verdict where there is none."""
+    """Return the next state after an event, or the verdict if there is none."""
     event = an_event(name)
     row = (
         CallRecord(id="exec_000000000001", session="s", entry=1, state=state, ending="other")
@@ -113,7 +113,7 @@ def test_the_matrix_is_the_committed_one() -> None:
 
 
 def test_the_matrix_is_the_table_of_the_design() -> None:
-    """C4: the design's table, with the echoes it names."""
+    """C4: the table of the design, with repeated ends."""
     expected = {
         state: {name: "duplicate" if (state, name) in ECHOES else result for name, result in line.items()}
         for state, line in DESIGN.items()
@@ -130,7 +130,7 @@ def test_the_states_are_the_nine_and_none() -> None:
 
 
 def test_every_state_can_be_reached_and_every_open_call_can_end() -> None:
-    """C5: no state is a trap but for the ends."""
+    """C5: only terminal states cannot be left."""
     reached, grown = {"none"}, {"none"}
     while grown:
         grown = {after for state in grown for after in TRANSITIONS[state].values()} - reached
@@ -140,7 +140,7 @@ def test_every_state_can_be_reached_and_every_open_call_can_end() -> None:
 
 
 def test_the_events_that_end_a_call_are_known_as_such() -> None:
-    """What leads to an end is what waiting readers are woken by."""
+    """The events that lead to an end are those that wake waiting readers."""
     for line in TRANSITIONS.values():
         for cls, after in line.items():
             assert (after in TERMINAL_STATES) == is_terminal(an_event(str(cls.__struct_config__.tag)))
@@ -172,7 +172,7 @@ def test_rows_make_no_step_that_the_table_does_not_have(state: str, name: str) -
 
 @given(scripts())
 def test_every_event_has_the_verdict_and_makes_the_step_of_the_table(script: list[Event]) -> None:
-    """C4: in any session each applied event about a call makes a step of the table, and no other event makes any."""
+    """C4: in any session each applied event about a call is a transition of the table; others change no state."""
     desk, states = Desk(), dict[str, str]()
     for draft in script:
         before = len(desk.log)
@@ -184,7 +184,7 @@ def test_every_event_has_the_verdict_and_makes_the_step_of_the_table(script: lis
 
 
 def test_reasons_that_end_a_turn_at_once() -> None:
-    """C5: a cancelled turn cancels its calls; a failed or lost one loses them; any other leaves them a moment."""
+    """C5: a cancelled turn cancels its calls; a failed or lost one loses them; others give them a grace period."""
     for reason, state in {"cancelled": "cancelled", "error": "lost", "eof": "lost", "end_turn": "running"}.items():
         desk = written(
             [ev.TurnStarted(), ev.CallStarted(), ev.CallProposed(scope="detached"), ev.TurnEnded(reason=reason)]
@@ -193,7 +193,7 @@ def test_reasons_that_end_a_turn_at_once() -> None:
         assert (TURN_CLOSES.get(reason) is None) == (state == "running")
 
 
-# What an event is worth
+# Verdicts
 
 
 ROW = CallRecord(id="exec_000000000001", session="s", entry=1, state="completed", turn="t1")
@@ -236,9 +236,9 @@ def test_late_events_change_nothing_but_the_note() -> None:
         ev.ApprovalRequested(call="#0"),
         ev.CallRequeued(call="#0"),
     ):
-        (made,) = desk.write(late)
-        assert (made.verdict, made.entry) == ("late", 1)
-        assert desk.state.snapshot().entries == [structs.replace(before, late=made.seq)]
+        (stored,) = desk.write(late)
+        assert (stored.verdict, stored.entry) == ("late", 1)
+        assert desk.state.snapshot().entries == [structs.replace(before, late=stored.seq)]
 
 
 def test_an_answer_counts_once_for_the_request_that_its_call_awaits() -> None:
@@ -255,7 +255,7 @@ def test_an_answer_counts_once_for_the_request_that_its_call_awaits() -> None:
     assert classify_answer(None, None, yes) == classify_answer(queued, None, no) == "orphan"
 
 
-# Which call is meant
+# Which call an event belongs to
 
 
 ID = (Alias("acp", "1"),)
@@ -267,18 +267,18 @@ def newest(state: str, turn: str = "t1", iteration: int = -1) -> CallRecord:
 
 
 @pytest.mark.parametrize(
-    ("known", "event", "turn", "meant"),
+    ("known", "event", "turn", "expected"),
     [
         (None, OPENING, "t1", "new"),
         (None, ev.CallProgress(aliases=ID), "t1", "new"),
-        # open: that one, whatever comes
+        # open: that one, for any event
         (newest("queued"), OPENING, "t1", "same"),
         (newest("queued"), ev.CallProposed(aliases=ID, title="other"), "t1", "same"),
         (newest("running"), ev.CallStarted(aliases=ID), "t1", "same"),
         (newest("running"), ev.ApprovalRequested(aliases=ID), "t1", "same"),
         (newest("awaiting_approval"), ev.CallCompleted(aliases=ID), "t2", "same"),
         (newest("running"), ev.CallStarted(aliases=ID), "t2", "same"),
-        # but for a proposal in a later turn or round
+        # except a proposal in a later turn or round
         (newest("queued"), OPENING, "t2", "new"),
         (newest("queued", turn=""), OPENING, "t1", "new"),
         (newest("queued"), OPENING, "", "same"),
@@ -301,9 +301,9 @@ def newest(state: str, turn: str = "t1", iteration: int = -1) -> CallRecord:
         (newest("failed"), ev.CallInput(aliases=ID), "t1", "same"),
     ],
 )
-def test_which_call_a_foreign_id_means(known: CallRecord | None, event: ev.CallEvent, turn: str, meant: str) -> None:
-    """C2: the newest that bears it, or a new one."""
-    assert resolve_call(known, event, turn) == meant
+def test_which_call_a_foreign_id_means(known: CallRecord | None, event: ev.CallEvent, turn: str, expected: str) -> None:
+    """C2: to the newest call with it, or to a new one."""
+    assert resolve_call(known, event, turn) == expected
 
 
 def test_a_foreign_id_over_a_whole_session() -> None:
@@ -334,7 +334,7 @@ def test_a_foreign_id_over_a_whole_session() -> None:
 
 
 def test_an_execution_id_never_reopens() -> None:
-    """C2: whatever comes for an ended call by its own id is late, in this turn and in later ones."""
+    """C2: any event with the id of an ended call is late, in this turn and in later ones."""
     desk = written([ev.TurnStarted(), ev.CallProposed(tool_name="ls"), ev.CallCompleted(call="#0"), ev.TurnStarted()])
     for opening in (ev.CallProposed(call="#0"), ev.CallStarted(call="#0"), ev.ApprovalRequested(call="#0")):
         assert desk.write(opening)[0].verdict == "late"
@@ -362,29 +362,29 @@ def test_a_copied_execution_id_never_reopens(aliases: tuple[Alias, ...], repeate
     assert len(desk.unit.calls) == 1
 
 
-@pytest.mark.parametrize("told", [{}, {"aliases": ()}, {"call": ""}])
-def test_without_a_foreign_id_each_opening_is_a_call_of_its_own(told: dict[str, object]) -> None:
+@pytest.mark.parametrize("fields", [{}, {"aliases": ()}, {"call": ""}])
+def test_without_a_foreign_id_each_opening_is_a_call_of_its_own(fields: dict[str, object]) -> None:
     """C2, C3: two identical `ls` are two calls."""
-    desk = written([ev.CallProposed(tool_name="ls", input={}, **told)] * 2)
+    desk = written([ev.CallProposed(tool_name="ls", input={}, **fields)] * 2)
     assert len(desk.unit.calls) == 2
 
 
 def test_the_same_id_in_another_namespace_is_another_call() -> None:
-    """C2: and only the first of them is shown by it."""
+    """C2: and only the first of them keeps it for clients."""
     desk = written([ev.CallProposed(aliases=(Alias(ns, "1"),)) for ns in ("acp", "shell")])
     first, second = desk.unit.calls.values()
     assert (first.client_call_id, second.client_call_id) == ("1", second.id)
 
 
 def test_a_call_may_have_several_foreign_ids() -> None:
-    """C1: all of them lead to it, those too that are told later."""
+    """C1: all of them find it, also those added later."""
     other = (Alias("shell", "cmd-0-0"),)
     desk = written([OPENING, ev.CallStarted(aliases=(*ID, *other)), ev.CallCompleted(aliases=other)])
     assert [row.state for row in desk.unit.calls.values()] == ["completed"]
 
 
 def test_a_request_for_an_unknown_call_proposes_it_first() -> None:
-    """S2.6: the call inside a permission request is an update, and makes the call where there is none."""
+    """S2.6: the call inside a permission request is an update, and creates the call if there is none."""
     desk = written([ev.ApprovalRequested(aliases=ID, tool_name="mcp__acp__Read", input={"path": "x"})])
     assert [type(event) for event in desk.log] == [ev.CallProposed, ev.ApprovalRequested]
     call, request = desk.state.snapshot().entries
@@ -414,7 +414,7 @@ def test_tool_names_are_freed_of_their_server(raw: str, clean: str) -> None:
     [(state, name) for state in sorted(OPEN_STATES) for name in DESIGN[state] if DESIGN[state][name] == "illegal"],
 )
 def test_an_impossible_step_is_recorded_of_others_and_refused_of_ourselves(state: str, name: str) -> None:
-    """C4: from a foreign source it is kept and changes nothing; in our own process it raises and leaves no trace."""
+    """C4: from a foreign source it is kept and changes nothing; in this process it raises and writes nothing."""
     opening = {"queued": ev.CallProposed(), "running": ev.CallStarted(), "awaiting_approval": ev.ApprovalRequested()}
     step = structs.replace(an_event(name), call="#0")
     foreign, own = Desk(), Desk(strict=True)

@@ -1,4 +1,4 @@
-"""Secrets leave the text, all of them and nothing else, however the text was split."""
+"""All secrets and nothing else are replaced, however the text is split."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from callslip.rules.redaction import DEFAULT, Pattern, Redactor
 REDACTOR = Redactor()
 OFF = Redactor(())
 
-# Short enough for chance to find every way in which they meet: prefixes of one another, a class without letters, one
+# Short enough for Hypothesis to find every combination: prefixes of one another, a class without letters, one
 # with the backslash, one that holds the prefix of another.
 SMALL = (
     Pattern("one", "a-", "a-c0-9-", 3),
@@ -33,7 +33,7 @@ REDACTORS = {"small": Redactor(SMALL), "default": REDACTOR}
 
 
 def secret(pattern: Pattern, length: int) -> str:
-    """A text that fits the pattern, made up here so that no scanner takes this file for a leak."""
+    """Return a text that matches the pattern, built here so that no scanner reports this file as a leak."""
     fitting = [char for char in map(chr, range(33, 127)) if re.match(f"[{pattern.chars}]", char)]
     return pattern.prefix + "".join(fitting[(7 * index) % len(fitting)] for index in range(length))
 
@@ -64,7 +64,7 @@ def split(draw: st.DrawFn) -> tuple[str, str, list[str]]:
 
 
 def stream(redactor: Redactor, chunks: list[str]) -> tuple[list[str], list[str]]:
-    """What left after each chunk and at the end, and the carries."""
+    """Return the output after each chunk and at the end, and the carries."""
     outs: list[str] = []
     carries = [""]
     for chunk in chunks:
@@ -75,7 +75,7 @@ def stream(redactor: Redactor, chunks: list[str]) -> tuple[list[str], list[str]]
 
 
 def by_the_book(patterns: tuple[Pattern, ...], text: str) -> str:
-    """The rule, word for word and slowly."""
+    """Redact a text by a slow, literal version of the rule."""
     out, at, since = "", 0, 0
     while at < len(text):
         before = text[since:at]
@@ -91,7 +91,7 @@ def by_the_book(patterns: tuple[Pattern, ...], text: str) -> str:
 
 
 def fitting(patterns: tuple[Pattern, ...], text: str, at: int) -> tuple[Pattern, int] | None:
-    """The pattern with the longest prefix that fits at a place, and where it ends."""
+    """Return the pattern with the longest prefix that matches at an index, and its end."""
     for pattern in sorted(patterns, key=lambda pattern: -len(pattern.prefix)):
         if not text.startswith(pattern.prefix, at):
             continue
@@ -113,7 +113,7 @@ class TestLaws:
     @example(("small", "b_12a-abc", ["b_12", "a-abc"]))
     @example(("small", "na ba0 ", ["n", "a", " ", "ba", "0", " "]))
     def test_any_split_gives_the_same_text(self, case: tuple[str, str, list[str]]) -> None:
-        """What leaves chunk by chunk is, together, what leaves of the whole."""
+        """The joined output of the chunks is the output of the full text."""
         name, text, chunks = case
         assert "".join(stream(REDACTORS[name], chunks)[0]) == REDACTORS[name].text(text)
 
@@ -144,7 +144,7 @@ class TestLaws:
 
     @given(split())
     def test_without_the_text_before_only_more_is_cut(self, case: tuple[str, str, list[str]]) -> None:
-        """A caller that does not know what left earlier loses no secret for it."""
+        """A caller that does not pass the earlier output still finds all secrets."""
         _, _, chunks = case
         carry, out = "", ""
         for chunk in [*chunks, " ", KEY, " "]:
@@ -163,7 +163,7 @@ class TestLaws:
 
     @given(st.text())
     def test_off_means_untouched(self, text: str) -> None:
-        """Without patterns everything leaves at once, as the same object."""
+        """Without patterns all text is released at once, as the same object."""
         assert OFF.text(text) is text
         assert OFF.value([text])[0] is text
         assert OFF.feed("", text) == (text, "")
@@ -201,12 +201,12 @@ class TestSecrets:
         ],
     )
     def test_typical_secrets(self, text: str) -> None:
-        """Keys as they are in the wild leave nothing behind."""
+        """Real keys are replaced completely."""
         assert re.fullmatch(r"\[redacted:[a-z-]+\]", REDACTOR.text(text))
 
     @pytest.mark.parametrize("newline", ["\n", "\r\n", "\\n"])
     def test_a_private_key_leaves_whole(self, newline: str) -> None:
-        """All lines of a PEM key go, also within JSON; its last line stays."""
+        """All lines of a PEM key are replaced, also inside JSON; its last line stays."""
         body = newline.join(["MIIEvQIBADANBgkq+/" * 3] * 20)
         text = newline.join(["-----BEGIN PRIVATE KEY-----", body, "-----END PRIVATE KEY-----"])
         assert REDACTOR.text(text) == "-----[redacted:private-key]-----END PRIVATE KEY-----"
@@ -229,11 +229,11 @@ class TestSecrets:
         ],
     )
     def test_ordinary_text_stays(self, text: str) -> None:
-        """Hyphenated words, paths, digests, settings, cursors and code are no secrets."""
+        """Hyphenated words, paths, digests, settings, cursors and code are not secrets."""
         assert REDACTOR.text(text) is text
 
     def test_an_image_in_base64_stays(self) -> None:
-        """A long run of base64 begins no secret inside, as letters stand before every place in it."""
+        """No secret begins inside a long run of base64, as a letter precedes every index in it."""
         image = base64.b64encode(b"".join(hashlib.sha256(bytes([n])).digest() for n in range(256)) * 20).decode()
         assert REDACTOR.text(f"data:image/png;base64,{image}").count("[redacted") == 0
 
@@ -259,7 +259,7 @@ class TestSecrets:
         assert json.loads(REDACTOR.text(json.dumps(value))) == REDACTOR.value(value)
 
     def test_own_patterns(self) -> None:
-        """A pattern of one's own stands beside the others, or alone."""
+        """Custom patterns are used with the others, or alone."""
         own = Pattern("badge", "corp-", "0-9", 4)
         assert Redactor((*DEFAULT, own)).text(f"corp-12345 {KEY}") == "[redacted:badge] [redacted:github]"
         assert Redactor([own]).text(f"corp-123 corp-1234x {KEY}") == f"corp-123 [redacted:badge]x {KEY}"
@@ -288,14 +288,14 @@ class TestSecrets:
         assert refused.value.field.startswith("pattern")
 
     def test_two_patterns_of_one_prefix_are_refused(self) -> None:
-        """The carry knows a secret by its prefix."""
+        """The carry identifies a secret by its prefix."""
         with pytest.raises(InvalidInputError):
             Redactor([*DEFAULT, Pattern("mine", "sk-", "a-z", 8)])
 
 
 class TestCarry:
     def test_it_is_empty_in_ordinary_text(self) -> None:
-        """Nothing waits inside or at the end of a word, even of one that ends as a secret begins."""
+        """Nothing is held inside or at the end of a word, even if it ends as a secret begins."""
         words = ["The", "bees", "begin", "sitting;", "engines", "sing,", "as", "risks", "rise."]
         before = ""
         for word in words:
@@ -304,7 +304,7 @@ class TestCarry:
             before = out
 
     def test_the_stored_carry_never_has_the_secret(self) -> None:
-        """Up to the least length a part of it waits; from there on only the name of what is being swallowed."""
+        """Up to the minimum length a part is held; after that only the prefix of the secret that is dropped."""
         outs, carries = stream(REDACTOR, list(f"a {KEY} z"))
         assert "".join(outs) == "a [redacted:github] z"
         assert max(map(len, carries)) == 1 + len("ghp_") + 29
@@ -320,7 +320,7 @@ class TestCarry:
         assert REDACTOR.flush("\0ghp_") == ""
 
     def test_held_text_is_released_whole(self) -> None:
-        """What turns out to be no secret leaves with the next chunk, or at the end."""
+        """Held text that is not a secret is released with the next chunk, or at the end."""
         out, carry = REDACTOR.feed("", "we use npm_", "")
         assert (out, carry) == ("we use ", " npm_")
         assert REDACTOR.feed(carry, "config") == ("", " npm_config")
@@ -328,7 +328,7 @@ class TestCarry:
         assert REDACTOR.flush(carry) == "npm_"
 
     def test_a_carry_outlives_a_change_of_settings(self) -> None:
-        """A carry stored under other patterns is released, or swallows nothing more."""
+        """A carry stored with other patterns is released, or drops nothing more."""
         for redactor in (OFF, Redactor([Pattern("badge", "corp-", "0-9", 4)])):
             assert redactor.feed(" npm_abc", "def ") == ("npm_abcdef ", "")
             assert redactor.flush("\\npm_abc") == "npm_abc"
@@ -337,7 +337,7 @@ class TestCarry:
 
 
 class TestTime:
-    """Bounds so wide that only another order of growth breaks them."""
+    """Limits so wide that only another order of growth exceeds them."""
 
     @pytest.mark.parametrize(
         "text",
@@ -362,7 +362,7 @@ class TestTime:
         assert time.process_time() - begun < 5
 
     def test_a_long_secret_in_small_chunks_takes_linear_time(self) -> None:
-        """A swallowed secret leaves nothing behind that grows."""
+        """A long secret does not grow the carry."""
         begun = time.process_time()
         assert stream_quickly("ghp_" + "a1" * 100_000, 1) == "[redacted:github]"
         assert time.process_time() - begun < 5

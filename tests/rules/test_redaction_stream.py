@@ -1,4 +1,4 @@
-"""Secrets on their way into the ledger: whatever way they come, the bytes of the file do not have them.
+"""Secrets in input of any kind: the bytes of the database file do not contain them.
 
 What may begin a secret waits, durably, for what comes next; so the beginning of one may be on the disk, never more of
 it than its pattern needs to be sure. The law of the cutting itself is in test_redact.py.
@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import callslip
-from callslip.api.ledger import Ledger
+from callslip.api.ledger import LocalLedger
 from callslip.model import events as ev
 from callslip.model.entries import Message, ToolCall
 from callslip.model.events import EVENT_TYPES, Alias, Draft
@@ -31,19 +31,19 @@ pytestmark = pytest.mark.anyio
 
 SECRET = "sk-Z9qR7wXk2LmN4pTvB8sDfG6hJ3aQ5eYcU1iO0z"
 MARK = "[redacted:api-key]"
-LONGEST = 24  # "sk-" and twenty characters are sure to be a key.
+MIN_SECRET_CHARS = 24  # "sk-" and twenty characters are always a key.
 
 
 @pytest.fixture
-async def ledger(db: str) -> AsyncIterator[Ledger]:
-    async with sound_ledger(db, checkpoint_every=4) as made:
-        yield made
+async def ledger(db: str) -> AsyncIterator[LocalLedger]:
+    async with sound_ledger(db, checkpoint_every=4) as opened:
+        yield opened
 
 
 def found_in(folder: Path) -> list[str]:
-    """The parts of the secret, too long to be a beginning, that lie in the files of a folder."""
+    """Return the parts of the secret in the files of a folder that are too long to be a beginning."""
     data = b"".join(path.read_bytes() for path in folder.iterdir() if path.is_file())
-    parts = [SECRET[at : at + LONGEST] for at in range(len(SECRET) - LONGEST + 1)]
+    parts = [SECRET[at : at + MIN_SECRET_CHARS] for at in range(len(SECRET) - MIN_SECRET_CHARS + 1)]
     return [part for part in parts if part.encode() in data]
 
 
@@ -69,22 +69,22 @@ def streamed(entry: Any) -> str:
 @pytest.mark.parametrize("size", [1, 2, 5, 17, 100])
 @pytest.mark.parametrize("stream", STREAMS)
 async def test_a_secret_in_pieces_never_reaches_the_disk(
-    ledger: Ledger, tmp_path: Path, stream: str, size: int
+    ledger: LocalLedger, tmp_path: Path, stream: str, size: int
 ) -> None:
     """Cut anywhere, in any kind of stream, each piece acknowledged and durable before the next."""
     for piece in split(TEXT, size):
-        await ledger.append("a", [STREAMS[stream](piece)])
+        await ledger.log.append("a", [STREAMS[stream](piece)])
         assert not found_in(tmp_path)
-    await ledger.append("a", [ev.MessageUser(text="next")])
+    await ledger.log.append("a", [ev.MessageUser(text="next")])
     shown = (await ledger.snapshot("a")).entries[0]
     assert streamed(shown) == TEXT.replace(SECRET, MARK)
-    await ledger.project("a")
+    await ledger.log.project("a")
     assert not found_in(tmp_path)
 
 
 @pytest.mark.parametrize("kind", sorted(EVENT_TYPES))
-async def test_a_secret_in_any_field_never_reaches_the_disk(ledger: Ledger, tmp_path: Path, kind: str) -> None:
-    """Titles, arguments, keys of objects, errors, reasons, options, and messages that nobody understood."""
+async def test_a_secret_in_any_field_never_reaches_the_disk(ledger: LocalLedger, tmp_path: Path, kind: str) -> None:
+    """Titles, arguments, keys of objects, errors, reasons, options, and raw messages."""
     cls = EVENT_TYPES[kind]
     nested = {"a": [TEXT, {SECRET: TEXT}]}
     given_fields: dict[str, Any] = {}
@@ -95,20 +95,20 @@ async def test_a_secret_in_any_field_never_reaches_the_disk(ledger: Ledger, tmp_
             given_fields[field.name] = nested
         elif field.name in ("entries", "commands", "modes", "models", "options") and cls is not ev.SessionInfo:
             given_fields[field.name] = [nested]
-    await ledger.append("a", [cls(**given_fields)])
-    await ledger.append("a", [ev.MessageUser(text="next")])
-    await ledger.project("a")
+    await ledger.log.append("a", [cls(**given_fields)])
+    await ledger.log.append("a", [ev.MessageUser(text="next")])
+    await ledger.log.project("a")
     assert not found_in(tmp_path)
-    body = (await ledger.store.events("a", 0, 1))[0][1]
+    body = (await ledger.log.store.events("a", 0, 1))[0][1]
     assert not given_fields or MARK.encode() in body
 
 
-async def test_what_comes_too_late_is_freed_of_secrets_too(ledger: Ledger, tmp_path: Path) -> None:
-    """C4: late, orphan, duplicate and witness events are kept, and kept clean."""
+async def test_what_comes_too_late_is_freed_of_secrets_too(ledger: LocalLedger, tmp_path: Path) -> None:
+    """C4: late, orphan, duplicate and replayed events are stored without secrets."""
     alias = (Alias("acp", "c"),)
-    await ledger.append("a", [ev.CallStarted(aliases=alias), ev.CallCompleted(aliases=alias, output=TEXT)])
+    await ledger.log.append("a", [ev.CallStarted(aliases=alias), ev.CallCompleted(aliases=alias, output=TEXT)])
     verdicts = [
-        (await ledger.append("a", [draft]))[0].verdict
+        (await ledger.log.append("a", [draft]))[0].verdict
         for draft in (
             ev.CallProgress(aliases=alias, text=TEXT),
             ev.CallInputDelta(aliases=alias, text=TEXT),
@@ -122,29 +122,29 @@ async def test_what_comes_too_late_is_freed_of_secrets_too(ledger: Ledger, tmp_p
     assert not found_in(tmp_path)
 
 
-async def test_two_streams_at_once_keep_their_secrets_apart(ledger: Ledger, tmp_path: Path) -> None:
-    """Calls that run beside each other write in turn, each in the middle of a secret."""
+async def test_two_streams_at_once_keep_their_secrets_apart(ledger: LocalLedger, tmp_path: Path) -> None:
+    """Concurrent calls write in turn, each in the middle of a secret."""
     calls = [(Alias("acp", name),) for name in ("one", "two", "three")]
     for pieces in zip(*(split(TEXT, 5) for _ in calls), strict=True):
         for alias, piece in zip(calls, pieces, strict=True):
-            await ledger.append("a", [ev.CallProgress(aliases=alias, text=piece)])
-    await ledger.append("a", [ev.CallCompleted(aliases=alias) for alias in calls])
-    await ledger.append("a", [ev.MessageUser(text="next")])
-    await ledger.project("a")
+            await ledger.log.append("a", [ev.CallProgress(aliases=alias, text=piece)])
+    await ledger.log.append("a", [ev.CallCompleted(aliases=alias) for alias in calls])
+    await ledger.log.append("a", [ev.MessageUser(text="next")])
+    await ledger.log.project("a")
     outputs = [one.output_text for one in (await ledger.snapshot("a")).entries if isinstance(one, ToolCall)]
     assert outputs == [TEXT.replace(SECRET, MARK)] * 3
     assert not found_in(tmp_path)
 
 
-async def test_another_event_in_the_middle_of_a_secret_does_not_let_it_out(ledger: Ledger, tmp_path: Path) -> None:
+async def test_another_event_in_the_middle_of_a_secret_does_not_let_it_out(ledger: LocalLedger, tmp_path: Path) -> None:
     """A title, a start or a plan between two pieces of an output: the output is still one text."""
     alias = (Alias("acp", "c"),)
-    await ledger.append("a", [ev.CallStarted(aliases=alias)])
+    await ledger.log.append("a", [ev.CallStarted(aliases=alias)])
     between = [ev.CallProgress(aliases=alias, title="working"), ev.PlanUpdated(entries=[]), ev.SessionInfo(title="x")]
     for number, piece in enumerate(split(TEXT, 7)):
-        await ledger.append("a", [ev.CallProgress(aliases=alias, text=piece), between[number % 3]])
-    await ledger.append("a", [ev.CallCompleted(aliases=alias)])
-    await ledger.project("a")
+        await ledger.log.append("a", [ev.CallProgress(aliases=alias, text=piece), between[number % 3]])
+    await ledger.log.append("a", [ev.CallCompleted(aliases=alias)])
+    await ledger.log.project("a")
     (shown,) = [one for one in (await ledger.snapshot("a")).entries if isinstance(one, ToolCall)]
     assert shown.output_text == TEXT.replace(SECRET, MARK)
     assert not found_in(tmp_path)
@@ -167,11 +167,11 @@ ENDS_A_TEXT = {
 
 
 @pytest.mark.parametrize("name", ENDS_A_TEXT)
-async def test_what_was_held_back_leaves_when_its_text_ends(ledger: Ledger, name: str) -> None:
-    """A text that only looked like a beginning is whole as soon as nothing can be added to it, and in its place."""
-    await ledger.append("a", [ev.TurnStarted(), ev.MessageDelta(text="I like sk", message_id="m", chunks="delta")])
+async def test_what_was_held_back_leaves_when_its_text_ends(ledger: LocalLedger, name: str) -> None:
+    """Held text that is not a secret is released in its place as soon as nothing can be added to it."""
+    await ledger.log.append("a", [ev.TurnStarted(), ev.MessageDelta(text="I like sk", message_id="m", chunks="delta")])
     assert [one.content for one in (await ledger.snapshot("a")).entries] == ["I like "]
-    await ledger.append("a", [ENDS_A_TEXT[name]])
+    await ledger.log.append("a", [ENDS_A_TEXT[name]])
     shown = (await ledger.snapshot("a")).entries
     assert isinstance(shown[0], Message) and shown[0].content == "I like sk"
 
@@ -189,18 +189,20 @@ BESIDE_A_TEXT = {
 
 
 @pytest.mark.parametrize("name", BESIDE_A_TEXT)
-async def test_what_does_not_end_a_text_does_not_let_its_secret_out(ledger: Ledger, tmp_path: Path, name: str) -> None:
-    """S2.12: a text goes on after an event that makes no entry, and so does the secret in it."""
+async def test_what_does_not_end_a_text_does_not_let_its_secret_out(
+    ledger: LocalLedger, tmp_path: Path, name: str
+) -> None:
+    """S2.12: a text continues after an event that adds no entry, and so does the secret in it."""
     ended = (Alias("acp", "ended"),)
-    await ledger.append(
+    await ledger.log.append(
         "a", [ev.TurnStarted(), ev.CallProposed(aliases=(Alias("acp", "c"),)), ev.CallCompleted(aliases=ended)]
     )
     for piece in split(TEXT, 7):
-        await ledger.append("a", [ev.MessageDelta(text=piece, chunks="delta"), BESIDE_A_TEXT[name]])
-    await ledger.append("a", [ev.MessageEnded()])
+        await ledger.log.append("a", [ev.MessageDelta(text=piece, chunks="delta"), BESIDE_A_TEXT[name]])
+    await ledger.log.append("a", [ev.MessageEnded()])
     texts = [one.content for one in (await ledger.snapshot("a")).entries if isinstance(one, Message)]
     assert texts == [TEXT.replace(SECRET, MARK)]
-    await ledger.project("a")
+    await ledger.log.project("a")
     assert not found_in(tmp_path)
 
 
@@ -212,90 +214,92 @@ OUTPUT_ENDS = {
 
 
 @pytest.mark.parametrize("name", OUTPUT_ENDS)
-async def test_what_was_held_back_of_an_output_leaves_when_the_call_ends(ledger: Ledger, name: str) -> None:
-    """An output is whole at the end of its call, however that comes, and nothing of it comes too late."""
+async def test_what_was_held_back_of_an_output_leaves_when_the_call_ends(ledger: LocalLedger, name: str) -> None:
+    """An output is complete at the end of its call, for any kind of end, and no part of it is late."""
     alias = (Alias("acp", "c"),)
-    await ledger.append("a", [ev.TurnStarted(), ev.CallInputDelta(aliases=alias, text='{"a": "gh')])
-    await ledger.append("a", [ev.CallStarted(aliases=alias), ev.CallProgress(aliases=alias, text="see sk")])
+    await ledger.log.append("a", [ev.TurnStarted(), ev.CallInputDelta(aliases=alias, text='{"a": "gh')])
+    await ledger.log.append("a", [ev.CallStarted(aliases=alias), ev.CallProgress(aliases=alias, text="see sk")])
     (shown,) = (await ledger.snapshot("a")).entries
     assert (shown.input_text, shown.output_text) == ('{"a": "gh', "see ")
-    await ledger.append("a", [OUTPUT_ENDS[name]])
+    await ledger.log.append("a", [OUTPUT_ENDS[name]])
     (shown,) = (await ledger.snapshot("a")).entries
     assert (shown.output_text, shown.late) == ("see sk", 0)
-    row = await ledger.store.session("a")
+    row = await ledger.log.store.session("a")
     assert row is not None and row.carry == {}
 
 
-async def test_an_output_held_back_leaves_when_its_approval_is_refused(ledger: Ledger) -> None:
+async def test_an_output_held_back_leaves_when_its_approval_is_refused(ledger: LocalLedger) -> None:
     """A refusal ends a call like any other ending."""
     alias = (Alias("acp", "c"),)
-    await ledger.append("a", [ev.CallProgress(aliases=alias, text="see sk"), ev.ApprovalRequested(aliases=alias)])
-    await ledger.append("a", [ev.ApprovalRefused(aliases=alias, reason="no")])
+    await ledger.log.append("a", [ev.CallProgress(aliases=alias, text="see sk"), ev.ApprovalRequested(aliases=alias)])
+    await ledger.log.append("a", [ev.ApprovalRefused(aliases=alias, reason="no")])
     shown = (await ledger.snapshot("a")).entries[0]
     assert (shown.status, shown.output_text) == ("denied", "see sk")
 
 
-async def test_arguments_held_back_leave_when_their_approval_is_granted(ledger: Ledger) -> None:
+async def test_arguments_held_back_leave_when_their_approval_is_granted(ledger: LocalLedger) -> None:
     """No more arguments follow an approval: those that arrived while it was pending are complete."""
     alias = (Alias("acp", "c"),)
-    await ledger.append("a", [ev.ApprovalRequested(aliases=alias), ev.CallInputDelta(aliases=alias, text='{"a": "sk')])
+    await ledger.log.append(
+        "a", [ev.ApprovalRequested(aliases=alias), ev.CallInputDelta(aliases=alias, text='{"a": "sk')]
+    )
     assert (await ledger.snapshot("a")).entries[0].input_text == '{"a": "'
-    await ledger.append("a", [ev.ApprovalGranted(aliases=alias)])
+    await ledger.log.append("a", [ev.ApprovalGranted(aliases=alias)])
     shown = (await ledger.snapshot("a")).entries[0]
     assert (shown.status, shown.input_text) == ("queued", '{"a": "sk')
 
 
 @pytest.mark.parametrize("answer", [ev.ApprovalRefused, ev.ApprovalWithdrawn])
 async def test_an_answer_that_does_not_count_does_not_let_a_secret_out(
-    ledger: Ledger, tmp_path: Path, answer: type[ev.ApprovalAnswer]
+    ledger: LocalLedger, tmp_path: Path, answer: type[ev.ApprovalAnswer]
 ) -> None:
     """S2.7: a second answer ends nothing, so the output of the approved call still continues after it."""
     alias = (Alias("acp", "c"),)
-    await ledger.append("a", [ev.ApprovalRequested(aliases=alias)])
+    await ledger.log.append("a", [ev.ApprovalRequested(aliases=alias)])
     (request,) = await ledger.approvals()
-    await ledger.append("a", [ev.ApprovalGranted(approval=request.id), ev.CallStarted(aliases=alias)])
+    await ledger.log.append("a", [ev.ApprovalGranted(approval=request.id), ev.CallStarted(aliases=alias)])
     for piece in split(TEXT, 7):
-        await ledger.append("a", [ev.CallProgress(aliases=alias, text=piece)])
-        (second,) = await ledger.append("a", [answer(approval=request.id)])
+        await ledger.log.append("a", [ev.CallProgress(aliases=alias, text=piece)])
+        (second,) = await ledger.log.append("a", [answer(approval=request.id)])
         assert second.verdict == "late"
-    await ledger.append("a", [ev.CallCompleted(aliases=alias)])
+    await ledger.log.append("a", [ev.CallCompleted(aliases=alias)])
     shown = (await ledger.snapshot("a")).entries[0]
     assert (shown.status, shown.output_text) == ("completed", TEXT.replace(SECRET, MARK))
-    await ledger.project("a")
+    await ledger.log.project("a")
     assert not found_in(tmp_path)
 
 
 DIE = """
 import asyncio, os, sys, callslip
-from callslip import events as ev
+from callslip.model import events as ev
 async def main():
     ledger = await callslip.open(sys.argv[1])
-    await ledger.append("a", [ev.MessageDelta(text=sys.argv[2], chunks="delta")])
+    await ledger.log.append("a", [ev.MessageDelta(text=sys.argv[2], chunks="delta")])
     os._exit(9)
 asyncio.run(main())
 """
 
 
 async def test_what_was_held_back_survives_the_death_of_the_process(db: str, tmp_path: Path) -> None:
-    """Each piece is written by a process that dies right after: the secret is found all the same, no text is lost."""
+    """Each piece is written by a process that dies right after: the secret is still found, no text is lost."""
     for piece in split(TEXT, 13):
         assert subprocess.run([sys.executable, "-c", DIE, db, piece]).returncode == 9
         assert not found_in(tmp_path)
     async with await callslip.open(db) as ledger:
-        await ledger.append("a", [ev.MessageEnded()])
+        await ledger.log.append("a", [ev.MessageEnded()])
         assert (await ledger.snapshot("a")).entries[0].content == TEXT.replace(SECRET, MARK)
         assert not await faults(ledger)
     assert not found_in(tmp_path)
 
 
 async def test_a_person_may_name_secrets_of_his_own_or_none(tmp_path: Path) -> None:
-    """A pattern of the settings is cut like the known ones; with redaction off everything is kept."""
+    """A pattern of the settings is used like the default ones; without redaction everything is stored."""
     own = (("house", "house-", "0-9", 4),)
     async with await opened(f"sqlite:///{tmp_path / 'own' / 'l.db'}", secret_patterns=own) as ledger:
-        await ledger.append("a", [ev.MessageUser(text=f"house-12345 {SECRET}")])
+        await ledger.log.append("a", [ev.MessageUser(text=f"house-12345 {SECRET}")])
         assert (await events(ledger, "a"))[0].text == f"[redacted:house] {MARK}"
     async with await opened(f"sqlite:///{tmp_path / 'none' / 'l.db'}", redact=False) as ledger:
-        await ledger.append("a", [ev.MessageDelta(text=TEXT)])
+        await ledger.log.append("a", [ev.MessageDelta(text=TEXT)])
         assert (await events(ledger, "a"))[0].text == TEXT
     assert found_in(tmp_path / "none") and not found_in(tmp_path / "own")
 
@@ -309,7 +313,7 @@ pieces = st.lists(
 
 @given(pieces)
 def test_no_mixture_of_streams_lets_a_secret_out(mixture: list[tuple[str, str]]) -> None:
-    """Whatever is written in whatever order, no text of any entry holds a secret."""
+    """For any events in any order, no text of an entry contains a secret."""
     asyncio.run(_mixed(mixture))
 
 
@@ -322,19 +326,19 @@ async def _mixed(mixture: list[tuple[str, str]]) -> None:
     }
     async with await callslip.open("sqlite:///:memory:", Settings(checkpoint_every=3)) as ledger:
         for stream, piece in mixture:
-            await ledger.append("a", [makes[stream](piece)])
-        await ledger.append("a", [ev.MessageUser(text="end")])
+            await ledger.log.append("a", [makes[stream](piece)])
+        await ledger.log.append("a", [ev.MessageUser(text="end")])
         for entry in (await ledger.snapshot("a")).entries:
             text = streamed(entry)
-            assert ledger.redactor.text(text) == text
+            assert ledger.log.redactor.text(text) == text
         assert not await faults(ledger)
 
 
-# Values too large to stand in an event
+# Values too large for an event
 
 
-async def test_large_output_is_kept_whole_beside_the_log(ledger: Ledger, tmp_path: Path) -> None:
-    """S2.8: the entry has a preview, says that it is one, and how large the whole is; the whole is free of secrets."""
+async def test_large_output_is_kept_whole_beside_the_log(ledger: LocalLedger, tmp_path: Path) -> None:
+    """S2.8: the entry has a preview, a mark and the size of the full value, which has no secrets."""
     output = "line\n" * 50_000 + TEXT + "\nend" * 50_000
     async with ledger.session("a").call("cat") as call:
         call.complete(output)
@@ -343,26 +347,26 @@ async def test_large_output_is_kept_whole_beside_the_log(ledger: Ledger, tmp_pat
     whole = await ledger.blob(shown.blob.hash)
     assert whole.decode() == output.replace(SECRET, MARK)
     assert shown.blob.size == len(whole) and shown.blob.media == "text/plain"
-    assert shown.output == output[: ledger.settings.preview]
+    assert shown.output == output[: ledger.log.settings.preview]
     assert (await call.result()).state == "completed" and not found_in(tmp_path)
 
 
-async def test_large_json_is_kept_whole_too(ledger: Ledger) -> None:
+async def test_large_json_is_kept_whole_too(ledger: LocalLedger) -> None:
     """S2.8: and reads back as the value it was."""
     rows = [{"number": number, "name": f"row {number} \u00e4\U0001f600"} for number in range(5000)]
-    await ledger.append("a", [ev.CallCompleted(output=rows), ev.Raw(body={"all": rows})])
-    made = await events(ledger, "a")
-    assert [event.blob.media for event in made] == ["application/json"] * 2
-    assert msgspec.json.decode(await ledger.blob(made[0].blob.hash)) == rows
-    assert msgspec.json.decode(await ledger.blob(made[1].blob.hash)) == {"all": rows}
-    assert all(len(msgspec.json.encode(event)) < 4096 for event in made)
+    await ledger.log.append("a", [ev.CallCompleted(output=rows), ev.Raw(body={"all": rows})])
+    stored = await events(ledger, "a")
+    assert [event.blob.media for event in stored] == ["application/json"] * 2
+    assert msgspec.json.decode(await ledger.blob(stored[0].blob.hash)) == rows
+    assert msgspec.json.decode(await ledger.blob(stored[1].blob.hash)) == {"all": rows}
+    assert all(len(msgspec.json.encode(event)) < 4096 for event in stored)
 
 
-async def test_equal_outputs_are_kept_once(ledger: Ledger, tmp_path: Path) -> None:
-    """S2.8: by their content, whoever wrote them and however often."""
+async def test_equal_outputs_are_kept_once(ledger: LocalLedger, tmp_path: Path) -> None:
+    """S2.8: by their content, for any writer and any number of writes."""
     output = "the same\n" * 20_000
     await asyncio.gather(
-        *(ledger.append(session, [ev.CallCompleted(output=output)]) for session in ("a", "a", "b", "b"))
+        *(ledger.log.append(session, [ev.CallCompleted(output=output)]) for session in ("a", "a", "b", "b"))
     )
     found = [event.blob.hash for session in ("a", "b") for event in await events(ledger, session)]
     assert len(found) == 4 and len(set(found)) == 1
@@ -371,10 +375,10 @@ async def test_equal_outputs_are_kept_once(ledger: Ledger, tmp_path: Path) -> No
     connection.close()
 
 
-async def test_output_at_the_limit_stays_in_its_event(ledger: Ledger) -> None:
-    """S2.8: what fits is not truncated; one byte more is."""
-    limit = ledger.settings.inline_limit
-    await ledger.append("a", [ev.CallCompleted(output="x" * limit), ev.CallCompleted(output="x" * (limit + 1))])
+async def test_output_at_the_limit_stays_in_its_event(ledger: LocalLedger) -> None:
+    """S2.8: a value at the limit is not truncated; one byte more is."""
+    limit = ledger.log.settings.inline_limit
+    await ledger.log.append("a", [ev.CallCompleted(output="x" * limit), ev.CallCompleted(output="x" * (limit + 1))])
     fits, too_large = (await ledger.snapshot("a")).entries
     assert (fits.truncated, fits.blob, len(fits.output)) == (False, None, limit)
     assert too_large.truncated and too_large.blob.size == limit + 1
@@ -383,58 +387,60 @@ async def test_output_at_the_limit_stays_in_its_event(ledger: Ledger) -> None:
 async def test_a_preview_never_splits_a_character(db: str) -> None:
     """S2.8: the preview of text in any script is text."""
     async with await opened(db, preview=1001, inline_limit=2000) as ledger:
-        await ledger.append("a", [ev.CallCompleted(output="\U0001f600" * 1000)])
+        await ledger.log.append("a", [ev.CallCompleted(output="\U0001f600" * 1000)])
         (shown,) = (await ledger.snapshot("a")).entries
         assert shown.output == "\U0001f600" * 250 and not await faults(ledger)
 
 
 async def test_a_blob_half_written_by_a_dead_process_is_written_again(db: str, tmp_path: Path) -> None:
-    """S2.8: a blob counts once it is whole; the same value comes later and completes it."""
+    """S2.8: a blob exists once it is complete; a later write of the same value completes it."""
     data = b"z" * 3_000_000
     async with await callslip.open(db) as ledger:
-        identity = await ledger.store.put_blob(data, "text/plain")
+        identity = await ledger.log.store.put_blob(data, "text/plain")
     connection = apsw.Connection(str(tmp_path / "ledger.db"))
     connection.execute("UPDATE blobs SET whole = 0; DELETE FROM blob_pieces WHERE number > 0").fetchall()
     connection.close()
     async with await callslip.open(db) as ledger:
-        assert await ledger.store.blob(identity) is None
-        assert await ledger.store.put_blob(data, "text/plain") == identity
+        assert await ledger.log.store.blob(identity) is None
+        assert await ledger.log.store.put_blob(data, "text/plain") == identity
         assert await ledger.blob(identity) == data
 
 
 async def test_a_deleted_sessions_blobs_are_gone_from_the_file(db: str, tmp_path: Path) -> None:
-    """S2.8: forgetting a session forgets its large outputs, unless another session has the same."""
+    """S2.8: deleting a session deletes its blobs, unless another session uses them."""
     async with await opened(db, inline_limit=1000) as ledger:
-        await ledger.append("a", [ev.CallCompleted(output="only a " * 1000), ev.CallCompleted(output="shared " * 1000)])
-        await ledger.append("b", [ev.CallCompleted(output="shared " * 1000)])
+        await ledger.log.append(
+            "a", [ev.CallCompleted(output="only a " * 1000), ev.CallCompleted(output="shared " * 1000)]
+        )
+        await ledger.log.append("b", [ev.CallCompleted(output="shared " * 1000)])
         only, shared = [event.blob.hash for event in await events(ledger, "a")]
         await ledger.delete("a")
-        assert await ledger.store.blob(only) is None
+        assert await ledger.log.store.blob(only) is None
         assert await ledger.blob(shared) == b"shared " * 1000
         assert not await faults(ledger)
 
 
 async def test_retention_takes_blobs_along_and_those_that_nothing_names(db: str, tmp_path: Path) -> None:
-    """S2.8: what was removed from the log is not kept beside it, nor is what no event came to name."""
+    """S2.8: retention deletes the blobs of removed events, and those that no event uses."""
     async with await opened(db, inline_limit=1000) as ledger:
-        await ledger.append("a", [ev.CallCompleted(output="old " * 1000, at=1000), ev.MessageUser(text="x")])
+        await ledger.log.append("a", [ev.CallCompleted(output="old " * 1000, at=1000), ev.MessageUser(text="x")])
         (old, _) = await events(ledger, "a")
-        orphan = await ledger.store.put_blob(b"orphan" * 1000, "text/plain")
-        await ledger.append("a", [ev.CallCompleted(output="new " * 1000)])
+        orphan = await ledger.log.store.put_blob(b"orphan" * 1000, "text/plain")
+        await ledger.log.append("a", [ev.CallCompleted(output="new " * 1000)])
         new = (await events(ledger, "a"))[-1].blob.hash
         connection = apsw.Connection(str(tmp_path / "ledger.db"))
         connection.execute("UPDATE blobs SET created_at = 1000 WHERE hash = ?", (orphan,)).fetchall()
         connection.close()
         assert await ledger.prune(60) == 1
-        assert await ledger.store.blob(old.blob.hash) is None and await ledger.store.blob(orphan) is None
+        assert await ledger.log.store.blob(old.blob.hash) is None and await ledger.log.store.blob(orphan) is None
         assert await ledger.blob(new) == b"new " * 1000 and not await faults(ledger)
 
 
 async def test_a_blob_swept_away_in_the_last_moment_is_put_again(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S2.8: between the blob and the event that names it, another process may delete the last one that did."""
+    """S2.8: between the blob and its event, another process may delete the last event that used it."""
     async with await opened(db, inline_limit=1000) as ledger:
-        await ledger.append("a", [ev.CallCompleted(output="shared " * 1000)])
-        put = ledger.store.put_blob
+        await ledger.log.append("a", [ev.CallCompleted(output="shared " * 1000)])
+        put = ledger.log.store.put_blob
         swept = False
 
         async def put_then_sweep(data: bytes, media: str) -> str:
@@ -443,20 +449,20 @@ async def test_a_blob_swept_away_in_the_last_moment_is_put_again(db: str, monkey
             if not swept:
                 swept = True
                 await ledger.delete("a")
-                assert await ledger.store.blob(identity) is None
+                assert await ledger.log.store.blob(identity) is None
             return identity
 
-        monkeypatch.setattr(ledger.store, "put_blob", put_then_sweep)
-        (event,) = await ledger.append("b", [ev.CallCompleted(output="shared " * 1000)])
+        monkeypatch.setattr(ledger.log.store, "put_blob", put_then_sweep)
+        (event,) = await ledger.log.append("b", [ev.CallCompleted(output="shared " * 1000)])
         assert isinstance(event, ev.CallCompleted) and event.blob is not None and swept
         assert await ledger.blob(event.blob.hash) == b"shared " * 1000
 
 
 async def test_a_deleted_session_is_gone_from_the_bytes_of_the_file(db: str, tmp_path: Path) -> None:
-    """Deleting is for good: no free page of the closed file still has what was said."""
+    """Deleted texts are not in any free page of the closed file."""
     async with await opened(db, inline_limit=1000) as ledger:
-        await ledger.append("a", [ev.MessageUser(text="confide " * 20), ev.CallCompleted(output="confide " * 5000)])
-        await ledger.append("b", [ev.MessageUser(text="other")])
-        await ledger.project("a")
+        await ledger.log.append("a", [ev.MessageUser(text="confide " * 20), ev.CallCompleted(output="confide " * 5000)])
+        await ledger.log.append("b", [ev.MessageUser(text="other")])
+        await ledger.log.project("a")
         await ledger.delete("a")
     assert b"confide confide" not in (tmp_path / "ledger.db").read_bytes()

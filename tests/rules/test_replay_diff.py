@@ -1,4 +1,4 @@
-"""Where an agent's replay tells otherwise: what is compared with what, and how `show --witness` says it."""
+"""Differences between a replay of an agent and the recording, and the output of `show --witness`."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ def compared(desk: Desk) -> list[ReplayDifference]:
 
 
 def otherwise(desk: Desk) -> list[tuple[str, Any, Any]]:
-    """What differs, without where it stands."""
+    """Return field and values of the differences, without their positions."""
     return [(one.field, one.recorded, one.replayed) for one in compared(desk)]
 
 
-def replay(desk: Desk, *told: Event) -> Desk:
-    """A replay as decoders draft one: each thing as one event, between two ends of messages."""
-    desk.write(*(Draft(event, witness=True) for event in (ev.MessageEnded(), *told, ev.MessageEnded())))
+def replay(desk: Desk, *events: Event) -> Desk:
+    """Write a replay as decoders do: one event for each item, between two `message.ended`."""
+    desk.write(*(Draft(event, witness=True) for event in (ev.MessageEnded(), *events, ev.MessageEnded())))
     return desk
 
 
-def recorded(*told: Event) -> Desk:
+def recorded(*events: Event) -> Desk:
     """A session of one turn."""
     desk = Desk(redact=False)
-    desk.write(ev.TurnStarted(), *told, ev.TurnEnded())
+    desk.write(ev.TurnStarted(), *events, ev.TurnEnded())
     return desk
 
 
 SAID = "Model metadata for `mock-1` not found. Defaulting to fallback metadata; this can degrade performance and cause "
 SHELL, SLOW = "echo hi-from-tool; sleep 1; echo done", "echo hi; sleep 20; echo late"
 
-# Of every capture: which fields its replay tells otherwise, and how, where that is short.
+# For each capture: the fields that differ in its replay, and the values if they are short.
 FOUND: dict[str, list[tuple[str, Any, Any]]] = {
     "claude-allow": [("content", "All done with tools.", None)],
     "claude-reject": [("content", "All done with tools.", None)],
@@ -77,11 +77,11 @@ FOUND: dict[str, list[tuple[str, Any, Any]]] = {
 
 @pytest.mark.parametrize("name", CAPTURES)
 def test_what_real_agents_tell_otherwise_is_found(name: str) -> None:
-    """S2.11: title, arguments, state and output of calls, and what was said; nothing where they agree."""
+    """S2.11: title, arguments, state and output of calls, and messages; nothing where they agree."""
     found = otherwise(Reading().feed(*rows(name)).desk)
     assert [one[0] for one in found] == [one[0] for one in FOUND[name]]
     for one, wanted in zip(found, FOUND[name], strict=True):
-        assert all(value == told for value, told in zip(one, wanted, strict=True) if told is not ...)
+        assert all(value == expected for value, expected in zip(one, wanted, strict=True) if expected is not ...)
 
 
 def test_a_disagreement_says_where_both_accounts_stand() -> None:
@@ -94,11 +94,11 @@ def test_a_disagreement_says_where_both_accounts_stand() -> None:
 
 
 def test_what_a_replay_does_not_mention_it_does_not_deny() -> None:
-    """C10: absent is unchanged; null is another account than a value."""
-    told = {"title": "a", "kind": "read", "input": {"x": 1}, "content": [], "locations": [], "exit_status": 3}
-    desk = recorded(ev.CallCompleted(aliases=ONE, tool_name="mcp__acp__Read", output="o", **told))
+    """C10: an absent field is no difference; null differs from a value."""
+    fields = {"title": "a", "kind": "read", "input": {"x": 1}, "content": [], "locations": [], "exit_status": 3}
+    desk = recorded(ev.CallCompleted(aliases=ONE, tool_name="mcp__acp__Read", output="o", **fields))
     assert otherwise(replay(desk, ev.CallCompleted(aliases=ONE))) == []
-    assert otherwise(replay(desk, ev.CallCompleted(aliases=ONE, tool_name="Read", output="o", **told))) == []
+    assert otherwise(replay(desk, ev.CallCompleted(aliases=ONE, tool_name="Read", output="o", **fields))) == []
     assert otherwise(replay(desk, ev.CallCompleted(aliases=ONE, title=None, exit_status=0))) == [
         ("title", "a", None),
         ("exitStatus", 3, 0),
@@ -112,7 +112,7 @@ def test_numbers_are_compared_as_json() -> None:
 
 
 def test_output_that_was_streamed_is_output() -> None:
-    """What an agent printed piece by piece and tells whole later is the same."""
+    """Streamed output equals the same output in one piece."""
     desk = recorded(ev.CallProgress(aliases=ONE, text="a"), ev.CallProgress(aliases=ONE, text="b"))
     desk.write(ev.CallCompleted(aliases=ONE))
     assert otherwise(replay(desk, ev.CallCompleted(aliases=ONE, output="ab"))) == []
@@ -121,7 +121,7 @@ def test_output_that_was_streamed_is_output() -> None:
 
 @pytest.mark.parametrize("how", [ev.ApprovalRefused, ev.ApprovalWithdrawn, ev.CallDenied, ev.CallCancelled])
 def test_an_agents_own_word_for_a_refusal_or_a_stop_is_no_other_account(how: type[Any]) -> None:
-    """It has no word but `failed`, and the output is that report; completed is another account."""
+    """The agent can only report `failed`, with a report as output; `completed` is a difference."""
     desk = recorded(ev.ApprovalRequested(aliases=ONE), how(aliases=ONE))
     assert otherwise(replay(desk, ev.CallFailed(aliases=ONE, output="refused"))) == []
     (entry,) = [entry for entry in desk.state.snapshot().entries if hasattr(entry, "output")]
@@ -129,7 +129,7 @@ def test_an_agents_own_word_for_a_refusal_or_a_stop_is_no_other_account(how: typ
 
 
 def test_an_end_that_the_replay_does_not_tell_is_no_other_end() -> None:
-    """It only shows the call; where nobody recorded an end, the replay's is one."""
+    """It only shows the call; if no end was recorded, the end in the replay is a difference."""
     desk = recorded(ev.CallCompleted(aliases=ONE, output=1))
     assert otherwise(replay(desk, ev.CallFailed(aliases=ONE, reason=RESULT_UNKNOWN))) == []
     lost = recorded(ev.CallStarted(aliases=ONE))
@@ -138,7 +138,7 @@ def test_an_end_that_the_replay_does_not_tell_is_no_other_end() -> None:
 
 
 def test_what_a_replay_leaves_out_is_told_as_nothing() -> None:
-    """A call and a message that the agent does not remember."""
+    """A call and a message that are not in the replay."""
     desk = recorded(ev.MessageUser(text="go"), ev.CallCompleted(aliases=ONE), ev.CallCompleted(aliases=TWO))
     assert otherwise(replay(desk, ev.CallCompleted(aliases=TWO))) == [
         ("content", "go", None),
@@ -147,35 +147,37 @@ def test_what_a_replay_leaves_out_is_told_as_nothing() -> None:
 
 
 def test_texts_are_paired_by_their_order_around_equal_ones() -> None:
-    """Agents seldom replay ids: a text too many does not make all that follow it differ."""
-    said = [ev.MessageUser(text=text) for text in ("a", "b", "c")]
-    desk = recorded(*said)
-    assert otherwise(replay(desk, said[0], said[2])) == [("content", "b", None)]
-    assert otherwise(replay(desk, said[0], ev.MessageUser(text="B"), said[2])) == [("content", "b", "B")]
-    assert otherwise(replay(desk, *said, ev.MessageUser(text="d"))) == [("content", None, "d")]
-    found = compared(replay(desk, *said, ev.MessageUser(text="d")))[0]
+    """Agents rarely replay ids: an additional text does not make all later ones differ."""
+    messages = [ev.MessageUser(text=text) for text in ("a", "b", "c")]
+    desk = recorded(*messages)
+    assert otherwise(replay(desk, messages[0], messages[2])) == [("content", "b", None)]
+    assert otherwise(replay(desk, messages[0], ev.MessageUser(text="B"), messages[2])) == [("content", "b", "B")]
+    assert otherwise(replay(desk, *messages, ev.MessageUser(text="d"))) == [("content", None, "d")]
+    found = compared(replay(desk, *messages, ev.MessageUser(text="d")))[0]
     assert (found.entry, desk.log[found.seq - 1].text) == (0, "d")
 
 
 def test_what_is_said_again_and_again_in_a_long_session_is_compared_by_its_order() -> None:
-    """Every second message is the same, and every other one differs: that is told at once."""
-    said, told = ([ev.MessageUser(text=f"{who} {n}" if n % 2 else "go on") for n in range(3000)] for who in "ab")
-    found = otherwise(replay(recorded(*said), *told))
+    """Every second message is the same and the others differ: the comparison is still fast."""
+    messages, replayed = (
+        [ev.MessageUser(text=f"{who} {n}" if n % 2 else "go on") for n in range(3000)] for who in "ab"
+    )
+    found = otherwise(replay(recorded(*messages), *replayed))
     assert found == [("content", f"a {n}", f"b {n}") for n in range(1, 3000, 2)]
 
 
 def test_a_message_around_a_call_is_one_if_it_has_an_id() -> None:
-    """The replay tells it as one; who said it, and whether it was only thought, is told apart."""
+    """The replay has it as one text; roles and thoughts are compared separately."""
     live = [ev.MessageDelta(text="I ", message_id="m"), ev.CallCompleted(aliases=ONE)]
     desk = recorded(*live, ev.MessageDelta(text="see", message_id="m"), ev.ThoughtDelta(text="hm", message_id="h"))
-    told = [ev.CallCompleted(aliases=ONE), ev.ThoughtDelta(text="hm", message_id="h")]
-    assert otherwise(replay(desk, ev.MessageDelta(text="I see", message_id="m"), *told)) == []
-    (one,) = compared(replay(desk, ev.MessageDelta(text="I see", message_id="m"), told[0]))
+    rest = [ev.CallCompleted(aliases=ONE), ev.ThoughtDelta(text="hm", message_id="h")]
+    assert otherwise(replay(desk, ev.MessageDelta(text="I see", message_id="m"), *rest)) == []
+    (one,) = compared(replay(desk, ev.MessageDelta(text="I see", message_id="m"), rest[0]))
     assert (one.type, one.recorded, one.replayed) == ("thought", "hm", None)
 
 
 def test_only_the_newest_replay_counts_and_only_for_what_was_before_it() -> None:
-    """What happened since is not its to tell."""
+    """Later entries are not in the replay."""
     desk = replay(recorded(ev.CallCompleted(aliases=ONE, title="a")), ev.CallCompleted(aliases=ONE, title="b"))
     replay(desk, ev.CallCompleted(aliases=ONE, title="a"))
     desk.write(ev.TurnStarted(), ev.MessageUser(text="more"), ev.CallCompleted(aliases=TWO), ev.TurnEnded())
@@ -184,7 +186,7 @@ def test_only_the_newest_replay_counts_and_only_for_what_was_before_it() -> None
 
 
 def test_news_in_a_replay_is_not_held_against_it() -> None:
-    """What nobody recorded became an entry by the replay itself, wherever in it that stands."""
+    """An unrecorded item becomes an entry by the replay itself, at any position in it."""
     desk = recorded(ev.CallCompleted(aliases=ONE, title="a"))
     news = [ev.MessageDelta(text="new", message_id="n"), ev.CallCompleted(aliases=TWO, title="new")]
     assert otherwise(replay(desk, *news, ev.CallCompleted(aliases=ONE, title="a"))) == []
@@ -195,13 +197,13 @@ def test_news_in_a_replay_is_not_held_against_it() -> None:
 
 @given(json_values, json_values)
 def test_a_replay_of_what_was_recorded_agrees(given_input: Any, output: Any) -> None:
-    """Whatever the values are."""
-    said: list[Event] = [
+    """For any values."""
+    messages: list[Event] = [
         ev.MessageUser(text="go"),
         ev.CallCompleted(aliases=ONE, input=given_input, output=output, title="t"),
         ev.MessageDelta(text="done", message_id="m", chunks="delta"),
     ]
-    assert otherwise(replay(recorded(*said), *said)) == []
+    assert otherwise(replay(recorded(*messages), *messages)) == []
 
 
 # The command
@@ -223,7 +225,7 @@ def ledger(tmp_path: Path) -> str:
 
 
 def test_show_lists_both_accounts_of_what_differs(ledger: str) -> None:
-    """For people: the call, its field, what was recorded, what is replayed; long values are cut unless --full."""
+    """The call, its field, the recorded and the replayed value; long values are cut unless --full."""
     page = cli("show", "codex-cancel", "--witness", "--db", ledger).stdout
     lines = [" ".join(line.split()) for line in page.splitlines()]
     at = lines.index("title recorded │ echo hi; sleep 20; echo late")
@@ -241,7 +243,7 @@ def test_show_lists_both_accounts_of_what_differs(ledger: str) -> None:
 
 
 def test_show_says_where_there_is_nothing_to_list(ledger: str) -> None:
-    """On stderr: both accounts agree, or there is only one."""
+    """On stderr: replay and recording agree, or there is no replay."""
     agrees = cli("show", "opencode-allow", "--witness", "--db", ledger)
     assert (agrees.stdout, "agrees with the record" in agrees.stderr) == ("", True)
     alone = cli("show", "gemini-allow", "--witness", "--db", ledger)
@@ -249,14 +251,14 @@ def test_show_says_where_there_is_nothing_to_list(ledger: str) -> None:
 
 
 def test_show_lists_them_as_json(ledger: str) -> None:
-    """With where the replay stands in the log; of one call only its own, also by its approval."""
-    told = json.loads(cli("show", "codex-cancel", "--witness", "--json", "--db", ledger).stdout)
-    assert told["session"] == "codex-cancel" and told["replay"]["first"] < told["replay"]["last"]
-    assert [one["field"] for one in told["disagreements"]] == [one[0] for one in FOUND["codex-cancel"]]
+    """With the position of the replay in the log; for one call only its differences, also by its approval."""
+    report = json.loads(cli("show", "codex-cancel", "--witness", "--json", "--db", ledger).stdout)
+    assert report["session"] == "codex-cancel" and report["replay"]["first"] < report["replay"]["last"]
+    assert [one["field"] for one in report["disagreements"]] == [one[0] for one in FOUND["codex-cancel"]]
     (ask,) = [one for one in whole(ledger)["entries"] if one["type"] == "permission_request"]
     for name in (ask["callId"], ask["requestId"]):
         of_call = json.loads(cli("show", name, "--witness", "--json", "--db", ledger).stdout)
-        assert of_call["disagreements"] == told["disagreements"][1:]
+        assert of_call["disagreements"] == report["disagreements"][1:]
     none = json.loads(cli("show", "gemini-allow", "--witness", "--json", "--db", ledger).stdout)
     assert none == {"session": "gemini-allow", "replay": None, "disagreements": []}
 
@@ -266,7 +268,7 @@ def whole(db: str) -> Any:
 
 
 def test_hostile_text_of_a_replay_is_inert(tmp_path: Path) -> None:
-    """C11: on a page nothing that an agent sent is anything but visible characters."""
+    """C11: text of an agent is shown as visible characters only."""
     evil = "\x1b[2J\u202eevil\x07"
     rows_of = [
         {"id": 1, "method": "session/prompt", "params": {"sessionId": "s", "prompt": []}},
@@ -284,5 +286,5 @@ def test_hostile_text_of_a_replay_is_inert(tmp_path: Path) -> None:
 
 
 def update_of(title: str) -> dict[str, Any]:
-    told = {"sessionUpdate": "tool_call", "toolCallId": "c", "title": title, "status": "completed"}
-    return {"method": "session/update", "params": {"sessionId": "s", "update": told}}
+    update = {"sessionUpdate": "tool_call", "toolCallId": "c", "title": title, "status": "completed"}
+    return {"method": "session/update", "params": {"sessionId": "s", "update": update}}

@@ -1,4 +1,4 @@
-"""Joining streamed text: each policy, and what an undeclared source shows of itself (S2.4)."""
+"""Joining streamed text: each policy, and how the policy of an undeclared source is detected (S2.4)."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ CUMULATIVE = ["I", "I will", "I will look", "I will look at the tests"]  # three
 
 
 class Talk:
-    """One session in which only texts come."""
+    """A session with texts only."""
 
     def __init__(self) -> None:
         self.state = SessionFold("s")
 
     def say(self, *chunks: str, cls: Any = ev.MessageDelta, chunks_are: str = "auto", source: str = "a") -> list[Patch]:
-        """The patches that some chunks make."""
-        made: list[Patch] = []
+        """Apply chunks and return their patches."""
+        patches: list[Patch] = []
         for chunk in chunks:
-            made += self.take(cls(text=chunk, chunks=chunks_are, source=source))
-        return made
+            patches += self.take(cls(text=chunk, chunks=chunks_are, source=source))
+        return patches
 
     def end(self) -> list[Patch]:
         return self.take(ev.MessageEnded())
@@ -49,8 +49,8 @@ class Talk:
         return [entry.content for entry in self.state.snapshot().entries]
 
 
-def said(*chunks: str, chunks_are: str = "auto") -> str:
-    """What these chunks come to once the message has ended."""
+def joined(*chunks: str, chunks_are: str = "auto") -> str:
+    """Return the text of these chunks after the end of the message."""
     talk = Talk()
     talk.say(*chunks, chunks_are=chunks_are)
     talk.end()
@@ -63,18 +63,18 @@ def said(*chunks: str, chunks_are: str = "auto") -> str:
 @given(st.lists(pieces, max_size=20))
 def test_declared_deltas_are_joined_as_they_come(parts: list[str]) -> None:
     """S2.4: any split of a text gives that text."""
-    assert said(*parts, chunks_are="delta") == "".join(parts)
+    assert joined(*parts, chunks_are="delta") == "".join(parts)
 
 
 @given(st.sampled_from(["ha", "0", "\n", "é", "👩‍👧", "  "]), st.integers(1, 40))
 def test_repeated_tokens_survive_as_deltas(token: str, times: int) -> None:
-    """S2.4: a genuine repeat is not a duplicate."""
-    assert said(*[token] * times, chunks_are="delta") == token * times
+    """S2.4: a repeated delta is not a duplicate."""
+    assert joined(*[token] * times, chunks_are="delta") == token * times
 
 
 @given(st.lists(pieces, max_size=20))
 def test_a_text_counts_its_length_as_a_browser_does(parts: list[str]) -> None:
-    """Offsets are UTF-16 units, whether counted on the way or afterwards."""
+    """Offsets are UTF-16 code units, counted live or afterwards."""
     text = StreamedText()
     for part in parts:
         text.append(part)
@@ -86,8 +86,8 @@ def test_a_text_counts_its_length_as_a_browser_does(parts: list[str]) -> None:
 
 def test_offsets_of_patches_are_utf16_units() -> None:
     """An emoji takes two places, an e with a combining accent two, a CJK character one."""
-    made = Talk().say("😀", "e\u0301", "日", "x", chunks_are="delta")
-    assert [patch.offset for patch in made if isinstance(patch, Append)] == [0, 2, 4, 5]
+    patches = Talk().say("😀", "e\u0301", "日", "x", chunks_are="delta")
+    assert [patch.offset for patch in patches if isinstance(patch, Append)] == [0, 2, 4, 5]
 
 
 # Undeclared
@@ -99,10 +99,10 @@ def test_offsets_of_patches_are_utf16_units() -> None:
         (["ha", "ha"], "haha"),
         (["1", "0", "0"], "100"),
         (["I", "I'll", "I'll check"], "I'll check"),
-        (["I", "I'll"], "II'll"),  # one growth is no evidence
-        (["a", "ab", "abc", "x"], "aababcx"),  # what grew for a while and then went on otherwise were deltas
+        (["I", "I'll"], "II'll"),  # one growth proves nothing
+        (["a", "ab", "abc", "x"], "aababcx"),  # growths and then another chunk were deltas
         (["", "a", "", "ab", "", "abc", ""], "abc"),  # empty chunks prove nothing
-        (["a", "ab", "ab", "abc"], "aabababc"),  # a repeat is no growth
+        (["a", "ab", "ab", "abc"], "aabababc"),  # a repetition is not a growth
         (["the ", "the ", "end"], "the the end"),
         (CUMULATIVE, CUMULATIVE[-1]),
         ([*CUMULATIVE, CUMULATIVE[-1]], CUMULATIVE[-1]),
@@ -112,8 +112,8 @@ def test_offsets_of_patches_are_utf16_units() -> None:
     ],
 )
 def test_an_undeclared_text_ends_as_what_its_chunks_showed(chunks: list[str], text: str) -> None:
-    """S2.4: deltas until shown otherwise."""
-    assert said(*chunks) == text
+    """S2.4: chunks are deltas until proven otherwise."""
+    assert joined(*chunks) == text
 
 
 def test_before_anything_is_proven_an_undeclared_text_reads_as_deltas() -> None:
@@ -127,7 +127,7 @@ def test_before_anything_is_proven_an_undeclared_text_reads_as_deltas() -> None:
 
 
 def test_three_growths_to_24_characters_prove_a_cumulative_source_by_one_put() -> None:
-    """S2.4: from then on a chunk is the whole text, and what it adds is appended."""
+    """S2.4: from then on a chunk is the full text, and its new part is appended."""
     talk = Talk()
     assert not [patch for patch in talk.say(*CUMULATIVE[:3]) if isinstance(patch, Put) and patch.entry.content]
     (repair,) = talk.say(CUMULATIVE[3])
@@ -193,8 +193,8 @@ def test_a_text_that_only_grew_is_repaired_whatever_ends_it() -> None:
 
 @given(st.lists(pieces.filter(bool), min_size=2, max_size=12))
 def test_an_undeclared_text_is_all_its_chunks_or_the_last_of_them(parts: list[str]) -> None:
-    """S2.4: no reading loses anything else: either every chunk is there, or the newest brought them all."""
-    assert said(*parts) in ("".join(parts), parts[-1], *(p for p in parts if p.startswith(parts[-1])))
+    """S2.4: no text is lost: the result has every chunk, or the newest one, which has them all."""
+    assert joined(*parts) in ("".join(parts), parts[-1], *(p for p in parts if p.startswith(parts[-1])))
 
 
 # Cumulative
@@ -212,7 +212,7 @@ def test_an_undeclared_text_is_all_its_chunks_or_the_last_of_them(parts: list[st
 )
 def test_a_cumulative_chunk_is_the_whole_text(chunks: list[str], text: str) -> None:
     """S2.4: equal or shorter prefixes change nothing, anything else replaces."""
-    assert said(*chunks, chunks_are="cumulative") == text
+    assert joined(*chunks, chunks_are="cumulative") == text
 
 
 # Dedupe
@@ -232,13 +232,13 @@ def literal(chunks: list[str]) -> str:
 @given(st.lists(st.sampled_from(["a", "b", "aa", "ab", "aba", "😀", "a😀"]), max_size=12))
 def test_dedupe_is_the_literal_rule(chunks: list[str]) -> None:
     """S2.4: suffixes are duplicates, extensions replace, the rest is appended; genuine repeats are lost by it."""
-    assert said(*chunks, chunks_are="dedupe") == literal(chunks)
-    assert said("ha", "ha", chunks_are="dedupe") == "ha"
+    assert joined(*chunks, chunks_are="dedupe") == literal(chunks)
+    assert joined("ha", "ha", chunks_are="dedupe") == "ha"
 
 
 @given(st.lists(pieces, max_size=8), st.lists(pieces, max_size=3).map("".join), st.booleans())
 def test_a_text_knows_how_it_ends(parts: list[str], tail: str, really: bool) -> None:
-    """Looking at the end of a text in pieces is looking at the end of the text."""
+    """`ends_with` gives the same result for a text in pieces."""
     text, whole = StreamedText(), "".join(parts)
     for part in parts:
         text.pieces.append(part)
@@ -253,7 +253,7 @@ def test_a_text_knows_how_it_ends(parts: list[str], tail: str, really: bool) -> 
 
 
 def test_many_chunks_become_few_strings() -> None:
-    """C12: pieces are joined as they come, block by block, and all of it only when it is asked for."""
+    """C12: pieces are joined block by block, and the full text only when it is needed."""
     text = StreamedText()
     for _ in range(10 * MAX_PIECES + 7):
         merge_chunk(text, "x", "delta")
@@ -264,7 +264,7 @@ def test_many_chunks_become_few_strings() -> None:
 
 @pytest.mark.parametrize("count", [MAX_PIECES - 1, MAX_PIECES, MAX_PIECES + 1, 2 * MAX_PIECES, 3 * MAX_PIECES + 5])
 def test_a_live_text_is_kept_as_few_strings(count: int) -> None:
-    """C12: chunks that are applied one by one become blocks too, and the text is whole at every edge of a block."""
+    """C12: chunks applied one by one become blocks too, and the text is complete at every edge of a block."""
     talk = Talk()
     chunks = [f"{number} " for number in range(count)]
     talk.say(*chunks, chunks_are="delta")
@@ -285,8 +285,8 @@ def test_a_text_read_in_bulk_is_counted_once(monkeypatch: pytest.MonkeyPatch) ->
         return value(text)
 
     monkeypatch.setattr(StreamedText, "value", count)
-    made = talk.say(*"abcde", chunks_are="delta")
-    assert [patch.offset for patch in made if isinstance(patch, Append)] == [200, 201, 202, 203, 204]
+    patches = talk.say(*"abcde", chunks_are="delta")
+    assert [patch.offset for patch in patches if isinstance(patch, Append)] == [200, 201, 202, 203, 204]
     assert reads == [100]
 
 
@@ -300,7 +300,7 @@ def test_a_text_read_in_bulk_and_then_replaced_has_its_new_length() -> None:
 
 
 def test_a_text_without_its_beginning_can_be_added_to_but_not_compared() -> None:
-    """What must be compared with all of a text is refused rather than compared with half of it."""
+    """A comparison with the full text raises if its beginning is missing."""
     text = StreamedText()
     text.missing, text.missing_chars, text.units = 5, 5, 5
     assert merge_chunk(text, " more", "delta").added == " more"
