@@ -346,7 +346,9 @@ async def test_an_agent_that_changes_its_mind_may_still_be_answered(ledger: Loca
 
 
 @pytest.mark.parametrize("ending", [ev.ApprovalGranted, ev.ApprovalRefused, ev.ApprovalWithdrawn, ev.CallCancelled])
-async def test_a_call_names_the_request_it_waits_for_and_no_other(ledger: LocalLedger, ending: type[ev.CallEvent]) -> None:
+async def test_a_call_names_the_request_it_waits_for_and_no_other(
+    ledger: LocalLedger, ending: type[ev.CallEvent]
+) -> None:
     """S2.7: after the answer, or an end without one, there is nothing to answer: a later answer is an orphan."""
     aliases = (Alias("acp", "c"),)
     await ledger.log.append("a", [ev.ApprovalRequested(aliases=aliases)], source="acp")

@@ -61,14 +61,16 @@ class HttpPool:
         wait: float = 0.0,
         timeout: float = READ_TIMEOUT_S,
         accept_late: bool = False,
+        resend: bool = True,
     ) -> bytes:
         """Post a value as JSON and return the body of the answer.
 
-        With `accept_late`, a caller that is cancelled still receives an answer that was already on its way.
+        With `accept_late`, a caller that is cancelled still receives an answer that was already on its way. With
+        `resend`, a request is sent once more if an idle connection was closed before it was answered.
         """
         body = msgspec.json.encode(value)
         data = self._encode("POST", path, query, {"content-type": "application/json", **(headers or {})}, body)
-        return await self._request(data, timeout + wait, accept_late)
+        return await self._request(data, timeout + wait, accept_late, resend)
 
     async def chunks(self, path: str, query: Query | None = None) -> AsyncGenerator[bytes]:
         """Yield the body at a path as it arrives."""
@@ -77,7 +79,7 @@ class HttpPool:
                 yield chunk
 
     async def events(self, path: str, query: Query, last_id: str = "") -> AsyncGenerator[ServerSentEvent]:
-        """Yield server-sent events after the one with an id. The first, without data, says that the stream has begun."""
+        """Yield server-sent events after the one with an id. The first, without data, marks the start of the stream."""
         headers = {"accept": "text/event-stream"} | ({"last-event-id": last_id} if last_id else {})
         parser = _EventParser(last_id)
         async with contextlib.aclosing(self._stream(path, query, headers, media_type="text/event-stream")) as chunks:
@@ -98,10 +100,12 @@ class HttpPool:
         lines += [f"content-length: {len(body)}"] if method != "GET" else []
         return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace") + body
 
-    async def _request(self, data: bytes, timeout: float, accept_late: bool = False) -> bytes:
+    async def _request(
+        self, data: bytes, timeout: float, accept_late: bool = False, resend: bool = True
+    ) -> bytes:
         try:
             async with asyncio.timeout(timeout):
-                response = await self._exchange(data, accept_late)
+                response = await self._exchange(data, accept_late, resend)
         except (OSError, EOFError) as error:
             raise connection_lost(self.url, error) from error
         except httptools.HttpParserError as error:
@@ -109,7 +113,7 @@ class HttpPool:
         self._check(response)
         return response.take_body()
 
-    async def _exchange(self, data: bytes, accept_late: bool) -> _Response:
+    async def _exchange(self, data: bytes, accept_late: bool, resend: bool) -> _Response:
         while True:
             connection = self._take_idle()
             is_reused = connection is not None
@@ -119,7 +123,7 @@ class HttpPool:
                 response = await connection.exchange(data, accept_late)
             except (OSError, EOFError):
                 connection.close()
-                if is_reused and not connection.has_received:  # The server had closed the idle connection.
+                if resend and is_reused and not connection.has_received:  # The server closed the idle connection.
                     continue
                 raise
             except BaseException:

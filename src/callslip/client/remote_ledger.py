@@ -179,7 +179,7 @@ class RemoteLedger:
         async def post() -> bytes:
             nonlocal is_repeated
             try:
-                return await self._pool.post(path_of("approvals", record.id), body)
+                return await self._pool.post(path_of("approvals", record.id), body, resend=False)
             except ServerUnavailableError:
                 is_repeated = True
                 raise
