@@ -14,11 +14,12 @@ import pytest
 from callslip.formats.html.encode import document
 from callslip.model.entries import Info, Message, Snapshot, ToolCall
 from tests.support.browser import TIMEOUT_S, Row, Server, Tab, in_browser
-from tests.support.sample_sessions import EventDict, every_state, hostile, live_run, story
+from tests.support.sample_sessions import STATES, EventDict, every_state, hostile, live_run, story
 
 Sessions = Callable[[str], str]
 
 TALL_PX = 8000
+STATE_LABELS = {state: state.capitalize() for state in STATES} | {"awaiting_approval": "Waiting for approval"}
 NOON = 1_700_000_000_000
 
 
@@ -242,8 +243,8 @@ def test_file_is_readable_without_scripts(site: Server, sessions: Sessions, tmp_
     path = export(site, sessions("states"), tmp_path)
     plain = open_file(site, path, theme, java_script_enabled=False)
     for entry in site.entries(sessions("states")):
-        shown = plain.page.locator(f"#e{entry['id']}").inner_text()
-        assert entry.get("status", "").replace("_", " ") in shown
+        text = plain.page.locator(f"#e{entry['id']}").inner_text()
+        assert STATE_LABELS.get(entry.get("status"), "") in text
     assert "Made with Callslip" in plain.text() and not plain.rows()
     assert plain.overflows() == [] and not plain.problems
 

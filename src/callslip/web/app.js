@@ -67,14 +67,14 @@ function Main() {
 }
 
 /** Move the focus to the content of a new view, also for screen readers, unless the user types in the search field. */
-function useFocusOnNavigation(/** @type {string} */ place) {
-  const before = useRef(place);
+function useFocusOnNavigation(/** @type {string} */ view) {
+  const lastView = useRef(view);
   useEffect(() => {
-    if (before.current === place) return;
-    before.current = place;
+    if (lastView.current === view) return;
+    lastView.current = view;
     if (selectedId.value || document.activeElement?.id === "search") return;
     document.getElementById("main")?.focus({ preventScroll: true });
-  }, [place]);
+  }, [view]);
 }
 
 function App() {

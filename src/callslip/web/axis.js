@@ -139,14 +139,14 @@ export function buildAxis(bars, bands, now, fold) {
 
 /**
  * Return the first piece that ends at or after a position.
- * @param {Piece[]} pieces @param {(piece: Piece) => number} end @param {number} place
+ * @param {Piece[]} pieces @param {(piece: Piece) => number} end @param {number} position
  */
-function pieceAt(pieces, end, place) {
+function pieceAt(pieces, end, position) {
   let low = 0;
   let high = pieces.length - 1;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (end(pieces[middle]) < place) low = middle + 1;
+    if (end(pieces[middle]) < position) low = middle + 1;
     else high = middle;
   }
   return pieces[low];

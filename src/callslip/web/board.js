@@ -43,12 +43,12 @@ function groupByLane(rows) {
 
 /**
  * Load the details of a command, again whenever `version` changes.
- * @param {Row} row @param {boolean} wanted @param {string} version
+ * @param {Row} row @param {boolean} isWanted @param {string} version
  */
-function useCommand(row, wanted, version) {
+function useCommand(row, isWanted, version) {
   const [result, setResult] = useState(/** @type {{command?: Command, failed?: string}} */ ({}));
   useEffect(() => {
-    if (!wanted) return;
+    if (!isWanted) return;
     let stale = false;
     get(`/v1/calls/${encodeURIComponent(row.call)}?format=command`).then(
       (command) => stale || setResult({ command }),
@@ -57,7 +57,7 @@ function useCommand(row, wanted, version) {
     return () => {
       stale = true;
     };
-  }, [wanted, version]);
+  }, [isWanted, version]);
   return result;
 }
 
@@ -143,10 +143,10 @@ function CommandCard({ row, isEager, queuedIds }) {
 /** @param {{row: Row, command: Command}} props */
 function Details({ row, command }) {
   const times = Object.entries({ Submitted: row.createdAt, Claimed: row.startedAt, Ended: row.endedAt });
-  const time = (/** @type {string} */ word, /** @type {number} */ at) =>
-    html`<li key=${word}>${word} <time title=${isoTime(at)}>${formatTime(at)}</time></li>`;
+  const timeItem = (/** @type {string} */ label, /** @type {number} */ at) =>
+    html`<li key=${label}>${label} <time title=${isoTime(at)}>${formatTime(at)}</time></li>`;
   return html`<ul class="times dim">
-      ${times.filter(([, at]) => at).map(([word, at]) => time(word, at))}
+      ${times.filter(([, at]) => at).map(([label, at]) => timeItem(label, at))}
       <li>API status <code>${command.status}</code></li>
     </ul>
     ${command.result !== undefined ? html`<${ValueBlock} label="Result" value=${command.result} />` : ""}

@@ -49,13 +49,13 @@ function summarizeInput(entry) {
 const Arguments = ({ input }) =>
   hasFields(input) ? html`<${JsonTree} value=${input} />` : html`<p class="note">No parameters.</p>`;
 
-/** The files that a call concerns. @param {{places: unknown}} props */
-function Locations({ places }) {
-  const locations = (Array.isArray(places) ? places : []).filter((place) => typeof place?.path === "string");
+/** The files that a call concerns. @param {{items: unknown}} props */
+function Locations({ items }) {
+  const locations = (Array.isArray(items) ? items : []).filter((item) => typeof item?.path === "string");
   if (!locations.length) return null;
   const line = (/** @type {unknown} */ number) => (Number.isInteger(number) ? `:${number}` : "");
-  return html`<p class="note">Files: ${locations.map((place, at) =>
-    html`${at > 0 && ", "}<code dir="auto">${inert(place.path)}${line(place.line)}</code>`)}</p>`;
+  return html`<p class="note">Files: ${locations.map((item, at) =>
+    html`${at > 0 && ", "}<code dir="auto">${inert(item.path)}${line(item.line)}</code>`)}</p>`;
 }
 
 /** @param {{entry: any}} props */
@@ -73,7 +73,7 @@ function Input({ entry }) {
       <${JsonTree} value=${entry.rawInput} /><//>`}
     ${!command && entry.rawInput !== undefined && html`<${Arguments} input=${entry.rawInput} />`}
     ${entry.rawInput === undefined && html`<pre class="plain" tabindex="0" dir="auto">${inert(entry.inputText)}</pre>`}
-    <${Locations} places=${entry.locations} />
+    <${Locations} items=${entry.locations} />
   </div>`;
 }
 

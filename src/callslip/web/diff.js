@@ -116,10 +116,10 @@ export function parseDiff(text) {
     }
     const kind = SIGNS[line[0]];
     if (!inside || !kind) return makeLine("gap", line);
-    const [shown] = numberLines([makeLine(kind, line.slice(1))], old, fresh);
-    if (shown.old) old++;
-    if (shown.new) fresh++;
-    return shown;
+    const [numberedLine] = numberLines([makeLine(kind, line.slice(1))], old, fresh);
+    if (numberedLine.old) old++;
+    if (numberedLine.new) fresh++;
+    return numberedLine;
   });
 }
 

@@ -63,7 +63,7 @@ function describeType(schema) {
 
 /** @param {{name: string, schema: Schema, required: boolean}} props */
 function ParameterHint({ name, schema, required }) {
-  const limits = LIMITS.filter(([key]) => schema[key] !== undefined).map(([key, word]) => `${word} ${schema[key]}`);
+  const limits = LIMITS.filter(([key]) => schema[key] !== undefined).map(([key, label]) => `${label} ${schema[key]}`);
   return html`<li class="untrusted" dir="auto">
     <code>${inert(name)}</code> ${inert([describeType(schema), ...limits].join(", "))}${required
       ? html`, <b>required</b>` : ""}

@@ -237,10 +237,10 @@ function CallslipSide() {
       output=${lastLine(call.output ?? call.outputText)}
       notes=${[call.reason, call.late && "late event ignored"].filter(Boolean).map((text) => ({ text }))} />`);
   const count = calls.value.length;
-  const look = isSameAsStored.value === false ? "tally bad" : "tally good";
+  const tallyClass = isSameAsStored.value === false ? "tally bad" : "tally good";
   return html`
     <section class="fault-side" aria-label="Callslip">
-      <h3>Callslip <span class=${look}>${COMPARISONS.get(isSameAsStored.value)}</span></h3>
+      <h3>Callslip <span class=${tallyClass}>${COMPARISONS.get(isSameAsStored.value)}</span></h3>
       <p class="about">Matches calls by ID and follows the log.</p>
       <${Rows} count=${count} rows=${rows} none="No calls yet. Inject a fault to start." />
     </section>`;
@@ -251,8 +251,8 @@ const isIdle = () => !busy.value;
 
 /** @param {{first: string}} props */
 function Buttons({ first }) {
-  const button = (name = "", hint = "", /** @type {() => void} */ act, look = "") => html`
-    <button type="button" class=${classes("button", look)} key=${name} title=${hint}
+  const button = (name = "", hint = "", /** @type {() => void} */ act, kind = "") => html`
+    <button type="button" class=${classes("button", kind)} key=${name} title=${hint}
       aria-disabled=${String(!isIdle())} onClick=${() => isIdle() && act()}>${name}</button>`;
   return html`
     <div class="fault-buttons" role="group" aria-label="Faults">

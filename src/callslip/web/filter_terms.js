@@ -110,8 +110,8 @@ const escapeRegExp = (text) => text.replace(/[\\^$.*+?()[\]{}|/]/gu, "\\$&");
 
 /** @param {string} text @param {boolean} negated */
 function textTerm(text, negated) {
-  const wanted = text.toLowerCase();
-  const holds = (/** @type {AnyEntry[]} */ unit) => unit.some((entry) => entryText(entry).includes(wanted));
+  const searchText = text.toLowerCase();
+  const holds = (/** @type {AnyEntry[]} */ unit) => unit.some((entry) => entryText(entry).includes(searchText));
   return { field: "text", values: [text], negated, holds };
 }
 

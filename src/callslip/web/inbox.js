@@ -19,13 +19,13 @@ const SORT_ORDERS = /** @type {Record<string, (one: Row, two: Row) => number>} *
 
 /** Return the pending rows, and for a few seconds those that were answered. @param {Map<string, Row>} rows */
 function useRecentRows(rows) {
-  const shown = useRef(/** @type {Map<string, Row>} */ (new Map())).current;
+  const visible = useRef(/** @type {Map<string, Row>} */ (new Map())).current;
   const leaving = useRef(/** @type {Map<string, number>} */ (new Map())).current;
   const [, redraw] = useState(0);
-  for (const [id, row] of rows) shown.set(id, row);
+  for (const [id, row] of rows) visible.set(id, row);
   useEffect(() => () => leaving.forEach((timer) => clearTimeout(timer)), []);
   useEffect(() => {
-    for (const id of shown.keys()) {
+    for (const id of visible.keys()) {
       if (!rows.has(id) && !leaving.has(id)) keepForAWhile(id);
     }
   }, [rows]);
@@ -34,18 +34,18 @@ function useRecentRows(rows) {
     leaving.set(id, 0);
     const path = `/v1/approvals/${encodeURIComponent(id)}`;
     const answeredRow = answeredRequests.peek().get(id) ?? (await get(path).catch(() => null));
-    if (answeredRow) shown.set(id, /** @type {Row} */ (answeredRow)); // Otherwise it was deleted with its session.
+    if (answeredRow) visible.set(id, /** @type {Row} */ (answeredRow)); // Otherwise it was deleted with its session.
     leaving.set(id, setTimeout(() => remove(id), answeredRow ? SHOW_ANSWERED_MS : 0));
     redraw((count) => count + 1);
   }
 
   function remove(/** @type {string} */ id) {
     leaving.delete(id);
-    shown.delete(id);
+    visible.delete(id);
     redraw((count) => count + 1);
   }
 
-  return shown;
+  return visible;
 }
 
 /** Return the IDs in order. While the list is held, the IDs that it already contains do not move. */

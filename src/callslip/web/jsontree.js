@@ -41,20 +41,20 @@ export function oneLine(value) {
 function Leaf({ value }) {
   const [showAll, setShowAll] = useState(false);
   if (typeof value !== "string") return html`<span class="json-plain">${String(value)}</span>`;
-  const shown = showAll || value.length <= MAX_TEXT_CHARS ? value : value.slice(0, MAX_TEXT_CHARS);
-  const hidden = (value.length - shown.length).toLocaleString("en");
-  const text = inert(value.includes("\n") ? shown : JSON.stringify(shown));
+  const visible = showAll || value.length <= MAX_TEXT_CHARS ? value : value.slice(0, MAX_TEXT_CHARS);
+  const hidden = (value.length - visible.length).toLocaleString("en");
+  const text = inert(value.includes("\n") ? visible : JSON.stringify(visible));
   return html`<span class="json-text" dir="auto">${text}</span>
-    ${shown.length < value.length && html`<button type="button" class="link"
+    ${visible.length < value.length && html`<button type="button" class="link"
       onClick=${() => setShowAll(true)}>Show ${hidden} more characters</button>`}`;
 }
 
 /** The children of a branch, with a button to show more. @param {{parts: [string, unknown][], depth: number}} props */
 function Parts({ parts, depth }) {
   const [limit, setLimit] = useState(PAGE_ITEMS);
-  const shown = parts.slice(0, limit);
+  const visible = parts.slice(0, limit);
   return html`<ul>
-    ${shown.map(([key, part]) => html`<li key=${key}><${Node} name=${key} value=${part} depth=${depth} /></li>`)}
+    ${visible.map(([key, part]) => html`<li key=${key}><${Node} name=${key} value=${part} depth=${depth} /></li>`)}
     ${parts.length > limit && html`<li><button type="button" class="link"
       onClick=${() => setLimit(limit * 10)}>Show ${parts.length - limit} more</button></li>`}</ul>`;
 }

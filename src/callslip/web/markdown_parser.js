@@ -174,11 +174,11 @@ export function parse(text) {
 /** @param {string[]} lines @param {number} depth @returns {Block[]} */
 function parseBlocks(lines, depth) {
   /** @type {Block[]} */
-  const found = [];
+  const parsed = [];
   /** @type {string[]} */
   let paragraph = [];
   const flush = () => {
-    if (paragraph.length) found.push({ kind: "p", inside: parseInline(paragraph.join("\n")) });
+    if (paragraph.length) parsed.push({ kind: "p", inside: parseInline(paragraph.join("\n")) });
     paragraph = [];
   };
   for (let at = 0; at < lines.length; ) {
@@ -187,12 +187,12 @@ function parseBlocks(lines, depth) {
     if (!result) paragraph.push(lines[at++]);
     else {
       flush();
-      if (result[0]) found.push(result[0]);
+      if (result[0]) parsed.push(result[0]);
       at = result[1];
     }
   }
   flush();
-  return found;
+  return parsed;
 }
 
 /**

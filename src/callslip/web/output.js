@@ -61,7 +61,7 @@ const SIZE_LABELS = /** @type {const} */ ({ line: "One line", tail: "Last lines"
 function Select({ label, choice, value, among }) {
   const onChange = (/** @type {any} */ event) => (choice.value = event.currentTarget.value);
   return html`<select class="small-select" aria-label=${label} value=${value} onChange=${onChange}>
-    ${among.map(([name, word]) => html`<option value=${name} selected=${name === value}>${word}</option>`)}</select>`;
+    ${among.map(([name, text]) => html`<option value=${name} selected=${name === value}>${text}</option>`)}</select>`;
 }
 
 /** @param {number} count */

@@ -20,10 +20,10 @@ const labelsOf = ({ labels }) =>
 /** @param {unknown} value */
 const textOf = (value) => (typeof value === "string" ? value : JSON.stringify(value));
 
-/** @param {Row} row @param {string[]} words */
-function matches(row, words) {
+/** @param {Row} row @param {string[]} terms */
+function matches(row, terms) {
   const text = [row.title, row.session, row.owner, ...labelsOf(row).flat()].join("\n").toLowerCase();
-  return words.every((word) => text.includes(word));
+  return terms.every((term) => text.includes(term));
 }
 
 /** The number of open calls by session. Reloaded when sessions change, once a second at most. */
@@ -60,8 +60,8 @@ function countPending() {
 /** @param {number} count @param {string} noun */
 const countOf = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
 
-/** @param {{row: Row, asks: number, runs: number}} props */
-function SessionRow({ row, asks, runs }) {
+/** @param {{row: Row, pending: number, running: number}} props */
+function SessionRow({ row, pending, running }) {
   return html`<li>
     <a class="session" data-card ...${link(`/s/${encodeURIComponent(row.session)}`)}>
       <span class="what">
@@ -71,9 +71,9 @@ function SessionRow({ row, asks, runs }) {
           <span class="label untrusted" dir="auto">${inert(`${key}: ${value}`)}</span>`)}
       </span>
       <span class="how">
-        ${asks > 0 && html`<span class="state is-awaiting_approval">? ${asks} to approve</span>`}
-        ${runs > 0 && html`<span class="state is-running">● ${runs} running</span>`}
-        ${row.turn && !runs && html`<span class="state is-running">● Running</span>`}
+        ${pending > 0 && html`<span class="state is-awaiting_approval">? ${pending} to approve</span>`}
+        ${running > 0 && html`<span class="state is-running">● ${running} running</span>`}
+        ${row.turn && !running && html`<span class="state is-running">● Running</span>`}
         <span class="calls">${row.calls ? countOf(row.calls, "call") : "No calls"}</span>
         <time class="when" datetime=${isoTime(row.updatedAt)}
           title=${isoTime(row.updatedAt)}>${formatAge(row.updatedAt)}</time>
@@ -155,13 +155,13 @@ function NoResults() {
 export default function SessionList() {
   useSignalEffect(() => void (sessions.value.size && loadOpenCalls()));
   const older = useOlderSessions();
-  const words = query.value.trim().toLowerCase();
+  const searchText = query.value.trim().toLowerCase();
   const rows = useMemo(() => {
     const all = new Map(older.rows.map((row) => [row.session, row]));
     for (const [session, row] of sessions.value) all.set(session, row);
     return [...all.values()].sort((a, b) => b.updatedAt - a.updatedAt);
   }, [sessions.value, older.rows]);
-  const matching = words ? rows.filter((row) => matches(row, words.split(/\s+/))) : rows;
+  const matching = searchText ? rows.filter((row) => matches(row, searchText.split(/\s+/))) : rows;
   const calls = useCallSearch(query.value.trim());
   const pendingBySession = countPending();
   if (!loadedTopics.value.has("sessions")) return html`<p class="loading" role="status">Loading sessions…</p>`;
@@ -169,17 +169,17 @@ export default function SessionList() {
   const item = (/** @type {Row} */ row) => {
     const pending = pendingBySession.get(row.session) ?? 0;
     const running = (openCalls.value.get(row.session) ?? 0) - pending;
-    return html`<${SessionRow} key=${row.session} row=${row} asks=${pending} runs=${running} />`;
+    return html`<${SessionRow} key=${row.session} row=${row} pending=${pending} running=${running} />`;
   };
   return html`<div class="column">
     <div class="head">
       <h1>Sessions</h1>
       <p class="dim" role="status">
-        ${words ? `${matching.length} of ${countOf(rows.length, "session")}` : rows.length}</p>
+        ${searchText ? `${matching.length} of ${countOf(rows.length, "session")}` : rows.length}</p>
     </div>
     ${matching.length > 0 && html`<ul class="panel sessions">${matching.map(item)}</ul>`}
-    ${words && calls.length > 0 && html`<${CallResults} calls=${calls} />`}
-    ${words && !matching.length && !calls.length && html`<${NoResults} />`}
+    ${searchText && calls.length > 0 && html`<${CallResults} calls=${calls} />`}
+    ${searchText && !matching.length && !calls.length && html`<${NoResults} />`}
     ${rows.length >= PUSHED_SESSIONS && !older.done && html`<p class="more">
       <button class="button" aria-disabled=${String(older.isLoading)} onClick=${older.load}>
         ${older.isLoading ? "Loading…" : "Load older sessions"}</button>

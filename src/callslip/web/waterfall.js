@@ -45,7 +45,7 @@ const barTimes = (bar, now) => describeBar(bar, now, formatDuration) || "0ms";
  */
 function useNow(bars, open) {
   const ends = (/** @type {Bar} */ { from, to }) => (to === Infinity ? from : Math.max(from, to));
-  const last = useMemo(() => bars.reduce((most, bar) => Math.max(most, ends(bar)), 0), [bars]);
+  const last = useMemo(() => bars.reduce((latest, bar) => Math.max(latest, ends(bar)), 0), [bars]);
   if (past.value) return Math.max(last, past.value.at);
   return open ? Math.max(last, clock.value) : last;
 }
@@ -163,22 +163,22 @@ function useSelection(rows, element) {
 
 /**
  * Return the axis and the grid behind the bars, redrawn only when they change.
- * @param {{axis: Axis, range: Range | null, shown: Range, bands: ReturnType<typeof useBands>, drawn: Range | null,
+ * @param {{axis: Axis, range: Range | null, view: Range, bands: ReturnType<typeof useBands>, drawn: Range | null,
  *   width: number, height: number, nowX: number | null}} view
  */
-function useGrid({ axis, range, shown, bands, drawn, width, height, nowX }) {
+function useGrid({ axis, range, view, bands, drawn, width, height, nowX }) {
   const maxTicks = Math.max(2, Math.floor(width / 72));
-  const ticks = useMemo(() => buildTicks(axis, Math.max(0, shown.from), shown.to, maxTicks), [axis, range, maxTicks]);
+  const ticks = useMemo(() => buildTicks(axis, Math.max(0, view.from), view.to, maxTicks), [axis, range, maxTicks]);
   const turns = useMemo(() => {
-    const visible = bands.filter(({ from, to }) => timeToX(axis, to) >= shown.from && timeToX(axis, from) <= shown.to);
+    const visible = bands.filter(({ from, to }) => timeToX(axis, to) >= view.from && timeToX(axis, from) <= view.to);
     return visible.length > MAX_BANDS ? [] : visible;
   }, [axis, bands, range]);
   const head = useMemo(
-    () => html`<${AxisHeader} axis=${axis} shown=${shown} bands=${turns} ticks=${ticks} width=${width} />`,
+    () => html`<${AxisHeader} axis=${axis} view=${view} bands=${turns} ticks=${ticks} width=${width} />`,
     [turns, ticks, width],
   );
   const grid = useMemo(
-    () => html`<${Grid} axis=${axis} shown=${shown} bands=${turns} ticks=${ticks} drawn=${drawn} height=${height}
+    () => html`<${Grid} axis=${axis} view=${view} bands=${turns} ticks=${ticks} drawn=${drawn} height=${height}
       nowX=${nowX} />`,
     [turns, ticks, drawn, height, nowX === null],
   );
@@ -212,20 +212,20 @@ function keyHandler({ at, move, size, height }, count, { zoom, zoomHere, reset, 
 /**
  * A call: its name and its bar.
  * @param {{bar: Bar, index: number, count: number, selection: ReturnType<typeof useSelection>, focused: boolean,
- *   axis: Axis, shown: Range, now: number, onPick: () => void}} props
+ *   axis: Axis, view: Range, now: number, onPick: () => void}} props
  */
-function CallLane({ bar, index, count, selection, focused, axis, shown, now, onPick }) {
+function CallLane({ bar, index, count, selection, focused, axis, view, now, onPick }) {
   const { active, pointed, setPointed, height, narrow } = selection;
   const { id, call } = bar;
-  const look = classes("wf-row", `is-${call.status}`, id === active && "wf-active", id === pointed && "wf-pointed");
-  return html`<div id=${`wf-${id}`} role="option" class=${look} aria-selected=${String(focused && id === active)}
+  const rowClass = classes("wf-row", `is-${call.status}`, id === active && "wf-active", id === pointed && "wf-pointed");
+  return html`<div id=${`wf-${id}`} role="option" class=${rowClass} aria-selected=${String(focused && id === active)}
     style=${{ top: `${index * height}px`, height: `${height}px` }}
     aria-setsize=${count} aria-posinset=${index + 1} aria-label=${describeCall(bar, now)} title=${barTimes(bar, now)}
     onPointerEnter=${() => setPointed(id)} onClick=${onPick}>
     <span class="wf-name"><span class="wf-glyph" aria-hidden="true">${describeState(call.status).glyph}</span>
       <span class="wf-tool" dir="auto">${callName(call)}</span>${" "}
       <span class="wf-title" dir="auto">${callTitle(call)}</span></span>
-    <${Track} bar=${bar} axis=${axis} shown=${shown} now=${now} edge=${narrow ? 94 : 97.5} /></div>`;
+    <${Track} bar=${bar} axis=${axis} view=${view} now=${now} edge=${narrow ? 94 : 97.5} /></div>`;
 }
 
 /**
@@ -252,7 +252,7 @@ export function Waterfall({ entries, onPick }) {
   const width = size.width - (narrow ? 0 : NAMES_PX);
   const gridHeight = Math.min(size.height, rows.length * height);
   const nowX = live ? timeToX(axis, now) : null;
-  const { head, grid } = useGrid({ axis, range, shown: view, bands, drawn, width, height: gridHeight, nowX });
+  const { head, grid } = useGrid({ axis, range, view, bands, drawn, width, height: gridHeight, nowX });
 
   const fit = () => {
     const visibleBars = selection.fullyVisible;
@@ -291,7 +291,7 @@ export function Waterfall({ entries, onPick }) {
         <div class="wf-all" role="presentation" style=${{ height: `${rows.length * height}px` }}>
           ${grid}
           ${drawnRows.map((bar, index) => html`<${CallLane} key=${bar.id} bar=${bar} index=${selection.first + index}
-            count=${rows.length} selection=${selection} focused=${focused} axis=${axis} shown=${view} now=${now}
+            count=${rows.length} selection=${selection} focused=${focused} axis=${axis} view=${view} now=${now}
             onPick=${() => onRowClick(bar.id)} />`)}
         </div>
       </div>

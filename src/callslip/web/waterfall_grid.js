@@ -20,17 +20,17 @@ const DIGIT_PX = 7.5;
 
 /**
  * Convert a position to a percentage of the visible range, clamped just beyond its edges.
- * @param {Range} shown @param {number} x
+ * @param {Range} view @param {number} x
  */
-const percent = (shown, x) => Math.max(-1, Math.min(101, (100 * (x - shown.from)) / (shown.to - shown.from)));
+const percent = (view, x) => Math.max(-1, Math.min(101, (100 * (x - view.from)) / (view.to - view.from)));
 
 /**
  * Return the CSS position and width of a bar.
- * @param {Range} shown @param {number} from @param {number} to @param {number} [minLeft]
+ * @param {Range} view @param {number} from @param {number} to @param {number} [minLeft]
  */
-function barStyle(shown, from, to, minLeft = -1) {
-  const left = Math.max(minLeft, percent(shown, from));
-  return { left: `${left}%`, width: `${Math.max(0, percent(shown, to) - left)}%` };
+function barStyle(view, from, to, minLeft = -1) {
+  const left = Math.max(minLeft, percent(view, from));
+  return { left: `${left}%`, width: `${Math.max(0, percent(view, to) - left)}%` };
 }
 
 const pad = (/** @type {number} */ number) => String(number).padStart(2, "0");
@@ -55,14 +55,14 @@ const turnLabel = (turn) => inert(turn).replace(/^t(?=\d+$)/u, "Turn ");
 
 /**
  * The bar of a call. Beyond `edge` percent, the end glyph is drawn inside the bar.
- * @param {{bar: Bar, axis: Axis, shown: Range, now: number, edge: number}} props
+ * @param {{bar: Bar, axis: Axis, view: Range, now: number, edge: number}} props
  */
-export function Track({ bar, axis, shown, now, edge }) {
-  const end = percent(shown, timeToX(axis, Math.min(bar.to, now)));
+export function Track({ bar, axis, view, now, edge }) {
+  const end = percent(view, timeToX(axis, Math.min(bar.to, now)));
   const state = describeState(bar.call.status);
   return html`<span class="wf-track" aria-hidden="true">
     ${bar.segments.map(({ phase, from, to }) => html`<span key=${from + phase} class=${`wf-bar wf-${phase}`}
-      style=${barStyle(shown, timeToX(axis, from), timeToX(axis, Math.min(to, now)))}></span>`)}
+      style=${barStyle(view, timeToX(axis, from), timeToX(axis, Math.min(to, now)))}></span>`)}
     ${!bar.segments.length && html`<span class="wf-bar wf-instant" style=${{ left: `${end}%` }}></span>`}
     ${bar.to !== Infinity && end > -1 && end < 101 && html`<span
       class=${classes("wf-end", end > edge && "wf-end-in")} style=${{ left: `${end}%` }}>${state.glyph}</span>`}
@@ -81,19 +81,19 @@ function TickLabel({ tick, left, width }) {
 
 /**
  * The times and turns above the bars.
- * @param {{axis: Axis, shown: Range, bands: Stripe[], ticks: Tick[], width: number}} props
+ * @param {{axis: Axis, view: Range, bands: Stripe[], ticks: Tick[], width: number}} props
  */
-export function AxisHeader({ axis, shown, bands, ticks, width }) {
+export function AxisHeader({ axis, view, bands, ticks, width }) {
   const start = axis.pieces[0]?.from;
   return html`<div class="wf-head" aria-hidden="true">
     <span class="wf-origin">Start ${formatTime(start)}</span>
     <span class="wf-axis">
       ${bands.map(({ turn, from, to }) => {
-        const place = barStyle(shown, timeToX(axis, from), timeToX(axis, to), 0);
-        const label = parseFloat(place.width) > 8 && turnLabel(turn);
-        return label && html`<span key=${turn} class="wf-turn" style=${place}>${label}</span>`;
+        const style = barStyle(view, timeToX(axis, from), timeToX(axis, to), 0);
+        const label = parseFloat(style.width) > 8 && turnLabel(turn);
+        return label && html`<span key=${turn} class="wf-turn" style=${style}>${label}</span>`;
       })}
-      ${ticks.map((tick) => html`<${TickLabel} key=${tick.x} tick=${tick} left=${percent(shown, tick.x)}
+      ${ticks.map((tick) => html`<${TickLabel} key=${tick.x} tick=${tick} left=${percent(view, tick.x)}
         width=${width} />`)}
     </span>
   </div>`;
@@ -104,23 +104,23 @@ const rangeStyle = ({ from, to }) => ({ left: `${from * 100}%`, width: `${(to - 
 
 /**
  * The grid behind the bars: turns, ticks, collapsed gaps, the range being selected, and the current time.
- * @param {{axis: Axis, shown: Range, bands: Stripe[], ticks: Tick[], drawn: Range | null, nowX: number | null,
+ * @param {{axis: Axis, view: Range, bands: Stripe[], ticks: Tick[], drawn: Range | null, nowX: number | null,
  *   height: number}} props
  */
-export function Grid({ axis, shown, bands, ticks, drawn, nowX, height }) {
-  const isVisible = (/** @type {Piece} */ { x, width }) => x < shown.to && x + width > shown.from;
+export function Grid({ axis, view, bands, ticks, drawn, nowX, height }) {
+  const isVisible = (/** @type {Piece} */ { x, width }) => x < view.to && x + width > view.from;
   const visible = axis.pieces.filter((piece) => piece.folded && isVisible(piece));
   const folds = visible.length > MAX_FOLDS ? [] : visible;
   const hasLabels = folds.length <= MAX_LABELLED_FOLDS;
   return html`<div class="wf-backdrop" aria-hidden="true" style=${{ height: `${height}px` }}>
     ${bands.map((band) => html`<span key=${band.turn} class=${classes("wf-band", band.odd && "wf-odd")}
-      style=${barStyle(shown, timeToX(axis, band.from), timeToX(axis, band.to))}></span>`)}
-    ${ticks.map(({ x }) => html`<span key=${x} class="wf-grid" style=${{ left: `${percent(shown, x)}%` }}></span>`)}
+      style=${barStyle(view, timeToX(axis, band.from), timeToX(axis, band.to))}></span>`)}
+    ${ticks.map(({ x }) => html`<span key=${x} class="wf-grid" style=${{ left: `${percent(view, x)}%` }}></span>`)}
     ${folds.map((fold) => html`<span key=${fold.x} class=${classes("wf-fold", !hasLabels && "wf-thin")}
       title=${`${formatDuration(fold.to - fold.from)} idle`}
-      style=${barStyle(shown, fold.x, fold.x + fold.width)}>
+      style=${barStyle(view, fold.x, fold.x + fold.width)}>
       ${hasLabels && html`<span class="wf-fold-word">${formatDuration(fold.to - fold.from)}</span>`}</span>`)}
     ${drawn && html`<span class="wf-drawn" style=${rangeStyle(drawn)}></span>`}
-    ${nowX !== null && html`<span class="wf-now" style=${{ left: `${percent(shown, nowX)}%` }}></span>`}
+    ${nowX !== null && html`<span class="wf-now" style=${{ left: `${percent(view, nowX)}%` }}></span>`}
   </div>`;
 }

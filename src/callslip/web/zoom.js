@@ -25,10 +25,10 @@ export function visibleWindow(axis, range) {
  * @param {Axis} axis @param {Range | null} range @param {number} factor @param {number} [share] @param {number} [shift]
  */
 export function zoomRange(axis, range, factor, share = 0.5, shift = 0) {
-  const shown = visibleWindow(axis, range);
-  const width = Math.max(MIN_WIDTH, (shown.to - shown.from) * factor);
+  const view = visibleWindow(axis, range);
+  const width = Math.max(MIN_WIDTH, (view.to - view.from) * factor);
   if (width >= axis.length) return null;
-  const target = shown.from + (shown.to - shown.from) * (share + shift) - width * share;
+  const target = view.from + (view.to - view.from) * (share + shift) - width * share;
   const from = Math.min(Math.max(0, target), axis.length - width);
   return { from: xToTime(axis, from), to: xToTime(axis, from + width) };
 }
