@@ -228,7 +228,7 @@ async def test_a_line_that_is_not_json_is_refused_by_its_number(bad: bytes) -> N
         with pytest.raises(InvalidInputError) as error:
             await acp(ledger, [*good[:7], b"\n", bad, *good[7:]])
         assert error.value.field == "line 9"
-        assert "7 lines before it were taken" in error.value.problem
+        assert "The 7 lines before it were imported" in error.value.problem
         assert [call.status for call in await calls_of(ledger)] == ["lost"]
         before = await log_of(ledger)
         await acp(ledger, good[:7])

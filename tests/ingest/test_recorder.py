@@ -12,7 +12,7 @@ import pytest
 
 from callslip.api.ledger import LocalLedger
 from callslip.errors import InvalidInputError
-from callslip.ingest.recorder import StreamParser
+from callslip.ingest.stream_parser import StreamParser
 from callslip.model import events as ev
 from callslip.model.entries import Message, ToolCall
 from tests.support import model_server
@@ -184,11 +184,11 @@ async def test_a_format_that_is_not_there_is_refused(ledger: LocalLedger) -> Non
 
 def test_a_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes that never come to an end of line are not kept for ever."""
-    monkeypatch.setattr("callslip.ingest.recorder.MAX_LINE_CHARS", 100)
-    wire = StreamParser(plain_text=False)
-    with pytest.raises(InvalidInputError, match="too long"):
+    monkeypatch.setattr("callslip.ingest.stream_parser.MAX_LINE_BYTES", 100)
+    parser = StreamParser(plain_text=False)
+    with pytest.raises(InvalidInputError, match="a line must be at most 100 bytes"):
         for _ in range(20):
-            wire.messages(b"x" * 10)
+            parser.feed(b"x" * 10)
 
 
 async def test_plain_text_is_recorded_to_its_last_character(ledger: LocalLedger) -> None:
@@ -291,13 +291,13 @@ async def test_streams_that_are_recorded_at_once_are_not_mixed_up(ledger: LocalL
 
 def test_a_long_line_costs_its_length() -> None:
     """C12: a line that comes in many pieces is put together once, so that a piece needs no more room than itself."""
-    wire = StreamParser(plain_text=False)
+    parser = StreamParser(plain_text=False)
     for _ in range(2_000):
-        wire.messages(b"x" * 500)
+        parser.feed(b"x" * 500)
     tracemalloc.start()
     try:
         for _ in range(10):
-            wire.messages(b"x" * 500)
+            parser.feed(b"x" * 500)
         assert tracemalloc.get_traced_memory()[1] < 100_000
     finally:
         tracemalloc.stop()

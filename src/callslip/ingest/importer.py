@@ -1,9 +1,9 @@
-"""Puts a file of foreign messages, one JSON value per line, into a ledger. Doing it twice changes nothing (C7).
+"""Import a file of messages, one JSON value per line, into sessions. Importing it twice changes nothing.
 
-The key of a draft is a hash chain over the lines up to its own, and the draft's number within the line: a longer
-version of the same file brings only what is new in it. What is compared is the line, so that a better decoder makes no
-conflict. The end of the file ends the turn and the calls that are open by then (C5); what a longer version says about
-those comes late. Of several conversations in a file the first goes into the named session S, another, x, into `S:x`.
+The idempotency key of a draft is a hash chain over the lines up to its own, and its number within the line. So a longer
+version of the same file adds only its new lines. The key is compared by the line, not the draft, so that a decoder of a
+later version causes no conflict. The end of the file ends its open turn and calls; later events of a longer version
+about them are late. The first conversation of a file goes into the named session S, a conversation x into `S:x`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from msgspec import structs
 
 from callslip.errors import InvalidInputError
 from callslip.ingest.conversations import Connection, Conversation, Conversations, joined
+from callslip.ingest.stream_parser import MAX_LINE_BYTES
 from callslip.ledger.event_log import EventLog
 from callslip.model import codec
 from callslip.model.events import Chunks, Draft, Event
@@ -24,14 +25,13 @@ from callslip.model.names import check_session_name
 
 BATCH_DRAFTS = 256
 BATCH_BYTES = 2**20
-LINE_BYTES = 256 * 2**20
 EOF = "eof"
 LEFT_OPEN = "the imported record ends before this call does"
 BOM = b"\xef\xbb\xbf"
 
 
 class Report(msgspec.Struct):
-    """What an import did. `seen` counts the drafts that an earlier import had brought, `verdicts` the others."""
+    """The result of an import. `seen` counts the drafts that an earlier import wrote, `verdicts` the others."""
 
     lines: int = 0
     drafts: int = 0
@@ -51,15 +51,15 @@ async def import_lines(
     started: int = 0,
     progress: Callable[[Report], None] | None = None,
 ) -> Report:
-    """Import messages, one a line. A line that is not JSON is refused by its number; the lines before it stay.
+    """Import messages, one per line. A line that is not JSON raises an error; the lines before it are imported.
 
-    `chunks` says how texts come in pieces, if that is known. `started` is the time, in ms since the epoch, from which
-    the messages count theirs; without it they get the time of the import. `progress` hears of every batch.
+    `chunks` is how streamed texts are chunked, if known. `started` is the start, in ms since the epoch, of the times in
+    the messages; without it they get the time of the import. `progress` is called after every batch.
     """
     work = _Import(log, check_session_name(session), format, chunks, started, progress)
     try:
         for line in lines:
-            await work.take(line)
+            await work.add_line(line)
     finally:
         await work.finish()
     return work.report
@@ -74,15 +74,15 @@ async def import_file(
     chunks: Chunks | None = None,
     progress: Callable[[Report], None] | None = None,
 ) -> Report:
-    """Import a file. Times that count from its beginning are counted back from when it was last written."""
+    """Import a file. Its relative times are based on the time of its last write."""
     with open(path, "rb") as file:
-        lines = iter(lambda: file.readline(LINE_BYTES + 1), b"")
-        started = _started(path)
+        lines = iter(lambda: file.readline(MAX_LINE_BYTES + 1), b"")
+        started = _estimate_start(path)
         return await import_lines(log, session, format, lines, chunks=chunks, started=started, progress=progress)
 
 
-def _started(path: str | os.PathLike[str]) -> int:
-    """When the recording in a file began: its last write, less the time of its last row."""
+def _estimate_start(path: str | os.PathLike[str]) -> int:
+    """Return when the recording in a file began: its last write minus the time of its last row."""
     with open(path, "rb") as file:
         file.seek(0, os.SEEK_END)
         file.seek(max(0, file.tell() - BATCH_BYTES))
@@ -92,12 +92,12 @@ def _started(path: str | os.PathLike[str]) -> int:
     except InvalidInputError:
         return 0
     seconds: Any = row.get("t") if isinstance(row, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    lasted = seconds * 1000 if isinstance(seconds, int | float) and 0 <= seconds < 10**9 else 0
-    return max(0, int(os.stat(path).st_mtime * 1000 - lasted))
+    duration_ms = seconds * 1000 if isinstance(seconds, int | float) and 0 <= seconds < 10**9 else 0
+    return max(0, int(os.stat(path).st_mtime * 1000 - duration_ms))
 
 
 class _Import:
-    """One import under way."""
+    """An import in progress."""
 
     def __init__(
         self,
@@ -113,77 +113,78 @@ class _Import:
         self._session = session
         self._format = format
         self._progress = progress
-        self._talks = Conversations(format, self._named, chunks=chunks, started=started)
-        self._line = Connection(log, "" if format == "events" else format)
-        self._heads: dict[str, int] = {}
+        self._conversations = Conversations(format, self._session_of, chunks=chunks, started=started)
+        self._connection = Connection(log, "" if format == "events" else format)
+        self._first_seqs: dict[str, int] = {}
         self._chain = codec.digest(format.encode())
-        self._number = self._drafts = self._bytes = 0
+        self._line_number = self._pending_drafts = self._pending_bytes = 0
 
-    async def take(self, line: bytes) -> None:
-        """One line of the file. Empty ones say nothing."""
-        self._number += 1
-        line = (line.removeprefix(BOM) if self._number == 1 else line).strip()
+    async def add_line(self, line: bytes) -> None:
+        """Import a line of the file. Empty lines are ignored."""
+        self._line_number += 1
+        line = (line.removeprefix(BOM) if self._line_number == 1 else line).strip()
         if not line:
             return
-        message = self._parsed(line)
+        message = self._parse(line)
         self.report.lines += 1
         self._chain = codec.digest(self._chain.encode() + line)
-        for talk, _, drafts in self._talks.read(message):
-            self._keep(talk, message, drafts, codec.digest(line))
-        self._bytes += len(line)
-        if self._drafts >= BATCH_DRAFTS or self._bytes >= BATCH_BYTES:
+        for conversation, _, drafts in self._conversations.read(message):
+            self._keep(conversation, message, drafts, codec.digest(line))
+        self._pending_bytes += len(line)
+        if self._pending_drafts >= BATCH_DRAFTS or self._pending_bytes >= BATCH_BYTES:
             await self._flush()
 
-    def _parsed(self, line: bytes) -> Any:
+    def _parse(self, line: bytes) -> Any:
         try:
-            return codec.parse_json(line, max_bytes=LINE_BYTES)
+            return codec.parse_json(line, max_bytes=MAX_LINE_BYTES)
         except InvalidInputError as error:
-            problem = f"{error.problem}; {self.report.lines} lines before it were taken, none after it"
-            raise InvalidInputError(f"line {self._number}", problem, error.limit) from error
+            problem = f"{error.problem}. The {self.report.lines} lines before it were imported, none after it."
+            raise InvalidInputError(f"line {self._line_number}", problem, error.limit) from error
 
-    def _named(self, name: str) -> str:
+    def _session_of(self, name: str) -> str:
         session = self._session if not name else joined(self._session, ":", name)
         self.report.sessions.append(session)
         return session
 
-    def _keep(self, talk: Conversation, message: Any, drafts: list[Draft], mark: str, last: str = "") -> None:
-        """Give the drafts of a line, or of the end of all lines, their keys, and let them wait."""
-        keys = f"{self._format}:{self._chain}{last}:"
-        keyed = [structs.replace(draft, key=keys + str(number), mark=mark) for number, draft in enumerate(drafts)]
-        talk.keep(message, keyed)
-        self._drafts += len(keyed)
+    def _keep(self, conversation: Conversation, message: Any, drafts: list[Draft], mark: str, suffix: str = "") -> None:
+        """Give the drafts of a line, or of the end of the file, their keys, and add them to the next batch."""
+        prefix = f"{self._format}:{self._chain}{suffix}:"
+        keyed = [structs.replace(draft, key=prefix + str(number), mark=mark) for number, draft in enumerate(drafts)]
+        conversation.keep(message, keyed)
+        self._pending_drafts += len(keyed)
 
     async def _flush(self) -> None:
-        self._drafts = self._bytes = 0
-        await self._talks.flush(self._write)
+        self._pending_drafts = self._pending_bytes = 0
+        await self._conversations.flush(self._write)
         if self._progress is not None:
             self._progress(self.report)
 
-    async def _write(self, talk: Conversation, drafts: list[Draft]) -> None:
-        if talk.session not in self._heads:
-            self._heads[talk.session] = await self._head(talk.session)
-        made = await self._line.append(talk.session, drafts)
-        self.report.drafts += len(made)
-        for event in made:
-            self._count(event, self._heads[talk.session])
+    async def _write(self, conversation: Conversation, drafts: list[Draft]) -> None:
+        session = conversation.session
+        if session not in self._first_seqs:
+            self._first_seqs[session] = await self._last_seq(session)
+        events = await self._connection.append(session, drafts)
+        self.report.drafts += len(events)
+        for event in events:
+            self._count(event, self._first_seqs[session])
 
-    def _count(self, event: Event, head: int) -> None:
-        if event.seq <= head:
+    def _count(self, event: Event, first_seq: int) -> None:
+        if event.seq <= first_seq:
             self.report.seen += 1
             return
         counts = self.report.verdicts
         counts[event.verdict] = counts.get(event.verdict, 0) + 1
-        self._line.see(event)
+        self._connection.track(event)
 
-    async def _head(self, session: str) -> int:
-        row = await self._log.store.session(session)
-        return row.last_seq if row else 0
+    async def _last_seq(self, session: str) -> int:
+        record = await self._log.get_session(session)
+        return record.last_seq if record else 0
 
     async def finish(self) -> None:
-        """End what the end of the file leaves open."""
-        for talk in self._talks.all.values():
-            self._keep(talk, None, talk.decoder.close(EOF), self._chain, last=":" + EOF)
+        """End the turns and calls that are open at the end of the file."""
+        for conversation in self._conversations.all.values():
+            self._keep(conversation, None, conversation.decoder.close(EOF), self._chain, suffix=":" + EOF)
         await self._flush()
-        await self._line.close(LEFT_OPEN)
-        for session, head in self._heads.items():
-            self.report.events += await self._head(session) - head
+        await self._connection.close(LEFT_OPEN)
+        for session, first_seq in self._first_seqs.items():
+            self.report.events += await self._last_seq(session) - first_seq

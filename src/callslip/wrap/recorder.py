@@ -18,7 +18,7 @@ from callslip.api.ledger import Ledger, open_ledger
 from callslip.errors import InvalidInputError, ReadOnlyStoreError, StoreError
 from callslip.formats.acp.wire import CLIENT, Message
 from callslip.ingest.conversations import Connection, Conversation, Conversations
-from callslip.ingest.importer import LINE_BYTES
+from callslip.ingest.stream_parser import MAX_LINE_BYTES
 from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.events import Draft
@@ -251,7 +251,7 @@ class RecorderProcess:
         except Exception as error:  # A message that cannot be written must not block the next ones.
             raise InvalidInputError("message", f"unexpected {type(error).__name__}: {error}") from error
         for event in events:
-            self._connection.see(event)
+            self._connection.track(event)
             self._requests.on_event(conversation.session, event)
 
     async def _retry(self, work: Callable[[], Awaitable[Any]]) -> Any:
@@ -315,17 +315,17 @@ class PartialLine:
     def add(self, chunk: bytes) -> None:
         self._chunks.append(chunk)
         self.size += len(chunk)
-        if self.size > LINE_BYTES:
+        if self.size > MAX_LINE_BYTES:
             self._chunks = [b"".join(self._chunks)[:MAX_RAW_BYTES]]
 
     def take(self) -> Any:
         """Return the JSON of the complete line, or its text if it is not JSON; "" if it is blank. Start a new line."""
         line, size = b"".join(self._chunks).strip(), self.size
         self._chunks, self.size = [], 0
-        if size > LINE_BYTES:
+        if size > MAX_LINE_BYTES:
             return {"bytes": size, "beginning": line.decode("utf-8", "backslashreplace")}
         try:
-            return codec.parse_json(line, max_bytes=LINE_BYTES) if line else ""
+            return codec.parse_json(line, max_bytes=MAX_LINE_BYTES) if line else ""
         except InvalidInputError:
             return line.decode("utf-8", "backslashreplace")
 

@@ -1,0 +1,72 @@
+"""Append the drafts of a message, and the message itself as raw where the ledger refuses a draft.
+
+So a message that the ledger cannot store as events is still in the log, and affects no other message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from msgspec import structs, to_builtins
+
+from callslip.errors import InvalidInputError
+from callslip.model import codec
+from callslip.model import events as ev
+from callslip.model.events import CallEvent, Draft
+from callslip.model.names import NEW_CALL_PREFIX
+
+
+async def append_or_keep_raw(
+    append: Callable[[list[Draft]], Awaitable[object]], drafts: list[Draft], format: str, message: Any
+) -> None:
+    """Append the drafts of a message together; if that is refused, in groups, and refused groups as raw.
+
+    Written drafts are removed from `drafts`, so that a retry after a disk error repeats none. If a raw message is
+    refused as well, the other groups are still written before InvalidInputError is raised.
+    """
+    if not drafts:
+        return
+    try:
+        await append(list(drafts))
+        return drafts.clear()
+    except InvalidInputError:
+        groups = group_drafts(drafts)
+    refusal: InvalidInputError | None = None
+    while groups:
+        try:
+            await append(groups[0])
+        except InvalidInputError as error:
+            refusal = await _append_raw(append, groups[0], format, message, error) or refusal
+        del groups[0]
+        drafts[:] = [draft for group in groups for draft in group]
+    if refusal is not None:
+        raise refusal
+
+
+async def _append_raw(
+    append: Callable[[list[Draft]], Awaitable[object]],
+    refused: list[Draft],
+    format: str,
+    message: Any,
+    error: InvalidInputError,
+) -> InvalidInputError | None:
+    """Append a message as raw in place of refused drafts; return the error if that is refused as well."""
+    if isinstance(refused[0].event, ev.Raw):
+        return error
+    # At the end of a stream there is no message: keep the drafts themselves.
+    body = codec.to_json([to_builtins(draft.event) for draft in refused] if message is None else message)
+    try:
+        await append([structs.replace(refused[0], event=ev.Raw(format=format, body=body), witness=False)])
+    except InvalidInputError as raw_error:
+        return raw_error
+    return None
+
+
+def group_drafts(drafts: Iterable[Draft]) -> list[list[Draft]]:
+    """Group the drafts that name the same new call, which must be written together."""
+    groups: dict[str, list[Draft]] = {}
+    for number, draft in enumerate(drafts):
+        call = draft.event.call if isinstance(draft.event, CallEvent) else ""
+        groups.setdefault(call if call.startswith(NEW_CALL_PREFIX) else f"#{number}", []).append(draft)
+    return list(groups.values())
