@@ -961,7 +961,7 @@ async def test_a_gap_voids_the_partial_line_before_it(db: str) -> None:
 @pytest.mark.anyio
 async def test_only_the_beginning_of_a_too_long_line_is_recorded(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With its size. The lines around it are complete."""
-    monkeypatch.setattr(recording, "LINE_BYTES", 10_000)
+    monkeypatch.setattr(recording, "MAX_LINE_BYTES", 10_000)
     chunks = [agent_bytes(b"z" * 4000) for _ in range(5)]
     await record(db, [chunk("a"), *chunks, agent_bytes(b"\n"), chunk("b")])
     async with sound_ledger(db) as ledger:

@@ -18,7 +18,8 @@ from callslip.cli.terminal import tables
 from callslip.cli.terminal.formatting import pluralize
 from callslip.errors import InvalidInputError
 from callslip.formats import registry
-from callslip.ingest.importer import BOM, LINE_BYTES, Report, import_file, import_lines
+from callslip.ingest.importer import BOM, Report, import_file, import_lines
+from callslip.ingest.stream_parser import MAX_LINE_BYTES
 from callslip.model.names import MAX_NAME_BYTES, check_session_name
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ async def _take(ledger: LocalLedger, file: str, session: str, format_: str, chun
 
 def messages(file: IO[bytes]) -> tuple[Iterable[bytes], bool]:
     """The messages of a file, one per line, and whether they are simply its lines."""
-    first = file.readline(LINE_BYTES)
+    first = file.readline(MAX_LINE_BYTES)
     start = first.strip().removeprefix(BOM)
     if start.startswith(b'{"session":') and start.endswith(b":["):
         return _items(file), False
