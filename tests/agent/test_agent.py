@@ -14,7 +14,7 @@ from callslip.agent.loop import Agent, Limits, Outcome
 from callslip.agent.models import OpenAI, Scripted, find_model
 from callslip.agent.shell_tool import shell_tool
 from callslip.agent.tools import Tool, tool
-from callslip.api.ledger import Ledger
+from callslip.api.ledger import LocalLedger
 from callslip.errors import ConflictError, CursorExpiredError, InvalidInputError
 from callslip.formats.act_observe.encode import open_stream, timeline
 from callslip.model import events as ev
@@ -28,25 +28,25 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def ledger(db: str) -> AsyncIterator[Ledger]:
-    async with sound_ledger(db, synchronous="NORMAL", reaper_interval=0.05) as made:
-        yield made
+async def ledger(db: str) -> AsyncIterator[LocalLedger]:
+    async with sound_ledger(db, synchronous="NORMAL", reaper_interval=0.05) as opened:
+        yield opened
 
 
 @contextlib.asynccontextmanager
 async def serving(*answers: Any) -> AsyncIterator[tuple[Server, OpenAI]]:
-    """An endpoint with these answers, and the real client of it."""
+    """Start an endpoint with these answers, and a client of it."""
     with Server(list(answers)).running() as server:
         client = OpenAI("scripted", base_url=server.url, api_key="none", max_retries=0)
         async with contextlib.aclosing(client):
             yield server, client
 
 
-async def calls_of(ledger: Ledger, session: str = "s") -> list[ToolCall]:
+async def calls_of(ledger: LocalLedger, session: str = "s") -> list[ToolCall]:
     return [entry for entry in (await ledger.snapshot(session)).entries if isinstance(entry, ToolCall)]
 
 
-async def ends_of(ledger: Ledger, session: str = "s") -> list[str]:
+async def ends_of(ledger: LocalLedger, session: str = "s") -> list[str]:
     return [event.reason for event in await events(ledger, session) if isinstance(event, ev.TurnEnded)]
 
 
@@ -58,54 +58,54 @@ def command(text: str) -> dict[str, str]:
     return {"command": text}
 
 
-# Against a real endpoint
+# With an HTTP endpoint
 
 
-async def test_a_turn_with_everything_in_it(ledger: Ledger, tmp_path: Path) -> None:
-    """Two equal commands in one answer, a failing one, one that takes too long, one denied; then the last words."""
+async def test_a_turn_with_all_kinds_of_calls(ledger: LocalLedger, tmp_path: Path) -> None:
+    """Two equal commands in one answer, one that fails, one that times out, one that is denied; then the last text."""
     folder = tmp_path / "work"
     folder.mkdir()
     (folder / "a.txt").write_text("A")
-    danger = shell_tool(name="danger", cwd=str(folder), approve="ask")
+    danger = shell_tool(name="danger", cwd=str(folder), approval=True)
     answers = (
         calls(("call_0", "shell", command("ls")), ("call_1", "shell", command("ls")), text="Looking."),
         calls(("call_0", "shell", command("echo out; echo err >&2; exit 3"))),
-        calls(("call_0", "shell", command("echo begun; sleep 60"))),
+        calls(("call_0", "hasty", command("echo begun; sleep 60"))),
         calls(("call_9", "danger", command("touch gone"))),
         says("All done."),
     )
     async with serving(*answers) as (server, model):
-        tools = [shell(cwd=str(folder), timeout=0.5), danger]
+        tools = [shell(cwd=str(folder)), shell_tool(name="hasty", timeout=1.5), danger]
         agent = Agent(ledger.session("s"), model, tools=tools, system="Be brief.")
         refusing = asyncio.ensure_future(deny_first(ledger, "not on a Sunday"))
         outcome = await agent.run("What is here?")
         await refusing
     assert outcome == Outcome(outcome.turn, "end_turn", 5, "All done.")
-    made = await calls_of(ledger)
-    assert [call.status for call in made] == ["completed", "completed", "failed", "expired", "denied"]
-    assert len({call.call_id for call in made}) == 5
-    assert [call.output for call in made[:3]] == ["a.txt\n", "a.txt\n", {"stdout": "out\n", "stderr": "err\n"}]
-    assert (made[2].exit_status, made[4].reason) == (3, "not on a Sunday")
-    assert made[3].output_text == "begun\n"
+    recorded = await calls_of(ledger)
+    assert [call.status for call in recorded] == ["completed", "completed", "failed", "expired", "denied"]
+    assert len({call.call_id for call in recorded}) == 5
+    assert [call.output for call in recorded[:3]] == ["a.txt\n", "a.txt\n", {"stdout": "out\n", "stderr": "err\n"}]
+    assert (recorded[2].exit_status, recorded[4].reason) == (3, "not on a Sunday")
+    assert recorded[3].output_text == "begun\n"
     assert await ends_of(ledger) == ["end_turn"]
     assert not (folder / "gone").exists()
-    for asked in server.asked:
-        assert not provider_rules.check_openai(asked["messages"])
-        assert asked["messages"][0] == {"role": "system", "content": "Be brief."}
-    told = [message["content"] for message in server.asked[-1]["messages"] if message["role"] == "tool"]
-    assert len(told) == 5
-    assert "a.txt" in told[0] and "err" in told[2] and "3" in told[2]
-    assert "0.5 s" in told[3] and "not on a Sunday" in told[4]
+    for request in server.requests:
+        assert not provider_rules.check_openai(request["messages"])
+        assert request["messages"][0] == {"role": "system", "content": "Be brief."}
+    results = [message["content"] for message in server.requests[-1]["messages"] if message["role"] == "tool"]
+    assert len(results) == 5
+    assert "a.txt" in results[0] and "err" in results[2] and "3" in results[2]
+    assert "1.5 s" in results[3] and "not on a Sunday" in results[4]
 
 
-async def deny_first(ledger: Ledger, reason: str) -> None:
+async def deny_first(ledger: LocalLedger, reason: str) -> None:
     while not (waiting := await ledger.approvals()):
         await asyncio.sleep(0.01)
-    await ledger.deny(waiting[0].id, by="somebody", reason=reason)
+    await ledger.deny(waiting[0].id, by="ann", reason=reason)
 
 
-async def test_cancelling_stops_the_tool_that_runs(ledger: Ledger, tmp_path: Path) -> None:
-    """C5: the command is gone, its call and the turn are cancelled, and the turn ended once."""
+async def test_cancelling_stops_the_tool_that_runs(ledger: LocalLedger, tmp_path: Path) -> None:
+    """The command is ended, its call and the turn are cancelled, and the turn ends once."""
     pid = tmp_path / "pid"
     async with serving(calls(("c", "shell", command(f"echo $$ > {pid}; sleep 600")))) as (_, model):
         running = asyncio.ensure_future(Agent(ledger.session("s"), model, tools=[shell()]).run("Wait."))
@@ -119,8 +119,8 @@ async def test_cancelling_stops_the_tool_that_runs(ledger: Ledger, tmp_path: Pat
     assert not Path(f"/proc/{pid.read_text().strip()}").exists()
 
 
-async def test_a_call_that_somebody_else_ends_stops_its_tool(ledger: Ledger, tmp_path: Path) -> None:
-    """The loop goes on, and the model reads that the call was cancelled."""
+async def test_a_call_that_another_process_ends_stops_its_tool(ledger: LocalLedger, tmp_path: Path) -> None:
+    """The loop continues, and the model reads that the call was cancelled."""
     pid = tmp_path / "pid"
     answers = calls(("c", "shell", command(f"echo $$ > {pid}; sleep 600"))), says("As you wish.")
     async with serving(*answers) as (server, model):
@@ -132,14 +132,14 @@ async def test_a_call_that_somebody_else_ends_stops_its_tool(ledger: Ledger, tmp
         await ledger.log.append("s", [ev.CallCancelled(call=call, reason="enough")])
         outcome = await running
     assert outcome.text == "As you wish."
-    made = (await calls_of(ledger))[0]
-    assert (made.status, made.reason, made.late) == ("cancelled", "enough", 0)
-    assert "enough" in server.asked[1]["messages"][-1]["content"]
+    recorded = (await calls_of(ledger))[0]
+    assert (recorded.status, recorded.reason, recorded.late) == ("cancelled", "enough", 0)
+    assert "enough" in server.requests[1]["messages"][-1]["content"]
     assert not Path(f"/proc/{pid.read_text().strip()}").exists()
 
 
-async def test_cancelling_while_the_model_speaks(ledger: Ledger) -> None:
-    """What it had said is kept; the turn ended once."""
+async def test_cancelling_during_an_answer_of_the_model(ledger: LocalLedger) -> None:
+    """The text so far is kept, and the turn ends once."""
     async with serving(None) as (_, model):
         running = asyncio.ensure_future(Agent(ledger.session("s"), model).run("Hello."))
         while not any(isinstance(event, ev.MessageDelta) for event in await events(ledger, "s")):
@@ -152,8 +152,8 @@ async def test_cancelling_while_the_model_speaks(ledger: Ledger) -> None:
     assert isinstance(last, Message) and last.content.startswith("Let") and not last.streaming
 
 
-async def test_an_endpoint_that_fails_ends_the_turn(ledger: Ledger) -> None:
-    """The error is raised, and stands in the log."""
+async def test_an_endpoint_that_fails_ends_the_turn(ledger: LocalLedger) -> None:
+    """The error is raised and recorded."""
     async with serving(RuntimeError("out of order")) as (_, model):
         with pytest.raises(Exception, match="out of order"):
             await Agent(ledger.session("s"), model).run("Hello.")
@@ -162,15 +162,15 @@ async def test_an_endpoint_that_fails_ends_the_turn(ledger: Ledger) -> None:
     assert "out of order" in ended[0].detail
 
 
-# Against a script
+# With a script
 
 
 def scripted(*answers: Any, format: str = "openai") -> Scripted:
     return Scripted(answers, format)
 
 
-async def test_a_tool_is_any_function(ledger: Ledger) -> None:
-    """Its schema comes from its annotations; errors, unknown tools and bad arguments are the model's to read."""
+async def test_a_tool_is_any_function(ledger: LocalLedger) -> None:
+    """Its schema comes from its annotations. Errors, unknown tools and bad arguments are recorded for the model."""
 
     def add(a: int, b: int = 1) -> int:
         """Add two numbers."""
@@ -179,10 +179,10 @@ async def test_a_tool_is_any_function(ledger: Ledger) -> None:
     async def fails() -> None:
         raise ValueError("no such luck")
 
-    made = tool(add)
-    assert made.description == "Add two numbers."
-    assert made.parameters["required"] == ["a"]
-    assert made.parameters["properties"]["b"] == {"type": "integer", "default": 1}
+    adder = tool(add)
+    assert adder.description == "Add two numbers."
+    assert adder.parameters["required"] == ["a"]
+    assert adder.parameters["properties"]["b"] == {"type": "integer", "default": 1}
     answer = calls(
         ("1", "add", {"a": 2}),
         ("2", "fails", {}),
@@ -192,67 +192,71 @@ async def test_a_tool_is_any_function(ledger: Ledger) -> None:
         ("6", "add", [1]),
     )
     model = scripted(answer, says("Well."))
-    await Agent(ledger.session("s"), model, tools=[made, tool(fails)]).run("Add.")
+    await Agent(ledger.session("s"), model, tools=[adder, tool(fails)]).run("Add.")
     done = await calls_of(ledger)
     assert [(call.status, call.output) for call in done] == [("completed", 3)] + [("failed", None)] * 5
     assert [call.reason for call in done[1:]] == [
         "ValueError: no such luck",
         "there is no tool 'nothing'; there are: add, fails",
         "the arguments are not a JSON object",
-        "TypeError: the arguments have no place in the function: c",
+        "TypeError: arguments: the function has no parameter c",
         "the arguments are not a JSON object",
     ]
-    assert not provider_rules.check_openai(model.asked[1])
+    assert not provider_rules.check_openai(model.histories[1])
 
 
-async def test_a_tool_gets_the_arguments_as_the_model_wrote_them(ledger: Ledger) -> None:
-    """What looks like a secret is not in the log, and still in the command that runs."""
+async def test_a_tool_gets_the_arguments_as_the_model_wrote_them(ledger: LocalLedger) -> None:
+    """A secret is redacted in the log and not in the command that runs."""
     key = "sk-" + "a1B2" * 8
     model = scripted(calls(("c", "shell", command(f"printf %s {key} | wc -c"))), says("Ok."))
     await Agent(ledger.session("s"), model, tools=[shell()]).run("Count it.")
-    made = (await calls_of(ledger))[0]
-    assert made.output == f"{len(key)}\n"
-    assert key not in str(made.raw_input) and "[redacted:" in str(made.raw_input)
-    assert made.title and made.title.startswith("printf")
+    recorded = (await calls_of(ledger))[0]
+    assert recorded.output == f"{len(key)}\n"
+    assert key not in str(recorded.raw_input) and "[redacted:" in str(recorded.raw_input)
+    assert recorded.title and recorded.title.startswith("printf")
 
 
-async def test_a_call_whose_arguments_never_came_is_not_run(ledger: Ledger) -> None:
-    """A stream that just stops; an answer without a finish is no answer to act on."""
+async def test_a_call_with_incomplete_arguments_is_not_run(ledger: LocalLedger) -> None:
+    """The stream ends without a finish reason."""
     answer = calls(("c", "shell", command("touch x")))[:-2]
     await Agent(ledger.session("s"), scripted(answer, says("Hm.")), tools=[shell()]).run("Go.")
-    made = (await calls_of(ledger))[0]
-    assert (made.status, made.reason) == ("failed", "the answer ended before the arguments were whole")
+    recorded = (await calls_of(ledger))[0]
+    assert (recorded.status, recorded.reason) == ("failed", "the answer ended before the arguments were complete")
 
 
 def test_a_function_that_a_model_cannot_call_is_refused() -> None:
-    """Arguments without a name."""
-    with pytest.raises(InvalidInputError, match="cannot be named"):
+    """It has arguments without a name."""
+    with pytest.raises(InvalidInputError, match="cannot be passed by name"):
         tool(lambda *rest: rest, name="x")
 
 
-async def test_calls_run_one_after_the_other_or_together(ledger: Ledger) -> None:
-    """By setting; the order of the calls in the log is the model's either way."""
-    running = most = 0
+async def test_calls_run_in_sequence_or_in_parallel(ledger: LocalLedger) -> None:
+    """By a setting. The log has the calls in the order of the model in both cases."""
+    running = peak = 0
+    parallel = False
 
     async def wait() -> str:
-        nonlocal running, most
+        nonlocal running, peak
         running += 1
-        most = max(most, running)
-        await asyncio.sleep(0.02)
+        peak = max(peak, running)
+        await asyncio.sleep(0)
+        while parallel and peak < 3:
+            await asyncio.sleep(0.001)
         running -= 1
         return "done"
 
     for parallel in (False, True):
-        most = 0
+        peak = 0
         answer = calls(*((f"{parallel}{n}", "wait", {}) for n in range(3)))
         limits = Limits(parallel=parallel)
-        await Agent(ledger.session("s"), scripted(answer, says("x")), tools=[tool(wait)], limits=limits).run("Go.")
-        assert most == (3 if parallel else 1)
+        agent = Agent(ledger.session("s"), scripted(answer, says("x")), tools=[tool(wait)], limits=limits)
+        await asyncio.wait_for(agent.run("Go."), 20)
+        assert peak == (3 if parallel else 1)
     assert [call.index for call in await calls_of(ledger)] == [0, 1, 2] * 2
 
 
-async def test_the_iteration_limit_ends_a_turn_that_would_not(ledger: Ledger) -> None:
-    """S0.5: exactly one end, with a reason of its own."""
+async def test_the_iteration_limit_ends_a_turn(ledger: LocalLedger) -> None:
+    """Exactly once, with its own reason."""
     answers = [calls(("c", "shell", command(f"echo {n}"))) for n in range(9)]
     limits = Limits(iterations=4)
     outcome = await Agent(ledger.session("s"), Scripted(answers), tools=[shell()], limits=limits).run("Go.")
@@ -261,20 +265,20 @@ async def test_the_iteration_limit_ends_a_turn_that_would_not(ledger: Ledger) ->
     assert await ends_of(ledger) == ["max_turn_requests"]
 
 
-async def test_the_same_call_over_and_over_is_not_run_for_ever(ledger: Ledger) -> None:
-    """The model is told, and if it wants nothing else the turn ends."""
+async def test_a_repeated_call_is_not_run_forever(ledger: LocalLedger) -> None:
+    """The model reads the reason, and if it proposes no other call the turn ends."""
     answers = [calls((f"c{n}", "shell", command("date +%s%N"))) for n in range(9)]
     agent = Agent(ledger.session("s"), Scripted(answers), tools=[shell()], limits=Limits(repeats=2))
     outcome = await agent.run("What time is it?")
     assert outcome.reason == "repeated_calls"
-    made = await calls_of(ledger)
-    assert [call.status for call in made] == ["completed", "completed", "failed"]
-    assert "made 2 times" in made[2].reason
+    recorded = await calls_of(ledger)
+    assert [call.status for call in recorded] == ["completed", "completed", "failed"]
+    assert "made 2 times" in recorded[2].reason
 
 
-async def test_an_approval_may_change_the_arguments(ledger: Ledger) -> None:
-    """S4.6 at library level: the edited command is the one that runs."""
-    asking = shell_tool(approve="ask")
+async def test_an_approval_may_change_the_arguments(ledger: LocalLedger) -> None:
+    """The edited command runs."""
+    asking = shell_tool(approval=True)
     agent = Agent(
         ledger.session("s"), scripted(calls(("c", "shell", command("rm -rf x"))), says("Ok.")), tools=[asking]
     )
@@ -286,20 +290,20 @@ async def test_an_approval_may_change_the_arguments(ledger: Ledger) -> None:
     assert [call.output for call in await calls_of(ledger)] == ["rather not\n"]
 
 
-async def test_a_session_goes_on_after_a_reload(ledger: Ledger) -> None:
-    """What the model is shown is made from the ledger: a second agent object continues where the first stopped."""
+async def test_a_session_continues_after_a_reload(ledger: LocalLedger) -> None:
+    """The messages for the model are read from the ledger, so a second agent continues the first one's session."""
     first = scripted(calls(("c", "shell", command("echo one"))), says("One."))
     await Agent(ledger.session("s"), first, tools=[shell()]).run("First.")
     second = scripted(says("Two."))
     await Agent(ledger.session("s"), second, tools=[shell()]).run("Second.")
-    shown = second.asked[0]
-    assert [message["role"] for message in shown] == ["user", "assistant", "tool", "assistant", "user"]
-    assert not provider_rules.check_openai(shown)
+    history = second.histories[0]
+    assert [message["role"] for message in history] == ["user", "assistant", "tool", "assistant", "user"]
+    assert not provider_rules.check_openai(history)
     assert [call.status for call in await calls_of(ledger)] == ["completed"]
 
 
-async def test_anthropic_histories(ledger: Ledger) -> None:
-    """The same loop with the other provider's format."""
+async def test_anthropic_histories(ledger: LocalLedger) -> None:
+    """The same loop with the format of the other provider."""
     call = [
         {"type": "message_start", "message": {"id": "msg_1", "role": "assistant", "content": [], "usage": {}}},
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
@@ -331,14 +335,14 @@ async def test_anthropic_histories(ledger: Ledger) -> None:
     outcome = await Agent(ledger.session("s"), model, tools=[shell()]).run("Say hi.")
     assert outcome.text == "Hi."
     assert [(call.status, call.output) for call in await calls_of(ledger)] == [("completed", "hi\n")]
-    assert not provider_rules.check_anthropic(model.asked[1])
+    assert not provider_rules.check_anthropic(model.histories[1])
 
 
 # Commands in tags
 
 
-async def test_commands_in_tags_run_in_order(ledger: Ledger) -> None:
-    """S0.1 to S0.5: found in the stream, run in order, told back as terminal blocks, one end."""
+async def test_commands_in_tags_run_in_order(ledger: LocalLedger) -> None:
+    """Their results go to the model as terminal blocks, and the turn ends once."""
     model = scripted(
         says("I look: <shell>echo a</shell> and again <shell> echo a </shell><shell> </shell>"),
         says("And <shell>echo oops >&2; exit 4</shell>"),
@@ -346,43 +350,43 @@ async def test_commands_in_tags_run_in_order(ledger: Ledger) -> None:
     )
     outcome = await Agent(ledger.session("s"), model, shell=shell()).run("Look.")
     assert (outcome.reason, outcome.text) == ("end_turn", "Done.")
-    made = await calls_of(ledger)
-    assert [call.tool_call_id for call in made] == ["cmd-0-0", "cmd-0-1", "cmd-1-0"]
-    assert [call.status for call in made] == ["completed", "completed", "failed"]
-    assert model.asked[1][1:] == [
+    recorded = await calls_of(ledger)
+    assert [call.tool_call_id for call in recorded] == ["cmd-0-0", "cmd-0-1", "cmd-1-0"]
+    assert [call.status for call in recorded] == ["completed", "completed", "failed"]
+    assert model.histories[1][1:] == [
         {
             "role": "assistant",
             "content": "I look: <shell>echo a</shell> and again <shell>echo a</shell><shell> </shell>",
         },
         {"role": "user", "content": "```terminal\na\n```\n\n```terminal\na\n```"},
     ]
-    assert model.asked[2][-1]["content"] == "```terminal\n[stderr]\noops\n[exit status 4]\n```"
+    assert model.histories[2][-1]["content"] == "```terminal\n[stderr]\noops\n[exit status 4]\n```"
     assert await ends_of(ledger) == ["end_turn"]
 
 
-async def test_a_command_is_queued_before_the_model_has_finished_speaking(ledger: Ledger) -> None:
-    """S0.4: its call is in the log as soon as the closing tag was read."""
-    said = says("<shell>true</shell> and then some more words")
-    await Agent(ledger.session("s"), scripted(said, says("Done.")), shell=shell()).run("Go.")
+async def test_a_command_is_proposed_before_the_answer_ends(ledger: LocalLedger) -> None:
+    """Its call is in the log as soon as the closing tag is read."""
+    answer = says("<shell>true</shell> and then some more words")
+    await Agent(ledger.session("s"), scripted(answer, says("Done.")), shell=shell()).run("Go.")
     log = await events(ledger, "s")
     proposed = next(event.seq for event in log if isinstance(event, ev.CallProposed))
     started = next(event.seq for event in log if isinstance(event, ev.CallStarted))
     assert len([event for event in log if isinstance(event, ev.MessageDelta) and proposed < event.seq < started]) > 3
 
 
-async def test_what_the_model_was_shown_is_the_same_after_a_reload(ledger: Ledger) -> None:
-    """S0.6: a new agent on the stored session shows the same text."""
+async def test_the_messages_for_the_model_are_the_same_after_a_reload(ledger: LocalLedger) -> None:
+    """For a new agent on the stored session."""
     model = scripted(says("<shell>seq 1 3</shell>"), says("So."))
     await Agent(ledger.session("s"), model, shell=shell()).run("Count.")
     again = Agent(ledger.session("s"), scripted(), shell=shell())
-    assert (await again.messages())[: len(model.asked[1])] == model.asked[1]
+    assert (await again.messages())[: len(model.histories[1])] == model.histories[1]
 
 
-# Every way out
+# Ends of a turn
 
 
 def slow(tmp_path: Path) -> tuple[Tool, Path]:
-    """A tool that leaves a mark and then takes its time."""
+    """Return a tool that creates a file and then does not end, and the file."""
     mark = tmp_path / "begun"
 
     async def wait() -> None:
@@ -397,8 +401,8 @@ async def until_exists(mark: Path) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_cancelling_while_the_turn_begins(ledger: Ledger) -> None:
-    """A turn that came to be although its agent was cancelled ends."""
+async def test_cancelling_at_the_start_of_a_turn(ledger: LocalLedger) -> None:
+    """A turn that was started although its agent is cancelled ends."""
     running = asyncio.ensure_future(Agent(ledger.session("s"), scripted()).run("Go."))
     await asyncio.sleep(0)
     running.cancel()
@@ -407,8 +411,8 @@ async def test_cancelling_while_the_turn_begins(ledger: Ledger) -> None:
     assert await ends_of(ledger) == ["cancelled"]
 
 
-async def test_cancelling_twice_still_ends_everything_first(ledger: Ledger, tmp_path: Path) -> None:
-    """Whoever is impatient does not leave a turn open."""
+async def test_cancelling_repeatedly_still_ends_the_turn(ledger: LocalLedger, tmp_path: Path) -> None:
+    """No turn is left open."""
     waits, mark = slow(tmp_path)
     agent = Agent(ledger.session("s"), scripted(calls(("c", "wait", {}))), tools=[waits])
     running = asyncio.ensure_future(agent.run("Go."))
@@ -442,14 +446,14 @@ def test_an_interrupt_inside_of_the_loop_ends_the_turn(db: str) -> None:
     assert asyncio.run(look()) == ["cancelled"]
 
 
-async def test_an_error_beside_other_calls_is_raised_as_itself(ledger: Ledger, tmp_path: Path) -> None:
-    """What stops one of several calls stops the others; the turn says what it was."""
+async def test_an_error_in_parallel_calls_is_raised_unchanged(ledger: LocalLedger, tmp_path: Path) -> None:
+    """It cancels the other calls, and the turn has it as its detail."""
     waits, mark = slow(tmp_path)
 
     class Broken(Agent):
-        async def execute(self, wanted: Any) -> None:
-            if wanted.tool == "wait":
-                return await super().execute(wanted)
+        async def execute(self, proposed: Any) -> None:
+            if proposed.tool == "wait":
+                return await super().execute(proposed)
             await until_exists(mark)
             raise RuntimeError("out of paper")
 
@@ -463,8 +467,8 @@ async def test_an_error_beside_other_calls_is_raised_as_itself(ledger: Ledger, t
 
 
 @pytest.mark.parametrize("reason", ["cancelled", "end_turn"])
-async def test_a_turn_that_somebody_else_ends_is_over(ledger: Ledger, tmp_path: Path, reason: str) -> None:
-    """The tool stops, what was queued is not run, the model is not asked again, and no second end is written."""
+async def test_a_turn_that_another_process_ends_stops(ledger: LocalLedger, tmp_path: Path, reason: str) -> None:
+    """The tool stops, queued calls are not run, the model gets no request, and the turn ends once."""
     waits, mark = slow(tmp_path)
     late = tmp_path / "late"
     model = scripted(calls(("1", "wait", {}), ("2", "shell", command(f"touch {late}"))), says("Still here."))
@@ -472,19 +476,19 @@ async def test_a_turn_that_somebody_else_ends_is_over(ledger: Ledger, tmp_path: 
     await until_exists(mark)
     await ledger.end_turn("s", reason)
     outcome = await asyncio.wait_for(running, 20)
-    assert (outcome.reason, len(model.asked), late.exists()) == (reason, 1, False)
+    assert (outcome.reason, len(model.histories), late.exists()) == (reason, 1, False)
     assert await ends_of(ledger) == [reason]
     while not all(call.status in TERMINAL_STATES for call in await calls_of(ledger)):
         await asyncio.sleep(0.05)
 
 
-async def test_a_turn_that_is_superseded_leaves_the_next_one_alone(ledger: Ledger) -> None:
-    """Somebody asks anew while the model still speaks: the old turn stops, the new one stays open."""
+async def test_a_superseded_turn_does_not_end_the_next_one(ledger: LocalLedger) -> None:
+    """A new prompt arrives during an answer: the old turn stops, the new one stays open."""
     async with serving(None) as (_, model):
         running = asyncio.ensure_future(Agent(ledger.session("s"), model).run("First."))
         while not any(isinstance(event, ev.MessageDelta) for event in await events(ledger, "s")):
             await asyncio.sleep(0.01)
-        turn = await ledger.session("s").turn("Second.")
+        turn = await ledger.session("s").start_turn("Second.")
         outcome = await asyncio.wait_for(running, 20)
     assert outcome.reason == "superseded"
     assert await ends_of(ledger) == ["superseded"]
@@ -492,8 +496,8 @@ async def test_a_turn_that_is_superseded_leaves_the_next_one_alone(ledger: Ledge
     assert row is not None and row.turn == turn
 
 
-async def test_the_turn_of_a_session_that_is_deleted_stops(ledger: Ledger, tmp_path: Path) -> None:
-    """And nothing of it comes back by the same name."""
+async def test_the_turn_of_a_session_that_is_deleted_stops(ledger: LocalLedger, tmp_path: Path) -> None:
+    """And the session is not created again."""
     waits, mark = slow(tmp_path)
     agent = Agent(ledger.session("s"), scripted(calls(("1", "wait", {}))), tools=[waits])
     running = asyncio.ensure_future(agent.run("Go."))
@@ -504,12 +508,12 @@ async def test_the_turn_of_a_session_that_is_deleted_stops(ledger: Ledger, tmp_p
     assert await ends_of(ledger) == []
 
 
-@pytest.mark.parametrize("approve", ["", "ask"])
-async def test_a_queued_call_that_somebody_ends_is_not_run(ledger: Ledger, tmp_path: Path, approve: str) -> None:
-    """Nor is anybody asked about it; the model reads that it was cancelled."""
+@pytest.mark.parametrize("approval", [False, True])
+async def test_a_queued_call_that_is_ended_is_not_run(ledger: LocalLedger, tmp_path: Path, approval: bool) -> None:
+    """It does not wait for approval either, and the model reads that it was cancelled."""
     mark, go, late = (tmp_path / name for name in ("begun", "go", "late"))
     first = f"touch {mark}; while [ ! -e {go} ]; do sleep 0.02; done"
-    tools = [shell(), shell_tool(name="later", approve=approve)]
+    tools = [shell(), shell_tool(name="later", approval=approval)]
     model = scripted(calls(("1", "shell", command(first)), ("2", "later", command(f"touch {late}"))), says("Ok."))
     running = asyncio.ensure_future(Agent(ledger.session("s"), model, tools=tools).run("Go."))
     await until_exists(mark)
@@ -519,11 +523,11 @@ async def test_a_queued_call_that_somebody_ends_is_not_run(ledger: Ledger, tmp_p
     assert (await asyncio.wait_for(running, 20)).reason == "end_turn"
     done = (await calls_of(ledger))[1]
     assert (done.status, done.started_at, late.exists()) == ("cancelled", 0, False)
-    assert "not that one" in model.asked[1][-1]["content"]
+    assert "not that one" in model.histories[1][-1]["content"]
 
 
-async def test_a_tool_that_gives_up_by_itself_fails(ledger: Ledger) -> None:
-    """Its own cancellation is not ours, alone or beside others; a StopIteration is an error like any other."""
+async def test_a_tool_that_cancels_itself_fails(ledger: LocalLedger) -> None:
+    """Its cancellation does not cancel the agent, in sequence or in parallel. A StopIteration is an error too."""
 
     async def gives_up() -> None:
         raise asyncio.CancelledError
@@ -537,14 +541,14 @@ async def test_a_tool_that_gives_up_by_itself_fails(ledger: Ledger) -> None:
         agent = Agent(ledger.session("s"), model, tools=tools, limits=Limits(parallel=parallel))
         outcome = await asyncio.wait_for(agent.run("Go."), 20)
         assert outcome.reason == "end_turn"
-        made = (await calls_of(ledger))[-2:]
-        assert [call.status for call in made] == ["failed", "failed"]
-        assert made[0].reason == "the tool cancelled itself" and "StopIteration" in made[1].reason
+        recorded = (await calls_of(ledger))[-2:]
+        assert [call.status for call in recorded] == ["failed", "failed"]
+        assert recorded[0].reason == "the tool cancelled itself" and "StopIteration" in recorded[1].reason
 
 
-async def test_cancelling_while_somebody_is_asked(ledger: Ledger) -> None:
-    """The request is moot, call and turn are cancelled, and nobody can answer any more."""
-    agent = Agent(ledger.session("s"), scripted(calls(("c", "shell", command("true")))), tools=[shell(approve="ask")])
+async def test_cancelling_while_a_call_waits_for_approval(ledger: LocalLedger) -> None:
+    """The request is moot, call and turn are cancelled, and an answer is a conflict."""
+    agent = Agent(ledger.session("s"), scripted(calls(("c", "shell", command("true")))), tools=[shell(approval=True)])
     running = asyncio.ensure_future(agent.run("Go."))
     while not (waiting := await ledger.approvals()):
         await asyncio.sleep(0.01)
@@ -557,22 +561,22 @@ async def test_cancelling_while_somebody_is_asked(ledger: Ledger) -> None:
         await ledger.approve(waiting[0].id, by="me")
 
 
-async def test_an_approval_that_nobody_gives_is_told_to_the_model(db: str) -> None:
-    """The request expires, the call is denied, the loop goes on."""
+async def test_the_model_reads_that_a_request_expired(db: str) -> None:
+    """The call is denied and the loop continues."""
     async with sound_ledger(db, reaper_interval=0.05, reaper_grace=0.05, approval_expiry=0.1) as ledger:
         model = scripted(calls(("c", "shell", command("true"))), says("Nobody there."))
-        outcome = await asyncio.wait_for(Agent(ledger.session("s"), model, tools=[shell(approve="ask")]).run("Go."), 30)
+        outcome = await asyncio.wait_for(Agent(ledger.session("s"), model, tools=[shell(approval=True)]).run("Go."), 30)
         assert outcome.text == "Nobody there."
-        made = (await calls_of(ledger))[0]
-        assert made.status == "denied" and made.reason
-        assert made.reason in model.asked[1][-1]["content"]
+        recorded = (await calls_of(ledger))[0]
+        assert recorded.status == "denied" and recorded.reason
+        assert recorded.reason in model.histories[1][-1]["content"]
         assert await ledger.approvals() == []
 
 
-async def test_arguments_that_a_person_broke_are_not_taken(ledger: Ledger) -> None:
-    """S4.6: an edited input that does not fit the tool leaves the request waiting; what was asked can still be said."""
+async def test_edited_arguments_must_match_the_schema(ledger: LocalLedger) -> None:
+    """Otherwise the request stays pending and can be approved unchanged."""
     agent = Agent(
-        ledger.session("s"), scripted(calls(("c", "shell", command("true"))), says("Ok.")), tools=[shell(approve="ask")]
+        ledger.session("s"), scripted(calls(("c", "shell", command("true"))), says("Ok.")), tools=[shell(approval=True)]
     )
     running = asyncio.ensure_future(agent.run("Go."))
     while not (waiting := await ledger.approvals()):
@@ -585,33 +589,33 @@ async def test_arguments_that_a_person_broke_are_not_taken(ledger: Ledger) -> No
     assert (await calls_of(ledger))[0].status == "completed"
 
 
-async def test_the_last_words_are_whole(ledger: Ledger) -> None:
-    """Also where the ledger holds back their end, since a secret might begin there."""
+async def test_the_last_text_is_complete(ledger: LocalLedger) -> None:
+    """Also if the ledger delays its end, because a secret might start there."""
     for words in ("I will do as you ask", "The key begins with AKIA"):
         outcome = await Agent(ledger.session("s"), scripted(says(words))).run("Go.")
         assert outcome.text == words
 
 
 @pytest.mark.parametrize("tags", [False, True])
-async def test_output_too_large_for_the_log_is_told_with_how_much_is_missing(ledger: Ledger, tags: bool) -> None:
-    """S0.6, S2.8: its beginning and its end, not only the preview that the entry has; the same after a reload."""
+async def test_the_model_reads_both_ends_of_a_large_output(ledger: LocalLedger, tags: bool) -> None:
+    """Not only the preview of the entry. It is the same after a reload."""
     loud = "echo first; head -c 3000000 /dev/zero | tr '\\0' a; echo; echo last; exit 1"
     answer = says(f"<shell>{loud}</shell>") if tags else calls(("c", "shell", command(loud)))
     model = scripted(answer, says("Well."))
     options: dict[str, Any] = {"shell": shell()} if tags else {"tools": [shell()]}
     await Agent(ledger.session("s"), model, **options).run("Go.")
-    (made,) = await calls_of(ledger)
-    assert made.truncated and made.blob and made.blob.size > 10**6
-    told = model.asked[1][-1]["content"]
-    assert "first" in told and "last" in told and "characters cut" in told
-    assert 29_000 < len(told) < 31_000
+    (recorded,) = await calls_of(ledger)
+    assert recorded.truncated and recorded.blob and recorded.blob.size > 10**6
+    text = model.histories[1][-1]["content"]
+    assert "first" in text and "last" in text and "characters cut" in text
+    assert 29_000 < len(text) < 31_000
     again = Agent(ledger.session("s"), scripted(), **options)
-    assert (await again.messages())[: len(model.asked[1])] == model.asked[1]
+    assert (await again.messages())[: len(model.histories[1])] == model.histories[1]
 
 
 @pytest.mark.parametrize("format", ["openai", "anthropic"])
-async def test_words_after_a_command_stay_in_its_answer(ledger: Ledger, format: str) -> None:
-    """S0.6: each answer stands as it was written, its results after it, wherever in it the commands stood."""
+async def test_text_after_a_command_stays_in_its_answer(ledger: LocalLedger, format: str) -> None:
+    """Each answer is unchanged, and its results follow it."""
     words = [
         "<shell>echo a</shell> I wait.",
         "<shell>echo b</shell>",
@@ -620,16 +624,16 @@ async def test_words_after_a_command_stay_in_its_answer(ledger: Ledger, format: 
     answers = [says(text) if format == "openai" else anthropic(text) for text in [*words, "Done."]]
     model = scripted(*answers, format=format)
     await Agent(ledger.session("s"), model, shell=shell()).run("Go.")
-    shown = model.asked[-1]
-    assert [message["content"] for message in shown[1::2]] == words
-    assert [message["role"] for message in shown] == ["user", "assistant"] * 3 + ["user"]
-    assert "c\n" in shown[-1]["content"] and "d\n" in shown[-1]["content"]
-    for asked in model.asked:
-        assert not provider_rules.check_openai(asked) and not provider_rules.check_anthropic(asked)
+    history = model.histories[-1]
+    assert [message["content"] for message in history[1::2]] == words
+    assert [message["role"] for message in history] == ["user", "assistant"] * 3 + ["user"]
+    assert "c\n" in history[-1]["content"] and "d\n" in history[-1]["content"]
+    for messages in model.histories:
+        assert not provider_rules.check_openai(messages) and not provider_rules.check_anthropic(messages)
 
 
 def anthropic(text: str) -> list[Any]:
-    """An answer in words; every one of them has the same id, as some gateways do it."""
+    """Return an answer with text. All have the same id, as with some gateways."""
     return [
         {"type": "message_start", "message": {"id": "msg_1", "role": "assistant", "content": [], "usage": {}}},
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
@@ -654,24 +658,25 @@ WEIRD: dict[str, list[Any]] = {
 @pytest.mark.parametrize("format", ["openai", "anthropic"])
 @pytest.mark.parametrize("tags", [False, True])
 @pytest.mark.parametrize("before", WEIRD)
-async def test_histories_are_accepted_whatever_was_there_before(
-    ledger: Ledger, before: str, tags: bool, format: str
+async def test_providers_accept_the_histories_of_unusual_sessions(
+    ledger: LocalLedger, before: str, tags: bool, format: str
 ) -> None:
-    """At every round, of sessions that others began."""
+    """In every round, after events of another source."""
     await ledger.log.append("s", WEIRD[before], source="import")
-    said = ["<shell>echo a</shell> ", "Done."]
-    model = scripted(*(says(text) if format == "openai" else anthropic(text) for text in said), format=format)
-    given: Any = {"shell": shell()} if tags else {"tools": [shell()]}
-    await Agent(ledger.session("s"), model, **given).run("Go.")
-    for asked in model.asked:
-        assert not (provider_rules.check_openai if format == "openai" else provider_rules.check_anthropic)(asked), asked
+    texts = ["<shell>echo a</shell> ", "Done."]
+    model = scripted(*(says(text) if format == "openai" else anthropic(text) for text in texts), format=format)
+    options: Any = {"shell": shell()} if tags else {"tools": [shell()]}
+    await Agent(ledger.session("s"), model, **options).run("Go.")
+    check = provider_rules.check_openai if format == "openai" else provider_rules.check_anthropic
+    for messages in model.histories:
+        assert not check(messages), messages
 
 
 # Acts and observes
 
 
-async def test_every_way_out_of_an_execution_is_observed(ledger: Ledger) -> None:
-    """S1.2: success, exception, unknown tool, denied, timed out, cancelled: one act and one observe, with one id."""
+async def test_every_end_of_a_call_is_observed(ledger: LocalLedger) -> None:
+    """Success, exception, unknown tool, denied, timed out, cancelled: one act and one observe with one id."""
 
     async def fails() -> None:
         raise ValueError("no such luck")
@@ -683,7 +688,7 @@ async def test_every_way_out_of_an_execution_is_observed(ledger: Ledger) -> None
         shell(),
         tool(fails),
         tool(slow, timeout=0.05),
-        shell_tool(name="danger", approve="ask"),
+        shell_tool(name="danger", approval=True),
         tool(slow, name="endless"),
     ]
     answer = calls(
@@ -702,11 +707,11 @@ async def test_every_way_out_of_an_execution_is_observed(ledger: Ledger) -> None
     with contextlib.suppress(asyncio.CancelledError):
         await running
     encoder = open_stream()
-    said = [item for event in await events(ledger, "s") for item in encoder.feed(event)]
-    told = [item for item in said if item["type"] in ("act", "observe", "user_message")]
-    acts = [item for item in told if item["type"] == "act"]
-    seen = {item["execution_id"]: item for item in told if item["type"] == "observe"}
-    assert (len(acts), len(seen), len(told)) == (6, 6, 13)
+    items = [item for event in await events(ledger, "s") for item in encoder.feed(event)]
+    items = [item for item in items if item["type"] in ("act", "observe", "user_message")]
+    acts = [item for item in items if item["type"] == "act"]
+    seen = {item["execution_id"]: item for item in items if item["type"] == "observe"}
+    assert (len(acts), len(seen), len(items)) == (6, 6, 13)
     results = [seen[act["execution_id"]] for act in acts]
     assert [item["tool_name"] for item in results] == ["shell", "fails", "nothing", "slow", "danger", "endless"]
     assert [item["is_error"] for item in results] == [False, True, True, True, True, True]
@@ -716,7 +721,7 @@ async def test_every_way_out_of_an_execution_is_observed(ledger: Ledger) -> None
     assert results[3]["result"] == {"error": "no result within 0.05 s"}
     assert results[3]["duration_ms"] >= 50
     assert results[4]["result"] == {"error": "never"}
-    assert all(item["execution_id"] == item["tool_execution_id"] for item in told if item["type"] != "user_message")
+    assert all(item["execution_id"] == item["tool_execution_id"] for item in items if item["type"] != "user_message")
     shown = timeline(await ledger.snapshot("s"))
     assert [item["type"] for item in shown] == ["user_message"] + ["act", "observe"] * 6
     assert [item["isError"] for item in shown if item["type"] == "observe"] == [False] + [True] * 5
@@ -725,20 +730,20 @@ async def test_every_way_out_of_an_execution_is_observed(ledger: Ledger) -> None
 # Models by name
 
 
-def test_a_model_is_named_by_its_maker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what is wrong with a name, or lacks, is said."""
+def test_a_model_is_named_by_its_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error says what is wrong with a name, or that a key is missing."""
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     assert isinstance(find_model("openai:gpt-x"), OpenAI)
     for name in ("gpt-x", "openai:", "acme:y"):
-        with pytest.raises(InvalidInputError, match="openai:NAME, anthropic:NAME"):
+        with pytest.raises(InvalidInputError, match="openai:NAME or anthropic:NAME"):
             find_model(name)
     monkeypatch.delenv("OPENAI_API_KEY")
     with pytest.raises(InvalidInputError, match=r"(?i)api_key"):
         find_model("openai:gpt-x")
 
 
-async def test_a_script_that_is_over_ends_the_turn_with_an_error(ledger: Ledger) -> None:
-    """So that a wrong test fails and does not hang."""
+async def test_a_script_without_a_further_answer_is_an_error(ledger: LocalLedger) -> None:
+    """So that a wrong test fails instead of hanging."""
     with pytest.raises(InvalidInputError, match="no further answer"):
         await Agent(ledger.session("s"), scripted()).run("Hello.")
     assert await ends_of(ledger) == ["error"]

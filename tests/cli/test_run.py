@@ -84,8 +84,8 @@ def test_commands_in_tags_and_json(place: Path, serving: Server) -> None:
     assert running.returncode == 0, err
     told = json.loads(out)
     assert (told["reason"], told["iterations"], told["text"]) == ("end_turn", 2, "Yes.")
-    assert "tools" not in serving.asked[0]
-    assert "tagged" in serving.asked[1]["messages"][-1]["content"]
+    assert "tools" not in serving.requests[0]
+    assert "tagged" in serving.requests[1]["messages"][-1]["content"]
 
 
 @pytest.mark.parametrize("serving", [[ECHO, says("Then not.")]], indirect=True)
@@ -98,7 +98,7 @@ def test_a_command_waits_for_an_answer_from_another_terminal(place: Path, servin
     assert running.returncode == 0, err
     assert "callslip approve appr_" in err and "denied" in err
     assert "Then not." in out
-    assert "not now" in serving.asked[1]["messages"][-1]["content"]
+    assert "not now" in serving.requests[1]["messages"][-1]["content"]
 
 
 @pytest.mark.parametrize("serving", [[calls(("c", "shell", {"command": "sleep 600"}))]], indirect=True)
@@ -199,7 +199,7 @@ def test_a_person_is_asked_at_the_terminal(place: Path, serving: Server, key: st
     terminal.until("So be it.\n")
     assert terminal.close() == 0, terminal.shown
     assert state in callslip(place, "ls", "@last").stdout
-    answer = serving.asked[1]["messages"][-1]["content"]
+    answer = serving.requests[1]["messages"][-1]["content"]
     assert ("from the shell" if key == "y" else "the person said no") in answer
 
 

@@ -1,7 +1,7 @@
-"""The supervisor under worse conditions.
+"""The supervisor on a system with fewer functions.
 
-worse_supervisor.py FOLDER plain      on a system that can neither adopt orphans nor tell what was ready first
-worse_supervisor.py FOLDER powerless  where nobody can be signalled, as if all processes were another user's
+limited_supervisor.py FOLDER plain      without the adoption of orphans and without epoll
+limited_supervisor.py FOLDER powerless  without permission to signal processes, as if they were another user's
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs the shell command in its input and says what it prints; for whoever wants to kill this process meanwhile.
+"""Runs the shell command in its input and prints its output, for tests that kill this process.
 
 shell_host.py [fork] < COMMAND
 

@@ -1,4 +1,4 @@
-"""Runs a shell command and tells how it went, with the most memory (MB) that this process and its supervisor had.
+"""Runs a shell command and prints its result with the peak memory (MB) of this process and its supervisor.
 
 shell_memory.py COMMAND CAP
 """
@@ -17,11 +17,11 @@ from callslip.agent.shell import run_shell
 async def main(command: str, cap: int) -> dict[str, float]:
     await run_shell("true")
     before = peak()
-    heard = 0
+    count = 0
 
     async def progress(stream: str, text: str) -> None:
-        nonlocal heard
-        heard += 1
+        nonlocal count
+        count += 1
 
     result = await run_shell(command, cap=cap, timeout=300, progress=progress)
     assert result.exit_status == 0, result.problem
@@ -29,14 +29,14 @@ async def main(command: str, cap: int) -> dict[str, float]:
         "size": result.stdout_size,
         "cut": result.stdout_cut,
         "seconds": result.duration_ms / 1000,
-        "progress": heard,
+        "progress": count,
         "grown": peak() - before,
         "supervisor": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**10,
     }
 
 
 def peak() -> float:
-    """Of this program alone: what `getrusage` tells includes whoever started it."""
+    """Return the peak memory of this process; `getrusage` includes the process that started it."""
     return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) / 2**10
 
 

@@ -1,4 +1,4 @@
-"""A model endpoint for tests: real sockets, OpenAI's streaming format, answers from a script."""
+"""A model endpoint for tests: an HTTP server with OpenAI's streaming format and prepared answers."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Chunk = dict[str, Any]
 
 
 def chunk(delta: dict[str, Any], finish: str | None = None, number: int = 0) -> Chunk:
-    """One chunk as the API sends it."""
+    """Return a chunk as the API sends it."""
     choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
-    made = {"id": f"chatcmpl-{number}", "object": "chat.completion.chunk", "created": 1, "model": "scripted"}
-    return {**made, "choices": [choice]}
+    envelope = {"id": f"chatcmpl-{number}", "object": "chat.completion.chunk", "created": 1, "model": "scripted"}
+    return {**envelope, "choices": [choice]}
 
 
 def says(text: str, number: int = 0) -> list[Chunk]:
-    """An answer in words, three characters at a time."""
+    """Return an answer with text, three characters per chunk."""
     pieces = [text[at : at + 3] for at in range(0, len(text), 3)]
     return [
         chunk({"role": "assistant", "content": ""}, number=number),
@@ -35,45 +35,45 @@ def says(text: str, number: int = 0) -> list[Chunk]:
     ]
 
 
-def calls(*wanted: tuple[str, str, Any], text: str = "", number: int = 0) -> list[Chunk]:
-    """An answer that calls tools, (id, name, arguments): their arguments come in pieces, by turns."""
-    parts = [arguments if isinstance(arguments, str) else json.dumps(arguments) for _, _, arguments in wanted]
-    made = [chunk({"role": "assistant", "content": text or None}, number=number)]
-    for index, (identity, name, _) in enumerate(wanted):
+def calls(*proposed: tuple[str, str, Any], text: str = "", number: int = 0) -> list[Chunk]:
+    """Return an answer that calls tools, (id, name, arguments); chunks of their arguments alternate."""
+    parts = [arguments if isinstance(arguments, str) else json.dumps(arguments) for _, _, arguments in proposed]
+    chunks = [chunk({"role": "assistant", "content": text or None}, number=number)]
+    for index, (call_id, name, _) in enumerate(proposed):
         function = {"name": name, "arguments": ""}
-        made.append(_calling({"index": index, "id": identity, "type": "function", "function": function}, number))
+        chunks.append(_call_chunk({"index": index, "id": call_id, "type": "function", "function": function}, number))
     for at in range(0, max(map(len, parts)), 5):
         for index, part in enumerate(parts):
             if part[at : at + 5]:
-                made.append(_calling({"index": index, "function": {"arguments": part[at : at + 5]}}, number))
-    return [*made, chunk({}, "tool_calls", number)]
+                chunks.append(_call_chunk({"index": index, "function": {"arguments": part[at : at + 5]}}, number))
+    return [*chunks, chunk({}, "tool_calls", number)]
 
 
-def _calling(call: dict[str, Any], number: int) -> Chunk:
+def _call_chunk(call: dict[str, Any], number: int) -> Chunk:
     return chunk({"tool_calls": [call]}, number=number)
 
 
 class Server:
-    """Answers each request with the next of its answers; `asked` keeps the bodies of the requests.
+    """Answers each request with the next answer; `requests` has the bodies of the requests.
 
-    An answer is chunks, an exception to answer with an error, or None to hang after the first words.
+    An answer is a list of chunks, an exception for an error response, or None to hang after the first words.
     """
 
     def __init__(self, answers: list[Any]) -> None:
-        self.asked: list[Any] = []
+        self.requests: list[Any] = []
         self.url = ""
         self._answers = iter(answers)
 
     async def _complete(self, request: Request) -> Response:
-        self.asked.append(await request.json())
+        self.requests.append(await request.json())
         answer = next(self._answers, says("I have nothing more to say."))
         if isinstance(answer, Exception):
             return JSONResponse({"error": {"message": str(answer), "type": "invalid_request_error"}}, 400)
         return StreamingResponse(self._stream(answer), media_type="text/event-stream")
 
     async def _stream(self, answer: list[Chunk] | None) -> AsyncIterator[bytes]:
-        for one in says("Let me think")[:3] if answer is None else answer:
-            yield b"data: " + json.dumps(one).encode() + b"\n\n"
+        for item in says("Let me think")[:3] if answer is None else answer:
+            yield b"data: " + json.dumps(item).encode() + b"\n\n"
             await asyncio.sleep(0)
         if answer is None:
             await asyncio.sleep(3600)

@@ -1,1 +1,1 @@
-"""A small agent: a loop between a model and a shell. Importing this loads nothing."""
+"""A small agent: a loop between a model and its tools. This package imports nothing by itself."""

@@ -1,7 +1,7 @@
-"""The loop of an agent: ask the model, record what it says, run what it calls, show it the results, ask again.
+"""The loop of an agent: request an answer of the model, record it, run its calls, and repeat with the results.
 
-What the model is shown is made from the ledger each time, never from what the loop remembers, so that a reloaded
-session is answered as the live one would have been. A turn ends exactly once, whatever happens in it.
+The messages for the model are read from the ledger each time, so that a reloaded session continues like a live one. A
+turn ends exactly once.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from typing import Any, cast
 import msgspec
 from msgspec import UNSET
 
-from callslip.agent.model_view import Shown
+from callslip.agent.model_view import ModelView
 from callslip.agent.models import Model
-from callslip.agent.shell_tags import Tagged
+from callslip.agent.shell_tags import ShellTagDecoder
 from callslip.agent.tools import Tool
 from callslip.api.call import describe_error
-from callslip.api.ledger import Ledger
 from callslip.api.session import Session
 from callslip.errors import CallDeniedError, CallEndedError, InvalidTransitionError
 from callslip.formats import registry
@@ -28,18 +27,19 @@ from callslip.formats.base import Decoder
 from callslip.formats.shell.history import model_messages
 from callslip.ingest.recorder import Recorder
 from callslip.ledger.aio import finish_despite_cancel, race
+from callslip.ledger.session_log import SessionLog, wait_for_turn
 from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.events import Draft, Event
 from callslip.rules.lifecycle import TERMINAL_STATES, is_terminal
 
-GAVE_UP = "the tool cancelled itself"
-NO_OBJECT = "the arguments are not a JSON object"
-_STOPS = (asyncio.CancelledError, KeyboardInterrupt, SystemExit)
+TOOL_CANCELLED = "the tool cancelled itself"
+NOT_AN_OBJECT = "the arguments are not a JSON object"
+_CANCELLATIONS = (asyncio.CancelledError, KeyboardInterrupt, SystemExit)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """When to stop. `repeats` is how often one turn may make the very same call."""
+    """When a turn stops. `repeats` is how often a turn may make the same call; `parallel` runs calls together."""
 
     iterations: int = 25
     repeats: int = 3
@@ -47,7 +47,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """How a turn went: why it ended, how many answers the model gave, and the last words it said."""
+    """How a turn ended: the reason, the number of answers of the model, and the text of the last one."""
 
     turn: str
     reason: str
@@ -55,8 +55,8 @@ class Outcome(msgspec.Struct, frozen=True):
     text: str
 
 
-class Wanted(msgspec.Struct):
-    """A call that the model asks for."""
+class ProposedCall(msgspec.Struct):
+    """A call that the model proposes."""
 
     call: str
     tool: str = ""
@@ -64,9 +64,9 @@ class Wanted(msgspec.Struct):
 
 
 class Agent:
-    """One session, one model, some tools.
+    """Runs a model with tools in a session.
 
-    With `shell` the model is offered no tools: it writes commands as `<shell>` tags, and that tool runs them.
+    With `shell` the model receives no tools: it writes commands as `<shell>` tags, and that tool runs them.
     """
 
     def __init__(
@@ -83,85 +83,85 @@ class Agent:
         self.model = model
         self.limits = limits or Limits()
         self._shell = shell
-        self._offered = () if shell else tuple(tools)
+        self._model_tools = () if shell else tuple(tools)
         self._tools = {shell.name: shell} if shell else {tool.name: tool for tool in tools}
         self._system = system
-        self._shown = Shown(session)
-        self._history = model_messages if shell else registry.encoder(model.format)
+        self._view = ModelView(session)
+        self._encode = model_messages if shell else registry.encoder(model.format)
 
     async def run(self, prompt: str, *, turn: str = "") -> Outcome:
-        """Answer a prompt. Cancelling it ends the tool that runs, and the turn; so does who ends the turn elsewhere.
+        """Run a turn for a prompt. It stops if it is cancelled, or if another process ends the turn.
 
-        `turn` is one that has begun already, with the prompt in it.
+        `turn` is a turn that has started already and contains the prompt.
         """
-        running = _Turn(self)
+        running = _TurnRun(self)
         try:
-            await finish_despite_cancel(running.begin(prompt, turn))
-            reason = await running.answer()
-        except _STOPS:
+            await finish_despite_cancel(running.start(prompt, turn))
+            reason = await running.run()
+        except _CANCELLATIONS:
             await finish_despite_cancel(running.end("cancelled"))
             raise
         except Exception as error:
             await finish_despite_cancel(running.end("error", describe_error(error)))
             raise
         await finish_despite_cancel(running.end(reason))
-        return Outcome(running.turn, reason, running.iterations, await running.said())
+        return Outcome(running.turn, reason, running.iterations, await running.last_text())
 
     async def messages(self) -> list[Any]:
-        """The session as the model is shown it."""
-        return self._history(await self._shown.snapshot())
+        """Return the session as messages for the model."""
+        return self._encode(await self._view.snapshot())
 
     def stream(self, messages: list[Any]) -> Any:
-        return self.model.stream(messages, system=self._system, tools=self._offered)
+        return self.model.stream(messages, system=self._system, tools=self._model_tools)
 
-    def tagged(self, turn: str) -> Tagged | None:
-        """What finds commands in the model's text, if that is how it calls tools."""
-        return Tagged(registry.decoder(self.model.format), self._shell.name, turn) if self._shell else None
+    def tag_decoder(self, turn: str) -> ShellTagDecoder | None:
+        """Return the decoder for commands in the model's text, if it calls tools by tags."""
+        return ShellTagDecoder(registry.decoder(self.model.format), self._shell.name, turn) if self._shell else None
 
-    # Running calls
+    # Run calls
 
-    async def execute(self, wanted: Wanted) -> None:
-        """Run one call to its end. What goes wrong with it is the model's to read, not ours to raise."""
-        tool = self._tools.get(wanted.tool)
+    async def execute(self, proposed: ProposedCall) -> None:
+        """Run a call until it ends. An error of the call is recorded for the model and not raised."""
+        tool = self._tools.get(proposed.tool)
         if tool is None:
-            known = ", ".join(self._tools) or "none"
-            await self.refuse(wanted, f"there is no tool {wanted.tool!r}; there are: {known}")
-        elif wanted.input is UNSET:
-            await self.refuse(wanted, "the answer ended before the arguments were whole")
-        elif not isinstance(wanted.input, dict | None):
-            await self.refuse(wanted, NO_OBJECT)
+            names = ", ".join(self._tools) or "none"
+            await self.refuse(proposed, f"there is no tool {proposed.tool!r}; there are: {names}")
+        elif proposed.input is UNSET:
+            await self.refuse(proposed, "the answer ended before the arguments were complete")
+        elif not isinstance(proposed.input, dict | None):
+            await self.refuse(proposed, NOT_AN_OBJECT)
         else:
             with contextlib.suppress(CallDeniedError, CallEndedError):
-                await self._run(wanted, tool)
+                await self._run(proposed, tool)
 
-    async def refuse(self, wanted: Wanted, why: str) -> None:
-        """End a call that is not run."""
-        await finish_despite_cancel(self._fail(wanted.call, why))
+    async def refuse(self, proposed: ProposedCall, reason: str) -> None:
+        """Fail a call that is not run."""
+        await finish_despite_cancel(self._fail(proposed.call, reason))
 
-    async def _fail(self, call: str, why: str) -> None:
-        row = await self.session.ledger.log.store.call(call)
+    async def _fail(self, call: str, reason: str) -> None:
+        row = await self.session.log.get_call(call)
         if row is not None and row.state not in TERMINAL_STATES:
-            await self.session.append(ev.CallFailed(call=call, error=why, reason=why))
+            await self.session.append(ev.CallFailed(call=call, error=reason, reason=reason))
 
-    async def _run(self, wanted: Wanted, tool: Tool) -> None:
-        input = cast("dict[str, Any]", wanted.input or {})
+    async def _run(self, proposed: ProposedCall, tool: Tool) -> None:
+        input = cast("dict[str, Any]", proposed.input or {})
         title = tool.title(input) if tool.title else ""
-        made = self.session.call(
+        context = self.session.call(
             tool.name,
             input,
             title=title,
             kind=tool.kind,
             timeout=tool.timeout,
-            approve=tool.approve,
+            approval=tool.approval,
             schema=tool.parameters,
-            proposed=wanted.call,
+            proposed=proposed.call,
         )
-        async with made as call:
-            given: Any = call.input if call.edited else input
-            if not isinstance(given, dict):
-                return call.fail(NO_OBJECT, NO_OBJECT)
+        async with context as call:
+            arguments: Any = call.input if call.edited else input
+            if not isinstance(arguments, dict):
+                return call.fail(NOT_AN_OBJECT, NOT_AN_OBJECT)
             try:
-                output = await call.run(tool.run(call, cast("dict[str, Any]", given)))
+                output = await call.run(tool.run(call, cast("dict[str, Any]", arguments)))
                 if not call.has_outcome:
                     call.complete(output)
             except CallEndedError:
@@ -171,146 +171,146 @@ class Agent:
                     raise
                 call.fail(
                     codec.to_json(error),
-                    GAVE_UP if isinstance(error, asyncio.CancelledError) else describe_error(error),
+                    TOOL_CANCELLED if isinstance(error, asyncio.CancelledError) else describe_error(error),
                 )
 
 
-class Listener(Recorder):
-    """Remembers the arguments as the model wrote them: the log has them without what looks like a secret."""
+class InputRecorder(Recorder):
+    """Records a stream and keeps the arguments as the model wrote them, because the log has them redacted."""
 
-    def __init__(self, ledger: Ledger, session: str, format: str, *, decoder: Decoder | None = None) -> None:
-        super().__init__(ledger.log, session, format, decoder=decoder)
+    def __init__(self, log: SessionLog, session: str, format: str, *, decoder: Decoder | None = None) -> None:
+        super().__init__(log, session, format, decoder=decoder)
         self.inputs: dict[str, Any] = {}
 
     async def write(self, drafts: list[Draft], message: Any = None) -> list[Event]:
-        made = await super().write(drafts, message)
-        for draft, event in zip(drafts, made, strict=False):
+        events = await super().write(drafts, message)
+        for draft, event in zip(drafts, events, strict=False):
             drafted = draft.event
             if isinstance(drafted, ev.CallUpdate) and isinstance(event, type(drafted)) and drafted.input is not UNSET:
                 self.inputs[event.call] = drafted.input
-        return made
+        return events
 
 
 def _is_cancelled(error: BaseException) -> bool:
-    """Whether somebody cancelled us. A tool may also give up by itself, which is an error like any other."""
+    """Return whether this task is cancelled. A tool that cancels itself is an error like any other."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
-class _Turn:
-    """One turn under way."""
+class _TurnRun:
+    """A turn in progress."""
 
     def __init__(self, agent: Agent) -> None:
         self.turn = ""
         self.iterations = 0
         self._agent = agent
         self._session = agent.session
-        self._tagged: Tagged | None = None
-        self._seen = self._asked = 0
-        self._made: Counter[bytes] = Counter()
+        self._tag_decoder: ShellTagDecoder | None = None
+        self._start_seq = self._request_seq = 0
+        self._call_counts: Counter[bytes] = Counter()
 
-    async def begin(self, prompt: str, turn: str) -> None:
+    async def start(self, prompt: str, turn: str) -> None:
         session, format = self._session, self._agent.model.format
-        self._seen = await self._head()
-        self.turn = await self._go_on(turn) if turn else await session.turn(prompt, owned=True)
-        self._tagged = self._agent.tagged(self.turn)
-        self._recorder = Listener(session.ledger, session.name, format, decoder=self._tagged)
+        self._start_seq = await self._last_seq()
+        self.turn = await self._check_open(turn) if turn else await session.start_turn(prompt, owned=True)
+        self._tag_decoder = self._agent.tag_decoder(self.turn)
+        self._recorder = InputRecorder(session.log, session.name, format, decoder=self._tag_decoder)
 
-    async def _go_on(self, turn: str) -> str:
-        row = await self._session.ledger.log.store.session(self._session.name)
+    async def _check_open(self, turn: str) -> str:
+        row = await self._session.log.get_session(self._session.name)
         if row is None or row.turn != turn:
-            raise InvalidTransitionError(f"turn {turn!r} is not the one that is open")
+            raise InvalidTransitionError(f"turn {turn!r} is not open")
         return turn
 
     async def end(self, reason: str, detail: str = "") -> None:
-        """Once: somebody else may have ended the turn meanwhile, or deleted the session."""
-        row = await self._session.ledger.log.store.session(self._session.name)
+        """End the turn, unless another process has ended it or deleted the session."""
+        row = await self._session.log.get_session(self._session.name)
         if row is not None and self.turn and row.turn == self.turn:
             await self._session.append(ev.TurnEnded(turn=self.turn, reason=reason, detail=detail))
 
-    async def answer(self) -> str:
-        """Go through the rounds, unless somebody else ends the turn meanwhile. Why it is over."""
-        return await race(self.rounds(), self._ended())
+    async def run(self) -> str:
+        """Run the rounds until the turn ends, also if another process ends it. Return the reason."""
+        return await race(self._run_rounds(), self._wait_ended())
 
-    async def _ended(self) -> str:
-        """Why somebody else ended the turn, once they have."""
+    async def _wait_ended(self) -> str:
+        """Wait until another process ends the turn, and return the reason."""
         session = self._session
-        return (await session.ledger.log.wait_for_turn(session.name, self.turn, self._seen)).reason
+        return (await wait_for_turn(session.log, session.name, self.turn, self._start_seq)).reason
 
-    async def said(self) -> str:
-        """What the model said last. From the log: what was held back of it came after its events."""
-        log = self._session.ledger.events(self._session.name, self._asked)
+    async def last_text(self) -> str:
+        """Return the last text of the model, from the log: the end of a text may be written after its events."""
+        log = self._session.ledger.events(self._session.name, self._request_seq)
         deltas = [event async for event in log if isinstance(event, ev.MessageDelta)]
         source = self._agent.model.format
         return "".join(event.text for event in deltas if (event.source, event.verdict) == (source, "applied"))
 
-    async def _head(self) -> int:
-        row = await self._session.ledger.log.store.session(self._session.name)
+    async def _last_seq(self) -> int:
+        row = await self._session.log.get_session(self._session.name)
         return row.last_seq if row else 0
 
-    async def rounds(self) -> str:
-        """Ask and run until the model wants nothing more, or a limit is reached. Why it stopped."""
+    async def _run_rounds(self) -> str:
+        """Request answers and run their calls until there are no calls or a limit is reached. Return the reason."""
         limits = self._agent.limits
         while self.iterations < limits.iterations:
-            wanted = await self._ask()
+            proposed = await self._request_answer()
             self.iterations += 1
-            if not wanted:
+            if not proposed:
                 return "end_turn"
-            fresh = [call for call in wanted if await self._is_fresh(call)]
-            if not fresh:
+            allowed = [call for call in proposed if await self._check_repeats(call)]
+            if not allowed:
                 return "repeated_calls"
-            await self._execute(fresh)
+            await self._execute(allowed)
         return "max_turn_requests"
 
-    async def _ask(self) -> list[Wanted]:
-        """One answer of the model, recorded as it comes. The calls that it leaves for us to run."""
-        wanted: dict[str, Wanted] = {}
-        self._asked = await self._head()
+    async def _request_answer(self) -> list[ProposedCall]:
+        """Record an answer of the model, and return the calls to run."""
+        proposed: dict[str, ProposedCall] = {}
+        self._request_seq = await self._last_seq()
         stream = self._agent.stream(await self._agent.messages())
         try:
             async with contextlib.aclosing(stream):
                 async for chunk in stream:
-                    self._hear(await self._recorder.feed(chunk), wanted)
-            self._hear(await self._recorder.finish(), wanted)
-            if self._tagged is not None:
-                self._hear(await self._recorder.write(self._tagged.end_round()), wanted)
+                    self._collect_calls(await self._recorder.feed(chunk), proposed)
+            self._collect_calls(await self._recorder.finish(), proposed)
+            if self._tag_decoder is not None:
+                self._collect_calls(await self._recorder.write(self._tag_decoder.end_round()), proposed)
         except BaseException as error:
             reason = "cancelled" if isinstance(error, asyncio.CancelledError) else "error"
             await finish_despite_cancel(self._recorder.close(reason, str(error)[:500]))
             raise
-        return list(wanted.values())
+        return list(proposed.values())
 
-    def _hear(self, made: list[Event], wanted: dict[str, Wanted]) -> None:
-        for event in made:
+    def _collect_calls(self, events: list[Event], proposed: dict[str, ProposedCall]) -> None:
+        for event in events:
             if event.verdict != "applied":
                 continue
             if isinstance(event, ev.CallEvent) and is_terminal(event):
-                wanted.pop(event.call, None)
+                proposed.pop(event.call, None)
             elif isinstance(event, ev.CallUpdate):
-                call = wanted.setdefault(event.call, Wanted(event.call))
+                call = proposed.setdefault(event.call, ProposedCall(event.call))
                 call.tool = event.tool_name if isinstance(event.tool_name, str) else call.tool
                 call.input = self._recorder.inputs.pop(event.call, call.input)
 
-    async def _is_fresh(self, wanted: Wanted) -> bool:
-        """Whether a call may be made once more; if not it ends here."""
-        key = codec.encode([wanted.tool, None if wanted.input is UNSET else wanted.input])
-        self._made[key] += 1
-        most = self._agent.limits.repeats
-        if self._made[key] <= most:
+    async def _check_repeats(self, proposed: ProposedCall) -> bool:
+        """Return whether a call may be run, or fail it if the turn has made it too often."""
+        key = codec.encode([proposed.tool, None if proposed.input is UNSET else proposed.input])
+        self._call_counts[key] += 1
+        repeats = self._agent.limits.repeats
+        if self._call_counts[key] <= repeats:
             return True
-        await self._agent.refuse(wanted, f"this very call was made {most} times in this turn and is not run again")
+        await self._agent.refuse(proposed, f"this call was made {repeats} times in this turn and is not run again")
         return False
 
-    async def _execute(self, wanted: list[Wanted]) -> None:
+    async def _execute(self, proposed: list[ProposedCall]) -> None:
         if self._agent.limits.parallel:
-            return await self._execute_together(wanted)
-        for call in wanted:
+            return await self._execute_together(proposed)
+        for call in proposed:
             await self._agent.execute(call)
 
-    async def _execute_together(self, wanted: list[Wanted]) -> None:
+    async def _execute_together(self, proposed: list[ProposedCall]) -> None:
         try:
             async with asyncio.TaskGroup() as group:
-                for call in wanted:
+                for call in proposed:
                     group.create_task(self._agent.execute(call))
-        except ExceptionGroup as errors:  # The first of them ended the others.
+        except ExceptionGroup as errors:  # The first error cancelled the other calls.
             raise errors.exceptions[0] from errors

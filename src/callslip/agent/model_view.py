@@ -1,6 +1,6 @@
-"""What a model is shown of outputs that are too large to stand in the log: their beginning and their end.
+"""The session as a model reads it: of outputs that are too large for the log, the beginning and the end.
 
-An entry has only a preview of such an output. Here it is read whole, and cut to what a model can use of it.
+An entry has only a preview of such an output. Here it is read completely and truncated for the model.
 """
 
 from __future__ import annotations
@@ -15,42 +15,42 @@ from callslip.formats.shell.results import truncate_output
 from callslip.model import codec
 from callslip.model.entries import Snapshot, ToolCall
 
-LIMIT = 30_000
+MAX_OUTPUT_CHARS = 30_000
 
 
-class Shown:
-    """A session as a model is shown it. What was cut once is remembered."""
+class ModelView:
+    """A session as a model reads it. Truncated outputs are cached."""
 
-    def __init__(self, session: Session, limit: int = LIMIT) -> None:
+    def __init__(self, session: Session, max_chars: int = MAX_OUTPUT_CHARS) -> None:
         self._session = session
-        self._limit = limit
-        self._known: dict[str, Any] = {}
+        self._max_chars = max_chars
+        self._outputs: dict[str, Any] = {}
 
     async def snapshot(self) -> Snapshot:
         snapshot = await self._session.snapshot()
-        return structs.replace(snapshot, entries=[await self._entry(entry) for entry in snapshot.entries])
+        return structs.replace(snapshot, entries=[await self._with_output(entry) for entry in snapshot.entries])
 
-    async def _entry(self, entry: Any) -> Any:
+    async def _with_output(self, entry: Any) -> Any:
         if not isinstance(entry, ToolCall) or entry.blob is None:
             return entry
         try:
             output = await self._output(entry.blob.hash, entry.blob.media)
-        except (NotFoundError, InvalidInputError):  # Swept away, or no JSON that we read: the preview says what it can.
+        except (NotFoundError, InvalidInputError):  # Pruned, or not valid JSON: the preview is left.
             return entry
         return structs.replace(entry, output=output, truncated=False, blob=None)
 
     async def _output(self, name: str, media: str) -> Any:
-        if name not in self._known:
+        if name not in self._outputs:
             data = await self._session.ledger.blob(name)
-            whole = codec.parse_json(data, max_bytes=len(data)) if media == "application/json" else data.decode()
-            self._known[name] = self._cut(whole)
-        return self._known[name]
+            value = codec.parse_json(data, max_bytes=len(data)) if media == "application/json" else data.decode()
+            self._outputs[name] = self._truncate(value)
+        return self._outputs[name]
 
-    def _cut(self, value: Any) -> Any:
-        """A text, or the texts of an object, each cut by itself; anything else as JSON."""
+    def _truncate(self, value: Any) -> Any:
+        """Truncate a string, or each string of an object; anything else as JSON."""
         if isinstance(value, str):
-            return truncate_output(value, self._limit)
+            return truncate_output(value, self._max_chars)
         members = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
         if members and all(isinstance(member, str) for member in members.values()):
-            return {name: truncate_output(member, self._limit) for name, member in members.items()}
-        return truncate_output(codec.encode(cast(object, value)).decode(), self._limit)
+            return {name: truncate_output(member, self._max_chars) for name, member in members.items()}
+        return truncate_output(codec.encode(cast(object, value)).decode(), self._max_chars)

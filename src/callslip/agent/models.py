@@ -1,7 +1,7 @@
-"""Who answers: any endpoint that speaks OpenAI's chat completions, Anthropic's messages, or a script.
+"""Models: endpoints with OpenAI's chat completions API or Anthropic's messages API, and a script.
 
-A model says which format its stream is in, and gives the stream; what it means is the format's decoder's business.
-The SDKs are imported when a model is first asked, and are needed only then (`pip install "callslip[agent]"`).
+A model names the format of its stream; the decoder of that format interprets it. The SDKs are imported when a model is
+created, and are needed only then (`pip install "callslip[agent]"`).
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ MAX_TOKENS = 8192
 
 
 class Model(Protocol):
-    """`format` is that of the stream and of the history it takes."""
+    """A model. `format` is the format of its stream and of the messages it reads."""
 
     format: str
 
     def stream(self, messages: list[Any], *, system: str = "", tools: Sequence[Tool] = ()) -> AsyncGenerator[Any]:
-        """The answer, chunk by chunk."""
+        """Yield the chunks of the answer."""
         ...
 
     async def aclose(self) -> None:
-        """Let go of its connections."""
+        """Close its connections."""
         ...
 
 
 class OpenAI:
-    """Chat completions, of OpenAI or of anything that speaks like it (`base_url`)."""
+    """Chat completions of OpenAI or of a compatible API (`base_url`)."""
 
     format = "openai"
 
@@ -41,9 +41,9 @@ class OpenAI:
         self._client: Any = AsyncOpenAI(**options)
 
     async def stream(self, messages: list[Any], *, system: str = "", tools: Sequence[Tool] = ()) -> AsyncGenerator[Any]:
-        said = [{"role": "system", "content": system}, *messages] if system else messages
-        offered: dict[str, Any] = {"tools": [_openai(tool) for tool in tools]} if tools else {}
-        answer = await self._client.chat.completions.create(model=self.model, messages=said, stream=True, **offered)
+        messages = [{"role": "system", "content": system}, *messages] if system else messages
+        options: dict[str, Any] = {"tools": [_openai_tool(tool) for tool in tools]} if tools else {}
+        answer = await self._client.chat.completions.create(model=self.model, messages=messages, stream=True, **options)
         async with answer:
             async for chunk in answer:
                 yield chunk
@@ -53,7 +53,7 @@ class OpenAI:
 
 
 class Anthropic:
-    """Anthropic's messages."""
+    """Anthropic's messages API."""
 
     format = "anthropic"
 
@@ -61,15 +61,15 @@ class Anthropic:
         from anthropic import AsyncAnthropic
 
         self.model = model
-        self._most = max_tokens
+        self._max_tokens = max_tokens
         self._client: Any = AsyncAnthropic(**options)
 
     async def stream(self, messages: list[Any], *, system: str = "", tools: Sequence[Tool] = ()) -> AsyncGenerator[Any]:
-        more: dict[str, Any] = {"system": system} if system else {}
+        options: dict[str, Any] = {"system": system} if system else {}
         if tools:
-            more["tools"] = [_anthropic(tool) for tool in tools]
+            options["tools"] = [_anthropic_tool(tool) for tool in tools]
         answer = await self._client.messages.create(
-            model=self.model, max_tokens=self._most, messages=messages, stream=True, **more
+            model=self.model, max_tokens=self._max_tokens, messages=messages, stream=True, **options
         )
         async with answer:
             async for chunk in answer:
@@ -80,18 +80,18 @@ class Anthropic:
 
 
 class Scripted:
-    """Gives the answers it was given, one after the other, whatever it is asked. For tests and the demo.
+    """Yields prepared answers in order, for tests and the demo.
 
-    An answer is a list of chunks of the format. `asked` keeps every history that it was shown.
+    An answer is a list of chunks of the format. `histories` has the messages of every request.
     """
 
     def __init__(self, answers: Iterable[Iterable[Any]], format: str = "openai") -> None:
         self.format = format
-        self.asked: list[list[Any]] = []
+        self.histories: list[list[Any]] = []
         self._answers = iter(answers)
 
     async def stream(self, messages: list[Any], *, system: str = "", tools: Sequence[Tool] = ()) -> AsyncGenerator[Any]:
-        self.asked.append(messages)
+        self.histories.append(messages)
         answer = next(self._answers, None)
         if answer is None:
             raise InvalidInputError("model", "the script has no further answer")
@@ -106,24 +106,24 @@ MODELS: dict[str, Any] = {"openai": OpenAI, "anthropic": Anthropic}
 
 
 def find_model(name: str, **options: Any) -> Model:
-    """A model as people write it: `openai:gpt-5`, `anthropic:claude-sonnet-4-5`."""
-    maker, _, model = name.partition(":")
-    if maker not in MODELS or not model:
-        known = ", ".join(f"{maker}:NAME" for maker in MODELS)
-        raise InvalidInputError("model", f"{name!r} is none of {known}")
+    """Return a model by its provider and name: `openai:gpt-5`, `anthropic:claude-sonnet-4-5`."""
+    provider, _, model = name.partition(":")
+    if provider not in MODELS or not model:
+        choices = " or ".join(f"{provider}:NAME" for provider in MODELS)
+        raise InvalidInputError("model", f"must be {choices}, got {name!r}")
     try:
-        return MODELS[maker](model, **options)
+        return MODELS[provider](model, **options)
     except ImportError as error:
         install = 'pip install "callslip[agent]", in a clone ".[agent]"'
-        raise InvalidInputError("model", f"{maker} needs its SDK: {install}") from error
-    except Exception as error:  # Each SDK has its own way to say that there is no key.
-        raise InvalidInputError("model", f"{maker}: {error}") from error
+        raise InvalidInputError("model", f"{provider} needs its SDK: {install}") from error
+    except Exception as error:  # Each SDK raises its own error for a missing key.
+        raise InvalidInputError("model", f"{provider}: {error}") from error
 
 
-def _openai(tool: Tool) -> dict[str, Any]:
+def _openai_tool(tool: Tool) -> dict[str, Any]:
     function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
     return {"type": "function", "function": function}
 
 
-def _anthropic(tool: Tool) -> dict[str, Any]:
+def _anthropic_tool(tool: Tool) -> dict[str, Any]:
     return {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}

@@ -1,6 +1,6 @@
-"""A command under watch, seen from the host: one socket to its supervisor, read as it comes.
+"""The host's side of a supervised command: one socket to the supervisor.
 
-All of it is callbacks of the event loop and none of it is a task, so that nobody can cancel it half way.
+It uses callbacks of the event loop and no task, so it cannot be cancelled half way.
 """
 
 from __future__ import annotations
@@ -11,27 +11,28 @@ import subprocess
 import sys
 from pathlib import Path
 
-from callslip.agent.output_stream import Live
+from callslip.agent.output_stream import OutputStream
 from callslip.agent.supervisor import wire
 from callslip.agent.supervisor.processes import KILL_TIMEOUT_S
 from callslip.agent.transcript import Transcript
 
-# The folder goes last in the path: nothing in it can stand in front of a module of Python's own.
+# The folder is the last one in the path, so that none of its modules hides a standard one.
 BOOT = "import sys; sys.path.append(sys.argv[1]); from supervisor.main import main; main()"
 SUPERVISOR = [sys.executable, "-I", "-S", "-c", BOOT, str(Path(__file__).parent)]
-REAPED_EVERY = 0.001
-CHUNK = 256 * 2**10
+REAP_INTERVAL_S = 0.001
+CHUNK_BYTES = 256 * 2**10
 
-STREAMS = {kind: (stream, last) for last, kinds in enumerate((wire.LIVE, wire.LAST)) for stream, kind in kinds.items()}
+LIVE_STREAMS = {kind: stream for stream, kind in wire.LIVE.items()}
+TAIL_STREAMS = {kind: stream for stream, kind in wire.LAST.items()}
 
 
 class Process:
-    """Starts at once. `gone` is done when nothing of the command is left, the supervisor included.
+    """A started command. `gone` is done when no process of it is left, including the supervisor.
 
-    `facts` is what the supervisor reported, nothing if it was killed; `status` is how it ended itself.
+    `facts` is the supervisor's report, empty if it was killed; `status` is its own exit status.
     """
 
-    def __init__(self, request: wire.Request, transcript: Transcript, live: Live) -> None:
+    def __init__(self, request: wire.Request, transcript: Transcript, live: OutputStream) -> None:
         self.facts: dict[str, str] = {}
         self.status = 0
         self._loop = asyncio.get_running_loop()
@@ -41,90 +42,90 @@ class Process:
         self._grace = request.grace
         self._inbox = bytearray()
         self._outbox = request.encode()
-        self._last_resort: asyncio.TimerHandle | None = None
-        self._line, theirs = socket.socketpair()
+        self._kill_timer: asyncio.TimerHandle | None = None
+        self._socket, supervisor_socket = socket.socketpair()
         try:
-            self._supervisor = _spawn(theirs)
+            self._supervisor = _spawn(supervisor_socket)
         except BaseException:
-            self._line.close()
+            self._socket.close()
             raise
         finally:
-            theirs.close()
-        self._line.setblocking(False)
-        self._loop.add_reader(self._line, self._read)
-        self._loop.add_writer(self._line, self._write)
+            supervisor_socket.close()
+        self._socket.setblocking(False)
+        self._loop.add_reader(self._socket, self._read)
+        self._loop.add_writer(self._socket, self._write)
 
     def end(self) -> None:
-        """Have it ended, if it has not: the supervisor hears that our side is closed."""
-        if self._last_resort or self._line.fileno() < 0:
+        """End the command if it still runs, by closing our side of the socket."""
+        if self._kill_timer or self._socket.fileno() < 0:
             return
-        self._loop.remove_writer(self._line)
+        self._loop.remove_writer(self._socket)
         try:
-            self._line.shutdown(socket.SHUT_WR)
+            self._socket.shutdown(socket.SHUT_WR)
         except OSError:
-            pass  # It is gone already.
-        self._last_resort = self._loop.call_later(self._grace + 2 * KILL_TIMEOUT_S, self._force)
+            pass  # The supervisor is gone.
+        self._kill_timer = self._loop.call_later(self._grace + 2 * KILL_TIMEOUT_S, self._kill)
 
-    def _force(self) -> None:
-        """A supervisor that was stopped hears nothing. It is killed, and what it watched ends with it."""
+    def _kill(self) -> None:
+        """Kill a supervisor that does not react, for example because it was stopped. The command ends with it."""
         self._supervisor.kill()
-        self._last_resort = self._loop.call_later(2 * KILL_TIMEOUT_S, self._hang_up)
+        self._kill_timer = self._loop.call_later(2 * KILL_TIMEOUT_S, self._close)
 
     def _write(self) -> None:
         try:
-            self._outbox = self._outbox[self._line.send(self._outbox) :]
+            self._outbox = self._outbox[self._socket.send(self._outbox) :]
         except BlockingIOError:
             return
         except OSError:
             self._outbox = b""
         if not self._outbox:
-            self._loop.remove_writer(self._line)
+            self._loop.remove_writer(self._socket)
 
     def _read(self) -> None:
         try:
-            data = self._line.recv(CHUNK)
+            data = self._socket.recv(CHUNK_BYTES)
         except BlockingIOError:
             return
         except OSError:
             data = b""
         if not data:
-            return self._hang_up()
+            return self._close()
         self._inbox += data
-        for kind, position, body in wire.frames(self._inbox):
-            self._take(kind, position, body)
+        for kind, position, body in wire.take_frames(self._inbox):
+            self._handle(kind, position, body)
 
-    def _take(self, kind: bytes, position: int, body: bytes) -> None:
+    def _handle(self, kind: bytes, position: int, body: bytes) -> None:
         if kind == wire.REPORT:
             lines = [line.partition(" ") for line in body.decode().splitlines()]
             self.facts = {name: value for name, _, value in lines}
         elif kind == wire.FULL:
             self._live.stop(position)
+        elif kind in LIVE_STREAMS:
+            self._transcript.add(LIVE_STREAMS[kind], position, body)
+            self._live.add(LIVE_STREAMS[kind], body)
         else:
-            stream, last = STREAMS[kind]
-            self._transcript.add(stream, position, body, bool(last))
-            if not last:
-                self._live.add(stream, body)
+            self._transcript.add(TAIL_STREAMS[kind], position, body, is_tail=True)
 
-    def _hang_up(self) -> None:
-        """The line is closed from the other side by the last one there; from ours only if nothing else helped."""
-        self._loop.remove_reader(self._line)
-        self._loop.remove_writer(self._line)
-        self._line.close()
-        if self._last_resort:
-            self._last_resort.cancel()
+    def _close(self) -> None:
+        """Close the socket, which the last process has closed, or which is given up."""
+        self._loop.remove_reader(self._socket)
+        self._loop.remove_writer(self._socket)
+        self._socket.close()
+        if self._kill_timer:
+            self._kill_timer.cancel()
         self._reap()
 
     def _reap(self) -> None:
-        """The line closes in the last moments of the supervisor; it is waited for without stopping the loop."""
+        """Wait for the supervisor, which closes the socket just before it ends, without blocking the loop."""
         status = self._supervisor.poll()
         if status is None:
-            self._loop.call_later(REAPED_EVERY, self._reap)
+            self._loop.call_later(REAP_INTERVAL_S, self._reap)
             return
         self.status = status
         self.gone.set_result(None)
 
 
-def _spawn(line: socket.socket) -> subprocess.Popen[bytes]:
-    """A session of its own: whoever interrupts the host by its terminal leaves the ending to the host."""
-    nothing = subprocess.DEVNULL
-    return subprocess.Popen(SUPERVISOR, stdin=line.fileno(), stdout=nothing, stderr=nothing, start_new_session=True)
+def _spawn(socket_: socket.socket) -> subprocess.Popen[bytes]:
+    """Start the supervisor in a new session, so that an interrupt from the terminal reaches only the host."""
+    null = subprocess.DEVNULL
+    return subprocess.Popen(SUPERVISOR, stdin=socket_.fileno(), stdout=null, stderr=null, start_new_session=True)

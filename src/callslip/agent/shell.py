@@ -1,9 +1,9 @@
-"""Runs a shell command and leaves nothing of it behind (S0.7).
+"""Run a shell command and end every process that it starts.
 
-On Linux every process that descends from the command is ended with it, however it tried to get away (`setsid`, double
-fork, `nohup`), also when the host is killed. Elsewhere a system has no means for that: the command's process group is
-ended, and what left it is missed. Never found anywhere is what somebody else starts for the command: a container by
-its daemon, a job by cron. What cannot be ended, being another user's or stuck in the kernel, is named in `problem`.
+On Linux every descendant of the command is ended, also after `setsid`, a double fork or `nohup`, and also when the host
+is killed. Other systems end only the command's process group. Processes that a daemon starts for the command, such as a
+container or a cron job, are not found. Processes that cannot be ended, because they are of another user or stuck in the
+kernel, are named in `problem`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from callslip.agent.output_stream import Live, Progress
+from callslip.agent.output_stream import OutputStream, Progress
 from callslip.agent.process import Process
 from callslip.agent.supervisor.wire import NAMES, Request
 from callslip.agent.transcript import Transcript
@@ -26,14 +26,14 @@ from callslip.errors import CallslipError, InvalidInputError
 
 MAX_OUTPUT_BYTES = 2**20
 KILL_GRACE_S = 0.5
-MAX_COMMAND_CHARS = 128 * 2**10 - 1  # What Linux takes as one argument.
+MAX_COMMAND_CHARS = 128 * 2**10 - 1  # The limit of Linux for one argument.
 
 
 class ShellResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How a command ended and what it printed. Either `exit_status` or `signal` (its name) is set, unless all was lost.
+    """How a command ended and what it printed. Either `exit_status` or `signal` (its name) is set, if it is known.
 
-    `output` is stdout and stderr in the order in which they could be read: what is written to both at almost the same
-    moment may change places in it. Sizes are in bytes; a `cut` says how many of them are not in the text.
+    `output` is stdout and stderr in the order in which they were read; output to both at almost the same time may be
+    swapped. Sizes are in bytes; `*_cut` is how many of them are left out of the text.
     """
 
     exit_status: int | None = None
@@ -51,7 +51,7 @@ class ShellResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def truncated(self) -> bool:
-        """Whether anything printed is missing here."""
+        """Whether output is left out."""
         return bool(self.stdout_cut or self.stderr_cut)
 
 
@@ -67,54 +67,54 @@ async def run_shell(
 ) -> ShellResult:
     """Run `/bin/sh -c COMMAND` with empty input, and return when no process of it is left.
 
-    When the shell ends, when `timeout` seconds are over, or when the caller is cancelled, all its descendants are asked
-    to end (SIGTERM) and after `grace` seconds killed. Of each stream the first and the last `cap / 2` bytes are kept
-    and the rest is read and forgotten; `progress` is awaited with `(stream, text)` while the first half comes.
+    When the shell ends, after `timeout` seconds, or when the caller is cancelled, all descendants receive SIGTERM, and
+    SIGKILL after `grace` seconds. The first and the last `cap / 2` bytes of each stream are kept, the rest is dropped.
+    `progress` is awaited with `(stream, text)` for the first half.
     """
     request = _request(command, cwd, env, timeout, grace, cap)
-    began = time.monotonic()
-    transcript, live = Transcript(), Live(progress)
+    started = time.monotonic()
+    transcript, live = Transcript(), OutputStream(progress)
     process = Process(request, transcript, live)
-    telling = asyncio.create_task(live.tell())
+    sending = asyncio.create_task(live.send())
     try:
-        timed_out = await _timed_out(process, telling, timeout)
+        timed_out = await _wait_for_end(process, sending, timeout)
         process.end()
-        await _outlast(process.gone)
+        await _wait_despite_cancel(process.gone)
         live.close()
-        await telling
+        await sending
     finally:
         process.end()
-        telling.cancel()
-        await _outlast(process.gone, telling)
-    _refuse(process, cwd)
-    return _result(process, transcript, timed_out, began)
+        sending.cancel()
+        await _wait_despite_cancel(process.gone, sending)
+    _raise_if_not_started(process, cwd)
+    return _result(process, transcript, timed_out, started)
 
 
-async def _timed_out(process: Process, telling: asyncio.Task[None], timeout: float | None) -> bool:
-    """Wait until the command is over. It is over too when nobody can be told about it."""
+async def _wait_for_end(process: Process, sending: asyncio.Task[None], timeout: float | None) -> bool:
+    """Wait until the command ends or `progress` fails. Return whether it timed out."""
     limit = None if timeout is None or math.isinf(timeout) else timeout
-    done, _ = await asyncio.wait({process.gone, telling}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
-    if telling in done:
-        telling.result()
+    done, _ = await asyncio.wait({process.gone, sending}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+    if sending in done:
+        sending.result()
     return not done
 
 
-async def _outlast(*awaited: asyncio.Future[None]) -> None:
-    """Wait for these whoever cancels us meanwhile; then be cancelled."""
+async def _wait_despite_cancel(*futures: asyncio.Future[None]) -> None:
+    """Wait for all futures even if the caller is cancelled, and raise the cancellation after that."""
     cancelled: asyncio.CancelledError | None = None
-    while waiting := [future for future in awaited if not future.done()]:
+    while pending := [future for future in futures if not future.done()]:
         try:
-            await asyncio.wait(waiting)
+            await asyncio.wait(pending)
         except asyncio.CancelledError as error:
             cancelled = error
-    for future in awaited:
+    for future in futures:
         if not future.cancelled():
             future.exception()
     if cancelled:
         raise cancelled
 
 
-# What is asked
+# The request
 
 
 def _request(
@@ -131,12 +131,12 @@ def _request(
         raise InvalidInputError("grace", "must be 0 seconds or more")
     if cap < 0:
         raise InvalidInputError("cap", "must be 0 bytes or more")
-    text = _encoded("command", command)
+    text = _encode("command", command)
     if len(text) > MAX_COMMAND_CHARS:
         raise InvalidInputError(
-            "command", f"has {len(text)} bytes; write a script to a file and run that", MAX_COMMAND_CHARS
+            "command", f"has {len(text)} bytes; write it to a script file and run that", MAX_COMMAND_CHARS
         )
-    folder = b"" if cwd is None else _encoded("cwd", os.fspath(cwd)) or b"."
+    folder = b"" if cwd is None else _encode("cwd", os.fspath(cwd)) or b"."
     return Request(text, folder, _environment(env), cap - cap // 2, cap // 2, grace, os.getpid())
 
 
@@ -145,46 +145,46 @@ def _environment(env: Mapping[str, str] | None) -> dict[bytes, bytes]:
         return dict(os.environb)
     for name in env:
         if not name or "=" in name:
-            raise InvalidInputError("env", f"{name!r} cannot be the name of a variable")
-    return {_encoded("env", name): _encoded("env", value) for name, value in env.items()}
+            raise InvalidInputError("env", f"{name!r} is not a valid variable name")
+    return {_encode("env", name): _encode("env", value) for name, value in env.items()}
 
 
-def _encoded(field: str, text: str) -> bytes:
+def _encode(field: str, text: str) -> bytes:
     try:
         data = os.fsencode(text)
     except UnicodeEncodeError as error:
-        raise InvalidInputError(field, "has a lone surrogate, which no program could be given") from error
+        raise InvalidInputError(field, "contains a lone surrogate, which cannot be passed to a program") from error
     if b"\0" in data:
-        raise InvalidInputError(field, "has a NUL, which no program could be given")
+        raise InvalidInputError(field, "contains a NUL, which cannot be passed to a program")
     return data
 
 
-# What came of it
+# The result
 
 
-def _refuse(process: Process, cwd: str | os.PathLike[str] | None) -> None:
+def _raise_if_not_started(process: Process, cwd: str | os.PathLike[str] | None) -> None:
     """Raise if the shell was never started."""
     if not process.facts and process.status > 0:
-        raise CallslipError(f"the process that should watch over the command failed with status {process.status}")
-    what, _, number = process.facts.get("refused", "").partition(" ")
-    if not what:
+        raise CallslipError(f"the supervisor of the command failed with status {process.status}")
+    step, _, number = process.facts.get("refused", "").partition(" ")
+    if not step:
         return
     reason = os.strerror(int(number))
-    if what == "cwd":
+    if step == "cwd":
         raise InvalidInputError("cwd", f"{os.fspath(cwd or '')!r}: {reason}")
     if int(number) == errno.E2BIG:
-        raise InvalidInputError("env", "the command and its environment are too long together for this system")
+        raise InvalidInputError("env", "the command and its environment are too long for this system")
     raise CallslipError(f"the shell could not be started: {reason}")
 
 
-def _result(process: Process, transcript: Transcript, timed_out: bool, began: float) -> ShellResult:
+def _result(process: Process, transcript: Transcript, timed_out: bool, started: float) -> ShellResult:
     facts = process.facts
-    output, streams = transcript.printed({stream: int(facts.get(name, "0")) for stream, name in NAMES.items()})
+    output, streams = transcript.render({stream: int(facts.get(name, "0")) for stream, name in NAMES.items()})
     status = int(facts["status"]) if "status" in facts else None
-    ended = os.waitstatus_to_exitcode(status) if status is not None else None
+    exit_code = os.waitstatus_to_exitcode(status) if status is not None else None
     return ShellResult(
-        exit_status=ended if ended is not None and ended >= 0 else None,
-        signal=_signal_name(-ended) if ended is not None and ended < 0 else None,
+        exit_status=exit_code if exit_code is not None and exit_code >= 0 else None,
+        signal=_signal_name(-exit_code) if exit_code is not None and exit_code < 0 else None,
         timed_out=timed_out and facts.get("interrupted") != "0",
         stdout=streams[1].text,
         stderr=streams[2].text,
@@ -193,7 +193,7 @@ def _result(process: Process, transcript: Transcript, timed_out: bool, began: fl
         stderr_size=streams[2].size,
         stdout_cut=streams[1].cut,
         stderr_cut=streams[2].cut,
-        duration_ms=round((time.monotonic() - began) * 1000),
+        duration_ms=round((time.monotonic() - started) * 1000),
         problem=_problem(process),
     )
 
@@ -207,11 +207,11 @@ def _signal_name(number: int) -> str:
 
 def _problem(process: Process) -> str:
     if process.status < 0:
-        return "the process that watches over the command was killed, and so how it ended is not known"
+        return "the supervisor of the command was killed, so its exit status is not known"
     if not process.facts:
-        return "the time was over before the command could be started"
+        return "the timeout passed before the command was started"
     if process.facts["left"]:
         return f"these processes could not be ended: {process.facts['left']}"
     if "status" not in process.facts:
-        return "the command killed its own parent and was ended with all it had started"
+        return "the command killed its parent process and was ended with all its processes"
     return ""

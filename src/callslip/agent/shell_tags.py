@@ -1,4 +1,4 @@
-"""A model that writes its commands as `<shell>` tags into its text: what it streams, with the commands found in it."""
+"""Decode the stream of a model that writes its commands as `<shell>` tags in its text."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from callslip.model.events import Alias, Draft, Event
 NS = "shell"
 
 
-class Tagged:
-    """A decoder around the one of the model's own format. Each round ends with `end_round`.
+class ShellTagDecoder:
+    """Wraps the decoder of the model's format. Each round ends with `end_round`.
 
-    Every text is given the name of its round, whatever the model calls it, so that a reload can tell the rounds apart.
+    Every text gets the name of its round as its message id, so that rounds are known after a reload.
     """
 
     def __init__(self, inner: Decoder, tool: str, turn: str) -> None:
@@ -28,10 +28,10 @@ class Tagged:
         self._last = ev.MessageDelta(text="", chunks="delta")
 
     def feed(self, message: object) -> list[Draft]:
-        return [made for draft in self._inner.feed(message) for made in self._draft(draft)]
+        return [result for draft in self._inner.feed(message) for result in self._split(draft)]
 
     def end_round(self) -> list[Draft]:
-        """The answer is whole: a tag that was not closed was none."""
+        """End the answer; a tag that is not closed is text."""
         rest = self._drafts(self._parser.close())
         self._iteration += 1
         return rest
@@ -39,7 +39,7 @@ class Tagged:
     def close(self, reason: str) -> list[Draft]:
         return [*self.end_round(), *self._inner.close(reason)]
 
-    def _draft(self, draft: Draft) -> list[Draft]:
+    def _split(self, draft: Draft) -> list[Draft]:
         event = draft.event
         if isinstance(event, ev.MessageDelta):
             self._last = structs.replace(event, message_id=round_name(self._turn, self._iteration))

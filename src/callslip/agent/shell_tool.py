@@ -1,4 +1,4 @@
-"""The tool that runs shell commands: what they print is shown while they run, how they end is how the call ends."""
+"""The tool that runs shell commands. Output is progress of the call, and the exit status decides how the call ends."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from callslip.api.call import Call
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
-    "properties": {"command": {"type": "string", "description": "what /bin/sh runs"}},
+    "properties": {"command": {"type": "string", "description": "the command for /bin/sh"}},
     "required": ["command"],
 }
-ABOUT = "Run a shell command and read what it prints. Nothing that it starts goes on after it."
+DESCRIPTION = "Run a shell command and return its output. All processes that it starts end with it."
 
 
 def shell_tool(
@@ -23,9 +23,9 @@ def shell_tool(
     env: dict[str, str] | None = None,
     timeout: float | None = 60.0,
     cap: int = MAX_OUTPUT_BYTES,
-    approve: str = "",
+    approval: bool = False,
 ) -> Tool:
-    """A tool that runs one command at a time in a folder. See `run_shell` for its limits."""
+    """Return a tool that runs a shell command in a folder. See `run_shell` for its limits."""
 
     async def run(call: Call, input: dict[str, Any]) -> Any:
         async def progress(stream: str, text: str) -> None:
@@ -33,23 +33,23 @@ def shell_tool(
 
         command = input.get("command")
         if not isinstance(command, str) or not command.strip():
-            raise ValueError("there is no command")
+            raise ValueError("command: must be a non-empty string")
         result = await run_shell(command, cwd=cwd, env=env, timeout=timeout, cap=cap, progress=progress)
-        _decide(call, result, timeout)
+        _end_call(call, result, timeout)
 
     return Tool(
         name=name,
         run=run,
-        description=ABOUT,
+        description=DESCRIPTION,
         parameters=SCHEMA,
-        approve=approve,
+        approval=approval,
         kind="execute",
         title=lambda input: str(input.get("command", "")),
     )
 
 
-def _decide(call: Call, result: ShellResult, timeout: float | None) -> None:
-    """An exit status of 0 completes; any other, or a signal, fails; the clock expires."""
+def _end_call(call: Call, result: ShellResult, timeout: float | None) -> None:
+    """Complete the call for exit status 0, fail it for any other or a signal, and expire it after the timeout."""
     output: Any = {"stdout": result.stdout, "stderr": result.stderr} if result.stderr else result.stdout
     status = result.exit_status if result.exit_status is not None else {"signal": result.signal}
     if result.timed_out:
@@ -57,5 +57,5 @@ def _decide(call: Call, result: ShellResult, timeout: float | None) -> None:
     elif status == 0:
         call.complete(output, exit_status=0)
     else:
-        why = f"exit status {status}" if isinstance(status, int) else f"ended by {result.signal or 'nobody knows what'}"
+        why = f"exit status {status}" if isinstance(status, int) else f"ended by {result.signal or 'an unknown cause'}"
         call.fail(reason="; ".join(filter(None, [why, result.problem])), output=output, exit_status=status)

@@ -1,4 +1,4 @@
-"""What an agent may call: a name, a schema that the model reads, and something that runs."""
+"""Tools that an agent may call."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from callslip.errors import InvalidInputError
 from callslip.rules.function_schema import bind_arguments, run_function
 
 
-def _nothing() -> dict[str, Any]:
+def _empty_schema() -> dict[str, Any]:
     return {"type": "object", "properties": {}}
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """One tool. `run` gets the call while it runs, and its arguments; what it returns is the output.
+    """A tool. `run` receives the call and its arguments, and returns the output.
 
-    With `approve="ask"` a person is asked first. `timeout` is in seconds. `title` says in a line what a call does.
+    With `approval=True` a call waits for approval. `timeout` is in seconds. `title` describes a call in one line.
     """
 
     name: str
     run: Callable[[Call, dict[str, Any]], Coroutine[Any, Any, Any]]
     description: str = ""
-    parameters: dict[str, Any] = msgspec.field(default_factory=_nothing)
-    approve: str = ""
+    parameters: dict[str, Any] = msgspec.field(default_factory=_empty_schema)
+    approval: bool = False
     timeout: float | None = None
     kind: str = ""
     title: Callable[[dict[str, Any]], str] | None = None
@@ -38,10 +38,10 @@ def tool(
     *,
     name: str = "",
     description: str = "",
-    approve: str = "",
+    approval: bool = False,
     timeout: float | None = None,
 ) -> Tool:
-    """A function of any kind as a tool: its annotations are the schema, its docstring is what the model reads."""
+    """Make a tool of a function: its annotations are the schema, its docstring the description for the model."""
     signature = inspect.signature(function)
 
     async def run(call: Call, input: dict[str, Any]) -> Any:
@@ -52,22 +52,23 @@ def tool(
         run=run,
         description=description or inspect.getdoc(function) or "",
         parameters=_schema(function, signature),
-        approve=approve,
+        approval=approval,
         timeout=timeout,
     )
 
 
 def _schema(function: Callable[..., Any], signature: inspect.Signature) -> dict[str, Any]:
-    """The JSON schema of a function's arguments."""
+    """Return the JSON Schema of a function's arguments."""
     hints = inspect.get_annotations(function, eval_str=True)
     fields: list[Any] = []
-    for given in signature.parameters.values():
-        if given.kind in (given.VAR_POSITIONAL, given.VAR_KEYWORD, given.POSITIONAL_ONLY):
-            raise InvalidInputError("function", f"{given} of {function.__name__} cannot be named by a model")
-        kind = hints.get(given.name, Any)
-        fields.append((given.name, kind) if given.default is given.empty else (given.name, kind, given.default))
-    made = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
-    schemas, parts = msgspec.json.schema_components([made], ref_template="#/$defs/{name}")
-    schema = cast("dict[str, Any]", parts.pop("Arguments", schemas[0]))
+    for parameter in signature.parameters.values():
+        name, default = parameter.name, parameter.default
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+            raise InvalidInputError("function", f"{parameter} of {function.__name__} cannot be passed by name")
+        type_ = hints.get(name, Any)
+        fields.append((name, type_) if default is parameter.empty else (name, type_, default))
+    arguments = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
+    schemas, definitions = msgspec.json.schema_components([arguments], ref_template="#/$defs/{name}")
+    schema = cast("dict[str, Any]", definitions.pop("Arguments", schemas[0]))
     schema.pop("title", None)
-    return {**schema, "$defs": parts} if parts else schema
+    return {**schema, "$defs": definitions} if definitions else schema

@@ -1,4 +1,4 @@
-"""What a command printed, as far as it was kept, as text: each stream by itself, and both in the order they came."""
+"""The kept output of a command as text: each stream, and both in the order of printing."""
 
 from __future__ import annotations
 
@@ -8,92 +8,100 @@ import msgspec
 
 from callslip.agent.supervisor.wire import NAMES
 
-CONTINUING = bytes(range(0x80, 0xC0))
-BROKEN = 3
+CONTINUATION_BYTES = bytes(range(0x80, 0xC0))
+MAX_CONTINUATION_BYTES = 3
 
 
-class Printed(msgspec.Struct, frozen=True):
-    """The text of one stream, all the bytes it had, and how many of them were left out."""
+class StreamOutput(msgspec.Struct, frozen=True):
+    """The text of a stream, its size in bytes, and how many bytes are left out of the text."""
 
     text: str
     size: int
     cut: int
 
 
-class Piece(msgspec.Struct):
+class Chunk(msgspec.Struct):
     """A run of bytes of one stream. The position counts the bytes of both streams."""
 
     position: int
     stream: int
     data: bytearray
-    last: bool
+    is_tail: bool
 
 
 class Transcript:
-    """Collects pieces. Those of the `last` part come when all is over, with a gap before them if there was too much."""
+    """Collects chunks. Those of the tail come at the end; bytes before them may be missing."""
 
     def __init__(self) -> None:
-        self._pieces: list[Piece] = []
+        self._chunks: list[Chunk] = []
 
-    def add(self, stream: int, position: int, data: bytes, last: bool = False) -> None:
-        """Note a piece; one that goes on where the one before it ended becomes part of it."""
-        before = self._pieces[-1] if self._pieces else None
-        if before and (before.stream, before.last, before.position + len(before.data)) == (stream, last, position):
+    def add(self, stream: int, position: int, data: bytes, is_tail: bool = False) -> None:
+        """Add a chunk, or extend the previous one if it continues it."""
+        before = self._chunks[-1] if self._chunks else None
+        end = before.position + len(before.data) if before else -1
+        if before and (before.stream, before.is_tail, end) == (stream, is_tail, position):
             before.data += data
         else:
-            self._pieces.append(Piece(position, stream, bytearray(data), last))
+            self._chunks.append(Chunk(position, stream, bytearray(data), is_tail))
 
-    def printed(self, sizes: dict[int, int]) -> tuple[str, dict[int, Printed]]:
-        """Both streams together, and each; `sizes` is what they had in all, as far as anybody could say."""
-        kept = {stream: self._kept(stream) for stream in sizes}
+    def render(self, sizes: dict[int, int]) -> tuple[str, dict[int, StreamOutput]]:
+        """Return the text of both streams together, and each. `sizes` are their sizes as reported."""
+        kept = {stream: self._kept_bytes(stream) for stream in sizes}
         sizes = {stream: max(size, kept[stream]) for stream, size in sizes.items()}
-        readers = {stream: _Reader(stream, size - kept[stream], self._broken(stream)) for stream, size in sizes.items()}
+        decoders = {
+            stream: _StreamDecoder(stream, size - kept[stream], self._split_bytes(stream))
+            for stream, size in sizes.items()
+        }
         together: list[str] = []
-        for piece in sorted(self._pieces, key=lambda piece: piece.position):
-            together += readers[piece.stream].read(piece)
-        for reader in readers.values():
-            together += reader.close()
-        each = {stream: Printed("".join(reader.texts), sizes[stream], reader.cut) for stream, reader in readers.items()}
+        for chunk in sorted(self._chunks, key=lambda chunk: chunk.position):
+            together += decoders[chunk.stream].read(chunk)
+        for decoder in decoders.values():
+            together += decoder.close()
+        each = {
+            stream: StreamOutput("".join(decoder.texts), sizes[stream], decoder.cut)
+            for stream, decoder in decoders.items()
+        }
         return "".join(together), each
 
-    def _kept(self, stream: int) -> int:
-        return sum(len(piece.data) for piece in self._pieces if piece.stream == stream)
+    def _kept_bytes(self, stream: int) -> int:
+        return sum(len(chunk.data) for chunk in self._chunks if chunk.stream == stream)
 
-    def _broken(self, stream: int) -> int:
-        """How many bytes of the last part can only be the end of a character that began before it."""
-        last = [piece.data[:BROKEN] for piece in self._pieces if piece.stream == stream and piece.last]
-        start = b"".join(last[:BROKEN])[:BROKEN]
-        return len(start) - len(start.lstrip(CONTINUING))
+    def _split_bytes(self, stream: int) -> int:
+        """Return how many bytes at the start of the tail are the end of a character that starts before it."""
+        size = MAX_CONTINUATION_BYTES
+        tail = [chunk.data[:size] for chunk in self._chunks if chunk.stream == stream and chunk.is_tail]
+        start = b"".join(tail[:size])[:size]
+        return len(start) - len(start.lstrip(CONTINUATION_BYTES))
 
 
-class _Reader:
-    """Decodes one stream piece by piece. A character that the gap cuts through goes with it."""
+class _StreamDecoder:
+    """Decodes the chunks of a stream. A character that is split by the gap is left out."""
 
-    def __init__(self, stream: int, cut: int, broken: int) -> None:
+    def __init__(self, stream: int, cut: int, split: int) -> None:
         self.texts: list[str] = []
         self.cut = cut
         self._name = NAMES[stream]
-        self._marked = not cut
-        self._broken = broken if cut else 0
+        self._has_note = not cut
+        self._split_left = split if cut else 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def read(self, piece: Piece) -> list[str]:
-        if not piece.last:
-            return self._add(piece.data)
-        mark = self._mark()
-        broken = min(self._broken, len(piece.data))
-        self._broken -= broken
-        return [*mark, *self._add(piece.data[broken:])]
+    def read(self, chunk: Chunk) -> list[str]:
+        if not chunk.is_tail:
+            return self._add(chunk.data)
+        note = self._gap_note()
+        split = min(self._split_left, len(chunk.data))
+        self._split_left -= split
+        return [*note, *self._add(chunk.data[split:])]
 
     def close(self) -> list[str]:
-        return [*self._mark(), *self._add(b"", final=True)]
+        return [*self._gap_note(), *self._add(b"", final=True)]
 
-    def _mark(self) -> list[str]:
-        """Say once what is missing here, if anything is."""
-        if self._marked:
+    def _gap_note(self) -> list[str]:
+        """Return a note about the bytes that are left out, once."""
+        if self._has_note:
             return []
-        self._marked = True
-        self.cut += self._broken + len(self._decoder.getstate()[0])
+        self._has_note = True
+        self.cut += self._split_left + len(self._decoder.getstate()[0])
         self._decoder.reset()
         self.texts.append(f"\n[... {self.cut} bytes of {self._name} left out ...]\n")
         return self.texts[-1:]

@@ -1,10 +1,10 @@
-"""The process that stands between us and a command, so that nothing of the command outlives it (S0.7).
+"""The process between the host and a shell command, which ends every process that the command starts.
 
-    host <-- one socket --> watch -- relay -- /bin/sh -c COMMAND -- whatever it starts
+    host <-- one socket --> supervisor -- relay -- /bin/sh -c COMMAND -- its descendants
 
-The watch adopts every orphan below it (a "subreaper"), so a process may leave its parent, its group and its session and
-is still found. It is a process of its own because a library must not make its host the parent of strangers. It ends
-all of them when the command ends, when the host says so, and when the host is gone, however that came about.
+The supervisor adopts every orphan below it (a "subreaper"), so it finds processes that left their parent, their group
+and their session. It is a separate process because a library must not make its host the parent of foreign processes. It
+ends all descendants when the command ends, when the host requests it, and when the host is gone.
 
-It starts for every command, so it loads little: these modules import only one another and a few of Python's own.
+A supervisor starts for every command, so these modules import only each other and small standard modules.
 """

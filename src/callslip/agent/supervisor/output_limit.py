@@ -1,65 +1,68 @@
-"""How much of a stream is kept, whatever its size: the first part, sent on at once, and the last part, held back.
+"""Limit how much output of a stream is kept: its first bytes, which are sent at once, and its last bytes.
 
-Everything else is read and forgotten, so that the command can go on.
+The rest is read and dropped, so that the command does not block.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
-# Output that changes from one stream to the other with every byte would cost a hundred times its size to keep in order.
+# Output that alternates between the streams with every byte would take a hundred times its size in memory.
 MAX_CHUNKS = 10_000
 CHUNK_BYTES = 64 * 2**10
 
 
-class Keep:
-    """One stream. A piece is a run of bytes with none of the other stream between them."""
+class OutputLimit:
+    """The kept output of a stream. A chunk is a run of bytes without bytes of the other stream in between."""
 
     def __init__(self, head: int, tail: int) -> None:
-        self.total = 0
-        self.full = False
-        self._room = head
-        self._limit = tail
-        self._held = 0
+        self.total_bytes = 0
+        self.is_full = False
+        self._head_left = head
+        self._max_tail_bytes = tail
+        self._tail_bytes = 0
         self._tail: deque[tuple[int, bytearray]] = deque()
-        self._next = -1
-        self._pieces = 0
+        self._next_position = -1
+        self._chunks = 0
 
-    def take(self, position: int, data: bytes) -> bytes:
-        """What of the data is to be sent on now; the rest is held until later output pushes it out."""
+    def add(self, position: int, data: bytes) -> bytes:
+        """Return the part of the data to send now; the rest goes to the tail, which drops older bytes."""
         self._count(position, len(data))
-        live = data[: self._room]
-        self._room -= len(live)
+        live = data[: self._head_left]
+        self._head_left -= len(live)
         if len(live) < len(data):
-            self.full = True
-            self._hold(position + len(live), data[len(live) :])
+            self.is_full = True
+            self._add_to_tail(position + len(live), data[len(live) :])
         return live
 
     def _count(self, position: int, size: int) -> None:
-        self.total += size
-        self._pieces += position != self._next
-        self._next = position + size
-        if self._pieces > MAX_CHUNKS:
-            self._room = 0
+        self.total_bytes += size
+        self._chunks += position != self._next_position
+        self._next_position = position + size
+        if self._chunks > MAX_CHUNKS:
+            self._head_left = 0
 
-    def _hold(self, position: int, data: bytes) -> None:
-        if self._tail and self._follows(position):
+    def _add_to_tail(self, position: int, data: bytes) -> None:
+        if self._tail and self._extends_last(position):
             self._tail[-1][1].extend(data)
         else:
             self._tail.append((position, bytearray(data)))
-        self._held += len(data)
-        while self._tail and (self._held - len(self._tail[0][1]) >= self._limit or len(self._tail) > MAX_CHUNKS):
-            self._held -= len(self._tail.popleft()[1])
+        self._tail_bytes += len(data)
+        while self._tail and (self._can_drop_first() or len(self._tail) > MAX_CHUNKS):
+            self._tail_bytes -= len(self._tail.popleft()[1])
 
-    def _follows(self, position: int) -> bool:
+    def _can_drop_first(self) -> bool:
+        return self._tail_bytes - len(self._tail[0][1]) >= self._max_tail_bytes
+
+    def _extends_last(self, position: int) -> bool:
         start, data = self._tail[-1]
         return start + len(data) == position and len(data) < CHUNK_BYTES
 
-    def rest(self) -> list[tuple[int, bytes]]:
-        """The last part, in pieces, with their positions."""
-        over = max(0, self._held - self._limit)
-        pieces = [(position, bytes(data)) for position, data in self._tail]
-        if over:
-            position, data = pieces[0]
-            pieces[0] = (position + over, data[over:])
-        return pieces
+    def tail(self) -> list[tuple[int, bytes]]:
+        """Return the last bytes in chunks, with their positions."""
+        excess = max(0, self._tail_bytes - self._max_tail_bytes)
+        chunks = [(position, bytes(data)) for position, data in self._tail]
+        if excess:
+            position, data = chunks[0]
+            chunks[0] = (position + excess, data[excess:])
+        return chunks

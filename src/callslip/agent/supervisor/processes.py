@@ -1,8 +1,8 @@
-"""Who descends from this process, and signals to all of them at once.
+"""Find the descendants of this process and signal all of them at once.
 
-Processes are signalled by their groups: the kernel lets no fork slip through between two members of a group. A group
-below us holds no stranger, for only those who descend from a session's founder can be in it, and each of the sessions
-below was founded below.
+Processes are signalled by their groups, because the kernel then misses no process that forks at the same time. A group
+below this process has no foreign member: only descendants of the process that created a session can be in its groups,
+and every session below was created below.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import signal
 import time
 from collections.abc import Callable
 
-# How long what was killed may take to go. What is in the kernel's hands or another user's may stay.
+# How long a killed process may take to end. One that is stuck in the kernel or of another user may stay.
 KILL_TIMEOUT_S = 5.0
-AGAIN = 0.001
+POLL_S = 0.001
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -30,17 +30,17 @@ def _prctl(option: int, value: int) -> bool:
 
 
 def adopt_orphans() -> bool:
-    """Make this process the parent of every orphan below it. Only Linux can; False says that it was not done."""
+    """Make this process the parent of every orphan below it. Return False where the system cannot (not Linux)."""
     return _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
-def when_parent_dies(number: int) -> None:
-    """Where the system can, have the death of the parent told to this process by a signal."""
+def signal_on_parent_death(number: int) -> None:
+    """Have the kernel send this process a signal when its parent dies, where the system can."""
     _prctl(PR_SET_PDEATHSIG, number)
 
 
 def reap() -> bool:
-    """Take leave of every child that has ended; whether there are others."""
+    """Reap every child that has ended. Return whether there are others."""
     while True:
         try:
             pid, _ = os.waitpid(-1, os.WNOHANG)
@@ -51,41 +51,41 @@ def reap() -> bool:
 
 
 def descendants(root: int, children: Callable[[int], list[int]]) -> list[int]:
-    """Every process below this one, parents first."""
-    found = {root: None}
-    for parent in (waiting := [root]):
-        new = [child for child in children(parent) if child not in found]
-        found.update(dict.fromkeys(new))
-        waiting += new
-    return list(found)[1:]
+    """Return every process below `root`, parents first."""
+    seen = {root: None}
+    for parent in (queue := [root]):
+        new = [child for child in children(parent) if child not in seen]
+        seen.update(dict.fromkeys(new))
+        queue += new
+    return list(seen)[1:]
 
 
-def look() -> Callable[[int], list[int]]:
-    """How to learn the children of a process: from the kernel's lists where it keeps them, else from all processes."""
-    me = os.getpid()
-    return listed_children if os.path.exists(f"/proc/{me}/task/{me}/children") else scanned_children()
+def children_reader() -> Callable[[int], list[int]]:
+    """Return a function that returns the children of a process, from the kernel's lists or a scan of all processes."""
+    pid = os.getpid()
+    return listed_children if os.path.exists(f"/proc/{pid}/task/{pid}/children") else scan_children()
 
 
 def listed_children(pid: int) -> list[int]:
-    """The children of all threads of a process. One that is gone has none: they are orphans, and ours."""
-    found: list[int] = []
+    """Return the children of all threads of a process. A process that is gone has none: they are adopted orphans."""
+    children: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
-                found += map(int, file.read().split())
+                children += map(int, file.read().split())
     except OSError:
         pass
-    return found
+    return children
 
 
-def scanned_children() -> Callable[[int], list[int]]:
-    """The same from one look at all processes of the machine, which takes longer."""
-    found: dict[int, list[int]] = {}
+def scan_children() -> Callable[[int], list[int]]:
+    """Read the parents of all processes of the machine, which takes longer."""
+    children: dict[int, list[int]] = {}
     for name in os.listdir("/proc") if os.path.isdir("/proc") else []:
         parent = _parent(name) if name.isdigit() else 0
         if parent:
-            found.setdefault(parent, []).append(int(name))
-    return lambda pid: found.get(pid, [])
+            children.setdefault(parent, []).append(int(name))
+    return lambda pid: children.get(pid, [])
 
 
 def _parent(pid: str) -> int:
@@ -97,24 +97,24 @@ def _parent(pid: str) -> int:
 
 
 def groups_of(pids: list[int]) -> set[int]:
-    """The process groups of these, without our own."""
-    found: set[int] = set()
+    """Return the process groups of these processes, without our own."""
+    groups: set[int] = set()
     for pid in pids:
         try:
-            found.add(os.getpgid(pid))
+            groups.add(os.getpgid(pid))
         except OSError:
             pass
-    return found - {os.getpgrp(), 0, 1}
+    return groups - {os.getpgrp(), 0, 1}
 
 
 def send(groups: set[int], number: int) -> None:
-    """A signal to all processes of these groups. Those that are gone by now, or not ours to signal, are passed over."""
+    """Signal all processes of these groups. Ignore those that are gone or may not be signalled."""
     for group in groups:
         send_one(-group, number)
 
 
 def send_one(target: int, number: int) -> None:
-    """A signal to one process, or to the group whose negative this is."""
+    """Signal a process, or a group by its negative number."""
     try:
         os.kill(target, number)
     except OSError:
@@ -122,15 +122,15 @@ def send_one(target: int, number: int) -> None:
 
 
 def kill_all() -> None:
-    """End everyone below this process, as often as it takes."""
-    until = time.monotonic() + KILL_TIMEOUT_S
-    while reap() and time.monotonic() < until:
-        send(groups_of(descendants(os.getpid(), look())), signal.SIGKILL)
-        time.sleep(AGAIN)
+    """Kill all processes below this one, repeatedly until none is left."""
+    deadline = time.monotonic() + KILL_TIMEOUT_S
+    while reap() and time.monotonic() < deadline:
+        send(groups_of(descendants(os.getpid(), children_reader())), signal.SIGKILL)
+        time.sleep(POLL_S)
 
 
 def exists(group: int) -> bool:
-    """Whether a group has any member, dead or alive."""
+    """Return whether a group has any member, including zombies."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:

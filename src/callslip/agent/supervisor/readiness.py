@@ -1,4 +1,4 @@
-"""Which descriptors are ready, in the order in which they became so."""
+"""Wait for descriptors that are ready, in the order in which they became ready."""
 
 from __future__ import annotations
 
@@ -6,37 +6,37 @@ import select
 
 
 class Readiness:
-    """epoll keeps the order, which tells a line on stdout from an earlier one on stderr; where there is none, poll."""
+    """The watched descriptors. epoll keeps the order of output on stdout and stderr; without it, poll does not."""
 
     def __init__(self) -> None:
-        self._ordered = hasattr(select, "epoll")
-        self._poller = select.epoll() if self._ordered else select.poll()
-        self._wanted: dict[int, int] = {}
+        self._has_epoll = hasattr(select, "epoll")
+        self._poller = select.epoll() if self._has_epoll else select.poll()
+        self._events: dict[int, int] = {}
 
     def watch(self, fd: int) -> None:
-        """From now on, tell when this one can be read."""
-        self._change(fd, select.POLLIN)
+        """Wait for a descriptor to be readable."""
+        self._set_events(fd, select.POLLIN)
 
-    def want_room(self, fd: int, wanted: bool) -> None:
-        """Whether to tell when this one can be written."""
-        now = self._wanted.get(fd, 0)
-        self._change(fd, now | select.POLLOUT if wanted else now & ~select.POLLOUT)
+    def watch_writable(self, fd: int, enabled: bool) -> None:
+        """Wait for a descriptor to be writable, or stop doing so."""
+        events = self._events.get(fd, 0)
+        self._set_events(fd, events | select.POLLOUT if enabled else events & ~select.POLLOUT)
 
-    def no_more(self, fd: int) -> None:
-        """This one was read to its end."""
-        self._change(fd, self._wanted.get(fd, 0) & ~select.POLLIN)
+    def unwatch(self, fd: int) -> None:
+        """Stop waiting for a descriptor to be readable."""
+        self._set_events(fd, self._events.get(fd, 0) & ~select.POLLIN)
 
-    def _change(self, fd: int, wanted: int) -> None:
-        before, self._wanted[fd] = self._wanted.get(fd, 0), wanted
-        if before == wanted:
+    def _set_events(self, fd: int, events: int) -> None:
+        before, self._events[fd] = self._events.get(fd, 0), events
+        if before == events:
             return
-        if not wanted:
+        if not events:
             self._poller.unregister(fd)
         else:
-            change = self._poller.modify if before else self._poller.register
-            change(fd, wanted)
+            register = self._poller.modify if before else self._poller.register
+            register(fd, events)
 
-    def wait(self, seconds: float | None) -> list[int]:
-        """Those that are ready; at once if there are any, else within that time."""
-        unit = 1 if self._ordered else 1000
-        return [fd for fd, _ in self._poller.poll(None if seconds is None else seconds * unit)]
+    def wait(self, timeout_s: float | None) -> list[int]:
+        """Return the descriptors that are ready; wait for one at most `timeout_s`."""
+        unit = 1 if self._has_epoll else 1000  # poll takes milliseconds.
+        return [fd for fd, _ in self._poller.poll(None if timeout_s is None else timeout_s * unit)]
