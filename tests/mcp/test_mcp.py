@@ -1,4 +1,4 @@
-"""Our MCP server, asked by the official client: seed 003's dialogues, resources, who may do what, bad input."""
+"""The MCP server with the official client: commands, calls, resources, access rights, bad input."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from callslip.model.records import SessionRecord
 from callslip.settings import Settings
 from tests.support.cli_process import run
 from tests.support.live_server import ask, asking
-from tests.support.mcp_client import MODES, call, over_http, over_stdio, served, token_for
+from tests.support.mcp_client import MODES, call, create_token, over_http, over_stdio, served
 
 pytestmark = pytest.mark.anyio
 
@@ -34,15 +34,15 @@ SETTINGS = Settings(queue_limit=3)
 MAIN = "a-main-token-of-some-length"
 
 
-class Talk(NamedTuple):
-    """A client, and the commands of the ledger behind its server, for whoever executes them."""
+class Connection(NamedTuple):
+    """A client, and the commands of the server's ledger, to run them as a worker does."""
 
     client: Client
     commands: CommandQueue
 
 
 @contextlib.asynccontextmanager
-async def opened(path: Path) -> AsyncGenerator[tuple[LocalLedger, CommandQueue]]:
+async def open_commands(path: Path) -> AsyncGenerator[tuple[LocalLedger, CommandQueue]]:
     async with await open_ledger(f"sqlite:///{path}", SETTINGS) as ledger:
         commands = CommandQueue(ledger.log)
         yield ledger, commands
@@ -50,147 +50,150 @@ async def opened(path: Path) -> AsyncGenerator[tuple[LocalLedger, CommandQueue]]
 
 
 @contextlib.asynccontextmanager
-async def talking(way: str, mode: str, path: Path) -> AsyncGenerator[Talk]:
-    async with opened(path) as (ledger, commands), contextlib.AsyncExitStack() as stack:
-        if way == "stdio":
+async def connected(transport: str, mode: str, path: Path) -> AsyncGenerator[Connection]:
+    async with open_commands(path) as (ledger, commands), contextlib.AsyncExitStack() as stack:
+        if transport == "stdio":
             client = await stack.enter_async_context(over_stdio(path, mode))
         else:
             url = await stack.enter_async_context(served(ledger))
             client = await stack.enter_async_context(over_http(url, mode))
-        yield Talk(client, commands)
+        yield Connection(client, commands)
 
 
-@pytest.fixture(params=[f"{way} {mode}" for way in ("stdio", "http") for mode in MODES])
-async def talk(request: Any, tmp_path: Path) -> AsyncIterator[Talk]:
-    """Over both transports, by both protocols."""
-    async with talking(*request.param.split(), tmp_path / "ledger.db") as made:
-        yield made
+@pytest.fixture(params=[f"{transport} {mode}" for transport in ("stdio", "http") for mode in MODES])
+async def connection(request: Any, tmp_path: Path) -> AsyncIterator[Connection]:
+    """A connection over both transports, with both protocol versions."""
+    async with connected(*request.param.split(), tmp_path / "ledger.db") as connection:
+        yield connection
 
 
 @pytest.fixture
-async def http_talk(tmp_path: Path) -> AsyncIterator[Talk]:
-    async with talking("http", "auto", tmp_path / "ledger.db") as made:
-        yield made
+async def http_connection(tmp_path: Path) -> AsyncIterator[Connection]:
+    async with connected("http", "auto", tmp_path / "ledger.db") as connection:
+        yield connection
 
 
-# The seed's two dialogues
+# Commands
 
 
-async def test_a_command_is_submitted_polled_for_and_its_result_read(talk: Talk) -> None:
-    """S3.9: the seed's first example, with an executor that takes its time."""
-    queued = await call(talk.client, "interact", action="execute_js", script="document.title")
+async def test_a_command_is_submitted_polled_for_and_its_result_read(connection: Connection) -> None:
+    """S3.9: the first dialogue, with an executor that takes some time."""
+    queued = await call(connection.client, "interact", action="execute_js", script="document.title")
     assert queued == {"status": "queued", "correlation_id": queued["correlation_id"]}
     assert ids.CALL.match(queued["correlation_id"])
     which = {"what": "command_result", "correlation_id": queued["correlation_id"]}
-    pending = await call(talk.client, "observe", **which)
+    pending = await call(connection.client, "observe", **which)
     assert (pending["status"], pending["final"], pending["position"]) == ("pending", False, 1)
 
-    claim = await talk.commands.claim(wait=20)
+    claim = await connection.commands.claim(wait=20)
     assert claim is not None and (claim.action, claim.params) == ("execute_js", {"script": "document.title"})
-    waiting = asyncio.ensure_future(call(talk.client, "observe", **which, wait=20))
-    await talk.commands.complete(claim.call, {"title": "Callslip"}, fence=claim.fence)
+    waiting = asyncio.ensure_future(call(connection.client, "observe", **which, wait=20))
+    await connection.commands.complete(claim.call, {"title": "Callslip"}, fence=claim.fence)
     complete = await waiting
     assert (complete["status"], complete["final"]) == ("complete", True)
     assert complete["result"] == {"title": "Callslip"} and complete["completed_at"] >= complete["created_at"]
 
 
-async def test_all_commands_are_listed_and_the_failed_ones_looked_at(talk: Talk) -> None:
-    """S3.9: the seed's second example."""
+async def test_all_commands_are_listed_and_the_failed_ones_looked_at(connection: Connection) -> None:
+    """S3.9: the second dialogue."""
     done, failed, waits = [
-        (await call(talk.client, "interact", action=action))["correlation_id"] for action in ("one", "two", "three")
+        (await call(connection.client, "interact", action=action))["correlation_id"]
+        for action in ("one", "two", "three")
     ]
-    await talk.commands.complete(done, "well")
-    await talk.commands.fail(failed, "the tab is gone")
-    commands = await call(talk.client, "observe", what="pending_commands")
+    await connection.commands.complete(done, "well")
+    await connection.commands.fail(failed, "the tab is gone")
+    commands = await call(connection.client, "observe", what="pending_commands")
     assert [command["correlation_id"] for command in commands["pending"]] == [waits]
     assert [command["correlation_id"] for command in commands["completed"]] == [done]
     assert [command["correlation_id"] for command in commands["failed"]] == [failed]
-    inspected = await call(talk.client, "observe", what="failed_commands")
+    inspected = await call(connection.client, "observe", what="failed_commands")
     assert [(one["correlation_id"], one["error"]) for one in inspected["commands"]] == [(failed, "the tab is gone")]
 
 
-async def test_an_unknown_command_is_not_found_and_that_is_final(http_talk: Talk) -> None:
-    """S3.2: a model that polls must learn that there is nothing to wait for, at once, whatever it would wait."""
-    for given in ("exec_000000000000", "no such thing", "@last", "\x00"):
-        told = await call(http_talk.client, "observe", what="command_result", correlation_id=given, wait=30)
-        assert (told["correlation_id"], told["status"], told["final"]) == (given, "not_found", True)
+async def test_an_unknown_command_is_not_found_and_that_is_final(http_connection: Connection) -> None:
+    """S3.2: a model that polls learns at once that there is nothing to wait for, even with `wait`."""
+    for unknown in ("exec_000000000000", "no such thing", "@last", "\x00"):
+        result = await call(http_connection.client, "observe", what="command_result", correlation_id=unknown, wait=30)
+        assert (result["correlation_id"], result["status"], result["final"]) == (unknown, "not_found", True)
 
 
-async def test_arguments_of_an_action_stand_flat_except_where_names_are_taken(http_talk: Talk) -> None:
-    """What is not ours is the action's, at any depth; a name that we need goes into `params`."""
-    flat = {"selector": "#go", "deep": {"list": [1, None, {"a": "ü"}]}, "none": None, "what": "ever"}
-    await call(http_talk.client, "interact", action="click", client="tab 7", params={"timeout": 5}, **flat)
-    claim = await http_talk.commands.claim("tab 7")
+async def test_arguments_of_an_action_are_flat_unless_interact_has_the_name(http_connection: Connection) -> None:
+    """Unknown arguments go to the action, at any depth; those with names of `interact` go into `params`."""
+    flat = {"selector": "#go", "deep": {"list": [1, None, {"a": "ü"}]}, "none": None, "what": "text"}
+    await call(http_connection.client, "interact", action="click", client="tab 7", params={"timeout": 5}, **flat)
+    claim = await http_connection.commands.claim("tab 7")
     assert claim is not None and claim.params == {**flat, "timeout": 5}
-    twice = await call(http_talk.client, "interact", action="click", selector="#a", params={"selector": "#b"})
+    twice = await call(http_connection.client, "interact", action="click", selector="#a", params={"selector": "#b"})
     assert (twice["kind"], twice["field"]) == ("refused", "selector")
-    (tool,) = [tool for tool in (await http_talk.client.list_tools()).tools if tool.name == "interact"]
+    (tool,) = [tool for tool in (await http_connection.client.list_tools()).tools if tool.name == "interact"]
     assert set(tool.input_schema["properties"]) == CONTROL and tool.input_schema["additionalProperties"] is True
 
 
-async def test_the_same_correlation_id_is_the_same_command(http_talk: Talk) -> None:
-    """A client that does not know whether it was heard may ask again; another command under the id is a conflict."""
-    one = await call(http_talk.client, "interact", action="go", correlation_id="mine", step=1)
-    again = await call(http_talk.client, "interact", action="go", correlation_id="mine", step=1)
+async def test_the_same_correlation_id_is_the_same_command(http_connection: Connection) -> None:
+    """A client may repeat a request that may be lost; another command with the same id is a conflict."""
+    one = await call(http_connection.client, "interact", action="go", correlation_id="mine", step=1)
+    again = await call(http_connection.client, "interact", action="go", correlation_id="mine", step=1)
     assert one == again == {"status": "queued", "correlation_id": "mine"}
-    other = await call(http_talk.client, "interact", action="go", correlation_id="mine", step=2)
+    other = await call(http_connection.client, "interact", action="go", correlation_id="mine", step=2)
     assert other["kind"] == "conflict"
-    assert len((await call(http_talk.client, "observe", what="pending_commands"))["pending"]) == 1
+    assert len((await call(http_connection.client, "observe", what="pending_commands"))["pending"]) == 1
 
 
-async def test_a_full_queue_tells_the_model(http_talk: Talk) -> None:
+async def test_a_full_queue_tells_the_model(http_connection: Connection) -> None:
     """S3.7"""
     for _ in range(SETTINGS.queue_limit):
-        await call(http_talk.client, "interact", action="go")
-    told = await call(http_talk.client, "interact", action="go")
-    assert "queue" in told["kind"] and str(SETTINGS.queue_limit) in told["error"]
+        await call(http_connection.client, "interact", action="go")
+    refused = await call(http_connection.client, "interact", action="go")
+    assert "queue" in refused["kind"] and str(SETTINGS.queue_limit) in refused["error"]
 
 
 # Waiting
 
 
-async def test_whoever_waits_is_told_so_now_and_then(http_talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Progress comes while the command is pending, in growing numbers; the result comes as soon as it is there."""
-    monkeypatch.setattr("callslip.mcp.tool.TICK", 0.01)
-    identity = (await call(http_talk.client, "interact", action="go"))["correlation_id"]
-    told: list[tuple[float, float | None, str | None]] = []
+async def test_a_waiting_client_receives_progress(http_connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Progress comes while the command is pending, in growing numbers; the result comes as soon as there is one."""
+    monkeypatch.setattr("callslip.mcp.tool.PROGRESS_INTERVAL_S", 0.01)
+    identity = (await call(http_connection.client, "interact", action="go"))["correlation_id"]
+    reports: list[tuple[float, float | None, str | None]] = []
     enough = asyncio.Event()
 
     async def progress(done: float, total: float | None, message: str | None) -> None:
-        told.append((done, total, message))
-        if len(told) == 3:
+        reports.append((done, total, message))
+        if len(reports) == 3:
             enough.set()
 
     arguments = {"call": identity, "wait": 20}
-    waiting = asyncio.ensure_future(http_talk.client.call_tool("wait_for_call", arguments, progress_callback=progress))
+    waiting = asyncio.ensure_future(
+        http_connection.client.call_tool("wait_for_call", arguments, progress_callback=progress)
+    )
     async with asyncio.timeout(20):
         await enough.wait()
-        claim = await http_talk.commands.claim()
+        claim = await http_connection.commands.claim()
         assert claim is not None
-        await http_talk.commands.heartbeat(claim.call, claim.fence, progress="half of it")
-        while told[-1][2] != "running: half of it":
+        await http_connection.commands.heartbeat(claim.call, claim.fence, progress="half of it")
+        while reports[-1][2] != "running: half of it":
             await asyncio.sleep(0.01)
-        await http_talk.commands.complete(identity, 1, fence=claim.fence)
+        await http_connection.commands.complete(identity, 1, fence=claim.fence)
         result = await waiting
     assert result.structured_content["state"] == "completed"
-    assert [done for done, _, _ in told] == sorted(done for done, _, _ in told)
-    assert told[0][1:] == (20.0, "queued")
+    assert [done for done, _, _ in reports] == sorted(done for done, _, _ in reports)
+    assert reports[0][1:] == (20.0, "queued")
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_giving_up_waiting_does_not_end_the_call(tmp_path: Path, mode: str) -> None:
-    """A client that cancels its request frees the server of the waiting; the command goes on."""
-    async with talking("http", mode, tmp_path / "ledger.db") as (client, commands):
+async def test_a_cancelled_wait_does_not_end_the_call(tmp_path: Path, mode: str) -> None:
+    """A client that cancels its request ends the wait on the server; the command stays queued."""
+    async with connected("http", mode, tmp_path / "ledger.db") as (client, commands):
         identity = (await call(client, "interact", action="go"))["correlation_id"]
-        begun = asyncio.Event()
+        started = asyncio.Event()
 
         async def progress(*_: Any) -> None:
-            begun.set()
+            started.set()
 
         waiting = asyncio.ensure_future(
             client.call_tool("wait_for_call", {"call": identity, "wait": 60}, progress_callback=progress)
         )
-        await begun.wait()
+        await started.wait()
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
@@ -202,42 +205,42 @@ async def test_giving_up_waiting_does_not_end_the_call(tmp_path: Path, mode: str
 # Calls
 
 
-async def test_calls_are_listed_read_and_cancelled(http_talk: Talk) -> None:
-    """Page by page, newest first; a call that was cancelled stays so, one that ended otherwise is a conflict."""
-    made = [(await call(http_talk.client, "interact", action=f"act {n}"))["correlation_id"] for n in range(3)]
+async def test_calls_are_listed_read_and_cancelled(http_connection: Connection) -> None:
+    """Pages are newest first; cancelling again changes nothing, cancelling a completed call is a conflict."""
+    calls = [(await call(http_connection.client, "interact", action=f"act {n}"))["correlation_id"] for n in range(3)]
     seen: list[str] = []
     cursor = ""
     while True:
-        page = await call(http_talk.client, "list_calls", session="commands", limit=2, cursor=cursor)
+        page = await call(http_connection.client, "list_calls", session="commands", limit=2, cursor=cursor)
         seen += [one["call"] for one in page["calls"]]
         cursor = page["cursor"]
         if not cursor:
             break
-    assert seen == made[::-1]
-    assert (await call(http_talk.client, "list_calls", states=["running"]))["calls"] == []
-    stopped = await call(http_talk.client, "cancel_call", call=made[0], reason="not needed")
+    assert seen == calls[::-1]
+    assert (await call(http_connection.client, "list_calls", states=["running"]))["calls"] == []
+    stopped = await call(http_connection.client, "cancel_call", call=calls[0], reason="not needed")
     assert (stopped["state"], stopped["final"]) == ("cancelled", True) and "not needed" in stopped["reason"]
-    assert (await call(http_talk.client, "cancel_call", call=made[0]))["reason"] == stopped["reason"]
-    await http_talk.commands.complete(made[1], {"n": 1})
-    refused = await call(http_talk.client, "cancel_call", call=made[1])
+    assert (await call(http_connection.client, "cancel_call", call=calls[0]))["reason"] == stopped["reason"]
+    await http_connection.commands.complete(calls[1], {"n": 1})
+    refused = await call(http_connection.client, "cancel_call", call=calls[1])
     assert refused["kind"] == "conflict" and refused["current"]["state"] == "completed"
-    read = await call(http_talk.client, "read_call", call=made[1])
+    read = await call(http_connection.client, "read_call", call=calls[1])
     assert read["final"] and read["toolCall"]["output"] == {"n": 1}
 
 
-async def test_calls_and_sessions_are_resources(talk: Talk) -> None:
-    """Listed, described by templates, read as JSON; what is not there is the protocol's error."""
-    identity = (await call(talk.client, "interact", action="go", session="a:b ü"))["correlation_id"]
-    (listed,) = (await talk.client.list_resources()).resources
+async def test_calls_and_sessions_are_resources(connection: Connection) -> None:
+    """They are listed, described by templates and read as JSON; an unknown one is an error of the protocol."""
+    identity = (await call(connection.client, "interact", action="go", session="a:b ü"))["correlation_id"]
+    (listed,) = (await connection.client.list_resources()).resources
     assert listed.uri == f"callslip://calls/{identity}" and listed.mime_type == "application/json"
-    templates = (await talk.client.list_resource_templates()).resource_templates
+    templates = (await connection.client.list_resource_templates()).resource_templates
     assert [one.uri_template for one in templates] == ["callslip://calls/{id}", "callslip://sessions/{name}"]
-    assert (await _read(talk.client, listed.uri))["state"] == "queued"
-    session = await _read(talk.client, "callslip://sessions/a%3Ab%20%C3%BC")
+    assert (await _read(connection.client, listed.uri))["state"] == "queued"
+    session = await _read(connection.client, "callslip://sessions/a%3Ab%20%C3%BC")
     assert session["session"] == "a:b ü" and [one["call"] for one in session["newest"]] == [identity]
-    for nothing in ("callslip://calls/none", "callslip://sessions/none", "callslip://else/x", "file:///etc/passwd"):
+    for unknown in ("callslip://calls/none", "callslip://sessions/none", "callslip://else/x", "file:///etc/passwd"):
         with pytest.raises(MCPError, match="no "):
-            await talk.client.read_resource(nothing)
+            await connection.client.read_resource(unknown)
 
 
 async def _read(client: Client, uri: str) -> Any:
@@ -246,13 +249,13 @@ async def _read(client: Client, uri: str) -> Any:
     return json.loads(content.text)
 
 
-# What a model must not be able to do
+# What a model cannot do
 
 
-async def test_no_tool_approves(http_talk: Talk) -> None:
-    """Approvals are a person's: what waits for one stays as it is, whatever a model calls."""
-    identity = (await call(http_talk.client, "interact", action="rm", approve="ask"))["correlation_id"]
-    tools = (await http_talk.client.list_tools()).tools
+async def test_no_tool_approves(http_connection: Connection) -> None:
+    """Only people approve: no tool call changes a call that waits for approval."""
+    identity = (await call(http_connection.client, "interact", action="rm", approve="ask"))["correlation_id"]
+    tools = (await http_connection.client.list_tools()).tools
     assert [tool.name for tool in tools] == [
         "interact",
         "observe",
@@ -265,21 +268,21 @@ async def test_no_tool_approves(http_talk: Talk) -> None:
         assert not {"approve", "decision", "option", "approval"} & set(tool.input_schema["properties"]) - {"approve"}
         assert tool.name == "interact" or "approve" not in tool.input_schema["properties"]
     for approve in ("approve", "allow", True, "yes"):
-        told = await call(http_talk.client, "interact", action="rm", approve=approve)
-        assert told["kind"] == "refused"
-    assert (await call(http_talk.client, "read_call", call=identity))["state"] == "awaiting_approval"
+        refused = await call(http_connection.client, "interact", action="rm", approve=approve)
+        assert refused["kind"] == "refused"
+    assert (await call(http_connection.client, "read_call", call=identity))["state"] == "awaiting_approval"
 
 
-async def test_tools_say_what_they_do(http_talk: Talk) -> None:
-    """Complete schemas and honest hints: hosts decide by them what to ask their user."""
-    for tool in (await http_talk.client.list_tools()).tools:
+async def test_tools_are_described_completely(http_connection: Connection) -> None:
+    """Schemas are complete and hints are right: hosts decide by them when to ask their user."""
+    for tool in (await http_connection.client.list_tools()).tools:
         assert tool.description and tool.title and tool.output_schema and tool.annotations
         assert all(one.get("description") for one in tool.input_schema["properties"].values()), tool.name
         assert tool.annotations.read_only_hint == (tool.name not in ("interact", "cancel_call"))
         assert tool.annotations.destructive_hint == (tool.name in ("interact", "cancel_call"))
 
 
-HOSTILE: list[tuple[str, Any]] = [
+BAD_ARGUMENTS: list[tuple[str, Any]] = [
     ("interact", {}),
     ("interact", {"action": ""}),
     ("interact", {"action": "x" * 201}),
@@ -308,31 +311,31 @@ HOSTILE: list[tuple[str, Any]] = [
 ]
 
 
-async def test_bad_arguments_are_refused_in_words_and_change_nothing(http_talk: Talk) -> None:
-    """A model gets told what to change, as a result that it can read; nothing is submitted, and the server lives."""
-    for tool, arguments in HOSTILE:
-        result = await http_talk.client.call_tool(tool, arguments)
+async def test_bad_arguments_are_refused_and_change_nothing(http_connection: Connection) -> None:
+    """The model gets a result that names what to change; nothing is submitted, and the server keeps running."""
+    for tool, arguments in BAD_ARGUMENTS:
+        result = await http_connection.client.call_tool(tool, arguments)
         assert result.is_error and result.structured_content["error"], (tool, arguments)
         assert "Traceback" not in result.structured_content["error"]
     with pytest.raises(MCPError, match="no tool"):
-        await http_talk.client.call_tool("approve_call", {"call": "x"})
-    assert await call(http_talk.client, "observe", what="pending_commands") == {
+        await http_connection.client.call_tool("approve_call", {"call": "x"})
+    assert await call(http_connection.client, "observe", what="pending_commands") == {
         "pending": [],
         "completed": [],
         "failed": [],
     }
 
 
-async def test_deep_and_large_arguments_do_not_break_the_server(http_talk: Talk) -> None:
-    """C11: what is too deep is refused; what is large goes through whole."""
+async def test_deep_and_large_arguments_do_not_break_the_server(http_connection: Connection) -> None:
+    """C11: arguments that are too deep are refused; large ones arrive unchanged."""
     deep: Any = 1
     for _ in range(190):
         deep = [deep]
-    result = await http_talk.client.call_tool("interact", {"action": "go", "deep": deep})
+    result = await http_connection.client.call_tool("interact", {"action": "go", "deep": deep})
     assert result.is_error or result.structured_content["status"] == "queued"
     large = "x" * 2**20
-    await call(http_talk.client, "interact", action="go", client="big", text=large)
-    claim = await http_talk.commands.claim("big")
+    await call(http_connection.client, "interact", action="go", client="big", text=large)
+    claim = await http_connection.commands.claim("big")
     assert claim is not None and claim.params["text"] == large
 
 
@@ -341,9 +344,8 @@ ENVELOPE = (
 )
 
 
-async def test_bodies_that_are_no_messages_are_refused(tmp_path: Path) -> None:
-    """Over HTTP anything may come."""
-    async with opened(tmp_path / "ledger.db") as (ledger, _), served(ledger) as url:
+async def test_bodies_that_are_not_messages_are_refused(tmp_path: Path) -> None:
+    async with open_commands(tmp_path / "ledger.db") as (ledger, _), served(ledger) as url:
         accept = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
         for body in (b"", b"{", b"[]", b"null", b'{"jsonrpc":"2.0"}', b"\xff\xfe", b"[" * 100_000):
             for version in ({}, {"mcp-protocol-version": "2026-07-28"}):
@@ -355,21 +357,21 @@ async def test_bodies_that_are_no_messages_are_refused(tmp_path: Path) -> None:
             body = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":' + params + b"}"
             headers = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "interact"}
             answered = await ask(url, "POST", headers={**accept, **headers}, body=body)
-            mended = answered.status == 200 and not answered.json()["result"]["isError"]
-            assert mended == (odd == rb'"\ud800"') and answered.status in (200, 400), (odd[:20], answered.text)
+            is_accepted = answered.status == 200 and not answered.json()["result"]["isError"]
+            assert is_accepted == (odd == rb'"\ud800"') and answered.status in (200, 400), (odd[:20], answered.text)
         async with over_http(url) as client:
             assert (await call(client, "interact", action="go"))["status"] == "queued"
 
 
-# Who may
+# Access
 
 
-async def test_tokens_give_over_mcp_what_they_give_over_http(tmp_path: Path) -> None:
-    """Reading needs `read`, submitting and cancelling need `write`; other sessions are not there."""
-    async with opened(tmp_path / "ledger.db") as (ledger, _):
-        gate = TokenAuthorizer(ledger.log.store, MAIN)
-        reads, writes = await token_for(ledger, "read"), await token_for(ledger, "write")
-        one = await token_for(ledger, "read", "write", session="one")
+async def test_tokens_give_the_same_rights_as_over_http(tmp_path: Path) -> None:
+    """Reading needs `read`, submitting and cancelling need `write`; other sessions are not found."""
+    async with open_commands(tmp_path / "ledger.db") as (ledger, _):
+        gate = TokenAuthorizer(ledger.log, MAIN)
+        reads, writes = await create_token(ledger, "read"), await create_token(ledger, "write")
+        one = await create_token(ledger, "read", "write", session="one")
         async with served(ledger, gate) as url:
             async with over_http(url, token=MAIN) as main:
                 hidden = (await call(main, "interact", action="go", session="two"))["correlation_id"]
@@ -398,74 +400,74 @@ async def _sees_only_its_own(client: Client, hidden: str) -> None:
     assert [one.name for one in (await client.list_resources()).resources] == [own]
 
 
-async def test_commands_of_others_leave_room_for_ones_own_in_the_lists(tmp_path: Path) -> None:
-    """S3.5: what one may not see does not fill the window that one looks through."""
+async def test_hidden_commands_do_not_fill_the_lists(tmp_path: Path) -> None:
+    """S3.5: commands that the caller may not see do not count towards the limit of a list."""
     async with await open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}", Settings(queue_limit=2000)) as ledger:
         commands = CommandQueue(ledger.log)
-        own = await token_for(ledger, "read", session="own")
+        own = await create_token(ledger, "read", session="own")
         await asyncio.gather(*(commands.submit("go", session="others") for _ in range(1001)))
         mine = (await commands.submit("go", session="own")).correlation_id
-        async with served(ledger, TokenAuthorizer(ledger.log.store, MAIN)) as url, over_http(url, token=own) as client:
+        async with served(ledger, TokenAuthorizer(ledger.log, MAIN)) as url, over_http(url, token=own) as client:
             listed = await call(client, "observe", what="pending_commands")
         assert [one["correlation_id"] for one in listed["pending"]] == [mine]
         await commands.close()
 
 
-async def test_nobody_gets_in_without_a_token_and_nobody_into_anothers_session(tmp_path: Path) -> None:
-    """The door asks for every request; an MCP session belongs to the token that opened it."""
-    async with opened(tmp_path / "ledger.db") as (ledger, _):
-        other = await token_for(ledger, "read", "write")
-        async with served(ledger, TokenAuthorizer(ledger.log.store, MAIN)) as url:
+async def test_a_token_is_required_and_an_mcp_session_belongs_to_its_token(tmp_path: Path) -> None:
+    """Every request is checked; another token does not find the session."""
+    async with open_commands(tmp_path / "ledger.db") as (ledger, _):
+        other = await create_token(ledger, "read", "write")
+        async with served(ledger, TokenAuthorizer(ledger.log, MAIN)) as url:
             begin = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
             body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": begin}
             accept = {"accept": "application/json, text/event-stream"}
-            turned_away = await ask(url, "POST", headers=accept, value=body)
-            assert turned_away.status == 401 and "Bearer" in turned_away.headers["www-authenticate"]
-            let_in = await ask(url, "POST", headers={**accept, "authorization": f"Bearer {MAIN}"}, value=body)
-            assert let_in.status == 200
-            theirs = {**accept, "mcp-session-id": let_in.headers["mcp-session-id"]}
+            refused = await ask(url, "POST", headers=accept, value=body)
+            assert refused.status == 401 and "Bearer" in refused.headers["www-authenticate"]
+            admitted = await ask(url, "POST", headers={**accept, "authorization": f"Bearer {MAIN}"}, value=body)
+            assert admitted.status == 200
+            session = {**accept, "mcp-session-id": admitted.headers["mcp-session-id"]}
             listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
             for token, status in ((MAIN, 200), (other, 404), ("wrong", 401)):
-                headers = {**theirs, "authorization": f"Bearer {token}"}
+                headers = {**session, "authorization": f"Bearer {token}"}
                 assert (await ask(url, "POST", headers=headers, value=listing)).status == status
 
 
-async def test_nobody_keeps_others_out_by_opening_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of too many of one's own, the one that was not used for longest gives way; its client begins anew."""
-    monkeypatch.setattr("callslip.mcp.http_transport.EACH", 2)
-    monkeypatch.setattr("callslip.mcp.http_transport.SESSIONS", 5)
-    async with opened(tmp_path / "ledger.db") as (ledger, _):
-        other = await token_for(ledger, "read")
-        async with served(ledger, TokenAuthorizer(ledger.log.store, MAIN)) as url:
+async def test_one_user_cannot_use_up_all_mcp_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user with too many sessions loses the least recently used one; other users are not affected."""
+    monkeypatch.setattr("callslip.mcp.http_transport.MAX_USER_SESSIONS", 2)
+    monkeypatch.setattr("callslip.mcp.http_transport.MAX_SESSIONS", 5)
+    async with open_commands(tmp_path / "ledger.db") as (ledger, _):
+        other = await create_token(ledger, "read")
+        async with served(ledger, TokenAuthorizer(ledger.log, MAIN)) as url:
 
-            async def talk(token: str, value: Any, session: str = "") -> tuple[int, str]:
+            async def post(token: str, value: Any, session: str = "") -> tuple[int, str]:
                 headers = {"accept": "application/json, text/event-stream", "authorization": f"Bearer {token}"}
                 more = {"mcp-session-id": session} if session else {}
                 answered = await ask(url, "POST", headers={**headers, **more}, value=value)
                 return answered.status, answered.headers.get("mcp-session-id", "")
 
-            async def lives(session: str) -> bool:
+            async def is_open(session: str) -> bool:
                 listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
-                return (await talk(other, listing, session))[0] == 200
+                return (await post(other, listing, session))[0] == 200
 
             begin = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
             body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": begin}
-            first, second = [(await talk(other, body))[1] for _ in range(2)]
-            assert await lives(second) and await lives(first)
-            third = (await talk(other, body))[1]
-            assert [await lives(session) for session in (first, second, third)] == [True, False, True]
-            assert [(await talk(other, body))[0] for _ in range(10)] == [200] * 10
-            assert [(await talk(MAIN, body))[0] for _ in range(3)] == [200] * 3
+            first, second = [(await post(other, body))[1] for _ in range(2)]
+            assert await is_open(second) and await is_open(first)
+            third = (await post(other, body))[1]
+            assert [await is_open(session) for session in (first, second, third)] == [True, False, True]
+            assert [(await post(other, body))[0] for _ in range(10)] == [200] * 10
+            assert [(await post(MAIN, body))[0] for _ in range(3)] == [200] * 3
 
 
 async def test_an_address_can_name_the_session_for_commands(tmp_path: Path) -> None:
-    """A token for one session is of use without every call naming that session; what it may not, it still may not."""
-    async with opened(tmp_path / "ledger.db") as (ledger, commands):
+    """A client with a token for one session need not name the session; the rights of the token stay the same."""
+    async with open_commands(tmp_path / "ledger.db") as (ledger, commands):
         one, writes = (
-            await token_for(ledger, "read", "write", session="one"),
-            await token_for(ledger, "write", session="two"),
+            await create_token(ledger, "read", "write", session="one"),
+            await create_token(ledger, "write", session="two"),
         )
-        async with served(ledger, TokenAuthorizer(ledger.log.store, MAIN)) as url:
+        async with served(ledger, TokenAuthorizer(ledger.log, MAIN)) as url:
             async with over_http(f"{url}?session=one", token=one) as client:
                 assert (await call(client, "interact", action="go"))["status"] == "queued"
             async with over_http(f"{url}?session=two", token=writes) as client:
@@ -476,14 +478,14 @@ async def test_an_address_can_name_the_session_for_commands(tmp_path: Path) -> N
         assert sorted(command.session for command in await commands.pending()) == ["one", "two"]
 
 
-async def test_a_hosts_own_function_decides_who_gets_in(tmp_path: Path) -> None:
-    """Mounted: whom the host does not know at all does not even open an MCP session."""
+async def test_a_function_of_the_host_decides_about_access(tmp_path: Path) -> None:
+    """A user that the host does not know cannot open an MCP session."""
 
     def authorize(request: Any, session: SessionRecord | None, verb: str) -> str | None:
         name = request.headers.get("authorization", "").removeprefix("Bearer ")
         return name if name == "ada" and (session is None or session.owner in ("", name)) else None
 
-    async with opened(tmp_path / "ledger.db") as (ledger, commands):
+    async with open_commands(tmp_path / "ledger.db") as (ledger, commands):
         await ledger.log.append("his", [ev.SessionInfo(owner="bob")])
         hidden = (await commands.submit("go", session="his")).correlation_id
         async with served(ledger, CallbackAuthorizer(authorize)) as url:
@@ -494,19 +496,19 @@ async def test_a_hosts_own_function_decides_who_gets_in(tmp_path: Path) -> None:
                 assert (await call(client, "read_call", call=hidden))["kind"] == "not-found"
 
 
-async def test_a_session_that_begins_with_a_command_is_its_submitters(tmp_path: Path) -> None:
-    """As with posted events: hosts that go by owners would else have sessions of nobody."""
-    async with opened(tmp_path / "ledger.db") as (ledger, _):
-        gate = TokenAuthorizer(ledger.log.store, MAIN, "ada")
+async def test_a_session_that_a_command_creates_belongs_to_the_submitter(tmp_path: Path) -> None:
+    """As with posted events: hosts that check owners would otherwise have sessions without one."""
+    async with open_commands(tmp_path / "ledger.db") as (ledger, _):
+        gate = TokenAuthorizer(ledger.log, MAIN, "ada")
         async with served(ledger, gate) as url, over_http(url, token=MAIN) as client:
             await call(client, "interact", action="go", session="hers")
         row = await ledger.log.store.session("hers")
         assert isinstance(row, SessionRecord) and row.owner == "ada"
 
 
-async def test_a_ledger_that_closes_ends_the_clients_that_listen(tmp_path: Path) -> None:
-    """A server that stops need not wait for streams that would never end; who comes later is told."""
-    async with opened(tmp_path / "ledger.db") as (ledger, _), served(ledger) as url:
+async def test_a_closing_ledger_ends_open_streams(tmp_path: Path) -> None:
+    """A server that stops does not wait for streams that never end; later requests get 503."""
+    async with open_commands(tmp_path / "ledger.db") as (ledger, _), served(ledger) as url:
         begin = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
         body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": begin}
         accept = {"accept": "application/json, text/event-stream"}
@@ -522,19 +524,19 @@ async def test_a_ledger_that_closes_ends_the_clients_that_listen(tmp_path: Path)
 # The command
 
 
-def test_the_command_says_what_it_is_for_without_loading_the_sdk() -> None:
-    """`callslip --help` stays quick; `callslip mcp --help` explains itself."""
+def test_the_help_of_the_command_does_not_load_the_sdk() -> None:
+    """`callslip --help` stays fast; `callslip mcp --help` names the tools."""
     code = "import sys, callslip.cli, callslip.mcp, callslip.cli.commands.mcp; print('mcp' in sys.modules)"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert said.strip() == "False"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == "False"
     helped = run("mcp", "--help")
     assert helped.returncode == 0 and "interact" in helped.stdout
-    ended = run("mcp", "--db", ":memory:")  # Its stdin is closed from the beginning.
+    ended = run("mcp", "--db", ":memory:")  # Its stdin is closed already.
     assert (ended.returncode, ended.stdout) == (0, "")
 
 
-def test_a_client_that_is_gone_ends_the_command_quietly(tmp_path: Path) -> None:
-    """There is nobody to answer any more, and nothing to complain of."""
+def test_the_command_ends_quietly_when_its_client_is_gone(tmp_path: Path) -> None:
+    """A broken pipe is not an error: no client is left to answer."""
     command = [sys.executable, "-m", "callslip", "mcp", "--db", str(tmp_path / "ledger.db")]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, **pipes) as server:
@@ -542,5 +544,5 @@ def test_a_client_that_is_gone_ends_the_command_quietly(tmp_path: Path) -> None:
         server.stdout.close()
         server.stdin.write(b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n' * 2)
         server.stdin.close()
-        said = server.stderr.read()
-        assert (server.wait(20), said) == (0, b"")
+        errors = server.stderr.read()
+        assert (server.wait(20), errors) == (0, b"")

@@ -28,7 +28,7 @@ from callslip.api.ledger import open_ledger
 from callslip.http.access import AllowAll
 from callslip.http.browser_guard import BrowserGuard
 from callslip.http.origins import Hosts
-from callslip.mcp.http_transport import Streamable
+from callslip.mcp.http_transport import HttpTransport
 from callslip.mcp.tasks import Tasks
 
 PNG = base64.b64encode(
@@ -326,7 +326,7 @@ def make(tasks: Tasks) -> Any:
 async def main(path: str) -> None:
     async with await open_ledger(f"sqlite:///{path}") as ledger:
         tasks = Tasks(ledger, poll=0.2)
-        mcp = Streamable(lambda: make(tasks), AllowAll(), event_store=Kept(), retry_interval=100)
+        mcp = HttpTransport(lambda: make(tasks), AllowAll(), event_store=Kept(), retry_interval=100)
         app = BrowserGuard(Starlette(routes=[Route("/mcp", mcp)]), hosts=Hosts("127.0.0.1", ()))
         with socket.create_server(("127.0.0.1", 0)) as listening:
             print(f"http://127.0.0.1:{listening.getsockname()[1]}/mcp", flush=True)

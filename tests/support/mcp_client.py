@@ -1,4 +1,4 @@
-"""The official MCP client, talking to our server: over stdio to a real process, over HTTP to a real socket."""
+"""The official MCP client: over stdio with a real process, over HTTP with a real socket."""
 
 from __future__ import annotations
 
@@ -18,53 +18,54 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 from callslip import http
-from callslip.api.ledger import Ledger
-from callslip.client.token_file import digest
+from callslip.api.ledger import LocalLedger
+from callslip.client.token_file import hash_token
 from callslip.http.access import AllowAll, Authorizer
+from callslip.mcp import http_app
 from callslip.mcp.task_wire import EXTENSION
 from callslip.model import ids
 from callslip.model.records import TokenRecord
 from tests.support.live_server import running
 
 MODES = ("legacy", "auto")
-"""The protocol of 2025-11-25, with its handshake, and that of 2026-07-28, without."""
+"""Protocol 2025-11-25, with its handshake, and 2026-07-28, without."""
 
 
 @contextlib.asynccontextmanager
-async def over_stdio(path: Path, mode: str = "auto", **more: Any) -> AsyncGenerator[Client]:
-    """A client of `callslip mcp` on a ledger."""
-    started = StdioServerParameters(command=sys.executable, args=["-m", "callslip", "mcp", "--db", str(path)])
-    async with Client(stdio_client(started), mode=mode, **more) as client:
+async def over_stdio(path: Path, mode: str = "auto", **options: Any) -> AsyncGenerator[Client]:
+    """Connect a client to `callslip mcp` on a ledger."""
+    server = StdioServerParameters(command=sys.executable, args=["-m", "callslip", "mcp", "--db", str(path)])
+    async with Client(stdio_client(server), mode=mode, **options) as client:
         yield client
 
 
 @contextlib.asynccontextmanager
-async def served(ledger: Ledger, gate: Authorizer | None = None) -> AsyncGenerator[str]:
-    """The address of a ledger's MCP server."""
-    async with running(http.app(http.server(ledger, gate or AllowAll()))) as url:
+async def served(ledger: LocalLedger, gate: Authorizer | None = None) -> AsyncGenerator[str]:
+    """Serve a ledger over HTTP, and return the address of its MCP server."""
+    async with running(http.app(http.server(ledger, gate or AllowAll()), mcp_app=http_app)) as url:
         yield f"{url}/mcp"
 
 
 @contextlib.asynccontextmanager
-async def over_http(url: str, mode: str = "auto", token: str = "", **more: Any) -> AsyncGenerator[Client]:
-    """A client at an address."""
+async def over_http(url: str, mode: str = "auto", token: str = "", **options: Any) -> AsyncGenerator[Client]:
+    """Connect a client to an address."""
     headers = {"authorization": f"Bearer {token}"} if token else {}
     async with (
-        httpx2.AsyncClient(headers=headers, timeout=60) as asking,
-        Client(streamable_http_client(url, http_client=asking), mode=mode, **more) as client,
+        httpx2.AsyncClient(headers=headers, timeout=60) as http_client,
+        Client(streamable_http_client(url, http_client=http_client), mode=mode, **options) as client,
     ):
         yield client
 
 
-async def token_for(ledger: Ledger, *verbs: str, session: str = "") -> str:
-    """A token for a part of what the server does."""
+async def create_token(ledger: LocalLedger, *verbs: str, session: str = "") -> str:
+    """Create a token for some verbs, in one session or all."""
     token = f"token-{'-'.join(verbs)}-{session or 'all'}-of-some-length"
-    await ledger.log.store.put_token(TokenRecord(ids.approval_id(), digest(token), "", session, verbs, 0))
+    await ledger.log.store.put_token(TokenRecord(ids.approval_id(), hash_token(token), "", session, verbs, 0))
     return token
 
 
 async def call(client: Client, name: str, /, **arguments: Any) -> dict[str, Any]:
-    """What a tool answered; structured and as text it is the same."""
+    """Call a tool and return its structured result, which must equal its text."""
     result = await client.call_tool(name, arguments)
     (block,) = result.content
     assert isinstance(block, types.TextContent)
@@ -73,11 +74,11 @@ async def call(client: Client, name: str, /, **arguments: Any) -> dict[str, Any]
     return result.structured_content
 
 
-# Tasks, of which the official client knows only where they would come in
+# Tasks, which the official client supports only by an extension
 
 
 class TaskHandle(types.Result):
-    """What comes instead of a result."""
+    """The result of a tool call that became a task."""
 
     result_type: Literal["task"] = "task"
     task_id: str
@@ -86,27 +87,27 @@ class TaskHandle(types.Result):
     poll_interval_ms: int
 
 
-class Named(types.RequestParams):
+class TaskParams(types.RequestParams):
     task_id: str
     input_responses: dict[str, Any] | None = None
 
 
-class TaskRequest(types.Request[Named, str]):
-    """`tasks/get`, `tasks/update` or `tasks/cancel`. The client sends the id as a header, too."""
+class TaskRequest(types.Request[TaskParams, str]):
+    """`tasks/get`, `tasks/update` or `tasks/cancel`. The client also sends the id as a header."""
 
     name_param = "taskId"
     method: str
-    params: Named
+    params: TaskParams
 
 
 class Task(types.Result):
-    """What is told of a task: whatever is."""
+    """The result of a request about a task, with all its fields."""
 
     model_config: ClassVar[Any] = {**types.Result.model_config, "extra": "allow"}
 
 
-class TasksOfClient(ClientExtension):
-    """Takes the handle of a task and asks until it has ended."""
+class ClientTasks(ClientExtension):
+    """Take the handle of a task and poll until it has ended."""
 
     identifier = EXTENSION
 
@@ -114,31 +115,31 @@ class TasksOfClient(ClientExtension):
         return (ResultClaim(result_type="task", model=TaskHandle, resolve=self._resolve),)
 
     async def _resolve(self, handle: TaskHandle, ctx: ClaimContext) -> types.CallToolResult:
-        ended = await ended_task(ctx.session, handle.task_id)
+        ended = await wait_for_task(ctx.session, handle.task_id)
         return types.CallToolResult.model_validate(ended["result"])
 
 
-async def about_task(session: Any, method: str, task: str, **more: Any) -> dict[str, Any]:
-    """One request about a task."""
-    asked = TaskRequest(method=f"tasks/{method}", params=Named(task_id=task, **more))
-    made = await session.send_request(asked, Task)
-    return {**made.model_dump(by_alias=True, mode="json"), **(made.model_extra or {})}
+async def request_task(session: Any, method: str, task: str, **params: Any) -> dict[str, Any]:
+    """Send a request about a task, and return its result."""
+    request = TaskRequest(method=f"tasks/{method}", params=TaskParams(task_id=task, **params))
+    result = await session.send_request(request, Task)
+    return {**result.model_dump(by_alias=True, mode="json"), **(result.model_extra or {})}
 
 
-async def begun_task(client: Client, tool: str, **arguments: Any) -> str:
-    """The id of the task that a tool began."""
+async def begin_task(client: Client, tool: str, **arguments: Any) -> str:
+    """Call a tool as a task, and return the id of the task."""
     handle = await client.session.call_tool(tool, arguments, allow_claimed=True)
     assert isinstance(handle, TaskHandle), handle
     return handle.task_id
 
 
-async def task_until(session: Any, task: str, *statuses: str) -> dict[str, Any]:
-    """The task once it has one of these statuses."""
+async def wait_for_status(session: Any, task: str, *statuses: str) -> dict[str, Any]:
+    """Poll until the task has one of these statuses, and return it."""
     async with asyncio.timeout(20):
-        while (told := await about_task(session, "get", task))["status"] not in statuses:
+        while (detail := await request_task(session, "get", task))["status"] not in statuses:
             await asyncio.sleep(0.02)
-    return told
+    return detail
 
 
-async def ended_task(session: Any, task: str) -> dict[str, Any]:
-    return await task_until(session, task, "completed", "failed", "cancelled")
+async def wait_for_task(session: Any, task: str) -> dict[str, Any]:
+    return await wait_for_status(session, task, "completed", "failed", "cancelled")

@@ -1,7 +1,7 @@
-"""Callslip as an MCP server, over stdio and HTTP, and MCP tasks over a ledger for anybody's server.
+"""Callslip as an MCP server over stdio and HTTP, and MCP tasks over a ledger for any MCP server.
 
-The SDK (`pip install callslip[mcp]`) is loaded with the first message, or with a name below that needs it. Here `mcp`
-alone always means the SDK.
+The SDK (`pip install callslip[mcp]`) is loaded with the first message, or with a name below that needs it. In this
+package `mcp` alone always means the SDK.
 """
 
 from __future__ import annotations
@@ -9,50 +9,50 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from callslip.api.ledger import Ledger
+    from callslip.api.ledger import LocalLedger
     from callslip.http.request import Server
-    from callslip.mcp.http_transport import Streamable
+    from callslip.mcp.http_transport import HttpTransport
     from callslip.mcp.tasks import Tasks
 
-__all__ = ["MISSING", "Tasks", "http_app", "serve_stdio"]
+__all__ = ["SDK_MISSING", "Tasks", "http_app", "serve_stdio"]
 
-MISSING = 'MCP needs the package `mcp`: pip install "callslip[mcp]", in a clone ".[mcp]"'
+SDK_MISSING = 'MCP needs the package `mcp`: pip install "callslip[mcp]", in a clone ".[mcp]"'
 
 
-def http_app(server: Server) -> Streamable:
-    """The app for `/mcp` of an HTTP server, behind the same gate. It starts with its first request."""
+def http_app(server: Server) -> HttpTransport:
+    """Return the app for `/mcp` of an HTTP server, with the same authorizer. It starts with its first request."""
     from callslip.mcp.context import ServerContext
-    from callslip.mcp.http_transport import Streamable
+    from callslip.mcp.http_transport import HttpTransport
 
-    def make() -> Any:
+    def make_server() -> Any:
         from callslip.mcp.server import build
 
         return build(ServerContext(server))
 
-    until = server.ledger.log.feed.until_closed
-    return Streamable(make, server.gate, until, max_request_body_size=server.limits.body)
+    wait_stopped = server.ledger.log.feed.until_closed
+    return HttpTransport(make_server, server.gate, wait_stopped, max_request_body_size=server.limits.body)
 
 
-async def serve_stdio(ledger: Ledger, session: str = "") -> None:
-    """Serve whoever started this process, until they close its stdin or stdout. They may do everything but approve.
+async def serve_stdio(ledger: LocalLedger, session: str = "") -> None:
+    """Serve the client that started this process, until it closes stdin or stdout. It may do everything but approve.
 
     `session` is where commands go that name none.
     """
     from mcp.server.stdio import stdio_server
 
     from callslip import http
-    from callslip.mcp.context import Alone, ServerContext
+    from callslip.mcp.context import ServerContext, StdioAuthorizer
     from callslip.mcp.server import build
 
-    desk = ServerContext(http.server(ledger, Alone()), session)
-    made = build(desk)
+    context = ServerContext(http.server(ledger, StdioAuthorizer()), session)
+    server = build(context)
     try:
-        async with stdio_server() as (reading, writing):
-            await made.run(reading, writing, made.create_initialization_options())
-    except* BrokenPipeError:  # Nobody is left to be answered.
+        async with stdio_server() as (reader, writer):
+            await server.run(reader, writer, server.create_initialization_options())
+    except* BrokenPipeError:  # The client is gone.
         pass
     finally:
-        await desk.commands.close()
+        await context.commands.close()
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Tools to look at the calls of sessions, to wait for one and to stop one. None of them answers an approval."""
+"""Tools to list, read, wait for and cancel calls. None of them answers a request for approval."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ import msgspec
 from mcp_types import CallToolResult
 from msgspec import Meta
 
-from callslip.api.cancel import cancel_call as cancel
-from callslip.api.find import find_call
-from callslip.api.find import list_calls as list_records
+from callslip.api import cancel, find
+from callslip.api.ledger import LocalLedger
 from callslip.http.calls import STATES, wait_ended
-from callslip.http.request import RequestAccess, RequestContext
 from callslip.ledger.call_entry import call_entry
 from callslip.mcp.results import Json, plain_json, tool_result
 from callslip.mcp.task_wire import SOURCE
-from callslip.mcp.tool import ToolRequest, ToolSpec, check_wait, standing
+from callslip.mcp.tool import ToolRequest, ToolSpec, check_wait, describe_call
 from callslip.model.records import CallRecord
 from callslip.model.views import call_view
 from callslip.rules.lifecycle import TERMINAL_STATES
@@ -28,17 +26,17 @@ assert set(get_args(State)) == set(STATES)
 
 MAX_PAGE = 100
 Call = Annotated[str, Meta(min_length=1, description="Its id (exec_...), or the id that its agent gave it.")]
-Session = Annotated[str, Meta(description="Look in this session only.")]
+Session = Annotated[str, Meta(description="Search in this session only.")]
 
 
 class ListCalls(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The arguments of `list_calls`."""
 
-    session: Annotated[str, Meta(description="Calls of this session only.")] = ""
-    states: Annotated[list[State], Meta(max_length=9, description="In one of these states only.")] = []
-    tool: Annotated[str, Meta(description="Of the tool with this whole name only.")] = ""
-    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE, description="How many at most.")] = 20
-    cursor: Annotated[str, Meta(description="The `cursor` of the page before.")] = ""
+    session: Annotated[str, Meta(description="Only calls of this session.")] = ""
+    states: Annotated[list[State], Meta(max_length=9, description="Only calls in one of these states.")] = []
+    tool: Annotated[str, Meta(description="Only calls of the tool with exactly this name.")] = ""
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE, description="The maximum number of calls.")] = 20
+    cursor: Annotated[str, Meta(description="The `cursor` of the previous page.")] = ""
 
 
 class ReadCall(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -51,71 +49,68 @@ class ReadCall(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class WaitForCall(ReadCall):
     """The arguments of `wait_for_call`."""
 
-    wait: Annotated[float, Meta(ge=0, description="Seconds to wait at most (60 is the most).")] = 30
+    wait: Annotated[float, Meta(ge=0, description="The maximum time to wait, in seconds (at most 60).")] = 30
 
 
 class CancelCall(ReadCall):
     """The arguments of `cancel_call`."""
 
-    reason: Annotated[str, Meta(max_length=2000, description="Why; whoever waits for the call reads it.")] = ""
+    reason: Annotated[str, Meta(max_length=2000, description="Why; readers of the call see it.")] = ""
 
 
-# The list
-
-
-async def list_calls(asked: ToolRequest, given: ListCalls) -> CallToolResult:
-    await asked.visit.admit(None, "read")
-    if given.session:
-        await asked.visit.session(given.session, "read")
-    page = await list_records(
-        asked.ledger.log,
-        session=given.session,
-        states=given.states,
-        tool=given.tool,
-        limit=given.limit,
-        cursor=given.cursor,
-        access=RequestAccess(asked.visit),
+async def list_calls(request: ToolRequest, arguments: ListCalls) -> CallToolResult:
+    await request.request_context.admit(None, "read")
+    if arguments.session:
+        await request.request_context.session(arguments.session, "read")
+    page = await find.list_calls(
+        request.ledger.log,
+        session=arguments.session,
+        states=arguments.states,
+        tool=arguments.tool,
+        limit=arguments.limit,
+        cursor=arguments.cursor,
+        access=request.access,
     )
-    return tool_result({"calls": [plain_json(call_view(row)) for row in page.items], "cursor": page.cursor})
+    return tool_result({"calls": [plain_json(call_view(record)) for record in page.items], "cursor": page.cursor})
 
 
-# One call
-
-
-async def shown(visit: RequestContext, row: CallRecord) -> Json:
-    """A call with its entry: arguments, progress, output."""
+async def call_detail(ledger: LocalLedger, record: CallRecord) -> Json:
+    """Return a call with its entry: arguments, progress, output."""
     return {
-        **plain_json(call_view(row)),
-        "final": row.state in TERMINAL_STATES,
-        "toolCall": await call_entry(visit.ledger.log, row),
+        **plain_json(call_view(record)),
+        "final": record.state in TERMINAL_STATES,
+        "toolCall": await call_entry(ledger.log, record),
     }
 
 
-async def read_call(asked: ToolRequest, given: ReadCall) -> CallToolResult:
-    row = await find_call(asked.ledger.log, given.call, session=given.session, access=RequestAccess(asked.visit))
-    return tool_result(await shown(asked.visit, row))
+async def read_call(request: ToolRequest, arguments: ReadCall) -> CallToolResult:
+    return tool_result(await call_detail(request.ledger, await _find(request, arguments)))
 
 
-async def wait_for_call(asked: ToolRequest, given: WaitForCall) -> CallToolResult:
-    check_wait(asked, given.wait)
-    row = await find_call(asked.ledger.log, given.call, session=given.session, access=RequestAccess(asked.visit))
-    if row.state not in TERMINAL_STATES and given.wait:
-        ending = wait_ended(asked.visit, row, given.wait)
-        row = await asked.waiting(ending, given.wait, lambda: standing(asked.ledger, row))
-    return tool_result(await shown(asked.visit, row))
+async def wait_for_call(request: ToolRequest, arguments: WaitForCall) -> CallToolResult:
+    check_wait(request, arguments.wait)
+    record = await _find(request, arguments)
+    if record.state not in TERMINAL_STATES and arguments.wait:
+        waiting = wait_ended(request.request_context, record, arguments.wait)
+        call = record.id
+        record = await request.wait_with_progress(waiting, arguments.wait, lambda: describe_call(request.ledger, call))
+    return tool_result(await call_detail(request.ledger, record))
 
 
-async def cancel_call(asked: ToolRequest, given: CancelCall) -> CallToolResult:
-    """A call that was cancelled already stays so; one that has ended otherwise is a conflict."""
-    row = await cancel(
-        asked.ledger.log,
-        given.call,
-        reason=given.reason,
-        session=given.session,
+async def _find(request: ToolRequest, arguments: ReadCall) -> CallRecord:
+    return await find.find_call(request.ledger.log, arguments.call, session=arguments.session, access=request.access)
+
+
+async def cancel_call(request: ToolRequest, arguments: CancelCall) -> CallToolResult:
+    record = await cancel.cancel_call(
+        request.ledger.log,
+        arguments.call,
+        reason=arguments.reason,
+        session=arguments.session,
         source=SOURCE,
-        access=RequestAccess(asked.visit),
+        access=request.access,
     )
-    return tool_result({**plain_json(call_view(row)), "final": True})
+    return tool_result({**plain_json(call_view(record)), "final": True})
 
 
 CALL: Json = {
@@ -125,9 +120,9 @@ CALL: Json = {
         "session": {"type": "string"},
         "state": {"type": "string", "enum": list(STATES)},
         "toolName": {"type": "string"},
-        "reason": {"type": "string", "description": "Why it ended so, if it did not complete."},
-        "final": {"type": "boolean", "description": "Nothing will change any more."},
-        "toolCall": {"type": "object", "description": "rawInput, output, progress, error and more, as far as known."},
+        "reason": {"type": "string", "description": "Why it ended this way, if it did not complete."},
+        "final": {"type": "boolean", "description": "The call has ended and will not change."},
+        "toolCall": {"type": "object", "description": "rawInput, output, progress, error and more, if known."},
     },
     "required": ["call", "session", "state"],
 }
@@ -136,15 +131,15 @@ TOOLS = (
     ToolSpec(
         name="list_calls",
         title="List tool calls",
-        about=(
+        description=(
             "List recorded tool calls, newest first: {calls, cursor}. Each has its id in `call`, its `session`, its "
             "`state` (queued, awaiting_approval, running, completed, failed, denied, cancelled, expired, lost), "
-            "`toolName` and times in ms. Pass `cursor` on for more; it is empty at the end. Use read_call for "
-            "arguments and output."
+            "`toolName` and times in ms. Pass `cursor` to get the next page; it is empty on the last one. Use "
+            "read_call for arguments and output."
         ),
         arguments=ListCalls,
         run=list_calls,
-        answers={
+        output_schema={
             "type": "object",
             "properties": {"calls": {"type": "array", "items": CALL}, "cursor": {"type": "string"}},
             "required": ["calls", "cursor"],
@@ -153,33 +148,37 @@ TOOLS = (
     ToolSpec(
         name="read_call",
         title="Read a tool call",
-        about=(
-            "Read one recorded tool call as it stands: its state, and in `toolCall` its arguments (rawInput), progress "
-            "and output. `final` says whether anything can still change."
+        description=(
+            "Read one recorded tool call: its current state, and in `toolCall` its arguments (rawInput), progress and "
+            "output. If `final` is true, it has ended and will not change."
         ),
         arguments=ReadCall,
         run=read_call,
-        answers=CALL,
+        output_schema=CALL,
     ),
     ToolSpec(
         name="wait_for_call",
         title="Wait for a tool call",
-        about=(
-            "Wait until a tool call has ended and read it, or read it as it stands after `wait` seconds. Giving up "
-            "waiting does not stop the call. A call in awaiting_approval waits for a person, who answers elsewhere."
+        description=(
+            "Wait until a tool call has ended and read it, or read its current state after `wait` seconds. The end of "
+            "the wait does not stop the call. A call in awaiting_approval waits for the decision of a person, which "
+            "is made outside of MCP."
         ),
         arguments=WaitForCall,
         run=wait_for_call,
-        answers=CALL,
+        output_schema=CALL,
     ),
     ToolSpec(
         name="cancel_call",
         title="Cancel a tool call",
-        about="Stop a call that has not ended. Cancelling twice is cancelling once; what has ended otherwise stays so.",
+        description=(
+            "Stop a call that has not ended. Cancelling it again changes nothing; a call that has ended otherwise "
+            "stays as it is, and this is an error."
+        ),
         arguments=CancelCall,
         run=cancel_call,
-        answers=CALL,
-        reads=False,
-        destroys=True,
+        output_schema=CALL,
+        read_only=False,
+        destructive=True,
     ),
 )

@@ -1,53 +1,51 @@
-"""Commands as MCP tasks: what `interact` submits is the task, for clients that know tasks. Somebody else runs it."""
+"""Commands as MCP tasks: for clients that support tasks, the command that `interact` submits is the task."""
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 from mcp_types import CallToolRequestParams
 
 from callslip.api.find import find_call
-from callslip.errors import ConflictError
+from callslip.errors import ConflictError, NotFoundError
 from callslip.http.request import RequestAccess
-from callslip.mcp.command_tools import sorted_out, submit
+from callslip.mcp.command_tools import parse_flat, submit
 from callslip.mcp.context import ServerContext
 from callslip.mcp.results import tool_result
 from callslip.mcp.tasks import Context, Verb
-from callslip.mcp.tool import ToolRequest, plain_arguments
+from callslip.mcp.tool import ToolRequest, checked_arguments
 from callslip.model.records import CallRecord
 from callslip.model.state_names import STATE_NAMES
 
 
 class CommandTasks:
-    """The tasks of executors. A task's id is the command's execution id."""
+    """The tasks that workers run. The id of a task is the execution id of its command."""
 
-    def __init__(self, desk: ServerContext) -> None:
-        self._desk = desk
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
 
     async def begin(self, params: CallToolRequestParams, ctx: Context) -> CallRecord | None:
-        """The command, queued."""
+        """Queue the command and return its call."""
         if params.name != "interact":
             return None
-        asked = ToolRequest(self._desk, ctx)
-        command = await submit(asked, sorted_out(plain_arguments(params)))
-        return await self._desk.commands.find(command.correlation_id, command.session)
+        command = await submit(ToolRequest(self._context, ctx), parse_flat(checked_arguments(params)))
+        return await self._context.commands.find(command.correlation_id, command.session)
 
     async def find(self, task: str, ctx: Context) -> CallRecord | None:
-        row = await self._desk.ledger.log.store.call(task)
-        return row if row is not None and row.client else None
+        """Return the call of a command by its whole execution id, or None."""
+        try:
+            record = await find_call(self._context.ledger.log, task)
+        except (NotFoundError, ConflictError):
+            return None
+        return record if record.client and record.id == task else None
 
-    async def admit(self, ctx: Context, row: CallRecord, verb: Verb) -> None:
-        """As for the tools: what they may not see is not there."""
-        access = RequestAccess(self._desk.visit(ctx.request))
-        await find_call(self._desk.ledger.log, row.id, access=access, verb=verb)
-        await access.require(row.session, verb)
+    async def admit(self, ctx: Context, record: CallRecord, verb: Verb) -> None:
+        """Raise if the client may not use the task; a session that it may not see does not exist for it."""
+        access = RequestAccess(self._context.request_context(ctx.request))
+        await find_call(self._context.ledger.log, record.id, access=access, verb=verb)
+        await access.require(record.session, verb)
 
-    async def result(self, row: CallRecord) -> dict[str, Any]:
-        """S3.2's answer as the result of the tool; one that went wrong is a tool's error."""
-        made = tool_result(await self._desk.commands.get(row.id), error=STATE_NAMES[row.state].error)
-        return made.model_dump(by_alias=True, mode="json", exclude_none=True)
-
-    async def cancel(self, row: CallRecord, reason: str) -> None:
-        with contextlib.suppress(ConflictError):  # It has ended meanwhile.
-            await self._desk.commands.cancel(row.id, reason)
+    async def result(self, record: CallRecord) -> dict[str, Any]:
+        """Return the command as the result of the tool; a command that failed is an error of the tool."""
+        result = tool_result(await self._context.commands.get(record.id), error=STATE_NAMES[record.state].error)
+        return result.model_dump(by_alias=True, mode="json", exclude_none=True)

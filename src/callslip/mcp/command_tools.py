@@ -1,8 +1,8 @@
-"""The tools of seed 003 (S3.9): `interact` submits a command for somebody else to run, `observe` tells its outcome."""
+"""The tools for commands: `interact` submits a command for a worker to run, `observe` returns its result."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -11,45 +11,44 @@ from msgspec import Meta
 
 from callslip.api.commands import DEFAULT_QUEUE
 from callslip.api.find import find_command
+from callslip.api.sessions import write_or_create
 from callslip.commands import Command
-from callslip.errors import ConflictError, InvalidInputError, NotFoundError
+from callslip.errors import InvalidInputError, NotFoundError
 from callslip.http.access import AllowAll
-from callslip.http.ingest import owned_by
-from callslip.http.request import RequestAccess
 from callslip.mcp.results import Json, tool_result
-from callslip.mcp.tool import ToolRequest, ToolSpec, check_wait, read, standing
+from callslip.mcp.tool import ToolRequest, ToolSpec, check_wait, describe_call, parse_arguments
 from callslip.model.events import Draft
-from callslip.model.names import check_session_name
-from callslip.model.records import CallRecord, SessionRecord
+from callslip.model.records import CallRecord
 
-LISTED = 100
+MAX_LISTED = 100
 NOT_FOUND = "not_found"
 
 
 class Interact(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The arguments of `interact` that are not the action's own."""
+    """The arguments of `interact` that do not belong to the action."""
 
-    action: Annotated[str, Meta(min_length=1, max_length=200, description="What is to be done, e.g. execute_js.")]
+    action: Annotated[str, Meta(min_length=1, max_length=200, description="The action to run, e.g. execute_js.")]
     params: Annotated[
         dict[str, Any],
-        Meta(description="Arguments of the action whose names are taken here. All others may stand beside `action`."),
+        Meta(description="Arguments of the action whose names are used here. All others may be next to `action`."),
     ] = msgspec.field(default_factory=dict[str, Any])
     client: Annotated[str, Meta(min_length=1, max_length=200, description="The queue of its workers.")] = DEFAULT_QUEUE
     timeout: Annotated[
-        Annotated[float, Meta(gt=0)] | None, Meta(description="Seconds until it expires; 30 unless set otherwise.")
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(description="Seconds until it expires; default 30, or as the server is configured."),
     ] = None
-    session: Annotated[str, Meta(description="The session that it is recorded in, if not the usual one.")] = ""
-    idempotent: Annotated[
-        bool, Meta(description="Whether it may safely be run again if the executor dies half-way.")
-    ] = False
-    approve: Annotated[Literal["", "ask"], Meta(description='"ask" lets a person decide first whether it is run.')] = ""
+    session: Annotated[str, Meta(description="The session to record it in, if not the default one.")] = ""
+    idempotent: Annotated[bool, Meta(description="Whether it may be run again if its executor dies.")] = False
+    approve: Annotated[
+        Literal["", "ask"], Meta(description='With "ask", it runs only if a person approves it first.')
+    ] = ""
     correlation_id: Annotated[
-        str, Meta(max_length=200, description="An id of your own. Submitting the same again is the same command.")
+        str, Meta(max_length=200, description="An id of your own. Submitting it again returns the same command.")
     ] = ""
 
 
 CONTROL = frozenset(Interact.__struct_fields__)
-"""What an action cannot have as a flat argument; it goes into `params`."""
+"""Names that an action's own arguments cannot have next to `action`; they go into `params`."""
 
 
 class Observe(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -57,106 +56,98 @@ class Observe(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     what: Annotated[
         Literal["command_result", "pending_commands", "failed_commands"],
-        Meta(description="One command, all that are under way, or those that failed."),
+        Meta(description="One command, the pending and recently ended commands, or those that failed."),
     ]
-    correlation_id: Annotated[str, Meta(description="Which command; for command_result.")] = ""
-    wait: Annotated[
-        float, Meta(ge=0, description="Answer when it has ended, or after so many seconds (60 at most).")
-    ] = 0
-    client: Annotated[str, Meta(description="Of this client's commands only; for the lists.")] = ""
+    correlation_id: Annotated[str, Meta(description="The command; for command_result.")] = ""
+    wait: Annotated[float, Meta(ge=0, description="Seconds to wait for its end (at most 60).")] = 0
+    client: Annotated[str, Meta(description="Only commands of this queue; for the lists.")] = ""
 
 
 # interact
 
 
-def sorted_out(given: Json) -> Interact:
-    """Flat arguments as a command: what is not ours is the action's."""
-    made = read(Interact, {name: value for name, value in given.items() if name in CONTROL})
-    flat = {name: value for name, value in given.items() if name not in CONTROL}
-    twice = sorted(set(flat) & set(made.params))
+def parse_flat(arguments: Json) -> Interact:
+    """Return flat arguments as a command: those that `interact` does not know belong to the action."""
+    command = parse_arguments(Interact, {name: value for name, value in arguments.items() if name in CONTROL})
+    flat = {name: value for name, value in arguments.items() if name not in CONTROL}
+    twice = sorted(set(flat) & set(command.params))
     if twice:
-        raise InvalidInputError(twice[0], "stands beside `action` and in `params`; which is meant?")
-    made.params = {**flat, **made.params}
-    return made
+        raise InvalidInputError(twice[0], "given both at top level and in params")
+    command.params = {**flat, **command.params}
+    return command
 
 
-async def submit(asked: ToolRequest, given: Interact) -> Command:
-    """Queue it, if they may write there. A session that begins with it is theirs."""
-    name = check_session_name(given.session or asked.desk.session(asked.visit))
-    row = await asked.ledger.log.store.session(name)
-    who = await asked.visit.admit(row or SessionRecord(name=name), "write")
-    theirs = row is None and not isinstance(asked.desk.server.gate, AllowAll)
-    try:
-        return await _register(asked, given, name, [owned_by(who)] if theirs else [])
-    except ConflictError:
-        row = await asked.ledger.log.store.session(name)
-        if not theirs or row is None or row.owner == who.name:
-            raise
-        await asked.visit.admit(row, "write")  # Somebody else has begun the session meanwhile.
-        return await _register(asked, given, name, [])
+async def submit(request: ToolRequest, arguments: Interact) -> Command:
+    """Queue a command. If it creates its session, the session belongs to the caller."""
+    session = arguments.session or request.context.command_session(request.request_context)
+
+    async def write(before: Sequence[Draft]) -> Command:
+        return await request.commands.submit(
+            arguments.action,
+            arguments.params or None,
+            queue=arguments.client,
+            session=session,
+            timeout=arguments.timeout,
+            idempotent=arguments.idempotent,
+            approval=bool(arguments.approve),
+            correlation_id=arguments.correlation_id,
+            before=before,
+        )
+
+    has_users = not isinstance(request.context.server.gate, AllowAll)
+    return await write_or_create(request.ledger.log, session, write, access=request.access, is_owned=has_users)
 
 
-def _register(asked: ToolRequest, given: Interact, session: str, before: list[Draft]) -> Awaitable[Command]:
-    return asked.commands.submit(
-        given.action,
-        given.params or None,
-        queue=given.client,
-        session=session,
-        timeout=given.timeout,
-        idempotent=given.idempotent,
-        approval=bool(given.approve),
-        correlation_id=given.correlation_id,
-        before=before,
-    )
-
-
-async def interact(asked: ToolRequest, given: Interact) -> CallToolResult:
-    """S3.1"""
-    command = await submit(asked, given)
+async def interact(request: ToolRequest, arguments: Interact) -> CallToolResult:
+    command = await submit(request, arguments)
     return tool_result({"status": "queued", "correlation_id": command.correlation_id})
 
 
 # observe
 
 
-async def observe(asked: ToolRequest, given: Observe) -> CallToolResult:
-    if given.what == "command_result":
-        return await _result(asked, given)
-    await asked.visit.admit(None, "read")
-    commands, access = asked.commands, RequestAccess(asked.visit)
-    failed = await commands.failed(given.client, LISTED, access)
-    if given.what == "failed_commands":
+async def observe(request: ToolRequest, arguments: Observe) -> CallToolResult:
+    if arguments.what == "command_result":
+        return await _observe_command(request, arguments)
+    await request.request_context.admit(None, "read")
+    commands, queue, access = request.commands, arguments.client, request.access
+    failed = await commands.failed(queue, MAX_LISTED, access)
+    if arguments.what == "failed_commands":
         return tool_result({"commands": failed})
-    pending = await commands.pending(given.client, LISTED, access)
-    completed = await commands.completed(given.client, LISTED, access)
+    pending = await commands.pending(queue, MAX_LISTED, access)
+    completed = await commands.completed(queue, MAX_LISTED, access)
     return tool_result({"pending": pending, "completed": completed, "failed": failed})
 
 
-async def _result(asked: ToolRequest, given: Observe) -> CallToolResult:
-    """S3.2. That there is no such command is an answer, and a final one: nobody must go on asking."""
-    if not given.correlation_id:
-        raise InvalidInputError("correlation_id", "is missing: which command?")
-    check_wait(asked, given.wait)
+async def _observe_command(request: ToolRequest, arguments: Observe) -> CallToolResult:
+    """Return a command. An unknown one is a final result, so that the model does not ask again."""
+    if not arguments.correlation_id:
+        raise InvalidInputError("correlation_id", "required for what='command_result'")
+    check_wait(request, arguments.wait)
     try:
-        row = await find_command(asked.ledger.log, given.correlation_id, access=RequestAccess(asked.visit))
-        return tool_result(await _after(asked, row, given.wait))
+        record = await find_command(request.ledger.log, arguments.correlation_id, access=request.access)
+        return tool_result(await _wait_for_command(request, record, arguments.wait))
     except NotFoundError:
-        said = f"no command {given.correlation_id!r} is known here; do not ask again, submit it anew if need be"
-        gone = {"correlation_id": given.correlation_id, "status": NOT_FOUND, "error": said, "final": True}
-        return tool_result(gone, error=True)
+        message = f"no command {arguments.correlation_id!r}. Do not ask again; submit it again if needed."
+        result = {
+            "correlation_id": arguments.correlation_id,
+            "status": NOT_FOUND,
+            "error": message,
+            "final": True,
+        }
+        return tool_result(result, error=True)
 
 
-async def _after(asked: ToolRequest, row: CallRecord, wait: float) -> Command:
-    """How it stands, or stands after waiting for its end."""
+async def _wait_for_command(request: ToolRequest, record: CallRecord, wait: float) -> Command:
     if not wait:
-        return await asked.commands.get(row.id)
+        return await request.commands.get(record.id)
 
-    async def how() -> str:
-        position = (await asked.commands.get(row.id)).position
+    async def describe() -> str:
+        position = (await request.commands.get(record.id)).position
         queued = f", number {position} of the queue" if position is not msgspec.UNSET else ""
-        return await standing(asked.ledger, row) + queued
+        return await describe_call(request.ledger, record.id) + queued
 
-    return await asked.waiting(asked.commands.get(row.id, wait=wait), wait, how)
+    return await request.wait_with_progress(request.commands.get(record.id, wait=wait), wait, describe)
 
 
 COMMAND: Json = {
@@ -169,10 +160,10 @@ COMMAND: Json = {
         },
         "created_at": {"type": "string", "format": "date-time"},
         "completed_at": {"type": "string", "format": "date-time"},
-        "result": {"description": "What the executor answered, if the command is complete."},
+        "result": {"description": "The executor's result, if the command is complete."},
         "error": {"type": "string"},
-        "final": {"type": "boolean", "description": "Nothing will change any more."},
-        "position": {"type": "integer", "description": "In the queue; 1 is the next to be taken up."},
+        "final": {"type": "boolean", "description": "The command has ended and will not change."},
+        "position": {"type": "integer", "description": "In the queue; 1 is the next to be claimed."},
         "executor_seen_at": {
             "type": ["string", "null"],
             "description": "When an executor last asked for work; null if never.",
@@ -186,43 +177,43 @@ TOOLS = (
     ToolSpec(
         name="interact",
         title="Submit a command",
-        about=(
-            "Submit a command for an executor (a browser extension, a device, a worker) to run, and get its "
-            "correlation_id at once: {status: 'queued', correlation_id}. The command has not run then. Ask `observe` "
-            "with what='command_result' and that correlation_id for the outcome, with `wait` so that you need not ask "
-            "often. Name the action in `action` and put its own arguments beside it, e.g. {action: 'execute_js', "
+        description=(
+            "Submit a command for an executor (a browser extension, a device, a worker) to run. Returns its "
+            "correlation_id at once, before the command has run: {status: 'queued', correlation_id}. Call `observe` "
+            "with what='command_result' and that correlation_id for the result, with `wait` so that you need not ask "
+            "often. Name the action in `action` and put its own arguments next to it, e.g. {action: 'execute_js', "
             "script: 'document.title'}. These names are not passed on: " + ", ".join(sorted(CONTROL)) + "; an "
-            "argument of the action with such a name goes into `params`. A command that nobody takes up expires "
+            "argument of the action with such a name goes into `params`. A command that no executor claims expires "
             "after `timeout` seconds; a full queue refuses it."
         ),
         arguments=Interact,
         run=interact,
-        answers={
+        output_schema={
             "type": "object",
             "properties": {"status": {"type": "string"}, "correlation_id": {"type": "string"}},
             "required": ["status", "correlation_id"],
         },
-        reads=False,
-        destroys=True,
-        repeatable=False,
+        read_only=False,
+        destructive=True,
+        idempotent=False,
         open_world=True,
         flat=True,
     ),
     ToolSpec(
         name="observe",
-        title="See what became of commands",
-        about=(
-            "See what became of commands. what='command_result' with a correlation_id: {status, final, result or "
-            "error, ...}; status is pending, complete, expired (nobody took it up in time), timeout (it ran too long), "
-            "error or cancelled. While `final` is false ask again, best with wait=30, which answers as soon as it "
-            "has ended. A pending one tells its `position` in the queue and `executor_seen_at`: if no executor has "
-            "asked lately, none is running. status='not_found' is final: the id is wrong or no longer kept. "
-            "what='pending_commands': {pending, completed, failed}, where completed is the last minute's. "
+        title="Get the results of commands",
+        description=(
+            "Get the results of commands. what='command_result' with a correlation_id: {status, final, result or "
+            "error, ...}; status is pending, complete, expired (no executor claimed it in time), timeout (it ran too "
+            "long), error or cancelled. While `final` is false ask again, best with wait=30, which returns as soon as "
+            "it has ended. A pending command has its `position` in the queue and `executor_seen_at`: if no executor "
+            "has asked for work recently, none is running. status='not_found' is final: the id is wrong or no longer "
+            "stored. what='pending_commands': {pending, completed, failed}, where completed covers the last minute. "
             "what='failed_commands': {commands}, the last hundred, newest first."
         ),
         arguments=Observe,
         run=observe,
-        answers={
+        output_schema={
             "type": "object",
             "properties": {
                 **COMMAND["properties"],

@@ -1,4 +1,4 @@
-"""MCP over HTTP, as an app to be put at a path of another one: admitted by its gate, started with its first request."""
+"""MCP over HTTP, as an app to mount at a path: it asks the authorizer, and starts with its first request."""
 
 from __future__ import annotations
 
@@ -9,109 +9,110 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 
 from callslip.api.access import VERBS
-from callslip.client.token_file import digest
+from callslip.client.token_file import hash_token
 from callslip.errors import CallslipError, StoreError
 from callslip.http import problems
 from callslip.http.access import COOKIE, Authorizer, Forbidden, TokenAuthorizer, bearer_token
 from callslip.ledger.aio import race
-from callslip.mcp import MISSING
-from callslip.mcp.session_limit import Opened
+from callslip.mcp import SDK_MISSING
+from callslip.mcp.session_limit import SessionLimit
 
 if TYPE_CHECKING:
     from mcp.server import Server
     from starlette.types import Receive, Scope, Send
 
-BODY = 16 * 2**20
-SESSIONS = 1000
-EACH = 200
-"""How many MCP sessions there may be, and how many of them one may have who opens them."""
+MAX_BODY_BYTES = 16 * 2**20
+MAX_SESSIONS = 1000
+MAX_USER_SESSIONS = 200
+"""How many MCP sessions one user may have open, of the MAX_SESSIONS of the server."""
 
 
-class Streamable:
-    """An MCP server at one path, for every method. `make` is called for the first request and not before.
+class HttpTransport:
+    """An MCP server at one path, for every method. `make_server` is called with the first request.
 
-    Somebody who is nobody is turned away here; what somebody may do is asked again for each message, with the request
-    that brought it as its context. Whoever opened an MCP session is the only one who can use it. Hosts and origins are
-    checked by whatever this stands behind. `until` returns when all is to end. `settings` are those of the SDK's
-    session manager.
+    Unknown callers are refused here. What a known caller may do is checked again for each message, by the HTTP request
+    that brought it. Only the user who opened an MCP session can use it. Hosts and origins are checked by the app that
+    mounts this one. All sessions end when `wait_stopped` returns. `settings` are those of the SDK's session manager.
     """
 
     def __init__(
         self,
-        make: Callable[[], Server[Any]],
-        gate: Authorizer,
-        until: Callable[[], Awaitable[Any]] | None = None,
+        make_server: Callable[[], Server[Any]],
+        authorizer: Authorizer,
+        wait_stopped: Callable[[], Awaitable[Any]] | None = None,
         **settings: Any,
     ) -> None:
-        self._make = make
-        self._gate = gate
-        self._until = until
-        self._settings: dict[str, Any] = {"max_request_body_size": BODY, "max_sessions": SESSIONS, **settings}
+        self._make_server = make_server
+        self._authorizer = authorizer
+        self._wait_stopped = wait_stopped
+        self._settings: dict[str, Any] = {
+            "max_request_body_size": MAX_BODY_BYTES,
+            "max_sessions": MAX_SESSIONS,
+            **settings,
+        }
         self._stop = asyncio.Event()
-        self._manager: asyncio.Future[Opened] | None = None
+        self._app: asyncio.Future[SessionLimit] | None = None
         self._hosting: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope)
         try:
-            user = await self._user(request)
-            opened = await self._started()
+            user = await self._authenticate(Request(scope))
+            app = await self._start()
         except CallslipError as error:
             return await problems.response(error)(scope, receive, send)
         except ModuleNotFoundError:
-            return await problems.problem_response(404, "not-found", MISSING)(scope, receive, send)
-        await opened(user.username, {**scope, "user": user}, receive, send)
+            return await problems.problem_response(404, "not-found", SDK_MISSING)(scope, receive, send)
+        await app(user.username, {**scope, "user": user}, receive, send)
 
-    async def _user(self, request: Request) -> Any:
-        """Whom the SDK takes a session to belong to: the name and the very token."""
+    async def _authenticate(self, request: Request) -> Any:
+        """Return the user as the SDK knows the owner of a session: by name and token."""
         from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
         from mcp.server.auth.provider import AccessToken
 
-        name = await self._name(request)
+        name = await self._caller_name(request)
         secret = bearer_token(request) or request.cookies.get(COOKIE, "")
-        return AuthenticatedUser(AccessToken(token="", client_id=f"{name} {digest(secret)}", scopes=[]))
+        return AuthenticatedUser(AccessToken(token="", client_id=f"{name} {hash_token(secret)}", scopes=[]))
 
-    async def _name(self, request: Request) -> str:
-        """Whoever may do anything at all."""
+    async def _caller_name(self, request: Request) -> str:
+        """Return the name of a caller that may do anything at all."""
         for verb in VERBS:
             try:
-                return (await self._gate.admit(request, None, verb)).name
+                return (await self._authorizer.admit(request, None, verb)).name
             except Forbidden:
                 continue
-        if isinstance(
-            self._gate, TokenAuthorizer
-        ):  # It knows the token: one for a single session, and not for reading it.
+        # A token for a single session, without `read`, is known although it gives no rights outside of that session.
+        if isinstance(self._authorizer, TokenAuthorizer):
             return ""
-        raise Forbidden("you may do nothing here")
+        raise Forbidden("you have no rights on this server")
 
-    # The SDK's sessions live in a task of their own: the lifespan of an app that is mounted does not run.
+    # The SDK's sessions live in a task of their own, because the lifespan of a mounted app does not run.
 
-    async def _started(self) -> Opened:
+    async def _start(self) -> SessionLimit:
         if self._stop.is_set():
-            raise StoreError("the server is about to stop")
-        if self._manager is None:
-            self._manager = asyncio.get_running_loop().create_future()
-            self._hosting = asyncio.create_task(self._host(self._manager))
-        return await asyncio.shield(self._manager)
+            raise StoreError("the server is stopping")
+        if self._app is None:
+            self._app = asyncio.get_running_loop().create_future()
+            self._hosting = asyncio.create_task(self._host(self._app))
+        return await asyncio.shield(self._app)
 
-    async def _host(self, ready: asyncio.Future[Opened]) -> None:
+    async def _host(self, ready: asyncio.Future[SessionLimit]) -> None:
         try:
             from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
-            manager = StreamableHTTPSessionManager(self._make(), **self._settings)
+            manager = StreamableHTTPSessionManager(self._make_server(), **self._settings)
         except BaseException as error:
-            self._manager = None  # The next request may try again.
+            self._app = None  # The next request tries again.
             ready.set_exception(error)
             if not isinstance(error, Exception):
                 raise
             return
         async with manager.run():
-            ready.set_result(Opened(manager.handle_request, EACH))
-            await race(self._stop.wait(), self._ended())
+            ready.set_result(SessionLimit(manager.handle_request, MAX_USER_SESSIONS))
+            await race(self._stop.wait(), self._until_stopped())
             self._stop.set()
 
-    async def _ended(self) -> None:
-        await (self._until() if self._until is not None else self._stop.wait())
+    async def _until_stopped(self) -> None:
+        await (self._wait_stopped() if self._wait_stopped is not None else self._stop.wait())
 
     async def close(self) -> None:
         """End every session. The end of the event loop does the same."""

@@ -1,4 +1,4 @@
-"""Calls and sessions as MCP resources: JSON to be attached to a conversation, `callslip://calls/{id}` and its like."""
+"""Calls and sessions as MCP resources: JSON to attach to a conversation, such as `callslip://calls/{id}`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from urllib.parse import quote, unquote
 
 from mcp_types import (
     ListResourcesResult,
-    ListResourceTemplatesResult,
     PaginatedRequestParams,
     ReadResourceRequestParams,
     ReadResourceResult,
@@ -19,14 +18,14 @@ from mcp_types import (
 from callslip.api.find import find_call, list_calls
 from callslip.errors import NotFoundError
 from callslip.http.request import RequestAccess, RequestContext
-from callslip.mcp.call_tools import shown
+from callslip.mcp.call_tools import call_detail
 from callslip.mcp.results import Json, plain_json
 from callslip.model import codec
 from callslip.model.records import CallRecord
 from callslip.model.views import call_view, session_view
 
 JSON = "application/json"
-RECENT = 50
+PAGE_ROWS = 50
 URI = re.compile(r"callslip://(calls|sessions)/([^/?#]+)")
 TEMPLATES = (
     ResourceTemplate(
@@ -46,45 +45,46 @@ TEMPLATES = (
 )
 
 
-async def listed(visit: RequestContext, params: PaginatedRequestParams | None) -> ListResourcesResult:
-    """The calls that they may read, newest first."""
-    await visit.admit(None, "read")
+async def list_resources(context: RequestContext, params: PaginatedRequestParams | None) -> ListResourcesResult:
+    """List the calls that the client may read, newest first."""
+    await context.admit(None, "read")
     cursor = (params.cursor if params else None) or ""
-    page = await list_calls(visit.ledger.log, limit=RECENT, cursor=cursor, access=RequestAccess(visit))
-    return ListResourcesResult(resources=[_resource(row) for row in page.items], next_cursor=page.cursor or None)
+    page = await list_calls(context.ledger.log, limit=PAGE_ROWS, cursor=cursor, access=RequestAccess(context))
+    return ListResourcesResult(
+        resources=[_call_resource(record) for record in page.items], next_cursor=page.cursor or None
+    )
 
 
-def _resource(row: CallRecord) -> Resource:
+def _call_resource(record: CallRecord) -> Resource:
     return Resource(
-        name=row.id,
-        title=row.title or row.tool or row.id,
-        uri=f"callslip://calls/{row.id}",
-        description=f"{row.tool or 'a call'} in session {row.session}: {row.state}",
+        name=record.id,
+        title=record.title or record.tool or record.id,
+        uri=f"callslip://calls/{record.id}",
+        description=f"{record.tool or 'a call'} in session {record.session}: {record.state}",
         mime_type=JSON,
     )
 
 
-async def templates() -> ListResourceTemplatesResult:
-    return ListResourceTemplatesResult(resource_templates=list(TEMPLATES))
-
-
-async def read(visit: RequestContext, params: ReadResourceRequestParams) -> ReadResourceResult:
-    """One of them as it stands."""
-    known = URI.fullmatch(params.uri)
-    if known is None:
+async def read_resource(context: RequestContext, params: ReadResourceRequestParams) -> ReadResourceResult:
+    """Return a call or a session as JSON."""
+    match = URI.fullmatch(params.uri)
+    if match is None:
         raise NotFoundError(f"no resource {params.uri!r}")
-    name = unquote(known[2])
-    made = await (_call(visit, name) if known[1] == "calls" else _session(visit, name))
-    text = codec.encode(made).decode()
+    name = unquote(match[2])
+    value = await (_read_call(context, name) if match[1] == "calls" else _read_session(context, name))
+    text = codec.encode(value).decode()
     return ReadResourceResult(contents=[TextResourceContents(uri=params.uri, mime_type=JSON, text=text)])
 
 
-async def _call(visit: RequestContext, given: str) -> Json:
-    return await shown(visit, await find_call(visit.ledger.log, given, access=RequestAccess(visit)))
+async def _read_call(context: RequestContext, call: str) -> Json:
+    record = await find_call(context.ledger.log, call, access=RequestAccess(context))
+    return await call_detail(context.ledger, record)
 
 
-async def _session(visit: RequestContext, name: str) -> Json:
-    row = await visit.session(name, "read")
-    page = await list_calls(visit.ledger.log, session=name, limit=RECENT, access=RequestAccess(visit))
-    calls = [{**plain_json(call_view(one)), "uri": f"callslip://calls/{quote(one.id, safe='')}"} for one in page.items]
-    return {**plain_json(session_view(row)), "newest": calls, "cursor": page.cursor}
+async def _read_session(context: RequestContext, name: str) -> Json:
+    record = await context.session(name, "read")
+    page = await list_calls(context.ledger.log, session=name, limit=PAGE_ROWS, access=RequestAccess(context))
+    calls = [
+        {**plain_json(call_view(call)), "uri": f"callslip://calls/{quote(call.id, safe='')}"} for call in page.items
+    ]
+    return {**plain_json(session_view(record)), "newest": calls, "cursor": page.cursor}

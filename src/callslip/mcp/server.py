@@ -1,4 +1,4 @@
-"""Our MCP server: the tools, resources and tasks of one ledger, for whoever the gate lets in. It approves nothing."""
+"""The MCP server of a ledger: its tools, resources and tasks, for clients that the authorizer admits."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from callslip.errors import CallslipError, StoreError
 from callslip.mcp import call_tools, command_tools, resources
 from callslip.mcp.command_tasks import CommandTasks
 from callslip.mcp.context import ServerContext
-from callslip.mcp.results import refusal
+from callslip.mcp.results import error_result
 from callslip.mcp.tasks import Tasks
-from callslip.mcp.tool import ToolRequest, ToolSpec, plain_arguments, read
+from callslip.mcp.tool import ToolRequest, ToolSpec, checked_arguments, parse_arguments
 
 log = logging.getLogger("callslip.mcp")
 
@@ -46,80 +46,81 @@ INSTRUCTIONS = (
 )
 
 
-class Answering:
-    """What is asked of the server, method by method."""
+class RequestHandlers:
+    """The handlers of the server, one per method of the protocol."""
 
-    def __init__(self, desk: ServerContext) -> None:
-        self._desk = desk
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
 
-    async def tools(self, ctx: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
-        return ListToolsResult(tools=[tool.described() for tool in TOOLS.values()])
+    async def list_tools(self, ctx: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
+        return ListToolsResult(tools=[tool.to_tool() for tool in TOOLS.values()])
 
-    async def call(self, ctx: Context, params: CallToolRequestParams) -> CallToolResult:
-        """A tool's own refusals are results, for the model to read; only a tool that is none is an error."""
+    async def call_tool(self, ctx: Context, params: CallToolRequestParams) -> CallToolResult:
+        """Call a tool. Its errors are results, which the model reads; only an unknown tool is a protocol error."""
         tool = TOOLS.get(params.name)
         if tool is None:
-            raise MCPError(INVALID_PARAMS, f"no tool {params.name!r}; there are {', '.join(TOOLS)}")
+            raise MCPError(INVALID_PARAMS, f"no tool {params.name!r}; known tools: {', '.join(TOOLS)}")
         try:
-            given = plain_arguments(params)
-            arguments = command_tools.sorted_out(given) if tool.flat else read(tool.arguments, given)
-            return await tool.run(ToolRequest(self._desk, ctx), arguments)
+            raw = checked_arguments(params)
+            arguments = command_tools.parse_flat(raw) if tool.flat else parse_arguments(tool.arguments, raw)
+            return await tool.run(ToolRequest(self._context, ctx), arguments)
         except (CallslipError, msgspec.ValidationError) as error:
-            return refusal(error)
+            return error_result(error)
 
-    async def resources(self, ctx: Context, params: PaginatedRequestParams | None) -> ListResourcesResult:
-        return await _or_error(resources.listed(self._desk.visit(ctx.request), params))
+    async def list_resources(self, ctx: Context, params: PaginatedRequestParams | None) -> ListResourcesResult:
+        context = self._context.request_context(ctx.request)
+        return await _with_protocol_errors(resources.list_resources(context, params))
 
-    async def templates(self, ctx: Context, params: PaginatedRequestParams | None) -> ListResourceTemplatesResult:
-        return await resources.templates()
+    async def list_templates(self, ctx: Context, params: PaginatedRequestParams | None) -> ListResourceTemplatesResult:
+        return ListResourceTemplatesResult(resource_templates=list(resources.TEMPLATES))
 
-    async def read(self, ctx: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
-        return await _or_error(resources.read(self._desk.visit(ctx.request), params), {"uri": params.uri})
+    async def read_resource(self, ctx: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
+        context = self._context.request_context(ctx.request)
+        return await _with_protocol_errors(resources.read_resource(context, params), {"uri": params.uri})
 
 
-async def _or_error(work: Awaitable[T], data: Any = None) -> T:
-    """Resources have no results that tell of errors; these are the protocol's."""
+async def _with_protocol_errors(work: Awaitable[T], data: Any = None) -> T:
+    """Raise errors as those of the protocol: unlike a tool, a resource has no error results."""
     try:
         return await work
     except CallslipError as error:
-        raise _said(error, data) from None
+        raise _protocol_error(error, data) from None
 
 
-def _said(error: CallslipError, data: Any = None) -> MCPError:
-    """Whose fault it is stands in the code."""
+def _protocol_error(error: CallslipError, data: Any = None) -> MCPError:
     return MCPError(INTERNAL_ERROR if isinstance(error, StoreError) else INVALID_PARAMS, str(error), data)
 
 
-async def explained(ctx: Context, call_next: Any) -> Any:
-    """What went wrong inside is in the log, and not told: it may hold paths, names and values of others."""
+async def hide_internal_errors(ctx: Context, call_next: Any) -> Any:
+    """Log unexpected errors and hide their text from the client: it may hold paths, names and values of others."""
     try:
         return await call_next(ctx)
     except CallslipError as error:
-        raise _said(error) from None
+        raise _protocol_error(error) from None
     except (MCPError, ValidationError):
         raise
     except Exception:
         log.exception("%s", ctx.method)
-        raise MCPError(INTERNAL_ERROR, "something is wrong with the server") from None
+        raise MCPError(INTERNAL_ERROR, "internal error of the server; see its log") from None
 
 
-def build(desk: ServerContext) -> Server[Any]:
-    """The server of one desk, for any transport."""
-    answering = Answering(desk)
+def build(context: ServerContext) -> Server[Any]:
+    """Return an MCP server for any transport."""
+    handlers = RequestHandlers(context)
     server: Server[Any] = Server(
         "callslip",
         version=__version__,
         title="Callslip",
         instructions=INSTRUCTIONS,
-        on_list_tools=answering.tools,
-        on_call_tool=answering.call,
-        on_list_resources=answering.resources,
-        on_list_resource_templates=answering.templates,
-        on_read_resource=answering.read,
+        on_list_tools=handlers.list_tools,
+        on_call_tool=handlers.call_tool,
+        on_list_resources=handlers.list_resources,
+        on_list_resource_templates=handlers.list_templates,
+        on_read_resource=handlers.read_resource,
     )
-    server.middleware.append(explained)
-    commands = CommandTasks(desk)
-    tasks = Tasks(desk.ledger, admit=commands.admit, elsewhere=commands)
+    server.middleware.append(hide_internal_errors)
+    commands = CommandTasks(context)
+    tasks = Tasks(context.ledger, admit=commands.admit, external=commands)
     tasks.serve("interact")
     tasks.attach(server)
     return server

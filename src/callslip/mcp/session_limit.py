@@ -1,6 +1,6 @@
-"""The MCP sessions that everybody has open. Of too many of one's own, the one that was not used for longest ends.
+"""Limit the MCP sessions of each user. When a user has too many, the least recently used one ends.
 
-A client that forgets to end its sessions, or has bad intentions, would else keep everybody else out.
+Without this limit, a client that does not end its sessions would use up the server's and keep other users out.
 """
 
 from __future__ import annotations
@@ -12,49 +12,50 @@ from starlette.datastructures import Headers
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-HEADER = "mcp-session-id"
+SESSION_HEADER = "mcp-session-id"
 Sessions = dict[str, None]
+"""Session ids, the least recently used first."""
 
 
-class Opened:
-    """An app that opens sessions and is asked to end them, by the protocol. `most` is how many anybody may have."""
+class SessionLimit:
+    """Wrap an app that opens MCP sessions, and end those of a user beyond `limit`."""
 
-    def __init__(self, app: ASGIApp, most: int) -> None:
+    def __init__(self, app: ASGIApp, limit: int) -> None:
         self._app = app
-        self._most = most
-        self._whose: dict[str, Sessions] = {}
+        self._limit = limit
+        self._sessions: dict[str, Sessions] = {}
 
-    async def __call__(self, owner: str, scope: Scope, receive: Receive, send: Send) -> None:
-        mine, used, made = self._whose.setdefault(owner, {}), Headers(scope=scope).get(HEADER, ""), ""
+    async def __call__(self, user: str, scope: Scope, receive: Receive, send: Send) -> None:
+        sessions = self._sessions.setdefault(user, {})
+        used, opened = Headers(scope=scope).get(SESSION_HEADER, ""), ""
 
-        async def noting(message: Message) -> None:
-            nonlocal made
+        async def send_and_note(message: Message) -> None:
+            nonlocal opened
             if message["type"] == "http.response.start" and message["status"] < 400:
-                made = Headers(raw=message["headers"]).get(HEADER, "") if not used else ""
+                opened = Headers(raw=message["headers"]).get(SESSION_HEADER, "") if not used else ""
             await send(message)
 
-        if mine.pop(used, 0) is None and scope["method"] != "DELETE":
-            mine[used] = None  # The last one now.
+        if sessions.pop(used, 0) is None and scope["method"] != "DELETE":
+            sessions[used] = None  # Now the most recently used.
         try:
-            await self._app(scope, receive, noting)
+            await self._app(scope, receive, send_and_note)
         finally:
-            if made:
-                mine[made] = None
-        while len(mine) > self._most:
-            await self._end(mine, scope)
+            if opened:
+                sessions[opened] = None
+        while len(sessions) > self._limit:
+            await self._end_oldest(sessions, scope)
 
-    async def _end(self, mine: Sessions, scope: Scope) -> None:
-        """End the oldest, as its client would have. Whoever still uses it is told that it is gone, and begins anew."""
-        oldest = next(iter(mine))
-        del mine[oldest]
-        await self._app(
-            {**scope, "method": "DELETE", "headers": [(HEADER.encode(), oldest.encode())]}, _empty, _unheard
-        )
+    async def _end_oldest(self, sessions: Sessions, scope: Scope) -> None:
+        """End the least recently used session with a DELETE request. A client that uses it gets 404 and reopens."""
+        oldest = next(iter(sessions))
+        del sessions[oldest]
+        headers = [(SESSION_HEADER.encode(), oldest.encode())]
+        await self._app({**scope, "method": "DELETE", "headers": headers}, _receive_nothing, _ignore)
 
 
-async def _empty() -> Message:
+async def _receive_nothing() -> Message:
     return {"type": "http.request", "body": b"", "more_body": False}
 
 
-async def _unheard(message: Message) -> None:
+async def _ignore(message: Message) -> None:
     pass

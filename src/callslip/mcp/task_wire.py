@@ -1,4 +1,4 @@
-"""Tasks as `io.modelcontextprotocol/tasks` (protocol 2026-07-28) writes them, made from a call's row and its end."""
+"""Tasks in the JSON of `io.modelcontextprotocol/tasks` (protocol 2026-07-28), made from call records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from msgspec import UNSET
 from pydantic import Field, TypeAdapter, ValidationError
 from starlette.requests import HTTPConnection
 
-from callslip.api.ledger import Ledger
+from callslip.api.ledger import LocalLedger
 from callslip.ledger.call_entry import load_call_entry
 from callslip.model.events import CallEnd
 from callslip.model.records import CallRecord
@@ -23,103 +23,110 @@ from callslip.model.state_names import STATE_NAMES
 from callslip.rules.lifecycle import TERMINAL_STATES
 
 EXTENSION = "io.modelcontextprotocol/tasks"
-ALIAS = "task"
 SOURCE = "mcp"
-# Members of a call's progress: what its task asks, and what another process was told.
-ASKED = "inputRequests"
-ANSWERED = "inputResponses"
+# Fields of a call's progress: the open input requests of its task, and responses that another process received.
+INPUT_REQUESTS = "inputRequests"
+INPUT_RESPONSES = "inputResponses"
+INPUT_REQUIRED = STATE_NAMES["awaiting_approval"].mcp
 
 Json = dict[str, Any]
-Result = Callable[[CallRecord], Awaitable[Json]]
+LoadResult = Callable[[CallRecord], Awaitable[Json]]
 _response: TypeAdapter[Any] = TypeAdapter(InputResponse)
 
 
 class GetTask(RequestParams):
-    """Which task; of `tasks/get` and `tasks/cancel`."""
+    """The parameters of `tasks/get` and `tasks/cancel`."""
 
     task_id: str
 
 
 class UpdateTask(GetTask):
-    """Answers, by the names under which they were asked for. Each is read when it is known what it answers."""
+    """The parameters of `tasks/update`. Responses are parsed later, when their requests are known."""
 
     input_responses: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
 def check_name(ctx: ServerRequestContext[Any, Any], task: str) -> None:
-    """Whoever routes by the header must be led where the body leads. The SDK knows this header for its own methods."""
+    """Refuse a header that names another task than the body; the SDK checks this for its own methods only."""
     request: Any = ctx.request
     headers: Mapping[str, str] = request.headers if isinstance(request, HTTPConnection) else {}
     if MCP_NAME_HEADER in headers and decode_header_value(headers[MCP_NAME_HEADER]) != task:
         raise MCPError(HEADER_MISMATCH, f"the {MCP_NAME_HEADER} header is not the taskId of the body")
 
 
-def read_responses(asked: Mapping[str, Any], given: Mapping[str, Any]) -> Json:
-    """The answers to what is asked; one of the wrong shape is refused, and so are the others with it."""
+def parse_responses(requests: Mapping[str, Any], responses: Mapping[str, Any]) -> Json:
+    """Return the responses to open requests; refuse all of them if one has the wrong shape."""
     try:
-        return {name: _response.validate_python(given[name]) for name in asked if name in given}
+        return {name: _response.validate_python(responses[name]) for name in requests if name in responses}
     except ValidationError:
-        raise MCPError(INVALID_PARAMS, "inputResponses: what was asked for has another shape") from None
+        raise MCPError(INVALID_PARAMS, "inputResponses: a response does not have the requested shape") from None
 
 
-def created(row: CallRecord, task: str, poll: int) -> Json:
-    """The handle of a task, in place of the result of its tool."""
-    return {"resultType": "task", **_task(row, task, poll, STATE_NAMES[row.state].mcp)}
+def task_handle(record: CallRecord, task: str, poll_ms: int) -> Json:
+    """Return the handle of a task, which a client gets instead of the result of the tool."""
+    return {"resultType": "task", **_task(record, task, poll_ms, STATE_NAMES[record.state].mcp)}
 
 
-def _task(row: CallRecord, task: str, poll: int, status: str) -> Json:
-    made: Json = {
+def _task(record: CallRecord, task: str, poll_ms: int, status: str) -> Json:
+    fields: Json = {
         "taskId": task,
         "status": status,
-        "createdAt": _time(row.created_at),
-        "lastUpdatedAt": _time(max(row.created_at, row.started_at, row.ended_at)),
-        "ttlMs": row.deadline - row.created_at if row.deadline and not row.client else None,
-        "pollIntervalMs": poll,
+        "createdAt": _format_time(record.created_at),
+        "lastUpdatedAt": _format_time(max(record.created_at, record.started_at, record.ended_at)),
+        "ttlMs": record.deadline - record.created_at if record.deadline and not record.client else None,
+        "pollIntervalMs": poll_ms,
     }
-    if row.reason:
-        made["statusMessage"] = row.reason
-    return made
+    if record.reason:
+        fields["statusMessage"] = record.reason
+    return fields
 
 
-async def detailed(ledger: Ledger, row: CallRecord, task: str, poll: int, result: Result | None) -> Json:
-    """A task as it stands: with what it asks, its result, or the JSON-RPC error that it came to."""
-    word = STATE_NAMES[row.state].mcp
-    if row.state not in TERMINAL_STATES:
-        asked = {} if row.client else await asked_of(ledger, row)  # A command's progress is its executor's.
-        made = _task(row, task, poll, STATE_NAMES["awaiting_approval"].mcp if asked else word)
-        return {**made, ASKED: asked} if made["status"] == STATE_NAMES["awaiting_approval"].mcp else made
-    if word == "cancelled":
-        return _task(row, task, poll, word)
-    ended = await result(row) if result is not None else await _ended(ledger, row)
-    if "content" not in ended:
-        return {**_task(row, task, poll, "failed"), "error": ended}
-    return {**_task(row, task, poll, word), "result": ended}
+async def task_detail(
+    ledger: LocalLedger, record: CallRecord, task: str, poll_ms: int, load_result: LoadResult | None
+) -> Json:
+    """Return a task with its open input requests, its result, or the JSON-RPC error that ended it."""
+    status = STATE_NAMES[record.state].mcp
+    if record.state not in TERMINAL_STATES:
+        # The progress of a command is its worker's, and holds no input requests.
+        requests = {} if record.client else await load_input_requests(ledger, record)
+        if not requests and status != INPUT_REQUIRED:
+            return _task(record, task, poll_ms, status)
+        return {**_task(record, task, poll_ms, INPUT_REQUIRED), INPUT_REQUESTS: requests}
+    if status == "cancelled":
+        return _task(record, task, poll_ms, status)
+    result = await (load_result(record) if load_result is not None else _load_result(ledger, record))
+    if "content" not in result:
+        return {**_task(record, task, poll_ms, "failed"), "error": result}
+    return {**_task(record, task, poll_ms, status), "result": result}
 
 
-async def asked_of(ledger: Ledger, row: CallRecord) -> Json:
-    """What a task waits to be told. Of a call that waits for a person's approval, nothing can be told here."""
-    entry = await load_call_entry(ledger.log, row)
+async def load_input_requests(ledger: LocalLedger, record: CallRecord) -> Json:
+    """Return the open input requests of a task."""
+    entry = await load_call_entry(ledger.log, record)
     progress = entry.progress if entry is not None else None
-    asked: Any = cast(Json, progress).get(ASKED) if isinstance(progress, dict) else None
-    return cast(Json, asked) if isinstance(asked, dict) else {}
+    requests: Any = cast(Json, progress).get(INPUT_REQUESTS) if isinstance(progress, dict) else None
+    return cast(Json, requests) if isinstance(requests, dict) else {}
 
 
-async def _ended(ledger: Ledger, row: CallRecord) -> Json:
-    """What the tool answered, or an error with its `code`. If somebody else ended the task, an error of the tool."""
-    event = await ledger.log.ending_event(row)
+async def _load_result(ledger: LocalLedger, record: CallRecord) -> Json:
+    """Return the result of the tool, or a JSON-RPC error with its `code`.
+
+    If the tool did not end the task itself, return an error of the tool with the reason.
+    """
+    event = await ledger.log.ending_event(record)
     assert isinstance(event, CallEnd)
-    said = event.output if event.output is not UNSET else event.error
+    result = event.output if event.output is not UNSET else event.error
     if event.blob is not None:
-        said = msgspec.json.decode(await ledger.blob(event.blob.hash))
-    if isinstance(said, dict) and ("content" in said or "code" in said):
-        return cast(Json, said)
-    return failed(event.reason or f"the task is {row.state}")
+        result = msgspec.json.decode(await ledger.blob(event.blob.hash))
+    if isinstance(result, dict) and ("content" in result or "code" in result):
+        return cast(Json, result)
+    return failed_result(event.reason or f"the task is {record.state}")
 
 
-def failed(text: str) -> Json:
-    """The result of a tool that did not do it."""
+def failed_result(text: str) -> Json:
+    """Return the result of a tool call that failed."""
     return {"content": [{"type": "text", "text": text}], "isError": True, "resultType": "complete"}
 
 
-def _time(ms: int) -> str:
+def _format_time(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

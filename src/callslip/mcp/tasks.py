@@ -7,23 +7,22 @@
 
     server = MCPServer("studio", extensions=[tasks])
 
-A task is a detached call. It is durable before its handle is given away, and it ends in the ledger: a client that asks
-after the server was killed is told the result if there was one, and else that nobody is left to finish it. A client
-that does not know tasks gets the same tool as an ordinary one. A tool that needs to know more answers with an
-InputRequiredResult, as in an ordinary call; the task then waits for `tasks/update`, and the tool is called again with
-what it wanted to know.
+A task is a detached call. It is durable before the client gets its handle, and its end is in the ledger: a client that
+asks after the server was killed gets the result if there was one, and otherwise an error of the tool. A client without
+support for tasks gets the same tool as an ordinary one. A tool that needs more input returns an InputRequiredResult, as
+in an ordinary call; the task then waits for `tasks/update`, and the tool is called again with the responses.
 
-What a task is asked is in the log as the call's progress, so that any process of the ledger can tell it. What it is
-answered goes to the tool alone, unless another process runs it: then it goes through the log, and secrets in it do not.
-Nor do those in a result: a task's result is told as the log has it, with secrets redacted.
+The input requests of a task are in the log as the call's progress, so any process of the ledger can return them. The
+responses go to the tool only, unless another process runs it: then they go through the log, without the secrets in
+them. The result of a task is read from the log, with secrets redacted.
 
-Who knows a task's id may ask for it, unless `admit` says otherwise. `await tasks.close()` stops what still runs.
+A client that knows the id of a task may use it, unless `admit` refuses. `await tasks.close()` stops the running tasks.
 """
 
 from __future__ import annotations
 
 import asyncio
-import secrets
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -36,24 +35,23 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, CallToolRequestParams
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from callslip.api.ledger import Ledger
-from callslip.errors import CallslipError, NotFoundError
+from callslip.api.cancel import cancel_call
+from callslip.api.ledger import LocalLedger
+from callslip.api.tasks import begin_task, find_task
+from callslip.errors import CallslipError, ConflictError, NotFoundError
 from callslip.ledger.aio import finish_despite_cancel
-from callslip.mcp.task_run import Run, send_answers
+from callslip.mcp.task_run import TaskRun, send_responses
 from callslip.mcp.task_wire import (
-    ALIAS,
     EXTENSION,
     SOURCE,
     GetTask,
     UpdateTask,
-    asked_of,
     check_name,
-    created,
-    detailed,
-    read_responses,
+    load_input_requests,
+    parse_responses,
+    task_detail,
+    task_handle,
 )
-from callslip.model import codec
-from callslip.model import events as ev
 from callslip.model.records import CallRecord
 from callslip.rules.lifecycle import TERMINAL_STATES
 
@@ -61,64 +59,60 @@ F = TypeVar("F", bound=Callable[..., Any])
 Context = ServerRequestContext[Any, Any]
 Verb = Literal["read", "write"]
 Admit = Callable[[Context, CallRecord, Verb], Awaitable[None]]
-"""Raises NotFound, or whatever else the client is to be told, if whoever asks may not see the task or change it."""
+"""Raises NotFoundError, or another error for the client, if the client may not read or change the task."""
 
 
-class Offer(msgspec.Struct, frozen=True):
-    """How a tool is served as a task. With `asks_first` it is one only once the client has answered what it asks."""
+class TaskOptions(msgspec.Struct, frozen=True):
+    """How a tool is served as a task. With `asks_first` the task begins once the client has sent the first input."""
 
     required: bool = False
     asks_first: bool = False
     ttl: float | None = None
 
 
-class Elsewhere(Protocol):
-    """Tools whose tasks somebody else runs: begun by a function, told by another."""
+class ExternalTasks(Protocol):
+    """Tools whose tasks run outside this server."""
 
     async def begin(self, params: CallToolRequestParams, ctx: Context) -> CallRecord | None:
-        """The call that is the task, durable; nothing if this is no tool of theirs."""
+        """Record the task and return its call, or None if the tool is not one of these."""
         ...
 
     async def find(self, task: str, ctx: Context) -> CallRecord | None:
-        """A task of theirs by its id."""
+        """Return the call of a task by its id, or None."""
         ...
 
-    async def result(self, row: CallRecord) -> dict[str, Any]:
-        """What the tool answered, as the result of a tool call."""
-        ...
-
-    async def cancel(self, row: CallRecord, reason: str) -> None:
-        """Stop it."""
+    async def result(self, record: CallRecord) -> dict[str, Any]:
+        """Return the result of an ended task as the result of a tool call."""
         ...
 
 
 class Tasks(Extension):
-    """The tools of a server that may be run as tasks, and the tasks. Register tools before the server is made."""
+    """The tools of a server that may run as tasks, and their tasks. Register tools before the server is made."""
 
     identifier = EXTENSION
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: LocalLedger,
         *,
         session: str = "tasks",
         ttl: float | None = None,
         poll: float = 1.0,
         admit: Admit | None = None,
-        elsewhere: Elsewhere | None = None,
+        external: ExternalTasks | None = None,
     ) -> None:
         self._ledger = ledger
         self._session = session
         self._ttl = ttl
-        self._poll = max(1, int(poll * 1000))
+        self._poll_ms = max(1, int(poll * 1000))
         self._admit = admit
-        self._elsewhere = elsewhere
-        self._offers: dict[str, Offer] = {}
+        self._external = external
+        self._options: dict[str, TaskOptions] = {}
         self._tools: list[ToolBinding] = []
-        self._runs: dict[str, Run] = {}
-        self._work: set[asyncio.Task[None]] = set()
+        self._runs: dict[str, TaskRun] = {}
+        self._running: set[asyncio.Task[None]] = set()
 
-    # Which tools
+    # Registering tools
 
     def tool(
         self,
@@ -128,34 +122,34 @@ class Tasks(Extension):
         required: bool = False,
         asks_first: bool = False,
         ttl: float | None = None,
-        **told: Any,
+        **options: Any,
     ) -> Any:
-        """Serve a function as a tool that may be run as a task. `told` is what `MCPServer.tool` takes: title, ..."""
+        """Serve a function as a tool that may run as a task. `options` are those of `MCPServer.tool`: title, ..."""
 
         def register(function: F) -> F:
-            known = name or function.__name__
-            self.serve(known, required=required, asks_first=asks_first, ttl=ttl)
-            self._tools.append(ToolBinding(fn=function, kwargs={"name": known, **told}))
+            tool_name = name or function.__name__
+            self.serve(tool_name, required=required, asks_first=asks_first, ttl=ttl)
+            self._tools.append(ToolBinding(fn=function, kwargs={"name": tool_name, **options}))
             return function
 
         return register if function is None else register(function)
 
     def serve(self, name: str, *, required: bool = False, asks_first: bool = False, ttl: float | None = None) -> None:
-        """Run a tool that the server has anyhow as a task, for clients that know tasks.
+        """Run a tool of the server as a task, for clients that support tasks.
 
-        `required` refuses the others. `asks_first` begins the task only when what the tool wants to know is answered.
-        `ttl` is for how many seconds after its creation the task is answered for; a task still running then expires.
+        `required` refuses other clients. `asks_first` begins the task only when the client has answered the first input
+        request of the tool. A task can be read for `ttl` seconds after its creation; if it still runs then, it expires.
         """
-        self._offers[name] = Offer(required, asks_first, self._ttl if ttl is None else ttl)
+        self._options[name] = TaskOptions(required, asks_first, self._ttl if ttl is None else ttl)
 
     def attach(self, server: Server[Any]) -> None:
-        """Serve a low-level server, whose tools are registered already. `MCPServer` does this by itself."""
+        """Add the tasks to a low-level server that has its tools already. `MCPServer` does this by itself."""
         entry = server.get_request_handler("tools/call")
         assert entry is not None, "the server has no tools"
         wrapped = compose_tool_call_handler([self], entry.handler)
         server.add_request_handler("tools/call", CallToolRequestParams, wrapped)
         for method in self.methods():
-            server.add_request_handler(method.method, method.params_type, _modern(method.handler))
+            server.add_request_handler(method.method, method.params_type, _modern_only(method.handler))
         server.extensions[self.identifier] = self.settings()
 
     def tools(self) -> Sequence[ToolBinding]:
@@ -169,130 +163,110 @@ class Tasks(Extension):
             MethodBinding("tasks/cancel", GetTask, self._cancel, modern),
         )
 
-    # Beginning one
+    # Beginning a task
 
     async def intercept_tool_call(
         self, params: CallToolRequestParams, ctx: Context, call_next: CallNext
     ) -> HandlerResult:
-        offer = self._offers.get(params.name)
-        if offer is None:
+        options = self._options.get(params.name)
+        if options is None:
             return await call_next(ctx)
-        if not knows_tasks(ctx):
-            if offer.required:
+        if not supports_tasks(ctx):
+            if options.required:
                 require_client_extension(ctx, EXTENSION)
             return await call_next(ctx)
-        if offer.asks_first and not params.input_responses:
+        if options.asks_first and not params.input_responses:
             return await call_next(ctx)
         try:
-            row = await self._elsewhere.begin(params, ctx) if self._elsewhere else None
+            record = await self._external.begin(params, ctx) if self._external else None
         except (CallslipError, msgspec.ValidationError):
-            return await call_next(ctx)  # The tool tells why not, in words for the model.
-        if row is not None:
-            return created(row, row.id, self._poll)
-        # A client that hangs up meanwhile must not leave a call behind that nobody runs.
-        return await finish_despite_cancel(self._begin(offer, params, lambda: call_next(ctx)))
+            return await call_next(ctx)  # The tool returns the same error as a result, which the model can read.
+        if record is not None:
+            return task_handle(record, record.id, self._poll_ms)
+        # If the client disconnects after the call was recorded, the task must still run, or the call would stay open.
+        return await finish_despite_cancel(self._begin(options, params, lambda: call_next(ctx)))
 
     async def _begin(
-        self, offer: Offer, params: CallToolRequestParams, call: Callable[[], Awaitable[HandlerResult]]
+        self, options: TaskOptions, params: CallToolRequestParams, call_tool: Callable[[], Awaitable[HandlerResult]]
     ) -> dict[str, Any]:
-        """Write the task down, then let it run; only then is its handle given away."""
-        ledger, task = self._ledger, f"task_{secrets.token_hex(16)}"
-        deadline = 0 if offer.ttl is None else await ledger.log.store.clock() + max(1, int(offer.ttl * 1000))
-        proposed = ev.CallProposed(
-            call="new:1",
-            aliases=(ev.Alias(ALIAS, task),),
-            tool_name=params.name,
-            input=codec.to_json(params.arguments or {}),
-            scope="detached",
-            deadline=deadline,
+        """Record the task, start its tool, and return its handle."""
+        task = await begin_task(
+            self._ledger.log,
+            self._session,
+            params.name,
+            params.arguments or {},
+            ttl=options.ttl,
+            source=SOURCE,
         )
-        drafts = [proposed, ev.CallStarted(call="new:1")]
-        made = await ledger.log.append(self._session, drafts, source=SOURCE, owner=ledger.log.owner, strict=True)
-        assert isinstance(made[-1], ev.CallStarted)
-        row = await ledger.log.store.call(made[-1].call)
-        assert row is not None
-        run = self._runs[row.id] = Run(ledger, row, params, call)
-        working = asyncio.create_task(run.work())
-        self._work.add(working)
-        working.add_done_callback(self._work.discard)
-        working.add_done_callback(lambda _: self._runs.pop(row.id, None))
-        return created(row, task, self._poll)
+        run = self._runs[task.record.id] = TaskRun(task, params, call_tool)
+        running = asyncio.create_task(run.run())
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
+        running.add_done_callback(lambda _: self._runs.pop(task.record.id, None))
+        return task_handle(task.record, task.id, self._poll_ms)
 
     async def close(self) -> None:
-        """Stop what runs here; those tasks end as lost."""
-        for working in self._work:
-            working.cancel()
-        await asyncio.gather(*self._work, return_exceptions=True)
+        """Stop the tasks that run in this process; they end as lost."""
+        for running in self._running:
+            running.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
 
-    # Asking for one
+    # Requests about a task
 
     async def _get(self, ctx: Context, params: GetTask) -> dict[str, Any]:
-        row = await self._find(ctx, params.task_id, "read")
-        result = self._elsewhere.result if self._elsewhere and row.client else None
-        return await detailed(self._ledger, row, params.task_id, self._poll, result)
+        record = await self._find(ctx, params.task_id, "read")
+        load_result = self._external.result if self._external and record.client else None
+        return await task_detail(self._ledger, record, params.task_id, self._poll_ms, load_result)
 
     async def _update(self, ctx: Context, params: UpdateTask) -> dict[str, Any]:
-        """Answers to what the task asks. What it does not ask, or not any more, is ignored."""
-        row = await self._find(ctx, params.task_id, "write")
-        if row.client or row.state in TERMINAL_STATES:
+        """Pass responses to the task. Responses to requests that are not open are ignored."""
+        record = await self._find(ctx, params.task_id, "write")
+        if record.client or record.state in TERMINAL_STATES:
             return {}
-        run = self._runs.get(row.id)
-        asked = run.asked if run is not None else await asked_of(self._ledger, row)
-        answers = read_responses(asked, params.input_responses)
+        run = self._runs.get(record.id)
+        requests = run.input_requests if run is not None else await load_input_requests(self._ledger, record)
+        responses = parse_responses(requests, params.input_responses)
         if run is not None:
-            await run.answer(answers)
-        elif answers:
-            await send_answers(self._ledger, row, asked, answers)
+            await run.respond(responses)
+        elif responses:
+            await send_responses(self._ledger, record, requests, responses)
         return {}
 
     async def _cancel(self, ctx: Context, params: GetTask) -> dict[str, Any]:
-        """Stop it. One that has ended stays as it ended."""
-        row = await self._find(ctx, params.task_id, "write")
-        reason = "cancelled by the MCP client"
-        if row.state in TERMINAL_STATES:
-            return {}
-        if self._elsewhere and row.client:
-            await self._elsewhere.cancel(row, reason)
-        else:
-            await self._ledger.log.append(row.session, [ev.CallCancelled(call=row.id, reason=reason)], source=SOURCE)
+        """Cancel the task. One that has ended stays as it is."""
+        record = await self._find(ctx, params.task_id, "write")
+        with contextlib.suppress(ConflictError):
+            await cancel_call(self._ledger.log, record.id, reason="cancelled by the MCP client", source=SOURCE)
         return {}
 
     async def _find(self, ctx: Context, task: str, verb: Verb) -> CallRecord:
-        """The task, if there is one for whoever asks."""
+        """Return the call of a task that the client may use."""
         require_client_extension(ctx, EXTENSION)
         check_name(ctx, task)
-        row = await self._known(task)
-        if row is None and self._elsewhere:
-            row = await self._elsewhere.find(task, ctx)
+        record = await find_task(self._ledger.log, task, session=self._session)
+        if record is None and self._external:
+            record = await self._external.find(task, ctx)
         try:
-            if row is None:
+            if record is None:
                 raise NotFoundError(task)
             if self._admit is not None:
-                await self._admit(ctx, row, verb)
+                await self._admit(ctx, record, verb)
         except NotFoundError:
             raise MCPError(INVALID_PARAMS, f"no task {task!r}") from None
-        return row
-
-    async def _known(self, task: str) -> CallRecord | None:
-        if not task.startswith("task_"):
-            return None
-        found = await self._ledger.log.store.alias(task, self._session)
-        row = found[0] if found else None
-        over = row is not None and row.deadline and await self._ledger.log.store.clock() > row.deadline
-        return None if over else row
+        return record
 
 
-def knows_tasks(ctx: Context) -> bool:
-    """Whether the client said so with this request; the older protocol could not carry a task."""
-    told = ctx.session.client_capabilities
-    declared: Mapping[str, Any] = (told.extensions if told else None) or {}
-    return EXTENSION in declared and ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
+def supports_tasks(ctx: Context) -> bool:
+    """Return whether the client declared the extension with this request. The older protocol has no tasks."""
+    capabilities = ctx.session.client_capabilities
+    extensions: Mapping[str, Any] = (capabilities.extensions if capabilities else None) or {}
+    return EXTENSION in extensions and ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
-def _modern(handle: RequestHandler) -> RequestHandler:
-    async def gated(ctx: Context, params: Any) -> HandlerResult:
+def _modern_only(handler: RequestHandler) -> RequestHandler:
+    async def check_version(ctx: Context, params: Any) -> HandlerResult:
         if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
             raise MCPError(METHOD_NOT_FOUND, "Method not found", ctx.method)
-        return await handle(ctx, params)
+        return await handler(ctx, params)
 
-    return gated
+    return check_version

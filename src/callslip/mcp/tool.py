@@ -1,4 +1,4 @@
-"""A tool of our MCP server: what a model is told of it, its arguments as a struct, and the function behind it."""
+"""A tool of the MCP server: its description for models, its arguments as a struct, and its function."""
 
 from __future__ import annotations
 
@@ -11,42 +11,45 @@ import msgspec
 from mcp.server.context import ServerRequestContext
 from mcp_types import CallToolRequestParams, CallToolResult, Tool, ToolAnnotations
 
-from callslip.api.ledger import Ledger
-from callslip.errors import InvalidInputError
-from callslip.http.request import RequestContext
+from callslip.api.find import find_call
+from callslip.api.ledger import LocalLedger
+from callslip.errors import InvalidInputError, NotFoundError
+from callslip.http.request import RequestAccess
 from callslip.ledger.call_entry import load_call_entry
 from callslip.mcp.context import ServerContext
 from callslip.model import codec
-from callslip.model.records import CallRecord
 
 T = TypeVar("T")
 Json = dict[str, Any]
-TICK = 1.0
-"""How often somebody who waits is told that they still do."""
-SAID = 200
+PROGRESS_INTERVAL_S = 1.0
+"""How often a client that waits receives progress."""
+MAX_PROGRESS_CHARS = 200
 
 
 class ToolRequest:
-    """One call of a tool: who asks, with which arguments, and the line back to them while it goes on."""
+    """One call of a tool, with the rights of its caller."""
 
-    def __init__(self, desk: ServerContext, ctx: ServerRequestContext[Any, Any]) -> None:
-        self.desk = desk
-        self.ledger = desk.ledger
-        self.commands = desk.commands
-        self.visit: RequestContext = desk.visit(ctx.request)
+    def __init__(self, context: ServerContext, ctx: ServerRequestContext[Any, Any]) -> None:
+        self.context = context
+        self.ledger = context.ledger
+        self.commands = context.commands
+        self.request_context = context.request_context(ctx.request)
+        self.access = RequestAccess(self.request_context)
         self._session = ctx.session
-        self._progress = "progress_token" in (ctx.meta or {})
+        self._wants_progress = "progress_token" in (ctx.meta or {})
 
-    async def waiting(self, work: Coroutine[Any, Any, T], seconds: float, how: Callable[[], Awaitable[str]]) -> T:
-        """The result of some waiting, with a word of progress now and then for clients that asked for it.
+    async def wait_with_progress(
+        self, work: Coroutine[Any, Any, T], seconds: float, describe: Callable[[], Awaitable[str]]
+    ) -> T:
+        """Return the result of `work`; until then report progress, if the client asked for it.
 
-        A client that cancels its request ends the waiting, and nothing else.
+        A client that cancels its request cancels `work`, but not the call that `work` waits for.
         """
         task = asyncio.ensure_future(work)
         try:
-            for passed in range(math.ceil(seconds / TICK) if self._progress else 0):
-                await self._session.report_progress(passed * TICK, seconds, await how())
-                if (await asyncio.wait([task], timeout=TICK))[0]:
+            for tick in range(math.ceil(seconds / PROGRESS_INTERVAL_S) if self._wants_progress else 0):
+                await self._session.report_progress(tick * PROGRESS_INTERVAL_S, seconds, await describe())
+                if (await asyncio.wait([task], timeout=PROGRESS_INTERVAL_S))[0]:
                     break
             return await task
         finally:
@@ -54,73 +57,73 @@ class ToolRequest:
             await asyncio.gather(task, return_exceptions=True)
 
 
-Run = Callable[[ToolRequest, Any], Awaitable[CallToolResult]]
-
-
 class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One tool. With `flat`, arguments that it does not know are taken too."""
+    """One tool. With `flat` it accepts arguments that its struct does not have."""
 
     name: str
     title: str
-    about: str
+    description: str
     arguments: type[msgspec.Struct]
-    run: Run
-    answers: Json
-    reads: bool = True
-    destroys: bool = False
-    repeatable: bool = True
+    run: Callable[[ToolRequest, Any], Awaitable[CallToolResult]]
+    output_schema: Json
+    read_only: bool = True
+    destructive: bool = False
+    idempotent: bool = True
     open_world: bool = False
     flat: bool = False
 
-    def described(self) -> Tool:
-        """As it is listed."""
+    def to_tool(self) -> Tool:
+        """Return the tool as the protocol lists it."""
         return Tool(
             name=self.name,
             title=self.title,
-            description=self.about,
-            input_schema=schema(self.arguments, flat=self.flat),
-            output_schema=self.answers,
+            description=self.description,
+            input_schema=input_schema(self.arguments, flat=self.flat),
+            output_schema=self.output_schema,
             annotations=ToolAnnotations(
                 title=self.title,
-                read_only_hint=self.reads,
-                destructive_hint=self.destroys,
-                idempotent_hint=self.repeatable,
+                read_only_hint=self.read_only,
+                destructive_hint=self.destructive,
+                idempotent_hint=self.idempotent,
                 open_world_hint=self.open_world,
             ),
         )
 
 
-def schema(arguments: type[msgspec.Struct], *, flat: bool = False) -> Json:
-    """The JSON Schema of some arguments, in one piece: models read it, and not all of their hosts follow references."""
-    made = msgspec.json.schema(arguments)["$defs"][arguments.__name__]
-    made.pop("title", None)
-    made.pop("description", None)  # The struct's docstring is for us.
-    made["additionalProperties"] = flat
-    return made
+def input_schema(arguments: type[msgspec.Struct], *, flat: bool = False) -> Json:
+    """Return the JSON Schema of arguments without references, which not all hosts resolve for their models."""
+    schema = msgspec.json.schema(arguments)["$defs"][arguments.__name__]
+    schema.pop("title", None)
+    schema.pop("description", None)  # The docstring of the struct is not meant for models.
+    schema["additionalProperties"] = flat
+    return schema
 
 
-def plain_arguments(params: CallToolRequestParams) -> Json:
-    """What was given, once it is JSON that can be kept: the SDK lets through what Python's reader does."""
+def checked_arguments(params: CallToolRequestParams) -> Json:
+    """Return the arguments if they can be stored: the SDK also accepts values that are not JSON, such as NaN."""
     return codec.validate_json(params.arguments or {}, "arguments")
 
 
-def read(arguments: type[T], given: Json) -> T:
-    """Arguments as their struct; null is the same as left out, since models write it so."""
-    return msgspec.convert({name: value for name, value in given.items() if value is not None}, arguments)
+def parse_arguments(kind: type[T], arguments: Json) -> T:
+    """Return arguments as a struct. Null is the same as absent, because models write it so."""
+    return msgspec.convert({name: value for name, value in arguments.items() if value is not None}, kind)
 
 
-async def standing(ledger: Ledger, row: CallRecord) -> str:
-    """How a call stands, in a line for somebody who waits for it: its state, and what its executor says of it."""
-    now = await ledger.log.store.call(row.id)
-    entry = await load_call_entry(ledger.log, now) if now is not None else None
-    if now is None or entry is None or entry.progress is None:
-        return now.state if now is not None else "gone"
-    said = entry.progress if isinstance(entry.progress, str) else codec.encode(entry.progress).decode()
-    return f"{now.state}: {said[:SAID]}"
+async def describe_call(ledger: LocalLedger, call: str) -> str:
+    """Return the state of a call and its progress, as a line for a client that waits for it."""
+    try:
+        record = await find_call(ledger.log, call)
+    except NotFoundError:
+        return "gone"
+    entry = await load_call_entry(ledger.log, record)
+    if entry is None or entry.progress is None:
+        return record.state
+    progress = entry.progress if isinstance(entry.progress, str) else codec.encode(entry.progress).decode()
+    return f"{record.state}: {progress[:MAX_PROGRESS_CHARS]}"
 
 
-def check_wait(asked: ToolRequest, wait: float) -> None:
-    """Nobody waits for longer than a server lets them."""
-    longest = asked.desk.server.limits.wait
-    if wait > longest:
-        raise InvalidInputError("wait", f"must be from 0 to {longest:g} seconds; ask again for more")
+def check_wait(request: ToolRequest, wait: float) -> None:
+    """Refuse a wait that is longer than the server allows."""
+    limit = request.context.server.limits.wait
+    if wait > limit:
+        raise InvalidInputError("wait", f"must be from 0 to {limit:g} seconds; call again to wait longer")
