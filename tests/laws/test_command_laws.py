@@ -1,4 +1,4 @@
-"""The law of commands: each has exactly one end, no stalled worker's result is shown as it, and nobody waits for ever.
+"""The law of commands: each has exactly one end, no result of a stalled worker is used, and no caller waits forever.
 
 First in one process, in any order that Hypothesis thinks of, on a clock that only the test moves; then with processes
 that share nothing but the file, some of which are killed.
@@ -50,7 +50,7 @@ SECRET = "sk-ant-api03-" + "aB3" * 30
 
 
 class Clock:
-    """What everybody takes for the time, of day and otherwise."""
+    """The clock of all processes, for time of day and monotonic time."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -66,7 +66,7 @@ class Clock:
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """A loop whose timers go by that clock."""
+    """An event loop whose timers use that clock."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -77,7 +77,7 @@ class Loop(asyncio.SelectorEventLoop):
 
 
 class Waiting:
-    """Somebody who waits for a command to end."""
+    """A caller that waits for a command to end."""
 
     def __init__(self, call: str, until: float, task: asyncio.Task[Command]) -> None:
         self.call = call
@@ -86,7 +86,7 @@ class Waiting:
 
 
 class Seen:
-    """All that was ever written about one command, and what follows from it."""
+    """All events about one command, and the expected state."""
 
     def __init__(self) -> None:
         self.end: ev.CallEvent | None = None
@@ -116,7 +116,7 @@ class Seen:
 
 
 class Machine(RuleBasedStateMachine):
-    """Two ledgers on one file, each with workers, and with people who wait."""
+    """Two ledgers on one file, each with workers and waiting callers."""
 
     places = st.integers(0, 1)
     which = st.integers(0, 99)
@@ -160,10 +160,10 @@ class Machine(RuleBasedStateMachine):
         self.reaping_since = math.inf
 
     def opened(self) -> CommandQueue:
-        async def made() -> CommandQueue:
+        async def open_queue() -> CommandQueue:
             return CommandQueue((await callslip.open(f"sqlite:///{self.folder}/ledger.db", SETTINGS)).log)
 
-        return self.run(made())
+        return self.run(open_queue())
 
     def teardown(self) -> None:
         try:
@@ -181,10 +181,10 @@ class Machine(RuleBasedStateMachine):
         await commands.close()
         await commands.log.close()
 
-    # What holds after every step
+    # Invariants after every step
 
     async def settled(self, step: float = 0.03) -> None:
-        """Until everybody has heard of everything: timers, writers, and what the other ledger wrote."""
+        """Run until all timers, writers and watchers of the other ledger are idle."""
         for _ in range(4):
             self.clock.now += step
             for commands in self.places_open:
@@ -199,7 +199,7 @@ class Machine(RuleBasedStateMachine):
         return {row.id: row for row in found}
 
     def step(self, work: Coroutine[Any, Any, T]) -> T | Exception:
-        """Do something, and look."""
+        """Run one step, then check the invariants."""
         try:
             done: T | Exception = self.run(work)
         except (ConflictError, QueueFullError, NotFoundError) as error:
@@ -208,11 +208,11 @@ class Machine(RuleBasedStateMachine):
         return done
 
     def look(self) -> None:
-        """What stood at the beginning is known to everybody at the end."""
+        """Wait until both ledgers know all changes up to now."""
         self.reap()
         before, then = self.rows(), self.clock.time() * 1000
         self.run(self.settled())
-        for _ in range(200):  # On a busy machine a thread may be late, though no time passes here.
+        for _ in range(200):  # On a busy machine a thread may be late, though the fake clock does not move.
             if not self.unheard(before):
                 break
             time.sleep(0.005)
@@ -235,12 +235,12 @@ class Machine(RuleBasedStateMachine):
         self.run(self.reaper.reap())
 
     def due(self, row: CallRecord) -> float:
-        """When it must have ended. Who comes when its time is over already gives it a moment: it may be their clock."""
+        """Return when it must have ended. A reaper that starts after the deadline first waits its grace period."""
         came = (self.reaping_since + self.clock.time() - self.clock.now) * 1000
         return row.deadline if row.deadline > came else came + SETTINGS.reaper_grace * 1000
 
     def at_rest(self) -> dict[str, CallRecord]:
-        """The rows, and the log up to them: nothing was written while they were read."""
+        """Return the rows and the log at the same point: nothing was written while they were read."""
         while True:
             rows = self.rows()
             self.catch_up()
@@ -256,12 +256,12 @@ class Machine(RuleBasedStateMachine):
                     self.seen.setdefault(event.call, Seen()).take(event)
 
     def unheard(self, rows: dict[str, CallRecord]) -> list[Waiting]:
-        """Who waits for what has ended."""
+        """Return the callers that wait for an ended command."""
         open_ = [waiting for waiting in self.waiting if not waiting.task.done()]
         return [one for one in open_ if one.call in rows and rows[one.call].state in TERMINAL_STATES]
 
     def look_at_waiters(self, rows: dict[str, CallRecord]) -> None:
-        """Whoever waits for what has ended has been told, and so has who has waited long enough."""
+        """Callers have the result of an ended command, or their timeout."""
         left: list[Waiting] = []
         assert not self.unheard(rows), "somebody waits for what has ended"
         for waiting in self.waiting:
@@ -275,7 +275,7 @@ class Machine(RuleBasedStateMachine):
         self.waiting = left
 
     def look_at_looking(self, rows: dict[str, CallRecord]) -> None:
-        """Nobody waits for work while there is some."""
+        """No worker waits while its client has a queued command."""
         left: list[tuple[str, int, asyncio.Task[Claim | None]]] = []
         work = {row.client for row in rows.values() if row.state == "queued"}
         for client, place, task in self.looking:
@@ -287,7 +287,7 @@ class Machine(RuleBasedStateMachine):
         self.looking = left
 
     def check_shown(self, call: str, command: Command) -> None:
-        """No value that was refused is the result, and one that was accepted is, for ever."""
+        """A refused value is never the result, and an accepted one always is."""
         end = self.seen[call].end
         if command.final:
             assert end is not None
@@ -338,7 +338,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(place=places, client=clients, turns=st.integers(0, 12))
     def leave_when_work_comes(self, place: int, client: str, turns: int) -> None:
-        """Whoever is woken and goes away at that moment leaves the work to the next in line."""
+        """A worker that is woken and cancelled at the same moment leaves the command to the next one."""
         self.wait_for_work(place, client, 30)
         self.wait_for_work(place, client, 30)
         if len(self.looking) < 2 or self.looking[-2][2].done():
@@ -358,7 +358,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(which=which)
     def stop_waiting_for_work(self, which: int) -> None:
-        """Whoever leaves takes nothing along."""
+        """A cancelled worker takes no command."""
         if self.looking:
             _, _, task = self.looking.pop(which % len(self.looking))
 
@@ -382,7 +382,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(place=places, which=which, fenced=st.sampled_from([True, True, False]), failing=st.booleans())
     def finish(self, place: int, which: int, fenced: bool, failing: bool) -> None:
-        """Whoever holds it may, and no other: however late they come, and how often."""
+        """Only the worker that holds a command can finish it, however late and often others try."""
         if self.claims:
             claim = self.claims[which % len(self.claims)]
             self.say(place, claim.call, claim.fence if fenced else 0, failing)
@@ -414,7 +414,7 @@ class Machine(RuleBasedStateMachine):
         place=places, client=clients, session=st.sampled_from(SESSIONS), others=st.integers(0, 2), failing=st.booleans()
     )
     def stall(self, place: int, client: str, session: str, others: int, failing: bool) -> None:
-        """A worker falls asleep over its command, which is given to another, and wakes up at the worst of times."""
+        """A worker stalls, its command goes to another one, and it continues at the worst time."""
         self.step(
             self.places_open[place].submit("work", {"key": SECRET}, queue=client, session=session, idempotent=True)
         )
@@ -430,7 +430,7 @@ class Machine(RuleBasedStateMachine):
             self.say(1 - place, last.call, last.fence, failing=False)
         self.say(place, claim.call, claim.fence, failing)
 
-    # Ending otherwise, waiting
+    # Other ends, waiting
 
     def some_command(self, which: int) -> str:
         calls = sorted(self.rows())
@@ -455,7 +455,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.5, 2, 6, 40]))
     def time_passes(self, seconds: float) -> None:
-        """In small steps, as it does. What is due ends, and nothing is held beyond its lease."""
+        """Advance time in small steps. Due commands end, and no claim outlives its lease."""
         steps = max(1, int(seconds / 4))
         for _ in range(4):
             for _ in range(steps):
@@ -467,11 +467,11 @@ class Machine(RuleBasedStateMachine):
             at = int((late + self.clock.time() - self.clock.now) * 1000)
             assert not [row for row in self.rows().values() if row.state == "running" and row.lease < at]
 
-    # The house
+    # Maintenance
 
     @rule(place=places)
     def restart(self, place: int) -> None:
-        """A process goes and another comes: whoever waited there is told, and the commands are as they were."""
+        """A process is replaced by another one: its callers get an error, and the commands do not change."""
         before = {call: (row.state, row.attempt, row.deadline) for call, row in self.rows().items()}
         old = self.places_open[place]
         self.run(self.close(old))
@@ -488,7 +488,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def forget_the_old(self) -> None:
-        """Retention leaves what is open, and what waits for it."""
+        """Retention keeps open commands and their callers."""
         self.clock.now += 0.01
         self.run(self.ledger.prune(0))
         self.look()
@@ -498,7 +498,7 @@ class Machine(RuleBasedStateMachine):
         assert self.run(verify(self.ledger.log)) == []
 
     def everything_ends(self) -> None:
-        """In the end every command has one, everybody knows, and no secret is left."""
+        """Finally every command has ended, all callers have its result, and no sealed input is left."""
         for seconds in (1, 10, 45, 30):
             self.time_passes(seconds)
         self.time_passes(40)
@@ -522,14 +522,14 @@ TestMachine.settings = settings(stateful_step_count=25)
 
 
 class Process:
-    """A program that submits commands or runs them, and the lines it got out."""
+    """A program that submits or runs commands, and its output lines."""
 
     def __init__(self, db: str, role: str, seed: str) -> None:
         self.role = role
         self.process = program("traffic", db, role, seed, stdin=subprocess.PIPE)
         assert self.process.stdout is not None
         first = b""
-        while not first.endswith(b"\n"):  # By the byte: `communicate` does not give what a buffer holds.
+        while not first.endswith(b"\n"):  # By the byte, as `communicate` does not return what is in a buffer.
             first += (byte := os.read(self.process.stdout.fileno(), 1))
             assert byte, "it did not start"
 
@@ -539,7 +539,7 @@ class Process:
         return _lines(out)
 
     def finish(self) -> list[list[Any]]:
-        """Let it come to its end, which nothing may keep it from."""
+        """Let it finish, which must always work."""
         out, errors = self.process.communicate("", timeout=60)
         assert (self.process.returncode, errors) == (0, "")
         lines = _lines(out)
@@ -554,7 +554,7 @@ def _lines(out: str) -> list[list[Any]]:
 @pytest.mark.anyio
 @pytest.mark.chaos
 async def test_each_command_ends_once_whoever_is_killed(db: str, scale: int) -> None:
-    """S3.4, S3.6, C4, C5: submitters and workers in six processes, of which every few moments one is killed."""
+    """S3.4, S3.6, C4, C5: submitters and workers in six processes, of which one is killed every few moments."""
     chance = random.Random(7)
     roles = ["submit", "submit", "run", "run", "run"]
     lines: list[list[Any]] = []
@@ -573,9 +573,9 @@ async def test_each_command_ends_once_whoever_is_killed(db: str, scale: int) -> 
         for group in (submitters, [process for process in processes if process.role == "run"]):
             for found in await asyncio.gather(*(asyncio.to_thread(process.finish) for process in group)):
                 lines += found
-        made = {line[1] for line in lines if line[0] == "made"}
+        submitted = {line[1] for line in lines if line[0] == "made"}
         async with asyncio.timeout(20):
-            ended = {one: await commands.get(one, wait=15) for one in made}
+            ended = {one: await commands.get(one, wait=15) for one in submitted}
             while await commands.pending():
                 await asyncio.sleep(0.05)
         await check(commands, lines, ended)
@@ -583,16 +583,16 @@ async def test_each_command_ends_once_whoever_is_killed(db: str, scale: int) -> 
 
 
 async def check(commands: CommandQueue, lines: list[list[Any]], ended: dict[str, Command]) -> None:
-    """What every line promised holds, and the log of every command has one end."""
+    """Check the result of every output line, and that the log of every command has one end."""
     ledger = LocalLedger(commands.log)
-    told: dict[str, list[ev.CallEvent]] = {}
+    logs: dict[str, list[ev.CallEvent]] = {}
     for session in await names(ledger):
         for event in await events(ledger, session):
             if isinstance(event, ev.CallEvent):
-                told.setdefault(event.call, []).append(event)
-    assert len(told) >= len(ended)
+                logs.setdefault(event.call, []).append(event)
+    assert len(logs) >= len(ended)
     finals: dict[str, Command] = {}
-    for call, log in told.items():
+    for call, log in logs.items():
         (end,) = [event for event in log if event.verdict == "applied" and is_terminal(event)]
         finals[call] = await commands.get(call)
         shown = getattr(end, "output", None) if finals[call].status == "complete" else getattr(end, "error", None)
@@ -617,8 +617,8 @@ async def check(commands: CommandQueue, lines: list[list[Any]], ended: dict[str,
     assert kinds >= {"made", "claimed", "done", "failed", "refused", "ended"}, kinds
     statuses = {one.status for one in finals.values()}
     assert statuses >= {"complete", "error", "expired"}, statuses
-    late = sum(event.verdict == "late" for log in told.values() for event in log)
-    requeued = sum(isinstance(event, ev.CallRequeued) for log in told.values() for event in log)
-    print(f"\n{len(told)} commands, {len(claims)} claims, {requeued} given back, {late} late; {sorted(statuses)}")
+    late = sum(event.verdict == "late" for log in logs.values() for event in log)
+    requeued = sum(isinstance(event, ev.CallRequeued) for log in logs.values() for event in log)
+    print(f"\n{len(logs)} commands, {len(claims)} claims, {requeued} given back, {late} late; {sorted(statuses)}")
     assert late and requeued
     assert await faults(ledger) == []

@@ -1,4 +1,4 @@
-"""A ledger on a real file under everything that may be done to it, in any order: a machine that Hypothesis drives.
+"""A state machine test by Hypothesis: all operations on a ledger in a real file, in any order.
 
 Beside the ledger the machine keeps the whole log that it has seen and one live fold of it. After every step the log has
 no gap and no call ended twice; whenever it is looked at, and at the end, all that is stored is what the log gives.
@@ -22,7 +22,7 @@ from msgspec import structs
 
 import callslip
 from callslip.api import approvals
-from callslip.api.ledger import Ledger
+from callslip.api.ledger import LocalLedger
 from callslip.errors import ConflictError, CursorExpiredError, InvalidTransitionError, NotFoundError
 from callslip.ledger import checkpoint
 from callslip.ledger.liveness import Reaper
@@ -43,7 +43,7 @@ REASONS = ["end_turn", "cancelled", "error", "eof", "max_tokens"]
 
 
 class Clock:
-    """What the store takes for the time of day."""
+    """The clock of the store."""
 
     def __init__(self) -> None:
         self.now = 1_700_000_000.0
@@ -56,7 +56,7 @@ class Clock:
 
 
 class Seen:
-    """One session as somebody saw it who was there from the beginning."""
+    """The expected state of one session, from all its events."""
 
     def __init__(self, name: str) -> None:
         self.log: list[Event] = []
@@ -77,16 +77,16 @@ class Seen:
         self.names.see(events)
 
     def cut(self, low: int) -> None:
-        """Retention took everything up to here, but for what was open then."""
+        """Remove what retention removes: everything up to `low` that is not open."""
         then = SessionFold()
         then.fold(self.log[:low])
-        then.finished()
+        then.take_finished()
         self.low, self.kept = low, set(then.entries)
         gone = {e.call_id for e in self.state.entries.values() if isinstance(e, ToolCall) and not self.keeps(e)}
         self.ended -= gone
 
     def has(self, seq: int, key: str) -> bool:
-        """Whether neither retention nor deletion took the event with this key."""
+        """Return whether the event with this key was neither pruned nor deleted."""
         return self.low < seq <= len(self.log) and self.log[seq - 1].key == key
 
     def keeps(self, entry: Entry) -> bool:
@@ -117,7 +117,7 @@ class Machine(RuleBasedStateMachine):
             patch.start()
         self.keys = 0
         self.seen = {name: Seen(name) for name in ("a", "b")}
-        self.ledger: Ledger
+        self.ledger: LocalLedger
         self.reaper: Reaper
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -144,9 +144,9 @@ class Machine(RuleBasedStateMachine):
 
     def append(self, session: str, *drafts: Event | Draft, **how: Any) -> list[Event]:
         self.clock.now += 0.01
-        made = self.run(self.ledger.log.append(session, drafts, **how))
+        stored = self.run(self.ledger.log.append(session, drafts, **how))
         self.catch_up()
-        return made
+        return stored
 
     def catch_up(self) -> None:
         for name, seen in self.seen.items():
@@ -174,24 +174,24 @@ class Machine(RuleBasedStateMachine):
 
     @rule(session=sessions, event=call_events(), owned=st.booleans())
     def by_our_own_process(self, session: str, event: Event, owned: bool) -> None:
-        """Strict: an impossible step raises and nothing is appended."""
+        """Strict: an invalid transition raises and nothing is appended."""
         head = len(self.seen[session].log)
         try:
-            (made,) = self.append(
+            (stored,) = self.append(
                 session, self.resolved(session, event), strict=True, owner=self.ledger.log.owner if owned else ""
             )
         except (InvalidTransitionError, ConflictError):
             self.catch_up()
             assert len(self.seen[session].log) == head
         else:
-            assert made.verdict != "illegal"
+            assert stored.verdict != "illegal"
 
     @rule(target=keyed, session=sessions, event=any_event)
     def under_a_key(self, session: str, event: Event) -> tuple[str, Draft, int]:
         self.keys += 1
         draft = Draft(self.resolved(session, event), key=f"key-{self.keys}")
-        (made,) = self.append(session, draft)
-        return session, draft, made.seq
+        (stored,) = self.append(session, draft)
+        return session, draft, stored.seq
 
     @rule(sent=keyed)
     def the_same_key_again(self, sent: tuple[str, Draft, int]) -> None:
@@ -230,12 +230,12 @@ class Machine(RuleBasedStateMachine):
         rows = self.open_calls()
         if rows:
             row = rows[which % len(rows)]
-            (made,) = self.append(row.session, structs.replace(event, call=row.id, aliases=()))
-            assert made.verdict == "applied" or (row.state, type(made)) == ("awaiting_approval", ev.CallStarted)
+            (stored,) = self.append(row.session, structs.replace(event, call=row.id, aliases=()))
+            assert stored.verdict == "applied" or (row.state, type(stored)) == ("awaiting_approval", ev.CallStarted)
 
     @rule(which=st.integers(0, 9), answer=st.sampled_from(["approve", "deny", "withdraw"]))
     def answer(self, which: int, answer: str) -> None:
-        """S2.7: a pending approval is answered once; whoever comes second is told."""
+        """S2.7: a pending approval is answered once; the second answer gets an error."""
         pending = self.run(self.ledger.approvals())
         if not pending:
             return
@@ -249,7 +249,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1, 3, 400, 10_000]))
     def time_passes(self, seconds: int) -> None:
-        """C5: what nobody renews comes to its end, and only that."""
+        """C5: only calls that are not renewed end."""
         before = {row.id: row for row in self.open_calls()}
         self.run(self.reaper.reap())
         self.clock.now += seconds
@@ -258,8 +258,8 @@ class Machine(RuleBasedStateMachine):
         now = self.clock.now * 1000
         for call in before.keys() - {row.id for row in self.open_calls()}:
             row = before[call]
-            asked = row.state == "awaiting_approval"
-            assert asked or 0 < row.lease <= now or 0 < row.deadline <= now
+            is_pending = row.state == "awaiting_approval"
+            assert is_pending or 0 < row.lease <= now or 0 < row.deadline <= now
         if seconds >= 10_000:
             assert not [row for row in self.open_calls() if not row.owner]
 
@@ -271,16 +271,16 @@ class Machine(RuleBasedStateMachine):
 
     @rule(session=sessions, reason=st.sampled_from(REASONS))
     def end_the_turn(self, session: str, reason: str) -> None:
-        """C5: a turn that was cut off leaves none of its calls open."""
-        (made,) = self.append(session, ev.TurnEnded(reason=reason))
-        if made.verdict == "applied" and reason in ("cancelled", "error", "eof"):
+        """C5: an interrupted turn leaves none of its calls open."""
+        (stored,) = self.append(session, ev.TurnEnded(reason=reason))
+        if stored.verdict == "applied" and reason in ("cancelled", "error", "eof"):
             assert not [row for row in self.open_calls() if row.session == session and row.scope == "turn"]
 
-    # The house
+    # Maintenance
 
     @rule()
     def close_and_open(self) -> None:
-        """C5: what this process owned ends with it; all else is as it was."""
+        """C5: the calls of this process end with it; nothing else changes."""
         owned = [row.id for row in self.open_calls() if row.owner]
         self.run(self.ledger.close())
         self.open()
@@ -296,7 +296,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: any(len(seen.log) > 10 for seen in self.seen.values()))
     @rule(session=sessions, share=st.floats(0, 1))
     def forget_the_old(self, session: str, share: float) -> None:
-        """Retention: the kept part reads as before, and a cursor below it is told so."""
+        """Retention: the remaining part reads as before, and an older cursor raises an error."""
         seen = self.seen[session]
         if not seen.log:
             return
@@ -320,7 +320,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def look(self) -> None:
-        """C9: the stored view is the fold of the log, whatever was done; and everything derived again is the same."""
+        """C9: after any operations the stored view is the fold of the log, and rebuilding gives the same."""
         assert self.run(verify(self.ledger.log)) == []
         for name, seen in self.seen.items():
             if seen.log:
@@ -330,7 +330,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def rows_follow_the_fold(self) -> None:
-        """The state of every call is the same in the row that writes decide from and in the entry that readers see."""
+        """The state of every call is the same in its row and in its entry."""
         if not hasattr(self, "ledger"):
             return
         rows = {row.id: row.state for row in self.open_calls()}

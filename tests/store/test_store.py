@@ -1,4 +1,4 @@
-"""What a store does on an ordinary day: one suite for every engine, then what is particular to SQLite's file."""
+"""The store in normal operation: one suite for every engine, then the tests of SQLite files."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 from msgspec import UNSET
 
 import callslip
-from callslip.api.ledger import Ledger
-from callslip.cli.rows import session_json
+from callslip.api.ledger import LocalLedger
+from callslip.cli.commands.ls import session_json
 from callslip.errors import (
     AmbiguousIdError,
     ConflictError,
@@ -41,16 +41,16 @@ from callslip.store.sql import migrations
 from tests.support.invariants import events, faults, opened
 
 
-def said(*texts: str) -> list[ev.Event]:
+def messages(*texts: str) -> list[ev.Event]:
     return [ev.MessageUser(text=text) for text in texts]
 
 
-def _turns(made: list[ev.Event]) -> list[str]:
-    return [event.turn for event in made if isinstance(event, ev.TurnStarted | ev.TurnEnded)]
+def _turns(stored: list[ev.Event]) -> list[str]:
+    return [event.turn for event in stored if isinstance(event, ev.TurnStarted | ev.TurnEnded)]
 
 
 class StoreSuite:
-    """What every engine must do. A subclass gives `url`, the address of a database that holds nothing yet."""
+    """The tests of every engine. A subclass has `url`, the address of an empty database."""
 
     pytestmark = pytest.mark.anyio
 
@@ -59,7 +59,7 @@ class StoreSuite:
         raise NotImplementedError
 
     @pytest.fixture
-    async def ledger(self, url: str) -> AsyncIterator[Ledger]:
+    async def ledger(self, url: str) -> AsyncIterator[LocalLedger]:
         opened_ledger = await callslip.open(url, Settings(read_page=3))
         try:
             yield opened_ledger
@@ -68,143 +68,149 @@ class StoreSuite:
 
     # Order
 
-    async def test_each_session_counts_from_one(self, ledger: Ledger) -> None:
-        """C8: seq is 1, 2, 3 ... in each session, whatever happens in the others."""
+    async def test_each_session_counts_from_one(self, ledger: LocalLedger) -> None:
+        """C8: seq is 1, 2, 3 ... in each session, independent of the others."""
         for number in range(1, 6):
             for session in ("a", "b"):
-                (event,) = await ledger.append(session, said(f"{session}{number}"))
+                (event,) = await ledger.log.append(session, messages(f"{session}{number}"))
                 assert event.seq == number
 
-    async def test_many_writers_at_once_leave_no_gap(self, ledger: Ledger) -> None:
+    async def test_many_writers_at_once_leave_no_gap(self, ledger: LocalLedger) -> None:
         """C8: 64 writers to one session each get seqs of their own, and together all of them."""
-        made = await asyncio.gather(*(ledger.append("a", said(f"{n}", f"{n}!")) for n in range(64)))
-        assert sorted(event.seq for batch in made for event in batch) == list(range(1, 129))
-        assert all(second.seq == first.seq + 1 for first, second in made)
-        assert {event.seq: event for event in await events(ledger, "a")} == {e.seq: e for batch in made for e in batch}
+        stored = await asyncio.gather(*(ledger.log.append("a", messages(f"{n}", f"{n}!")) for n in range(64)))
+        assert sorted(event.seq for batch in stored for event in batch) == list(range(1, 129))
+        assert all(second.seq == first.seq + 1 for first, second in stored)
+        assert {event.seq: event for event in await events(ledger, "a")} == {
+            e.seq: e for batch in stored for e in batch
+        }
 
     async def test_time_running_backwards_changes_no_order(
-        self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+        self, ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """C8: clocks have no say in the order of events."""
+        """C8: the order of events does not depend on clocks."""
         for number, now in enumerate((5000.0, 3000.0, 4000.0)):
             monkeypatch.setattr(time, "time", lambda now=now: now)
-            await ledger.append("a", said(str(number)))
+            await ledger.log.append("a", messages(str(number)))
         assert [event.text for event in await events(ledger, "a")] == ["0", "1", "2"]
 
     # Writing
 
-    async def test_what_append_gives_is_what_is_read(self, ledger: Ledger) -> None:
+    async def test_what_append_gives_is_what_is_read(self, ledger: LocalLedger) -> None:
         """C9: an event is the same to its writer, to a reader, and after a reopening."""
-        given = [ev.TurnStarted(), *said("hello \u00e4 \U0001f600 \x00"), ev.PlanUpdated(entries=[{"content": "x"}])]
-        made = await ledger.append("a", given, source="test")
-        assert await events(ledger, "a") == made
-        assert [(event.source, event.verdict) for event in made] == [("test", "applied")] * 3
+        drafts = [
+            ev.TurnStarted(),
+            *messages("hello \u00e4 \U0001f600 \x00"),
+            ev.PlanUpdated(entries=[{"content": "x"}]),
+        ]
+        stored = await ledger.log.append("a", drafts, source="test")
+        assert await events(ledger, "a") == stored
+        assert [(event.source, event.verdict) for event in stored] == [("test", "applied")] * 3
 
-    async def test_the_log_is_read_in_pages(self, ledger: Ledger) -> None:
-        """A log longer than a page comes whole, from any cursor and up to any seq."""
-        await ledger.append("a", said(*"abcdefgh"))
+    async def test_the_log_is_read_in_pages(self, ledger: LocalLedger) -> None:
+        """A log longer than a page is read completely, from any cursor and up to any seq."""
+        await ledger.log.append("a", messages(*"abcdefgh"))
         assert "".join(event.text for event in await events(ledger, "a")) == "abcdefgh"
         assert "".join(event.text for event in await events(ledger, "a", 5)) == "fgh"
         assert "".join([event.text async for event in ledger.events("a", 1, 4)]) == "bcd"
         assert await events(ledger, "a", 8) == [] and await events(ledger, "nothing") == []
 
-    async def test_the_same_key_gives_the_first_result(self, ledger: Ledger) -> None:
+    async def test_the_same_key_gives_the_first_result(self, ledger: LocalLedger) -> None:
         """C7: sending again under a key appends nothing and answers as before."""
-        (first,) = await ledger.append("a", [Draft(ev.MessageUser(text="once"), key="k")])
-        (again,) = await ledger.append("a", [Draft(ev.MessageUser(text="once"), key="k")])
+        (first,) = await ledger.log.append("a", [Draft(ev.MessageUser(text="once"), key="k")])
+        (again,) = await ledger.log.append("a", [Draft(ev.MessageUser(text="once"), key="k")])
         assert again == first and len(await events(ledger, "a")) == 1
 
-    async def test_a_key_twice_in_one_batch_is_one_event(self, ledger: Ledger) -> None:
+    async def test_a_key_twice_in_one_batch_is_one_event(self, ledger: LocalLedger) -> None:
         """C7: also where the first has not been written yet."""
         draft = Draft(ev.MessageUser(text="once"), key="k")
-        first, again = await ledger.append("a", [draft, draft])
+        first, again = await ledger.log.append("a", [draft, draft])
         assert first == again and len(await events(ledger, "a")) == 1
 
-    async def test_the_same_key_at_the_same_time_is_one_event(self, ledger: Ledger) -> None:
+    async def test_the_same_key_at_the_same_time_is_one_event(self, ledger: LocalLedger) -> None:
         """C7: of many who send the same at once, all get the event of one."""
         draft = Draft(ev.MessageUser(text="once"), key="k")
-        made = await asyncio.gather(*(ledger.append("a", [draft]) for _ in range(20)))
-        assert all(batch == made[0] for batch in made) and len(await events(ledger, "a")) == 1
+        stored = await asyncio.gather(*(ledger.log.append("a", [draft]) for _ in range(20)))
+        assert all(batch == stored[0] for batch in stored) and len(await events(ledger, "a")) == 1
 
-    async def test_the_same_key_with_another_body_is_a_conflict(self, ledger: Ledger) -> None:
-        """C7: the second is refused, is told of the first, and nothing of its batch is written."""
-        (first,) = await ledger.append("a", [Draft(ev.MessageUser(text="one"), key="k")])
+    async def test_the_same_key_with_another_body_is_a_conflict(self, ledger: LocalLedger) -> None:
+        """C7: the second is refused with the first as winner, and nothing of its batch is written."""
+        (first,) = await ledger.log.append("a", [Draft(ev.MessageUser(text="one"), key="k")])
         with pytest.raises(ConflictError) as refusal:
-            await ledger.append("a", [*said("before"), Draft(ev.MessageUser(text="two"), key="k")])
+            await ledger.log.append("a", [*messages("before"), Draft(ev.MessageUser(text="two"), key="k")])
         assert refusal.value.winner == first and len(await events(ledger, "a")) == 1
 
-    async def test_a_key_belongs_to_its_session(self, ledger: Ledger) -> None:
+    async def test_a_key_belongs_to_its_session(self, ledger: LocalLedger) -> None:
         """C7: another session may use the same key for something else."""
         for session in ("a", "b"):
-            await ledger.append(session, [Draft(ev.MessageUser(text=session), key="k")])
+            await ledger.log.append(session, [Draft(ev.MessageUser(text=session), key="k")])
         assert [event.text for event in await events(ledger, "b")] == ["b"]
 
-    async def test_a_batch_is_written_whole_or_not_at_all(self, ledger: Ledger) -> None:
-        """An impossible step in the middle takes the steps before it along; neighbours of the moment are not hurt."""
+    async def test_a_batch_is_written_whole_or_not_at_all(self, ledger: LocalLedger) -> None:
+        """An invalid transition fails its whole batch, but not concurrent writes."""
         proposed = ev.CallProposed(tool_name="t")
         illegal = ev.CallRequeued(call="exec_000000000000")
-        (started,) = await ledger.append("a", [proposed])
-        bad = [*said("first"), ev.CallRequeued(call=started.call), *said("last")]
+        (started,) = await ledger.log.append("a", [proposed])
+        bad = [*messages("first"), ev.CallRequeued(call=started.call), *messages("last")]
         results = await asyncio.gather(
-            ledger.append("a", said("left")),
-            ledger.append("a", bad, strict=True),
-            ledger.append("a", said("right")),
+            ledger.log.append("a", messages("left")),
+            ledger.log.append("a", bad, strict=True),
+            ledger.log.append("a", messages("right")),
             return_exceptions=True,
         )
         assert [isinstance(result, list) for result in results] == [True, False, True]
         assert [getattr(event, "text", "") for event in await events(ledger, "a")] == ["", "left", "right"]
-        assert (await ledger.append("a", [illegal]))[0].verdict == "orphan"
+        assert (await ledger.log.append("a", [illegal]))[0].verdict == "orphan"
 
-    async def test_appending_nothing_makes_no_session(self, ledger: Ledger) -> None:
-        """A session comes to be with its first event, not before."""
-        assert await ledger.append("a", []) == []
-        assert await ledger.store.session("a") is None
+    async def test_appending_nothing_makes_no_session(self, ledger: LocalLedger) -> None:
+        """A session exists from its first event on."""
+        assert await ledger.log.append("a", []) == []
+        assert await ledger.log.store.session("a") is None
 
-    async def test_a_writer_that_gives_up_waiting_hurts_nobody(self, ledger: Ledger) -> None:
-        """A cancelled append is written whole or not at all, and later ones work."""
-        tasks = [asyncio.create_task(ledger.append("a", said(f"{n}", f"{n}"))) for n in range(20)]
+    async def test_a_writer_that_gives_up_waiting_hurts_nobody(self, ledger: LocalLedger) -> None:
+        """A cancelled append is written completely or not at all, and later ones work."""
+        tasks = [asyncio.create_task(ledger.log.append("a", messages(f"{n}", f"{n}"))) for n in range(20)]
         await asyncio.sleep(0)
         for task in tasks[::2]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await ledger.append("a", said("end", "end"))
+        await ledger.log.append("a", messages("end", "end"))
         texts = [event.text for event in await events(ledger, "a")]
         assert texts[-1] == "end" and texts[::2] == texts[1::2]
         assert {str(n) for n in range(1, 20, 2)} <= set(texts)
 
-    async def test_listeners_hear_of_an_event_once_it_can_be_read(self, ledger: Ledger) -> None:
-        """C6: what is passed on is durable, complete, in order, and passed on once."""
+    async def test_listeners_hear_of_an_event_once_it_can_be_read(self, ledger: LocalLedger) -> None:
+        """C6: listeners get durable events, all of them, in order and once."""
         heard: list[StoredEvent] = []
-        ledger.store.on_commit(heard.extend)
-        made = await asyncio.gather(*(ledger.append("a", said(str(n))) for n in range(10)))
+        ledger.log.store.on_commit(heard.extend)
+        stored = await asyncio.gather(*(ledger.log.append("a", messages(str(n))) for n in range(10)))
         assert [stored.event.seq for stored in heard] == list(range(1, 11))
-        assert [stored.event for stored in heard] == sorted((b[0] for b in made), key=lambda event: event.seq)
-        bodies = await ledger.store.events("a", 0, 100)
+        assert [stored.event for stored in heard] == sorted((b[0] for b in stored), key=lambda event: event.seq)
+        bodies = await ledger.log.store.events("a", 0, 100)
         assert bodies == [(stored.event.seq, stored.body) for stored in heard]
 
-    async def test_another_ledger_is_noticed(self, ledger: Ledger, url: str) -> None:
-        """A reader learns cheaply whether anybody wrote since it last asked."""
+    async def test_another_ledger_is_noticed(self, ledger: LocalLedger, url: str) -> None:
+        """A reader finds out cheaply whether the database changed."""
         async with await callslip.open(url) as other:
-            await ledger.store.changed()
-            assert not await ledger.store.changed()
-            await other.append("a", said("hello"))
-            assert await ledger.store.changed()
+            await ledger.log.store.changed()
+            assert not await ledger.log.store.changed()
+            await other.log.append("a", messages("hello"))
+            assert await ledger.log.store.changed()
             assert [event.text for event in await events(ledger, "a")] == ["hello"]
 
-    async def test_two_ledgers_write_one_session_without_gaps(self, ledger: Ledger, url: str) -> None:
-        """C8: order is the store's, however many ledgers write."""
+    async def test_two_ledgers_write_one_session_without_gaps(self, ledger: LocalLedger, url: str) -> None:
+        """C8: the store sets the order, however many ledgers write."""
         async with await callslip.open(url) as other:
-            await asyncio.gather(*((ledger, other)[n % 2].append("a", said(str(n))) for n in range(60)))
+            await asyncio.gather(*((ledger, other)[n % 2].log.append("a", messages(str(n))) for n in range(60)))
             assert sorted(int(event.text) for event in await events(ledger, "a")) == list(range(60))
             assert not await faults(ledger)
 
     # Sessions
 
-    async def test_sessions_are_listed_last_written_first(self, ledger: Ledger) -> None:
+    async def test_sessions_are_listed_last_written_first(self, ledger: LocalLedger) -> None:
         """Pages of any size together list every session once."""
         for number in range(7):
-            await ledger.append(f"s{number}", said("x"))
-        await ledger.append("s0", said("again"))
+            await ledger.log.append(f"s{number}", messages("x"))
+        await ledger.log.append("s0", messages("again"))
         found: list[str] = []
         cursor = ""
         while True:
@@ -216,10 +222,10 @@ class StoreSuite:
         assert sorted(found) == [f"s{number}" for number in range(7)]
         assert (await ledger.sessions(limit=1)).items[0].updated_at >= (await ledger.sessions()).items[-1].updated_at
 
-    async def test_a_session_is_found_by_name_prefix_or_last(self, ledger: Ledger) -> None:
-        """A prefix that fits several is refused with their names; an exact name is never ambiguous."""
+    async def test_a_session_is_found_by_name_prefix_or_last(self, ledger: LocalLedger) -> None:
+        """An ambiguous prefix is refused with the matching names; an exact name is never ambiguous."""
         for name in ("thread", "thread-1", "thread-2", "other"):
-            await ledger.append(name, said("x"))
+            await ledger.log.append(name, messages("x"))
             await asyncio.sleep(0.002)
         assert (await ledger.find_session("thread")).name == "thread"
         assert (await ledger.find_session("oth")).name == "other"
@@ -229,7 +235,7 @@ class StoreSuite:
         with pytest.raises(NotFoundError, match="nobody"):
             await ledger.find_session("nobody")
 
-    async def test_any_legal_name_is_a_session(self, ledger: Ledger) -> None:
+    async def test_any_legal_name_is_a_session(self, ledger: LocalLedger) -> None:
         """Names that look like SQL, patterns or other scripts are only names."""
         odd = [
             "'; DROP TABLE events;--",
@@ -245,70 +251,70 @@ class StoreSuite:
             "\U0010ffff" * 50,
         ]
         for name in odd:
-            await ledger.append(name, said(name))
+            await ledger.log.append(name, messages(name))
         for name in odd:
             assert [event.text for event in await events(ledger, name)] == [name]
         assert {row.name for row in (await ledger.sessions()).items} == set(odd)
 
-    async def test_a_deleted_session_leaves_nothing(self, ledger: Ledger) -> None:
-        """Deleting forgets events, calls, foreign ids, keys and approvals; the name may begin anew at 1."""
+    async def test_a_deleted_session_leaves_nothing(self, ledger: LocalLedger) -> None:
+        """Deleting removes events, calls, foreign ids, keys and approvals; the name can start again at 1."""
         proposed = ev.CallProposed(tool_name="t", aliases=(Alias("acp", "c1"),))
-        await ledger.append("a", [Draft(proposed, key="k"), ev.ApprovalRequested(aliases=(Alias("acp", "c1"),))])
-        await ledger.append("b", said("stays"))
+        await ledger.log.append("a", [Draft(proposed, key="k"), ev.ApprovalRequested(aliases=(Alias("acp", "c1"),))])
+        await ledger.log.append("b", messages("stays"))
         call = await ledger.find_call("c1")
         await ledger.delete("a")
         with pytest.raises(NotFoundError):
             await ledger.delete("a")
-        assert await ledger.store.call(call.id) is None and await ledger.store.alias("c1") == []
+        assert await ledger.log.store.call(call.id) is None and await ledger.log.store.alias("c1") == []
         assert await ledger.approvals() == [] and await events(ledger, "a") == []
-        (event,) = await ledger.append("a", [Draft(ev.MessageUser(text="another body"), key="k")])
+        (event,) = await ledger.log.append("a", [Draft(ev.MessageUser(text="another body"), key="k")])
         assert event.seq == 1 and not await faults(ledger)
 
     # Calls
 
-    async def test_a_call_is_found_by_id_prefix_alias_or_last(self, ledger: Ledger) -> None:
-        """C1: every id leads to the one execution id."""
-        (made,) = await ledger.append("a", [ev.CallProposed(tool_name="t", aliases=(Alias("acp", "toolu_1"),))])
-        assert ids.CALL.fullmatch(made.call)
-        for given in (made.call, made.call[:9], "toolu_1", "@last"):
-            assert (await ledger.find_call(given)).id == made.call
+    async def test_a_call_is_found_by_id_prefix_alias_or_last(self, ledger: LocalLedger) -> None:
+        """C1: a call is found by each of its ids."""
+        (stored,) = await ledger.log.append("a", [ev.CallProposed(tool_name="t", aliases=(Alias("acp", "toolu_1"),))])
+        assert ids.CALL.fullmatch(stored.call)
+        for id_or_prefix in (stored.call, stored.call[:9], "toolu_1", "@last"):
+            assert (await ledger.find_call(id_or_prefix)).id == stored.call
         with pytest.raises(NotFoundError):
             await ledger.find_call("toolu_2")
 
-    async def test_an_ambiguous_alias_lists_its_candidates(self, ledger: Ledger) -> None:
-        """C1: the same foreign id in two sessions is told apart by naming the session."""
-        made = [
-            (await ledger.append(session, [ev.CallProposed(tool_name="t", aliases=(Alias("acp", "c"),))]))[0].call
+    async def test_an_ambiguous_alias_lists_its_candidates(self, ledger: LocalLedger) -> None:
+        """C1: the same foreign id in two sessions is resolved by the session."""
+        stored = [
+            (await ledger.log.append(session, [ev.CallProposed(tool_name="t", aliases=(Alias("acp", "c"),))]))[0].call
             for session in ("a", "b")
         ]
         with pytest.raises(AmbiguousIdError) as refusal:
             await ledger.find_call("c")
-        assert sorted(refusal.value.winner) == sorted(made)  # type: ignore[call-overload]
-        assert (await ledger.find_call("c", "b")).id == made[1]
+        assert sorted(call.id for call in refusal.value.winner) == sorted(stored)  # type: ignore[attr-defined]
+        assert (await ledger.find_call("c", "b")).id == stored[1]
 
     async def test_an_id_is_minted_again_when_it_is_taken(
-        self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+        self, ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """C1: a collision of random ids is met by another id, not by hope."""
+        """C1: after a collision of random ids another id is generated."""
         drawn = iter(["exec_00000000000a", "exec_00000000000a", "exec_00000000000a", "exec_00000000000b"])
         monkeypatch.setattr(ids, "call_id", lambda: next(drawn))
-        (first,) = await ledger.append("a", [ev.CallProposed(tool_name="t")])
-        (second,) = await ledger.append("b", [ev.CallProposed(tool_name="t")])
+        (first,) = await ledger.log.append("a", [ev.CallProposed(tool_name="t")])
+        (second,) = await ledger.log.append("b", [ev.CallProposed(tool_name="t")])
         assert (first.call, second.call) == ("exec_00000000000a", "exec_00000000000b")
 
-    async def test_a_call_of_another_session_cannot_be_written_to(self, ledger: Ledger) -> None:
-        """C1: an execution id is unique in the ledger, so it names one session's call and no other's."""
-        (made,) = await ledger.append("a", [ev.CallProposed(tool_name="t")])
+    async def test_a_call_of_another_session_cannot_be_written_to(self, ledger: LocalLedger) -> None:
+        """C1: an execution id is unique in the ledger, so it cannot name a call of another session."""
+        (stored,) = await ledger.log.append("a", [ev.CallProposed(tool_name="t")])
         with pytest.raises(InvalidInputError, match="another session"):
-            await ledger.append("b", [ev.CallCompleted(call=made.call)])
+            await ledger.log.append("b", [ev.CallCompleted(call=stored.call)])
 
-    async def test_calls_are_listed_newest_first_by_state_and_session(self, ledger: Ledger) -> None:
+    async def test_calls_are_listed_newest_first_by_state_and_session(self, ledger: LocalLedger) -> None:
         """Pages of any size together list every call once."""
         for number in range(8):
             session = f"s{number % 2}"
-            (made,) = await ledger.append(session, [ev.CallProposed(tool_name=f"t{number}")])
+            (stored,) = await ledger.log.append(session, [ev.CallProposed(tool_name=f"t{number}")])
             if number % 3 == 0:
-                await ledger.append(session, [ev.CallCompleted(call=made.call)])
+                await ledger.log.append(session, [ev.CallCompleted(call=stored.call)])
             await asyncio.sleep(0.002)
         found: list[str] = []
         cursor = ""
@@ -322,80 +328,82 @@ class StoreSuite:
         assert {row.tool for row in (await ledger.calls(states=["completed"])).items} == {"t0", "t3", "t6"}
         assert {row.tool for row in (await ledger.calls(session="s1", states=["queued"])).items} == {"t1", "t5", "t7"}
 
-    async def test_rows_say_what_the_log_says(self, ledger: Ledger) -> None:
+    async def test_rows_say_what_the_log_says(self, ledger: LocalLedger) -> None:
         """C4: a call's row has the state that its events lead to, with its times and its end."""
         alias = (Alias("acp", "c"),)
-        await ledger.append("a", [ev.TurnStarted(), ev.CallProposed(tool_name="mcp__x__read", aliases=alias)])
-        await ledger.append("a", [ev.CallStarted(aliases=alias, attempt=2, worker="w")])
+        await ledger.log.append("a", [ev.TurnStarted(), ev.CallProposed(tool_name="mcp__x__read", aliases=alias)])
+        await ledger.log.append("a", [ev.CallStarted(aliases=alias, attempt=2, worker="w")])
         row = await ledger.find_call("c")
         assert (row.state, row.tool, row.attempt, row.worker, row.turn) == ("running", "read", 2, "w", "t1")
-        (ended,) = await ledger.append("a", [ev.CallFailed(aliases=alias, error="no", reason="broken")])
+        (ended,) = await ledger.log.append("a", [ev.CallFailed(aliases=alias, error="no", reason="broken")])
         row = await ledger.find_call("c")
         assert (row.state, row.end, row.reason, row.ended_at) == ("failed", ended.seq, "broken", ended.at)
-        assert await ledger.ending(row) == ended
-        assert await ledger.store.open_calls() == []
+        assert await ledger.log.ending_event(row) == ended
+        assert await ledger.log.store.open_calls() == []
 
     # Everything else a store keeps
 
-    async def test_blobs_are_kept_by_their_content(self, ledger: Ledger) -> None:
-        """S2.8: a value of any size comes back whole, and the same value twice is kept once."""
+    async def test_blobs_are_kept_by_their_content(self, ledger: LocalLedger) -> None:
+        """S2.8: a value of any size is read back completely, and the same value is stored once."""
         data = os.urandom(3 * 2**20 + 17)
-        first = await ledger.store.put_blob(data, "application/octet-stream")
-        assert await ledger.store.put_blob(data, "application/octet-stream") == first
-        assert await ledger.store.blob(first) == (data, "application/octet-stream")
-        assert await ledger.blob(await ledger.store.put_blob(b"", "text/plain")) == b""
+        first = await ledger.log.store.put_blob(data, "application/octet-stream")
+        assert await ledger.log.store.put_blob(data, "application/octet-stream") == first
+        assert await ledger.log.store.blob(first) == (data, "application/octet-stream")
+        assert await ledger.blob(await ledger.log.store.put_blob(b"", "text/plain")) == b""
         with pytest.raises(NotFoundError):
             await ledger.blob("00")
 
-    async def test_a_checkpoint_moves_on_only_from_where_it_stands(self, ledger: Ledger) -> None:
-        """Of two projectors that worked at once, the second finds the work done."""
-        await ledger.append("a", said("x", "y"))
-        await ledger.project("a")
+    async def test_a_checkpoint_moves_on_only_from_where_it_stands(self, ledger: LocalLedger) -> None:
+        """Of two concurrent projectors the second one changes nothing."""
+        await ledger.log.append("a", messages("x", "y"))
+        await ledger.log.project("a")
         stale = Progress("a", 1, Checkpoint(9, 1, b"{}"), [], [], [], [])
-        assert not await ledger.store.save_progress(stale)
-        at = await ledger.store.checkpoint("a")
+        assert not await ledger.log.store.save_progress(stale)
+        at = await ledger.log.store.checkpoint("a")
         assert at is not None and at.seq == 2
-        assert not await ledger.store.save_progress(Progress("nobody", 0, Checkpoint(9, 1, b"{}"), [], [], [], []))
+        assert not await ledger.log.store.save_progress(Progress("nobody", 0, Checkpoint(9, 1, b"{}"), [], [], [], []))
 
-    async def test_retention_raises_low(self, ledger: Ledger) -> None:
-        """What retention removed is gone with its keys; what came later stays and reads as before."""
-        await ledger.append("a", [ev.MessageUser(text=str(n), at=1000 + n) for n in range(5)])
-        await ledger.append("a", said("now"))
+    async def test_retention_raises_low(self, ledger: LocalLedger) -> None:
+        """Retention removes events with their keys; later events stay and read as before."""
+        await ledger.log.append("a", [ev.MessageUser(text=str(n), at=1000 + n) for n in range(5)])
+        await ledger.log.append("a", messages("now"))
         whole = await ledger.snapshot("a")
         assert await ledger.prune(3600) == 5
-        row = await ledger.store.session("a")
+        row = await ledger.log.store.session("a")
         assert row is not None and (row.pruned_seq, row.last_seq) == (5, 6)
         assert [event.text for event in await events(ledger, "a")] == ["now"]
         assert (await ledger.snapshot("a")).entries == whole.entries[5:]
         with pytest.raises(CursorExpiredError):
-            await ledger.state_at("a", 3)
-        assert (await ledger.append("a", said("more")))[0].seq == 7
+            await ledger.log.state_at("a", 3)
+        assert (await ledger.log.append("a", messages("more")))[0].seq == 7
         assert not await faults(ledger)
 
-    async def test_owners_come_and_go(self, ledger: Ledger) -> None:
-        """C5: who keeps calls alive is known to every process that asks."""
-        await ledger.store.transact(lambda unit: unit.put_owner(OwnerRecord("someone", 5)))
-        await ledger.store.transact(lambda unit: unit.put_owner(OwnerRecord("someone", 7)))
-        assert [(row.id, row.until) for row in await ledger.store.owners() if row.id == "someone"] == [("someone", 7)]
-        await ledger.store.drop_owner("someone")
-        assert "someone" not in [row.id for row in await ledger.store.owners()]
+    async def test_owners_come_and_go(self, ledger: LocalLedger) -> None:
+        """C5: every process can read the owners that keep calls alive."""
+        await ledger.log.store.transact(lambda unit: unit.put_owner(OwnerRecord("someone", 5)))
+        await ledger.log.store.transact(lambda unit: unit.put_owner(OwnerRecord("someone", 7)))
+        assert [(row.id, row.until) for row in await ledger.log.store.owners() if row.id == "someone"] == [
+            ("someone", 7)
+        ]
+        await ledger.log.store.drop_owner("someone")
+        assert "someone" not in [row.id for row in await ledger.log.store.owners()]
 
-    # Whose a session is
+    # Owners of sessions
 
-    async def test_the_first_owner_that_the_log_names_stays(self, ledger: Ledger) -> None:
-        """A session's owner never changes, and one without a name is none."""
-        told = [ev.SessionInfo(owner=name) for name in ("", "ann", "bob")]
+    async def test_the_first_owner_that_the_log_names_stays(self, ledger: LocalLedger) -> None:
+        """The owner of a session never changes, and an empty name is not an owner."""
+        drafts = [ev.SessionInfo(owner=name) for name in ("", "ann", "bob")]
         owners: list[str] = []
-        for event in told:
-            await ledger.append("a", [event])
-            row = await ledger.store.session("a")
+        for event in drafts:
+            await ledger.log.append("a", [event])
+            row = await ledger.log.store.session("a")
             assert row is not None and row.owner == (await ledger.snapshot("a")).info.owner
             owners.append(row.owner)
         assert owners == ["", "ann", "ann"] and not await faults(ledger)
         assert [row.owner for row in (await ledger.sessions()).items] == ["ann"]
 
-    async def test_the_last_labels_that_the_log_names_count(self, ledger: Ledger) -> None:
-        """Labels are any JSON; what is not said leaves them, null takes them away."""
+    async def test_the_last_labels_that_the_log_names_count(self, ledger: LocalLedger) -> None:
+        """Labels are any JSON; absent keeps them, null removes them."""
         deep = {"team": ["\u65e5\u672c", {"n": 1.5, "": None}], "nul": "\x00"}
         seen: list[object] = []
         for event in (
@@ -405,75 +413,75 @@ class StoreSuite:
             ev.SessionInfo(labels=0),
             ev.SessionInfo(labels=None),
         ):
-            await ledger.append("a", [event])
-            row = await ledger.store.session("a")
+            await ledger.log.append("a", [event])
+            row = await ledger.log.store.session("a")
             assert row is not None and row.labels == (await ledger.snapshot("a")).info.labels
             assert not await faults(ledger)
             seen.append(row.labels)
         assert seen == [deep, deep, "", 0, None]
 
-    async def test_owner_and_labels_outlive_retention(self, ledger: Ledger) -> None:
-        """What said them may be forgotten; whose the session is may not."""
-        await ledger.append("a", [ev.SessionInfo(owner="ann", labels={"a": 1}, at=1000)])
-        await ledger.append("a", said("now"))
+    async def test_owner_and_labels_outlive_retention(self, ledger: LocalLedger) -> None:
+        """Retention may remove the events that set them, but not owner and labels."""
+        await ledger.log.append("a", [ev.SessionInfo(owner="ann", labels={"a": 1}, at=1000)])
+        await ledger.log.append("a", messages("now"))
         assert await ledger.prune(3600) == 1
-        await ledger.append("a", [ev.SessionInfo(owner="bob")])
-        row = await ledger.store.session("a")
+        await ledger.log.append("a", [ev.SessionInfo(owner="bob")])
+        row = await ledger.log.store.session("a")
         assert row is not None and (row.pruned_seq, row.owner, row.labels) == (1, "ann", {"a": 1})
         assert (await ledger.snapshot("a")).info.owner == "ann" and not await faults(ledger)
 
     async def test_a_blob_is_of_every_session_that_names_it(self, url: str) -> None:
-        """Who may read a session may read what its events name, and what none names is nobody's."""
+        """Access to a session gives access to the blobs of its events; other blobs have no session."""
         async with await opened(url, inline_limit=100) as ledger:
             for name in ("b", "a"):
                 for _ in range(2):
-                    await ledger.append(name, [ev.CallCompleted(output="z" * 500)])
+                    await ledger.log.append(name, [ev.CallCompleted(output="z" * 500)])
             identity = (await events(ledger, "a"))[-1].blob.hash
-            loose = await ledger.store.put_blob(b"loose", "text/plain")
-            assert await ledger.store.sessions_with_blob(identity) == ["a", "b"]
-            assert await ledger.store.sessions_with_blob(loose) == []
-            assert await ledger.store.sessions_with_blob("nothing") == []
+            loose = await ledger.log.store.put_blob(b"loose", "text/plain")
+            assert await ledger.log.store.sessions_with_blob(identity) == ["a", "b"]
+            assert await ledger.log.store.sessions_with_blob(loose) == []
+            assert await ledger.log.store.sessions_with_blob("nothing") == []
             await ledger.delete("a")
-            assert await ledger.store.sessions_with_blob(identity) == ["b"]
+            assert await ledger.log.store.sessions_with_blob(identity) == ["b"]
 
-    async def test_tokens_are_found_by_their_hash(self, ledger: Ledger) -> None:
-        """Each comes back as it was put, until it is dropped; none is dropped twice."""
+    async def test_tokens_are_found_by_their_hash(self, ledger: LocalLedger) -> None:
+        """A token is read back as it was put, until it is dropped, which works once."""
         rows = [
             TokenRecord("tok_1", "aa", "ci", "a", ("read", "approve"), 5, 9),
             TokenRecord("tok_2", "bb", "", "", ("read",), 6),
         ]
         for row in rows:
-            await ledger.store.put_token(row)
-        assert await ledger.store.tokens() == rows
-        assert [await ledger.store.token(digest) for digest in ("aa", "bb", "cc", "\ud800")] == [*rows, None, None]
+            await ledger.log.store.put_token(row)
+        assert await ledger.log.store.tokens() == rows
+        assert [await ledger.log.store.token(digest) for digest in ("aa", "bb", "cc", "\ud800")] == [*rows, None, None]
         with pytest.raises(StoreError):
-            await ledger.store.put_token(TokenRecord("tok_3", "aa", "", "", ("write",), 7))
-        assert await ledger.store.drop_token("tok_1") and not await ledger.store.drop_token("tok_1")
-        assert await ledger.store.tokens() == rows[1:]
+            await ledger.log.store.put_token(TokenRecord("tok_3", "aa", "", "", ("write",), 7))
+        assert await ledger.log.store.drop_token("tok_1") and not await ledger.log.store.drop_token("tok_1")
+        assert await ledger.log.store.tokens() == rows[1:]
 
-    async def test_the_tokens_of_a_session_go_with_it(self, ledger: Ledger) -> None:
-        """No token opens a later session that happens to have the name."""
-        await ledger.append("a", said("x"))
+    async def test_the_tokens_of_a_session_go_with_it(self, ledger: LocalLedger) -> None:
+        """A token does not give access to a later session of the same name."""
+        await ledger.log.append("a", messages("x"))
         for number, session in enumerate(("a", "b", "")):
-            await ledger.store.put_token(TokenRecord(f"tok_{number}", str(number), "", session, ("read",), 1))
+            await ledger.log.store.put_token(TokenRecord(f"tok_{number}", str(number), "", session, ("read",), 1))
         await ledger.delete("a")
-        assert [row.session for row in await ledger.store.tokens()] == ["b", ""]
+        assert [row.session for row in await ledger.log.store.tokens()] == ["b", ""]
 
     async def test_everything_is_there_after_a_reopening(self, url: str) -> None:
         """C9: events, rows, keys, approvals and blobs outlive the process."""
         async with await opened(url, inline_limit=100) as ledger:
             key = Draft(ev.CallProposed(tool_name="t", aliases=(Alias("acp", "c"),)), key="k")
-            made = await ledger.append("a", [key, ev.ApprovalRequested(aliases=(Alias("acp", "c"),))])
-            await ledger.append("a", [ev.CallCompleted(aliases=(Alias("acp", "d"),), output="z" * 500)])
-            await ledger.append("a", [ev.SessionInfo(owner="ann", labels=["x"])])
-            await ledger.store.put_token(TokenRecord("tok_1", "aa", "", "a", ("read",), 1))
+            stored = await ledger.log.append("a", [key, ev.ApprovalRequested(aliases=(Alias("acp", "c"),))])
+            await ledger.log.append("a", [ev.CallCompleted(aliases=(Alias("acp", "d"),), output="z" * 500)])
+            await ledger.log.append("a", [ev.SessionInfo(owner="ann", labels=["x"])])
+            await ledger.log.store.put_token(TokenRecord("tok_1", "aa", "", "a", ("read",), 1))
             before = (
                 await ledger.snapshot("a"),
                 await ledger.calls(),
                 await ledger.approvals(),
                 await events(ledger, "a"),
-                await ledger.store.session("a"),
-                await ledger.store.tokens(),
+                await ledger.log.store.session("a"),
+                await ledger.log.store.tokens(),
             )
         async with await opened(url, inline_limit=100) as ledger:
             after = (
@@ -481,40 +489,40 @@ class StoreSuite:
                 await ledger.calls(),
                 await ledger.approvals(),
                 await events(ledger, "a"),
-                await ledger.store.session("a"),
-                await ledger.store.tokens(),
+                await ledger.log.store.session("a"),
+                await ledger.log.store.tokens(),
             )
             assert after == before
-            assert await ledger.append("a", [key]) == made[:1]
+            assert await ledger.log.append("a", [key]) == stored[:1]
             assert await ledger.blob((await events(ledger, "a"))[-2].blob.hash) == b"z" * 500
             assert not await faults(ledger)
 
     # Turns
 
-    async def test_a_turn_has_a_name_of_its_own(self, ledger: Ledger) -> None:
-        """Of producers that count anew, or call every turn the same, no two turns are taken for one."""
+    async def test_a_turn_has_a_name_of_its_own(self, ledger: LocalLedger) -> None:
+        """If a source restarts its count, or names all turns the same, each turn still gets its own name."""
         names: list[str] = []
         for turn in ("again", "again", "again", "", "t6", "", "again.8", "again"):
-            names += _turns(await ledger.append("a", [ev.TurnStarted(turn=turn), ev.TurnEnded()]))
+            names += _turns(await ledger.log.append("a", [ev.TurnStarted(turn=turn), ev.TurnEnded()]))
         wanted = ["again", "again.2", "again.3", "t4", "t6", "t6.6", "again.8", "again.8.8"]
         assert names[::2] == names[1::2] == wanted
-        assert _turns(await ledger.append("b", [ev.TurnStarted(turn="again")])) == ["again"]
+        assert _turns(await ledger.log.append("b", [ev.TurnStarted(turn="again")])) == ["again"]
         assert not await faults(ledger)
 
-    async def test_a_turn_is_ended_by_the_name_that_its_producer_gave_it(self, ledger: Ledger) -> None:
-        """Whoever began a turn need not know that it was given another name; a turn that is over is not meant."""
-        await ledger.append("a", [ev.TurnStarted(turn="x"), ev.TurnEnded(turn="x"), ev.TurnStarted(turn="x")])
+    async def test_a_turn_is_ended_by_the_name_that_its_producer_gave_it(self, ledger: LocalLedger) -> None:
+        """A source can end a renamed turn by its own name; an ended turn does not match."""
+        await ledger.log.append("a", [ev.TurnStarted(turn="x"), ev.TurnEnded(turn="x"), ev.TurnStarted(turn="x")])
         more = [ev.TurnStarted(turn="x"), ev.TurnStarted(turn="x.2"), ev.TurnEnded(turn="y"), ev.TurnEnded(turn="x")]
-        made = await ledger.append("a", [*more, ev.TurnEnded(turn="x"), ev.TurnEnded(turn="x.2")])
+        stored = await ledger.log.append("a", [*more, ev.TurnEnded(turn="x"), ev.TurnEnded(turn="x.2")])
         verdicts = ["duplicate", "duplicate", "orphan", "applied", "orphan", "orphan"]
-        assert [event.verdict for event in made] == verdicts and made[3].turn == "x.2"  # type: ignore[attr-defined]
-        row = await ledger.store.session("a")
+        assert [event.verdict for event in stored] == verdicts and stored[3].turn == "x.2"  # type: ignore[attr-defined]
+        row = await ledger.log.store.session("a")
         assert row is not None and (row.turn, row.turns) == ("", 2) and not await faults(ledger)
 
-    async def test_a_turn_that_is_superseded_ends_by_its_own_name(self, ledger: Ledger) -> None:
+    async def test_a_turn_that_is_superseded_ends_by_its_own_name(self, ledger: LocalLedger) -> None:
         """The next turn of the same name is another one, with calls of its own."""
         for name in ("x", "y", "x", "y"):
-            await ledger.append("a", [ev.TurnStarted(turn=name), ev.CallProposed(tool_name=name)])
+            await ledger.log.append("a", [ev.TurnStarted(turn=name), ev.CallProposed(tool_name=name)])
         log = [(ev.type_of(event), event.turn) for event in await events(ledger, "a") if hasattr(event, "turn")]
         ends, begins = "turn.ended", "turn.started"
         assert log == [
@@ -524,30 +532,34 @@ class StoreSuite:
         assert [row.turn for row in (await ledger.calls()).items] == ["y.4", "x.3", "y", "x"]
         assert not await faults(ledger)
 
-    async def test_a_log_with_renamed_turns_is_copied_as_it_is(self, ledger: Ledger) -> None:
+    async def test_a_log_with_renamed_turns_is_copied_as_it_is(self, ledger: LocalLedger) -> None:
         """A copy has the same names, and copying it again changes nothing (C7)."""
         for _ in range(3):
-            await ledger.append("a", [ev.TurnStarted(turn="x"), *said("hi"), ev.TurnEnded(turn="x")])
+            await ledger.log.append("a", [ev.TurnStarted(turn="x"), *messages("hi"), ev.TurnEnded(turn="x")])
         log = await events(ledger, "a")
         drafts = [Draft(event, key=f"copy:{event.seq}") for event in log]
-        first = await ledger.append("b", drafts)
+        first = await ledger.log.append("b", drafts)
         assert _turns(first) == _turns(log) and [event.verdict for event in first] == ["applied"] * 9
-        assert await ledger.append("b", drafts) == first and len(await events(ledger, "b")) == 9
+        assert await ledger.log.append("b", drafts) == first and len(await events(ledger, "b")) == 9
         assert not await faults(ledger)
 
-    async def test_a_turn_that_retention_took_leaves_its_name(self, ledger: Ledger) -> None:
-        """Who kept an old address of a turn is not shown another one."""
-        await ledger.append("a", [ev.TurnStarted(turn="x", at=1), ev.TurnEnded(at=2), ev.TurnStarted(turn="y", at=3)])
-        await ledger.append("a", said("now"))
+    async def test_a_turn_that_retention_took_leaves_its_name(self, ledger: LocalLedger) -> None:
+        """The name of an old turn never refers to another one."""
+        await ledger.log.append(
+            "a", [ev.TurnStarted(turn="x", at=1), ev.TurnEnded(at=2), ev.TurnStarted(turn="y", at=3)]
+        )
+        await ledger.log.append("a", messages("now"))
         assert await ledger.prune(3600) == 3 and not await faults(ledger)
-        made = await ledger.append("a", [ev.TurnEnded(turn="y"), ev.TurnStarted(turn="x"), ev.TurnStarted(turn="y")])
-        assert _turns(made) == ["y", "x.3", "y.4"] and not await faults(ledger)
+        stored = await ledger.log.append(
+            "a", [ev.TurnEnded(turn="y"), ev.TurnStarted(turn="x"), ev.TurnStarted(turn="y")]
+        )
+        assert _turns(stored) == ["y", "x.3", "y.4"] and not await faults(ledger)
 
-    # Limits of what stands in a session's row
+    # Limits of the row of a session
 
-    async def test_labels_and_owner_have_limits(self, ledger: Ledger) -> None:
-        """Every event writes the session's row anew: nothing large may stand in it."""
-        await ledger.append("a", [ev.SessionInfo(owner="ann", labels={"k": "v" * 16_000})])
+    async def test_labels_and_owner_have_limits(self, ledger: LocalLedger) -> None:
+        """Every event writes the row of the session again, so that it must not contain large values."""
+        await ledger.log.append("a", [ev.SessionInfo(owner="ann", labels={"k": "v" * 16_000})])
         for wrong, field in (
             (ev.SessionInfo(labels={"k": "v" * 17_000}), "labels"),
             (ev.SessionInfo(labels=["\U0001f600"] * 3000), "labels"),
@@ -555,29 +567,29 @@ class StoreSuite:
             (ev.SessionInfo(owner="a\nb"), "owner"),
         ):
             with pytest.raises(InvalidInputError) as refusal:
-                await ledger.append("b", [wrong])
+                await ledger.log.append("b", [wrong])
             assert refusal.value.field == field
-        assert await ledger.store.session("b") is None
+        assert await ledger.log.store.session("b") is None
 
     async def test_a_closed_ledger_says_so(self, url: str) -> None:
-        """Writing after the end is an error in words, not a wait for ever; closing twice is none."""
+        """Writing to a closed ledger raises an error instead of blocking; closing twice is allowed."""
         ledger = await callslip.open(url)
-        await ledger.append("a", said("x"))
+        await ledger.log.append("a", messages("x"))
         await ledger.close()
         await ledger.close()
         with pytest.raises(StoreError, match="closed"):
-            await ledger.append("a", said("y"))
+            await ledger.log.append("a", messages("y"))
 
     async def test_writes_of_the_last_moment_are_finished_by_closing(self, url: str) -> None:
         """C6: what was submitted before the close is either durable or refused, never left hanging."""
         ledger = await callslip.open(url)
-        writing = [asyncio.create_task(ledger.append("a", said(str(n)))) for n in range(50)]
+        writing = [asyncio.create_task(ledger.log.append("a", messages(str(n)))) for n in range(50)]
         await asyncio.sleep(0)
         await ledger.close()
         async with asyncio.timeout(5):
-            made = await asyncio.gather(*writing)
+            stored = await asyncio.gather(*writing)
         async with await callslip.open(url) as again:
-            assert len(await events(again, "a")) == len(made) == 50
+            assert len(await events(again, "a")) == len(stored) == 50
 
 
 class TestSqlite(StoreSuite):
@@ -589,35 +601,35 @@ class TestSqlite(StoreSuite):
 
 
 def test_a_list_of_sessions_tells_whose_they_are() -> None:
-    """`ls --json` says of a session what the server says of it, in the same words."""
+    """`ls --json` has the same fields for a session as the server."""
     row = SessionRecord("a", last_seq=1, owner="ann", labels={"team": 1}, turn_owner="a process of ours")
-    told = session_json(row, 0, 0)
-    assert told["owner"] == "ann" and told["labels"] == {"team": 1} and "a process of ours" not in str(told)
-    assert msgspec.to_builtins(session_view(row)).items() <= told.items()
+    listed = session_json(row, 0, 0)
+    assert listed["owner"] == "ann" and listed["labels"] == {"team": 1} and "a process of ours" not in str(listed)
+    assert msgspec.to_builtins(session_view(row)).items() <= listed.items()
 
 
 def test_whose_a_session_is_is_told_once() -> None:
-    """The patch that names an owner is followed by no other, and one that names nobody is none."""
+    """Only the first owner gives a patch; an empty owner gives none."""
     state = SessionFold("a")
-    told = [
+    patches = [
         state.apply(ev.SessionInfo(seq=seq, owner=owner, labels=labels))
         for seq, (owner, labels) in enumerate([("", UNSET), ("ann", UNSET), ("bob", UNSET), ("eve", [1])], 1)
     ]
-    assert told == [[], [Set(0, {"owner": "ann"})], [], [Set(0, {"labels": [1]})]]
+    assert patches == [[], [Set(0, {"owner": "ann"})], [], [Set(0, {"labels": [1]})]]
     assert (state.info.owner, state.info.labels) == ("ann", [1])
 
 
 def first_schema(path: Path) -> None:
-    """A file as the first version left it: labels in a log, in a log that goes on, in a base; turns of one name."""
+    """A file of the first version: labels in a log, in a log after retention, in a base; turns of one name."""
     connection = apsw.Connection(str(path))
     connection.execute(migrations("sqlite")[0][1])
     connection.execute("INSERT INTO meta VALUES ('oldest_reader', '1')")
-    connection.execute(f"PRAGMA application_id = {sqlite_open.APPLICATION}; PRAGMA user_version = 1")
+    connection.execute(f"PRAGMA application_id = {sqlite_open.APPLICATION_ID}; PRAGMA user_version = 1")
     logs: dict[str, list[ev.Event]] = {
         "log": [ev.SessionInfo(labels={"a": 1}), ev.SessionInfo(title="t"), ev.SessionInfo(labels=[2], verdict="late")],
         "cleared": [ev.SessionInfo(labels={"a": 1}), ev.SessionInfo(labels=None)],
         "cut": [ev.MessageUser(text="labels"), ev.SessionInfo(title="t")],
-        "bare": said("x"),
+        "bare": messages("x"),
         "turns": [
             *(ev.TurnStarted(turn="t1"), ev.TurnEnded(turn="t1"), ev.TurnStarted(turn="same")),
             *(ev.TurnEnded(turn="same"), ev.TurnStarted(turn="same"), ev.TurnStarted(turn="same", verdict="duplicate")),
@@ -639,32 +651,32 @@ def first_schema(path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_labels_of_an_older_file_come_from_its_log(tmp_path: Path, db: str) -> None:
-    """S1.7: what a migration adds is filled with what the log says, also where retention cut it."""
+    """S1.7: a migration fills new columns from the log, also after retention."""
     first_schema(tmp_path / "ledger.db")
     async with await callslip.open(db) as ledger:
         rows = {row.name: row for row in (await ledger.sessions()).items}
         found = {name: (row.owner, row.labels) for name, row in rows.items()}
-        told = {"log": ("", {"a": 1}), "cleared": ("", None), "cut": ("", "kept")}
-        assert found == told | dict.fromkeys(("bare", "turns"), ("", None))
-        assert await ledger.store.tokens() == [] and not await faults(ledger)
+        expected = {"log": ("", {"a": 1}), "cleared": ("", None), "cut": ("", "kept")}
+        assert found == expected | dict.fromkeys(("bare", "turns"), ("", None))
+        assert await ledger.log.store.tokens() == [] and not await faults(ledger)
 
 
 @pytest.mark.anyio
 async def test_turns_of_an_older_file_keep_their_names(tmp_path: Path, db: str) -> None:
-    """S1.7: a new turn is not given the name of one that was there before names were remembered."""
+    """S1.7: a new turn does not get the name of a turn from before names were stored."""
     first_schema(tmp_path / "ledger.db")
     async with await callslip.open(db) as ledger:
-        kept = [row.id for row in await ledger.store.aliases("turns", None, 100)]
+        kept = [row.id for row in await ledger.log.store.aliases("turns", None, 100)]
         assert kept == ["same", "t1"] and not await faults(ledger)
         drafts = [ev.TurnEnded(turn="same"), ev.TurnStarted(turn="same"), ev.TurnStarted(turn="t1")]
-        made = await ledger.append("turns", drafts)
-        assert [event.turn for event in made] == ["same", "same.4", "t1.5"]  # type: ignore[attr-defined]
+        stored = await ledger.log.append("turns", drafts)
+        assert [event.turn for event in stored] == ["same", "same.4", "t1.5"]  # type: ignore[attr-defined]
         assert not await faults(ledger)
 
 
 @pytest.mark.anyio
 async def test_damage_in_an_older_file_keeps_nobody_out(tmp_path: Path, db: str) -> None:
-    """C11, S1.7: an event or a base that is no JSON is told by `verify`, and the file is migrated all the same."""
+    """C11, S1.7: `verify` reports an event or a base that is not JSON, and the file is still migrated."""
     first_schema(tmp_path / "ledger.db")
     connection = apsw.Connection(str(tmp_path / "ledger.db"))
     connection.execute("UPDATE events SET body = substr(body, 1, 25) WHERE session IN (1, 5) AND seq IN (1, 3)")
@@ -672,14 +684,14 @@ async def test_damage_in_an_older_file_keeps_nobody_out(tmp_path: Path, db: str)
     connection.close()
     async with await callslip.open(db) as ledger:
         assert len((await ledger.sessions()).items) == 5
-        assert {fault.partition(":")[0] for fault in map(str, await verify(ledger))} == {"log", "cut", "turns"}
+        assert {fault.partition(":")[0] for fault in map(str, await verify(ledger.log))} == {"log", "cut", "turns"}
 
 
 @pytest.mark.anyio
 async def test_a_migration_that_is_cut_short_leaves_the_file_as_it_was(
     tmp_path: Path, db: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S1.7: all of it or nothing, so that the next start can do it, and the older version can go on meanwhile."""
+    """S1.7: all of it or nothing, so that the next start can do it and the older version still works."""
     first_schema(tmp_path / "ledger.db")
     whole = migrations("sqlite")
     with monkeypatch.context() as patched:
@@ -698,10 +710,12 @@ async def test_a_migration_that_is_cut_short_leaves_the_file_as_it_was(
 
 @pytest.mark.anyio
 async def test_what_the_first_version_writes_later_is_sound(tmp_path: Path, db: str) -> None:
-    """S1.7: a turn that it ends or begins in a file of ours is no fault, and its end is not told again and again."""
-    dead = new_owner().rpartition(" ")[0].rpartition(" ")[0] + " 1 1"  # Of this process, but begun at another time.
+    """S1.7: a turn that it ends or begins in a file of ours is no fault, and its end is not reported repeatedly."""
+    dead = (
+        new_owner().rpartition(" ")[0].rpartition(" ")[0] + " 1 1"
+    )  # The pid of this process with another start time.
     async with await callslip.open(db) as ledger:
-        await ledger.append("a", [ev.TurnStarted(turn="one")], owner=dead)
+        await ledger.log.append("a", [ev.TurnStarted(turn="one")], owner=dead)
         connection = apsw.Connection(str(tmp_path / "ledger.db"))
         more = [ev.TurnEnded(turn="one", seq=2), ev.TurnStarted(turn="t2", seq=3), ev.TurnEnded(turn="t2", seq=4)]
         connection.executemany("INSERT INTO events VALUES (1, ?, ?)", [(e.seq, encode_event(e)) for e in more])
@@ -710,7 +724,7 @@ async def test_what_the_first_version_writes_later_is_sound(tmp_path: Path, db: 
         assert not await faults(ledger)
     for _ in range(2):
         async with await callslip.open(db) as ledger:
-            row = await ledger.store.session("a")
+            row = await ledger.log.store.session("a")
             assert row is not None and row.last_seq == 4
 
 
@@ -721,23 +735,23 @@ async def test_an_older_file_that_may_only_be_read_is_read(
     """S1.7: without a migration too, and the file stays as it was."""
     first_schema(tmp_path / "ledger.db")
     before = (tmp_path / "ledger.db").read_bytes()
-    monkeypatch.setattr(sqlite_open, "may_write", lambda path: False)
+    monkeypatch.setattr(sqlite_open, "is_writable", lambda path: False)
     async with await callslip.open(db) as ledger:
         assert {row.name for row in (await ledger.sessions()).items} == {"log", "cleared", "cut", "bare", "turns"}
-        assert len((await ledger.snapshot("bare")).entries) == 1 and await ledger.store.tokens() == []
-        assert await ledger.store.token("x") is None and (await ledger.calls()).items == []
-        async with ledger.store.still() as store:
+        assert len((await ledger.snapshot("bare")).entries) == 1 and await ledger.log.store.tokens() == []
+        assert await ledger.log.store.token("x") is None and (await ledger.calls()).items == []
+        async with ledger.log.store.read_snapshot() as store:
             assert await store.session("log") is not None
         with pytest.raises(ReadOnlyStoreError):
-            await ledger.store.put_token(TokenRecord("tok_1", "aa", "", "", ("read",), 1))
+            await ledger.log.store.put_token(TokenRecord("tok_1", "aa", "", "", ("read",), 1))
     assert (tmp_path / "ledger.db").read_bytes() == before
 
 
 @pytest.mark.anyio
 async def test_the_first_version_still_reads_and_writes_the_file(tmp_path: Path, db: str) -> None:
-    """S1.7: its statements, in its words, find no column that has become two."""
+    """S1.7: its SQL statements find no ambiguous column."""
     async with await callslip.open(db) as ledger:
-        await ledger.append("a", [ev.SessionInfo(owner="ann"), ev.CallProposed(tool_name="t")])
+        await ledger.log.append("a", [ev.SessionInfo(owner="ann"), ev.CallProposed(tool_name="t")])
     connection = apsw.Connection(str(tmp_path / "ledger.db"))
     joined = "SELECT c.id, s.name, entry, state, reason, owner, lease FROM calls c JOIN sessions s ON s.id = c.session"
     assert len(connection.execute(joined).fetchall()) == 1
@@ -745,16 +759,16 @@ async def test_the_first_version_still_reads_and_writes_the_file(tmp_path: Path,
     connection.execute(f"INSERT INTO sessions ({columns}) VALUES ('b', 0, 0, '', 0, '', 0, '', NULL, 1, 1)")
     connection.close()
     async with await callslip.open(db) as ledger:
-        row = await ledger.store.session("b")
+        row = await ledger.log.store.session("b")
         assert row is not None and (row.owner, row.labels) == ("", None) and not await faults(ledger)
 
 
 @pytest.mark.anyio
 async def test_labels_that_cannot_be_read_are_told_and_fail_no_list(tmp_path: Path, db: str) -> None:
-    """Damage to one session's labels is found by `verify`, and the others are listed all the same."""
+    """Damage to one session's labels is found by `verify`, and the other sessions are still listed."""
     async with await callslip.open(db) as ledger:
-        await ledger.append("a", [ev.SessionInfo(labels={"x": 1})])
-        await ledger.append("b", said("x"))
+        await ledger.log.append("a", [ev.SessionInfo(labels={"x": 1})])
+        await ledger.log.append("b", messages("x"))
         connection = apsw.Connection(str(tmp_path / "ledger.db"))
         connection.execute("UPDATE sessions SET labels = '{' WHERE name = 'a'")
         connection.close()
@@ -767,7 +781,7 @@ async def test_a_ledger_in_memory_works_like_any_other(tmp_path: Path, monkeypat
     """`sqlite:///:memory:` leaves no file, and two of them share nothing."""
     monkeypatch.chdir(tmp_path)
     async with await callslip.open("sqlite:///:memory:") as one, await callslip.open("sqlite:///:memory:") as two:
-        await asyncio.gather(*(one.append("a", said(str(n))) for n in range(100)))
+        await asyncio.gather(*(one.log.append("a", messages(str(n))) for n in range(100)))
         assert len(await events(one, "a")) == 100 and await events(two, "a") == []
         assert not await faults(one)
     assert os.listdir(tmp_path) == []
@@ -775,10 +789,10 @@ async def test_a_ledger_in_memory_works_like_any_other(tmp_path: Path, monkeypat
 
 @pytest.mark.anyio
 async def test_reading_goes_on_while_a_ledger_in_memory_is_written() -> None:
-    """No reader of a ledger in memory meets a lock that it cannot wait for."""
+    """Readers of a ledger in memory never fail because of a lock."""
     async with await callslip.open("sqlite:///:memory:") as ledger:
-        await ledger.append("a", said("x"))
-        writing = [asyncio.create_task(ledger.append("a", said(str(n)))) for n in range(300)]
+        await ledger.log.append("a", messages("x"))
+        writing = [asyncio.create_task(ledger.log.append("a", messages(str(n)))) for n in range(300)]
         while not all(task.done() for task in writing):
             assert (await ledger.snapshot("a")).entries
             await asyncio.sleep(0)
@@ -791,10 +805,10 @@ async def test_reading_goes_on_while_a_ledger_in_memory_is_written() -> None:
     "name", ["with space.db", "per%20cent?x=1#y.db", "\u65e5\u672c.db", "no-suffix", "deep/er/x.db"]
 )
 async def test_a_file_may_have_any_name(tmp_path: Path, name: str) -> None:
-    """The path is taken as it stands; folders on the way are made."""
+    """The path is used unchanged; missing folders are created."""
     url = f"sqlite:///{tmp_path / name}"
     async with await callslip.open(url) as ledger:
-        await ledger.append("a", said("x"))
+        await ledger.log.append("a", messages("x"))
     assert (tmp_path / name).is_file()
     async with await callslip.open(url) as ledger:
         assert len(await events(ledger, "a")) == 1
@@ -804,44 +818,46 @@ async def test_a_file_may_have_any_name(tmp_path: Path, name: str) -> None:
 async def test_a_relative_path_and_a_home_are_understood(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
-    """`sqlite:///agent.db` is in the working folder, `~` is the home, and a bare path will do."""
+    """`sqlite:///agent.db` is in the working folder, `~` is the home, and a bare path works too."""
     monkeypatch.chdir(tmp_path)
     for url in ("sqlite:///agent.db", "sqlite:///~/agent.db", "bare.db"):
         async with await callslip.open(url) as ledger:
-            await ledger.append("a", said("x"))
+            await ledger.log.append("a", messages("x"))
     assert (tmp_path / "agent.db").is_file() and (home / "agent.db").is_file() and (tmp_path / "bare.db").is_file()
 
 
 @pytest.mark.anyio
 async def test_a_closed_ledger_is_one_file(tmp_path: Path, db: str) -> None:
-    """After the last one closed, the file can be copied or mailed: no WAL holds a part of it."""
+    """After the last ledger is closed, no WAL is left, so that the file can be copied."""
     async with await callslip.open(db) as ledger, await callslip.open(db) as other:
-        await ledger.append("a", said("x"))
-        await other.append("a", said("y"))
+        await ledger.log.append("a", messages("x"))
+        await other.log.append("a", messages("y"))
     left = {path.name for path in tmp_path.iterdir()}
     assert "ledger.db" in left and not left & {"ledger.db-wal", "ledger.db-shm", "ledger.db-journal"}
 
 
 @pytest.mark.anyio
 async def test_bodies_in_the_file_are_the_events_as_json(db: str) -> None:
-    """Whoever opens the file with another tool finds plain JSON."""
+    """Other tools can read the events as plain JSON."""
     async with await callslip.open(db) as ledger:
-        (made,) = await ledger.append("a", said("x"))
-        ((seq, body),) = await ledger.store.events("a", 0, 10)
-    assert seq == 1 and isinstance(body, bytes) and decode_event(body) == made and body.startswith(b'{"type":"message')
+        (stored,) = await ledger.log.append("a", messages("x"))
+        ((seq, body),) = await ledger.log.store.events("a", 0, 10)
+    assert (
+        seq == 1 and isinstance(body, bytes) and decode_event(body) == stored and body.startswith(b'{"type":"message')
+    )
 
 
 @pytest.mark.anyio
 async def test_a_listener_that_fails_leaves_no_writer_waiting(db: str) -> None:
-    """What is durable is acknowledged, whatever becomes of those who are told."""
-    told: list[dict[str, object]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
+    """A durable write is acknowledged even if a listener fails."""
+    errors: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context))
     async with await callslip.open(db) as ledger:
 
-        def broken(made: list[StoredEvent]) -> None:
+        def broken(stored: list[StoredEvent]) -> None:
             raise RuntimeError("a listener broke")
 
-        ledger.store.on_commit(broken)
+        ledger.log.store.on_commit(broken)
         async with asyncio.timeout(5):
-            await ledger.append("a", said("x"))
-    assert "a listener broke" in str(told[0]["exception"])
+            await ledger.log.append("a", messages("x"))
+    assert "a listener broke" in str(errors[0]["exception"])
