@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.rules.test_streamed_text import said
+from tests.rules.test_streamed_text import joined
 
 HOW_MANY = 1000
 TOKENS = [
@@ -85,7 +85,7 @@ def test_texts_in_random_deltas_come_out_unchanged(policy: str) -> None:
         if policy == "auto" and (always_extends(chunks) or proves_itself_cumulative(chunks)):
             alike += 1
             continue
-        assert said(*chunks, chunks_are=policy) == text, chunks
+        assert joined(*chunks, chunks_are=policy) == text, chunks
     assert alike <= HOW_MANY // 50
 
 
@@ -99,5 +99,5 @@ def test_texts_that_grow_come_out_whole(policy: str) -> None:
         if policy == "auto" and len(chunks) < 3:
             continue
         looked_at += 1
-        assert said(*chunks, chunks_are=policy) == text, chunks
+        assert joined(*chunks, chunks_are=policy) == text, chunks
     assert looked_at > HOW_MANY // 2
