@@ -89,8 +89,8 @@ def test_an_end_that_an_update_brings_is_one_event_with_all_it_says() -> None:
 
 def test_what_an_update_leaves_out_stays_and_null_clears() -> None:
     """C10"""
-    told = {"rawInput": {"a": 1}, "content": [{"type": "diff"}], "locations": [{"path": "/a"}]}
-    reading = Reading().feed(prompt(), call(**told), more("in_progress"), more())
+    fields = {"rawInput": {"a": 1}, "content": [{"type": "diff"}], "locations": [{"path": "/a"}]}
+    reading = Reading().feed(prompt(), call(**fields), more("in_progress"), more())
     assert (reading.call.title, reading.call.raw_input, reading.call.locations) == ("T", {"a": 1}, [{"path": "/a"}])
     reading.feed(more(title=None, rawInput=None, locations=None))
     assert (reading.call.title, reading.call.raw_input, reading.call.locations) == (None, None, None)
@@ -204,7 +204,7 @@ def test_a_status_that_goes_back_is_kept_and_changes_nothing() -> None:
 
 
 def test_a_call_without_an_id_tells_all_there_is_in_one_message() -> None:
-    """C2: what was printed and how it ended, in whatever order these calls come."""
+    """C2: what was printed and how it ended, in any order."""
     printed = {"_meta": {"terminal_output": {"data": "half"}}}
     reading = Reading().feed(prompt(), call("cancelled", name="", **printed), call("in_progress", name="", **printed))
     assert [(one.status, one.output_text) for one in reading.calls] == [("cancelled", "half"), ("running", "half")]
@@ -232,12 +232,12 @@ def test_what_a_terminal_prints_is_the_output_of_the_call_that_shows_it() -> Non
     assert reading.call.output_text == "one\n"
     reading.feed(*polled("one\ntwo\n", exitStatus={"exitCode": 3}), more("completed"))
     assert (reading.call.status, reading.call.output_text, reading.call.exit_status) == ("completed", "one\ntwo\n", 3)
-    asked = [terminal("output", 9)] * 3
-    assert reading.raws == asked
+    requests = [terminal("output", 9)] * 3
+    assert reading.raws == requests
 
 
 def test_output_that_came_before_the_call_shows_its_terminal_is_not_lost() -> None:
-    """It stands in the log at once, and on the call as soon as that is known."""
+    """It is in the log at once, and on the call as soon as that is known."""
     waited = [terminal("wait_for_exit", 8), c2a(answers(8, exitCode=None, signal="SIGTERM"))]
     early = [*polled("early\n"), *waited]
     reading = Reading().feed(prompt(), *early, call("in_progress", **SHOWS))
@@ -255,8 +255,9 @@ def test_output_of_which_the_beginning_was_cut_off_is_told_anew() -> None:
     assert reading.raws == [terminal("output", 9), *cut]
     reading.feed(*polled("8\n9\n10\n"), more("completed"))
     assert (reading.call.output, reading.call.output_text) == ("8\n9\n10\n", "1\n2\n10\n")
-    said = Reading().feed(prompt(), call("in_progress", **SHOWS), *polled("1"), *cut, more("completed", rawOutput="x"))
-    assert said.call.output == "x"
+    ended = more("completed", rawOutput="x")
+    other = Reading().feed(prompt(), call("in_progress", **SHOWS), *polled("1"), *cut, ended)
+    assert other.call.output == "x"
 
 
 def test_output_after_the_call_ended_is_late_and_shown_by_the_call_that_goes_on() -> None:
@@ -383,9 +384,9 @@ def test_the_answer_to_an_older_question_does_not_count_for_the_newer_one() -> N
 
 def test_ids_of_both_directions_do_not_mix() -> None:
     """The agent's request 1 is not the client's request 1, nor is "1" either of them, with directions told or not."""
-    told = [prompt(1), may_i(1, "a"), may_i("1", "b"), chosen("no", "1"), chosen("yes", 1), done(1)]
-    for messages in (told, [message["msg"] for message in told]):
-        reading = Reading().feed(*messages)
+    messages = [prompt(1), may_i(1, "a"), may_i("1", "b"), chosen("no", "1"), chosen("yes", 1), done(1)]
+    for lines in (messages, [message["msg"] for message in messages]):
+        reading = Reading().feed(*lines)
         assert [one.status for one in reading.calls] == ["queued", "denied"]
         assert [event.reason for event in reading.log(ev.TurnEnded)] == ["end_turn"]
 
@@ -518,32 +519,32 @@ def test_plans_with_names_are_plans_and_one_that_is_removed_is_empty() -> None:
         {"type": "markdown", "planId": "p", "content": "# Two"},
         {"type": "file", "planId": "q", "uri": "file:///plan"},
     ]
-    told = [update("plan_update", plan=plan) for plan in plans]
+    updates = [update("plan_update", plan=plan) for plan in plans]
     gone = [update("plan_removed", planId=name) for name in ("p", "q")]
     odd = update("plan_update", plan={"type": "_drawing", "planId": "p"})
-    reading = Reading().feed(prompt(), *told, odd, *gone)
+    reading = Reading().feed(prompt(), *updates, odd, *gone)
     shown = [plan.entries for plan in reading.entries(Plan)]
     assert shown == [[{"content": "one"}], [{"content": "# Two"}], [{"content": "file:///plan"}], []]
-    assert reading.raws == [*told, odd, *gone]
+    assert reading.raws == [*updates, odd, *gone]
 
 
 def test_a_title_that_a_person_sets_is_the_one_that_the_agent_keeps() -> None:
     """The agent may shorten it, or refuse."""
-    asked = c2a(asks("session/set_title", 4, title=" My work "))
-    assert Reading().feed(asked, a2c(answers(4, title="My work"))).desk.state.info.title == "My work"
-    assert Reading().feed(asked, a2c(fails(4, "no"))).desk.state.info.title is None
+    request = c2a(asks("session/set_title", 4, title=" My work "))
+    assert Reading().feed(request, a2c(answers(4, title="My work"))).desk.state.info.title == "My work"
+    assert Reading().feed(request, a2c(fails(4, "no"))).desk.state.info.title is None
 
 
 def test_what_comes_beside_a_fact_is_kept() -> None:
     """Metadata of any update: the message is kept whole."""
-    said: list[tuple[str, dict[str, Any]]] = [
+    updates: list[tuple[str, dict[str, Any]]] = [
         ("available_commands_update", {"availableCommands": []}),
         ("current_mode_update", {"currentModeId": "ask"}),
         ("config_option_update", {"configOptions": []}),
         ("session_info_update", {"title": "T", "updatedAt": "now"}),
         ("plan", {"entries": []}),
     ]
-    messages = [update(kind, _meta={"x": 1}, **fields) for kind, fields in said]
+    messages = [update(kind, _meta={"x": 1}, **fields) for kind, fields in updates]
     assert Reading().feed(*messages).raws == messages
 
 
@@ -606,12 +607,12 @@ def test_times_count_from_the_start_of_the_recording() -> None:
 
 
 def test_a_replay_that_fails_shows_nothing() -> None:
-    """S2.11: whatever came of it is kept."""
+    """S2.11: all of it is stored."""
     load = c2a(asks("session/load", 3))
-    told = [update("user_message_chunk", content={"type": "text", "text": "hi"}), call("completed")]
+    updates = [update("user_message_chunk", content={"type": "text", "text": "hi"}), call("completed")]
     for end in ([a2c(fails(3, "gone"))], []):
-        reading = Reading().feed(load, *told, *end).close()
-        assert (reading.entries(), reading.raws) == ([], [load, *told, *end])
+        reading = Reading().feed(load, *updates, *end).close()
+        assert (reading.entries(), reading.raws) == ([], [load, *updates, *end])
 
 
 def test_a_call_that_goes_on_while_the_session_is_loaded_ends_as_it_does() -> None:
@@ -662,8 +663,8 @@ def test_a_replay_brings_only_what_is_news() -> None:
 def test_a_plan_is_shown_where_nothing_was_recorded() -> None:
     """The last plan of the replay, where the first one stood."""
     plans = [update("plan", entries=[{"content": text}]) for text in ("one", "two")]
-    told = [plans[0], says("hi"), plans[1]]
-    reading = Reading().feed(c2a(asks("session/load", 3)), *told, a2c(answers(3)))
+    updates = [plans[0], says("hi"), plans[1]]
+    reading = Reading().feed(c2a(asks("session/load", 3)), *updates, a2c(answers(3)))
     assert [getattr(entry, "entries", None) for entry in reading.entries()] == [[{"content": "two"}], None]
 
 
@@ -674,7 +675,7 @@ def test_a_call_without_an_id_in_a_replay_is_kept_and_made_no_call() -> None:
 
 
 def test_a_replayed_call_without_an_end_is_untold() -> None:
-    """C5: where nobody recorded it, it has ended nevertheless, and says that this is not known."""
+    """C5: if it was not recorded, it has ended too, with an unknown result."""
     reading = Reading().feed(c2a(asks("session/load", 3)), call("in_progress"), a2c(answers(3)))
     assert (reading.call.status, reading.call.reason) == ("failed", RESULT_UNKNOWN)
 
@@ -703,8 +704,8 @@ def test_a_wire_is_split_by_sessions() -> None:
 def test_a_fork_is_a_conversation_of_its_own() -> None:
     """What the agent offers for the new session does not become the old one's."""
     wire = Wire()
-    asked = [c2a(asks("session/new", 1)), c2a(asks("session/fork", 2)), a2c(answers(2, sessionId="s2"))]
-    assert [name for message in asked for name, _ in wire.split(message)] == ["", "", "s2"]
+    requests = [c2a(asks("session/new", 1)), c2a(asks("session/fork", 2)), a2c(answers(2, sessionId="s2"))]
+    assert [name for message in requests for name, _ in wire.split(message)] == ["", "", "s2"]
 
 
 @pytest.mark.parametrize(
@@ -720,7 +721,7 @@ def test_a_fork_is_a_conversation_of_its_own() -> None:
     ],
 )
 def test_a_method_tells_who_sends_it(method: str, sender: str) -> None:
-    """Every method of the protocol's own list, and of the draft; of what both or nobody send, nothing is said."""
+    """Every method of the protocol's own list, and of the draft; of methods of both or neither, nothing is known."""
     assert Wire().read({"id": 1, "method": method, "params": {}}).direction == sender
 
 
@@ -787,7 +788,7 @@ any_row = st.integers(0, len(ALL_ROWS) - 1).map(row_at)
 
 
 def paths(value: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Where something stands in a JSON value."""
+    """A position in a JSON value."""
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [here, *(path for key, member in inside for path in paths(member, (*here, key)))]
 
@@ -796,12 +797,12 @@ def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
     """The value with something else at a place, or with nothing there."""
     if not path:
         return new
-    made = copy.copy(value)
+    copied = copy.copy(value)
     if len(path) == 1 and new is ...:
-        del made[path[0]]
+        del copied[path[0]]
     else:
-        made[path[0]] = changed(value[path[0]], path[1:], new)
-    return made
+        copied[path[0]] = changed(value[path[0]], path[1:], new)
+    return copied
 
 
 @st.composite
@@ -818,7 +819,7 @@ def mutated(draw: st.DrawFn) -> Any:
 
 @given(st.lists(st.one_of(mutated(), any_row, garbage), max_size=12), st.booleans())
 def test_no_message_makes_the_decoder_raise(messages: list[Any], split: bool) -> None:
-    """C11: whatever stands in whatever place, and the ledger takes what comes of it."""
+    """C11: any value at any position gives drafts that the ledger accepts."""
     wire, reading = Wire(), Reading()
     for message in messages:
         for _, part in wire.split(message) if split else [("", message)]:

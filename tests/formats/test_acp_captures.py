@@ -1,4 +1,4 @@
-"""Real agents' traffic, read: how each call came out, whatever the agent's replay says of it later."""
+"""Real agents' traffic, read: how each call came out, also after the agent's replay."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SHELL = "echo hi-from-tool; sleep 1; echo done"
 SLOW = "echo hi; sleep 20; echo late"
 FILE = "Read /home/dev/project/hello.txt"
 READING, EDITING = "Reading project files", "Modifying critical configuration file"
-PRINTED, SHOWN = "hi-from-tool\ndone", "1\thello file\n2\t"
+PRINTED, FILE_TEXT = "hi-from-tool\ndone", "1\thello file\n2\t"
 TAGGED = "<path>/home/dev/project/hello.txt</path>"
 ABORTED = "hi\n\n\n<shell_metadata>\nUser aborted the command"
 README = {"content": "# My Project\n\nThis is a sample project..."}
@@ -43,7 +43,7 @@ UPDATED = {"success": True, "message": "Configuration updated"}
 # reports as completed is completed; one whose end was not told when the turn was stopped is cancelled.
 TABLE = [
     Row("claude", "allow", SHELL, "completed", "completed", PRINTED, tool="Bash"),
-    Row("claude", "allow", FILE, "completed", "completed", SHOWN, tool="Read"),
+    Row("claude", "allow", FILE, "completed", "completed", FILE_TEXT, tool="Read"),
     Row("claude", "reject", SHELL, "completed", "completed", PRINTED, tool="Bash"),
     Row("claude", "reject", FILE, "denied", "failed", tool="Read"),
     Row("codex", "allow", SHELL, "completed", "completed", "done\n", 0),
@@ -86,7 +86,7 @@ def same(call: ToolCall, row: Row) -> bool:
 
 
 def test_the_table_tells_of_every_capture() -> None:
-    """No capture lies about untested, and no row tells of one that is not there."""
+    """Every capture is tested, and every row has a capture."""
     assert {f"{row.agent}-{row.scenario}" for row in TABLE} | SAYS_ONLY == set(CAPTURES)
 
 
@@ -120,14 +120,14 @@ def test_a_request_that_was_answered_shows_its_answer(name: str) -> None:
 
 
 def test_a_call_that_is_heard_of_first_by_its_request_is_one_call() -> None:
-    """S2.6: gemini asks before it tells of the call; the update that ends it is the same call's."""
+    """S2.6: gemini asks before it reports the call; the update that ends it is about the same call."""
     reading = Reading().feed(*live("gemini-allow"))
     (request,) = reading.entries(PermissionRequest)
     assert [call.call_id for call in reading.calls if call.title == SHELL] == [request.call_id]
 
 
 def test_a_call_id_that_comes_again_in_the_next_turn_is_another_call() -> None:
-    """C2: the example agent counts its calls anew in every turn."""
+    """C2: the example agent counts its calls from the start in every turn."""
     calls = Reading().feed(*live("ts-example-allow")).calls
     assert [(call.turn, call.tool_call_id == call.call_id) for call in calls] == [
         ("t1", False),
@@ -144,8 +144,8 @@ async def test_wherever_a_record_stops_every_call_has_ended_and_all_is_sound(nam
     lines = CAPTURES[name].read_bytes().splitlines(keepends=True)
     async with sound_ledger(db, synchronous="NORMAL", reaper_interval=3600, checkpoint_every=7) as ledger:
         for cut in range(len(lines) + 1):
-            await import_lines(ledger, f"cut-{cut}", "acp", lines[:cut])
-        assert not await ledger.store.open_calls() and not await ledger.approvals()
+            await import_lines(ledger.log, f"cut-{cut}", "acp", lines[:cut])
+        assert not await ledger.log.store.open_calls() and not await ledger.approvals()
         for row in (await ledger.sessions(limit=1000)).items:
             calls = [one for one in (await ledger.snapshot(row.name)).entries if isinstance(one, ToolCall)]
             assert not row.turn and {call.status for call in calls} <= TERMINAL_STATES
@@ -153,7 +153,7 @@ async def test_wherever_a_record_stops_every_call_has_ended_and_all_is_sound(nam
 
 @pytest.mark.parametrize("name", REPLAYED)
 def test_a_replay_into_an_empty_session_is_its_record(name: str) -> None:
-    """S2.11: what nobody recorded is news: messages and calls are there, and every call has ended (C5)."""
+    """S2.11: what was not recorded is new: messages and calls are there, and every call has ended (C5)."""
     begin, found = len(live(name)), rows(name)
     reading = Reading().feed(*found[:1], *found[begin:]).close()
     assert [call.status for call in reading.calls] == [row.replayed for row in table(name)]
@@ -181,7 +181,7 @@ def test_nothing_of_a_capture_is_dropped(name: str) -> None:
     """Every row leaves an event at once, or waits for the answer of the load it belongs to."""
     decoder, held = AcpDecoder(), 0
     for row in rows(name):
-        made = decoder.feed(row)
-        held += not made
-        assert made or row["msg"]["params"]["update"]["sessionUpdate"] in HELD
+        drafts = decoder.feed(row)
+        held += not drafts
+        assert drafts or row["msg"]["params"]["update"]["sessionUpdate"] in HELD
     assert held <= len(rows(name)) - len(live(name))

@@ -47,16 +47,16 @@ def raws(reading: Reading) -> list[Any]:
     return [body for body in reading.raws if body not in (*HELLO, RUNNING, TAKEN)]
 
 
-def text(said: str) -> dict[str, Any]:
-    return {"type": "text", "text": said}
+def text(value: str) -> dict[str, Any]:
+    return {"type": "text", "text": value}
 
 
-def item(said: str) -> dict[str, Any]:
-    return {"type": "content", "content": text(said)}
+def item(value: str) -> dict[str, Any]:
+    return {"type": "content", "content": text(value)}
 
 
-def whole(kind: str, *said: str, name: str = "m", **fields: Any) -> dict[str, Any]:
-    return update(kind, messageId=name, content=[text(one) for one in said], **fields)
+def whole(kind: str, *texts: str, name: str = "m", **fields: Any) -> dict[str, Any]:
+    return update(kind, messageId=name, content=[text(one) for one in texts], **fields)
 
 
 def chunk(data: bytes | str, name: str = "t", **fields: Any) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def screen(data: bytes | None, **fields: Any) -> dict[str, Any]:
 
 
 def test_a_turn_is_from_the_prompt_until_the_agent_is_idle() -> None:
-    """That the prompt was taken ends nothing, nor does a state that nobody knows."""
+    """That the prompt was taken ends nothing, nor does an unknown state."""
     reading = begun(update("state_update", state="requires_action"), update("state_update", state="_napping"), RUNNING)
     assert [type(event) for event in reading.log(ev.TurnStarted | ev.TurnEnded)] == [ev.TurnStarted]
     assert [event.reason for event in reading.feed(IDLE, IDLE).log(ev.TurnEnded)] == ["end_turn"]
@@ -88,7 +88,7 @@ def test_work_that_nobody_asked_for_is_a_turn_of_its_own() -> None:
 
 @pytest.mark.parametrize("reason", ["end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled", "_bored"])
 def test_a_turn_ends_with_the_agents_reason(reason: str) -> None:
-    """Whatever the word is; the usage beside it is kept."""
+    """For any word; the usage is stored too."""
     idle = update("state_update", state="idle", stopReason=reason, usage={"totalTokens": 3})
     reading = begun(idle)
     assert ([event.reason for event in reading.log(ev.TurnEnded)], raws(reading)) == ([reason], [idle])
@@ -104,7 +104,7 @@ def test_an_error_ends_the_turn_with_what_it_says() -> None:
 
 
 def test_a_prompt_that_is_refused_ends_no_other_work() -> None:
-    """But where the agent is not at work, it ends what the prompt began."""
+    """But while the agent is not running, it ends what the prompt began."""
     refused = a2c(fails(2, "not now"))
     assert begun(prompt(2, "and"), refused).log(ev.TurnEnded) == []
     alone = Reading().feed(*HELLO, prompt(), a2c(fails(1, "no")))
@@ -135,10 +135,10 @@ def test_a_message_of_another_client_is_shown() -> None:
 
 def test_chunks_are_deltas() -> None:
     """S2.4: the draft says so; what the importer says still comes first."""
-    grows = [says(said, messageId="m") for said in ("I", "I'll", "I'll check")]
+    grows = [says(text, messageId="m") for text in ("I", "I'll", "I'll check")]
     assert begun(*grows, IDLE).entries(Message)[1].content == "II'llI'll check"
-    told = Reading(chunks="cumulative").feed(*HELLO, prompt(), *grows, IDLE)
-    assert told.entries(Message)[1].content == "I'll check"
+    reading = Reading(chunks="cumulative").feed(*HELLO, prompt(), *grows, IDLE)
+    assert reading.entries(Message)[1].content == "I'll check"
 
 
 @pytest.mark.parametrize(
@@ -146,8 +146,8 @@ def test_chunks_are_deltas() -> None:
     [("agent_message", "agent_message_chunk", Message), ("agent_thought", "agent_thought_chunk", Thought)],
 )
 def test_a_message_that_is_told_anew_stays_one(kind: str, piece: str, entry: type[Any]) -> None:
-    """As its chunks said it, grown since, or as another text; later chunks go on from there."""
-    pieces = [update(piece, messageId="m", content=text(said)) for said in ("ha", "ha")]
+    """As its chunks said it, grown since, or as another text; later chunks continue there."""
+    pieces = [update(piece, messageId="m", content=text(part)) for part in ("ha", "ha")]
     reading = begun(*pieces, whole(kind, "haha"), whole(kind, "ha", "ha!"))
     assert [one.content for one in reading.entries(entry)][-1] == "haha!"
     other = whole(kind, "No.")
@@ -157,7 +157,7 @@ def test_a_message_that_is_told_anew_stays_one(kind: str, piece: str, entry: typ
 
 
 def test_a_message_told_anew_after_something_else_adds_only_what_is_new() -> None:
-    """S2.3: a call came in between, so that the rest stands behind it; nothing is shown twice."""
+    """S2.3: a call came in between, so the rest follows it; nothing is shown twice."""
     reading = begun(whole("agent_message", "I look"), more("in_progress"), whole("agent_message", "I look"))
     assert [entry.content for entry in reading.entries(Message)] == ["go", "I look"]
     reading.feed(whole("agent_message", "I look again"))
@@ -192,8 +192,8 @@ def test_what_a_whole_text_adds_is_found_without_the_text(pieces: list[str], ane
     growing = GrowingText()
     for piece in pieces:
         growing.add(piece)
-    said, rest = "".join(pieces), growing.extend_to(anew)
-    assert rest == (anew[len(said) :] if anew.startswith(said) else None)
+    joined, rest = "".join(pieces), growing.extend_to(anew)
+    assert rest == (anew[len(joined) :] if anew.startswith(joined) else None)
     growing.add("!")
     assert growing.replacement == (None if rest is not None else anew + "!")
     assert growing.extend_to(anew + "!?") == "?"
@@ -230,7 +230,7 @@ def grown(content: Any, name: str = "c1") -> dict[str, Any]:
 
 
 def test_content_that_comes_in_pieces_is_output() -> None:
-    """Text is appended, whatever else there is told with all that was there."""
+    """Text is appended, other items are sent with all items before."""
     diff = {"type": "diff", "path": "/a", "changes": []}
     reading = begun(
         more("in_progress", **SHOWS), grown(item("a\n")), grown(diff), grown(item("b\n")), more("completed")
@@ -349,7 +349,7 @@ def ask(key: Any = 7, **params: Any) -> dict[str, Any]:
 
 
 def test_a_question_has_words_of_its_own() -> None:
-    """They are no title of the call, which the question otherwise tells of (S2.6)."""
+    """They are no title of the call, which the question describes too (S2.6)."""
     about = {"type": "tool_call", "toolCall": {"toolCallId": "c1", "rawInput": {"a": 1}}}
     question = ask(title="May I?", description="It matters.", subject=about)
     reading = begun(more(title="T"), question, chosen("no", 7))
@@ -359,7 +359,7 @@ def test_a_question_has_words_of_its_own() -> None:
 
 
 def test_a_question_about_a_command_is_one_about_its_call() -> None:
-    """By the call's id or its terminal's; a call that nobody told of is known by the command."""
+    """By the call's id or its terminal's; an unknown call is described by the command."""
     command = {"type": "command", "command": "rm x", "cwd": "/w"}
     for named in ({"toolCallId": "c1"}, {"terminalId": "t"}):
         reading = begun(more(title="T", **SHOWS), ask(title="Run?", subject={**command, **named}), chosen("yes", 7))
@@ -371,7 +371,7 @@ def test_a_question_about_a_command_is_one_about_its_call() -> None:
 
 
 def test_a_question_about_nothing_is_answered_and_over() -> None:
-    """C5: no call will come of it; whatever its subject was is kept."""
+    """C5: no call will come of it; its subject is stored."""
     for subject in ({}, {"subject": {"type": "_network"}}):
         reading = begun(ask(title="Use it?", **subject), chosen("yes", 7))
         assert (reading.call.title, reading.call.status, reading.request.state) == ("Use it?", "completed", "granted")
@@ -380,7 +380,7 @@ def test_a_question_about_nothing_is_answered_and_over() -> None:
 
 
 def test_an_option_that_was_not_offered_approves_nothing() -> None:
-    """The draft says so. One that was, of a kind that nobody knows, only the agent can tell."""
+    """The draft says so. One that was, of an unknown kind, only the agent can interpret."""
     assert begun(ask(title="May I?"), chosen("unheard-of", 7)).call.status == "denied"
     assert begun(ask(title="May I?"), chosen("odd", 7)).call.status == "awaiting_approval"
 
@@ -470,8 +470,8 @@ def test_a_replay_does_not_change_what_was_recorded() -> None:
         says("Hi", messageId="m"), more("in_progress", title="T", **SHOWS), chunk(b"1"), more("failed"), IDLE
     )
     before = entries_of(reading)
-    told = [whole("user_message", "gone"), whole("agent_message", "Ho"), more("completed", title="U", **SHOWS)]
-    reading.feed(*resumed(*told, screen(b"2")))
+    messages = [whole("user_message", "gone"), whole("agent_message", "Ho"), more("completed", title="U", **SHOWS)]
+    reading.feed(*resumed(*messages, screen(b"2")))
     assert entries_of(reading) == before
 
 
@@ -532,7 +532,7 @@ def test_no_kind_of_update_is_lost(kind: str) -> None:
     """It is read, or it is kept whole; never neither."""
     fields, read = (VERSION_1 | LATER)[kind]
     message = update(kind, **fields)
-    made = Reading().feed(message).desk.log
-    assert made
-    assert (message in [event.body for event in made if isinstance(event, ev.Raw)]) or read
-    assert (len([event for event in made if not isinstance(event, ev.Raw)]) > 0) == read
+    log = Reading().feed(message).desk.log
+    assert log
+    assert (message in [event.body for event in log if isinstance(event, ev.Raw)]) or read
+    assert (len([event for event in log if not isinstance(event, ev.Raw)]) > 0) == read

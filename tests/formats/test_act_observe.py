@@ -29,14 +29,14 @@ class Reading(Read):
         super().__init__(ActObserveDecoder(**options))
 
 
-def act(tool: str = "Bash", given: Any = UNSET, **more: Any) -> dict[str, Any]:
-    told = {} if given is UNSET else {"tool_input": given}
-    return {"type": "act", "tool_name": tool, **told, **more}
+def act(tool: str = "Bash", tool_input: Any = UNSET, **more: Any) -> dict[str, Any]:
+    fields = {} if tool_input is UNSET else {"tool_input": tool_input}
+    return {"type": "act", "tool_name": tool, **fields, **more}
 
 
 def observe(result: Any = UNSET, tool: str = "", **more: Any) -> dict[str, Any]:
-    told = {} if result is UNSET else {"result": result}
-    return {"type": "observe", **({"tool_name": tool} if tool else {}), **told, **more}
+    fields = {} if result is UNSET else {"result": result}
+    return {"type": "observe", **({"tool_name": tool} if tool else {}), **fields, **more}
 
 
 def user(text: str = "Go") -> dict[str, Any]:
@@ -68,8 +68,8 @@ def test_an_act_begins_a_running_call_and_its_observe_ends_it() -> None:
 @pytest.mark.parametrize("output", ["result", "observation", "both"])
 def test_either_spelling_is_read(first: str, second: str, output: str) -> None:
     """S1.1: of the id and of the result, mixed as producers of different age do."""
-    told = {"result": "x", "observation": "x"} if output == "both" else {output: "x"}
-    reading = Reading().feed({**act(), first: E1}, {"type": "observe", second: E1, **told})
+    fields = {"result": "x", "observation": "x"} if output == "both" else {output: "x"}
+    reading = Reading().feed({**act(), first: E1}, {"type": "observe", second: E1, **fields})
     assert (reading.call.status, reading.call.output) == ("completed", "x")
 
 
@@ -82,11 +82,11 @@ def test_a_name_that_says_nothing_does_not_hide_the_one_that_does() -> None:
 @pytest.mark.parametrize(
     "wrap",
     [
-        pytest.param(lambda said: said, id="flat"),
-        pytest.param(lambda said: {"type": said.pop("type"), "data": said}, id="data"),
-        pytest.param(lambda said: {"event_type": said.pop("type"), "payload": said}, id="payload"),
-        pytest.param(lambda said: {"event": said.pop("type"), "data": json.dumps(said)}, id="text"),
-        pytest.param(lambda said: {"event": "message", "data": said}, id="within"),
+        pytest.param(lambda fields: fields, id="flat"),
+        pytest.param(lambda fields: {"type": fields.pop("type"), "data": fields}, id="data"),
+        pytest.param(lambda fields: {"event_type": fields.pop("type"), "payload": fields}, id="payload"),
+        pytest.param(lambda fields: {"event": fields.pop("type"), "data": json.dumps(fields)}, id="text"),
+        pytest.param(lambda fields: {"event": "message", "data": fields}, id="within"),
     ],
 )
 def test_an_event_is_read_whatever_it_is_wrapped_in(wrap: Any) -> None:
@@ -118,7 +118,7 @@ def test_a_name_that_was_not_known_names_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "status", "error", "reason"),
+    ("fields", "status", "error", "reason"),
     [
         pytest.param({"result": "x"}, "completed", None, "", id="success"),
         pytest.param({"result": None}, "completed", None, "", id="nothing came out"),
@@ -133,12 +133,12 @@ def test_a_name_that_was_not_known_names_nothing() -> None:
     ],
 )
 @pytest.mark.parametrize("seen", [True, False])
-def test_every_way_out_is_an_end(seen: bool, said: dict[str, Any], status: str, error: Any, reason: str) -> None:
+def test_every_way_out_is_an_end(seen: bool, fields: dict[str, Any], status: str, error: Any, reason: str) -> None:
     """S1.2: of a call whose act was seen, and of one that is heard of by its observe alone."""
-    reading = Reading().feed(*[act("X", execution_id=E1)] * seen, {**observe(execution_id=E1, tool="X"), **said})
+    reading = Reading().feed(*[act("X", execution_id=E1)] * seen, {**observe(execution_id=E1, tool="X"), **fields})
     call = reading.call
     assert (call.status, call.error, call.reason, call.tool_name) == (status, error, reason, "X")
-    assert call.output == said.get("result")
+    assert call.output == fields.get("result")
     assert set(reading.verdicts) == {"applied"}
 
 
@@ -152,18 +152,19 @@ def test_a_result_that_is_not_the_last_one_ends_nothing() -> None:
 def test_times_are_those_of_the_messages() -> None:
     """Seconds, milliseconds, microseconds, and times of day; where the end has none, what it took is counted on."""
     at = 1_768_644_001_000
-    for said in (at, at / 1000, at * 1000, "2026-01-17T10:00:01Z", "2026-01-17T10:00:01", "2026-01-17T11:00:01+01:00"):
-        (draft,) = ActObserveDecoder().feed(act(timestamp=said))
+    iso = ("2026-01-17T10:00:01Z", "2026-01-17T10:00:01", "2026-01-17T11:00:01+01:00")
+    for timestamp in (at, at / 1000, at * 1000, *iso):
+        (draft,) = ActObserveDecoder().feed(act(timestamp=timestamp))
         assert draft.event.at == at
     reading = Reading().feed(act(execution_id=E1, timestamp=at), observe("x", execution_id=E1, duration_ms=1500))
     assert (reading.call.started_at, reading.call.ended_at) == (at, at + 1500)
     assert not reading.log(ev.Raw)
 
 
-@pytest.mark.parametrize("given", [0, -5, 12.5, True, "yesterday", "", None, [], 10**30, "0001-01-01"])
-def test_a_time_that_is_none_is_left_to_the_ledger(given: Any) -> None:
+@pytest.mark.parametrize("timestamp", [0, -5, 12.5, True, "yesterday", "", None, [], 10**30, "0001-01-01"])
+def test_a_time_that_is_none_is_left_to_the_ledger(timestamp: Any) -> None:
     """C11: it makes no event impossible."""
-    (draft,) = ActObserveDecoder().feed(act(timestamp=given))
+    (draft,) = ActObserveDecoder().feed(act(timestamp=timestamp))
     assert draft.event.at == 0
 
 
@@ -210,7 +211,7 @@ def test_names_pair_in_order_within_a_turn(script: list[str]) -> None:
                 orphans.append(number)
     reading = Reading().feed(*messages)
     paired = {call.raw_input: call.output for call in reading.calls if call.raw_input is not None}
-    assert {given: output for given, output in paired.items() if output is not None} == expected
+    assert {name: output for name, output in paired.items() if output is not None} == expected
     assert [call.output for call in reading.calls if call.raw_input is None] == orphans
     assert len(paired) == sum(step.startswith("act") for step in script)
 
@@ -350,7 +351,7 @@ def test_how_the_turn_ends_is_how_its_calls_end(ending: Any, reason: str, status
 
 
 def test_acts_without_a_prompt_begin_no_turn() -> None:
-    """S1.4: and none is ended that somebody else began."""
+    """S1.4: and none is ended that the caller began."""
     reading = Reading().feed(act(), observe("x", "Bash"), {"type": "complete"}).close()
     assert not reading.log(ev.TurnStarted) and not reading.log(ev.TurnEnded)
 
@@ -378,8 +379,8 @@ def test_a_text_that_comes_in_pieces_and_whole_is_said_once() -> None:
 def test_what_else_a_text_brings_is_kept() -> None:
     """S1.4: members that are not known, in every kind of message that has a text."""
     kinds = ("text_start", "text_delta", "text_end", "assistant_message", "thought", "thought_delta")
-    said = [{"type": kind, "content": "a", "delta": "a", "full_text": "a", "model": "m-1"} for kind in kinds]
-    assert Reading().feed(*said).raws == said
+    messages = [{"type": kind, "content": "a", "delta": "a", "full_text": "a", "model": "m-1"} for kind in kinds]
+    assert Reading().feed(*messages).raws == messages
 
 
 def test_no_text_is_kept_in_memory_to_know_it_again() -> None:
@@ -437,10 +438,10 @@ async def test_a_recording_is_imported_and_found_by_both_ids(db: str) -> None:
     messages = [user(), act("Read", {}, tool_execution_id=E1, call_id="c1"), observe("x", execution_id=E1)]
     lines = [codec.encode(message) for message in messages]
     async with sound_ledger(db) as ledger:
-        first = await import_lines(ledger, "s", "act-observe", lines)
-        again = await import_lines(ledger, "s", "act-observe", lines)
+        first = await import_lines(ledger.log, "s", "act-observe", lines)
+        again = await import_lines(ledger.log, "s", "act-observe", lines)
         assert first.events and not again.events
         (row,) = (await ledger.calls(session="s")).items
         assert (row.shown, row.tool, row.state) == (E1, "Read", "completed")
-        late = await ledger.append("s", [ev.CallProgress(aliases=(Alias("act-observe.call", "c1"),))], source="x")
+        late = await ledger.log.append("s", [ev.CallProgress(aliases=(Alias("act-observe.call", "c1"),))], source="x")
         assert (late[0].call, late[0].verdict) == (row.id, "late")

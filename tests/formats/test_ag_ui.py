@@ -49,8 +49,8 @@ def _seen(entry: Any) -> Any:
     if isinstance(entry, Message | Thought):
         return [type(entry).__name__, getattr(entry, "role", ""), entry.content, entry.message_id]
     if isinstance(entry, ToolCall):
-        told = [entry.status, entry.tool_name, entry.raw_input, entry.output, entry.error, entry.reason]
-        return ["ToolCall", *told, entry.iteration, entry.index]
+        fields = [entry.status, entry.tool_name, entry.raw_input, entry.output, entry.error, entry.reason]
+        return ["ToolCall", *fields, entry.iteration, entry.index]
     if isinstance(entry, PermissionRequest):
         return ["PermissionRequest", entry.state, entry.response_option, entry.by, entry.reason]
     return None
@@ -59,8 +59,8 @@ def _seen(entry: Any) -> Any:
 def drafted(*messages: Any) -> list[Any]:
     """The events of the last of some messages."""
     decoder = registry.decoder(FORMAT)
-    made = [[draft.event for draft in decoder.feed(message)] for message in messages]
-    return made[-1]
+    events = [[draft.event for draft in decoder.feed(message)] for message in messages]
+    return events[-1]
 
 
 RUN = {"type": "RUN_STARTED", "threadId": "t", "runId": "r"}
@@ -103,14 +103,14 @@ KEPT = {
 def test_every_kind_of_event_is_read_or_kept(kind: str) -> None:
     """C11: what says nothing about texts and calls is in the log, whole, and shows nowhere."""
     event = {"type": kind, "rawEvent": {"for": "debugging"}, **READ.get(kind, {"value": 1})}
-    made = drafted(RUN, CALL[0], event)
+    events = drafted(RUN, CALL[0], event)
     kept = ev.Raw(format=FORMAT, body=event)
-    assert made == [kept] if kind in KEPT else kept not in made
+    assert events == [kept] if kind in KEPT else kept not in events
 
 
 @pytest.mark.parametrize("kind", sorted(READ))
 def test_what_an_event_says_beyond_its_meaning_is_kept(kind: str) -> None:
-    """C11: a member that nobody here knows may matter to somebody."""
+    """C11: an unknown field may matter to a reader."""
     event = {"type": kind, **READ[kind], "fromTheFuture": 1}
     assert ev.Raw(format=FORMAT, body=event) in drafted(RUN, CALL[0], event)
 
@@ -130,7 +130,7 @@ HELD = [INTERRUPT, {"type": "success", "pendingToolCallIds": ["c"]}, {"type": "s
 
 @pytest.mark.parametrize("outcome", HELD)
 def test_a_run_that_leaves_a_call_to_answer_leaves_its_turn_open(outcome: Any) -> None:
-    """S2.7: whether it says so, or a call simply has no result: the next run goes on with the turn."""
+    """S2.7: whether it says so, or a call simply has no result: the next run continues the turn."""
     end = {"type": "RUN_FINISHED", "threadId": "t", "runId": "r", **({"outcome": outcome} if outcome else {})}
     assert not [event for event in drafted(RUN, *CALL, end) if isinstance(event, ev.TurnEnded)]
     assert drafted(RUN, *CALL, end, {**RUN, "runId": "r2"}) == []
@@ -149,7 +149,7 @@ def test_a_run_that_leaves_a_call_to_answer_leaves_its_turn_open(outcome: Any) -
     ],
 )
 def test_every_end_of_a_run_ends_its_turn(end: Any, reason: str, detail: str) -> None:
-    """But for a run that waits for somebody."""
+    """But for a run that waits for an answer."""
     assert drafted(RUN, end) == [ev.TurnEnded(reason=reason, detail=detail)]
     assert drafted(RUN, end, {**RUN, "runId": "r2"}) == [ev.TurnStarted()]
 
@@ -181,15 +181,15 @@ async def test_a_call_waits_for_the_input_of_the_next_run(name: str) -> None:
     async with await callslip.open("sqlite:///:memory:", QUICK) as ledger:
         for at, line in enumerate(lines):
             if at == answer:
-                reaper = Reaper(ledger.store, ledger.write_context(source="callslip", strict=True), QUICK)
+                reaper = Reaper(ledger.log.store, ledger.log.write_context(source="callslip", strict=True), QUICK)
                 assert await reaper.reap() == 0
-                (call,) = await ledger.store.open_calls()
+                (call,) = await ledger.log.store.open_calls()
                 assert call.state == ("queued" if "frontend" in name else "awaiting_approval")
             for draft in decoder.feed(line):
-                await ledger.append("s", [draft], source=FORMAT)
+                await ledger.log.append("s", [draft], source=FORMAT)
         (entry,) = [entry for entry in (await ledger.snapshot("s")).entries if isinstance(entry, ToolCall)]
         assert entry.status == "completed"
-        row = await ledger.store.session("s")
+        row = await ledger.log.store.session("s")
         assert row is not None and not row.turn
 
 
@@ -216,20 +216,20 @@ async def test_a_call_waits_for_the_input_of_the_next_run(name: str) -> None:
     ],
 )
 def test_an_answer_stands_in_the_payload(entry: Any, answer: ev.ApprovalAnswer) -> None:
-    """S2.7: yes, no with its reason, other arguments, or nobody answers."""
-    asked = {"type": "RUN_FINISHED", "runId": "r", "outcome": INTERRUPT}
+    """S2.7: yes, no with its reason, other arguments, or no answer."""
+    finished = {"type": "RUN_FINISHED", "runId": "r", "outcome": INTERRUPT}
     body = {"threadId": "t", "runId": "r2", "messages": [], "resume": [{"interruptId": "i", **entry}]}
-    (made,) = drafted(RUN, *CALL, asked, body)
-    assert type(made) is type(answer) and made.by == "client"
-    assert (made.option, made.reason) == (answer.option, answer.reason)
-    assert getattr(made, "input", None) == getattr(answer, "input", None)
+    (event,) = drafted(RUN, *CALL, finished, body)
+    assert type(event) is type(answer) and event.by == "client"
+    assert (event.option, event.reason) == (answer.option, answer.reason)
+    assert getattr(event, "input", None) == getattr(answer, "input", None)
 
 
 def test_an_interrupt_that_is_about_no_call_is_kept() -> None:
-    """Only a call can be approved; what else is asked for stays in the log, and holds the turn all the same."""
-    asked = {"type": "RUN_FINISHED", "runId": "r", "outcome": {"type": "interrupt", "interrupts": [{"id": "i"}]}}
-    assert drafted(RUN, asked) == [ev.Raw(format=FORMAT, body=asked)]
-    assert drafted(RUN, asked, {**RUN, "runId": "r2"}) == []
+    """Only a call can be approved; what else is asked for stays in the log, and holds the turn too."""
+    finished = {"type": "RUN_FINISHED", "runId": "r", "outcome": {"type": "interrupt", "interrupts": [{"id": "i"}]}}
+    assert drafted(RUN, finished) == [ev.Raw(format=FORMAT, body=finished)]
+    assert drafted(RUN, finished, {**RUN, "runId": "r2"}) == []
 
 
 def test_whoever_did_not_see_the_question_can_record_the_answer() -> None:
@@ -243,7 +243,7 @@ def test_whoever_did_not_see_the_question_can_record_the_answer() -> None:
     assert (request.state, request.by, request.options) == ("granted", "client", OPTIONS)
 
 
-# What is told more than once
+# Repeated messages
 
 RUNS = ["weather", "parallel", "failing", "approved", "denied", "frontend_tool", "ids_reused", "client_approval"]
 
@@ -282,11 +282,11 @@ def test_a_snapshot_of_what_was_streamed_tells_nothing(name: str) -> None:
 
 
 def test_a_list_of_messages_alone_tells_the_conversation() -> None:
-    """S2.11: where nobody streamed, the list is all there is; each call is one event, with its result."""
+    """S2.11: without a stream the list is all there is; each call is one event, with its result."""
     messages = next(line["messages"] for line in reversed(case("weather")) if "type" not in line)
-    told = [entry[:-2] for entry in view(read([RUN, {"type": "MESSAGES_SNAPSHOT", "messages": messages}]))]
-    assert [entry[0] for entry in told] == ["Message", "Thought", "Message", "ToolCall", "Message", "Message"]
-    assert told[3][1:5] == ["completed", "weather", {"city": "Paris"}, '{"sky":"rain"}']
+    entries = [entry[:-2] for entry in view(read([RUN, {"type": "MESSAGES_SNAPSHOT", "messages": messages}]))]
+    assert [entry[0] for entry in entries] == ["Message", "Thought", "Message", "ToolCall", "Message", "Message"]
+    assert entries[3][1:5] == ["completed", "weather", {"city": "Paris"}, '{"sky":"rain"}']
 
 
 def test_inputs_keep_their_tools_once() -> None:
@@ -353,7 +353,7 @@ def test_an_end_of_arguments_that_comes_turns_later_takes_nothing_away() -> None
 
 @pytest.mark.parametrize("parents", [(None, None), ("m1", "m2")])
 def test_an_id_that_comes_again_unanswered_has_its_own_arguments(parents: tuple[str | None, str | None]) -> None:
-    """C2: some producers count their ids anew in every round."""
+    """C2: some producers count their ids from the start in every round."""
     events: list[Any] = [RUN]
     for number, parent in enumerate(parents):
         args = {"type": "TOOL_CALL_ARGS", "toolCallId": "c", "delta": f'{{"n":{number}}}'}
@@ -366,7 +366,7 @@ def test_an_id_that_comes_again_unanswered_has_its_own_arguments(parents: tuple[
 
 
 def test_chunks_read_as_the_events_they_stand_for() -> None:
-    """The shorthand: begun by its first chunk, ended by whatever comes next."""
+    """The shorthand: begun by its first chunk, ended by the next event."""
     long = case("parallel")
     short: list[Any] = []
     for event in long:
@@ -399,10 +399,10 @@ def test_texts_and_arguments_may_be_split_anywhere(data: st.DataObject) -> None:
     [("", {}), (" ", {}), ("{}", {}), ('{"a":1}', {"a": 1}), ("[1]", [1]), ('{"a":', '{"a":'), ("null", None)],
 )
 def test_arguments_are_json_or_the_text_itself(arguments: str, read_as: Any) -> None:
-    """C11: what does not parse is kept as it is, and the call goes on."""
+    """C11: what does not parse is kept as it is, and the call continues."""
     piece = {"type": "TOOL_CALL_ARGS", "toolCallId": "c", "delta": arguments}
-    (made,) = drafted(RUN, CALL[0], piece, CALL[1])
-    assert isinstance(made, ev.CallInput) and made.input == read_as
+    (event,) = drafted(RUN, CALL[0], piece, CALL[1])
+    assert isinstance(event, ev.CallInput) and event.input == read_as
 
 
 @given(st.lists(format_cases.garbage | st.sampled_from(format_cases.messages_of(FORMAT)), max_size=8))

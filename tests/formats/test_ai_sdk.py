@@ -51,8 +51,8 @@ def _seen(entry: Any) -> Any:
     if isinstance(entry, Message | Thought):
         return [type(entry).__name__, getattr(entry, "role", ""), entry.content]
     if isinstance(entry, ToolCall):
-        told = [entry.status, entry.tool_name, entry.title, entry.raw_input, entry.output, entry.error, entry.reason]
-        return ["ToolCall", *told, entry.iteration, entry.index]
+        fields = [entry.status, entry.tool_name, entry.title, entry.raw_input, entry.output, entry.error, entry.reason]
+        return ["ToolCall", *fields, entry.iteration, entry.index]
     if isinstance(entry, PermissionRequest):
         return ["PermissionRequest", entry.state, entry.response_option, entry.by, entry.reason]
     return None
@@ -63,7 +63,7 @@ def _seen(entry: Any) -> Any:
 
 def parts(messages: Iterable[dict[str, Any]]) -> list[Any]:
     """The parts of the agent's messages as one list, without ids, and without what depends on when things came."""
-    made: list[Any] = []
+    listed: list[Any] = []
     for part in (part for message in messages if message["role"] == "assistant" for part in message["parts"]):
         kept = {key: value for key, value in part.items() if key != "id"}
         if part["type"] in ("text", "reasoning"):
@@ -73,10 +73,10 @@ def parts(messages: Iterable[dict[str, Any]]) -> list[Any]:
             dropped = {"callId"} if ended else {"callId", "exitStatus"}
             kept["toolMetadata"] = {key: value for key, value in ours.items() if key not in dropped}
         if "approval" in kept:
-            asked = kept["approval"]["descriptor"]
-            kept["approval"] = [asked.get("description", part.get("title")), asked.get("options", OPTIONS)]
-        made += [kept] if part["type"] != "step-start" else []
-    return made
+            descriptor = kept["approval"]["descriptor"]
+            kept["approval"] = [descriptor.get("description", part.get("title")), descriptor.get("options", OPTIONS)]
+        listed += [kept] if part["type"] != "step-start" else []
+    return listed
 
 
 def replayed(log: Sequence[Event]) -> list[Any]:
@@ -88,12 +88,12 @@ def replayed(log: Sequence[Event]) -> list[Any]:
 
 def watched(log: Sequence[Event]) -> list[Any]:
     """Each turn as a client gets it that is there all the time, and comes back when it is sent away."""
-    made: list[Any] = []
+    chunks: list[Any] = []
     for turn in turns_of(log):
         encoder = registry.streaming("ui-v6").encoder(None, turn)
-        for said in map(encoder.feed, log):
-            made += encoder.opening() if isinstance(said, Restart) else said
-    return made
+        for output in map(encoder.feed, log):
+            chunks += encoder.opening() if isinstance(output, Restart) else output
+    return chunks
 
 
 def stored(log: Sequence[Event]) -> list[Any]:
@@ -122,10 +122,10 @@ def test_what_we_stream_reads_as_what_it_was(name: str, way: str) -> None:
     with their calls, so that a text written meanwhile seems to come after them.
     """
     log = scenarios.events(name)
-    told = history(folded(log))
+    stored = history(folded(log))
     if way != "stored":
-        told = [message for message in told if message["id"].startswith("turn-")]
-    same = parts(history(read(WAYS[way](log)))) == parts(json.loads(codec.encode(told)))
+        stored = [message for message in stored if message["id"].startswith("turn-")]
+    same = parts(history(read(WAYS[way](log)))) == parts(json.loads(codec.encode(stored)))
     assert same == (way not in LOST.get(name, {}))
 
 
@@ -140,11 +140,11 @@ def is_carried(log: Sequence[Event]) -> bool:
 @pytest.mark.parametrize("way", ["replayed", "stored"])
 @given(script=scripts())
 def test_any_log_of_ours_reads_as_what_it_was(way: str, script: list[Event]) -> None:
-    """C4, C11: whatever happened, in whatever order: its streams and messages bring the same calls and texts."""
+    """C4, C11: any events in any order: its streams and messages bring the same calls and texts."""
     log = written([ev.TurnStarted(), *script], redact=False).log
     assume(is_carried(log))
-    told = [message for message in history(folded(log)) if way == "stored" or message["id"].startswith("turn-")]
-    assert parts(history(read(WAYS[way](log)))) == parts(json.loads(codec.encode(told)))
+    stored = [message for message in history(folded(log)) if way == "stored" or message["id"].startswith("turn-")]
+    assert parts(history(read(WAYS[way](log)))) == parts(json.loads(codec.encode(stored)))
 
 
 # What real servers stream and real clients post: recorded with npm `ai` 5.0.277, 6.0.326 and 7.0.169
@@ -173,9 +173,9 @@ def test_all_majors_tell_the_same_of_the_same(name: str) -> None:
 @pytest.fixture(scope="module")
 def client(node: str) -> Iterator[Client]:
     """The real client of version 6."""
-    made = Client(node, "reduce_ui.mjs", "v6")
-    yield made
-    made.close()
+    process = Client(node, "reduce_ui.mjs", "v6")
+    yield process
+    process.close()
 
 
 @pytest.mark.parametrize("name", ["weather", "parallel", "failing", "preliminary", "approved", "denied"])
@@ -214,8 +214,8 @@ def test_each_post_may_be_read_by_itself(name: str) -> None:
         requests[-1].append(line)
     for request in requests:
         read(request, format, desk)
-    told = [entry[:8] for entry in view(desk.state)]
-    assert told == [entry[:8] for entry in view(read(lines, format))]
+    entries = [entry[:8] for entry in view(desk.state)]
+    assert entries == [entry[:8] for entry in view(read(lines, format))]
 
 
 @given(st.data())
@@ -268,20 +268,20 @@ async def test_a_request_waits_past_the_end_of_its_stream(name: str, state: str)
     async with await callslip.open("sqlite:///:memory:", QUICK) as ledger:
         for at, line in enumerate(lines):
             if at == answer:
-                reaper = Reaper(ledger.store, ledger.write_context(source="callslip", strict=True), QUICK)
+                reaper = Reaper(ledger.log.store, ledger.log.write_context(source="callslip", strict=True), QUICK)
                 assert await reaper.reap() == 0
                 (pending,) = await ledger.approvals()
-                assert (await ledger.store.call(pending.call)).state == "awaiting_approval"  # pyright: ignore
+                assert (await ledger.log.store.call(pending.call)).state == "awaiting_approval"  # pyright: ignore
             for draft in decoder.feed(line):
-                await ledger.append("s", [draft], source="ui-v6")
+                await ledger.log.append("s", [draft], source="ui-v6")
         (call,) = [entry for entry in (await ledger.snapshot("s")).entries if isinstance(entry, ToolCall)]
         assert call.status == state
-        row = await ledger.store.session("s")
+        row = await ledger.log.store.session("s")
         assert row is not None and not row.turn
 
 
 def test_a_request_is_put_in_words() -> None:
-    """S2.7: the protocol knows yes and no; whoever answers sees options, its own ones if it brings some."""
+    """S2.7: the protocol knows yes and no; the user sees options, its own ones if it brings some."""
     requests = [
         entry for entry in read(case("ui-v6/approvals")).entries.values() if isinstance(entry, PermissionRequest)
     ]
@@ -291,7 +291,7 @@ def test_a_request_is_put_in_words() -> None:
 
 @pytest.mark.parametrize("reason", ["error", "interrupted"])
 def test_a_stream_that_ends_badly_holds_no_turn(reason: str) -> None:
-    """C5: nobody is going to answer."""
+    """C5: there will be no answer."""
     lines = [line for line in case("ui-v6/approved") if isinstance(line, dict)][:8]
     state = read([*lines, {"type": "finish", "finishReason": reason}])
     (call,) = [entry for entry in state.entries.values() if isinstance(entry, ToolCall)]

@@ -31,10 +31,10 @@ def time(number: int) -> str:
     return (NOON + timedelta(seconds=number)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def row(number: int, kind: str, said: Any, calls: list[Any] | None = None, **more: Any) -> dict[str, Any]:
+def row(number: int, kind: str, content: Any, calls: list[Any] | None = None, **more: Any) -> dict[str, Any]:
     """A row as a database holds it: its content is JSON text."""
-    made = {"id": f"m{number}", "entity": kind, "content": json.dumps(said), "creationDate": time(number)}
-    return {**made, "isComplete": True, "toolCalls": calls or [], **more}
+    fields = {"id": f"m{number}", "entity": kind, "content": json.dumps(content), "creationDate": time(number)}
+    return {**fields, "isComplete": True, "toolCalls": calls or [], **more}
 
 
 def call(identity: str, validated: Any = None, name: str = "get_weather", args: str = '{"city": "Paris"}') -> Any:
@@ -118,13 +118,13 @@ SAID = [
 ]
 
 
-@pytest.mark.parametrize(("said", "result"), SAID)
+@pytest.mark.parametrize(("content", "result"), SAID)
 @pytest.mark.parametrize("text", [True, False])
-def test_a_result_is_read_in_every_spelling(said: Any, result: Any, text: bool) -> None:
+def test_a_result_is_read_in_every_spelling(content: Any, result: Any, text: bool) -> None:
     """S4.1: either id, content before result, else empty; a content column of text or of JSON."""
-    rows = [*weather()[:1], row(2, "AI_TOOL", {}, [call("c")]), row(3, "TOOL", said)]
+    rows = [*weather()[:1], row(2, "AI_TOOL", {}, [call("c")]), row(3, "TOOL", content)]
     if not text:
-        rows[2]["content"] = said
+        rows[2]["content"] = content
     (found,) = invocations(format_messages_to_vercel(rows, {}))
     assert (found["state"], found["result"]) == ("result", result)
     assert json.loads(vercel_json(json.dumps(rows))) == format_messages_to_vercel(rows)
@@ -177,10 +177,10 @@ def test_rows_may_hold_what_a_database_driver_gives() -> None:
 
 def test_reasoning_stands_before_text_and_everything_has_its_note() -> None:
     """S4.2: also in a round of calls; the details are what the client sends back to a model."""
-    said = {"content": "Looking", "reasoning": "Which city?"}
+    content = {"content": "Looking", "reasoning": "Which city?"}
     rows = [
         row(1, "USER", {"content": "Weather?"}, isComplete=False),
-        row(2, "AI_TOOL", said, [call("a"), call("b")], isComplete=False),
+        row(2, "AI_TOOL", content, [call("a"), call("b")], isComplete=False),
         row(3, "TOOL", {"tool_call_id": "a", "content": "x"}),
         row(4, "AI_MESSAGE", {"content": "Done", "reasoning": "Enough."}, isComplete=False),
     ]
@@ -243,7 +243,7 @@ def test_calls_that_nothing_closes_get_a_placeholder() -> None:
 
 
 def test_the_id_of_a_placeholder_is_the_same_on_every_read() -> None:
-    """S4.4: whatever comes after, and whatever page it is read on."""
+    """S4.4: with any rows after it, and on any page."""
     rows = weather()[:2]
     (read, _), (again, _) = format_messages_to_vercel(rows), format_messages_to_vercel(weather()[:3])
     (alone,) = format_messages_to_vercel(rows[1:])
@@ -271,7 +271,9 @@ def test_steps_count_the_rounds_of_calls_in_a_message() -> None:
         row(4, "AI_MESSAGE", {"content": "."}),
         row(5, "AI_TOOL", {}, [call("d")]),
     ]
-    found = {asked["toolCallId"]: asked["step"] for asked in invocations(format_messages_to_vercel(rows))}
+    found = {
+        invocation["toolCallId"]: invocation["step"] for invocation in invocations(format_messages_to_vercel(rows))
+    }
     assert found == {"a": 0, "b": 0, "c": 1, "d": 0}
 
 
@@ -280,10 +282,10 @@ def test_steps_count_the_rounds_of_calls_in_a_message() -> None:
 
 def test_malformed_arguments_spoil_one_call_only() -> None:
     """C11: they stay the text they are; none at all are no arguments."""
-    given = ['{"city": ', "{}", "", "NaN", "[" * 200_000, '{"n": 1e5}', "\ud800"]
-    calls = [call(str(number), args=args) for number, args in enumerate(given)]
+    arguments = ['{"city": ', "{}", "", "NaN", "[" * 200_000, '{"n": 1e5}', "\ud800"]
+    calls = [call(str(number), args=args) for number, args in enumerate(arguments)]
     rows = [*weather(), row(5, "AI_TOOL", {}, calls)]
-    found = [asked["args"] for asked in invocations(format_messages_to_vercel(rows))[1:]]
+    found = [invocation["args"] for invocation in invocations(format_messages_to_vercel(rows))[1:]]
     assert found[:-1] == ['{"city": ', {}, {}, "NaN", "[" * 200_000, {"n": 1e5}]
     assert json.loads(vercel_json(json.dumps(rows[:-1]))) == format_messages_to_vercel(rows[:-1])
     rows[-1]["toolCalls"].pop()
@@ -301,7 +303,7 @@ def test_arguments_that_are_no_json_are_shown_as_far_as_they_can_be() -> None:
 
 @pytest.mark.parametrize("odd", [None, 3, "text", [], {}, {"entity": "SYSTEM"}, {"entity": ["USER"]}, {"entity": None}])
 def test_what_is_no_row_is_in_no_message(odd: Any) -> None:
-    """Values that are no objects, and kinds that nobody knows, leave the others as they are."""
+    """Values that are no objects, and unknown kinds, leave the others as they are."""
     rows = [*weather()[:2], odd, *weather()[2:]]
     assert format_messages_to_vercel(rows) == format_messages_to_vercel(weather())
     assert json.loads(vercel_json(json.dumps(rows))) == format_messages_to_vercel(weather())
@@ -318,7 +320,7 @@ def test_rows_and_calls_without_ids_have_ids_of_their_own() -> None:
     ]
     messages = format_messages_to_vercel(rows)
     assert len({message["id"] for message in messages}) == 4
-    assert len({asked["toolCallId"] for asked in invocations(messages)}) == 3
+    assert len({invocation["toolCallId"] for invocation in invocations(messages)}) == 3
     assert [message["createdAt"] for message in messages] == [None] * 4
     assert format_messages_to_vercel(rows) == messages == json.loads(vercel_json(json.dumps(rows)))
 
@@ -335,7 +337,7 @@ def test_the_first_result_counts() -> None:
 
 
 def test_a_result_finds_its_call_before_it_and_after_the_answer() -> None:
-    """S4.1: one that stands too early, and one that stands behind the message or the next question."""
+    """S4.1: one that is too early, and one that follows the message or the next question."""
     rows = [
         row(1, "USER", {"content": "Go"}),
         row(2, "TOOL", {"tool_call_id": "early", "content": 1}),
@@ -345,7 +347,7 @@ def test_a_result_finds_its_call_before_it_and_after_the_answer() -> None:
         row(6, "USER", {"content": "More"}),
         row(7, "TOOL", {"tool_call_id": "later", "content": 3}),
     ]
-    assert [asked["result"] for asked in invocations(format_messages_to_vercel(rows))] == [1, 2, 3]
+    assert [invocation["result"] for invocation in invocations(format_messages_to_vercel(rows))] == [1, 2, 3]
 
 
 def test_ids_that_start_anew_with_every_turn_are_new_calls() -> None:
@@ -358,16 +360,16 @@ def test_ids_that_start_anew_with_every_turn_are_new_calls() -> None:
         row(5, "AI_TOOL", {}, [call("0"), call("1")]),
         row(6, "TOOL", {"tool_call_id": "0", "content": "second"}),
     ]
-    found = [asked.get("result") for asked in invocations(format_messages_to_vercel(rows))]
+    found = [invocation.get("result") for invocation in invocations(format_messages_to_vercel(rows))]
     assert found == [None, "second", None]
 
 
 @pytest.mark.parametrize("order", [(2, 3), (3, 2)])
 def test_a_reason_too_long_to_show_is_kept_whole(order: tuple[int, int]) -> None:
-    """Once, whether the row that gives it stands behind its call or before it."""
-    asked, told = order
-    why = row(told, "TOOL", {"tool_call_id": "a", "content": "no " * 5000})
-    thread = [row(1, "USER", {"content": "hi"}), row(asked, "AI_TOOL", {}, [call("a", False)]), why]
+    """Once, whether the row that gives it follows its call or precedes it."""
+    before, after = order
+    why = row(after, "TOOL", {"tool_call_id": "a", "content": "no " * 5000})
+    thread = [row(1, "USER", {"content": "hi"}), row(before, "AI_TOOL", {}, [call("a", False)]), why]
     decoder = RowsDecoder()
     fed = [draft.event for one in sorted(thread, key=lambda one: one["id"]) for draft in decoder.feed(one)]
     assert [event.body for event in fed if isinstance(event, ev.Raw)] == [why]
@@ -383,7 +385,7 @@ def test_an_early_result_is_of_the_call_in_its_own_turn() -> None:
         row(5, "AI_TOOL", {}, [call("0")]),
         row(6, "AI_MESSAGE", {"content": "Done"}),
     ]
-    assert [asked.get("result") for asked in invocations(format_messages_to_vercel(rows))] == [None, "second"]
+    assert [invocation.get("result") for invocation in invocations(format_messages_to_vercel(rows))] == [None, "second"]
     entries = Reading().feed(*rows).close().entries(ToolCall)
     assert [entry.output for entry in entries] == [None, "second"]
 
@@ -404,11 +406,12 @@ ORDERS = {
 }
 
 
-@pytest.mark.parametrize("told", ORDERS)
-def test_which_row_is_the_oldest_is_told_by_times_numbers_or_calls(told: str) -> None:
+@pytest.mark.parametrize("evidence", ORDERS)
+def test_which_row_is_the_oldest_is_told_by_times_numbers_or_calls(evidence: str) -> None:
     """S4.1: either order in gives the newest first out."""
     rows = [
-        {**row, **ORDERS[told], "id": 10 + n if told == "numbers" else row["id"]} for n, row in enumerate(weather())
+        {**row, **ORDERS[evidence], "id": 10 + n if evidence == "numbers" else row["id"]}
+        for n, row in enumerate(weather())
     ]
     forward, backward = format_messages_to_vercel(rows), format_messages_to_vercel(rows[::-1])
     assert forward == backward
@@ -417,7 +420,7 @@ def test_which_row_is_the_oldest_is_told_by_times_numbers_or_calls(told: str) ->
 
 
 def test_rows_of_the_same_time_are_ordered_by_ids_that_count() -> None:
-    """Whatever order they come in."""
+    """In any order."""
     rows = [{**row, "id": 10 + n, "creationDate": time(1)} for n, row in enumerate(weather())]
     wanted = format_messages_to_vercel(rows)
     for seed in range(10):
@@ -425,7 +428,7 @@ def test_rows_of_the_same_time_are_ordered_by_ids_that_count() -> None:
 
 
 def test_rows_without_times_are_ordered_by_call_and_result() -> None:
-    """Also on a page on which nobody asks anything."""
+    """Also on a page without a prompt."""
     rows = [{**row, "creationDate": None} for row in weather()[1:]]
     (message,) = format_messages_to_vercel(rows[::-1])
     assert [message] == format_messages_to_vercel(rows)
@@ -481,8 +484,8 @@ def test_json_may_be_a_list_a_document_or_lines(wrapped: Any) -> None:
 @pytest.mark.parametrize("as_text", [True, False])
 def test_what_is_said_is_always_one_text(content: Any, text: str, as_text: bool) -> None:
     """Of blocks their texts, of anything else its JSON: the client shows `content` as it is."""
-    said = {"role": "assistant", "content": content}
-    rows = [*weather()[:3], {**row(4, "AI_MESSAGE", said), "content": json.dumps(said) if as_text else said}]
+    message = {"role": "assistant", "content": content}
+    rows = [*weather()[:3], {**row(4, "AI_MESSAGE", message), "content": json.dumps(message) if as_text else message}]
     found = format_messages_to_vercel(rows)
     assert found[0]["content"] == text
     assert json.loads(vercel_json(json.dumps(rows))) == found
@@ -496,12 +499,12 @@ def test_arguments_and_results_are_passed_on_unread(names: dict[str, str], text:
     rows = weather()
     rows[1] = row(2, "AI_TOOL", {"role": "assistant", "content": ""}, [call("call_123", args=loose)])
     rows[3] = row(4, "AI_MESSAGE", {"role": "assistant", "content": None})
-    given = json.dumps(spelled(rows, names))
+    rows_json = json.dumps(spelled(rows, names))
     if not text:
         rows = [{**row, "content": json.loads(row["content"])} for row in rows]
-        given = json.dumps(spelled(rows, names), separators=(" ,", ": ")).replace("20}", "20 }")
-    assert loose.encode() in vercel_json(given)
-    assert json.loads(vercel_json(given)) == format_messages_to_vercel(json.loads(given))
+        rows_json = json.dumps(spelled(rows, names), separators=(" ,", ": ")).replace("20}", "20 }")
+    assert loose.encode() in vercel_json(rows_json)
+    assert json.loads(vercel_json(rows_json)) == format_messages_to_vercel(json.loads(rows_json))
 
 
 # Laws
@@ -544,13 +547,13 @@ OPEN: Any = ...
 def plans(draw: st.DrawFn) -> list[Turn]:
     """A conversation, told as what happened and not as rows."""
     ids = iter(range(1000))
-    asked = st.builds(
+    calls_strategy = st.builds(
         lambda validated, args, result: Asked(f"call_{next(ids)}", validated, args, result),
         st.sampled_from([None, True, False]),
         st.dictionaries(st.text(max_size=3), values, max_size=2),
         st.just(OPEN) | values.filter(lambda value: value not in (None, "")),
     )
-    rounds = st.builds(Round, maybe, maybe, st.lists(asked, min_size=1, max_size=3))
+    rounds = st.builds(Round, maybe, maybe, st.lists(calls_strategy, min_size=1, max_size=3))
     return draw(st.lists(st.builds(Turn, words, st.lists(rounds, max_size=3), maybe), min_size=1, max_size=4))
 
 
@@ -558,8 +561,8 @@ def rows_of(plan: list[Turn], pick: random.Random) -> list[dict[str, Any]]:
     """The rows that a backend would have stored, oldest first. Results come in any order."""
     rows: list[dict[str, Any]] = []
 
-    def add(kind: str, said: dict[str, Any], calls: list[Any] | None = None) -> None:
-        rows.append(row(len(rows), kind, said, calls))
+    def add(kind: str, content: dict[str, Any], calls: list[Any] | None = None) -> None:
+        rows.append(row(len(rows), kind, content, calls))
 
     for turn in plan:
         add("USER", {"content": turn.question})
@@ -584,18 +587,18 @@ def shown(plan: list[Turn]) -> list[tuple[str, list[Any]]]:
         for one in turn.rounds:
             parts += [("thought", one.reasoning)] if one.reasoning else []
             parts += [one.text] if one.text else []
-            parts += [(*asked[::2], asked.result) for asked in one.calls]
+            parts += [(*call[::2], call.result) for call in one.calls]
         parts += [turn.answer] if turn.answer else []
         found += [("assistant", parts)] if parts else []
     return found[::-1]
 
 
-def told(part: Any) -> Any:
+def describe(part: Any) -> Any:
     """A part, as `shown` has it."""
     if part["type"] == "tool-invocation":
-        asked = part["toolInvocation"]
-        assert asked["state"] == ("result" if "result" in asked else "call")
-        return asked["toolCallId"], asked["args"], asked.get("result", OPEN)
+        invocation = part["toolInvocation"]
+        assert invocation["state"] == ("result" if "result" in invocation else "call")
+        return invocation["toolCallId"], invocation["args"], invocation.get("result", OPEN)
     return ("thought", part["reasoning"]) if part["type"] == "reasoning" else part["text"]
 
 
@@ -603,8 +606,8 @@ def told(part: Any) -> Any:
 def test_messages_tell_what_happened(plan: list[Turn], pick: random.Random) -> None:
     """S4.1: every text once and in its place, every call exactly once, every result in its call."""
     messages = format_messages_to_vercel(rows_of(plan, pick), {})
-    assert [(message["role"], [told(part) for part in message["parts"]]) for message in messages] == shown(plan)
-    calls = {asked.id: asked.validated for turn in plan for one in turn.rounds for asked in one.calls}
+    assert [(message["role"], [describe(part) for part in message["parts"]]) for message in messages] == shown(plan)
+    calls = {call.id: call.validated for turn in plan for one in turn.rounds for call in one.calls}
     words = {True: "accepted", False: "rejected", None: "not_required"}
     assert {name: note["validated"] for name, note in notes(messages, "toolCallId").items()} == {
         name: words[validated] for name, validated in calls.items()
@@ -696,9 +699,15 @@ def test_a_session_has_the_calls_that_the_messages_have(plan: list[Turn], pick: 
     rows = rows_of(plan, pick)
     reading = Reading().feed(*rows).close()
     found = {entry.tool_call_id: entry for entry in reading.entries(ToolCall)}
-    messages = {asked["toolCallId"]: asked for asked in invocations(format_messages_to_vercel(rows))}
+    messages = {invocation["toolCallId"]: invocation for invocation in invocations(format_messages_to_vercel(rows))}
     assert list(found) == list(messages)
-    rejected = {asked.id for turn in plan for one in turn.rounds for asked in one.calls if asked.validated is False}
+    rejected = {
+        invocation.id
+        for turn in plan
+        for one in turn.rounds
+        for invocation in one.calls
+        if invocation.validated is False
+    }
     for name, entry in found.items():
         assert entry.raw_input == messages[name]["args"]
         assert (entry.status == "denied") == (name in rejected)
@@ -755,8 +764,10 @@ def test_what_a_person_said_of_a_call_is_recorded_as_an_answer() -> None:
         "never": ("denied", ""),
         "free": ("completed", ""),
     }
-    asked = {entry.tool_call_id: (entry.state, entry.by, entry.reason) for entry in reading.entries(PermissionRequest)}
-    assert asked == {
+    approvals = {
+        entry.tool_call_id: (entry.state, entry.by, entry.reason) for entry in reading.entries(PermissionRequest)
+    }
+    assert approvals == {
         "yes": ("granted", "user", ""),
         "no": ("refused", "user", "Too dear."),
         "never": ("refused", "user", ""),
@@ -799,7 +810,7 @@ def test_a_row_that_is_there_twice_is_kept_and_says_nothing() -> None:
 
 
 def test_what_is_not_taken_over_is_kept_whole() -> None:
-    """Columns that nobody knows, parts of a content, and values that are no rows."""
+    """Unknown columns, parts of a content, and values that are no rows."""
     rows = [{**row, "model": "m"} if n == 0 else row for n, row in enumerate(weather())]
     rows[3] = row(4, "AI_MESSAGE", {"content": "Done", "sender": "Agent"})
     reading = Reading().feed(*rows, 17, {"entity": "SYSTEM"}, [])
@@ -816,8 +827,8 @@ def test_a_row_that_is_too_large_spoils_none_of_the_others(lines: Any) -> None:
     decoder = RowsDecoder()
     drafts = [draft for line in lines(rows) for draft in decoder.feed(line)] + decoder.close("eof")
     assert [draft.event.body for draft in drafts if isinstance(draft.event, ev.Raw)] == [rows[0]]
-    told = [type(draft.event) for draft in drafts]
-    assert {ev.CallProposed, ev.CallCompleted, ev.MessageDelta} < set(told) and ev.MessageUser not in told
+    kinds = [type(draft.event) for draft in drafts]
+    assert {ev.CallProposed, ev.CallCompleted, ev.MessageDelta} < set(kinds) and ev.MessageUser not in kinds
 
 
 def test_a_large_row_that_stands_alone_is_told() -> None:

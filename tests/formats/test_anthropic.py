@@ -36,9 +36,9 @@ def of(kind: type[Any], events: Sequence[ev.Event]) -> list[Any]:
 def whole(*content: Any, reason: str = "end_turn", **more: Any) -> dict[str, Any]:
     """A whole answer."""
     reason = "tool_use" if any(block.get("type") == "tool_use" for block in content) else reason
-    told = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": list(content)}
+    fields = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": list(content)}
     return {
-        **told,
+        **fields,
         "stop_reason": reason,
         "stop_sequence": None,
         "usage": {"input_tokens": 1, "output_tokens": 1},
@@ -46,17 +46,17 @@ def whole(*content: Any, reason: str = "end_turn", **more: Any) -> dict[str, Any
     }
 
 
-def text(said: str) -> dict[str, Any]:
-    return {"type": "text", "text": said}
+def text(value: str) -> dict[str, Any]:
+    return {"type": "text", "text": value}
 
 
-def call(identity: str, name: str = "ls", **given: Any) -> dict[str, Any]:
-    return {"type": "tool_use", "id": identity, "name": name, "input": given}
+def call(identity: str, name: str = "ls", **arguments: Any) -> dict[str, Any]:
+    return {"type": "tool_use", "id": identity, "name": name, "input": arguments}
 
 
-def results(*given: tuple[str, Any], **more: Any) -> dict[str, Any]:
+def results(*outputs: tuple[str, Any], **more: Any) -> dict[str, Any]:
     blocks = [
-        {"type": "tool_result", "tool_use_id": identity, "content": content, **more} for identity, content in given
+        {"type": "tool_result", "tool_use_id": identity, "content": content, **more} for identity, content in outputs
     ]
     return {"role": "user", "content": blocks}
 
@@ -69,8 +69,8 @@ def start(index: int, block: Any) -> dict[str, Any]:
     return {"type": "content_block_start", "index": index, "content_block": block}
 
 
-def delta(index: int, **told: Any) -> dict[str, Any]:
-    return {"type": "content_block_delta", "index": index, "delta": told}
+def delta(index: int, **fields: Any) -> dict[str, Any]:
+    return {"type": "content_block_delta", "index": index, "delta": fields}
 
 
 def stop(index: int) -> dict[str, Any]:
@@ -78,8 +78,8 @@ def stop(index: int) -> dict[str, Any]:
 
 
 def end(reason: str = "end_turn", **more: Any) -> list[dict[str, Any]]:
-    told = {"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": None, **more}, "usage": {}}
-    return [told, {"type": "message_stop"}]
+    fields = {"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": None, **more}, "usage": {}}
+    return [fields, {"type": "message_stop"}]
 
 
 def as_sdk(event: dict[str, Any]) -> Any:
@@ -112,8 +112,8 @@ def test_a_stream_reads_as_the_sdk_reads_it(case: str) -> None:
         for event in stream:
             judged = accumulate_event(event=as_sdk(event), current_snapshot=judged, json_bufs=buffers)
         desk = desk_of("anthropic", stream)
-        said = [b.text for b in judged.content if b.type == "text"]
-        assert "".join(e.content for e in shown(desk) if isinstance(e, Message)) == "".join(said)
+        texts = [b.text for b in judged.content if b.type == "text"]
+        assert "".join(e.content for e in shown(desk) if isinstance(e, Message)) == "".join(texts)
         thought = [b.thinking for b in judged.content if b.type == "thinking"]
         assert "".join(e.content for e in shown(desk) if isinstance(e, Thought)) == "".join(thought)
         uses = [(b.id, b.name, b.input or {}) for b in judged.content if b.type in ("tool_use", "server_tool_use")]
@@ -127,10 +127,10 @@ def test_an_sdks_event_reads_as_what_it_was_read_from(case: str) -> None:
     kept_as_it_came = ev.Raw | ev.SessionInfo | ev.CallEnd
     for stream in streams_of(case):
         dumped = [as_sdk(event).model_dump(mode="json", warnings=False) for event in stream]
-        read, meant = (
+        read, expected = (
             [event for event in drafted(one) if not isinstance(event, kept_as_it_came)] for one in (dumped, stream)
         )
-        assert read == meant
+        assert read == expected
 
 
 # Pieces
@@ -201,8 +201,8 @@ def test_an_id_that_comes_in_every_answer_is_a_new_call_each_time() -> None:
 @pytest.mark.parametrize("identity", ["", None, "same"])
 def test_calls_without_ids_of_their_own_get_their_results_in_order(identity: Any) -> None:
     """Two equal calls of one answer, two results."""
-    told = [USER, whole(call(identity), call(identity)), results((identity, "first"), (identity, "second"))]
-    assert [c.output for c in calls_on(desk_of("anthropic", told))] == ["first", "second"]
+    messages = [USER, whole(call(identity), call(identity)), results((identity, "first"), (identity, "second"))]
+    assert [c.output for c in calls_on(desk_of("anthropic", messages))] == ["first", "second"]
 
 
 @pytest.mark.parametrize(
@@ -217,16 +217,16 @@ def test_calls_without_ids_of_their_own_get_their_results_in_order(identity: Any
 )
 def test_a_result_is_its_text_or_else_its_blocks(content: Any, output: Any) -> None:
     """With `is_error` it is what went wrong."""
-    said = [USER, whole(call("toolu_1"))]
-    (good,) = calls_on(desk_of("anthropic", [*said, results(("toolu_1", content))]))
+    messages = [USER, whole(call("toolu_1"))]
+    (good,) = calls_on(desk_of("anthropic", [*messages, results(("toolu_1", content))]))
     assert (good.status, good.output) == ("completed", output)
-    (bad,) = calls_on(desk_of("anthropic", [*said, results(("toolu_1", content), is_error=True)]))
+    (bad,) = calls_on(desk_of("anthropic", [*messages, results(("toolu_1", content), is_error=True)]))
     assert (bad.status, bad.error) == ("failed", output)
 
 
 @pytest.mark.parametrize("kind", ["server_tool_use", "mcp_tool_use"])
 def test_tools_that_the_provider_runs_are_running_until_their_result(kind: str) -> None:
-    """And nobody is asked for it, so that the turn ends with the answer."""
+    """And the client is not asked for it, so that the turn ends with the answer."""
     block = {**call("srv_1", "search"), "type": kind}
     running = [USER, begin(), start(0, block), stop(0)]
     assert [c.status for c in calls_on(desk_of("anthropic", running))] == ["running"]
@@ -253,7 +253,7 @@ def test_results_of_the_provider_go_to_its_calls_in_order(named: bool) -> None:
 
 
 def test_a_pause_is_not_the_end_of_the_turn() -> None:
-    """What the provider was running goes on in its next answer, and is the same call."""
+    """What the provider was running continues in its next answer, and is the same call."""
     block = {**call("srv_1", "search"), "type": "server_tool_use"}
     result = {"type": "web_search_tool_result", "tool_use_id": "srv_1", "content": []}
     paused = [USER, begin(), start(0, block), stop(0), *end("pause_turn")]
@@ -266,7 +266,7 @@ def test_a_pause_is_not_the_end_of_the_turn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("stop_reason", "reason"),
     [
         ("end_turn", "end_turn"),
         ("stop_sequence", "end_turn"),
@@ -276,9 +276,12 @@ def test_a_pause_is_not_the_end_of_the_turn() -> None:
         ("new_word", "new_word"),
     ],
 )
-def test_a_turn_ends_with_the_answer_that_asks_for_nothing(said: str, reason: str) -> None:
+def test_a_turn_ends_with_the_answer_that_asks_for_nothing(stop_reason: str, reason: str) -> None:
     """In the words of the ledger, streamed or whole."""
-    for answer in ([begin(), start(0, text("Yes.")), stop(0), *end(said)], [whole(text("Yes."), reason=said)]):
+    for answer in (
+        [begin(), start(0, text("Yes.")), stop(0), *end(stop_reason)],
+        [whole(text("Yes."), reason=stop_reason)],
+    ):
         assert [event.reason for event in of(ev.TurnEnded, drafted([USER, *answer]))] == [reason]
 
 
@@ -335,8 +338,8 @@ def test_of_a_request_only_the_news_count() -> None:
 def test_an_answer_told_in_another_shape_is_the_same_answer() -> None:
     """As events, whole, and as the message that goes into the next request."""
     stream = [begin(), start(0, text("Hi.")), stop(0), *end()]
-    told = [*stream, whole(text("Hi.")), {"role": "assistant", "content": "Hi."}]
-    assert [entry.content for entry in shown(desk_of("anthropic", told))] == ["Hi."]
+    messages = [*stream, whole(text("Hi.")), {"role": "assistant", "content": "Hi."}]
+    assert [entry.content for entry in shown(desk_of("anthropic", messages))] == ["Hi."]
     assert len(shown(desk_of("anthropic", [*stream, *stream]))) == 2
 
 
@@ -375,6 +378,6 @@ def test_what_is_not_taken_over_is_kept_whole(message: Any) -> None:
 
 
 def test_of_a_whole_answer_the_blocks_that_say_more_are_kept() -> None:
-    """A signature, say; the rest of the answer stands in the log already."""
+    """A signature, say; the rest of the answer is in the log already."""
     thought = {"type": "thinking", "thinking": "Hm.", "signature": "Eq"}
     assert [event.body for event in of(ev.Raw, drafted([whole(thought, text("Yes."))]))] == [thought]

@@ -1,4 +1,4 @@
-"""What every format that can be read keeps to, whatever comes: run over the cases of tests/inputs and the captures."""
+"""What every format that can be read keeps to for any input: run over the cases of tests/inputs and the captures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import callslip
-from callslip.api.ledger import Ledger
+from callslip.api.ledger import LocalLedger
 from callslip.formats import registry
 from callslip.ingest.importer import import_lines
 from callslip.model import codec
@@ -29,7 +29,7 @@ READ = [name for name in registry.readable() if name != "events"]
 anyio = pytest.mark.anyio
 
 
-async def opened() -> Ledger:
+async def opened() -> LocalLedger:
     return await callslip.open("sqlite:///:memory:", QUIET)
 
 
@@ -84,8 +84,8 @@ async def test_a_case_reads_as_its_golden_says(case: str) -> None:
 async def test_a_case_read_twice_changes_nothing(case: str) -> None:
     """C7."""
     async with await opened() as ledger:
-        first = await import_lines(ledger, "s", format_cases.format_of(case), format_cases.lines_of(case))
-        again = await import_lines(ledger, "s", format_cases.format_of(case), format_cases.lines_of(case))
+        first = await import_lines(ledger.log, "s", format_cases.format_of(case), format_cases.lines_of(case))
+        again = await import_lines(ledger.log, "s", format_cases.format_of(case), format_cases.lines_of(case))
         assert first.events and not again.events
         assert not await faults(ledger)
 
@@ -97,8 +97,8 @@ async def test_wherever_a_case_stops_every_call_has_ended(case: str) -> None:
     lines = format_cases.lines_of(case)
     async with await opened() as ledger:
         for cut in range(len(lines) + 1):
-            await import_lines(ledger, f"cut-{cut}", format_cases.format_of(case), lines[:cut])
-        assert not await ledger.store.open_calls()
+            await import_lines(ledger.log, f"cut-{cut}", format_cases.format_of(case), lines[:cut])
+        assert not await ledger.log.store.open_calls()
         assert not await ledger.approvals()
         assert {row.turn for row in (await ledger.sessions(limit=10_000)).items} == {""}
         assert not await faults(ledger)
@@ -113,7 +113,7 @@ def test_nothing_that_comes_makes_a_session_unreadable(format: str, data: st.Dat
 
 async def check_readable(format: str, messages: list[Any]) -> None:
     async with await opened() as ledger:
-        await import_lines(ledger, "s", format, [json.dumps(message).encode() for message in messages])
+        await import_lines(ledger.log, "s", format, [json.dumps(message).encode() for message in messages])
         for row in (await ledger.sessions(limit=100)).items:
             shown = await ledger.snapshot(row.name)
             assert {entry.status for entry in shown.entries if isinstance(entry, ToolCall)} <= TERMINAL_STATES

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import callslip
-from callslip.api.ledger import Ledger
+from callslip.api.ledger import LocalLedger
 from callslip.formats.mcp.decode import McpDecoder
 from callslip.formats.mcp.wire import key_of
 from callslip.ingest.importer import import_lines
@@ -26,7 +26,7 @@ S = "s"
 anyio = pytest.mark.anyio
 
 
-async def opened(**settings: Any) -> Ledger:
+async def opened(**settings: Any) -> LocalLedger:
     return await callslip.open("sqlite:///:memory:", Settings(synchronous="NORMAL", reaper_interval=3600, **settings))
 
 
@@ -68,11 +68,11 @@ def ends(events: list[Event]) -> list[ev.CallEnd]:
     return [event for event in events if isinstance(event, ev.CallEnd)]
 
 
-async def calls_of(ledger: Ledger, session: str = S) -> list[ToolCall]:
+async def calls_of(ledger: LocalLedger, session: str = S) -> list[ToolCall]:
     return [entry for entry in (await ledger.snapshot(session)).entries if isinstance(entry, ToolCall)]
 
 
-async def log_of(ledger: Ledger, session: str = S) -> list[Any]:
+async def log_of(ledger: LocalLedger, session: str = S) -> list[Any]:
     return [event async for event in ledger.events(session)]
 
 
@@ -89,7 +89,7 @@ def test_ids_that_are_not_the_same_have_not_the_same_name(ids: list[Any]) -> Non
 
 def test_an_id_means_a_request_of_its_own_direction() -> None:
     """What the client answers to the server under the id of a call is no result, nor is a server's request a call."""
-    made = fed(
+    events = fed(
         c2s(call(1)),
         s2c(request(1, "sampling/createMessage", messages=[])),
         s2c(call(2)),
@@ -99,8 +99,8 @@ def test_an_id_means_a_request_of_its_own_direction() -> None:
         s2c(note("notifications/cancelled", requestId=1)),
         c2s(note("notifications/progress", progressToken=1, progress=1)),
     )
-    assert not ends(made) and len([event for event in made if isinstance(event, ev.CallProposed)]) == 1
-    assert [type(event) for event in made[2:]] == [ev.Raw] * 7
+    assert not ends(events) and len([event for event in events if isinstance(event, ev.CallProposed)]) == 1
+    assert [type(event) for event in events[2:]] == [ev.Raw] * 7
 
 
 @pytest.mark.parametrize(
@@ -115,10 +115,10 @@ def test_an_id_means_a_request_of_its_own_direction() -> None:
 @pytest.mark.parametrize("first", ["call", "question"])
 def test_without_directions_an_answer_goes_to_the_request_that_it_suits(method: str, answer: Any, first: str) -> None:
     """Bare messages: the two requests have one id, in either order, and so are the answers."""
-    asked = [call(1), request(1, method)]
+    requests = [call(1), request(1, method)]
     answers = [result(1, "the tool's"), {"jsonrpc": "2.0", "id": 1, "result": answer}]
     for order in (answers, answers[::-1]):
-        (end,) = ends(fed(*(asked if first == "call" else asked[::-1]), *order))
+        (end,) = ends(fed(*(requests if first == "call" else requests[::-1]), *order))
         assert isinstance(end, ev.CallCompleted) and end.output == "the tool's"
 
 
@@ -136,7 +136,7 @@ async def test_each_request_is_a_call_even_under_an_id_that_was_used() -> None:
     """Byte for byte the same, after the first was answered or before: an id means the newest that bears it."""
     async with await opened() as ledger:
         talk = [call(1), result(1, "first"), call(1), result(1, "second"), call(2), call(2), result(2, "newer")]
-        await import_lines(ledger, S, "mcp", lines(*talk))
+        await import_lines(ledger.log, S, "mcp", lines(*talk))
         found = [(entry.status, entry.output) for entry in await calls_of(ledger)]
         assert found == [("completed", "first"), ("completed", "second"), ("lost", None), ("completed", "newer")]
         log = await log_of(ledger)
@@ -151,8 +151,8 @@ async def test_two_recordings_in_one_session_share_no_call() -> None:
     async with await opened() as ledger:
         for at in (10.0**9, 10.0**9 + 60):
             talk = lines(c2s(call(1), at), s2c(result(1), at + 1))
-            await import_lines(ledger, S, "mcp", talk)
-            await import_lines(ledger, S, "mcp", talk)
+            await import_lines(ledger.log, S, "mcp", talk)
+            await import_lines(ledger.log, S, "mcp", talk)
         found = await calls_of(ledger)
         assert [(entry.status, entry.at) for entry in found] == [("completed", 10**12), ("completed", 10**12 + 60_000)]
         assert {event.verdict for event in await log_of(ledger)} == {"applied"}
@@ -182,14 +182,14 @@ async def test_what_comes_after_the_client_gave_up_is_late() -> None:
             s2c({"jsonrpc": "2.0", "id": 1, "error": {"code": 0, "message": "Request cancelled"}}),
             s2c(result(1, "after all")),
         ]
-        await import_lines(ledger, S, "mcp", lines(*talk))
+        await import_lines(ledger.log, S, "mcp", lines(*talk))
         (entry,) = await calls_of(ledger)
         assert entry.status == "cancelled" and entry.late == 6 and entry.output is None
         verdicts = [event.verdict for event in await log_of(ledger)]
         assert verdicts == ["applied", "applied", "applied", "late", "duplicate", "late"]
 
 
-def said(**members: Any) -> Any:
+def result_fields(**members: Any) -> Any:
     return {"jsonrpc": "2.0", "id": 1, "result": members}
 
 
@@ -200,15 +200,15 @@ TEXT = {"type": "text", "text": '{"n": 1}'}
 @pytest.mark.parametrize(
     ("answer", "output", "content"),
     [
-        (said(content=[TEXT]), '{"n": 1}', None),
-        (said(content=[TEXT], structuredContent={"n": 1}), {"n": 1}, None),
-        (said(content=[TEXT], structuredContent={"n": 2}), {"n": 2}, [TEXT]),
-        (said(content=[], structuredContent=[1]), [1], None),
-        (said(content=[TEXT, IMAGE]), [TEXT, IMAGE], [TEXT, IMAGE]),
-        (said(content=[]), [], None),
-        (said(toolResult={"old": 1}), {"old": 1}, None),
-        (said(), {}, None),
-        (said(content="no list"), "no list", None),
+        (result_fields(content=[TEXT]), '{"n": 1}', None),
+        (result_fields(content=[TEXT], structuredContent={"n": 1}), {"n": 1}, None),
+        (result_fields(content=[TEXT], structuredContent={"n": 2}), {"n": 2}, [TEXT]),
+        (result_fields(content=[], structuredContent=[1]), [1], None),
+        (result_fields(content=[TEXT, IMAGE]), [TEXT, IMAGE], [TEXT, IMAGE]),
+        (result_fields(content=[]), [], None),
+        (result_fields(toolResult={"old": 1}), {"old": 1}, None),
+        (result_fields(), {}, None),
+        (result_fields(content="no list"), "no list", None),
     ],
 )
 def test_the_output_is_what_is_structured_else_the_text_else_the_blocks(answer: Any, output: Any, content: Any) -> None:
@@ -228,13 +228,13 @@ async def test_a_result_of_any_size_ends_its_call(wrong: bool) -> None:
     ]
     async with await opened(max_event=200_000, inline_limit=50_000) as ledger:
         answers = [
-            said(content=blocks[:1], isError=wrong),
-            said(content=blocks, isError=wrong),
-            said(content=blocks, structuredContent={"n": 1}, isError=wrong),
+            result_fields(content=blocks[:1], isError=wrong),
+            result_fields(content=blocks, isError=wrong),
+            result_fields(content=blocks, structuredContent={"n": 1}, isError=wrong),
             {"jsonrpc": "2.0", "id": 1, "error": {"code": 1, "message": "y" * 300_000}},
         ]
         for answer in answers:
-            await import_lines(ledger, S, "mcp", lines(c2s(call(1), 10**9 + len(str(answer))), answer))
+            await import_lines(ledger.log, S, "mcp", lines(c2s(call(1), 10**9 + len(str(answer))), answer))
         found = await calls_of(ledger)
         ended = "failed" if wrong else "completed"
         assert [entry.status for entry in found] == [ended, ended, ended, "failed"]
@@ -247,7 +247,7 @@ async def test_arguments_that_are_refused_take_nothing_else_with_them() -> None:
     huge = {"name": "write", "arguments": {"text": "x" * 300_000}}
     async with await opened(max_event=100_000) as ledger:
         talk = [{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": huge}, call(2), result(1), result(2)]
-        await import_lines(ledger, S, "mcp", lines(*talk))
+        await import_lines(ledger.log, S, "mcp", lines(*talk))
         found = [(entry.tool_name, entry.status, entry.output) for entry in await calls_of(ledger)]
         assert found == [("write", "completed", "done"), ("tool", "completed", "done")]
         (kept,) = [event for event in await log_of(ledger) if isinstance(event, ev.Raw)]
@@ -268,12 +268,12 @@ def test_a_poll_that_tells_nothing_new_leaves_no_event() -> None:
     once = fed(call(1, task={}), handle)
     assert len(fed(call(1, task={}), handle, *poll, *poll)) == len(once)
     news = {"jsonrpc": "2.0", "id": 2, "result": task("working", statusMessage="half")}
-    told = fed(call(1, task={}), handle, *poll, poll[0], news)[-1]
-    assert isinstance(told, ev.CallProgress) and told.text == "half\n"
+    last_events = fed(call(1, task={}), handle, *poll, poll[0], news)[-1]
+    assert isinstance(last_events, ev.CallProgress) and last_events.text == "half\n"
 
 
 def test_a_task_that_is_over_ends_its_call_when_the_line_ends_if_nobody_fetched_the_result() -> None:
-    """While somebody may still ask for the result it has not ended."""
+    """While the client may still ask for the result it has not ended."""
     for status, ending in (("completed", ev.CallCompleted), ("failed", ev.CallFailed)):
         decoder = McpDecoder()
         decoder.feed(call(1, task={}))
@@ -288,28 +288,30 @@ def test_a_task_of_the_client_is_not_one_of_the_server() -> None:
     """Both may have one of the same name, and the server polls as well."""
     handle = {"jsonrpc": "2.0", "id": 1, "result": {"task": task("working")}}
     poll = s2c(request(7, "tasks/get", taskId="t"))
-    told = c2s({"jsonrpc": "2.0", "id": 7, "result": task("cancelled")})
-    made = fed(c2s(call(1, task={})), s2c(handle), poll, told, c2s(note("notifications/tasks", **task("cancelled"))))
-    assert not ends(made) and [type(event) for event in made[-3:]] == [ev.Raw] * 3
+    answer = c2s({"jsonrpc": "2.0", "id": 7, "result": task("cancelled")})
+    events = fed(
+        c2s(call(1, task={})), s2c(handle), poll, answer, c2s(note("notifications/tasks", **task("cancelled")))
+    )
+    assert not ends(events) and [type(event) for event in events[-3:]] == [ev.Raw] * 3
 
 
 def test_a_call_that_asks_goes_on_under_the_next_id() -> None:
-    """Version 2026-07-28: two such calls at once are told apart by what they ask for and by their state."""
+    """Version 2026-07-28: two such calls at once are distinguished by what they ask for and by their state."""
     asks = [
         {"jsonrpc": "2.0", "id": identity, "result": {"resultType": "input_required", "requestState": state}}
         for identity, state in ((1, "a"), (2, "b"))
     ]
     again = [call(3, requestState="b", inputResponses={}), call(4, requestState="a", inputResponses={})]
-    made = fed(call(1), call(2), *asks, *again, result(3, "of b"), result(4, "of a"))
-    assert len([event for event in made if isinstance(event, ev.CallProposed)]) == 2
-    assert [(end.aliases[0].id, end.output) for end in ends(made)] == [("2", "of b"), ("1", "of a")]
+    events = fed(call(1), call(2), *asks, *again, result(3, "of b"), result(4, "of a"))
+    assert len([event for event in events if isinstance(event, ev.CallProposed)]) == 2
+    assert [(end.aliases[0].id, end.output) for end in ends(events)] == [("2", "of b"), ("1", "of a")]
 
 
 # What is kept
 
 
 def test_all_that_is_not_about_a_call_is_kept_whole() -> None:
-    """Pings, lists, resources, prompts, logs, and answers to nobody."""
+    """Pings, lists, resources, prompts, logs, and answers without a request."""
     talk = [
         c2s({"jsonrpc": "2.0", "id": 1, "method": "ping"}),
         s2c({"jsonrpc": "2.0", "id": 1, "result": {}}),
@@ -322,8 +324,8 @@ def test_all_that_is_not_about_a_call_is_kept_whole() -> None:
         c2s({"jsonrpc": "2.0", "method": "tools/call", "params": {"name": "a notification"}}),
         "no JSON-RPC at all",
     ]
-    made = fed(*talk)
-    assert [event.body for event in made if isinstance(event, ev.Raw)] == talk and len(made) == len(talk)
+    events = fed(*talk)
+    assert [event.body for event in events if isinstance(event, ev.Raw)] == talk and len(events) == len(talk)
 
 
 @pytest.mark.parametrize("case", [case for case in format_cases.CASES if case.startswith("mcp/")])
@@ -341,6 +343,6 @@ def test_a_batch_says_what_its_messages_say(case: str) -> None:
     assert unmarked(fed(*batches)) == unmarked(fed(*rows))
 
 
-def unmarked(made: list[Event]) -> str:
+def unmarked(events: list[Event]) -> str:
     """Events without the mark of their connection, which is that of its first line."""
-    return json.dumps([{**json.loads(ev.encode_event(event)), "aliases": None} for event in made])
+    return json.dumps([{**json.loads(ev.encode_event(event)), "aliases": None} for event in events])

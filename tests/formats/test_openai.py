@@ -33,8 +33,14 @@ DEPTH_OF_JSON = st.recursive(
 def chunk(delta: dict[str, Any] | None = None, finish: str | None = None, **more: Any) -> dict[str, Any]:
     """A chunk of a stream."""
     choice = {"index": 0, "delta": delta or {}, "finish_reason": finish}
-    told = {"id": "r1", "object": "chat.completion.chunk", "created": 1_700_000_000, "model": "m", "choices": [choice]}
-    return {**told, **more}
+    fields = {
+        "id": "r1",
+        "object": "chat.completion.chunk",
+        "created": 1_700_000_000,
+        "model": "m",
+        "choices": [choice],
+    }
+    return {**fields, **more}
 
 
 def piece(index: int, text: str = "", **more: Any) -> dict[str, Any]:
@@ -50,7 +56,7 @@ def answer(**message: Any) -> dict[str, Any]:
     return {"id": "r1", "object": "chat.completion", "created": 1_700_000_000, "model": "m", "choices": [choice]}
 
 
-def asked(identity: str, name: str = "ls", arguments: str = "{}") -> dict[str, Any]:
+def tool_call(identity: str, name: str = "ls", arguments: str = "{}") -> dict[str, Any]:
     """A call in a whole message."""
     return {"id": identity, "type": "function", "function": {"name": name, "arguments": arguments}}
 
@@ -85,8 +91,8 @@ def test_a_streamed_answer_reads_as_the_sdk_reads_it(case: str) -> None:
             state.handle_chunk(ChatCompletionChunk.model_validate(message))
         judged = state.current_completion_snapshot.choices[0].message
         desk = desk_of("openai", one)
-        said = "".join(entry.content for entry in shown(desk) if isinstance(entry, Message))
-        assert said == (judged.content or "") + (judged.refusal or "")
+        text = "".join(entry.content for entry in shown(desk) if isinstance(entry, Message))
+        assert text == (judged.content or "") + (judged.refusal or "")
         called = [(entry.tool_call_id, entry.tool_name) for entry in calls_on(desk)]
         assert called == [(call.id, call.function.name) for call in judged.tool_calls or []]
         texts: dict[str, str] = {}
@@ -107,10 +113,10 @@ def test_an_sdks_object_reads_as_what_it_was_read_from(case: str) -> None:
     ]
     assert any(one != other for one, other in zip(bare, dumped, strict=True))
     kept_as_it_came = ev.Raw | ev.SessionInfo
-    read, meant = (
+    read, expected = (
         [event for event in drafted(one) if not isinstance(event, kept_as_it_came)] for one in (dumped, bare)
     )
-    assert read == meant
+    assert read == expected
 
 
 # Pieces
@@ -121,17 +127,17 @@ def test_an_sdks_object_reads_as_what_it_was_read_from(case: str) -> None:
     st.text(max_size=20),
     st.data(),
 )
-def test_wherever_a_stream_is_cut_it_says_the_same(inputs_of: list[Any], said: str, data: st.DataObject) -> None:
+def test_wherever_a_stream_is_cut_it_says_the_same(inputs_of: list[Any], content: str, data: st.DataObject) -> None:
     """Calls interleaved in any way, arguments and text in any pieces, as the whole answer says it."""
-    texts = [json.dumps(given) for given in inputs_of]
+    texts = [json.dumps(value) for value in inputs_of]
     waiting = [[piece(n, id=f"call_{n}", name="tool"), *cut(data, text, n)] for n, text in enumerate(texts)]
-    stream = [chunk({"content": part}) for part in split(data, said)]
+    stream = [chunk({"content": part}) for part in split(data, content)]
     while any(waiting):
         first = data.draw(st.sampled_from([pieces for pieces in waiting if pieces]))
         stream.append(chunk({"tool_calls": [first.pop(0)]}))
     streamed = desk_of("openai", [USER, *stream, chunk(finish="tool_calls")])
-    calls = [asked(f"call_{n}", "tool", text) for n, text in enumerate(texts)]
-    whole = desk_of("openai", [USER, answer(content=said, tool_calls=calls)])
+    calls = [tool_call(f"call_{n}", "tool", text) for n, text in enumerate(texts)]
+    whole = desk_of("openai", [USER, answer(content=content, tool_calls=calls)])
     facts = [
         {(call.tool_call_id, call.tool_name, json.dumps(call.raw_input), call.iteration) for call in calls_on(desk)}
         for desk in (streamed, whole)
@@ -180,7 +186,7 @@ def test_an_id_that_comes_in_every_response_is_a_new_call_each_time() -> None:
 
 def test_an_id_that_looks_made_up_is_still_a_call_of_its_own() -> None:
     """C3: the second `a` needs another id, and a third call has just that one."""
-    called = answer(tool_calls=[asked("a", "one"), asked("a", "two"), asked("a#1", "three")])
+    called = answer(tool_calls=[tool_call("a", "one"), tool_call("a", "two"), tool_call("a#1", "three")])
     desk = desk_of("openai", [USER, called, result("a", 1), result("a", 2), result("a#1", 3)])
     assert [(call.tool_name, call.output) for call in calls_on(desk)] == [("one", 1), ("two", 2), ("three", 3)]
 
@@ -201,8 +207,8 @@ def test_an_id_and_a_name_may_come_after_the_first_piece() -> None:
 
 
 def test_rounds_count_anew_in_every_turn_and_go_on_without_one() -> None:
-    """A stream recorded without the prompts is told apart by its rounds alone."""
-    called = [answer(tool_calls=[asked("call_0")]), result("call_0")]
+    """A stream recorded without the prompts is divided by its rounds alone."""
+    called = [answer(tool_calls=[tool_call("call_0")]), result("call_0")]
     with_prompts = desk_of("openai", [USER, *called, *called, answer(content="Done."), USER, *called])
     assert [call.iteration for call in calls_on(with_prompts)] == [0, 1, 0]
     without = desk_of("openai", [*called, *called, answer(content="Done."), *called])
@@ -213,13 +219,13 @@ def test_rounds_count_anew_in_every_turn_and_go_on_without_one() -> None:
 def test_calls_without_ids_of_their_own_get_their_results_in_order(identity: Any) -> None:
     """Two equal calls of one response, two results."""
     call = {"id": identity, "type": "function", "function": {"name": "ls", "arguments": "{}"}}
-    said = [USER, answer(tool_calls=[call, call]), result(identity, "first"), result(identity, "second")]
-    assert [call.output for call in calls_on(desk_of("openai", said))] == ["first", "second"]
+    messages = [USER, answer(tool_calls=[call, call]), result(identity, "first"), result(identity, "second")]
+    assert [call.output for call in calls_on(desk_of("openai", messages))] == ["first", "second"]
 
 
 def test_calls_of_two_decoders_without_ids_stay_apart() -> None:
     """A made-up id has the id of its response in it, so that a second recording of the session does not clash."""
-    first, second = ({**answer(tool_calls=[asked("")]), "id": name} for name in ("r1", "r2"))
+    first, second = ({**answer(tool_calls=[tool_call("")]), "id": name} for name in ("r1", "r2"))
     aliases = [drafted([one])[0].aliases[0].id for one in (first, second)]  # pyright: ignore[reportAttributeAccessIssue]
     assert len(set(aliases)) == 2
 
@@ -250,7 +256,7 @@ def test_a_turn_goes_on_while_results_are_wanted() -> None:
 
 
 def test_a_turn_that_others_began_is_theirs_to_end() -> None:
-    """Whoever records only the model's stream has turns of their own."""
+    """A caller that records only the model's stream has its own turns."""
     assert not of(ev.TurnEnded, drafted([chunk({"content": "Yes."}), chunk(finish="stop"), {"error": "gone"}]))
 
 
@@ -288,8 +294,8 @@ def test_a_stream_without_a_finish_is_whole_once_its_result_comes() -> None:
 
 def test_of_a_request_only_the_news_count() -> None:
     """The end of a conversation that grows; the same request again after a failure brings nothing."""
-    first = answer(content="Which?", tool_calls=[asked("call_1")])
-    history = [USER, {"role": "assistant", "content": None, "tool_calls": [asked("call_1")]}, result("call_1")]
+    first = answer(content="Which?", tool_calls=[tool_call("call_1")])
+    history = [USER, {"role": "assistant", "content": None, "tool_calls": [tool_call("call_1")]}, result("call_1")]
     events = drafted([{"model": "m", "messages": history[:1]}, first])
     decoder = ChatDecoder()
     for message in ({"model": "m", "messages": history[:1]}, first):
@@ -306,7 +312,7 @@ spoken_in_turns = st.lists(st.tuples(words, words), min_size=1, max_size=6)
 
 @given(spoken_in_turns, st.integers(0, 5))
 def test_a_conversation_in_requests_is_heard_once(turns: list[tuple[str, str]], kept: int) -> None:
-    """Whatever is said again in the same words, and however many old messages the client leaves out."""
+    """Messages repeated in the same words, and however many old messages the client leaves out."""
     decoder, history, events = ChatDecoder(), list[Any](), list[ev.Event]()
     for prompt, reply in turns:
         history.append({"role": "user", "content": prompt})
@@ -331,10 +337,10 @@ def test_a_conversation_without_its_responses_is_heard_once(turns: list[tuple[st
 
 def test_a_shortened_conversation_goes_on_where_most_of_it_agrees() -> None:
     """The last thing that is known may have been said before, and again since."""
-    said = ["a", "ok", "b", "no", "b", "ok", "b"]
-    history = [{"role": "assistant" if n % 2 else "user", "content": text} for n, text in enumerate(said)]
+    texts = ["a", "ok", "b", "no", "b", "ok", "b"]
+    history = [{"role": "assistant" if n % 2 else "user", "content": text} for n, text in enumerate(texts)]
     events = drafted([{"messages": history[:5]}, {"messages": history[2:]}])
-    assert heard(events) == said
+    assert heard(events) == texts
 
 
 def heard(events: list[ev.Event]) -> list[str]:
@@ -352,7 +358,7 @@ def test_what_a_request_says_beside_the_conversation_is_kept_when_it_changes() -
 
 
 def test_a_request_that_tells_the_past_otherwise_is_kept_whole() -> None:
-    """A client that sums up old messages says what nobody said."""
+    """A client that sums up old messages adds a message that was never sent."""
     summed = {"messages": [{"role": "user", "content": "In short."}, {"role": "assistant", "content": "Yes."}, USER]}
     assert of(ev.Raw, drafted([USER, answer(content="Yes."), summed]))[-1].body == summed
 
@@ -383,10 +389,10 @@ def looked_at(monkeypatch: pytest.MonkeyPatch, messages: Sequence[Any]) -> int:
     """How many characters of arguments are looked at as JSON while they come."""
     seen = 0
 
-    def counting(given: str) -> bool:
+    def counting(text: str) -> bool:
         nonlocal seen
-        seen += len(given)
-        return is_json(given)
+        seen += len(text)
+        return is_json(text)
 
     monkeypatch.setattr(chat_reply, "is_json", counting)
     drafted(messages)
@@ -402,8 +408,8 @@ def test_arguments_are_not_read_anew_with_every_piece(monkeypatch: pytest.Monkey
 def test_an_answer_told_in_another_shape_is_the_same_answer() -> None:
     """As chunks, whole, and as the message that goes into the next request."""
     stream = [chunk({"content": "Hi."}), chunk(finish="stop")]
-    told = [*stream, answer(content="Hi."), {"role": "assistant", "content": "Hi.\n"}]
-    assert [entry.content for entry in shown(desk_of("openai", told))] == ["Hi."]
+    messages = [*stream, answer(content="Hi."), {"role": "assistant", "content": "Hi.\n"}]
+    assert [entry.content for entry in shown(desk_of("openai", messages))] == ["Hi."]
     assert len(shown(desk_of("openai", [*stream, *stream]))) == 2
 
 

@@ -52,7 +52,7 @@ def result(identity: str, output: Any = "ok") -> dict[str, Any]:
     return {"type": "function_call_output", "call_id": identity, "output": output}
 
 
-def said(text: str, identity: str = "msg_1") -> dict[str, Any]:
+def text_item(text: str, identity: str = "msg_1") -> dict[str, Any]:
     part = {"type": "output_text", "text": text, "annotations": []}
     return {"type": "message", "id": identity, "role": "assistant", "status": "completed", "content": [part]}
 
@@ -119,10 +119,10 @@ def test_an_sdks_event_reads_as_what_it_was_read_from(case: str) -> None:
     kept_as_it_came = ev.Raw | ev.SessionInfo
     for stream in streams_of(case):
         dumped = [as_sdk(event).model_dump(mode="json", warnings=False) for event in stream]
-        read, meant = (
+        read, expected = (
             [event for event in drafted(one) if not isinstance(event, kept_as_it_came)] for one in (dumped, stream)
         )
-        assert [_without_nulls(event) for event in read] == [_without_nulls(event) for event in meant]
+        assert [_without_nulls(event) for event in read] == [_without_nulls(event) for event in expected]
 
 
 def _without_nulls(event: ev.Event) -> Any:
@@ -162,7 +162,7 @@ def test_an_item_has_two_ids_and_both_name_the_call() -> None:
 
 
 def test_pieces_that_come_before_their_item_belong_to_it() -> None:
-    """Whoever tunes in late hears of a call first by an id of its item, which may change meanwhile."""
+    """A late reader sees a call first by an id of its item, which may change meanwhile."""
     late = {"type": "response.function_call_arguments.delta", "item_id": "fc_1", "output_index": 0, "delta": "{}"}
     done = {"type": "response.output_item.done", "output_index": 0, "item": call("call_1", id="fc_2")}
     (found,) = calls_on(desk_of("responses", [late, done, result("call_1")]))
@@ -184,7 +184,7 @@ def test_what_is_sent_again_after_a_reconnection_says_nothing_new() -> None:
 
 
 def test_the_last_event_before_a_reconnection_may_be_sent_again_too() -> None:
-    """A replay goes on after it, not with it."""
+    """A replay continues after it, not with it."""
     begun = {"type": "response.created", "sequence_number": 0, "response": {"id": "resp_1"}}
     place = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
     stream = [begun] + [
@@ -234,7 +234,7 @@ def test_an_item_that_has_another_id_in_every_event_is_one_call() -> None:
     [("completed", "completed"), ("failed", "failed"), ("incomplete", "failed"), ("searching", "running")],
 )
 def test_the_status_of_a_tool_that_the_provider_runs_is_that_of_the_call(status: str, state: str) -> None:
-    """Nobody else will tell how it went."""
+    """No other message has its result."""
     item = {"type": "web_search_call", "id": "ws_1", "status": status, "action": {"type": "search", "query": "x"}}
     added = {"type": "response.output_item.added", "output_index": 0, "item": {**item, "status": "in_progress"}}
     done = {"type": "response.output_item.done", "output_index": 0, "item": item}
@@ -253,15 +253,15 @@ def test_leave_to_go_on_is_asked_for_and_given() -> None:
     question = {"type": "mcp_approval_request", "id": "mcpr_1", "name": "wipe", "arguments": "{}", "server_label": "d"}
     answer = {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True}
     run = {"type": "mcp_call", "id": "mcp_1", "approval_request_id": "mcpr_1", "name": "wipe", "arguments": "{}"}
-    asked = [USER, whole(question)]
-    assert [c.status for c in calls_on(desk_of("responses", asked))] == ["awaiting_approval"]
-    refused = desk_of("responses", [*asked, {**answer, "approve": False, "reason": "no"}])
+    messages = [USER, whole(question)]
+    assert [c.status for c in calls_on(desk_of("responses", messages))] == ["awaiting_approval"]
+    refused = desk_of("responses", [*messages, {**answer, "approve": False, "reason": "no"}])
     assert [(c.status, c.reason) for c in calls_on(refused)] == [("denied", "no")]
-    done = whole({**run, "output": "clean", "server_label": "d"}, said("Done."), identity="resp_2")
-    granted = desk_of("responses", [*asked, answer, done])
+    done = whole({**run, "output": "clean", "server_label": "d"}, text_item("Done."), identity="resp_2")
+    granted = desk_of("responses", [*messages, answer, done])
     assert [(c.status, c.output) for c in calls_on(granted)] == [("completed", "clean")]
-    assert not desk_of("responses", [*asked, done]).state.requests
-    assert not of(ev.TurnEnded, drafted(asked)) and of(ev.TurnEnded, drafted([*asked, answer, done]))
+    assert not desk_of("responses", [*messages, done]).state.requests
+    assert not of(ev.TurnEnded, drafted(messages)) and of(ev.TurnEnded, drafted([*messages, answer, done]))
 
 
 # Turns
@@ -270,12 +270,12 @@ def test_leave_to_go_on_is_asked_for_and_given() -> None:
 @pytest.mark.parametrize(
     ("response", "reason"),
     [
-        (whole(said("Yes.")), "end_turn"),
-        (whole(said("Ye"), status="incomplete", incomplete_details={"reason": "max_output_tokens"}), "max_tokens"),
-        (whole(said("Ye"), status="incomplete", incomplete_details={"reason": "content_filter"}), "refusal"),
+        (whole(text_item("Yes.")), "end_turn"),
+        (whole(text_item("Ye"), status="incomplete", incomplete_details={"reason": "max_output_tokens"}), "max_tokens"),
+        (whole(text_item("Ye"), status="incomplete", incomplete_details={"reason": "content_filter"}), "refusal"),
         (whole(status="failed", error={"code": "x", "message": "broken"}), "error"),
         (whole(status="cancelled"), "cancelled"),
-        (whole({**said(""), "content": [{"type": "refusal", "refusal": "No."}]}), "refusal"),
+        (whole({**text_item(""), "content": [{"type": "refusal", "refusal": "No."}]}), "refusal"),
         ({"type": "error", "message": "gone", "code": None, "param": None, "sequence_number": 3}, "error"),
         ({"error": {"message": "bad key"}}, "error"),
     ],
@@ -287,7 +287,17 @@ def test_a_turn_ends_with_the_response_that_asks_for_nothing(response: Any, reas
 
 def test_items_by_themselves_are_rounds_and_turns_too() -> None:
     """The model has the word until a result or a prompt comes; a last answer ends the turn as it should."""
-    items = [USER, said("I look."), call("1"), call("2"), result("1"), result("2"), call("3"), result("3"), said("So.")]
+    items = [
+        USER,
+        text_item("I look."),
+        call("1"),
+        call("2"),
+        result("1"),
+        result("2"),
+        call("3"),
+        result("3"),
+        text_item("So."),
+    ]
     decoder = ResponsesDecoder()
     events = [draft.event for item in [*items, USER] for draft in decoder.feed(item)]
     assert [event.iteration for event in of(ev.CallProposed, events)] == [0, 0, 1]
@@ -318,7 +328,7 @@ def test_a_stream_that_breaks_off_ends_what_is_not_whole(prompt: list[Any], reas
 
 
 def test_of_a_request_only_the_news_count() -> None:
-    """With the whole conversation in it, or with the id of the response that it goes on from."""
+    """With the whole conversation in it, or with the id of the response that it continues."""
     start = [USER, whole(call("call_1", id="fc_1"))]
     long = {"model": "m", "input": [USER, call("call_1"), result("call_1")]}
     short = {"model": "m", "previous_response_id": "resp_1", "input": [result("call_1")]}
@@ -333,14 +343,14 @@ def test_of_a_request_only_the_news_count() -> None:
 def test_what_goes_on_from_a_response_is_all_news() -> None:
     """The provider keeps the rest, so that a prompt in the same words is another prompt."""
     again = {"model": "m", "previous_response_id": "resp_1", "input": "Go."}
-    events = drafted([USER, whole(said("Which?")), again])
+    events = drafted([USER, whole(text_item("Which?")), again])
     assert [event.text for event in of(ev.MessageUser, events)] == ["Go.", "Go."]
 
 
 def test_where_the_server_keeps_the_conversation_all_is_news() -> None:
     """A person may say the same again."""
     asks = {"model": "m", "conversation": "conv_1", "input": "Yes."}
-    talk = [message for n in range(3) for message in (asks, whole(said(f"{n}", f"msg_{n}"), identity=f"resp_{n}"))]
+    talk = [message for n in range(3) for message in (asks, whole(text_item(f"{n}", f"msg_{n}"), identity=f"resp_{n}"))]
     assert len(of(ev.MessageUser, drafted(talk))) == 3
 
 
@@ -352,8 +362,14 @@ def test_a_prompt_may_be_a_plain_text() -> None:
 
 def test_an_item_of_the_response_told_once_more_is_the_same_item() -> None:
     """Clients keep the items of a response with the rest of the conversation."""
-    told = [USER, whole(said("Hi."), call("call_1", id="fc_1")), said("Hi."), call("call_1"), result("call_1")]
-    desk = desk_of("responses", told)
+    messages = [
+        USER,
+        whole(text_item("Hi."), call("call_1", id="fc_1")),
+        text_item("Hi."),
+        call("call_1"),
+        result("call_1"),
+    ]
+    desk = desk_of("responses", messages)
     assert [entry.content for entry in shown(desk) if isinstance(entry, Message)] == ["Go.", "Hi."]
     assert [c.status for c in calls_on(desk)] == ["completed"]
 

@@ -1,4 +1,4 @@
-"""Commands in a model's text: the tags, the ids, what the model is told, and the events of producers that run them."""
+"""Commands in a model's text: the tags, the ids, results for the model, and events of the producers that run them."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_what_is_no_command_is_shown_with_its_tags() -> None:
 
 
 def test_a_command_is_given_out_when_its_end_is_read() -> None:
-    """S0.4: before the text goes on."""
+    """S0.4: before the text continues."""
     parser = ShellParser()
     found = [(character, parser.feed(character)) for character in "<shell>ls</shell>x"]
     assert [(character, pieces) for character, pieces in found if pieces] == [
@@ -205,7 +205,7 @@ def test_no_two_commands_share_an_id(text: str, iteration: int) -> None:
     assert found == [f"cmd-{iteration}-{index}" for index in range(len(found))]
 
 
-# What the model is told
+# Results for the model
 
 
 @pytest.mark.parametrize(
@@ -240,9 +240,9 @@ def test_a_result_is_one_terminal_block(result: dict[str, Any], expected: str) -
 def test_results_follow_one_another_in_their_order() -> None:
     """S0.6: a block each; the same results give the same text."""
     results = [{"result": "one"}, {"result": ""}, {"result": "two"}]
-    told = format_tool_results(results)
-    assert told == "```terminal\none\n```\n\n```terminal\n(no output)\n```\n\n```terminal\ntwo\n```"
-    assert told == format_tool_results(codec.parse_json(codec.encode(results)))
+    text = format_tool_results(results)
+    assert text == "```terminal\none\n```\n\n```terminal\n(no output)\n```\n\n```terminal\ntwo\n```"
+    assert text == format_tool_results(codec.parse_json(codec.encode(results)))
     assert format_tool_results([]) == ""
 
 
@@ -253,8 +253,8 @@ fences = st.lists(st.sampled_from(["`", "```", "````", "\n", "```\n", "terminal"
 def test_no_output_can_end_its_block(outputs: list[str]) -> None:
     """S0.6: a fence is longer than any inside, so that the blocks can be told apart again."""
     outputs = [*outputs, "\n```\n\n```terminal"]
-    told = format_tool_results([{"result": output} for output in outputs])
-    assert split_tool_results(told) == [output.rstrip("\n") for output in outputs]
+    text = format_tool_results([{"result": output} for output in outputs])
+    assert split_tool_results(text) == [output.rstrip("\n") for output in outputs]
 
 
 def test_a_text_that_is_no_list_of_results_is_not_read_as_one() -> None:
@@ -280,9 +280,9 @@ def test_output_within_the_limit_is_left_alone() -> None:
 def test_output_beyond_the_limit_says_how_much_was_cut() -> None:
     """S0.6: the beginning and the end stay."""
     text = "begin " + "." * 500 + " end"
-    told = truncate_output(text, 100)
-    assert told.startswith("begin ") and told.endswith(" end")
-    head, _, rest = told.partition("\n[... ")
+    cut = truncate_output(text, 100)
+    assert cut.startswith("begin ") and cut.endswith(" end")
+    head, _, rest = cut.partition("\n[... ")
     number, _, tail = rest.partition(" of 510 characters cut ...]\n")
     assert int(number) == len(text) - len(head) - len(tail)
     assert len(truncate_output("a" * (MAX_OUTPUT_CHARS + 1))) <= MAX_OUTPUT_CHARS
@@ -291,9 +291,9 @@ def test_output_beyond_the_limit_says_how_much_was_cut() -> None:
 @given(st.text(max_size=400), st.integers(60, 300))
 def test_what_was_cut_is_not_cut_again(text: str, limit: int) -> None:
     """S0.6: cutting fits the limit, and once cut a text stays as it is, live and on reload."""
-    told = truncate_output(text, limit)
-    assert len(told) <= limit
-    assert truncate_output(told, limit) == told
+    cut = truncate_output(text, limit)
+    assert len(cut) <= limit
+    assert truncate_output(cut, limit) == cut
 
 
 def test_a_limit_too_small_for_words_leaves_the_words() -> None:
@@ -304,8 +304,8 @@ def test_a_limit_too_small_for_words_leaves_the_words() -> None:
 
 def test_a_long_output_does_not_push_out_what_went_wrong() -> None:
     """S0.6: each stream has the limit for itself."""
-    told = format_tool_results([{"stdout": "a" * 1000, "stderr": "b" * 50, "exitStatus": 1}], limit=100)
-    assert "b" * 50 in told and "[exit status 1]" in told and "of 1000 characters cut" in told
+    text = format_tool_results([{"stdout": "a" * 1000, "stderr": "b" * 50, "exitStatus": 1}], limit=100)
+    assert "b" * 50 in text and "[exit status 1]" in text and "of 1000 characters cut" in text
 
 
 # Reading producers
@@ -318,8 +318,8 @@ class Reading(Read):
         super().__init__(ShellDecoder(**options))
 
 
-def text(said: str) -> dict[str, Any]:
-    return {"type": "text", "content": said}
+def text(content: str) -> dict[str, Any]:
+    return {"type": "text", "content": content}
 
 
 def event(kind: str, command: str = "", name: str = "", **more: Any) -> dict[str, Any]:
@@ -332,7 +332,7 @@ DONE = {"type": "done"}
 
 
 def test_a_command_is_proposed_as_soon_as_its_end_is_read() -> None:
-    """S0.4: within the very message, before the text goes on; its id is an alias."""
+    """S0.4: within the very message, before the text continues; its id is an alias."""
     decoder = ShellDecoder()
     assert not decoder.feed("<shell>ls</shell")
     (draft,) = decoder.feed(">")
@@ -348,7 +348,7 @@ def test_a_command_is_proposed_as_soon_as_its_end_is_read() -> None:
 
 
 def test_a_card_goes_from_queued_to_running_to_completed() -> None:
-    """S0.4: by its id, whatever is said beside it."""
+    """S0.4: by its id, with any other fields."""
     reading = Reading().feed(text("<shell>ls</shell>"))
     seen = [reading.calls[0].status]
     for message in (
@@ -427,7 +427,7 @@ def test_what_a_tool_call_repeats_is_one_call() -> None:
 
 
 def test_an_id_that_comes_again_for_another_command_is_another_call() -> None:
-    """C2: after the end of the first one; while that is open, it is the same call told anew."""
+    """C2: after the end of the first one; while that is open, it is the same call again."""
     ids = {"commandId": "x"}
     first = [{"type": "tool-call", "command": "ls", **ids}, {"type": "tool-result", "result": "1", **ids}]
     again = [{"type": "tool-call", "command": "pwd", **ids}, {"type": "tool-start", "command": "pwd", **ids}]
@@ -519,7 +519,7 @@ def test_a_result_after_done_still_reaches_its_call() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "status", "exit", "error"),
+    ("fields", "status", "exit", "error"),
     [
         ({"result": "x"}, "completed", None, None),
         ({"result": "x", "exitStatus": 3}, "completed", 3, None),
@@ -530,10 +530,10 @@ def test_a_result_after_done_still_reaches_its_call() -> None:
     ],
 )
 def test_how_a_command_ended_is_for_its_producer_to_say(
-    said: dict[str, Any], status: str, exit: Any, error: Any
+    fields: dict[str, Any], status: str, exit: Any, error: Any
 ) -> None:
     """An exit status is shown, and is a failure only where that is said."""
-    (call,) = Reading().feed("<shell>x</shell>", event("tool-result", "x", "cmd-0-0", **said)).calls
+    (call,) = Reading().feed("<shell>x</shell>", event("tool-result", "x", "cmd-0-0", **fields)).calls
     assert (call.status, call.exit_status, call.error) == (status, exit, error)
 
 
@@ -558,24 +558,24 @@ def test_what_was_held_back_comes_out_when_the_round_ends() -> None:
 
 
 @given(texts, st.lists(st.integers(0, 200), max_size=6))
-def test_a_stream_reads_the_same_wherever_it_is_cut(said: str, places: list[int]) -> None:
+def test_a_stream_reads_the_same_wherever_it_is_cut(text: str, places: list[int]) -> None:
     """S0.1 for the whole way: the calls and the text shown do not depend on the messages."""
-    whole = Reading().feed(said).close()
-    pieces = Reading().feed(*cut(said, places)).close()
+    whole = Reading().feed(text).close()
+    pieces = Reading().feed(*cut(text, places)).close()
     assert pieces.said == whole.said
     assert [call.raw_input for call in pieces.calls] == [call.raw_input for call in whole.calls]
 
 
 def test_a_producer_that_repeats_its_text_is_read_once() -> None:
     """Declared cumulative: what is new in each message counts."""
-    said = "Hm <shell>ls</shell> <shell>id</shell>."
-    reading = Reading(chunks="cumulative").feed(*[text(said[:end]) for end in range(1, len(said) + 1)])
+    full = "Hm <shell>ls</shell> <shell>id</shell>."
+    reading = Reading(chunks="cumulative").feed(*[text(full[:end]) for end in range(1, len(full) + 1)])
     assert [call.raw_input["command"] for call in reading.calls] == ["ls", "id"]
     assert reading.close().said == ["Hm ", " ", "."]
 
 
 def test_a_command_of_a_text_that_is_told_otherwise_is_found_once() -> None:
-    """S0.1: the text is read anew, and its commands have the ids that they had."""
+    """S0.1: the text is read again, and its commands have the ids that they had."""
     reading = Reading(chunks="cumulative").feed("<shell>ls</shell> hello", "<shell>ls</shell> help")
     assert [call.title for call in reading.calls] == ["ls"]
 
@@ -588,14 +588,14 @@ def test_a_prompt_begins_a_turn_and_done_ends_it_once() -> None:
 
 
 def test_a_turn_that_was_begun_elsewhere_is_not_ended_here() -> None:
-    """A stream without its prompt leaves the turn to whoever began it; its text is whole all the same."""
+    """A stream without its prompt leaves the turn to the caller; its text is still complete."""
     reading = Reading().feed("Hello", DONE).close()
     assert not reading.log(ev.TurnStarted) and not reading.log(ev.TurnEnded)
     assert not any(entry.streaming for entry in reading.entries(Message))
 
 
 def test_the_next_run_without_a_prompt_is_a_turn_of_its_own() -> None:
-    """Ids are counted anew after `done`, so that they must not mean the calls before it."""
+    """Ids start again after `done`, so that they must not mean the calls before it."""
     reading = Reading()
     for day in ("Monday", "Tuesday"):
         reading.feed("<shell>date</shell>", event("tool-result", "date", "cmd-0-0", result=day), DONE)
@@ -621,12 +621,12 @@ def test_stored_parts_become_texts_and_cards() -> None:
 
 
 def test_stored_texts_and_results_become_calls() -> None:
-    """What the model was told of its commands goes back to each of them, a block for each."""
+    """The results that the model received go back to each of them, a block for each."""
     written = {"role": "assistant", "content": "<shell>ls</shell><shell>true</shell>"}
-    told = {"role": "tool", "content": format_tool_results([{"result": "a"}, {"result": ""}])}
-    reading = Reading().feed(written, told)
+    message = {"role": "tool", "content": format_tool_results([{"result": "a"}, {"result": ""}])}
+    reading = Reading().feed(written, message)
     assert [call.status for call in reading.calls] == ["completed", "completed"]
-    assert [type(draft.event) for draft in reading.decoder.feed(told)] == [ev.Raw]
+    assert [type(draft.event) for draft in reading.decoder.feed(message)] == [ev.Raw]
     reading.feed(written, {"role": "tool", "content": "something else"})
     assert [call.tool_call_id for call in reading.calls] == ["cmd-0-0", "cmd-0-1", "cmd-1-0", "cmd-1-1"]
     assert [call.output for call in reading.calls] == ["a", "", None, None]
