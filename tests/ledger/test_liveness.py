@@ -360,7 +360,8 @@ from callslip.model import events as ev
 
 async def work():
     ledger = await callslip.open(sys.argv[1])
-    await ledger.log.append("a", [ev.TurnStarted(turn="work"), ev.CallStarted(tool_name="mine")], owner=ledger.log.owner)
+    owned = [ev.TurnStarted(turn="work"), ev.CallStarted(tool_name="mine")]
+    await ledger.log.append("a", owned, owner=ledger.log.owner)
     detached = ev.CallProposed(tool_name="detached", scope="detached")
     await ledger.log.append("a", [ev.CallProposed(tool_name="other"), detached])
     print("ready", flush=True)

@@ -282,6 +282,27 @@ async def test_two_endings_of_one_call_are_found(ledger: LocalLedger, file: Path
     assert any(f"event {row.last_seq} was applied" in detail for detail in found)
 
 
+@pytest.mark.parametrize(
+    ("events", "verdict", "fault"),
+    [
+        ([ev.CallStarted(aliases=THREE)], "illegal", "call.started is impossible while"),
+        ([ev.CallRequeued(aliases=THREE)], "illegal", "call.requeued is impossible while"),
+        ([ev.CallCancelled(aliases=(Alias("acp", "unknown"),))], "orphan", "call.cancelled is impossible while"),
+    ],
+    ids=["started while awaiting approval", "requeued while awaiting approval", "cancelled without a call"],
+)
+async def test_an_impossible_step_of_an_open_call_is_found(
+    ledger: LocalLedger, file: Path, events: list[ev.Event], verdict: str, fault: str
+) -> None:
+    """C4: neither records nor entries change by it, so only the step itself shows that its verdict is wrong."""
+    (event,) = await ledger.log.append("s", events)
+    assert event.verdict == verdict and await verify(ledger.log, "s") == []
+    sql = "UPDATE events SET body = CAST(replace(CAST(body AS TEXT), ?, '') AS BLOB) WHERE seq = ?"
+    damage(file, sql, f'"verdict":"{verdict}",', event.seq)
+    problems = await verify(ledger.log, "s")
+    assert [(problem.what, fault in problem.detail) for problem in problems] == [("call", True)]
+
+
 async def test_checkpoints_of_another_version_are_left_alone(ledger: LocalLedger, file: Path) -> None:
     """They are derived again when they are next needed."""
     damage(file, "UPDATE checkpoints SET version = version + 1, state = x'00'")
@@ -348,19 +369,19 @@ async def test_memory_does_not_grow_with_what_has_ended(ledger: LocalLedger, mon
     """Rows and entries are compared page by page, and nothing of a finished call is held on to."""
     import callslip.ledger.verify as module
 
-    monkeypatch.setattr(module, "PAGE", 20)
+    monkeypatch.setattr(module, "PAGE_ROWS", 20)
     calls = [ev.CallCompleted(aliases=(Alias("acp", f"n{number}"),)) for number in range(200)]
     await ledger.log.append("s", calls)
     await ledger.log.project("s")
     held: list[int] = []
-    page = module._Session._page
+    page = module._SessionCheck._check_page
 
     async def spied(self: Any, rows: list[tuple[int, bytes]]) -> None:
         await page(self, rows)
-        tables = self.rows.tables
+        tables = self.records.tables
         held.append(len(self.state.entries) + len(tables.calls) + len(tables.closed) + len(tables.answered))
 
-    monkeypatch.setattr(module._Session, "_page", spied)
+    monkeypatch.setattr(module._SessionCheck, "_check_page", spied)
     assert await verify(ledger.log) == []
     assert len(held) > 10 and max(held) < 10
 

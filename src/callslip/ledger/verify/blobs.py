@@ -1,4 +1,4 @@
-"""A blob is whole if its bytes have the size that its event says and the digest that is its name."""
+"""Check blobs: their size is in the event, and their digest is their name."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from callslip.model.events import Blob
 from callslip.store.protocol import Store
 
 
-async def fault(store: Store, blob: Blob) -> str:
-    """What is wrong with a blob. It is read piece by piece: it may be a large one."""
+async def find_blob_fault(store: Store, blob: Blob) -> str:
+    """Return what is wrong with a blob, or "". It is read in pieces, because it may be large."""
     digest, size, number = hashlib.blake2b(digest_size=32), 0, 0
     try:
         while data := await store.blob_piece(blob.hash, number):
@@ -19,7 +19,7 @@ async def fault(store: Store, blob: Blob) -> str:
     except CallslipError as error:
         return str(error)
     if not number:
-        return "is not there"
+        return "is missing"
     if size != blob.size:
         return f"has {size} bytes, should have {blob.size}"
-    return "" if digest.hexdigest() == blob.hash else "has another content than its name says"
+    return "" if digest.hexdigest() == blob.hash else "has content with another digest"

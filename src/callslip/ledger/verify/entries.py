@@ -1,4 +1,4 @@
-"""Entries and the checkpoint: folded again from the log, and compared with what is stored."""
+"""Compare the stored entries and the checkpoint with those folded from the log."""
 
 from __future__ import annotations
 
@@ -16,102 +16,102 @@ from callslip.rules.fold import VERSION, SessionFold
 from callslip.store.protocol import Checkpoint, RowCounts, Store
 
 
-class Entries:
-    """The stored entries of one session, up to its checkpoint `at`. One that another version made is not looked at."""
+class EntryCheck:
+    """The stored entries of one session up to its checkpoint. A checkpoint of another version is not compared."""
 
-    def __init__(self, store: Store, row: SessionRecord, report: Report) -> None:
-        self.at: Checkpoint | None = None
+    def __init__(self, store: Store, session: SessionRecord, report: Report) -> None:
+        self.checkpoint: Checkpoint | None = None
         self._store = store
-        self._row = row
+        self._session = session
         self._report = report
-        self._reached = False
+        self._is_done = False
         self._count = 0
-        self._older: set[int] = set()
-        self._notes: dict[int, int] = {}
-        self._kept_notes: dict[int, int] = {}
+        self._base_entries: set[int] = set()
+        self._late_notes: dict[int, int] = {}
+        self._stored_late_notes: dict[int, int] = {}
 
-    async def begin(self, state: SessionFold) -> None:
-        """Find the checkpoint; `state` is what the kept log begins with."""
-        self._older = set(state.entries)
-        at = await self._store.checkpoint(self._row.name)
-        if at is None:
-            await self._nothing()
-        elif at.version == VERSION:
-            self.at = at
+    async def start(self, state: SessionFold) -> None:
+        """Load the checkpoint; `state` is the base of the log."""
+        self._base_entries = set(state.entries)
+        saved = await self._store.checkpoint(self._session.name)
+        if saved is None:
+            await self._check_no_entries()
+        elif saved.version == VERSION:
+            self.checkpoint = saved
 
-    async def _nothing(self) -> None:
-        tally = await self._store.row_counts(self._row.name)
+    async def _check_no_entries(self) -> None:
+        tally = await self._store.row_counts(self._session.name)
         if tally.entries or tally.texts:
             self._report.add("checkpoint", f"there is none, but {tally.entries} entries and {tally.texts} texts")
 
-    async def settle(self, state: SessionFold, finished: Iterable[Entry]) -> None:
-        """Compare entries that nothing changes any more, but for the note that something came too late."""
-        if self.at is None or self._reached:
+    async def check_finished(self, state: SessionFold, finished: Iterable[Entry]) -> None:
+        """Compare finished entries. Only their note of late events can still change, and is compared later."""
+        if self.checkpoint is None or self._is_done:
             return
-        for identity, note in state.noted.items():
-            self._notes[identity] = note["late"]
+        for entry_id, note in state.noted.items():
+            self._late_notes[entry_id] = note["late"]
         state.noted.clear()
         for entry in finished:
-            await self._entry(entry)
+            await self._check_entry(entry)
 
-    async def _entry(self, entry: Entry) -> None:
-        rows = await self._store.entries(self._row.name, entry.id + 1, 1)
+    async def _check_entry(self, entry: Entry) -> None:
+        rows = await self._store.entries(self._session.name, entry.id + 1, 1)
         if not rows or rows[0][0] != entry.id:
             self._report.add("entry", f"{entry.id} is not stored")
             return
         self._count += 1
         try:
-            kept = checkpoint.read_entry(rows[0][1])
+            stored = checkpoint.read_entry(rows[0][1])
         except CorruptDataError as error:
             self._report.add("entry", f"{entry.id}: {error}")
             return
-        _put_aside(kept, self._kept_notes)
-        _put_aside(entry, self._notes)
-        if type(kept) is not type(entry):
-            self._report.add("entry", f"{entry.id} is a {type(kept).__name__}, should be a {type(entry).__name__}")
-        elif wrong := differences(kept, entry):
-            self._report.add("entry", f"{entry.id}: {wrong}")
+        _move_late_note(stored, self._stored_late_notes)
+        _move_late_note(entry, self._late_notes)
+        if type(stored) is not type(entry):
+            self._report.add("entry", f"{entry.id} is a {type(stored).__name__}, should be a {type(entry).__name__}")
+        elif difference := differences(stored, entry):
+            self._report.add("entry", f"{entry.id}: {difference}")
 
-    async def reach(self, state: SessionFold) -> None:
-        """Here the log is as far as the checkpoint: what is stored is finished now, and the rest is the state."""
-        at = self.at
-        if at is None or self._reached:
+    async def check_checkpoint(self, state: SessionFold) -> None:
+        """Compare the checkpoint with the state that was folded up to it."""
+        saved = self.checkpoint
+        if saved is None or self._is_done:
             return
-        self._reached = True
-        if not self._row.pruned_seq <= at.seq <= self._row.last_seq:
-            self._report.add("checkpoint", f"stands at {at.seq}, outside of the log")
+        self._is_done = True
+        if not self._session.pruned_seq <= saved.seq <= self._session.last_seq:
+            self._report.add("checkpoint", f"is at {saved.seq}, outside of the log")
             return
-        tally = await self._store.row_counts(self._row.name)
+        tally = await self._store.row_counts(self._session.name)
         if tally.entries != self._count:
-            self._report.add("entry", f"{tally.entries} are stored, but the log leads to {self._count} of them")
-        self._compare_notes()
-        if _read(at.state) != _read(checkpoint.encode_state(state)):
-            self._report.add("checkpoint", f"the state at {at.seq} is not what the log gives")
-        await self._texts(state, tally)
+            self._report.add("entry", f"{tally.entries} are stored, but the log gives {self._count}")
+        self._check_late_notes()
+        if _normalize(saved.state) != _normalize(checkpoint.encode_state(state)):
+            self._report.add("checkpoint", f"the state at {saved.seq} is not what the log gives")
+        await self._check_texts(state, tally)
 
-    def _compare_notes(self) -> None:
-        low, kept = self._row.pruned_seq, self._kept_notes
-        notes = {entry: late for entry, late in self._notes.items() if entry > low or entry in self._older}
-        for entry in sorted(notes.keys() | kept.keys()):
-            if notes.get(entry) != kept.get(entry):
-                self._report.add("entry", f"{entry}: late is {kept.get(entry)}, should be {notes.get(entry)}")
+    def _check_late_notes(self) -> None:
+        pruned_seq, stored = self._session.pruned_seq, self._stored_late_notes
+        notes = {id: late for id, late in self._late_notes.items() if id > pruned_seq or id in self._base_entries}
+        for entry in sorted(notes.keys() | stored.keys()):
+            if notes.get(entry) != stored.get(entry):
+                self._report.add("entry", f"{entry}: late is {stored.get(entry)}, should be {notes.get(entry)}")
 
-    async def _texts(self, state: SessionFold, tally: RowCounts) -> None:
+    async def _check_texts(self, state: SessionFold, tally: RowCounts) -> None:
         texts = {key: value for key, text in checkpoint.open_texts(state).items() if (value := text.value())}
         if tally.texts != len(texts):
             self._report.add("checkpoint", f"pieces of {tally.texts} texts are stored, of {len(texts)} should be")
         for (entry, field), value in texts.items():
-            if await self._store.pieces(self._row.name, entry, field) != value:
+            if await self._store.pieces(self._session.name, entry, field) != value:
                 self._report.add("checkpoint", f"the pieces of {field} of entry {entry} are not what the log gives")
 
 
-def _put_aside(entry: Entry, notes: dict[int, int]) -> None:
+def _move_late_note(entry: Entry, notes: dict[int, int]) -> None:
     if isinstance(entry, ToolCall) and entry.late:
         notes[entry.id], entry.late = entry.late, 0
 
 
-def _read(data: bytes) -> bytes:
-    """A stored state in a form that can be compared; damage reads as itself."""
+def _normalize(data: bytes) -> bytes:
+    """Return a stored state in a form that can be compared; damaged data is returned unchanged."""
     try:
         return canonical(msgspec.json.decode(data))
     except codec.DECODE_ERRORS:

@@ -1,4 +1,4 @@
-"""What `verify` finds, and how two things that should be the same are compared."""
+"""The problems that `verify` reports, and the comparison of stored and derived values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import structs
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Something stored that is not as the log, or its own name, says it should be. `what` names the kind of thing."""
+    """A stored value that differs from what the log gives. `what` is the kind of value."""
 
     session: str
     what: str
@@ -31,15 +31,15 @@ class Report:
 
 
 def canonical(value: Any) -> bytes:
-    """JSON with sorted keys: the same bytes for the same value, and for no other."""
+    """Encode a value as JSON with sorted keys, so that equal values have equal bytes."""
     return msgspec.json.encode(value, order="sorted")
 
 
-def differences(kept: msgspec.Struct, derived: msgspec.Struct, but: tuple[str, ...] = ()) -> str:
-    """Which fields are not as they should be, and what they should be; "" if all are."""
-    kept = structs.replace(kept, **{name: getattr(derived, name) for name in but})
-    if canonical(kept) == canonical(derived):
+def differences(stored: msgspec.Struct, derived: msgspec.Struct, ignored: tuple[str, ...] = ()) -> str:
+    """Describe the fields that differ, with their expected values; "" if none does."""
+    stored = structs.replace(stored, **{name: getattr(derived, name) for name in ignored})
+    if canonical(stored) == canonical(derived):
         return ""
-    pairs = [(name, getattr(kept, name), getattr(derived, name)) for name in kept.__struct_fields__]
+    pairs = [(name, getattr(stored, name), getattr(derived, name)) for name in stored.__struct_fields__]
     wrong = [f"{name} is {a!r:.80}, should be {b!r:.80}" for name, a, b in pairs if canonical(a) != canonical(b)]
     return ", ".join(wrong) or "is of another type"

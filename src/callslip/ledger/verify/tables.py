@@ -1,4 +1,4 @@
-"""Calls, approvals and aliases: derived again by the projection that wrote them, and compared with what is stored."""
+"""Compare the stored calls, approvals and aliases with those that the projection derives from the log."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Iterable
 from callslip.errors import CorruptDataError
 from callslip.ledger.verify.problems import Report, differences
 from callslip.model.entries import Entry, PermissionRequest, ToolCall
-from callslip.model.events import CallEvent
+from callslip.model.events import CallEvent, type_of
 from callslip.model.records import OPERATIONAL, AliasRecord, ApprovalRecord, CallRecord, SessionRecord
 from callslip.rules.fold import SessionFold
-from callslip.rules.lifecycle import TERMINAL_STATES
+from callslip.rules.lifecycle import TERMINAL_STATES, next_state
 from callslip.rules.projection import TURN_NAMESPACE, input_mark
 from callslip.store.protocol import Store
 
-PAGE = 1000
+PAGE_ROWS = 1000
 
 
 class Tables:
-    """The rows that the log leads to. What has ended is in `closed` and `answered` until it is compared."""
+    """The derived records. Ended calls are in `closed` and answered approvals in `answered` until they are compared."""
 
     def __init__(self) -> None:
         self.calls: dict[str, CallRecord] = {}
@@ -45,34 +45,34 @@ class Tables:
         self.aliases[ns, identity] = call
 
 
-class Rows:
-    """The rows of one session."""
+class RecordCheck:
+    """The records of one session."""
 
-    def __init__(self, store: Store, row: SessionRecord, report: Report) -> None:
+    def __init__(self, store: Store, session: SessionRecord, report: Report) -> None:
         self.tables = Tables()
         self._store = store
-        self._row = row
+        self._session = session
         self._report = report
-        self._calls = self._approvals = 0
-        self._before: set[str] = set()
+        self._call_count = self._approval_count = 0
+        self._base_calls: set[str] = set()
 
-    # What was open when retention cut the log
+    # Records that were open when retention cut the log
 
-    async def begin(self, state: SessionFold) -> None:
-        """Take up the calls and requests of a base."""
+    async def start(self, state: SessionFold) -> None:
+        """Derive the calls and approvals of a base."""
         for entry in state.entries.values():
             if isinstance(entry, ToolCall):
-                self.tables.calls[entry.call_id] = await self._call_of(entry)
+                self.tables.calls[entry.call_id] = await self._derive_call(entry)
             elif isinstance(entry, PermissionRequest):
-                self.tables.approvals[entry.request_id] = await self._approval_of(entry)
-        self._before = set(self.tables.calls)
+                self.tables.approvals[entry.request_id] = await self._derive_approval(entry)
+        self._base_calls = set(self.tables.calls)
 
-    async def _call_of(self, entry: ToolCall) -> CallRecord:
-        """An entry does not tell a call's opening, deadline, who runs it or how often: there the row is believed."""
-        kept = await self._store.call(entry.call_id) or CallRecord("", "", 0)
+    async def _derive_call(self, entry: ToolCall) -> CallRecord:
+        """Derive a call from its entry. Fields that an entry does not have are taken from the stored record."""
+        stored = await self._store.call(entry.call_id) or CallRecord("", "", 0)
         return CallRecord(
             id=entry.call_id,
-            session=self._row.name,
+            session=self._session.name,
             entry=entry.id,
             state=entry.status,
             client_call_id=entry.tool_call_id,
@@ -84,31 +84,31 @@ class Rows:
             iteration=entry.iteration,
             index=entry.index,
             scope=entry.scope,
-            idempotent=kept.idempotent,
+            idempotent=stored.idempotent,
             attempt=entry.attempt,
             worker=entry.worker,
             approval=entry.approval if entry.status == "awaiting_approval" else "",
-            opening=kept.opening,
+            opening=stored.opening,
             input_mark=input_mark(entry.raw_input),
-            deadline=kept.deadline,
+            deadline=stored.deadline,
             created_at=entry.at,
             started_at=entry.started_at,
-            client=kept.client,
-            timeout=kept.timeout,
+            client=stored.client,
+            timeout=stored.timeout,
         )
 
-    async def _approval_of(self, entry: PermissionRequest) -> ApprovalRecord:
+    async def _derive_approval(self, entry: PermissionRequest) -> ApprovalRecord:
         try:
-            kept = await self._store.approval(entry.request_id)
-        except CorruptDataError:  # Told when it is compared.
-            kept = None
+            stored = await self._store.approval(entry.request_id)
+        except CorruptDataError:  # Reported when it is compared.
+            stored = None
         return ApprovalRecord(
             id=entry.request_id,
-            session=self._row.name,
+            session=self._session.name,
             call=entry.call_id,
             entry=entry.id,
             input_mark=input_mark(entry.raw_input),
-            attempt=kept.attempt if kept else 0,
+            attempt=stored.attempt if stored else 0,
             description=entry.description,
             options=entry.options,
             expires_at=entry.expires_at,
@@ -117,86 +117,94 @@ class Rows:
 
     # While the log is read
 
-    async def is_over(self, event: CallEvent) -> bool:
-        """Whether an event was applied to a call that had ended: then it ended twice, or changed after its end."""
+    async def find_step_fault(self, event: CallEvent) -> str:
+        """Return why an event cannot have been applied to its call: the call had ended, or was in another state."""
         if event.verdict != "applied":
-            return False
-        known = self.tables.call(event.call)
-        if known is not None:
-            return known.state in TERMINAL_STATES
-        kept = await self._store.call(event.call)
-        return kept is not None and kept.entry < event.seq
+            return ""
+        derived = self.tables.call(event.call)
+        if derived is None:
+            stored = await self._store.call(event.call)
+            has_ended = stored is not None and stored.entry < event.seq
+        else:
+            has_ended = derived.state in TERMINAL_STATES
+        if has_ended:
+            return f"event {event.seq} was applied to {event.call}, which was not open"
+        state = derived.state if derived else "none"
+        if next_state(state, event) is None:
+            return f"event {event.seq} was applied, but {type_of(event)} is impossible while {event.call} is {state}"
+        return ""
 
-    async def settle(self, finished: Iterable[Entry]) -> None:
-        """Compare what has ended, and its entries; then forget it."""
+    async def check_ended(self, finished: Iterable[Entry]) -> None:
+        """Compare ended calls and answered approvals, and the states in their entries; then drop them."""
         tables = self.tables
-        for row in tables.closed.values():
-            await self._call(row)
-        for row in tables.answered.values():
-            await self._approval(row)
+        for call in tables.closed.values():
+            await self._check_call(call)
+        for approval in tables.answered.values():
+            await self._check_approval(approval)
         for entry in finished:
             if isinstance(entry, ToolCall):
-                self._status(tables.closed.get(entry.call_id), entry)
+                self._check_state(tables.closed.get(entry.call_id), entry)
         tables.closed, tables.answered = {}, {}
 
-    async def _call(self, row: CallRecord) -> None:
-        kept = await self._store.call(row.id)
-        if kept is None:
-            self._report.add("call", f"{row.id} is not stored")
+    async def _check_call(self, derived: CallRecord) -> None:
+        stored = await self._store.call(derived.id)
+        if stored is None:
+            self._report.add("call", f"{derived.id} is not stored")
             return
-        self._calls += 1
-        if wrong := differences(kept, row, OPERATIONAL):
-            self._report.add("call", f"{row.id}: {wrong}")
+        self._call_count += 1
+        if difference := differences(stored, derived, OPERATIONAL):
+            self._report.add("call", f"{derived.id}: {difference}")
 
-    async def _approval(self, row: ApprovalRecord) -> None:
+    async def _check_approval(self, derived: ApprovalRecord) -> None:
         try:
-            kept = await self._store.approval(row.id)
+            stored = await self._store.approval(derived.id)
         except CorruptDataError as error:
-            self._report.add("approval", f"{row.id}: {error}")
+            self._report.add("approval", f"{derived.id}: {error}")
             return
-        if kept is None:
-            self._report.add("approval", f"{row.id} is not stored")
+        if stored is None:
+            self._report.add("approval", f"{derived.id} is not stored")
             return
-        self._approvals += 1
-        if wrong := differences(kept, row):
-            self._report.add("approval", f"{row.id}: {wrong}")
+        self._approval_count += 1
+        if difference := differences(stored, derived):
+            self._report.add("approval", f"{derived.id}: {difference}")
 
-    def _status(self, row: CallRecord | None, entry: ToolCall) -> None:
-        state = row.state if row is not None else "none"
+    def _check_state(self, derived: CallRecord | None, entry: ToolCall) -> None:
+        state = derived.state if derived is not None else "none"
         if state != entry.status:
-            self._report.add("call", f"{entry.call_id} is {state} by its row, {entry.status} by its entry")
+            self._report.add("call", f"{entry.call_id} is {state} by its record, {entry.status} by its entry")
 
     # At the end
 
-    async def end(self, state: SessionFold) -> None:
-        """Compare what is still open, and that nothing else is stored."""
-        for row in self.tables.calls.values():
-            await self._call(row)
-            self._status(row, state.calls.get(row.id) or ToolCall(id=0, call_id=row.id, tool_call_id=""))
-        for row in self.tables.approvals.values():
-            await self._approval(row)
-        tally = await self._store.row_counts(self._row.name)
+    async def finish(self, state: SessionFold) -> None:
+        """Compare the open records, and check that no others are stored."""
+        for call in self.tables.calls.values():
+            await self._check_call(call)
+            self._check_state(call, state.calls.get(call.id) or ToolCall(id=0, call_id=call.id, tool_call_id=""))
+        for approval in self.tables.approvals.values():
+            await self._check_approval(approval)
+        tally = await self._store.row_counts(self._session.name)
         for what, stored, seen in (
-            ("call", tally.calls, self._calls),
-            ("approval", tally.approvals, self._approvals),
+            ("call", tally.calls, self._call_count),
+            ("approval", tally.approvals, self._approval_count),
         ):
             if stored != seen:
-                self._report.add(what, f"{stored} are stored, but the log leads to {seen} of them")
-        await self._aliases()
+                self._report.add(what, f"{stored} are stored, but the log gives {seen}")
+        await self._check_aliases()
 
-    async def _aliases(self) -> None:
+    async def _check_aliases(self) -> None:
         derived, last = self.tables.aliases, None
-        while rows := await self._store.aliases(self._row.name, last, PAGE):
+        while rows := await self._store.aliases(self._session.name, last, PAGE_ROWS):
             last = rows[-1]
             for row in rows:
-                self._alias(row, derived.pop((row.ns, row.id), None))
-        for (ns, identity), call in derived.items():
+                self._check_alias(row, derived.pop((row.ns, row.id), None))
+        for (ns, alias), call in derived.items():
             # Version 0.1, which may still write the file, does not store the names of turns.
             if ns != TURN_NAMESPACE:
-                self._report.add("alias", f"{ns} {identity!r}, of {call!r}, is not stored")
+                self._report.add("alias", f"{ns} {alias!r}, of {call!r}, is not stored")
 
-    def _alias(self, row: AliasRecord, told: str | None) -> None:
-        """One that the kept log does not tell may be older, if its call is."""
-        older = told is None and self._row.pruned_seq > 0 and (not row.call or row.call in self._before)
-        if row.call != told and not older:
-            self._report.add("alias", f"{row.ns} {row.id!r} leads to {row.call!r}, should lead to {told!r}")
+    def _check_alias(self, stored: AliasRecord, call: str | None) -> None:
+        """Compare an alias with the call that the log gives for it, unless it may be older than the log."""
+        is_older = call is None and self._session.pruned_seq > 0
+        is_older = is_older and (not stored.call or stored.call in self._base_calls)
+        if stored.call != call and not is_older:
+            self._report.add("alias", f"{stored.ns} {stored.id!r} refers to {stored.call!r}, should be {call!r}")
