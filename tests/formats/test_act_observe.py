@@ -442,6 +442,6 @@ async def test_a_recording_is_imported_and_found_by_both_ids(db: str) -> None:
         again = await import_lines(ledger.log, "s", "act-observe", lines)
         assert first.events and not again.events
         (row,) = (await ledger.calls(session="s")).items
-        assert (row.shown, row.tool, row.state) == (E1, "Read", "completed")
+        assert (row.client_call_id, row.tool, row.state) == (E1, "Read", "completed")
         late = await ledger.log.append("s", [ev.CallProgress(aliases=(Alias("act-observe.call", "c1"),))], source="x")
         assert (late[0].call, late[0].verdict) == (row.id, "late")

@@ -698,5 +698,5 @@ async def test_a_recorded_stream_is_imported_and_found_by_command_id(db: str) ->
         first = await import_lines(ledger.log, "s", "shell", lines)
         again = await import_lines(ledger.log, "s", "shell", lines)
         assert first.events and not again.events
-        found = [row for row in (await ledger.calls(session="s")).items if row.shown == "cmd-0-0"]
+        found = [row for row in (await ledger.calls(session="s")).items if row.client_call_id == "cmd-0-0"]
         assert [(row.tool, row.state) for row in found] == [("shell", "completed")]
