@@ -38,7 +38,7 @@ async def entries_of(case: str) -> Any:
     with scenarios.counted_ids():
         async with await opened() as ledger:
             await import_lines(
-                ledger, "s", format_cases.format_of(case), format_cases.lines_of(case), started=scenarios.NOON
+                ledger.log, "s", format_cases.format_of(case), format_cases.lines_of(case), started=scenarios.NOON
             )
             found = {row.name: await ledger.snapshot(row.name) for row in (await ledger.sessions(limit=100)).items}
     shown = {name: codec.parse_json(codec.encode(snapshot.entries)) for name, snapshot in sorted(found.items())}
