@@ -42,28 +42,31 @@ LAYERS: dict[str, int] = {
     "web": 10,
     "demo": 10,
     "otel": 10,
-    "callslip": 11,
-    "__main__": 11,
+    "sync": 10,
+    "serving": 11,
+    "callslip": 12,
+    "__main__": 12,
 }
 
 # Imports within one layer, or across a layer that is otherwise skipped, that the table allows.
 ACROSS = {("worker", "client"), ("mcp", "http"), *((edge, other) for edge in ("cli", "demo") for other in LAYERS)}
 
 # Imports that still point upward: (module, imported module). This list only shrinks.
-KNOWN_UPWARD: set[tuple[str, str]] = {
-    ("callslip.http", "callslip.mcp"),
-}
+KNOWN_UPWARD: set[tuple[str, str]] = set()
 
 # What all formats share. Everything else directly under formats/ is one format and imports no other.
 SHARED_BY_FORMATS = {
     "__init__",
     "assistant_message",
     "base",
+    "call_tracker",
     "json_fields",
+    "json_rpc",
     "js_json",
     "outcome",
     "providers",
     "registry",
+    "repeated_text",
     "turn_scope",
     "turn_stream",
 }

@@ -100,9 +100,7 @@ class HttpPool:
         lines += [f"content-length: {len(body)}"] if method != "GET" else []
         return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace") + body
 
-    async def _request(
-        self, data: bytes, timeout: float, accept_late: bool = False, resend: bool = True
-    ) -> bytes:
+    async def _request(self, data: bytes, timeout: float, accept_late: bool = False, resend: bool = True) -> bytes:
         try:
             async with asyncio.timeout(timeout):
                 response = await self._exchange(data, accept_late, resend)

@@ -1,7 +1,7 @@
-"""Tokens: how they are made and known again, and the file that keeps the main one between two starts.
+"""Tokens: how they are created and compared, and the file that keeps the main token between two starts.
 
-The main token opens everything, so it lives in one file that only its owner can read. All others are made by
-`callslip admin token create`, for a session and for verbs, and only their hash is kept, in the ledger.
+The main token allows everything, so it is in a file that only its owner can read. All others are created by
+`callslip admin token create` for a session and for verbs, and only their hash is stored, in the ledger.
 """
 
 from __future__ import annotations
@@ -19,91 +19,91 @@ from callslip.errors import InvalidInputError, StoreError
 log = logging.getLogger("callslip.http")
 
 VARIABLE = "CALLSLIP_TOKEN"
-SCOPED = "callslip_"
-"""What a token for a part begins with: a reader of logs knows it for a secret, and it never looks like an option."""
+SCOPED_PREFIX = "callslip_"
+"""The prefix of a scoped token: log scanners recognise it as a secret, and it never looks like an option."""
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{1,512}=*")
-"""What may follow `Bearer`. Nothing of it needs quoting in a header, a cookie or a shell."""
+"""What may follow `Bearer`. None of it needs quoting in a header, a cookie or a shell."""
 
-SHORTEST = 16
-"""Of a token that opens everything: wrong ones are not counted, so it must not be found by trying."""
+MIN_MAIN_TOKEN_CHARS = 16
+"""Failed attempts are not counted, so the main token must be too long to guess."""
 
 
 def mint_token() -> str:
-    """A new token, with 256 bits of chance."""
+    """Return a new token with 256 random bits."""
     return secrets.token_urlsafe(32)
 
 
 def hash_token(token: str) -> str:
-    """What is kept of a token. It has as much chance in it as the hash, so a plain hash cannot be guessed back."""
+    """Return what is stored of a token. The token has as many random bits as the hash, so a plain hash is safe."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def hashes_equal(one: str, other: str) -> bool:
-    """Whether two hashes are the same, in a time that tells nothing."""
+    """Compare two hashes in constant time."""
     return hmac.compare_digest(one.encode(), other.encode())
 
 
-def check_token(token: str, said_by: str) -> str:
-    """A token that can be sent as one, or Refused. The words do not repeat it."""
+def check_token(token: str, field: str) -> str:
+    """Return a token, or raise if it cannot be sent as one. The message does not contain it."""
     if not _TOKEN.fullmatch(token):
-        raise InvalidInputError(said_by, "a token has letters, digits and -._~+/ only, and at least one of them")
+        raise InvalidInputError(field, "a token consists of letters, digits and -._~+/")
     return token
 
 
-def check_main_token(token: str, said_by: str) -> str:
-    """A token that may open everything, or Refused."""
-    if len(check_token(token, said_by)) < SHORTEST:
-        raise InvalidInputError(said_by, f"a token that opens everything has at least {SHORTEST} characters")
+def check_main_token(token: str, field: str) -> str:
+    """Return a token, or raise if it is too short to be the main token."""
+    if len(check_token(token, field)) < MIN_MAIN_TOKEN_CHARS:
+        raise InvalidInputError(field, f"the main token must have at least {MIN_MAIN_TOKEN_CHARS} characters")
     return token
 
 
-def main_token(folder: Path, given: str = "") -> str:
-    """The token that opens everything: the given one, else CALLSLIP_TOKEN, else that of the file, made if need be.
+def main_token(folder: Path, token: str = "") -> str:
+    """Return the main token: the argument, else CALLSLIP_TOKEN, else that of the file, which is created if needed.
 
-    One that was given is used as long as this process runs, and is not stored.
+    A token from the argument or the variable is not stored.
     """
-    if given:
-        return check_main_token(given, "--token")
+    if token:
+        return check_main_token(token, "--token")
     if os.environ.get(VARIABLE):
         return check_main_token(os.environ[VARIABLE], VARIABLE)
     path = folder / "token"
     try:
         if not path.exists():
-            _make(path)
+            _create(path)
         return _read(path)
     except OSError as error:
-        raise StoreError(f"{path} cannot be read or made: {error.strerror}") from error
+        raise StoreError(f"{path}: cannot be read or created: {error.strerror}") from error
 
 
 def _make(path: Path) -> None:
-    """Write it beside and link it into place: of two that start at once, both have the token of the first."""
+    """Write the token to a temporary file and link it into place: two processes that start at once use the same one."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    beside = path.with_name(f".token-{secrets.token_hex(8)}")
-    file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    temporary = path.with_name(f".token-{secrets.token_hex(8)}")
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(file, "w") as out:
             out.write(mint_token() + "\n")
             out.flush()
             os.fsync(out.fileno())
-        _link(beside, path)
+        _link(temporary, path)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
-def _link(beside: Path, path: Path) -> None:
+def _link(temporary: Path, path: Path) -> None:
     try:
-        os.link(beside, path)
+        os.link(temporary, path)
     except FileExistsError:
         pass
-    except OSError:  # A file system without links: the last one wins, whole all the same.
-        os.replace(beside, path)
+    except OSError:  # A file system without links: the last one wins, and is complete.
+        os.replace(temporary, path)
 
 
 def _read(path: Path) -> str:
     token = path.read_bytes()[:1024].decode("utf-8", "replace").strip()
     if not _TOKEN.fullmatch(token):
-        raise StoreError(f"{path} holds no token; delete it, and the next start makes one")
+        raise StoreError(f"{path}: contains no token; delete it, and the next start creates one")
     if os.name == "posix" and path.stat().st_mode & 0o077:
-        log.warning("%s can be read by others: they can do everything here. Delete it to get a new token", path)
+        log.warning("%s can be read by other users, who can then do everything. Delete it to get a new token", path)
     return token

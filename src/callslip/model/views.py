@@ -95,3 +95,22 @@ def approval_view(row: ApprovalRecord) -> ApprovalView:
 
 def _to_view(kind: type[T], row: msgspec.Struct, names: dict[str, str]) -> T:
     return kind(**{field: getattr(row, names.get(field, field)) for field in kind.__struct_fields__})
+
+
+def session_record(view: SessionView) -> SessionRecord:
+    """Return a session's record, as far as its public part tells."""
+    return _to_record(SessionRecord, view, _SESSION_FIELDS)
+
+
+def call_record(view: CallView) -> CallRecord:
+    """Return a call's record, as far as its public part tells."""
+    return _to_record(CallRecord, view, _CALL_FIELDS)
+
+
+def approval_record(view: ApprovalView) -> ApprovalRecord:
+    """Return an approval's record, as far as its public part tells."""
+    return _to_record(ApprovalRecord, view, _APPROVAL_FIELDS)
+
+
+def _to_record(kind: type[T], view: msgspec.Struct, names: dict[str, str]) -> T:
+    return kind(**{names.get(field, field): getattr(view, field) for field in view.__struct_fields__})
