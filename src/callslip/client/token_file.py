@@ -76,7 +76,7 @@ def main_token(folder: Path, token: str = "") -> str:
         raise StoreError(f"{path}: cannot be read or created: {error.strerror}") from error
 
 
-def _make(path: Path) -> None:
+def _create(path: Path) -> None:
     """Write the token to a temporary file and link it into place: two processes that start at once use the same one."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = path.with_name(f".token-{secrets.token_hex(8)}")
