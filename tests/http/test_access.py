@@ -16,10 +16,10 @@ from starlette.routing import Mount
 
 import callslip
 from callslip import http
-from callslip.api.ledger import Ledger
-from callslip.client.token_file import digest
+from callslip.api.access import VERBS
+from callslip.api.ledger import LocalLedger
+from callslip.client.token_file import hash_token
 from callslip.formats import registry
-from callslip.http.access import VERBS
 from callslip.http.lists import TOPICS
 from callslip.model import events as ev
 from callslip.model.records import SessionRecord, TokenRecord
@@ -77,7 +77,7 @@ def body_of(route: http.Route, session: str) -> Any:
 
 
 @pytest.fixture
-async def ledger() -> AsyncIterator[Ledger]:
+async def ledger() -> AsyncIterator[LocalLedger]:
     async with await callslip.open("sqlite:///:memory:") as ledger:
         yield ledger
 
@@ -93,7 +93,7 @@ class Things(msgspec.Struct):
     command: str = ""
 
 
-async def filled(ledger: Ledger, session: str, *, alias: str, large: str) -> Things:
+async def filled(ledger: LocalLedger, session: str, *, alias: str, large: str) -> Things:
     """A session with a turn, a large output, a call under way and a question; its texts hold the secret."""
     made = await ledger.log.append(
         session,
@@ -130,7 +130,7 @@ async def filled(ledger: Ledger, session: str, *, alias: str, large: str) -> Thi
     return Things(session, *ids)
 
 
-async def answers(ledger: Ledger, session: str, text: str) -> None:
+async def answers(ledger: LocalLedger, session: str, text: str) -> None:
     """Somebody who answers prompts, and has nothing to say."""
 
 
@@ -162,20 +162,22 @@ def scopes() -> Iterator[tuple[str, tuple[str, ...]]]:
     yield from itertools.product(("mine", "other", ""), verbs)
 
 
-async def given(ledger: Ledger, session: str, verbs: tuple[str, ...], fate: str = "") -> str:
+async def given(ledger: LocalLedger, session: str, verbs: tuple[str, ...], fate: str = "") -> str:
     """A token of this scope, and what becomes of it."""
     token = f"{session or 'all'}-{'-'.join(verbs)}-{fate}"
     now = await ledger.log.store.clock()
-    row = TokenRecord(f"tok_{token}", digest(token), token, session, verbs, now, now - 1 if fate == "expired" else 0)
+    row = TokenRecord(
+        f"tok_{token}", hash_token(token), token, session, verbs, now, now - 1 if fate == "expired" else 0
+    )
     await ledger.log.store.put_token(row)
     return token
 
 
-async def useless(ledger: Ledger) -> list[dict[str, str]]:
+async def useless(ledger: LocalLedger) -> list[dict[str, str]]:
     """Headers with no token, or with one that was never any or is none any more."""
     revoked = await given(ledger, "mine", VERBS, "revoked")
     assert await ledger.log.store.drop_token(f"tok_{revoked}")
-    tokens = ["", "wrong", digest(MAIN), MAIN[:-1], await given(ledger, "", VERBS, "expired"), revoked]
+    tokens = ["", "wrong", hash_token(MAIN), MAIN[:-1], await given(ledger, "", VERBS, "expired"), revoked]
     said = [{"authorization": f"Bearer {token}".strip()} for token in tokens]
     return [{}, {"authorization": f"Basic {MAIN}"}, *said, *({"cookie": f"callslip={token}"} for token in tokens)]
 
@@ -201,7 +203,7 @@ def test_only_named_things_are_for_everybody() -> None:
 
 
 @pytest.mark.parametrize("route", CLOSED, ids=label)
-async def test_a_token_without_the_scope_gets_nothing(ledger: Ledger, route: http.Route) -> None:
+async def test_a_token_without_the_scope_gets_nothing(ledger: LocalLedger, route: http.Route) -> None:
     """No token, a bad one, or one for other verbs or another session: never 2xx, no secret, nothing changed."""
     things = await filled(ledger, "mine", alias="call_1", large=large("mine"))
     await ledger.log.append("other", [ev.MessageUser(text="hello")])
@@ -224,7 +226,7 @@ async def test_a_token_without_the_scope_gets_nothing(ledger: Ledger, route: htt
 
 
 @pytest.mark.parametrize("route", CLOSED, ids=label)
-async def test_a_token_with_the_scope_gets_it(ledger: Ledger, route: http.Route) -> None:
+async def test_a_token_with_the_scope_gets_it(ledger: LocalLedger, route: http.Route) -> None:
     """So that the other test refuses what is there; a list that is not about the token's session shows none of it."""
     await ledger.log.append("other", [ev.MessageUser(text="hello")])
     inside = [scope for scope in scopes() if within(route, *scope)]
@@ -255,7 +257,7 @@ async def authorize(request: HTTPConnection, session: SessionRecord | None, verb
 
 
 @pytest.fixture
-async def host(ledger: Ledger) -> AsyncIterator[str]:
+async def host(ledger: LocalLedger) -> AsyncIterator[str]:
     app = Starlette(routes=[Mount(PREFIX, callslip.asgi(ledger, authorize=authorize, answers=answers))])
     async with running(app) as url:
         yield url + PREFIX
@@ -276,7 +278,7 @@ class World(msgspec.Struct):
 
 
 @pytest.fixture
-async def world(ledger: Ledger, host: str) -> World:
+async def world(ledger: LocalLedger, host: str) -> World:
     """Each begins a session by posting to it; both have an id in common, and an output."""
     shared = large("the same for both")
     made = dict[str, Things]()
@@ -297,7 +299,7 @@ def _said(user: str) -> list[Any]:
     return [{"type": "session.info", "title": f"what {user} does"}]
 
 
-async def _blobs(ledger: Ledger, session: str) -> set[str]:
+async def _blobs(ledger: LocalLedger, session: str) -> set[str]:
     entries = (await ledger.snapshot(session)).entries
     return {entry.blob.hash for entry in entries if getattr(entry, "blob", None)}  # type: ignore[union-attr]
 
@@ -400,7 +402,7 @@ def test_every_route_is_asked_by_the_other_user() -> None:
 
 @pytest.mark.parametrize("route", [route for route in CLOSED if label(route) not in APART], ids=label)
 async def test_what_is_anothers_is_like_what_never_was(
-    ledger: Ledger, host: str, world: World, route: http.Route
+    ledger: LocalLedger, host: str, world: World, route: http.Route
 ) -> None:
     """By every name, parameter, format and cursor the same answer, which says no more than what was asked for."""
     before = await ledger.log.store.session("alma-s")
@@ -415,7 +417,7 @@ async def test_what_is_anothers_is_like_what_never_was(
 
 
 @pytest.mark.parametrize("route", [route for route in CLOSED if label(route) not in APART], ids=label)
-async def test_what_is_ones_own_is_there(ledger: Ledger, host: str, world: World, route: http.Route) -> None:
+async def test_what_is_ones_own_is_there(ledger: LocalLedger, host: str, world: World, route: http.Route) -> None:
     """The same ways lead Bob to what is his, so that it is not the way that is refused; nobody gets it unnamed."""
     place = host + address(route, world.bob)
     if label(route) == PROMPT:
@@ -433,7 +435,7 @@ async def test_an_id_in_common_means_ones_own_call(host: str, world: World) -> N
         assert (told["session"], told["toolCallId"]) == (f"{user}-s", "call_1")
 
 
-async def test_an_output_in_common_is_there_for_both(ledger: Ledger, host: str, world: World) -> None:
+async def test_an_output_in_common_is_there_for_both(ledger: LocalLedger, host: str, world: World) -> None:
     """It is Bob's by his own session, and only as long as that names it."""
     for headers in (ANN, BOB):
         assert (await ask(f"{host}/v1/blobs/{world.shared}", headers=headers)).text == large("the same for both")
@@ -442,14 +444,14 @@ async def test_an_output_in_common_is_there_for_both(ledger: Ledger, host: str, 
     assert (await ask(f"{host}/v1/blobs/{world.shared}", headers=BOB)).status == 404
 
 
-async def test_the_beginning_of_every_id_means_ones_own(ledger: Ledger, host: str, world: World) -> None:
+async def test_the_beginning_of_every_id_means_ones_own(ledger: LocalLedger, host: str, world: World) -> None:
     """Whoever tries short beginnings finds, and is told to choose from, nothing but what is theirs."""
     told = await ask(f"{host}/v1/calls/exec_", headers=BOB)
     assert told.status == 409 and {row["session"] for row in told.json()["current"]} == {"bob-s"}
     assert not [name for name in world.hidden() if name in told.text]
 
 
-async def test_whoever_began_a_session_owns_it(ledger: Ledger, host: str, world: World) -> None:
+async def test_whoever_began_a_session_owns_it(ledger: LocalLedger, host: str, world: World) -> None:
     """To post to another's session changes nothing, says that there is none, and does not say so differently."""
     for user in ("alma", "bob"):
         row = await ledger.log.store.session(f"{user}-s")
@@ -466,7 +468,7 @@ async def test_whoever_began_a_session_owns_it(ledger: Ledger, host: str, world:
     assert await ledger.log.store.session("alma-s") == before
 
 
-async def test_commands_are_run_by_who_may(ledger: Ledger, host: str, world: World) -> None:
+async def test_commands_are_run_by_who_may(ledger: LocalLedger, host: str, world: World) -> None:
     """Bob puts nothing into what is Ann's and gets nothing out of it, by name or without one."""
     before = await ledger.log.store.session("alma-s")
     for path in ("/v1/calls", "/v1/calls/claim"):
@@ -481,7 +483,7 @@ async def test_commands_are_run_by_who_may(ledger: Ledger, host: str, world: Wor
     assert (await ask(f"{host}/v1/calls/claim", "POST", value={}, headers=ANN)).json()["session"] == "alma-s"
 
 
-async def test_a_session_begun_by_a_command_is_the_submitters(ledger: Ledger, host: str) -> None:
+async def test_a_session_begun_by_a_command_is_the_submitters(ledger: LocalLedger, host: str) -> None:
     """The first to submit a command into a new session owns it; the other is told that there is none."""
     first = await ask(f"{host}/v1/calls", "POST", value={"action": "look", "session": "new"}, headers=BOB)
     assert first.status == 202
@@ -516,7 +518,7 @@ async def every(place: str, name: str, key: str, limit: int) -> list[Any]:
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
 async def test_lists_are_what_they_would_be_without_the_others(
-    ledger: Ledger, host: str, world: World, limit: int
+    ledger: LocalLedger, host: str, world: World, limit: int
 ) -> None:
     """Every page is full, nothing is left out or told twice, and the end is told as soon as it is reached."""
     for number in range(4):
@@ -535,7 +537,7 @@ async def test_lists_are_what_they_would_be_without_the_others(
     assert len(waiting) == 5 and {row["session"] for row in waiting} == names
 
 
-async def test_a_list_that_ends_with_ones_own_has_no_cursor(ledger: Ledger, host: str) -> None:
+async def test_a_list_that_ends_with_ones_own_has_no_cursor(ledger: LocalLedger, host: str) -> None:
     """That others have older calls is not told by a page that would be empty."""
     for user in ("alma", "bob"):
         await ledger.log.append(f"{user}-s", [ev.SessionInfo(owner=user), ev.CallStarted(call="new:1", tool_name="t")])
@@ -543,7 +545,7 @@ async def test_a_list_that_ends_with_ones_own_has_no_cursor(ledger: Ledger, host
     assert [row["session"] for row in told.json()["calls"]] == ["bob-s"] and told.json()["cursor"] == ""
 
 
-async def test_topics_tell_of_ones_own_as_it_goes_on(ledger: Ledger, host: str, world: World) -> None:
+async def test_topics_tell_of_ones_own_as_it_goes_on(ledger: LocalLedger, host: str, world: World) -> None:
     """What others do passes by a page that is open, and by one that comes later."""
     topics = "&".join(f"topic={name}" for name in TOPICS)
     async with asking(f"{host}/v1/stream?session=bob-s&{topics}", headers=BOB) as reply:
@@ -554,7 +556,7 @@ async def test_topics_tell_of_ones_own_as_it_goes_on(ledger: Ledger, host: str, 
         assert not [name for name in world.hidden() if name.encode() in seen] and b"bob-s" in seen
 
 
-async def test_the_numbers_of_all_sessions_are_for_who_may_read_them_all(ledger: Ledger, host: str) -> None:
+async def test_the_numbers_of_all_sessions_are_for_who_may_read_them_all(ledger: LocalLedger, host: str) -> None:
     """A count of everybody's calls would tell each user what the others do."""
     assert (await ask(f"{host}/metrics")).status == 401
     assert (await ask(f"{host}/metrics", headers=BOB)).status == 403

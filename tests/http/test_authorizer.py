@@ -13,13 +13,13 @@ from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
 import callslip
-from callslip.api.ledger import Ledger
-from callslip.client.token_file import digest
+from callslip.api.access import VERBS, Verb
+from callslip.api.ledger import LocalLedger
+from callslip.client.token_file import hash_token
 from callslip.errors import InvalidInputError, NotFoundError
 from callslip.http import server
 from callslip.http.access import (
     COOKIE,
-    VERBS,
     AllowAll,
     Authorizer,
     CallbackAuthorizer,
@@ -27,10 +27,9 @@ from callslip.http.access import (
     Principal,
     TokenAuthorizer,
     Unauthenticated,
-    Verb,
 )
 from callslip.http.app import build
-from callslip.http.request import RequestContext, Route, answer
+from callslip.http.request import RequestAccess, RequestContext, Route, json_response
 from callslip.model import events as ev
 from callslip.model.records import SessionRecord, TokenRecord
 from tests.support.asgi_client import get, scope_of
@@ -51,20 +50,22 @@ def bearing(token: str) -> HTTPConnection:
 
 
 @pytest.fixture
-async def ledger(db: str) -> AsyncIterator[Ledger]:
+async def ledger(db: str) -> AsyncIterator[LocalLedger]:
     async with await callslip.open(db) as opened:
         yield opened
 
 
 @pytest.fixture
-def gate(ledger: Ledger) -> TokenAuthorizer:
-    return TokenAuthorizer(ledger.log.store, MAIN)
+def gate(ledger: LocalLedger) -> TokenAuthorizer:
+    return TokenAuthorizer(ledger.log, MAIN)
 
 
-async def given(ledger: Ledger, session: str, verbs: tuple[str, ...], *, expires_at: int = 0, label: str = "") -> str:
+async def given(
+    ledger: LocalLedger, session: str, verbs: tuple[str, ...], *, expires_at: int = 0, label: str = ""
+) -> str:
     """A token of this scope."""
     token = f"callslip_{session}-{'-'.join(verbs)}-{expires_at}"
-    row = TokenRecord(f"tok_{digest(token)[:12]}", digest(token), label, session, verbs, 1, expires_at)
+    row = TokenRecord(f"tok_{hash_token(token)[:12]}", hash_token(token), label, session, verbs, 1, expires_at)
     await ledger.log.store.put_token(row)
     return token
 
@@ -89,7 +90,7 @@ async def test_the_main_token_opens_everything(gate: TokenAuthorizer) -> None:
 
 @pytest.mark.parametrize("verbs", SCOPES, ids=",".join)
 async def test_a_token_opens_its_session_and_its_verbs(
-    ledger: Ledger, gate: TokenAuthorizer, verbs: tuple[str, ...]
+    ledger: LocalLedger, gate: TokenAuthorizer, verbs: tuple[str, ...]
 ) -> None:
     """Another session is not there for it, another verb is forbidden, and without a session it may only look."""
     request = bearing(await given(ledger, "mine", verbs, label="ci"))
@@ -101,17 +102,19 @@ async def test_a_token_opens_its_session_and_its_verbs(
 
 @pytest.mark.parametrize("verbs", SCOPES, ids=",".join)
 async def test_a_token_for_all_sessions_opens_its_verbs(
-    ledger: Ledger, gate: TokenAuthorizer, verbs: tuple[str, ...]
+    ledger: LocalLedger, gate: TokenAuthorizer, verbs: tuple[str, ...]
 ) -> None:
     """Whatever the session, and without one; nobody's name is the token's id."""
     token = await given(ledger, "", verbs)
-    name = f"tok_{digest(token)[:12]}"
+    name = f"tok_{hash_token(token)[:12]}"
     for session in (MINE, THEIRS, None):
         for verb in VERBS:
             assert await outcome(gate, bearing(token), session, verb) == (name if verb in verbs else Forbidden)
 
 
-async def test_a_foreign_session_is_refused_like_one_that_is_not_there(ledger: Ledger, gate: TokenAuthorizer) -> None:
+async def test_a_foreign_session_is_refused_like_one_that_is_not_there(
+    ledger: LocalLedger, gate: TokenAuthorizer
+) -> None:
     """The words tell nothing but the name that was asked for."""
     token = await given(ledger, "mine", ("read",))
     said: list[str] = []
@@ -133,7 +136,7 @@ async def test_a_foreign_session_is_refused_like_one_that_is_not_there(ledger: L
         {"authorization": f"Bearer {MAIN}x"},
         {"authorization": f"Bearer {MAIN[:-1]}"},
         {"authorization": f"Bearer {MAIN.upper()}"},
-        {"authorization": f"Bearer {digest(MAIN)}"},
+        {"authorization": f"Bearer {hash_token(MAIN)}"},
         {"authorization": f"Basic {MAIN}"},
         {"authorization": MAIN},
         {"authorization": f"Bearer {MAIN}, Bearer {MAIN}"},
@@ -155,7 +158,7 @@ async def test_nobody_comes_in_without_a_token(gate: TokenAuthorizer, headers: d
         assert MAIN not in str(refusal.value) and "wrong" not in str(refusal.value)
 
 
-async def test_a_hash_that_was_read_in_the_file_opens_nothing(ledger: Ledger, gate: TokenAuthorizer) -> None:
+async def test_a_hash_that_was_read_in_the_file_opens_nothing(ledger: LocalLedger, gate: TokenAuthorizer) -> None:
     """Whoever sees the table of tokens has none of them."""
     await given(ledger, "mine", ("read",))
     (row,) = await ledger.log.store.tokens()
@@ -163,52 +166,52 @@ async def test_a_hash_that_was_read_in_the_file_opens_nothing(ledger: Ledger, ga
         assert await outcome(gate, bearing(stolen), MINE, "read") is Unauthenticated
 
 
-async def test_a_token_ends_when_it_expires_or_is_revoked(ledger: Ledger, gate: TokenAuthorizer) -> None:
+async def test_a_token_ends_when_it_expires_or_is_revoked(ledger: LocalLedger, gate: TokenAuthorizer) -> None:
     """From the next request on, by the store's clock."""
     now = await ledger.log.store.clock()
     over = await given(ledger, "mine", ("read",), expires_at=now)
     good = await given(ledger, "mine", ("read",), expires_at=now + 3_600_000, label="ci")
-    assert await outcome(gate, bearing(over), MINE, "read") is Unauthenticated and not await gate.knows(over)
-    assert await outcome(gate, bearing(good), MINE, "read") == "ci" and await gate.knows(good)
-    row = await ledger.log.store.token(digest(good))
+    assert await outcome(gate, bearing(over), MINE, "read") is Unauthenticated and not await gate.is_valid(over)
+    assert await outcome(gate, bearing(good), MINE, "read") == "ci" and await gate.is_valid(good)
+    row = await ledger.log.store.token(hash_token(good))
     assert row is not None and await ledger.log.store.drop_token(row.id)
-    assert await outcome(gate, bearing(good), MINE, "read") is Unauthenticated and not await gate.knows(good)
-    assert await gate.knows(MAIN) and not await gate.knows("") and not await gate.knows("\ud800")
+    assert await outcome(gate, bearing(good), MINE, "read") is Unauthenticated and not await gate.is_valid(good)
+    assert await gate.is_valid(MAIN) and not await gate.is_valid("") and not await gate.is_valid("\ud800")
 
 
-async def test_cookies_can_be_left_out(ledger: Ledger) -> None:
+async def test_cookies_can_be_left_out(ledger: LocalLedger) -> None:
     """Then a token counts in the header only."""
-    gate = TokenAuthorizer(ledger.log.store, MAIN, "ann", cookies=False)
+    gate = TokenAuthorizer(ledger.log, MAIN, "ann", cookies=False)
     assert await outcome(gate, asked(cookie=f"{COOKIE}={MAIN}"), MINE, "read") is Unauthenticated
     assert await outcome(gate, bearing(MAIN), MINE, "read") == "ann"
 
 
 @pytest.mark.parametrize("token", ["", " ", "a b", "a;b", "a\nb", "\u00e9", "a" * 1000, "Z" * 15])
-async def test_a_main_token_that_is_none_is_refused(ledger: Ledger, token: str) -> None:
+async def test_a_main_token_that_is_none_is_refused(ledger: LocalLedger, token: str) -> None:
     """An empty one would be everybody's; the words do not repeat it."""
     with pytest.raises(InvalidInputError) as refusal:
-        TokenAuthorizer(ledger.log.store, token)
+        TokenAuthorizer(ledger.log, token)
     assert not token.strip() or token not in str(refusal.value)
 
 
 # In an app
 
 
-async def look(visit: RequestContext) -> Response:
+async def look(context: RequestContext) -> Response:
     """One session, by its name."""
-    return answer((await visit.session(visit.request.path_params["name"])).name)
+    return json_response((await context.session(context.request.path_params["name"])).name)
 
 
-async def names(visit: RequestContext) -> Response:
+async def names(context: RequestContext) -> Response:
     """The sessions that whoever asks may see."""
-    await visit.admit()
-    rows = (await visit.ledger.sessions()).items
-    return answer(sorted([row.name for row in rows if await visit.may_see(row.name)]))
+    await context.admit()
+    rows = (await context.ledger.sessions()).items
+    return json_response(sorted([row.name for row in rows if await RequestAccess(context).may(row.name, "read")]))
 
 
-async def write(visit: RequestContext) -> Response:
+async def write(context: RequestContext) -> Response:
     """As if something were written."""
-    return answer((await visit.session(visit.request.path_params["name"])).name)
+    return json_response((await context.session(context.request.path_params["name"])).name)
 
 
 ROUTES = [
@@ -218,13 +221,13 @@ ROUTES = [
 ]
 
 
-async def app_of(ledger: Ledger, gate: Authorizer) -> Any:
+async def app_of(ledger: LocalLedger, gate: Authorizer) -> Any:
     for row in (MINE, THEIRS):
         await ledger.log.append(row.name, [ev.SessionInfo(owner=row.owner)])
     return build(server(ledger, gate), ROUTES)
 
 
-async def test_what_a_token_may_not_see_is_not_there(ledger: Ledger, gate: TokenAuthorizer) -> None:
+async def test_what_a_token_may_not_see_is_not_there(ledger: LocalLedger, gate: TokenAuthorizer) -> None:
     """The same status and the same words for a session of others and for none; lists leave it out."""
     app = await app_of(ledger, gate)
     said = {"authorization": f"Bearer {await given(ledger, 'mine', ('read',))}"}
@@ -238,7 +241,7 @@ async def test_what_a_token_may_not_see_is_not_there(ledger: Ledger, gate: Token
     assert (await get(app, "/s/theirs", said, "POST")).status == 404
 
 
-async def test_a_request_without_a_token_is_told_how_to_say_one(ledger: Ledger, gate: TokenAuthorizer) -> None:
+async def test_a_request_without_a_token_is_told_how_to_say_one(ledger: LocalLedger, gate: TokenAuthorizer) -> None:
     """401 with the scheme, and nothing of what was sent, before anything is told of a session."""
     app = await app_of(ledger, gate)
     for path in ("/s", "/s/mine", "/s/nobody"):
@@ -247,7 +250,7 @@ async def test_a_request_without_a_token_is_told_how_to_say_one(ledger: Ledger, 
 
 
 async def test_the_owner_that_the_log_names_is_the_hosts_to_judge_by(
-    ledger: Ledger, caplog: pytest.LogCaptureFixture
+    ledger: LocalLedger, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each sees their own; when the host's function breaks, nobody sees anything, and nothing is told of why."""
 
@@ -294,7 +297,7 @@ async def test_whom_the_host_gives_is_admitted(given: object, name: str) -> None
 
     for admits in (lambda *_: given, later):
         principal = await CallbackAuthorizer(admits).admit(asked(), MINE, "read")
-        assert principal.name == name and (principal.given is given or isinstance(given, Principal))
+        assert principal.name == name and (principal.user is given or isinstance(given, Principal))
 
 
 @pytest.mark.parametrize("nothing", [None, "", 0, False, [], {}])
@@ -349,4 +352,4 @@ async def test_an_error_of_the_host_admits_nobody() -> None:
 
 async def test_an_open_gate_admits_anybody() -> None:
     """It is for those who have decided already."""
-    assert [await outcome(AllowAll(), asked(), MINE, verb) for verb in VERBS] == ["anybody"] * 4
+    assert [await outcome(AllowAll(), asked(), MINE, verb) for verb in VERBS] == ["anonymous"] * 4

@@ -18,7 +18,7 @@ from starlette.websockets import WebSocket
 
 from callslip.errors import InvalidInputError
 from callslip.http.access import COOKIE
-from callslip.http.browser_guard import SAFE, BrowserGuard, quiet_access_log
+from callslip.http.browser_guard import SECURITY_HEADERS, BrowserGuard, quiet_access_log
 from callslip.http.origins import Hosts
 from tests.support.asgi_client import Answer, call, get, scope_of
 
@@ -381,7 +381,7 @@ async def test_every_answer_tells_the_browser_what_not_to_do(path: str) -> None:
     for headers in ({}, {"origin": "https://evil.example"}):
         for method in ("GET", "POST"):
             answer = await get(doors(), path, headers, method)
-            for name, value in SAFE.items():
+            for name, value in SECURITY_HEADERS.items():
                 own = name == "cache-control" and path == "/special" and not headers and method == "GET"
                 assert answer.headers.getlist(name) == (["max-age=60"] if own else [value])
 
@@ -404,7 +404,7 @@ async def test_an_error_is_answered_safely() -> None:
 
 def test_nothing_runs_that_we_did_not_write() -> None:
     """The policy allows no inline script, no eval, no other origin, no frame and no other base."""
-    policy = SAFE["content-security-policy"]
+    policy = SECURITY_HEADERS["content-security-policy"]
     assert policy.startswith("default-src 'none';") and "frame-ancestors 'none'" in policy
     assert "unsafe" not in policy and "http" not in policy and "*" not in policy
 

@@ -210,7 +210,7 @@ async def test_to_stop_is_an_action_of_its_own(clients: Clients, db: str, format
         shown = await page.do("settle")
         assert [end.reason for end in await turns(server.ledger, page.id)] == ["cancelled"]
         (call,) = (await server.ledger.calls(session=page.id)).items
-        assert (call.state, call.reason) == ("cancelled", "stopped by anybody")
+        assert (call.state, call.reason) == ("cancelled", "stopped by anonymous")
         await same_as_stored(page, shown)
         assert (await server.post(None, f"/{page.id}/stop")).json() == {"stopped": False}
 

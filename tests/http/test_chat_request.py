@@ -13,7 +13,7 @@ from starlette.requests import HTTPConnection
 from starlette.routing import Mount
 
 import callslip
-from callslip.api.ledger import Ledger
+from callslip.api.ledger import LocalLedger
 from callslip.errors import InvalidInputError
 from callslip.http.turn_runner import Chat
 from callslip.model import events as ev
@@ -30,7 +30,7 @@ async def echo(chat: Chat) -> str:
 
 
 @pytest.fixture
-async def ledger(db: str) -> AsyncGenerator[Ledger]:
+async def ledger(db: str) -> AsyncGenerator[LocalLedger]:
     async with await callslip.open(db) as ledger:
         yield ledger
 
@@ -81,20 +81,20 @@ REFUSED: dict[str, tuple[Any, int, str]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-async def test_what_cannot_be_read_is_refused(ledger: Ledger, what: str) -> None:
+async def test_what_cannot_be_read_is_refused(ledger: LocalLedger, what: str) -> None:
     """A problem says what is wrong, no handler is asked, and nothing is written."""
     asked: list[Chat] = []
     body, status, field = REFUSED[what]
-    await ledger.session("old").turn("hi")
+    await ledger.session("old").start_turn("hi")
     await ledger.session("old").end_turn()
-    before = [row.head for row in (await ledger.sessions()).items]
+    before = [row.last_seq for row in (await ledger.sessions()).items]
     async with running(callslip.chat(ledger, asked.append)) as url:
         told = await ask(
             f"{url}/", "POST", body=json.dumps(body).encode(), headers={"content-type": "application/json"}
         )
     assert (told.status, told.json().get("field", "")) == (status, field), told.text
     assert told.headers["content-type"] == "application/problem+json"
-    assert asked == [] and [row.head for row in (await ledger.sessions()).items] == before
+    assert asked == [] and [row.last_seq for row in (await ledger.sessions()).items] == before
 
 
 @pytest.mark.parametrize(
@@ -109,18 +109,18 @@ async def test_what_cannot_be_read_is_refused(ledger: Ledger, what: str) -> None
         (json.dumps(said("hi")).encode(), "", 200),
     ],
 )
-async def test_a_body_is_json(ledger: Ledger, body: bytes, media: str, status: int) -> None:
+async def test_a_body_is_json(ledger: LocalLedger, body: bytes, media: str, status: int) -> None:
     """Another type is not guessed at: a form of another page has no way to post JSON."""
     async with running(callslip.chat(ledger, echo)) as url:
         told = await ask(f"{url}/", "POST", body=body, headers={"content-type": media} if media else {})
         assert told.status == status
 
 
-async def test_an_approval_of_another_chat_is_not_there(ledger: Ledger) -> None:
+async def test_an_approval_of_another_chat_is_not_there(ledger: LocalLedger) -> None:
     """Its id alone opens nothing, and it stays as it is."""
 
     async def handler(chat: Chat) -> None:
-        async with chat.session.call("delete", {}, approve="ask"):
+        async with chat.session.call("delete", {}, approval=True):
             pass
 
     async with running(callslip.chat(ledger, handler)) as url:
@@ -133,7 +133,7 @@ async def test_an_approval_of_another_chat_is_not_there(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-async def test_a_chat_that_is_not_there(ledger: Ledger, format: str) -> None:
+async def test_a_chat_that_is_not_there(ledger: LocalLedger, format: str) -> None:
     """There is nothing to come back to, nothing to read and nothing to stop."""
     async with running(callslip.chat(ledger, echo, format=format)) as url:
         idle = 200 if format == "vercel-v4" else 204
@@ -146,7 +146,7 @@ async def test_a_chat_that_is_not_there(ledger: Ledger, format: str) -> None:
         assert (await ledger.sessions()).items == []
 
 
-async def test_a_turn_can_be_come_back_to_for_a_moment(ledger: Ledger) -> None:
+async def test_a_turn_can_be_come_back_to_for_a_moment(ledger: LocalLedger) -> None:
     """Who was cut off shortly before the end still gets it; later there is nothing to come back to."""
     async with running(callslip.chat(ledger, echo)) as url, running(callslip.chat(ledger, echo, linger=-1)) as late:
         await ask(f"{url}/", "POST", value=said("hi"))
@@ -156,7 +156,7 @@ async def test_a_turn_can_be_come_back_to_for_a_moment(ledger: Ledger) -> None:
         assert (await ask(f"{late}/c1/stream?turn=t9")).status == 404
 
 
-async def test_large_prompts_and_files_are_kept(ledger: Ledger) -> None:
+async def test_large_prompts_and_files_are_kept(ledger: LocalLedger) -> None:
     """A megabyte of text, an image inside its address and one elsewhere; the history tells them as they were sent."""
     image = {"type": "file", "mediaType": "image/png", "filename": "a.png", "url": "data:image/png;base64,aGk="}
     parts = [image, {"type": "text", "text": "x" * 2**20}, {**image, "url": "https://example.org/b.png"}]
@@ -172,14 +172,14 @@ async def test_large_prompts_and_files_are_kept(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "\ud800", "__proto__", "\u2028\u0000\x1b[31m", "<script>alert(1)</script>"])
-async def test_hostile_words_are_words(ledger: Ledger, text: str) -> None:
+async def test_hostile_words_are_words(ledger: LocalLedger, text: str) -> None:
     """They are kept, answered, and streamed back."""
     async with running(callslip.chat(ledger, echo)) as url:
         told = await ask(f"{url}/", "POST", body=json.dumps(said(text)).encode())
         assert told.status == 200 and told.body.endswith(b"data: [DONE]\n\n")
 
 
-async def test_a_format_without_a_client_is_refused(ledger: Ledger) -> None:
+async def test_a_format_without_a_client_is_refused(ledger: LocalLedger) -> None:
     """Before anything is served."""
     with pytest.raises(InvalidInputError, match="ui-v6"):
         callslip.chat(ledger, echo, format="openai")
@@ -199,7 +199,7 @@ def ann(**more: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-async def test_a_chat_belongs_to_who_began_it(ledger: Ledger, format: str) -> None:
+async def test_a_chat_belongs_to_who_began_it(ledger: LocalLedger, format: str) -> None:
     """To anybody else it is not there: not to be read, come back to, gone on with or stopped."""
     chat = "threadId" if format == "ag-ui" else "id"
     message = {"id": "m1", "role": "user", "content": "hi", "parts": [{"type": "text", "text": "hi"}]}
@@ -221,7 +221,7 @@ async def test_a_chat_belongs_to_who_began_it(ledger: Ledger, format: str) -> No
 
 
 @pytest.mark.parametrize("path", ["chat", "events"])
-async def test_two_who_begin_at_once_do_not_share(ledger: Ledger, path: str) -> None:
+async def test_two_who_begin_at_once_do_not_share(ledger: LocalLedger, path: str) -> None:
     """Both find nobody there. One is first; of the other nothing is written."""
     both = asyncio.Barrier(2)
 
@@ -260,7 +260,7 @@ async def test_two_who_begin_at_once_do_not_share(ledger: Ledger, path: str) -> 
 
 
 @pytest.mark.parametrize("path", ["chat", "events"])
-async def test_two_who_may_share_both_write(ledger: Ledger, path: str) -> None:
+async def test_two_who_may_share_both_write(ledger: LocalLedger, path: str) -> None:
     """Where the host lets everybody write, the second one does, and the session is still the first one's."""
     first = asyncio.Event()
 
@@ -289,7 +289,7 @@ async def test_two_who_may_share_both_write(ledger: Ledger, path: str) -> None:
     assert [event.text for event in log if isinstance(event, ev.MessageUser)] == ["ann", "bob"]
 
 
-async def test_one_who_begins_twice_at_once_is_let_in(ledger: Ledger) -> None:
+async def test_one_who_begins_twice_at_once_is_let_in(ledger: LocalLedger) -> None:
     """The same person in two tabs: both are written, and the chat is theirs."""
     async with running(callslip.chat(ledger, echo, authorize=by_header)) as url:
         told = await asyncio.gather(
@@ -303,7 +303,7 @@ async def test_one_who_begins_twice_at_once_is_let_in(ledger: Ledger) -> None:
 # Where
 
 
-async def test_it_can_be_mounted(ledger: Ledger) -> None:
+async def test_it_can_be_mounted(ledger: LocalLedger) -> None:
     """Under any prefix, with and without a slash at its end, whose slash version 5 doubles."""
     app = Starlette(routes=[Mount("/api/chat", callslip.chat(ledger, echo))])
     async with running(app) as url:
@@ -313,7 +313,7 @@ async def test_it_can_be_mounted(ledger: Ledger) -> None:
         assert (await ask(f"{url}/api/chat", "POST", value=said("hi"))).status == 307
 
 
-async def test_pages_of_other_origins_are_refused_unless_named(ledger: Ledger) -> None:
+async def test_pages_of_other_origins_are_refused_unless_named(ledger: LocalLedger) -> None:
     """A chat route has the same doors as everything else."""
     async with running(callslip.chat(ledger, echo, allow_origins=["https://ok.example"])) as url:
         bad = await ask(f"{url}/", "POST", value=said("hi"), headers={"origin": "https://evil.example"})
@@ -345,7 +345,7 @@ async def test_a_handler_ends_with_its_ledger(db: str) -> None:
     ("given", "text"),
     [("plain", "plain"), (None, ""), ({"a": 1}, '{"a":1}'), (["x"], '["x"]'), (7, "7")],
 )
-async def test_whatever_a_handler_gives_is_said(ledger: Ledger, given: Any, text: str) -> None:
+async def test_whatever_a_handler_gives_is_said(ledger: LocalLedger, given: Any, text: str) -> None:
     """A text as it is, nothing as nothing, anything else as JSON; from a function that is no coroutine too."""
     async with running(callslip.chat(ledger, lambda chat: given)) as url:
         assert (await ask(f"{url}/", "POST", value=said("hi"))).status == 200

@@ -13,8 +13,8 @@ import pytest
 
 import callslip
 from callslip import http
-from callslip.api.ledger import Ledger
-from callslip.client.token_file import digest
+from callslip.api.ledger import LocalLedger
+from callslip.client.token_file import hash_token
 from callslip.http.access import TokenAuthorizer
 from callslip.http.limits import Limits
 from callslip.model import events as ev
@@ -36,13 +36,13 @@ LOOK = {"action": "execute_js", "params": {"script": "document.title"}}
 
 
 @pytest.fixture
-async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
+async def ledger(tmp_path: Path) -> AsyncIterator[LocalLedger]:
     async with await callslip.open(f"sqlite:///{tmp_path}/ledger.db", Settings(queue_limit=3)) as ledger:
         yield ledger
 
 
 @pytest.fixture
-async def url(ledger: Ledger) -> AsyncIterator[str]:
+async def url(ledger: LocalLedger) -> AsyncIterator[str]:
     async with served(ledger, limits=Limits(wait=5)) as url:
         yield url
 
@@ -61,13 +61,13 @@ async def poll(url: str, command: str, query: str = "") -> Any:
     return (await ask(f"{url}/v1/calls/{command}?format=command{query}")).json()
 
 
-async def verdicts(ledger: Ledger, command: str) -> list[tuple[str, str]]:
+async def verdicts(ledger: LocalLedger, command: str) -> list[tuple[str, str]]:
     row = await ledger.find_call(command)
     found = [event async for event in ledger.events(row.session)]
     return [(ev.type_of(one), one.verdict) for one in found if isinstance(one, ev.CallEvent) and one.call == row.id]
 
 
-async def test_a_command_from_submitting_to_its_result(ledger: Ledger, url: str) -> None:
+async def test_a_command_from_submitting_to_its_result(ledger: LocalLedger, url: str) -> None:
     """S3.1, S3.2: the answer comes at once, in the seed's words; then polls tell how it goes."""
     told = await post(url, "/v1/calls", LOOK)
     assert told.status == 202
@@ -88,7 +88,7 @@ async def test_a_command_from_submitting_to_its_result(ledger: Ledger, url: str)
     assert done.json()["completed_at"] >= pending["created_at"]
 
 
-async def test_a_command_says_for_which_client_it_is(ledger: Ledger, url: str) -> None:
+async def test_a_command_says_for_which_client_it_is(ledger: LocalLedger, url: str) -> None:
     """In the list, by its id, and to a page that follows the commands; a call that is none says nothing of it."""
     command = await submitted(url, client="browser", session="a")
     async with ledger.session("a").call("look") as call:
@@ -160,7 +160,7 @@ async def test_what_an_executor_polls_for_stays_in_the_queue(url: str) -> None:
     assert (await ask(f"{url}/pending-queries")).json() == {"queries": []}
 
 
-async def test_a_stale_fence_is_refused_and_recorded(ledger: Ledger, url: str) -> None:
+async def test_a_stale_fence_is_refused_and_recorded(ledger: LocalLedger, url: str) -> None:
     """S3.6: 412, kept in the log as late, and never shown as the outcome."""
     command = await submitted(url, idempotent=True)
     first = (await post(url, "/v1/calls/claim", {"worker": "stalled"})).json()
@@ -181,7 +181,7 @@ async def test_a_stale_fence_is_refused_and_recorded(ledger: Ledger, url: str) -
     assert late == ["call.completed", "call.progress", "call.completed", "call.completed"]
 
 
-async def test_nobody_is_given_work_who_has_gone(ledger: Ledger, url: str) -> None:
+async def test_nobody_is_given_work_who_has_gone(ledger: LocalLedger, url: str) -> None:
     """A connection that was lost while it waited takes nothing from those who are still there."""
     body = b'{"wait": 5, "worker": "gone"}'
     reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
@@ -197,7 +197,7 @@ async def test_nobody_is_given_work_who_has_gone(ledger: Ledger, url: str) -> No
     assert claim["correlation_id"] == command and (await ledger.find_call(command)).worker == "here"
 
 
-async def test_nobody_is_given_work_who_goes_at_that_moment(ledger: Ledger, url: str) -> None:
+async def test_nobody_is_given_work_who_goes_at_that_moment(ledger: LocalLedger, url: str) -> None:
     """The command was claimed already, and the line is found dead just before the answer: it is queued again."""
     name = await submitted(url)
     asked = 0
@@ -223,7 +223,7 @@ async def test_nobody_is_given_work_who_goes_at_that_moment(ledger: Ledger, url:
     assert types[-2:] == ["call.started", "call.requeued"]
 
 
-async def test_a_claimed_command_is_given_back_by_who_holds_it(ledger: Ledger, url: str) -> None:
+async def test_a_claimed_command_is_given_back_by_who_holds_it(ledger: LocalLedger, url: str) -> None:
     """S3.6: it goes to the next who asks, with another fence; nobody else can give it back."""
     command = await submitted(url)
     await post(url, "/v1/calls/claim", {"worker": "first"})
@@ -245,7 +245,7 @@ async def test_a_full_queue_refuses(url: str) -> None:
     await submitted(url, client="other")
 
 
-async def test_the_same_request_twice_is_one_command(ledger: Ledger, url: str) -> None:
+async def test_the_same_request_twice_is_one_command(ledger: LocalLedger, url: str) -> None:
     """By the header or by a correlation id of one's own; another body under the same name is refused."""
     one = [(await post(url, "/v1/calls", LOOK, **{"idempotency-key": "k"})).json() for _ in range(2)]
     assert one[0] == one[1]
@@ -271,16 +271,16 @@ async def test_the_lists_are_windows(url: str) -> None:
     assert (await ask(f"{url}/v1/commands?client=nobody")).json() == {"pending": [], "completed": [], "failed": []}
 
 
-async def token_for(ledger: Ledger, verb: str, session: str = "") -> dict[str, str]:
+async def token_for(ledger: LocalLedger, verb: str, session: str = "") -> dict[str, str]:
     """The header of somebody who may do this and no more."""
     token = f"{verb}-only-{session}-and-long-enough"
-    await ledger.log.store.put_token(TokenRecord(f"tok_{verb}", digest(token), verb, session, (verb,), 0))
+    await ledger.log.store.put_token(TokenRecord(f"tok_{verb}", hash_token(token), verb, session, (verb,), 0))
     return {"authorization": f"Bearer {token}"}
 
 
-async def test_the_lists_leave_room_for_what_whoever_asks_may_see(ledger: Ledger) -> None:
+async def test_the_lists_leave_room_for_what_whoever_asks_may_see(ledger: LocalLedger) -> None:
     """S3.5: commands of others neither show nor take a place."""
-    async with served(ledger, gate=TokenAuthorizer(ledger.log.store, TOKEN)) as url:
+    async with served(ledger, gate=TokenAuthorizer(ledger.log, TOKEN)) as url:
         everybody = {"authorization": f"Bearer {TOKEN}"}
         await ledger.log.append("mine", [ev.SessionInfo(title="t")])
         reader = await token_for(ledger, "read", session="mine")
@@ -290,9 +290,9 @@ async def test_the_lists_leave_room_for_what_whoever_asks_may_see(ledger: Ledger
         assert [one["session"] for one in told["pending"]] == ["mine"]
 
 
-async def test_a_worker_whose_token_is_revoked_while_it_waits_is_given_nothing(ledger: Ledger) -> None:
+async def test_a_worker_whose_token_is_revoked_while_it_waits_is_given_nothing(ledger: LocalLedger) -> None:
     """Whoever submits does not hear of it; the worker is told that it is nobody."""
-    async with served(ledger, gate=TokenAuthorizer(ledger.log.store, TOKEN), limits=Limits(wait=20)) as url:
+    async with served(ledger, gate=TokenAuthorizer(ledger.log, TOKEN), limits=Limits(wait=20)) as url:
         everybody = {"authorization": f"Bearer {TOKEN}"}
         worker = await token_for(ledger, "execute")
         assert (await post(url, "/v1/calls", LOOK, **everybody)).status == 202
@@ -306,7 +306,7 @@ async def test_a_worker_whose_token_is_revoked_while_it_waits_is_given_nothing(l
         assert (await post(url, "/v1/calls/claim", {}, **everybody)).status == 200
 
 
-async def test_whoever_polls_for_a_command_that_is_deleted_is_told_for_good(ledger: Ledger, url: str) -> None:
+async def test_whoever_polls_for_a_command_that_is_deleted_is_told_for_good(ledger: LocalLedger, url: str) -> None:
     """S3.2: as one that never was."""
     command = await submitted(url)
     waiting = asyncio.create_task(ask(f"{url}/v1/calls/{command}?format=command&wait=5"))
@@ -316,7 +316,7 @@ async def test_whoever_polls_for_a_command_that_is_deleted_is_told_for_good(ledg
     assert answer.status == 404 and answer.json()["correlation_id"] == command and answer.json()["final"] is True
 
 
-async def test_secrets_reach_only_who_runs_the_command(ledger: Ledger, url: str) -> None:
+async def test_secrets_reach_only_who_runs_the_command(ledger: LocalLedger, url: str) -> None:
     """Its arguments are whole for executors, and without their secrets everywhere else."""
     command = await submitted(url, params={"key": SECRET})
     assert (await ask(f"{url}/pending-queries")).json()["queries"][0]["params"] == {"key": SECRET}
@@ -365,7 +365,7 @@ async def test_secrets_reach_only_who_runs_the_command(ledger: Ledger, url: str)
     ],
 )
 async def test_what_makes_no_sense_is_refused_and_changes_nothing(
-    ledger: Ledger, url: str, path: str, body: Any
+    ledger: LocalLedger, url: str, path: str, body: Any
 ) -> None:
     """400, with the field that is wrong."""
     command = await submitted(url)
@@ -375,14 +375,14 @@ async def test_what_makes_no_sense_is_refused_and_changes_nothing(
     assert await ledger.log.store.session("commands") == before and len((await ledger.sessions()).items) == 1
 
 
-async def test_a_call_that_is_no_command_takes_no_result(ledger: Ledger, url: str) -> None:
+async def test_a_call_that_is_no_command_takes_no_result(ledger: LocalLedger, url: str) -> None:
     """Whoever made it runs it; a stranger's result would be a lie."""
     made = await ledger.log.append("s", [ev.CallStarted(call="new:1", tool_name="bash")])
     told = await post(url, f"/v1/calls/{made[0].call}/result", {"result": 1})  # type: ignore[attr-defined]
-    assert told.status == 400 and "no command" in told.json()["detail"]
+    assert told.status == 400 and "is not a command" in told.json()["detail"]
 
 
-async def test_an_extension_can_be_an_executor(ledger: Ledger) -> None:
+async def test_an_extension_can_be_an_executor(ledger: LocalLedger) -> None:
     """S3.12: one whose origin is named reads the queue and posts results with its token; no other page does."""
     app = http.standalone(ledger, TOKEN, host="127.0.0.1", allow_origins=[EXTENSION])
     bearer = {"authorization": f"Bearer {TOKEN}"}

@@ -14,13 +14,13 @@ from starlette.requests import HTTPConnection
 
 import callslip
 from callslip import http
-from callslip.api.ledger import Ledger
-from callslip.client.token_file import digest
+from callslip.api.ledger import LocalLedger
+from callslip.client.token_file import hash_token
 from callslip.errors import CallEndedError, DiskFullError, NotFoundError
 from callslip.http import approvals
 from callslip.http.access import AllowAll, Forbidden, Principal, TokenAuthorizer, Verb
 from callslip.http.app import build
-from callslip.http.blobs import range_of
+from callslip.http.blobs import parse_range
 from callslip.http.limits import Limits
 from callslip.model import events as ev
 from callslip.model.records import CallRecord, SessionRecord, TokenRecord
@@ -33,13 +33,13 @@ LARGE = "0123456789" * 200_000
 
 
 @pytest.fixture
-async def ledger() -> AsyncIterator[Ledger]:
+async def ledger() -> AsyncIterator[LocalLedger]:
     async with await callslip.open("sqlite:///:memory:") as ledger:
         yield ledger
 
 
 @pytest.fixture
-async def url(ledger: Ledger) -> AsyncIterator[str]:
+async def url(ledger: LocalLedger) -> AsyncIterator[str]:
     async with served(ledger, limits=Limits(body=100_000)) as url:
         yield url
 
@@ -56,7 +56,7 @@ class Hiding:
 
 
 async def ran(
-    ledger: Ledger, tool: str = "tool", session: str = "s", *, alias: str = "", title: str = ""
+    ledger: LocalLedger, tool: str = "tool", session: str = "s", *, alias: str = "", title: str = ""
 ) -> CallRecord:
     """A call that was run and is over."""
     named = ("openai", alias) if alias else None
@@ -65,13 +65,13 @@ async def ran(
     return await call.result()
 
 
-async def running(ledger: Ledger, session: str = "s", alias: str = "call_1") -> CallRecord:
+async def running(ledger: LocalLedger, session: str = "s", alias: str = "call_1") -> CallRecord:
     """A call that somebody else says is under way."""
     made = await ledger.log.append(session, [ev.CallStarted(call="new:1", aliases=(ev.Alias("openai", alias),))])
     return await ledger.find_call(made[0].call)  # type: ignore[attr-defined]
 
 
-async def asked(ledger: Ledger, session: str = "s", **more: Any) -> str:
+async def asked(ledger: LocalLedger, session: str = "s", **more: Any) -> str:
     """The id of a request for approval that waits."""
     made = await ledger.log.append(
         session,
@@ -83,7 +83,7 @@ async def asked(ledger: Ledger, session: str = "s", **more: Any) -> str:
     return made[-1].approval  # type: ignore[attr-defined]
 
 
-async def followed(ledger: Ledger) -> None:
+async def followed(ledger: LocalLedger) -> None:
     """Return when somebody waits for news of a session."""
     async with asyncio.timeout(PATIENCE):
         while not ledger.log.feed._channels:  # pyright: ignore[reportPrivateUsage]
@@ -113,7 +113,7 @@ async def every(url: str, name: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 5, 6])
-async def test_calls_come_newest_first_and_page_by_page(ledger: Ledger, url: str, limit: int) -> None:
+async def test_calls_come_newest_first_and_page_by_page(ledger: LocalLedger, url: str, limit: int) -> None:
     """No page size leaves one out or gives one twice."""
     made = [(await ran(ledger, session=session)).id for session in "ababa"]
     found = await every(f"{url}/v1/calls?limit={limit}", "calls")
@@ -124,7 +124,7 @@ async def test_calls_come_newest_first_and_page_by_page(ledger: Ledger, url: str
 
 
 @pytest.mark.parametrize("limit", [1, 2, 4])
-async def test_lists_leave_out_sessions_that_are_not_theirs(ledger: Ledger, limit: int) -> None:
+async def test_lists_leave_out_sessions_that_are_not_theirs(ledger: LocalLedger, limit: int) -> None:
     """However many calls and requests of other sessions lie between, what is theirs comes in full pages."""
     mine = list[str]()
     for number in range(12):
@@ -165,7 +165,7 @@ async def test_lists_leave_out_sessions_that_are_not_theirs(ledger: Ledger, limi
     ],
 )
 async def test_calls_are_found_by_state_tool_and_words(
-    ledger: Ledger, url: str, query: str, expected: list[str]
+    ledger: LocalLedger, url: str, query: str, expected: list[str]
 ) -> None:
     """`tool` is a whole name; `q` is a part of a title, a tool or an id, in any case; nothing in it is a pattern."""
     await ran(ledger, "get_weather", title="über")
@@ -175,7 +175,7 @@ async def test_calls_are_found_by_state_tool_and_words(
     assert sorted(row["title"] for row in found) == sorted(expected)
 
 
-async def test_a_call_is_found_by_each_of_its_ids(ledger: Ledger, url: str) -> None:
+async def test_a_call_is_found_by_each_of_its_ids(ledger: LocalLedger, url: str) -> None:
     """Its own, the beginning of it, the one a producer gave it; and it comes with its entry."""
     row = await ran(ledger, "search", alias="call|1:x")
     for given in (row.id, row.id[:12], "call%7C1:x"):
@@ -188,7 +188,7 @@ async def test_a_call_is_found_by_each_of_its_ids(ledger: Ledger, url: str) -> N
             assert problem(await ask(f"{url}/v1/calls/{nothing}"), 404)["detail"].startswith("no call")
 
 
-async def test_an_id_of_several_calls_names_the_ones_they_may_see(ledger: Ledger) -> None:
+async def test_an_id_of_several_calls_names_the_ones_they_may_see(ledger: LocalLedger) -> None:
     """Producers count their calls from 1 in every session: which one is meant must be said."""
     first, second, _ = [await ran(ledger, session=name, alias="call_1") for name in ("a", "b", "hidden")]
     async with served(ledger, gate=Hiding()) as url:
@@ -200,7 +200,7 @@ async def test_an_id_of_several_calls_names_the_ones_they_may_see(ledger: Ledger
             problem(await ask(f"{url}/v1/calls/call_1?session={session}"), 404)
 
 
-async def test_a_call_in_a_hidden_session_is_not_there(ledger: Ledger) -> None:
+async def test_a_call_in_a_hidden_session_is_not_there(ledger: LocalLedger) -> None:
     """Nothing in the answer tells it from one that never was, and nothing can be done to it."""
     hidden, shown = await running(ledger, "hidden"), await running(ledger, "shown")
     async with served(ledger, gate=Hiding()) as url:
@@ -213,7 +213,7 @@ async def test_a_call_in_a_hidden_session_is_not_there(ledger: Ledger) -> None:
     assert (await ledger.find_call(hidden.id)).state == (await ledger.find_call(shown.id)).state == "running"
 
 
-async def test_waiting_for_a_call_ends_with_the_call(ledger: Ledger, url: str) -> None:
+async def test_waiting_for_a_call_ends_with_the_call(ledger: LocalLedger, url: str) -> None:
     """S3.3: a long poll is answered when the call ends, however that is, and not when it only tells more."""
     for ending in (ev.CallCompleted, ev.CallFailed, ev.CallCancelled, ev.CallDenied, ev.CallExpired, ev.CallLost):
         row = await running(ledger, alias=ending.__name__)
@@ -228,14 +228,14 @@ async def test_waiting_for_a_call_ends_with_the_call(ledger: Ledger, url: str) -
         assert told["toolCall"]["outputText"] == "soon"
 
 
-async def test_waiting_too_long_gives_the_call_as_it_stands(ledger: Ledger, url: str) -> None:
+async def test_waiting_too_long_gives_the_call_as_it_stands(ledger: LocalLedger, url: str) -> None:
     """Polling, with or without a wait, always answers."""
     row = await running(ledger)
     for wait in ("0", "0.01"):
         assert (await ask(f"{url}/v1/calls/{row.id}?wait={wait}")).json()["state"] == "running"
 
 
-async def test_waiting_for_a_call_whose_session_is_deleted_ends(ledger: Ledger, url: str) -> None:
+async def test_waiting_for_a_call_whose_session_is_deleted_ends(ledger: LocalLedger, url: str) -> None:
     """There is nothing left to wait for."""
     row = await running(ledger)
     waiting = asyncio.ensure_future(ask(f"{url}/v1/calls/{row.id}?wait=60"))
@@ -245,7 +245,7 @@ async def test_waiting_for_a_call_whose_session_is_deleted_ends(ledger: Ledger, 
     problem(await waiting, 404)
 
 
-async def test_a_call_is_sent_again_only_when_it_has_changed(ledger: Ledger, url: str) -> None:
+async def test_a_call_is_sent_again_only_when_it_has_changed(ledger: LocalLedger, url: str) -> None:
     """The ETag follows the entry: what happens to other calls does not touch it, a piece of output does."""
     row = await running(ledger)
     first = await ask(f"{url}/v1/calls/{row.id}")
@@ -257,11 +257,11 @@ async def test_a_call_is_sent_again_only_when_it_has_changed(ledger: Ledger, url
     assert again.status == 200 and again.headers["etag"] != first.headers["etag"]
 
 
-async def test_cancelling_stops_the_tool(ledger: Ledger, url: str) -> None:
+async def test_cancelling_stops_the_tool(ledger: LocalLedger, url: str) -> None:
     """A function that runs in this process is stopped, and whoever called it is told why."""
     begun, stopped = asyncio.Event(), asyncio.Event()
 
-    @ledger.session("s").tool
+    @callslip.tool
     async def forever() -> None:
         begun.set()
         try:
@@ -269,17 +269,18 @@ async def test_cancelling_stops_the_tool(ledger: Ledger, url: str) -> None:
         finally:
             stopped.set()
 
-    work = asyncio.ensure_future(forever())
+    with ledger.session("s").use():
+        work = asyncio.ensure_future(forever())
     await begun.wait()
     (row,) = (await ledger.calls()).items
     told = await ask(f"{url}/v1/calls/{row.id}/cancel", "POST", value={"reason": "too slow"})
     assert (told.status, told.json()["state"]) == (200, "cancelled")
-    with pytest.raises(CallEndedError, match="cancelled by anybody: too slow"):
+    with pytest.raises(CallEndedError, match="cancelled by anonymous: too slow"):
         await asyncio.wait_for(work, 10)
     assert stopped.is_set()
 
 
-async def test_cancelling_is_done_once(ledger: Ledger, url: str) -> None:
+async def test_cancelling_is_done_once(ledger: LocalLedger, url: str) -> None:
     """A second time changes nothing; a call that ended otherwise is a conflict, with the call as it is."""
     row = await running(ledger)
     first = await ask(f"{url}/v1/calls/call_1/cancel", "POST")
@@ -291,7 +292,7 @@ async def test_cancelling_is_done_once(ledger: Ledger, url: str) -> None:
     assert (told["current"]["call"], told["current"]["state"]) == (over.id, "completed")
 
 
-async def test_cancelling_withdraws_the_question(ledger: Ledger, url: str) -> None:
+async def test_cancelling_withdraws_the_question(ledger: LocalLedger, url: str) -> None:
     """Nobody is asked any more about a call that was stopped."""
     approval = await asked(ledger)
     row = await ledger.log.store.approval(approval)
@@ -313,7 +314,7 @@ async def test_cancelling_withdraws_the_question(ledger: Ledger, url: str) -> No
     ],
 )
 @pytest.mark.parametrize("path", ["/v1/approvals/{}", "/v1/sessions/s/approvals/{}"])
-async def test_an_answer_counts_once(ledger: Ledger, path: str, said: Any, state: str, call: str) -> None:
+async def test_an_answer_counts_once(ledger: LocalLedger, path: str, said: Any, state: str, call: str) -> None:
     """S2.7, S4.6: the first one is kept with who gave it; the second is told of it, whatever it says."""
     approval = await asked(ledger)
     async with served(ledger, gate=Hiding()) as url:
@@ -328,7 +329,7 @@ async def test_an_answer_counts_once(ledger: Ledger, path: str, said: Any, state
     assert row.state == call and (await ledger.approvals()) == []
 
 
-async def test_of_many_answers_at_once_one_wins(ledger: Ledger, url: str) -> None:
+async def test_of_many_answers_at_once_one_wins(ledger: LocalLedger, url: str) -> None:
     """All the others are told the same winner."""
     approval = await asked(ledger)
     said = [{"decision": "deny", "reason": f"reason {number}"} for number in range(8)]
@@ -337,14 +338,15 @@ async def test_of_many_answers_at_once_one_wins(ledger: Ledger, url: str) -> Non
     assert [problem(one, 409)["current"] for one in told if one.status != 200] == [winner] * 7
 
 
-async def test_the_answer_reaches_the_tool_that_waits(ledger: Ledger, url: str) -> None:
+async def test_the_answer_reaches_the_tool_that_waits(ledger: LocalLedger, url: str) -> None:
     """S4.6: it runs with the arguments as they were edited."""
 
-    @ledger.session("s").tool(approve="ask")
+    @callslip.tool(approval=True)
     async def greet(name: str) -> str:
         return f"hello {name}"
 
-    work = asyncio.ensure_future(greet("Bob"))
+    with ledger.session("s").use():
+        work = asyncio.ensure_future(greet("Bob"))
     while not (waiting := (await ask(f"{url}/v1/approvals")).json()["approvals"]):
         assert not work.done()
     said = {"decision": "edit", "input": {"name": "Ann"}}
@@ -369,7 +371,7 @@ ON_OFFER = [{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "
         (b'{"decision": "edit"}', "body"),
         (b'{"decision": "approve", "input": {}}', "body"),
         (b'{"decision": "deny", "input": {}}', "body"),
-        (b'{"decision": "approve", "by": "root"}', "body"),
+        (b'{"decision": "approve", "by": "root"}', "by"),
         (b'{"decision": "approve", "option": 1}', "option"),
         (b'{"decision": "approve", "option": "n"}', "option"),
         (b'{"decision": "deny", "option": "y"}', "option"),
@@ -378,7 +380,7 @@ ON_OFFER = [{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "
     ],
 )
 async def test_an_answer_that_makes_no_sense_leaves_it_pending(
-    ledger: Ledger, url: str, body: bytes, field: str
+    ledger: LocalLedger, url: str, body: bytes, field: str
 ) -> None:
     """S4.6: it is refused with the field that is wrong, and nothing is written."""
     approval = await asked(ledger, options=ON_OFFER)
@@ -389,21 +391,21 @@ async def test_an_answer_that_makes_no_sense_leaves_it_pending(
     assert (await ledger.find_session("s")).last_seq == head
 
 
-async def test_an_approval_of_another_session_is_not_there(ledger: Ledger) -> None:
+async def test_an_approval_of_another_session_is_not_there(ledger: LocalLedger) -> None:
     """S4.6: by a session's path only that session's are answered, and those of hidden sessions by nobody."""
     mine, hidden, shown = await asked(ledger), await asked(ledger, "hidden"), await asked(ledger, "shown")
     said = {"decision": "approve"}
     async with served(ledger, gate=Hiding()) as url:
         for path in (f"sessions/other/approvals/{mine}", f"sessions/s/approvals/{hidden}", "sessions/s/approvals/x"):
             problem(await ask(f"{url}/v1/{path}", "POST", value=said), 404)
-        for path in (f"approvals/{hidden}", f"sessions/hidden/approvals/{hidden}", f"approvals/{mine[:-1]}"):
+        for path in (f"approvals/{hidden}", f"sessions/hidden/approvals/{hidden}", f"approvals/{mine}0"):
             problem(await ask(f"{url}/v1/{path}", "POST", value=said), 404)
         problem(await ask(f"{url}/v1/approvals/{hidden}"), 404)
         problem(await ask(f"{url}/v1/approvals/{shown}", "POST", value=said), 403)
     assert len(await ledger.approvals()) == 3
 
 
-async def test_requests_are_listed_by_how_they_stand(ledger: Ledger, url: str) -> None:
+async def test_requests_are_listed_by_how_they_stand(ledger: LocalLedger, url: str) -> None:
     """One word or all; every word of the lifecycle is known."""
     first, second, third = await asked(ledger, "a"), await asked(ledger, "b"), await asked(ledger, "b")
     for approval, decision in ((first, "approve"), (second, "deny")):
@@ -419,7 +421,7 @@ async def test_requests_are_listed_by_how_they_stand(ledger: Ledger, url: str) -
 # Blobs
 
 
-async def large(ledger: Ledger, session: str = "s", output: Any = LARGE) -> str:
+async def large(ledger: LocalLedger, session: str = "s", output: Any = LARGE) -> str:
     async with ledger.session(session).call("cat") as call:
         call.complete(output)
     (row,) = (await ledger.calls(session=session)).items
@@ -428,7 +430,7 @@ async def large(ledger: Ledger, session: str = "s", output: Any = LARGE) -> str:
     return ending.blob.hash
 
 
-async def test_a_large_output_is_fetched_whole_or_in_part(ledger: Ledger, url: str) -> None:
+async def test_a_large_output_is_fetched_whole_or_in_part(ledger: LocalLedger, url: str) -> None:
     """As something to be saved, by whole pieces and across them; once had, it need never be asked for again."""
     place = f"{url}/v1/blobs/{await large(ledger)}"
     whole, size = await ask(place, headers={"accept-encoding": "gzip"}), len(LARGE)
@@ -459,10 +461,10 @@ async def test_a_large_output_is_fetched_whole_or_in_part(ledger: Ledger, url: s
 @pytest.mark.parametrize("said", ["", "bytes=", "bytes=-", "bytes=5-2", "lines=1-2", "bytes=0-1,3-4", "bytes=a-b", "x"])
 def test_what_is_no_single_range_gives_all_of_it(said: str) -> None:
     """As the standard has it: a Range header that says nothing is not there."""
-    assert range_of(said, 10) == (0, 10)
+    assert parse_range(said, 10) == (0, 10)
 
 
-async def test_what_a_tool_made_is_never_a_page(ledger: Ledger, url: str) -> None:
+async def test_what_a_tool_made_is_never_a_page(ledger: LocalLedger, url: str) -> None:
     """JSON stays JSON; a type that a browser might run is taken away."""
     told = await ask(f"{url}/v1/blobs/{await large(ledger, 'a', {'text': LARGE})}")
     assert told.headers["content-type"] == "application/json" and told.json() == {"text": LARGE}
@@ -473,7 +475,7 @@ async def test_what_a_tool_made_is_never_a_page(ledger: Ledger, url: str) -> Non
     assert (told.status, told.headers["content-type"]) == (200, "application/octet-stream")
 
 
-async def test_a_blob_is_there_for_readers_of_a_session_that_names_it(ledger: Ledger) -> None:
+async def test_a_blob_is_there_for_readers_of_a_session_that_names_it(ledger: LocalLedger) -> None:
     """Who may read none of them cannot tell it from one that never was."""
     hidden = await large(ledger, "hidden")
     async with served(ledger, gate=Hiding()) as url:
@@ -490,7 +492,7 @@ def said(text: str, **more: Any) -> dict[str, Any]:
     return {"type": "message.delta", "text": text, "chunks": "delta", **more}
 
 
-async def test_lines_and_lists_are_the_same(ledger: Ledger, url: str) -> None:
+async def test_lines_and_lists_are_the_same(ledger: LocalLedger, url: str) -> None:
     """A body is one message, an array of them, or one a line; the first one makes the session."""
     messages = [said("a"), said("b"), said("c")]
     lines = b"\r\n\n".join(json.dumps(message).encode() for message in messages)
@@ -506,7 +508,7 @@ async def test_lines_and_lists_are_the_same(ledger: Ledger, url: str) -> None:
     assert texts == ["abc"] * 4
 
 
-async def test_a_body_with_a_key_counts_once(ledger: Ledger, url: str) -> None:
+async def test_a_body_with_a_key_counts_once(ledger: LocalLedger, url: str) -> None:
     """The same again is told what came of it; another one under that key is refused; other keys are other bodies."""
     place, key = f"{url}/v1/sessions/s/events", {"idempotency-key": "k1"}
     first = await ask(place, "POST", value=[said("a"), said("b")], headers=key)
@@ -518,7 +520,7 @@ async def test_a_body_with_a_key_counts_once(ledger: Ledger, url: str) -> None:
     assert (await ask(f"{url}/v1/sessions/s")).json()["entries"][0]["content"] == "abab"
 
 
-async def test_a_key_is_not_the_beginning_of_another(ledger: Ledger, url: str) -> None:
+async def test_a_key_is_not_the_beginning_of_another(ledger: LocalLedger, url: str) -> None:
     """Whatever stands in keys, each is for itself; the same in another session too, and however long."""
     keys = ["a:b", "a", "a:b:00000000", "http:a", "\xe9", "k" * 5000]
     for session in "st":
@@ -529,7 +531,7 @@ async def test_a_key_is_not_the_beginning_of_another(ledger: Ledger, url: str) -
             assert told.json().get("appended") == 1, told.text
 
 
-async def test_a_body_that_comes_several_times_at_once_counts_once(ledger: Ledger, url: str) -> None:
+async def test_a_body_that_comes_several_times_at_once_counts_once(ledger: LocalLedger, url: str) -> None:
     """All are told the same: what the decoder has read it does not read again, which would say something else."""
     place = f"{url}/v1/sessions/s/events?format=anthropic"
     block = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "hi"}}
@@ -542,7 +544,7 @@ async def test_a_body_that_comes_several_times_at_once_counts_once(ledger: Ledge
 
 
 async def test_a_body_that_was_broken_off_is_finished_by_its_key(
-    ledger: Ledger, url: str, monkeypatch: pytest.MonkeyPatch
+    ledger: LocalLedger, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A long one is written in parts. When the disk is full after the first, the same again writes the others."""
     append, parts = ledger.log.append, list[int]()
@@ -553,7 +555,7 @@ async def test_a_body_that_was_broken_off_is_finished_by_its_key(
             raise DiskFullError("no room")
         return await append(session, drafts, **more)
 
-    monkeypatch.setattr(ledger, "append", full)
+    monkeypatch.setattr(ledger.log, "append", full)
     body = [{"type": "message.user", "text": f"{number}"} for number in range(1500)]
     sent = {"value": body, "headers": {"idempotency-key": "k"}}
     problem(await ask(f"{url}/v1/sessions/s/events", "POST", **sent), 507)
@@ -564,7 +566,7 @@ async def test_a_body_that_was_broken_off_is_finished_by_its_key(
     assert [entry.content for entry in (await ledger.snapshot("s")).entries] == [str(n) for n in range(1500)]  # type: ignore[union-attr]
 
 
-async def test_what_was_refused_is_not_written_by_the_next_body(ledger: Ledger) -> None:
+async def test_what_was_refused_is_not_written_by_the_next_body(ledger: LocalLedger) -> None:
     """Not even by one that has waited for it to be read, in the same conversation."""
     refuse = asyncio.Event()
 
@@ -599,14 +601,14 @@ async def waiting(done: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_nothing_that_is_posted_makes_nothing(ledger: Ledger, url: str) -> None:
+async def test_nothing_that_is_posted_makes_nothing(ledger: LocalLedger, url: str) -> None:
     """A session comes to be with its first event, and is said to have come to be only then."""
     told = await ask(f"{url}/v1/sessions/s/events", "POST", value=[])
     assert (told.status, told.json()["appended"]) == (200, 0)
     problem(await ask(f"{url}/v1/sessions/s"), 404)
 
 
-async def test_a_packed_body_is_refused_as_such(ledger: Ledger, url: str) -> None:
+async def test_a_packed_body_is_refused_as_such(ledger: LocalLedger, url: str) -> None:
     """Nobody unpacks it here, and that is what is said; not that it is no JSON."""
     row = await running(ledger)
     for path, sent in (("/v1/sessions/s/events", [said("a")]), (f"/v1/calls/{row.id}/cancel", {})):
@@ -617,7 +619,7 @@ async def test_a_packed_body_is_refused_as_such(ledger: Ledger, url: str) -> Non
         assert (await ask(url + path, "POST", value=sent, headers=plain)).status == 200
 
 
-async def test_two_conversations_in_one_body_become_two_sessions(ledger: Ledger, url: str) -> None:
+async def test_two_conversations_in_one_body_become_two_sessions(ledger: LocalLedger, url: str) -> None:
     """An agent's wire carries several; the first has the posted name, the others are told."""
     other = acp_session.prompt(2, "two")
     other["msg"]["params"]["sessionId"] = "s2"
@@ -627,7 +629,7 @@ async def test_two_conversations_in_one_body_become_two_sessions(ledger: Ledger,
         assert text in (await ask(f"{url}/v1/sessions/{name}")).text
 
 
-async def test_a_body_that_is_refused_leaves_nothing(ledger: Ledger) -> None:
+async def test_a_body_that_is_refused_leaves_nothing(ledger: LocalLedger) -> None:
     """Not its first half either, and not in another session that it speaks of."""
     broken = json.dumps(said("a")).encode() + b"\n{"
     other = acp_session.prompt(2, "two")
@@ -657,7 +659,7 @@ async def test_a_body_that_is_refused_leaves_nothing(ledger: Ledger) -> None:
         assert (await ask(f"{url}/v1/sessions/n/events?format=acp", "POST", value=talk[:1])).status == 201
 
 
-async def test_a_body_that_is_too_large_is_not_read(ledger: Ledger, url: str) -> None:
+async def test_a_body_that_is_too_large_is_not_read(ledger: LocalLedger, url: str) -> None:
     """Whether it says so or only turns out to be; a type that nobody reads is refused."""
     place, body = f"{url}/v1/sessions/s/events", b"[" + b" " * 100_000 + b"]"
     problem(await ask(place, "POST", body=body), 413)
@@ -708,7 +710,7 @@ async def test_a_body_that_is_too_large_is_not_read(ledger: Ledger, url: str) ->
         ("sessions/s/stream?follow=maybe", "follow"),
     ],
 )
-async def test_a_bad_parameter_is_refused_by_its_name(ledger: Ledger, url: str, path: str, field: str) -> None:
+async def test_a_bad_parameter_is_refused_by_its_name(ledger: LocalLedger, url: str, path: str, field: str) -> None:
     """Nothing is guessed, and no list silently begins anew."""
     await running(ledger)
     assert problem(await ask(f"{url}/v1/{path}"), 400)["field"] == field
@@ -743,7 +745,7 @@ async def test_a_host_header_that_is_none_breaks_nothing(url: str, host: str, me
     problem(told, 404 if method == "GET" else 405)
 
 
-async def test_what_breaks_is_a_problem_too(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_breaks_is_a_problem_too(ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the endpoint has an answer or after that, it is told as everything else is, without what broke."""
     await ran(ledger)
     shared = http.server(ledger, AllowAll())
@@ -766,7 +768,7 @@ async def test_what_breaks_is_a_problem_too(ledger: Ledger, monkeypatch: pytest.
 
 
 async def test_whoever_leaves_in_the_middle_of_a_body_breaks_nothing(
-    ledger: Ledger, url: str, caplog: pytest.LogCaptureFixture
+    ledger: LocalLedger, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing is written and nothing is wrong with the server."""
     place = urlsplit(url)
@@ -783,7 +785,7 @@ async def test_whoever_leaves_in_the_middle_of_a_body_breaks_nothing(
     assert await ledger.log.store.session("s") is None
 
 
-async def test_things_that_take_no_parameters_say_so(ledger: Ledger, url: str) -> None:
+async def test_things_that_take_no_parameters_say_so(ledger: LocalLedger, url: str) -> None:
     """One that is misspelt, or meant for another place, is not passed over."""
     approval, blob = await asked(ledger), await large(ledger, "other")
     for path in (f"approvals/{approval}", f"blobs/{blob}"):
@@ -814,7 +816,7 @@ async def test_a_wrong_method_is_told_the_right_ones(url: str, method: str, path
 @pytest.mark.parametrize(
     "body", [b"[]", b"{", b'{"reason": 1}', b'{"why": "x"}', b'{"reason": "' + b"x" * 2001 + b'"}']
 )
-async def test_a_cancel_that_makes_no_sense_stops_nothing(ledger: Ledger, url: str, body: bytes) -> None:
+async def test_a_cancel_that_makes_no_sense_stops_nothing(ledger: LocalLedger, url: str, body: bytes) -> None:
     """The call goes on."""
     row = await running(ledger)
     problem(await ask(f"{url}/v1/calls/{row.id}/cancel", "POST", body=body), 400)
@@ -829,12 +831,12 @@ CLOSED = [route for route in http.ROUTES if route.verb and route.path.startswith
 
 
 @pytest.mark.parametrize("route", CLOSED, ids=lambda route: f"{route.method} {route.path}")
-async def test_without_a_token_nothing_is_told(ledger: Ledger, route: http.Route) -> None:
+async def test_without_a_token_nothing_is_told(ledger: LocalLedger, route: http.Route) -> None:
     """Whether the thing is there or not, and whatever else is wrong with the request, the answer is the same."""
     row, approval, blob = await ran(ledger), await asked(ledger), await large(ledger, "other")
     there = {"session": "s", "call": row.id, "approval": approval, "hash": blob}
     nothing = dict.fromkeys(there, "nothing")
-    async with served(ledger, gate=TokenAuthorizer(ledger.log.store, TOKEN)) as url:
+    async with served(ledger, gate=TokenAuthorizer(ledger.log, TOKEN)) as url:
         told = [
             await ask(url + route.path.format(**names), route.method, headers=headers)
             for names in (there, nothing)
@@ -844,14 +846,14 @@ async def test_without_a_token_nothing_is_told(ledger: Ledger, route: http.Route
     assert len({one.body for one in told[::3]}) == 1
 
 
-async def test_a_token_for_one_session_and_verb_does_that_and_no_more(ledger: Ledger) -> None:
+async def test_a_token_for_one_session_and_verb_does_that_and_no_more(ledger: LocalLedger) -> None:
     """It answers requests of its session without being able to read them; all others are not there."""
     mine, other = await asked(ledger, "mine"), await asked(ledger, "other")
     given = {"authorization": "Bearer part"}
-    row = TokenRecord("tok_1", digest("part"), "phone", "mine", ("approve",), await ledger.log.store.clock())
+    row = TokenRecord("tok_1", hash_token("part"), "phone", "mine", ("approve",), await ledger.log.store.clock())
     await ledger.log.store.put_token(row)
     said = {"decision": "approve"}
-    async with served(ledger, gate=TokenAuthorizer(ledger.log.store, TOKEN)) as url:
+    async with served(ledger, gate=TokenAuthorizer(ledger.log, TOKEN)) as url:
         problem(await ask(f"{url}/v1/approvals", headers=given), 403)
         problem(await ask(f"{url}/v1/approvals/{mine}", headers=given), 404)
         problem(await ask(f"{url}/v1/approvals/{other}", "POST", value=said, headers=given), 404)
@@ -863,7 +865,7 @@ async def test_a_token_for_one_session_and_verb_does_that_and_no_more(ledger: Le
 # Health, metrics, compression
 
 
-async def test_health_is_for_everybody(ledger: Ledger) -> None:
+async def test_health_is_for_everybody(ledger: LocalLedger) -> None:
     """It needs no token; when the store is gone it says so, and nothing about where it was."""
     async with served(ledger, gate=Nobody()) as url:
         told = await ask(f"{url}/healthz")
@@ -886,7 +888,7 @@ async def numbers(url: str) -> dict[str, int]:
     return {name: int(value) for name, value in lines}
 
 
-async def test_metrics_count_what_happens(ledger: Ledger, url: str) -> None:
+async def test_metrics_count_what_happens(ledger: LocalLedger, url: str) -> None:
     """Requests by pattern and never by id, events, open calls, questions, and who reads."""
     before = await numbers(url)
     assert before["callslip_pending_approvals"] == before["callslip_readers"] == 0
@@ -917,7 +919,7 @@ async def test_metrics_count_what_happens(ledger: Ledger, url: str) -> None:
     assert told[label("", "", 404)] == 1 and "secret" not in str(told)
 
 
-async def test_a_reader_that_falls_behind_is_counted(ledger: Ledger) -> None:
+async def test_a_reader_that_falls_behind_is_counted(ledger: LocalLedger) -> None:
     """It is cut off, and whoever runs the server can see how often that happens."""
     await running(ledger)
     limits = Limits(backlog=1, stall=0.05)
@@ -943,7 +945,7 @@ async def test_a_reader_that_falls_behind_is_counted(ledger: Ledger) -> None:
     ],
 )
 async def test_long_answers_are_compressed_for_who_takes_that(
-    ledger: Ledger, url: str, accepted: str, packed: bool
+    ledger: LocalLedger, url: str, accepted: str, packed: bool
 ) -> None:
     """The same bytes come out, caches are told to mind, and the ETag still works."""
     await ledger.log.append("s", [ev.MessageUser(text="hello " * 40_000)])
@@ -957,7 +959,7 @@ async def test_long_answers_are_compressed_for_who_takes_that(
     assert (await ask(f"{url}/v1/sessions/s", headers=again)).status == 304
 
 
-async def test_short_answers_and_streams_are_not_compressed(ledger: Ledger, url: str) -> None:
+async def test_short_answers_and_streams_are_not_compressed(ledger: LocalLedger, url: str) -> None:
     """A stream must come as it is written."""
     await ledger.log.append("s", [ev.MessageUser(text="hello " * 1000)])
     for path in ("/healthz", "/v1/approvals", "/v1/sessions/s/stream?follow=false"):
@@ -969,7 +971,7 @@ async def test_short_answers_and_streams_are_not_compressed(ledger: Ledger, url:
 # Sessions
 
 
-async def test_sessions_are_read_in_any_format_and_waited_for(ledger: Ledger, url: str) -> None:
+async def test_sessions_are_read_in_any_format_and_waited_for(ledger: LocalLedger, url: str) -> None:
     """As entries, as events, in a foreign format; with the right ETag, when something happens."""
     await ran(ledger, "search", session="s")
     (row,) = (await ask(f"{url}/v1/sessions?prefix=s")).json()["sessions"]
@@ -987,7 +989,7 @@ async def test_sessions_are_read_in_any_format_and_waited_for(ledger: Ledger, ur
 
 
 @pytest.mark.parametrize("format", ["events", "entries", "ui-v6"])
-async def test_a_session_is_read_page_by_page(ledger: Ledger, url: str, format: str) -> None:
+async def test_a_session_is_read_page_by_page(ledger: LocalLedger, url: str, format: str) -> None:
     """The pages together are the whole."""
     for number in range(7):
         await ledger.log.append("s", [ev.MessageUser(text=f"number {number}")])

@@ -65,7 +65,7 @@ class Bearer:
         case.headers = {**(case.headers or {}), "Authorization": data}
 
 
-async def filled(ledger: callslip.Ledger) -> None:
+async def filled(ledger: callslip.LocalLedger) -> None:
     session = ledger.session("demo")
     async with session.call("search", {"q": "cats"}, alias=("openai", "call_1")) as call:
         call.complete(LARGE)
@@ -87,7 +87,7 @@ class Apart:
         self._loop = asyncio.get_running_loop()
         async with await callslip.open("sqlite:///:memory:") as ledger:
             await filled(ledger)
-            async with served(ledger, gate=TokenAuthorizer(ledger.log.store, TOKEN), limits=LIMITS) as self.url:
+            async with served(ledger, gate=TokenAuthorizer(ledger.log, TOKEN), limits=LIMITS) as self.url:
                 self._ready.set()
                 await self._over.wait()
 
@@ -136,7 +136,7 @@ async def test_the_document_needs_no_token_and_names_every_route() -> None:
     """Anybody may know what can be asked."""
     async with (
         await callslip.open("sqlite:///:memory:") as ledger,
-        served(ledger, gate=TokenAuthorizer(ledger.log.store, TOKEN)) as base,
+        served(ledger, gate=TokenAuthorizer(ledger.log, TOKEN)) as base,
     ):
         answer = await ask(f"{base}/openapi.json")
     assert answer.status == 200 and answer.headers["content-type"] == "application/json"

@@ -14,11 +14,13 @@ from starlette.routing import Mount
 
 import callslip
 from callslip import http
-from callslip.api.ledger import Ledger
+from callslip.api.ledger import LocalLedger
 from callslip.http.access import Forbidden
-from callslip.http.browser_guard import SAFE
+from callslip.http.browser_guard import SECURITY_HEADERS
 from callslip.http.page import PAGES
 from callslip.http.request import RequestContext
+from callslip.mcp import http_app
+from callslip.model import events as ev
 from tests.support.live_server import ask, running
 
 pytestmark = pytest.mark.anyio
@@ -30,28 +32,28 @@ HTML = "text/html; charset=utf-8"
 
 
 @pytest.fixture
-async def ledger() -> AsyncIterator[Ledger]:
+async def ledger() -> AsyncIterator[LocalLedger]:
     async with await callslip.open("sqlite:///:memory:") as ledger:
         yield ledger
 
 
 @pytest.fixture
-async def url(ledger: Ledger) -> AsyncIterator[str]:
-    async with running(http.standalone(ledger, TOKEN)) as url:
+async def url(ledger: LocalLedger) -> AsyncIterator[str]:
+    async with running(http.standalone(ledger, TOKEN, mcp_app=http_app)) as url:
         yield url
 
 
 @pytest.mark.parametrize(
     "path", ["/nowhere", "/s", "/s/a/b", "/s/a%2Fb", "/s/", "/c/claim", "/inbox/x", "/v1x", "//v1/x", "/%F0%9F%8C%8A"]
 )
-async def test_an_address_that_is_none_is_the_page_for_a_person(ledger: Ledger, url: str, path: str) -> None:
+async def test_an_address_that_is_none_is_the_page_for_a_person(ledger: LocalLedger, url: str, path: str) -> None:
     """With 404, and not a byte that a stranger does not get at `/`; programs are told the problem."""
-    await ledger.session("a").append(callslip.events.MessageUser(text="secret"))
+    await ledger.session("a").append(ev.MessageUser(text="secret"))
     for headers in (BROWSER, {**BROWSER, "authorization": f"Bearer {TOKEN}"}):
         told = await ask(url + path, headers=headers)
         assert (told.status, told.headers["content-type"]) == (404, HTML)
         assert told.body == (await ask(f"{url}/", headers=BROWSER)).body
-        assert SAFE.items() <= told.headers.items() and "etag" not in told.headers
+        assert SECURITY_HEADERS.items() <= told.headers.items() and "etag" not in told.headers
     head = await ask(url + path, "HEAD", headers=BROWSER)
     assert (head.status, head.headers["content-type"], head.body) == (404, HTML, b"")
     for headers in ({}, {"accept": "*/*"}, {"accept": "application/json"}, {"accept": "text/html;q=0, */*"}):
@@ -80,11 +82,11 @@ async def test_a_wrong_token_leads_a_person_to_the_page(url: str, given: str) ->
     assert known.headers["location"] == "/s/a?q=b" and TOKEN in known.headers["set-cookie"]
 
 
-async def test_further_routes_are_behind_the_same_gate(ledger: Ledger) -> None:
+async def test_further_routes_are_behind_the_same_gate(ledger: LocalLedger) -> None:
     """What is added to a standalone server asks for its token, and its places are a program's, too."""
 
-    async def look(visit: RequestContext) -> Response:
-        await visit.admit()
+    async def look(context: RequestContext) -> Response:
+        await context.admit()
         raise Forbidden("seen")
 
     more = http.Route(method="GET", path="/more", endpoint=look, about="More.")
@@ -102,9 +104,9 @@ async def test_every_session_has_its_page(url: str, name: str) -> None:
     assert (told.status, told.body) == (200, (await ask(f"{url}/")).body)
 
 
-async def test_a_session_to_share_is_a_file_and_no_page_of_the_server(ledger: Ledger, url: str) -> None:
+async def test_a_session_to_share_is_a_file_and_no_page_of_the_server(ledger: LocalLedger, url: str) -> None:
     """What others wrote is never shown under this server's name; the file is called as the session is."""
-    await ledger.log.append('ü "x"', [callslip.events.MessageUser(text="hello")])
+    await ledger.log.append('ü "x"', [ev.MessageUser(text="hello")])
     headers = {**BROWSER, "authorization": f"Bearer {TOKEN}"}
     told = await ask(f"{url}/v1/sessions/%C3%BC%20%22x%22?format=html", headers=headers)
     assert (told.status, told.headers["content-type"]) == (200, HTML) and "hello" in told.text
@@ -126,7 +128,7 @@ async def test_a_file_comes_once(url: str, path: str) -> None:
         assert (await ask(url + path, headers={"if-none-match": '"other"'})).status == 200
     head = await ask(url + path, "HEAD")
     assert (head.status, head.headers, head.body) == (200, plain.headers, b"")
-    assert {**SAFE, "cache-control": "no-cache"}.items() <= plain.headers.items()
+    assert {**SECURITY_HEADERS, "cache-control": "no-cache"}.items() <= plain.headers.items()
 
 
 async def test_what_the_page_names_is_there(url: str) -> None:
@@ -171,7 +173,7 @@ async def test_nothing_but_the_files_of_the_page_is_given(url: str, path: str) -
 
 
 @pytest.mark.parametrize(("root", "said"), [("/team/slips", "/team/slips"), ("/my slips/ü'&", "/my%20slips/%C3%BC'&")])
-async def test_a_mounted_page_names_its_parts_where_they_are(ledger: Ledger, root: str, said: str) -> None:
+async def test_a_mounted_page_names_its_parts_where_they_are(ledger: LocalLedger, root: str, said: str) -> None:
     """The prefix stands in it as a browser has it in an address; also in the page of an address that is none."""
     app = Starlette(routes=[Mount(root, callslip.asgi(ledger, authorize=lambda *_: None))])
     prefix = said.replace("'", "%27")

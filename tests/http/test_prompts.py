@@ -15,11 +15,12 @@ import callslip
 from callslip import http
 from callslip.agent.loop import Agent
 from callslip.agent.models import Scripted
-from callslip.api.ledger import Ledger
-from callslip.client.token_file import digest
+from callslip.api.ledger import LocalLedger
+from callslip.client.token_file import hash_token
 from callslip.http.access import AllowAll, Authorizer, Principal, TokenAuthorizer, Verb
 from callslip.http.app import build
 from callslip.http.prompts import Answers
+from callslip.ledger.session_log import wait_for_turn
 from callslip.model import events as ev
 from callslip.model.entries import Message, ToolCall
 from callslip.model.records import SessionRecord, TokenRecord
@@ -32,41 +33,43 @@ WAVES = "\0" + "🌊" * 99_999
 
 
 @pytest.fixture
-async def ledger(db: str) -> AsyncIterator[Ledger]:
+async def ledger(db: str) -> AsyncIterator[LocalLedger]:
     async with await callslip.open(db) as ledger:
         await ledger.log.append("talk", [ev.SessionInfo(title="a talk")])
         yield ledger
 
 
 @contextlib.asynccontextmanager
-async def answering(ledger: Ledger, answers: Answers | None, gate: Authorizer | None = None) -> AsyncGenerator[str]:
+async def answering(
+    ledger: LocalLedger, answers: Answers | None, gate: Authorizer | None = None
+) -> AsyncGenerator[str]:
     made = build(http.server(ledger, gate or AllowAll(), answers=answers), http.ROUTES)
     async with running(made) as url:
         yield url + PLACE
 
 
-async def ended(ledger: Ledger, turn: str) -> ev.TurnEnded:
+async def ended(ledger: LocalLedger, turn: str) -> ev.TurnEnded:
     async with asyncio.timeout(PATIENCE):
-        return await ledger.log.wait_for_turn("talk", turn, 0)
+        return await wait_for_turn(ledger.log, "talk", turn, 0)
 
 
-async def said(ledger: Ledger) -> list[tuple[str, str]]:
+async def said(ledger: LocalLedger) -> list[tuple[str, str]]:
     found = (await ledger.snapshot("talk")).entries
     return [(entry.role, entry.content) for entry in found if isinstance(entry, Message)]
 
 
-async def echo(ledger: Ledger, session: str, text: str) -> str:
+async def echo(ledger: LocalLedger, session: str, text: str) -> str:
     async with ledger.session(session).call("look", {"at": text}) as call:
         call.complete("seen")
     return f"I saw {text}."
 
 
-async def slow(ledger: Ledger, session: str, text: str) -> None:
+async def slow(ledger: LocalLedger, session: str, text: str) -> None:
     await ledger.session(session).say("Let me think.")
     await asyncio.Event().wait()
 
 
-async def test_a_prompt_begins_a_turn_that_is_answered(ledger: Ledger) -> None:
+async def test_a_prompt_begins_a_turn_that_is_answered(ledger: LocalLedger) -> None:
     """The turn is told at once, has the prompt in it, and ends when the answer does; its call is in it."""
     async with answering(ledger, echo) as place:
         assert (await ask(place)).json() == {"answers": True, "why": ""}
@@ -80,10 +83,10 @@ async def test_a_prompt_begins_a_turn_that_is_answered(ledger: Ledger) -> None:
     assert [entry.status for entry in entries if isinstance(entry, ToolCall)] == ["completed"]
 
 
-async def test_an_agent_answers_in_the_turn_that_has_begun(ledger: Ledger) -> None:
+async def test_an_agent_answers_in_the_turn_that_has_begun(ledger: LocalLedger) -> None:
     """The loop is given the open turn, and ends it itself; nothing is said or ended twice."""
 
-    async def agent(ledger: Ledger, session: str, text: str) -> Any:
+    async def agent(ledger: LocalLedger, session: str, text: str) -> Any:
         row = await ledger.find_session(session)
         model = Scripted([[{"choices": [{"delta": {"content": "Good day."}, "finish_reason": "stop"}]}]])
         return await Agent(ledger.session(session), model).run(text, turn=row.turn)
@@ -96,32 +99,32 @@ async def test_an_agent_answers_in_the_turn_that_has_begun(ledger: Ledger) -> No
     assert len([event for event in events if isinstance(event, ev.TurnEnded)]) == 1
 
 
-async def test_where_nobody_answers_that_is_said(ledger: Ledger) -> None:
+async def test_where_nobody_answers_that_is_said(ledger: LocalLedger) -> None:
     """In words that a page can show; and nothing is written."""
     before = await ledger.log.store.session("talk")
     async with answering(ledger, None) as place:
         told = (await ask(place)).json()
-        assert told["answers"] is False and "nobody answers" in told["why"]
+        assert told["answers"] is False and "answers no prompts" in told["why"]
         for way in ("", "/stop"):
             refused = await ask(place + way, "POST", value={"text": "hello"})
             assert (refused.status, refused.json()["detail"]) == (404, told["why"])
     assert await ledger.log.store.session("talk") == before
 
 
-async def test_a_turn_under_way_is_not_cut_short(ledger: Ledger) -> None:
+async def test_a_turn_under_way_is_not_cut_short(ledger: LocalLedger) -> None:
     """Neither one that is being answered, nor one that an agent elsewhere has begun."""
     async with answering(ledger, slow) as place:
         turn = (await ask(place, "POST", value={"text": "one"})).json()["turn"]
         told = await ask(place, "POST", value={"text": "two"})
-        assert told.status == 409 and "under way" in told.json()["detail"]
+        assert told.status == 409 and "in progress" in told.json()["detail"]
         assert (await ask(f"{place}/stop", "POST")).json() == {"stopped": True}
         assert (await ended(ledger, turn)).reason == "cancelled"
-        await ledger.session("talk").turn("from elsewhere")
+        await ledger.session("talk").start_turn("from elsewhere")
         assert (await ask(place, "POST", value={"text": "three"})).status == 409
     assert [text for role, text in await said(ledger) if role == "user"] == ["one", "from elsewhere"]
 
 
-async def test_of_two_prompts_at_once_one_is_answered(ledger: Ledger) -> None:
+async def test_of_two_prompts_at_once_one_is_answered(ledger: LocalLedger) -> None:
     """The other is told that a turn is under way, however close they came."""
     async with answering(ledger, slow) as place:
         told = await asyncio.gather(*(ask(place, "POST", value={"text": f"prompt {n}"}) for n in range(6)))
@@ -132,11 +135,11 @@ async def test_of_two_prompts_at_once_one_is_answered(ledger: Ledger) -> None:
     assert len([role for role, _ in await said(ledger) if role == "user"]) == 1
 
 
-async def test_stopping_cancels_whoever_answers(ledger: Ledger) -> None:
+async def test_stopping_cancels_whoever_answers(ledger: LocalLedger) -> None:
     """And a second time there is nothing to stop, which is no error."""
     stopped = asyncio.Event()
 
-    async def patient(ledger: Ledger, session: str, text: str) -> None:
+    async def patient(ledger: LocalLedger, session: str, text: str) -> None:
         try:
             async with ledger.session(session).call("wait"):
                 await asyncio.Event().wait()
@@ -149,14 +152,14 @@ async def test_stopping_cancels_whoever_answers(ledger: Ledger) -> None:
         assert (await ask(f"{place}/stop", "POST")).json() == {"stopped": True}
         async with asyncio.timeout(PATIENCE):
             await stopped.wait()
-        assert (await ended(ledger, turn)).detail == "stopped by anybody"
+        assert (await ended(ledger, turn)).detail == "stopped by anonymous"
         assert (await ask(f"{place}/stop", "POST")).json() == {"stopped": False}
 
 
-async def test_an_answer_that_fails_ends_its_turn(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_answer_that_fails_ends_its_turn(ledger: LocalLedger, caplog: pytest.LogCaptureFixture) -> None:
     """With what it was, and not with its text, which may hold anything; the next prompt is answered."""
 
-    async def failing(ledger: Ledger, session: str, text: str) -> str:
+    async def failing(ledger: LocalLedger, session: str, text: str) -> str:
         if text == "fail":
             raise RuntimeError("the password is xyzzy")
         return "fine"
@@ -182,18 +185,18 @@ class Between(AllowAll):
         return await super().admit(request, session, verb)
 
 
-async def test_a_turn_that_begins_meanwhile_is_not_cut_short(ledger: Ledger) -> None:
+async def test_a_turn_that_begins_meanwhile_is_not_cut_short(ledger: LocalLedger) -> None:
     """However late it begins: that none is under way is known when the prompt is written, not when it is read."""
-    async with answering(ledger, echo, Between(lambda: ledger.session("talk").turn("from elsewhere"))) as place:
+    async with answering(ledger, echo, Between(lambda: ledger.session("talk").start_turn("from elsewhere"))) as place:
         told = await ask(place, "POST", value={"text": "hello"})
-        assert told.status == 409 and "under way" in told.json()["detail"]
+        assert told.status == 409 and "in progress" in told.json()["detail"]
     assert await said(ledger) == [("user", "from elsewhere")]
     assert not [event async for event in ledger.events("talk") if isinstance(event, ev.TurnEnded)]
 
 
-async def test_a_turn_that_ends_meanwhile_is_not_stopped(ledger: Ledger) -> None:
+async def test_a_turn_that_ends_meanwhile_is_not_stopped(ledger: LocalLedger) -> None:
     """It ended as it did, and nothing more is written."""
-    await ledger.session("talk").turn("from elsewhere")
+    await ledger.session("talk").start_turn("from elsewhere")
     async with answering(ledger, echo, Between(lambda: ledger.end_turn("talk"))) as place:
         assert (await ask(f"{place}/stop", "POST")).json() == {"stopped": False}
     ends = [event async for event in ledger.events("talk") if isinstance(event, ev.TurnEnded)]
@@ -201,18 +204,18 @@ async def test_a_turn_that_ends_meanwhile_is_not_stopped(ledger: Ledger) -> None
 
 
 @pytest.mark.parametrize("way", ["", "/stop"])
-async def test_a_session_that_is_deleted_meanwhile_stays_so(ledger: Ledger, way: str) -> None:
+async def test_a_session_that_is_deleted_meanwhile_stays_so(ledger: LocalLedger, way: str) -> None:
     """Nobody is answered in a session that came back by a prompt, and that would be nobody's."""
     async with answering(ledger, echo, Between(lambda: ledger.delete("talk"))) as place:
         assert (await ask(place + way, "POST", value={"text": "hello"})).status == 404
     assert await ledger.log.store.session("talk") is None
 
 
-async def test_a_reader_is_told_that_nothing_can_be_said(ledger: Ledger) -> None:
+async def test_a_reader_is_told_that_nothing_can_be_said(ledger: LocalLedger) -> None:
     """Somebody who may only read gets no box to type into, and is refused without it."""
     main, reading = "the-main-token-of-this-server", "a-token-that-only-reads"
-    await ledger.log.store.put_token(TokenRecord("tok_1", digest(reading), "reader", "talk", ("read",), 0))
-    async with answering(ledger, echo, TokenAuthorizer(ledger.log.store, main)) as place:
+    await ledger.log.store.put_token(TokenRecord("tok_1", hash_token(reading), "reader", "talk", ("read",), 0))
+    async with answering(ledger, echo, TokenAuthorizer(ledger.log, main)) as place:
         headers = {"authorization": f"Bearer {reading}"}
         told = (await ask(place, headers=headers)).json()
         assert told["answers"] is False and "may read" in told["why"]
@@ -222,7 +225,7 @@ async def test_a_reader_is_told_that_nothing_can_be_said(ledger: Ledger) -> None
 
 
 @pytest.mark.parametrize("name", ["b:ü x", "a.b", "100%", "?", "🌊"])
-async def test_a_session_is_prompted_by_any_name(ledger: Ledger, name: str) -> None:
+async def test_a_session_is_prompted_by_any_name(ledger: LocalLedger, name: str) -> None:
     """As it stands in an address; with what a person may type that JSON can hardly say, and all of it."""
     await ledger.log.append(name, [ev.SessionInfo(title="a talk")])
     async with answering(ledger, echo) as place:
@@ -230,7 +233,7 @@ async def test_a_session_is_prompted_by_any_name(ledger: Ledger, name: str) -> N
         told = await ask(there, "POST", value={"text": WAVES})
         assert told.status == 202, told.text
         async with asyncio.timeout(PATIENCE):
-            assert (await ledger.log.wait_for_turn(name, told.json()["turn"], 0)).reason == "end_turn"
+            assert (await wait_for_turn(ledger.log, name, told.json()["turn"], 0)).reason == "end_turn"
     entries = (await ledger.snapshot(name)).entries
     assert isinstance(entries[0], Message) and entries[0].content == WAVES
 
@@ -239,7 +242,7 @@ async def test_a_session_is_prompted_by_any_name(ledger: Ledger, name: str) -> N
     "value",
     [{"text": ""}, {"text": " \n"}, {"text": 1}, {}, [], None, {"text": "a", "more": 1}, {"text": "a" * 100_001}],
 )
-async def test_what_is_no_prompt_is_refused(ledger: Ledger, value: Any) -> None:
+async def test_what_is_no_prompt_is_refused(ledger: LocalLedger, value: Any) -> None:
     """Before a turn begins."""
     async with answering(ledger, echo) as place:
         told = await ask(place, "POST", value=value)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from callslip.api.ledger import Ledger, open_ledger
+from callslip.api.ledger import LocalLedger, open_ledger
 from callslip.errors import CallslipError
 from callslip.model import events as ev
 from callslip.model.events import Draft
@@ -65,12 +65,12 @@ def client(node: str, peer: Peer) -> Iterator[Client]:
 
 
 @pytest.fixture
-async def ledger() -> AsyncIterator[Ledger]:
+async def ledger() -> AsyncIterator[LocalLedger]:
     async with await open_ledger("sqlite:///:memory:", scenarios.QUIET) as opened:
         yield opened
 
 
-async def append(ledger: Ledger, draft: Draft) -> None:
+async def append(ledger: LocalLedger, draft: Draft) -> None:
     """As `scenarios.record` does."""
     try:
         await ledger.log.append(S, [draft], source="scenario")
@@ -101,14 +101,14 @@ def _alone(client: Client, job: dict[str, Any]) -> dict[str, Any]:
         return client.ask([job])[0]
 
 
-async def last_turn(ledger: Ledger) -> str:
+async def last_turn(ledger: LocalLedger) -> str:
     info = (await ledger.snapshot(S)).info
     return info.turn or info.last_turn
 
 
 @pytest.mark.parametrize("name", scenarios.NAMES)
 async def test_a_stream_read_at_any_moment_is_the_history(
-    client: Client, ledger: Ledger, peer: Peer, name: str
+    client: Client, ledger: LocalLedger, peer: Peer, name: str
 ) -> None:
     """C13, S4.7: after every event, the turn as it is replayed is the turn as it is stored."""
     drafts = scenarios.drafts(name)
@@ -128,7 +128,7 @@ async def test_a_stream_read_at_any_moment_is_the_history(
 
 @pytest.mark.parametrize("name", scenarios.NAMES)
 async def test_a_stream_watched_from_its_beginning_is_the_history(
-    client: Client, ledger: Ledger, peer: Peer, name: str
+    client: Client, ledger: LocalLedger, peer: Peer, name: str
 ) -> None:
     """C13: who is there from the first event of a turn on, and comes back after a restart, sees the same."""
     async with served(ledger) as url:
@@ -151,7 +151,7 @@ async def test_a_stream_watched_from_its_beginning_is_the_history(
             unfinished.cancel()
 
 
-async def test_ten_thousand_chunks_are_read_as_they_come(client: Client, ledger: Ledger, peer: Peer) -> None:
+async def test_ten_thousand_chunks_are_read_as_they_come(client: Client, ledger: LocalLedger, peer: Peer) -> None:
     """C12: a long answer, live, at any pace: the client has it whole, and so has who comes in the middle."""
     await ledger.log.append(S, [ev.TurnStarted(), ev.MessageUser(text="Count.")])
     async with served(ledger) as url:
@@ -168,7 +168,7 @@ async def test_ten_thousand_chunks_are_read_as_they_come(client: Client, ledger:
         assert exact(shown) == exact(expected) == exact(await read(client, url, format=peer.format))
 
 
-async def _is_over(ledger: Ledger, turn: str) -> bool:
+async def _is_over(ledger: LocalLedger, turn: str) -> bool:
     """Whether a turn has ended and so have the calls that its stream waits for."""
     row = await ledger.log.store.session(S)
     calls = (await ledger.calls(session=S, limit=1000)).items

@@ -13,11 +13,11 @@ import pytest
 
 import callslip
 from callslip import http
-from callslip.api.ledger import Ledger
-from callslip.client.token_file import digest, mint
+from callslip.api.ledger import LocalLedger
+from callslip.client.token_file import hash_token, mint_token
 from callslip.http.access import AllowAll, TokenAuthorizer
 from callslip.http.app import build
-from callslip.http.broadcast import Broadcast, woken
+from callslip.http.broadcast import Broadcast, wait_any
 from callslip.http.limits import Limits
 from callslip.http.streams import follow
 from callslip.ledger import checkpoint
@@ -36,7 +36,7 @@ S = "s"
 
 
 @pytest.fixture
-async def ledger(db: str) -> AsyncIterator[Ledger]:
+async def ledger(db: str) -> AsyncIterator[LocalLedger]:
     async with await callslip.open(db, SETTINGS) as opened:
         yield opened
 
@@ -99,7 +99,7 @@ class Page:
         )
 
 
-async def test_without_a_cursor_a_snapshot_comes_first(ledger: Ledger) -> None:
+async def test_without_a_cursor_a_snapshot_comes_first(ledger: LocalLedger) -> None:
     """C9: snapshot and patches are the session, as reading it whole gives it."""
     await ledger.log.append(S, [ev.TurnStarted(), said("a"), ev.CallStarted(aliases=ONE, tool_name="look")])
     async with served(ledger) as url, asking(f"{url}/v1/sessions/{S}/stream") as reply:
@@ -115,7 +115,7 @@ async def test_without_a_cursor_a_snapshot_comes_first(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("format", ["events", "entries"])
-async def test_a_cursor_is_honoured_from_the_query_or_the_header(ledger: Ledger, format: str) -> None:
+async def test_a_cursor_is_honoured_from_the_query_or_the_header(ledger: LocalLedger, format: str) -> None:
     """C8: what comes is what comes after it, from the log and then live, with no gap and no repeat."""
     await ledger.log.append(S, [said(str(number)) for number in range(20)])
     async with served(ledger) as url:
@@ -153,7 +153,7 @@ async def test_a_cursor_is_honoured_from_the_query_or_the_header(ledger: Ledger,
     ],
 )
 async def test_a_cursor_that_makes_no_sense_is_refused(
-    ledger: Ledger, query: str, headers: dict[str, str], status: int
+    ledger: LocalLedger, query: str, headers: dict[str, str], status: int
 ) -> None:
     """A stream never silently begins anew; the answer says what is wrong."""
     await ledger.log.append(S, [ev.TurnStarted(), *[said(str(number)) for number in range(19)]])
@@ -164,7 +164,7 @@ async def test_a_cursor_that_makes_no_sense_is_refused(
         assert answer.json()["detail"]
 
 
-async def test_what_retention_removed_is_gone(ledger: Ledger) -> None:
+async def test_what_retention_removed_is_gone(ledger: LocalLedger) -> None:
     """410 with where the log begins now; from there on it can be followed, and without a cursor too."""
     for number in range(10):
         await ledger.log.append(S, [ev.MessageUser(text=str(number), at=1000 + number)])
@@ -180,7 +180,7 @@ async def test_what_retention_removed_is_gone(ledger: Ledger) -> None:
             assert (await ask(kept)).body.count(b"\nid: ") + 1 == 6
 
 
-async def test_a_reader_that_is_cut_off_again_and_again_misses_nothing(ledger: Ledger, scale: int) -> None:
+async def test_a_reader_that_is_cut_off_again_and_again_misses_nothing(ledger: LocalLedger, scale: int) -> None:
     """C8: cut at random 200 times while 20,000 events are written, it sees 1 to N once each."""
     total = 20_000 * scale
     chance = random.Random(7)
@@ -210,7 +210,7 @@ async def test_a_reader_that_is_cut_off_again_and_again_misses_nothing(ledger: L
     assert seen == list(range(1, total + 2))
 
 
-async def test_a_page_that_is_cut_off_again_and_again_shows_the_session(ledger: Ledger) -> None:
+async def test_a_page_that_is_cut_off_again_and_again_shows_the_session(ledger: LocalLedger) -> None:
     """C9: the same for snapshot and patches, while entries of every kind change."""
     chance = random.Random(3)
 
@@ -241,7 +241,9 @@ async def test_a_page_that_is_cut_off_again_and_again_shows_the_session(ledger: 
         assert page.same_as((await ask(f"{url}/v1/sessions/{S}")).json())
 
 
-async def test_a_reader_that_is_far_behind_gets_a_snapshot(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reader_that_is_far_behind_gets_a_snapshot(
+    ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """C12: nobody folds a long log again because one reader was away for long."""
     monkeypatch.setattr("callslip.ledger.queries.MAX_REPLAY_EVENTS", 5)
     await ledger.log.append(S, [said(str(number)) for number in range(50)])
@@ -255,7 +257,7 @@ async def test_a_reader_that_is_far_behind_gets_a_snapshot(ledger: Ledger, monke
     assert near.body.count(b"event: patches") == 48
 
 
-async def test_idle_connections_are_kept_alive(ledger: Ledger) -> None:
+async def test_idle_connections_are_kept_alive(ledger: LocalLedger) -> None:
     """A comment now and then, so that nothing in between takes the line for dead."""
     await ledger.log.append(S, [ev.TurnStarted(), said("a")])
     async with served(ledger, limits=Limits(heartbeat=0.02)) as url:
@@ -264,7 +266,7 @@ async def test_idle_connections_are_kept_alive(ledger: Ledger) -> None:
                 await reply.until(b"\n\n:\n\n:\n\n")
 
 
-async def test_a_reader_that_falls_behind_is_cut_off_and_resumes(ledger: Ledger) -> None:
+async def test_a_reader_that_falls_behind_is_cut_off_and_resumes(ledger: LocalLedger) -> None:
     """Nobody waits for the slow: the connection ends, and the cursor is as good as before."""
     await ledger.log.append(S, [said("a")])
     limits = Limits(backlog=16)
@@ -279,7 +281,7 @@ async def test_a_reader_that_falls_behind_is_cut_off_and_resumes(ledger: Ledger)
         assert again.body.count(b"\nid: ") + again.body.startswith(b"id: ") == 301 - got[-1]
 
 
-async def test_one_reader_too_many_is_told_so(ledger: Ledger) -> None:
+async def test_one_reader_too_many_is_told_so(ledger: LocalLedger) -> None:
     """503, and room again when somebody leaves."""
     await ledger.log.append(S, [said("a")])
     async with served(ledger, limits=Limits(readers=2)) as url:
@@ -293,7 +295,7 @@ async def test_one_reader_too_many_is_told_so(ledger: Ledger) -> None:
                 await asyncio.sleep(0.01)
 
 
-async def test_nothing_is_left_running_when_the_last_reader_has_gone(ledger: Ledger) -> None:
+async def test_nothing_is_left_running_when_the_last_reader_has_gone(ledger: LocalLedger) -> None:
     """A line, its filling and its heartbeat live as long as somebody follows."""
     await ledger.log.append(S, [ev.TurnStarted(), said("a")])
     edge = http.server(ledger, AllowAll())
@@ -306,10 +308,10 @@ async def test_nothing_is_left_running_when_the_last_reader_has_gone(ledger: Led
             async with asyncio.timeout(20):
                 while edge.hub.readers or len(asyncio.all_tasks()) > before:
                     await asyncio.sleep(0.01)
-            assert not edge.hub._lines and edge.hub._beating is None
+            assert not edge.hub._streams and edge.hub._heartbeat is None
 
 
-async def test_many_readers_share_what_is_made_for_one(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_readers_share_what_is_made_for_one(ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch) -> None:
     """A frame is made once, however many follow."""
     made = 0
     frame = http.sse.frame
@@ -333,7 +335,7 @@ async def test_many_readers_share_what_is_made_for_one(ledger: Ledger, monkeypat
     assert made == 10
 
 
-async def test_a_session_that_is_deleted_ends_its_streams(ledger: Ledger) -> None:
+async def test_a_session_that_is_deleted_ends_its_streams(ledger: LocalLedger) -> None:
     """The line breaks, and whoever comes back is told that there is nothing."""
     await ledger.log.append(S, [said("a")])
     async with served(ledger) as url:
@@ -348,7 +350,7 @@ async def test_a_session_that_is_deleted_ends_its_streams(ledger: Ledger) -> Non
 # By turn
 
 
-async def test_a_turn_is_replayed_and_goes_on(ledger: Ledger) -> None:
+async def test_a_turn_is_replayed_and_goes_on(ledger: LocalLedger) -> None:
     """Whoever comes in the middle gets the turn from its start; the end of the turn is the end of the stream."""
     await ledger.log.append(S, [ev.TurnStarted(), said("Hel")])
     async with served(ledger) as url, asking(f"{url}/v1/sessions/{S}/stream?format=ui-v6") as reply:
@@ -362,7 +364,7 @@ async def test_a_turn_is_replayed_and_goes_on(ledger: Ledger) -> None:
         assert b'"delta":"Hello"' in again.body and again.body.endswith(b"data: [DONE]\n\n")
 
 
-async def test_what_cannot_be_taken_back_ends_the_connection(ledger: Ledger) -> None:
+async def test_what_cannot_be_taken_back_ends_the_connection(ledger: LocalLedger) -> None:
     """A restart: the reader is told, the line ends in order, and the next connection replays what is true now."""
     await ledger.log.append(S, [ev.TurnStarted(), ev.CallProposed(aliases=ONE, tool_name="rm", input={})])
     await ledger.log.append(S, [ev.ApprovalRequested(aliases=ONE)])
@@ -379,7 +381,7 @@ async def test_what_cannot_be_taken_back_ends_the_connection(ledger: Ledger) -> 
             assert b"approval-request" not in reply.body
 
 
-async def test_another_process_is_followed_too(ledger: Ledger) -> None:
+async def test_another_process_is_followed_too(ledger: LocalLedger) -> None:
     """What another ledger on the same file writes comes through the stream."""
     await ledger.log.append(S, [ev.TurnStarted(), said("a")])
     async with (
@@ -399,7 +401,7 @@ async def test_another_process_is_followed_too(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("format", ["events", "entries"])
-async def test_what_is_there_is_read_to_its_end_while_others_follow(ledger: Ledger, format: str) -> None:
+async def test_what_is_there_is_read_to_its_end_while_others_follow(ledger: LocalLedger, format: str) -> None:
     """With follow=false a reader gets all up to the head, also what the line of another reader holds."""
     await ledger.log.append(S, [said("a")])
     async with served(ledger) as url:
@@ -414,7 +416,7 @@ async def test_what_is_there_is_read_to_its_end_while_others_follow(ledger: Ledg
                 assert ids == list(range(after + 1, 7))
 
 
-async def test_asking_for_the_headers_of_a_stream_gets_them_and_no_more(ledger: Ledger) -> None:
+async def test_asking_for_the_headers_of_a_stream_gets_them_and_no_more(ledger: LocalLedger) -> None:
     """HEAD ends: the next request on that connection is answered, and nobody is counted as a reader."""
     await ledger.log.append(S, [ev.TurnStarted(), said("a")])
     async with served(ledger) as url:
@@ -431,7 +433,7 @@ async def test_asking_for_the_headers_of_a_stream_gets_them_and_no_more(ledger: 
     assert said_so.count(b"200 OK") == 4 and said_so.count(b"text/event-stream") == 3
 
 
-async def test_the_open_turn_is_meant_also_while_the_one_before_has_open_calls(ledger: Ledger) -> None:
+async def test_the_open_turn_is_meant_also_while_the_one_before_has_open_calls(ledger: LocalLedger) -> None:
     """Without a name it is the open turn, whoever else still follows the last one."""
     await ledger.log.append(S, [ev.TurnStarted(), ev.CallStarted(aliases=ONE, tool_name="old"), ev.TurnEnded()])
     async with served(ledger) as url:
@@ -443,7 +445,7 @@ async def test_the_open_turn_is_meant_also_while_the_one_before_has_open_calls(l
                 assert b'"old"' not in await reply.until(b'"delta":"new"')
 
 
-async def test_a_session_that_is_deleted_while_one_waits_for_news_is_not_there(ledger: Ledger) -> None:
+async def test_a_session_that_is_deleted_while_one_waits_for_news_is_not_there(ledger: LocalLedger) -> None:
     """404 at once: nothing of it was removed by retention, which 410 would say."""
     await ledger.log.append(S, [said("a")])
     async with served(ledger) as url:
@@ -484,12 +486,12 @@ async def test_the_first_frame_comes_at_once_on_a_machine_that_has_just_booted(m
     with monkeypatch.context() as booted:
         booted.setattr(asyncio.get_running_loop(), "time", lambda: 0.0)
         line.push([b"first"])
-        assert line.happened == 1
+        assert line.wakeups == 1
         line.push([b"second"])
-        assert line.happened == 1, "the second waits for the pause"
+        assert line.wakeups == 1, "the second waits for the pause"
 
 
-async def test_what_a_line_remembers_does_not_grow_with_the_session(ledger: Ledger) -> None:
+async def test_what_a_line_remembers_does_not_grow_with_the_session(ledger: LocalLedger) -> None:
     """Entries that nothing can change any more are of no use to who makes patches."""
     await ledger.log.append(S, [said("a")])
     edge = http.server(ledger, AllowAll())
@@ -497,18 +499,18 @@ async def test_what_a_line_remembers_does_not_grow_with_the_session(ledger: Ledg
         for _ in range(30):
             await ledger.log.append(S, [ev.MessageUser(text=str(number)) for number in range(100)])
         async with asyncio.timeout(20):
-            while numbered.line.next <= 3001:
-                await woken((numbered.line,))
+            while numbered.broadcast.next <= 3001:
+                await wait_any((numbered.broadcast,))
         assert len(numbered._state.entries) < 1500
 
 
-async def test_a_token_that_is_revoked_ends_its_streams(ledger: Ledger) -> None:
+async def test_a_token_that_is_revoked_ends_its_streams(ledger: LocalLedger) -> None:
     """Whoever may not read any more is told nothing more, soon after."""
-    told = mint()
-    row = TokenRecord(id="t1", hash=digest(told), label="", session=S, verbs=("read",), created_at=1)
+    told = mint_token()
+    row = TokenRecord(id="t1", hash=hash_token(told), label="", session=S, verbs=("read",), created_at=1)
     await ledger.log.store.put_token(row)
     await ledger.log.append(S, [ev.TurnStarted(), said("a")])
-    gate = TokenAuthorizer(ledger.log.store, "the-main-token-of-this-test")
+    gate = TokenAuthorizer(ledger.log, "the-main-token-of-this-test")
     headers = {"authorization": f"Bearer {told}"}
     async with served(ledger, gate=gate, limits=Limits(heartbeat=0.02)) as url:
         for query in ("sessions/s/stream?format=events", "sessions/s/stream?format=ui-v6", f"stream?session={S}"):

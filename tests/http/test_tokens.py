@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 import callslip
 from callslip.cli import main
 from callslip.client import token_file
-from callslip.client.token_file import digest, main_token, mint
+from callslip.client.token_file import hash_token, main_token, mint_token
 from callslip.errors import InvalidInputError, StoreError
 from callslip.model import events as ev
 from callslip.model.records import TokenRecord
@@ -68,7 +68,7 @@ def test_a_token_that_cannot_be_sent_or_can_be_guessed_is_refused(
 def test_a_file_without_a_token_is_told(tmp_path: Path, content: bytes) -> None:
     """An empty token would be everybody's."""
     (tmp_path / "token").write_bytes(content)
-    with pytest.raises(StoreError, match="holds no token"):
+    with pytest.raises(StoreError, match="contains no token"):
         main_token(tmp_path)
     assert (tmp_path / "token").read_bytes() == content
 
@@ -127,8 +127,8 @@ def test_a_file_system_without_links_will_do(tmp_path: Path, monkeypatch: pytest
 
 def test_tokens_differ(tmp_path: Path) -> None:
     """Each is new, and its hash is not the token."""
-    made = {mint() for _ in range(100)}
-    assert len(made) == 100 and not made & {digest(token) for token in made}
+    made = {mint_token() for _ in range(100)}
+    assert len(made) == 100 and not made & {hash_token(token) for token in made}
 
 
 # The command
@@ -163,7 +163,7 @@ def test_a_token_is_printed_once_and_kept_as_a_hash(path: Path) -> None:
     token = result.stdout.strip()
     assert result.exit_code == 0 and result.stdout == f"{token}\n" and token.startswith("callslip_")
     (row,) = stored(path)
-    assert (row.hash, row.session, row.verbs, row.label) == (digest(token), "S", ("read", "approve"), "ci")
+    assert (row.hash, row.session, row.verbs, row.label) == (hash_token(token), "S", ("read", "approve"), "ci")
     assert row.expires_at - row.created_at == 30 * 86_400_000
     assert token not in result.stderr and row.id in result.stderr and "no session S yet" in result.stderr
     for file in path.parent.iterdir():
@@ -177,7 +177,7 @@ def test_a_token_reads_everything_unless_told_otherwise(path: Path) -> None:
     made = json.loads(cli("create", "--json").stdout)
     (row,) = stored(path)
     assert (row.session, row.verbs, row.label, row.expires_at) == ("", ("read",), "", 0)
-    assert digest(made.pop("token")) == row.hash
+    assert hash_token(made.pop("token")) == row.hash
     assert [made] == listed() and made == {
         "id": row.id,
         "session": None,

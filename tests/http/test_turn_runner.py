@@ -32,7 +32,7 @@ async def careful(chat: Chat) -> AsyncIterator[str]:
     yield "May I? "
     for number in (1, 2):
         try:
-            async with chat.session.call("delete", {"file": number}, approve="ask") as call:
+            async with chat.session.call("delete", {"file": number}, approval=True) as call:
                 call.complete(f"deleted {call.input}")
         except CallDeniedError as no:
             yield f"Then not: {no} "
@@ -70,7 +70,7 @@ async def test_a_person_answers_in_the_page_and_the_turn_goes_on(clients: Client
         assert same(told["messages"]) == same(stored)
         assert "Then not: keep it" in str(stored) and "deleted {'file': 1}" in str(stored)
         rows = await server.ledger.approvals(session=page.id, state="")
-        assert [(row.state, row.by) for row in rows] == [("granted", "anybody"), ("refused", "anybody")]
+        assert [(row.state, row.by) for row in rows] == [("granted", "anonymous"), ("refused", "anonymous")]
         assert answers((await page.again())["messages"]) == answers(stored)
 
 
@@ -102,7 +102,7 @@ class Beside:
 
     async def __call__(self, chat: Chat) -> None:
         async def ask() -> None:
-            async with chat.session.call("delete", {}, approve="ask") as call:
+            async with chat.session.call("delete", {}, approval=True) as call:
                 call.complete("gone")
 
         async with chat.session.call("watch", {}) as call:
@@ -163,7 +163,7 @@ async def test_several_requests_at_once_are_all_answered(clients: Clients, db: s
     async def handler(chat: Chat) -> str:
         async def ask(number: int) -> None:
             await asyncio.sleep(number * pause)
-            async with chat.session.call("delete", {"file": number}, approve="ask") as call:
+            async with chat.session.call("delete", {"file": number}, approval=True) as call:
                 call.complete(f"gone {number}")
 
         await asyncio.gather(*map(ask, range(3)))
@@ -209,7 +209,7 @@ async def test_a_cut_after_an_answer_is_made_good(clients: Clients, db: str, for
     """Wherever the connection breaks that brings what came of an answer, whoever comes back has all of it."""
 
     async def handler(chat: Chat) -> AsyncIterator[str]:
-        async with chat.session.call("delete", {}, approve="ask") as call:
+        async with chat.session.call("delete", {}, approval=True) as call:
             call.complete("gone")
         yield "Now "
         await asyncio.sleep(0.005)
@@ -261,7 +261,7 @@ async def test_who_cancels_an_interrupt_denies_the_call(clients: Clients, db: st
         given = [{"interruptId": request["id"], "status": "cancelled"}]
         assert (await page.do("answer", answers=given))["error"] is None
         (row,) = await server.ledger.approvals(session=page.id, state="refused")
-        assert row.reason == "denied by anybody"
+        assert row.reason == "denied by anonymous"
 
 
 # Tools of the client's
@@ -386,7 +386,7 @@ async def test_the_agent_loop_answers_a_chat(clients: Clients, db: str) -> None:
     async def add(call: Any, input: dict[str, Any]) -> int:
         return input["a"] + input["b"]
 
-    tool = Tool(name="add", run=add, parameters={"type": "object"}, approve="ask")
+    tool = Tool(name="add", run=add, parameters={"type": "object"}, approval=True)
 
     async def handler(chat: Chat) -> Any:
         return await Agent(chat.session, model, tools=[tool]).run(chat.prompt, turn=chat.turn)
@@ -411,14 +411,14 @@ async def test_the_agent_loop_answers_a_chat(clients: Clients, db: str) -> None:
             "MessageUser",
             "TurnEnded",
         ]
-        assert model.asked[0] == [{"role": "user", "content": "2 and 3?"}]
+        assert model.histories[0] == [{"role": "user", "content": "2 and 3?"}]
 
 
 async def test_the_agent_loop_takes_up_an_open_turn_only(db: str) -> None:
     """A turn that has ended meanwhile, or never was, is not begun again behind somebody's back."""
     async with await callslip.open(db) as ledger:
         session = ledger.session("s")
-        over = await session.turn("hi")
+        over = await session.start_turn("hi")
         await session.end_turn()
         for turn in (over, "t9"):
             with pytest.raises(InvalidTransitionError):

@@ -9,8 +9,8 @@ from itertools import count
 from typing import Any
 
 import callslip
-from callslip.api.ledger import Ledger
-from callslip.http.chat import LEFT_OUT
+from callslip.api.ledger import LocalLedger
+from callslip.http.chat import OMITTED_TURN
 from tests.support import live_server
 from tests.support.stream_checks import Client
 
@@ -74,7 +74,7 @@ class Page:
         """
         told = await live_server.ask(f"{self.url}/{self.id}")
         shown = await self.do("new", messages=told.json(), **job)
-        turn = told.headers.get(LEFT_OUT, "")
+        turn = told.headers.get(OMITTED_TURN, "")
         if not turn and self.format in ("vercel-v4", "ag-ui"):
             return shown
         shown = await self.do("resume", **({"turn": turn} if turn else {}))
@@ -91,7 +91,7 @@ class Page:
 class Server:
     """A chat route on a socket, and pages that talk to it."""
 
-    def __init__(self, clients: Clients, ledger: Ledger, url: str, format: str) -> None:
+    def __init__(self, clients: Clients, ledger: LocalLedger, url: str, format: str) -> None:
         self.ledger = ledger
         self.url = url
         self.format = format

@@ -17,7 +17,7 @@ import h11
 import uvicorn
 
 from callslip import http
-from callslip.api.ledger import Ledger
+from callslip.api.ledger import LocalLedger
 from callslip.http.access import AllowAll, Authorizer
 from callslip.http.app import build
 from callslip.http.limits import Limits
@@ -89,7 +89,7 @@ async def running(app: Any, port: int = 0) -> AsyncGenerator[str]:
 
 @contextlib.asynccontextmanager
 async def served(
-    ledger: Ledger, *, gate: Authorizer | None = None, limits: Limits | None = None, port: int = 0
+    ledger: LocalLedger, *, gate: Authorizer | None = None, limits: Limits | None = None, port: int = 0
 ) -> AsyncGenerator[str]:
     """The HTTP edge of a ledger, served; everybody may do everything unless a gate says otherwise."""
     async with running(build(http.server(ledger, gate or AllowAll(), limits), http.ROUTES), port) as url:

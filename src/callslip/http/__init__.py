@@ -1,4 +1,4 @@
-"""The HTTP edge: REST, server-sent events, the page. `asgi` makes it an app that any ASGI host can mount."""
+"""The HTTP server: REST, server-sent events and the page. `asgi` returns an app that any ASGI host can mount."""
 
 from __future__ import annotations
 
@@ -27,12 +27,11 @@ from callslip.http.origins import Hosts
 from callslip.http.prompts import Answers, Prompts
 from callslip.http.request import Route, Server
 from callslip.http.streams import Hub
-from callslip.mcp import http_app
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from callslip.api.ledger import Ledger
+    from callslip.api.ledger import LocalLedger
 
 ROUTES: tuple[Route, ...] = (
     *sessions.ROUTES,
@@ -48,40 +47,40 @@ ROUTES: tuple[Route, ...] = (
     *page.ROUTES,
 )
 
+McpApp = Callable[[Server], "ASGIApp"]
+"""Return the app for `/mcp` of a server: `callslip.mcp.http_app`."""
 
-def server(ledger: Ledger, gate: Authorizer, limits: Limits | None = None, answers: Answers | None = None) -> Server:
-    """What the requests of one server share. Nothing runs before the first of them."""
+
+def server(
+    ledger: LocalLedger, gate: Authorizer, limits: Limits | None = None, answers: Answers | None = None
+) -> Server:
+    """Return what the requests of one server share. Nothing runs before the first of them."""
     limits = limits or Limits()
     return Server(ledger, gate, limits, Hub(ledger, limits), Posts(ledger), Prompts(ledger, answers))
 
 
+def app(server: Server, routes: Sequence[Route] = (), mcp_app: McpApp | None = None) -> ASGIApp:
+    """Return the app of a server, with further `routes` and an app for `/mcp`."""
+    apps = {"/mcp": mcp_app(server)} if mcp_app is not None else {}
+    return build(server, (*ROUTES, *routes), apps, page.not_found_page)
+
+
 def asgi(
-    ledger: Ledger,
+    ledger: LocalLedger,
     *,
     authorize: Callable[..., Any],
     allow_origins: Sequence[str] = (),
     limits: Limits | None = None,
     answers: Answers | None = None,
+    mcp_app: McpApp | None = None,
 ) -> ASGIApp:
-    """An app to be mounted under any prefix of a host that knows its own users.
-
-    `authorize(request, session, verb)` gives whoever asks, or nothing. `session` is the session meant, with `name`,
-    `owner` and `labels`, or None for lists, which are then filtered by asking for each of their sessions. For the
-    metrics, which count all sessions, it is one without a name whose owner is `*`. `answers(ledger, session, text)`
-    answers what people type into the page; see `callslip.http.prompts`.
-    """
-    return BrowserGuard(
-        app(server(ledger, CallbackAuthorizer(authorize), limits, answers)), allow_origins=allow_origins
-    )
-
-
-def app(made: Server, routes: Sequence[Route] = ()) -> ASGIApp:
-    """All of it, behind the server's gate, with further routes where somebody has them."""
-    return build(made, (*ROUTES, *routes), {"/mcp": http_app(made)}, page.nowhere)
+    """Return an app to be mounted under any prefix of a host that authenticates its own users. See `callslip.asgi`."""
+    authorizer = CallbackAuthorizer(authorize)
+    return BrowserGuard(app(server(ledger, authorizer, limits, answers), (), mcp_app), allow_origins=allow_origins)
 
 
 def standalone(
-    ledger: Ledger,
+    ledger: LocalLedger,
     token: str,
     *,
     host: str = "127.0.0.1",
@@ -90,13 +89,16 @@ def standalone(
     limits: Limits | None = None,
     answers: Answers | None = None,
     routes: Sequence[Route] = (),
+    mcp_app: McpApp | None = None,
 ) -> ASGIApp:
-    """The app that `callslip serve` runs: behind a token, at names that it knows as its own.
+    """Return the app that `callslip serve` runs: it requires a token, and answers only to its own host names.
 
-    `answers(ledger, session, text)` answers what people type into the page; see `callslip.http.prompts`. `routes` are
-    further ones, behind the same gate.
+    `answers(ledger, session, text)` answers prompts from the page; see `callslip.http.prompts`. `routes` are further
+    routes behind the same token.
     """
     cookies = "*" not in allow_origins
-    gate = TokenAuthorizer(ledger.log.store, token, cookies=cookies)
-    made = app(server(ledger, gate, limits, answers), routes)
-    return BrowserGuard(made, hosts=Hosts(host, allow_hosts), allow_origins=allow_origins, cookies=cookies, login=gate)
+    authorizer = TokenAuthorizer(ledger.log, token, cookies=cookies)
+    inner = app(server(ledger, authorizer, limits, answers), routes, mcp_app)
+    return BrowserGuard(
+        inner, hosts=Hosts(host, allow_hosts), allow_origins=allow_origins, cookies=cookies, login=authorizer
+    )

@@ -1,4 +1,4 @@
-"""What whoever asks takes for an answer, by their Accept headers."""
+"""What a client accepts, by its Accept headers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 
 from starlette.requests import HTTPConnection
 
-READING = ("GET", "HEAD")
+READ_METHODS = ("GET", "HEAD")
 
 
-def accepted(header: str) -> dict[str, bool]:
-    """What an Accept header of any kind names, and whether that is wanted: a weight of nothing is a no."""
+def parse_accept(header: str) -> dict[str, bool]:
+    """Return whether each value that an Accept header names is accepted: a weight of 0 means no."""
     weights: dict[str, bool] = {}
     for part in header.lower().split(","):
         name, _, weight = part.partition(";")
@@ -18,12 +18,13 @@ def accepted(header: str) -> dict[str, bool]:
     return weights
 
 
-def takes_gzip(asked: HTTPConnection) -> bool:
-    """By its name, or else by the star."""
-    said = accepted(asked.headers.get("accept-encoding", ""))
-    return said.get("gzip", said.get("x-gzip", said.get("*", False)))
+def accepts_gzip(request: HTTPConnection) -> bool:
+    """Return whether the client accepts gzip, by name or by `*`."""
+    accepted = parse_accept(request.headers.get("accept-encoding", ""))
+    return accepted.get("gzip", accepted.get("x-gzip", accepted.get("*", False)))
 
 
-def takes_page(asked: HTTPConnection) -> bool:
-    """Whether a person asks, through a browser: a program that takes anything does not name HTML."""
-    return asked.scope["method"] in READING and accepted(asked.headers.get("accept", "")).get("text/html", False)
+def accepts_html(request: HTTPConnection) -> bool:
+    """Return whether a browser asks for a page: a program that accepts anything does not name HTML."""
+    accepted = parse_accept(request.headers.get("accept", ""))
+    return request.scope["method"] in READ_METHODS and accepted.get("text/html", False)

@@ -1,8 +1,8 @@
-"""Who may do what. Everything that the server gives or does passes `Gate.admit`; nothing else decides about people.
+"""Authorization: an `Authorizer` decides about one request, one session and one verb.
 
-A gate answers for one request, one session (None for what is about no session, or about all of them) and one verb. What
-it refuses it raises: `Unknown` for somebody without a name, `Forbidden` for somebody who may not do this, and NotFound
-for a session that this somebody must not even know of.
+The session is None for requests about no session or about all of them. To refuse, an authorizer raises Unauthenticated
+for an unknown caller, Forbidden for a caller without the right, and NotFoundError for a session that the caller must
+not know of.
 """
 
 from __future__ import annotations
@@ -16,148 +16,142 @@ from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 
 from callslip.api.access import Verb
-from callslip.client.token_file import digest, long_enough, same
+from callslip.api.tokens import find_token
+from callslip.client.token_file import check_main_token, hash_token, hashes_equal
 from callslip.errors import CallslipError, NotFoundError
+from callslip.ledger.event_log import EventLog
 from callslip.model.records import SessionRecord, TokenRecord
-from callslip.store.protocol import Store
 
 COOKIE = "callslip"
 
 
 class Unauthenticated(CallslipError):
-    """Nobody said who is asking, or with a token that is none. 401"""
+    """The caller sent no token, or an unknown one. 401"""
 
 
 class Forbidden(CallslipError):
-    """Whoever is asking may not do this. 403"""
+    """The caller may not do this. 403"""
 
 
 class Principal(msgspec.Struct, frozen=True):
-    """Somebody who was admitted. `name` stands as `by` on answers and as owner of the sessions that they begin.
+    """An authenticated caller. `name` is the `by` of its answers and the owner of the sessions that it creates.
 
-    `given` is what a host's own function returned for them.
+    `user` is the value that a host's `authorize` returned for it.
     """
 
     name: str
-    given: Any = None
+    user: Any = None
 
 
 class Authorizer(Protocol):
-    """Decides."""
+    """Decide which callers are admitted."""
 
     async def admit(self, request: HTTPConnection, session: SessionRecord | None, verb: Verb) -> Principal: ...
 
 
 class AllowAll:
-    """Admits everybody: for tests, and behind something that has decided already."""
+    """Admit every caller: for tests, and behind an app that authorizes its requests itself."""
 
     async def admit(self, request: HTTPConnection, session: SessionRecord | None, verb: Verb) -> Principal:
-        return Principal("anybody")
+        return Principal("anonymous")
 
 
 # Tokens
 
 
 def bearer_token(request: HTTPConnection) -> str:
-    """The token of the Authorization header, "" for none."""
+    """Return the token of the Authorization header, or ""."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
-def cookie_token(request: HTTPConnection) -> bool:
-    """Whether it may be the browser that says who is asking, which it does for any page, and not the page itself."""
+def has_only_cookie(request: HTTPConnection) -> bool:
+    """Return whether only a cookie identifies the caller: browsers add it to requests of any page."""
     return not bearer_token(request) and "cookie" in request.headers
 
 
 class TokenAuthorizer:
-    """Admits by token: the main one to everything, each other to its session and its verbs.
+    """Admit callers by token: the main token to everything, any other to its session and its verbs.
 
-    Without `cookies` a token must stand in the request's header.
+    Without `cookies` the token must be in the Authorization header.
     """
 
-    def __init__(self, store: Store, main_token: str, name: str = "user", *, cookies: bool = True) -> None:
-        self._store = store
-        self._main = digest(long_enough(main_token, "token"))
+    def __init__(self, log: EventLog, main_token: str, name: str = "user", *, cookies: bool = True) -> None:
+        self._log = log
+        self._main_hash = hash_token(check_main_token(main_token, "token"))
         self._name = name
         self._cookies = cookies
 
     async def admit(self, request: HTTPConnection, session: SessionRecord | None, verb: Verb) -> Principal:
         token = bearer_token(request) or (request.cookies.get(COOKIE, "") if self._cookies else "")
         if not token:
-            raise Unauthenticated("no token was given")
-        hashed = digest(token)
-        if same(hashed, self._main):
+            raise Unauthenticated("no token; send one as `Authorization: Bearer TOKEN`")
+        token_hash = hash_token(token)
+        if hashes_equal(token_hash, self._main_hash):
             return Principal(self._name)
-        row = await self._scoped(hashed)
-        if row is None:
-            raise Unauthenticated("this token is not known, or not any more")
-        _within(row, session, verb)
-        return Principal(row.label or row.id)
+        record = await find_token(self._log, token_hash)
+        if record is None:
+            raise Unauthenticated("the token is unknown, expired or revoked")
+        _check_scope(record, session, verb)
+        return Principal(record.label or record.id)
 
-    async def knows(self, token: str) -> bool:
-        """Whether a token opens anything at all."""
-        hashed = digest(token)
-        return same(hashed, self._main) or await self._scoped(hashed) is not None
-
-    async def _scoped(self, hashed: str) -> TokenRecord | None:
-        """A token for a part, unless its time is over."""
-        row = await self._store.token(hashed)
-        if row is None or not same(row.hash, hashed):
-            return None
-        return row if not row.expires_at or await self._store.clock() < row.expires_at else None
+    async def is_valid(self, token: str) -> bool:
+        """Return whether a token gives access to anything."""
+        token_hash = hash_token(token)
+        return hashes_equal(token_hash, self._main_hash) or await find_token(self._log, token_hash) is not None
 
 
-def _within(row: TokenRecord, session: SessionRecord | None, verb: Verb) -> None:
-    """Of a session that is not the token's, not even this is told: that it is there."""
-    if session is not None and row.session not in ("", session.name):
-        _no_session(session)
-    if verb not in row.verbs:
+def _check_scope(record: TokenRecord, session: SessionRecord | None, verb: Verb) -> None:
+    """Raise unless a token covers the session and the verb. It must not reveal that another session exists."""
+    if session is not None and record.session not in ("", session.name):
+        _raise_not_found(session)
+    if verb not in record.verbs:
         raise Forbidden(f"this token may not {verb}")
-    if session is None and row.session and verb != "read":  # A list is read, and leaves out what is not theirs.
+    if session is None and record.session and verb != "read":  # A list leaves out what the token does not cover.
         raise Forbidden("this token is for one session")
 
 
-def _no_session(session: SessionRecord) -> NoReturn:
+def _raise_not_found(session: SessionRecord) -> NoReturn:
     raise NotFoundError(f"no session {session.name!r}")
 
 
-# A host's own people
+# Users of a host app
 
 
-Admission = Callable[[HTTPConnection, SessionRecord | None, Verb], Any]
-"""Gives whoever may do it (any value that is not empty), or nothing; may be async. A list is asked about with None."""
+Authorize = Callable[[HTTPConnection, SessionRecord | None, Verb], Any]
+"""Return the user (any true value) or nothing; may be async. The session is None for a list."""
 
-_SAID: dict[int, Callable[[str], CallslipError]] = {401: Unauthenticated, 403: Forbidden, 404: NotFoundError}
+_ERRORS: dict[int, Callable[[str], CallslipError]] = {401: Unauthenticated, 403: Forbidden, 404: NotFoundError}
 
 
 class CallbackAuthorizer:
-    """Admits whom a function of the host admits. What it raises is a refusal or an error, never an admission."""
+    """Admit the callers that a function of the host admits. An exception is a refusal or an error."""
 
-    def __init__(self, admits: Admission) -> None:
-        self._admits = admits
+    def __init__(self, authorize: Authorize) -> None:
+        self._authorize = authorize
 
     async def admit(self, request: HTTPConnection, session: SessionRecord | None, verb: Verb) -> Principal:
-        given = await self._ask(request, session, verb)
-        if given:
-            return given if isinstance(given, Principal) else Principal(_name(given), given)
+        user = await self._find_user(request, session, verb)
+        if user:
+            return user if isinstance(user, Principal) else Principal(_user_name(user), user)
         if session is not None:
-            _no_session(session)
+            _raise_not_found(session)
         raise Forbidden(f"you may not {verb} here")
 
-    async def _ask(self, request: HTTPConnection, session: SessionRecord | None, verb: Verb) -> Any:
-        """A host's HTTPException is how its framework says no."""
+    async def _find_user(self, request: HTTPConnection, session: SessionRecord | None, verb: Verb) -> Any:
+        """Call the host's function. Its framework refuses with an HTTPException."""
         try:
-            given = self._admits(request, session, verb)
-            return await given if inspect.isawaitable(given) else given
+            user = self._authorize(request, session, verb)
+            return await user if inspect.isawaitable(user) else user
         except HTTPException as error:
-            if error.status_code not in _SAID:
+            if error.status_code not in _ERRORS:
                 raise
-            raise _SAID[error.status_code](str(error.detail)) from None
+            raise _ERRORS[error.status_code](str(error.detail)) from None
 
 
-def _name(given: Any) -> str:
-    """A text is a name, and so is the `name` of a thing; True says only that it is somebody."""
-    if given is True:
+def _user_name(user: Any) -> str:
+    """Return a user's name: a text itself, the `name` of an object, or "user" for True."""
+    if user is True:
         return "user"
-    name = given if isinstance(given, str) else getattr(given, "name", None)
-    return name if isinstance(name, str) and name else str(given)
+    name = user if isinstance(user, str) else getattr(user, "name", None)
+    return name if isinstance(name, str) and name else str(user)

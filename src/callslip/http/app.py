@@ -1,4 +1,4 @@
-"""The server as an ASGI app: each route of the table, admitted, run, and its errors told as problems."""
+"""The server as an ASGI app: run the endpoint of each route, and return its errors as problems."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Match
-from starlette.routing import Route as Path
+from starlette.routing import Route as StarletteRoute
 
 from callslip.errors import CallslipError
 from callslip.http import problems, sse
-from callslip.http.accept import takes_gzip, takes_page
+from callslip.http.accept import accepts_gzip, accepts_html
 from callslip.http.request import Endpoint, RequestContext, Route, Server
 
 if TYPE_CHECKING:
@@ -27,138 +27,134 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("callslip.http")
 
-SMALL = 1024
-LARGE = 64 * 2**10
-"""Answers from this size on are compressed in a thread."""
-LEVEL = 5
+MIN_GZIP_BYTES = 1024
+MIN_THREAD_BYTES = 64 * 2**10
+"""Responses of this size or larger are compressed in a thread."""
+GZIP_LEVEL = 5
 COMPRESSIBLE = re.compile(r"text/|application/(\S+\+)?(json|javascript|xml)\b|image/svg\+xml")
 
 
 class _CallId(StringConvertor):
-    """What may stand for a call in a path: all but the word by which the next one is claimed."""
+    """A call's id in a path: any text but `claim`, which is a route of its own."""
 
     regex = "(?!claim(?:/|$))[^/]+"
 
 
-Nowhere = Callable[[Request], Response | None]
+NotFoundPage = Callable[[Request], Response | None]
 
 
 def build(
     server: Server,
     routes: Sequence[Route],
     apps: Mapping[str, ASGIApp] | None = None,
-    nowhere: Nowhere | None = None,
+    not_found_page: NotFoundPage | None = None,
 ) -> ASGIApp:
-    """An app that answers these routes, under whatever prefix it is mounted. `apps` are others, each at its path.
+    """Return an app with these routes, to be mounted under any prefix. `apps` are further apps by path.
 
-    `nowhere` may have an answer of its own for people who come to an address that is none.
+    `not_found_page` may return a page for browsers at an unknown address.
     """
     register_url_convertor("call", _CallId())
     paths = [
-        Path(route.path.replace("{call}", "{call:call}"), _endpoint(server, route), methods=[route.method])
+        StarletteRoute(route.path.replace("{call}", "{call:call}"), _endpoint(server, route), methods=[route.method])
         for route in routes
     ]
-    paths += [Path(path, _beside(server, path, app)) for path, app in (apps or {}).items()]
+    paths += [StarletteRoute(path, _counted_app(server, path, app)) for path, app in (apps or {}).items()]
     server.routes = tuple(routes)
-    elsewhere: dict[Any, Any] = {
-        404: partial(_nowhere, server, nowhere),
-        405: partial(_not_so, server),
-        Exception: partial(_broken, server),
+    handlers: dict[Any, Any] = {
+        404: partial(_not_found, server, not_found_page),
+        405: partial(_method_not_allowed, server),
+        Exception: partial(_server_error, server),
     }
-    return Starlette(routes=paths, exception_handlers=elsewhere)
+    return Starlette(routes=paths, exception_handlers=handlers)
 
 
 def _endpoint(server: Server, route: Route):  # pyright: ignore[reportUnknownParameterType]
     async def run(request: Request) -> ASGIApp:
-        visit = RequestContext(server, request, route)
-        made = await _squeezed(request, await _answered(visit, route.endpoint))
-        if isinstance(made, sse.Stream):
-            made._work = server.metrics.watched(made._work)  # pyright: ignore[reportPrivateUsage]
-        return _counted(server, route.path, request.method, made)
+        context = RequestContext(server, request, route)
+        response = await _compress(request, await _run(context, route.endpoint))
+        if isinstance(response, sse.Stream):
+            response.work = server.metrics.count_cuts(response.work)
+        return _counted(server, route.path, request.method, response)
 
     return run
 
 
-def _beside(server: Server, path: str, app: ASGIApp) -> ASGIApp:
-    """An app that answers every method, counted like the rest."""
+def _counted_app(server: Server, path: str, app: ASGIApp) -> ASGIApp:
+    """Return an app for all methods of a path, with its requests counted."""
 
-    class Beside:  # A class: starlette takes a function for an endpoint.
+    class Counted:  # A class, as starlette takes a function for an endpoint.
         async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
             await _counted(server, path, scope["method"], app)(scope, receive, send)
 
-    return Beside()
+    return Counted()
 
 
-def _counted(server: Server, path: str, method: str, made: ASGIApp) -> ASGIApp:
-    """The same answer, which counts as what it begins with: a stream may still turn out to be a problem."""
+def _counted(server: Server, path: str, method: str, app: ASGIApp) -> ASGIApp:
+    """Count a response by the status that it starts with: a stream may become a problem."""
 
-    async def counting(scope: Scope, receive: Receive, send: Send) -> None:
-        async def sent(message: Message) -> None:
+    async def counted(scope: Scope, receive: Receive, send: Send) -> None:
+        async def counting_send(message: Message) -> None:
             if message["type"] == "http.response.start":
-                server.metrics.answered(path, method, message["status"])
+                server.metrics.count_request(path, method, message["status"])
             await send(message)
 
-        await made(scope, receive, sent)
+        await app(scope, receive, counting_send)
 
-    return counting
+    return counted
 
 
-async def _answered(visit: RequestContext, endpoint: Endpoint) -> Response:
+async def _run(context: RequestContext, endpoint: Endpoint) -> Response:
     try:
-        return await endpoint(visit)
+        return await endpoint(context)
     except CallslipError as error:
         return problems.response(error)
     except ClientDisconnect:
-        return Response(None, 400)  # Half a body, and nobody to tell.
+        return Response(None, 400)  # The client is gone.
     except Exception as error:
-        log.exception("%s %s", visit.route.method, visit.route.path)  # The path as a pattern: no ids, no tokens.
+        log.exception("%s %s", context.route.method, context.route.path)  # The pattern has no ids and no tokens.
         return problems.response(error)
 
 
-async def _nowhere(server: Server, nowhere: Nowhere | None, request: Request, error: Exception) -> Response:
-    server.metrics.answered("", "", 404)  # Whatever path and method they made up is no label.
-    shown = nowhere(request) if nowhere is not None and takes_page(request) else None
-    if shown is not None:
-        return await _squeezed(request, shown)
-    return problems.problem_response(404, "not-found", f"nothing is at {request.scope['path']}")
+async def _not_found(server: Server, page: NotFoundPage | None, request: Request, error: Exception) -> Response:
+    server.metrics.count_request("", "", 404)  # An unknown path must not become a label.
+    response = page(request) if page is not None and accepts_html(request) else None
+    if response is not None:
+        return await _compress(request, response)
+    return problems.problem_response(404, "not-found", f"no route {request.scope['path']}")
 
 
-async def _not_so(server: Server, request: Request, error: Exception) -> Response:
-    server.metrics.answered("", "", 405)
-    said = f"{request.method} is not done at {request.scope['path']}"
-    return problems.problem_response(405, "method", said, _allowed(request))
+async def _method_not_allowed(server: Server, request: Request, error: Exception) -> Response:
+    server.metrics.count_request("", "", 405)
+    routes = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+    allowed = ", ".join(sorted({method for route in routes for method in route.methods}))
+    detail = f"{request.method} is not allowed at {request.scope['path']}; allowed: {allowed}"
+    return problems.problem_response(405, "method", detail, {"allow": allowed})
 
 
-async def _broken(server: Server, request: Request, error: Exception) -> ASGIApp:
-    """What goes wrong after an endpoint, if no answer has begun yet. Starlette raises it again, for the log."""
+async def _server_error(server: Server, request: Request, error: Exception) -> ASGIApp:
+    """Return a problem for an error outside an endpoint. Starlette raises it again, for the log."""
     return _counted(server, "", "", problems.response(error))
 
 
-def _allowed(request: Request) -> dict[str, str]:
-    """What is done there, by all the routes of the path and not only by the first."""
-    routes = [path for path in request.app.routes if path.matches(request.scope)[0] is not Match.NONE]
-    return {"allow": ", ".join(sorted({method for path in routes for method in path.methods}))}
+# Compression. Streams and blobs are sent uncompressed.
 
 
-# Compression. Streams and pieces are sent as they are.
-
-
-async def _squeezed(request: Request, made: Response) -> Response:
-    """The answer by gzip, if whoever asks takes that and it is worth it."""
-    if isinstance(made, sse.Stream):
-        return made
-    body = bytes(getattr(made, "body", b""))
-    if made.status_code != 304 and not COMPRESSIBLE.match(made.headers.get("content-type", "")):
-        return made
-    made.headers.add_vary_header("Accept-Encoding")
-    plain = len(body) <= SMALL or made.status_code in (206, 304) or "content-encoding" in made.headers
-    if plain or not takes_gzip(request):
-        return made
-    pack = partial(gzip.compress, body, LEVEL, mtime=0)
-    made.body = await asyncio.to_thread(pack) if len(body) >= LARGE else pack()
-    made.headers["content-encoding"] = "gzip"
-    made.headers["content-length"] = str(len(made.body))
-    etag = made.headers.get("etag", "")
+async def _compress(request: Request, response: Response) -> Response:
+    """Compress a response if the client accepts it and it is large enough."""
+    if isinstance(response, sse.Stream):
+        return response
+    body = bytes(getattr(response, "body", b""))
+    if response.status_code != 304 and not COMPRESSIBLE.match(response.headers.get("content-type", "")):
+        return response
+    response.headers.add_vary_header("Accept-Encoding")
+    is_excluded = response.status_code in (206, 304) or "content-encoding" in response.headers
+    if len(body) <= MIN_GZIP_BYTES or is_excluded or not accepts_gzip(request):
+        return response
+    pack = partial(gzip.compress, body, GZIP_LEVEL, mtime=0)
+    response.body = await asyncio.to_thread(pack) if len(body) >= MIN_THREAD_BYTES else pack()
+    response.headers["content-encoding"] = "gzip"
+    response.headers["content-length"] = str(len(response.body))
+    etag = response.headers.get("etag", "")
     if etag.startswith('"'):
-        made.headers["etag"] = f"W/{etag}"  # The same thing in other bytes.
-    return made
+        response.headers["etag"] = f"W/{etag}"  # Other bytes with the same meaning.
+    return response

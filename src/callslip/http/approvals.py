@@ -13,59 +13,65 @@ from callslip.api.find import find_approval, list_approvals
 from callslip.errors import InvalidInputError
 from callslip.http import schemas
 from callslip.http.calls import NoQuery
-from callslip.http.request import RequestAccess, RequestContext, Route, answer
-from callslip.http.sessions import limit_of
-from callslip.rules.lifecycle import ANSWERED
+from callslip.http.request import RequestAccess, RequestContext, Route, json_response
+from callslip.http.sessions import check_limit
+from callslip.rules.lifecycle import ANSWER_STATES
 
-STATES = ("pending", *ANSWERED.values(), "moot", "superseded")
+STATES = ("pending", *ANSWER_STATES.values(), "moot", "superseded")
 
 
 class ApprovalsQuery(msgspec.Struct, kw_only=True):
-    """Which requests."""
+    """Filters for approvals."""
 
     state: Annotated[
         str,
-        Meta(description="How they stand; empty for all of them.", extra_json_schema={"enum": ["", *STATES]}),
+        Meta(description="The state; empty for all.", extra_json_schema={"enum": ["", *STATES]}),
     ] = "pending"
-    session: Annotated[str, Meta(description="Requests of this session only.")] = ""
-    limit: Annotated[int, Meta(ge=1, description="How many at most.")] | None = None
+    session: Annotated[str, Meta(description="Only approvals of this session.")] = ""
+    limit: Annotated[int, Meta(ge=1, description="The maximum number of items.")] | None = None
 
 
-async def approvals(visit: RequestContext) -> Response:
+async def approvals(context: RequestContext) -> Response:
     """List the approvals of sessions that the caller may read, oldest first."""
-    await visit.admit()
-    query = visit.query(ApprovalsQuery)
+    await context.admit()
+    query = context.query(ApprovalsQuery)
     if query.state not in ("", *STATES):
         raise InvalidInputError("state", f"unknown state {query.state!r}; known states: {', '.join(STATES)}")
     if query.session:
-        await visit.session(query.session)
+        await context.session(query.session)
     records = await list_approvals(
-        visit.ledger.log,
+        context.ledger.log,
         session=query.session,
         state=query.state,
-        limit=limit_of(visit, query.limit),
-        access=RequestAccess(visit),
+        limit=check_limit(context, query.limit),
+        access=RequestAccess(context),
     )
-    return answer(schemas.Approvals(approvals=[schemas.approval_view(record) for record in records]))
+    return json_response(schemas.Approvals(approvals=[schemas.approval_view(record) for record in records]))
 
 
-async def approval(visit: RequestContext) -> Response:
+async def approval(context: RequestContext) -> Response:
     """Return one approval, and its answer."""
-    record = await find_approval(visit.ledger.log, visit.request.path_params["approval"], access=RequestAccess(visit))
-    visit.query(NoQuery)
-    return answer(schemas.approval_view(record))
+    record = await find_approval(
+        context.ledger.log, context.request.path_params["approval"], access=RequestAccess(context)
+    )
+    context.query(NoQuery)
+    return json_response(schemas.approval_view(record))
 
 
 _ANSWER = cast("type[schemas.Answer]", schemas.Answer)
 
 
-async def answer_one(visit: RequestContext) -> Response:
+async def answer_one(context: RequestContext) -> Response:
     """Answer a request for approval, in the name of the caller."""
-    await visit.known()
-    visit.query(NoQuery)
-    body = await visit.body(_ANSWER)
-    log, params, access = visit.ledger.log, visit.request.path_params, RequestAccess(visit)
+    await context.known()
+    context.query(NoQuery)
+    body = await context.body(_ANSWER)
+    log, params, access = context.ledger.log, context.request.path_params, RequestAccess(context)
     approval, session = params["approval"], params.get("session", "")
+    if body.by:
+        pending = await find_approval(log, approval, session=session, access=access, verb="approve")
+        if body.by != await access.require(pending.session, "approve"):
+            raise InvalidInputError("by", "is set by the token")
     if isinstance(body, schemas.Deny):
         record = await deny(log, approval, option=body.option, reason=body.reason, session=session, access=access)
     else:
@@ -73,7 +79,7 @@ async def answer_one(visit: RequestContext) -> Response:
         record = await approve(
             log, approval, option=body.option, input=input, reason=body.reason, session=session, access=access
         )
-    return answer(schemas.approval_view(record))
+    return json_response(schemas.approval_view(record))
 
 
 ROUTES = (
@@ -81,7 +87,7 @@ ROUTES = (
         method="GET",
         path="/v1/approvals",
         endpoint=approvals,
-        about="Requests for approval, oldest first.",
+        about="Approvals, oldest first.",
         query=ApprovalsQuery,
         answers={200: schemas.Approvals},
         problems=(400, 401, 403, 404),
@@ -90,7 +96,7 @@ ROUTES = (
         method="GET",
         path="/v1/approvals/{approval}",
         endpoint=approval,
-        about="A request for approval, and its answer.",
+        about="An approval and its answer.",
         query=NoQuery,
         answers={200: schemas.ApprovalView},
         problems=(400, 401, 403, 404),
@@ -101,7 +107,7 @@ ROUTES = (
             path=path,
             endpoint=answer_one,
             verb="approve",
-            about="Answer a request for approval. The first answer counts; a second one is told who was first.",
+            about="Answer an approval. The first answer wins; a second one gets a conflict with the winner.",
             query=NoQuery,
             body=schemas.Answer,
             answers={200: schemas.ApprovalView},

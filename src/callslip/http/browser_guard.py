@@ -1,14 +1,14 @@
-"""What every request meets before the app, and every answer after it: whose page may ask, and what a browser may do.
+"""Middleware against attacks from web pages: check where a request comes from, and restrict what browsers may do.
 
-Three things are kept apart. A *host name* that is not ours means that a stranger's name was made to point at this
-machine (DNS rebinding): the browser takes the stranger's page for ours, so such a request is refused whatever else it
-says. A foreign *origin* means that another page asks from a visitor's browser: refused, also for reading and for
-streams, unless it was named. A request *without an origin* comes from a program, from our own page, or from a link or
-an image of another page. The first has no cookie and the second says `Sec-Fetch-Site: same-origin`; the last is
-refused if the browser added a cookie to it and it does more than open a document. SameSite=Strict alone is not
-enough: it keeps the cookie from other sites, but every port of localhost is the same site.
+Three checks. An unknown *host name* means that a foreign name points at this machine (DNS rebinding), so that the
+browser takes a foreign page for ours: always refused. A foreign *origin* means that another page sends the request from
+the user's browser: refused, also for reading and for streams, unless it is allowed. A request *without an origin* comes
+from a program, from our own page, or from a link or an image of another page. The first has no cookie and the second
+has `Sec-Fetch-Site: same-origin`; the last is refused if the browser added a cookie and it does more than open a
+document. SameSite=Strict alone is not enough: it keeps the cookie from other sites, but every port of localhost is the
+same site.
 
-Mounted into another app, host names are that app's to check.
+Mounted into another app, host names are checked by that app.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from callslip.http import problems
-from callslip.http.accept import READING, takes_page
-from callslip.http.access import COOKIE, Forbidden, Unauthenticated, cookie_token
-from callslip.http.origins import Hosts, Origin, Origins, read_host, read_origin
+from callslip.http.accept import READ_METHODS, accepts_html
+from callslip.http.access import COOKIE, Forbidden, Unauthenticated, has_only_cookie
+from callslip.http.origins import Hosts, Origin, Origins, parse_host, parse_origin
 
-SAFE: dict[str, str] = {
+SECURITY_HEADERS: dict[str, str] = {
     "content-security-policy": "; ".join(
         (
             "default-src 'none'",
@@ -47,29 +47,29 @@ SAFE: dict[str, str] = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
-_SAFE = [(name.encode(), value.encode()) for name, value in SAFE.items()]
+_SECURITY_HEADERS = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
 METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE"
 EXPOSED = (
     "etag, last-modified, link, location, mcp-session-id, retry-after, x-callslip-turn, x-vercel-ai-ui-message-stream"
 )
-PREFLIGHT_AGE = "600"
-COOKIE_AGE = 30 * 24 * 60 * 60
+PREFLIGHT_AGE_S = "600"
+COOKIE_AGE_S = 30 * 24 * 60 * 60
 SCHEMES = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
-WRONG = "#unknown-token"
-"""What the page's address ends in when a person gave a token that is none."""
-ELSEWHERE = ("cross-site", "same-site")
+UNKNOWN_TOKEN = "#unknown-token"
+"""The end of the page's address after a login with an unknown token."""
+OTHER_SITES = ("cross-site", "same-site")
 _HEADER_NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+(?: *, *[A-Za-z0-9!#$%&'*+.^_`|~-]+)*")
-_LONGEST = 2000
+_MAX_HEADER_CHARS = 2000
 
 
 class Login(Protocol):
-    """Knows tokens."""
+    """Check tokens."""
 
-    async def knows(self, token: str) -> bool: ...
+    async def is_valid(self, token: str) -> bool: ...
 
 
 class BrowserGuard:
-    """An app behind its doors. Without `hosts` any Host will do; without `login` there is no cookie to be had here."""
+    """Check the requests to an app. Without `hosts` any Host is accepted; without `login` no cookie is set."""
 
     def __init__(
         self,
@@ -89,134 +89,137 @@ class BrowserGuard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             return await self._app(scope, receive, send)
-        asked = HTTPConnection(scope)
+        request = HTTPConnection(scope)
         try:
-            named = self._check(asked)
+            origin = self._check(request)
         except Forbidden as error:
-            return await _refuse(problems.response(error), scope, receive, self._dressed(send, ""))
+            return await _refuse(problems.response(error), scope, receive, self._add_headers(send, ""))
         if scope["type"] == "websocket":
             return await self._app(scope, receive, send)
-        own = await self._own_answer(asked, named)
-        await (own or self._app)(scope, receive, self._dressed(send, named))
+        response = await self._handle(request, origin)
+        await (response or self._app)(scope, receive, self._add_headers(send, origin))
 
-    # Who asks
+    # Checks
 
-    def _check(self, asked: HTTPConnection) -> str:
-        """The origin to be named in the answer ("" for none), or Forbidden."""
-        own = self._own(asked)
-        said = asked.headers.getlist("origin")
-        if said and not _by_our_form(asked, said):
-            return self._named(said, own)
-        if not said and _by_another_page(asked):
-            raise Forbidden("another page may not ask with your cookie")
+    def _check(self, request: HTTPConnection) -> str:
+        """Return the origin to allow in the response ("" for none), or raise Forbidden."""
+        own = self._own_origin(request)
+        origins = request.headers.getlist("origin")
+        if origins and not _is_own_form(request, origins):
+            return self._allowed_origin(origins, own)
+        if not origins and _is_from_other_page(request):
+            raise Forbidden("another page may not use your cookie")
         return ""
 
-    def _named(self, said: list[str], own: Origin | None) -> str:
-        origin = read_origin(said[0]) if len(said) == 1 else None
+    def _allowed_origin(self, origins: list[str], own: Origin | None) -> str:
+        origin = parse_origin(origins[0]) if len(origins) == 1 else None
         if origin is not None and origin in self._origins:
-            return said[0]
+            return origins[0]
         if origin is not None and origin == own:
             return ""
         if self._origins.any:
             return "*"
-        raise Forbidden("pages of this origin may not ask here; it is not among the allowed origins")
+        raise Forbidden("origin: not allowed; allow it with --allow-origin")
 
-    def _own(self, asked: HTTPConnection) -> Origin | None:
-        said = asked.headers.getlist("host")
-        scheme = SCHEMES.get(asked.scope.get("scheme", "http"), "http")
-        own = read_host(said[0], scheme) if len(said) == 1 else None
+    def _own_origin(self, request: HTTPConnection) -> Origin | None:
+        hosts = request.headers.getlist("host")
+        scheme = SCHEMES.get(request.scope.get("scheme", "http"), "http")
+        own = parse_host(hosts[0], scheme) if len(hosts) == 1 else None
         if self._hosts is not None and (own is None or own.host not in self._hosts):
-            raise Forbidden("this server does not go by that name; it is not among the allowed hosts")
+            raise Forbidden("host: not a name of this server; allow it with --allow-host")
         return own
 
-    # What is answered here
+    # Requests that are answered here
 
-    async def _own_answer(self, asked: HTTPConnection, named: str) -> Response | None:
-        method = asked.scope["method"]
-        if method == "OPTIONS" and named and "access-control-request-method" in asked.headers:
-            return _preflight(asked.headers)
+    async def _handle(self, request: HTTPConnection, origin: str) -> Response | None:
+        method = request.scope["method"]
+        if method == "OPTIONS" and origin and "access-control-request-method" in request.headers:
+            return _preflight(request.headers)
         if self._login is None:
             return None
-        if method == "POST" and asked.scope["path"] in (f"{_root(asked.scope)}/logout", "/logout"):
-            return Response(status_code=204, headers={"set-cookie": _cookie(asked.scope, "", 0)})
-        return await _logged_in(asked, self._login) if method in READING else None
+        if method == "POST" and request.scope["path"] in (f"{_root(request.scope)}/logout", "/logout"):
+            return Response(status_code=204, headers={"set-cookie": _cookie(request.scope, "", 0)})
+        return await _log_in(request, self._login) if method in READ_METHODS else None
 
-    # How it is answered
+    # Response headers
 
-    def _dressed(self, send: Send, named: str) -> Send:
-        """The same `send`, with what every answer says to a browser."""
+    def _add_headers(self, send: Send, origin: str) -> Send:
+        """Return a `send` that adds the security headers to the response."""
 
-        async def dressed(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                if named or self._origins:
+                if origin or self._origins:
                     headers = MutableHeaders(scope=message)
-                    if named:
-                        self._name(headers, named)
+                    if origin:
+                        self._allow(headers, origin)
                     if self._origins:
                         headers.add_vary_header("Origin")
-                said = {name.lower() for name, _ in message["headers"]}
-                message["headers"] = [*message["headers"], *(one for one in _SAFE if one[0] not in said)]
+                present = {name.lower() for name, _ in message["headers"]}
+                missing = (header for header in _SECURITY_HEADERS if header[0] not in present)
+                message["headers"] = [*message["headers"], *missing]
             await send(message)
 
-        return dressed
+        return send_with_headers
 
-    def _name(self, headers: MutableHeaders, named: str) -> None:
-        headers["access-control-allow-origin"] = named
+    def _allow(self, headers: MutableHeaders, origin: str) -> None:
+        headers["access-control-allow-origin"] = origin
         headers["access-control-expose-headers"] = EXPOSED
         headers["cross-origin-resource-policy"] = "cross-origin"
-        if self._cookies and named != "*":
+        if self._cookies and origin != "*":
             headers["access-control-allow-credentials"] = "true"
 
 
-def _by_our_form(asked: HTTPConnection, said: list[str]) -> bool:
-    """A page without referrers has forms that say no origin; a frame in a sandbox says none, but is another site."""
-    return said == ["null"] and asked.headers.get("sec-fetch-site") == "same-origin"
+def _is_own_form(request: HTTPConnection, origins: list[str]) -> bool:
+    """Return whether our own form sends `null`, as it has no referrer. A sandboxed frame does too, cross-site."""
+    return origins == ["null"] and request.headers.get("sec-fetch-site") == "same-origin"
 
 
-def _by_another_page(asked: HTTPConnection) -> bool:
-    """Whether a browser put a cookie on a request of another page that is more than a link that was followed."""
-    if asked.headers.get("sec-fetch-site", "") not in ELSEWHERE or not cookie_token(asked):
+def _is_from_other_page(request: HTTPConnection) -> bool:
+    """Return whether another page sends a request with the user's cookie, unless the user followed a link."""
+    if request.headers.get("sec-fetch-site", "") not in OTHER_SITES or not has_only_cookie(request):
         return False
-    followed = asked.headers.get("sec-fetch-mode") == "navigate" and asked.headers.get("sec-fetch-dest") == "document"
-    return not (followed and asked.scope.get("method") in READING)
+    is_link = (
+        request.headers.get("sec-fetch-mode") == "navigate" and request.headers.get("sec-fetch-dest") == "document"
+    )
+    return not (is_link and request.scope.get("method") in READ_METHODS)
 
 
-async def _refuse(answer: Response, scope: Scope, receive: Receive, send: Send) -> None:
+async def _refuse(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008})
     else:
-        await answer(scope, receive, send)
+        await response(scope, receive, send)
 
 
 def _preflight(headers: Headers) -> Response:
-    """What a named page may send: any header, for whatever it says is checked all the same."""
-    given = {"access-control-allow-methods": METHODS, "access-control-max-age": PREFLIGHT_AGE}
-    wanted = headers.get("access-control-request-headers", "")
-    if len(wanted) <= _LONGEST and _HEADER_NAMES.fullmatch(wanted):
-        given["access-control-allow-headers"] = wanted
+    """Return what an allowed page may send: any header, as the request itself is checked."""
+    allowed = {"access-control-allow-methods": METHODS, "access-control-max-age": PREFLIGHT_AGE_S}
+    names = headers.get("access-control-request-headers", "")
+    if len(names) <= _MAX_HEADER_CHARS and _HEADER_NAMES.fullmatch(names):
+        allowed["access-control-allow-headers"] = names
     if headers.get("access-control-request-private-network") == "true":
-        given["access-control-allow-private-network"] = "true"
-    given["vary"] = "Access-Control-Request-Headers"
-    return Response(status_code=204, headers=given)
+        allowed["access-control-allow-private-network"] = "true"
+    allowed["vary"] = "Access-Control-Request-Headers"
+    return Response(status_code=204, headers=allowed)
 
 
-async def _logged_in(asked: HTTPConnection, login: Login) -> Response | None:
-    """A token in the address is exchanged for a cookie, and the address goes on without it.
+async def _log_in(request: HTTPConnection, login: Login) -> Response | None:
+    """Replace a token in the address with a cookie, and redirect to the address without it.
 
-    With one that is not known a person is led on all the same: the page says what to do.
+    A browser with an unknown token is redirected too: the page explains what to do.
     """
-    scope = asked.scope
+    scope = request.scope
     query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
     tokens = [value for name, value in query if name == "token"]
     if not tokens:
         return None
-    where = _place(scope, [pair for pair in query if pair[0] != "token"])
-    if len(tokens) == 1 and await login.knows(tokens[0]):
-        cookie = _cookie(scope, tokens[0], COOKIE_AGE)
-        return Response(status_code=303, headers={"location": where, "set-cookie": cookie})
-    if takes_page(asked):
-        return Response(status_code=303, headers={"location": where + WRONG})
-    return problems.response(Unauthenticated("this token is not known, or not any more"))
+    target = _address(scope, [pair for pair in query if pair[0] != "token"])
+    if len(tokens) == 1 and await login.is_valid(tokens[0]):
+        cookie = _cookie(scope, tokens[0], COOKIE_AGE_S)
+        return Response(status_code=303, headers={"location": target, "set-cookie": cookie})
+    if accepts_html(request):
+        return Response(status_code=303, headers={"location": target + UNKNOWN_TOKEN})
+    return problems.response(Unauthenticated("the token is unknown, expired or revoked"))
 
 
 def _root(scope: Scope) -> str:
@@ -229,18 +232,18 @@ def _cookie(scope: Scope, token: str, age: int) -> str:
     return f"{COOKIE}={token}; HttpOnly; SameSite=Strict; Path={path}; Max-Age={age}{secure}"
 
 
-def _place(scope: Scope, query: list[tuple[str, str]]) -> str:
-    """The same place without the token, on this server whatever it looks like: `//` would lead to another."""
+def _address(scope: Scope, query: list[tuple[str, str]]) -> str:
+    """Return the address without the token. It starts with one slash: `//` would be another server."""
     path, root = scope["path"], _root(scope)
-    whole = path if f"{path}/".startswith(f"{root}/") else root + path
-    return "/" + quote(whole.lstrip("/")) + (f"?{urlencode(query)}" if query else "")
+    full_path = path if f"{path}/".startswith(f"{root}/") else root + path
+    return "/" + quote(full_path.lstrip("/")) + (f"?{urlencode(query)}" if query else "")
 
 
-# What is logged
+# Logging
 
 
 class _NoQueries(logging.Filter):
-    """Cuts each address in a line at its question mark, and the query out of a scope: tokens travel there."""
+    """Remove the queries of addresses and scopes from log records: they may contain tokens."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.args, tuple):
@@ -252,14 +255,14 @@ def _without_query(arg: Any) -> Any:
     if isinstance(arg, str):
         return arg.partition("?")[0]
     if isinstance(arg, dict):
-        known = cast("dict[str, Any]", arg)
-        return {name: value for name, value in known.items() if name != "query_string"}
+        scope = cast("dict[str, Any]", arg)
+        return {name: value for name, value in scope.items() if name != "query_string"}
     return arg
 
 
 def quiet_access_log(*names: str) -> None:
-    """Let the server's logs tell paths and never queries: the access log, and what uvicorn tells when it traces."""
+    """Keep queries out of the logs of uvicorn: the access log and its traces."""
     for name in names or ("uvicorn.access", "uvicorn.asgi", "uvicorn.error"):
         logger = logging.getLogger(name)
-        if not any(isinstance(known, _NoQueries) for known in logger.filters):
+        if not any(isinstance(filter, _NoQueries) for filter in logger.filters):
             logger.addFilter(_NoQueries())

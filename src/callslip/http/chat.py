@@ -1,7 +1,7 @@
-"""A route for chat clients: they post what a person said, a handler answers, and the ledger's stream is what they read.
+"""An app for chat clients: they post a user's message, a handler answers, and they read the turn as a stream.
 
-Answering and reading are two things: a lost connection stops nothing, whoever comes back is told the turn from its
-start, and stopping is an action of its own.
+Answering is independent of reading: a lost connection stops nothing, a client that reconnects receives the turn from
+its start, and stopping is an action of its own.
 """
 
 from __future__ import annotations
@@ -10,296 +10,264 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
-from uuid import uuid4
 
 import msgspec
 from starlette.responses import Response
 
+from callslip.api import approvals
+from callslip.api.client_calls import find_client_call, finish_client_call
+from callslip.api.find import find_approval
+from callslip.api.sessions import load_turn
+from callslip.api.status import age_ms
+from callslip.api.turns import cancel_turn, find_running_turn, find_turn_by_key, start_turn
 from callslip.errors import ConflictError, InvalidInputError, NotFoundError
 from callslip.formats import registry
-from callslip.http import access as gates
-from callslip.http import chat_request, chat_stream, ingest
-from callslip.http.access import Principal
+from callslip.http import access as authorizers
+from callslip.http import chat_request, chat_stream
 from callslip.http.app import build
 from callslip.http.browser_guard import BrowserGuard
-from callslip.http.chat_request import ChatRequest, Decision, Result
-from callslip.http.chat_stream import Asked, waits
+from callslip.http.chat_request import ChatRequest, Decision
+from callslip.http.chat_stream import TurnRequest, waits_for_client
 from callslip.http.limits import Limits
 from callslip.http.problems import Unsupported
-from callslip.http.request import RequestContext, Route, Server, answer
-from callslip.http.turn_runner import CLIENT, Chat, Handler, TurnRunner
-from callslip.ledger import queries
-from callslip.model import events as ev
+from callslip.http.request import RequestAccess, RequestContext, Route, Server, json_response
+from callslip.http.turn_runner import Chat, Handler, TurnRunner
 from callslip.model.entries import Message
-from callslip.model.events import Draft, Event, decode_event
 from callslip.model.names import check_session_name
-from callslip.model.records import CallRecord, SessionRecord
+from callslip.model.records import SessionRecord
 from callslip.rules.fold import SessionFold
-from callslip.rules.lifecycle import TERMINAL_STATES
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from callslip.api.ledger import Ledger
+    from callslip.api.ledger import LocalLedger
+    from callslip.ledger.event_log import EventLog
 
 
+SOURCE = "chat"
 REPLACING = ("ui-v5", "ui-v6", "ui-v7")
-"""The formats whose clients put a turn that they are told again in the place of the one that they have."""
-LINGER = 30.0
-LEFT_OUT = "x-callslip-turn"
-"""The header that names the turn which a history leaves out, since it comes by the stream."""
+"""The formats whose clients replace a turn by its replay."""
+LINGER_S = 30.0
+OMITTED_TURN = "x-callslip-turn"
+"""The header that names the turn which a history omits, because it comes with the stream."""
 
 
 class ChatApp:
-    """One handler behind one format."""
+    """One handler for clients of one format."""
 
     def __init__(self, server: Server, handler: Handler, format: str, linger: float) -> None:
-        if format not in chat_request.READ:
-            raise InvalidInputError(
-                "format", f"{format!r} has no chat client; these have: {', '.join(sorted(chat_request.READ))}"
-            )
+        if format not in chat_request.PARSERS:
+            known = ", ".join(sorted(chat_request.PARSERS))
+            raise InvalidInputError("format", f"{format!r} has no chat client; formats with one: {known}")
         self.server = server
         self.format = format
-        self.linger = linger
-        self.answering = TurnRunner(server.ledger, handler)
+        self.linger_s = linger
+        self.runner = TurnRunner(server.ledger, handler)
 
     def routes(self) -> list[Route]:
         return [
-            Route(method="POST", path="/", endpoint=self.post, verb="write", about="Go on with a chat."),
-            Route(method="GET", path="/", endpoint=self.resume_asked, about="Come back to a chat, as version 4 does."),
+            Route(method="POST", path="/", endpoint=self.post, verb="write", about="Continue a chat."),
+            Route(method="GET", path="/", endpoint=self.resume_by_query, about="Resume a chat, as version 4 does."),
             Route(method="GET", path="/{chat}", endpoint=self.history, about="The messages of a chat."),
-            Route(method="GET", path="/{chat}/stream", endpoint=self.resume, about="Come back to a chat."),
+            Route(method="GET", path="/{chat}/stream", endpoint=self.resume, about="Resume a chat."),
             Route(method="POST", path="/{chat}/stop", endpoint=self.stop, verb="write", about="Stop answering."),
         ]
 
-    # Going on
+    # Posting
 
-    async def post(self, visit: RequestContext) -> Response:
-        """A prompt begins a turn; answers go to the calls that wait for them. Either way the turn is streamed."""
-        body = await _body(visit)
-        given = chat_request.read(self.format, body)
-        name = check_session_name(given.chat)
-        row = await visit.ledger.log.store.session(name)
-        who = await visit.admit(row or SessionRecord(name=name))
-        if given.asks:
-            asked = Asked(name, self.format, await self._asked(visit, row, who, given, body), given.run)
+    async def post(self, context: RequestContext) -> Response:
+        """Start a turn with a prompt, or pass answers to the calls that wait for them. Stream the turn."""
+        body = await _read_body(context)
+        request = chat_request.parse(self.format, body)
+        name = check_session_name(request.chat)
+        record = await context.ledger.log.get_session(name)
+        principal = await context.admit(record or SessionRecord(name=name))
+        if request.has_prompt:
+            turn = await self._start_or_find(context, record, principal, request, body)
+            turn_request = TurnRequest(name, self.format, turn, request.run)
         else:
-            asked = await self._answered(visit, row, given)
-        return self._told(visit, asked)
+            turn_request = await self._answer(context, record, request)
+        return self._stream(context, turn_request)
 
-    async def _asked(
-        self, visit: RequestContext, row: SessionRecord | None, who: Principal, given: ChatRequest, body: Any
+    async def _start_or_find(
+        self,
+        context: RequestContext,
+        record: SessionRecord | None,
+        principal: authorizers.Principal,
+        request: ChatRequest,
+        body: Any,
     ) -> str:
-        """The turn that answers a prompt: one that began with it before, or a new one."""
-        before = await _begun_before(visit.ledger, row, given)
-        if before:
-            return before
+        """Return the turn that answers a prompt: a new one, or the one that an earlier post of it started."""
+        log, name = context.ledger.log, check_session_name(request.chat)
+        turn = await _find_started(log, record, request)
+        if turn:
+            return turn
         try:
-            started = await self._begin(visit, row, who, given)
-        except ConflictError:  # Posted twice at once: somebody else answers it.
-            row = await visit.ledger.log.store.session(check_session_name(given.chat))
-            before = await _begun_before(visit.ledger, row, given)
-            if not before:
+            started = await start_turn(
+                log,
+                name,
+                request.prompt,
+                message_id=request.message_id,
+                content=request.content,
+                key=_turn_key(record.turns + 1 if record else 1, request),
+                source=SOURCE,
+                access=RequestAccess(context),
+            )
+        except ConflictError:  # Posted twice at once: the other request has started it.
+            turn = await _find_started(log, await log.get_session(name), request)
+            if not turn:
                 raise
-            return before
-        session = visit.ledger.session(check_session_name(given.chat))
-        chat = Chat(session, started.turn, given.prompt, given.message, given.messages, body, who.given or who.name)
-        self.answering.begin(chat, started.seq)
+            return turn
+        session, user = context.ledger.session(name), principal.user or principal.name
+        chat = Chat(session, started.turn, request.prompt, request.message, request.messages, body, user)
+        self.runner.start(chat, started.seq)
         return started.turn
 
-    async def _begin(
-        self, visit: RequestContext, row: SessionRecord | None, who: Principal, given: ChatRequest
-    ) -> ev.TurnStarted:
-        """A new turn, with what was said. Its key holds for one request alone, so that whoever wrote it knows."""
-        key = _key(row.turns + 1 if row else 1, given)
-        turn = Draft(ev.TurnStarted(), key=key, mark=uuid4().hex if key else "")
-        drafts = [*([] if row else [ingest.owned_by(who)]), turn, _prompt(given)]
-        owner = visit.ledger.log.owner  # The handler works in this process: if that dies, the turn ends.
-        made = await ingest.write(visit, who, check_session_name(given.chat), drafts, source="chat", owner=owner)
-        return next(event for event in made if isinstance(event, ev.TurnStarted))
-
-    async def _answered(self, visit: RequestContext, row: SessionRecord | None, given: ChatRequest) -> Asked:
-        """The turn whose calls were answered, from where the client has it."""
-        if row is None:
-            raise NotFoundError(f"no chat {given.chat!r}")
-        waited = await _waited(visit.ledger, row.name, given)
-        if not waited:
-            raise ConflictError("nothing in this chat waits for what was posted")
-        asked, turn = max(waited)
-        known = chat_stream.known(self.format, await _had(visit.ledger, row.name, turn, asked), turn)
-        who = await visit.admit(row, "approve") if given.decisions else await visit.admit(row)
-        for decision in given.decisions:
-            await _decide(visit.ledger, row.name, who, decision)
-        for result in given.results:
-            await _take(visit.ledger, row.name, result)
-        return Asked(row.name, self.format, turn, given.run, known, given.messages)
+    async def _answer(self, context: RequestContext, record: SessionRecord | None, request: ChatRequest) -> TurnRequest:
+        """Pass on decisions and results, and return the turn from where the client has it."""
+        if record is None:
+            raise NotFoundError(f"no chat {request.chat!r}")
+        log, access = context.ledger.log, RequestAccess(context)
+        waiting = await _find_waiting(log, record.name, request)
+        if not waiting:
+            raise ConflictError("no call in this chat waits for what was posted")
+        seq, turn = max(waiting)
+        known = chat_stream.encode_turn(self.format, await _client_state(log, record.name, turn, seq), turn)
+        if request.decisions:
+            await access.require(record.name, "approve")
+        for decision in request.decisions:
+            await _decide(log, record.name, decision, access)
+        for result in request.results:
+            await finish_client_call(
+                log, record.name, result.call, output=result.output, error=result.error, source=SOURCE
+            )
+        return TurnRequest(record.name, self.format, turn, request.run, known, request.messages)
 
     # Reading
 
-    async def resume(self, visit: RequestContext) -> Response:
-        """The turn that is being answered, from its start; 204 if there is none."""
-        return await self._resumed(visit, visit.request.path_params["chat"])
+    async def resume(self, context: RequestContext) -> Response:
+        """Stream the turn in progress from its start; 204 if there is none."""
+        return await self._resume(context, context.request.path_params["chat"])
 
-    async def resume_asked(self, visit: RequestContext) -> Response:
-        return await self._resumed(visit, visit.request.query_params.get("chatId", ""))
+    async def resume_by_query(self, context: RequestContext) -> Response:
+        return await self._resume(context, context.request.query_params.get("chatId", ""))
 
-    async def _resumed(self, visit: RequestContext, name: str) -> Response:
-        row = await visit.ledger.log.store.session(name)
-        await visit.admit(row or SessionRecord(name=name))
-        turn = visit.request.query_params.get("turn", "")
-        turn = turn or (await self._current(visit.ledger, row) if row else "")
-        return self._told(visit, Asked(name, self.format, turn)) if turn else self._idle()
+    async def _resume(self, context: RequestContext, name: str) -> Response:
+        record = await context.ledger.log.get_session(name)
+        await context.admit(record or SessionRecord(name=name))
+        turn = context.request.query_params.get("turn", "")
+        turn = turn or (await self._current_turn(context.ledger.log, record) if record else "")
+        return self._stream(context, TurnRequest(name, self.format, turn)) if turn else self._idle_response()
 
-    async def _current(self, ledger: Ledger, row: SessionRecord) -> str:
-        """The turn to come back to: the one that is being answered.
+    async def _current_turn(self, log: EventLog, record: SessionRecord) -> str:
+        """Return the turn to resume: the one in progress, or for a moment the last one.
 
-        Who lost the connection shortly before its end would have half of it for good, so it may be had for a moment
-        more by clients that put it in the place of what they have.
+        A client that lost its connection shortly before the end would otherwise keep half of the turn. It receives it
+        again if it can replace what it has.
         """
-        busy = await _busy(ledger, row)
-        if busy or self.format not in REPLACING or await ledger.log.store.clock() - row.updated_at > self.linger * 1000:
-            return busy
-        return (await ledger.snapshot(row.name, limit=1)).info.last_turn
+        running = await find_running_turn(log, record)
+        can_replay = self.format in REPLACING and await age_ms(log, record.updated_at) <= self.linger_s * 1000
+        if running or not can_replay:
+            return running
+        return (await log.snapshot(record.name, limit=1)).info.last_turn
 
-    def _idle(self) -> Response:
-        """That nothing is being answered. Version 4 takes an answer without a body for an error."""
+    def _idle_response(self) -> Response:
+        """Return that no turn is in progress. Version 4 treats a response without a body as an error."""
         if self.format == "vercel-v4":
             return Response(b"", 200, dict(registry.streaming(self.format).headers))
         return Response(None, 204)
 
-    def _told(self, visit: RequestContext, asked: Asked) -> Response:
+    def _stream(self, context: RequestContext, request: TurnRequest) -> Response:
         headers = registry.streaming(self.format).headers
-        return visit.stream(partial(chat_stream.write, self.server, asked), headers, asked.session)
+        return context.stream(partial(chat_stream.write_turn, self.server, request), headers, request.session)
 
-    async def history(self, visit: RequestContext) -> Response:
-        """The messages to begin with, oldest first. The answer that is still being given comes by the stream."""
-        row = await visit.session(visit.request.path_params["chat"])
-        busy = await _busy(visit.ledger, row)
-        snapshot = await visit.ledger.snapshot(row.name)
-        kept = [entry for entry in snapshot.entries if not busy or entry.turn != busy or _is_users(entry)]
-        messages = registry.encoder(self.format)(msgspec.structs.replace(snapshot, entries=kept))
+    async def history(self, context: RequestContext) -> Response:
+        """Return the messages of a chat, oldest first, without the answer in progress, which the stream has."""
+        record = await context.session(context.request.path_params["chat"])
+        running = await find_running_turn(context.ledger.log, record)
+        snapshot = await context.ledger.snapshot(record.name)
+        entries = [entry for entry in snapshot.entries if not running or entry.turn != running or _is_prompt(entry)]
+        messages = registry.encoder(self.format)(msgspec.structs.replace(snapshot, entries=entries))
         messages = messages[::-1] if registry.find(self.format).newest_first else messages
-        return answer(messages, headers={LEFT_OUT: quote(busy)} if busy else {})
+        return json_response(messages, headers={OMITTED_TURN: quote(running)} if running else {})
 
-    async def stop(self, visit: RequestContext) -> Response:
-        """End the turn that is being answered, wherever that is. Nothing to stop is no error."""
-        row = await visit.session(visit.request.path_params["chat"])
-        who = await visit.admit(row)
-        if row.turn:
-            ending = ev.TurnEnded(turn=row.turn, reason="cancelled", detail=f"stopped by {who.name}")
-            await visit.ledger.log.append(row.name, [ending], source="chat")
-        return answer({"stopped": bool(row.turn)})
+    async def stop(self, context: RequestContext) -> Response:
+        """Cancel the turn in progress, in any process. Without one, nothing happens."""
+        record = await context.session(context.request.path_params["chat"])
+        stopped = await cancel_turn(context.ledger.log, record.name, source=SOURCE, access=RequestAccess(context))
+        return json_response({"stopped": stopped})
 
 
-async def _body(visit: RequestContext) -> dict[str, Any]:
-    media = visit.request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media not in ("", "application/json"):
-        raise Unsupported(f"{media} is not read here: application/json")
-    return await visit.body(dict[str, Any])
+async def _read_body(context: RequestContext) -> dict[str, Any]:
+    media_type = context.request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type not in ("", "application/json"):
+        raise Unsupported(f"content-type {media_type} is not supported; use application/json")
+    return await context.body(dict[str, Any])
 
 
 # Prompts
 
 
-def _key(number: int, given: ChatRequest) -> str:
-    """A prompt begins one turn, however often it is posted: the turn of this number."""
-    return f"chat:{number}:{given.name}" if given.name and not given.again else ""
+def _turn_key(number: int, request: ChatRequest) -> str:
+    """Return the key of a turn by its number and prompt: a prompt that is posted again starts no second turn."""
+    return f"chat:{number}:{request.name}" if request.name and not request.again else ""
 
 
-async def _begun_before(ledger: Ledger, row: SessionRecord | None, given: ChatRequest) -> str:
-    """The session's last turn, if it began with this very request; "" if not, or if another answer is wanted."""
-    if row is None or not row.turns or (given.repeats and not row.turn):
+async def _find_started(log: EventLog, record: SessionRecord | None, request: ChatRequest) -> str:
+    """Return the session's last turn if this request started it and wants no other answer, else ""."""
+    if record is None or not record.turns or (request.repeats and not record.turn):
         return ""
-    key = _key(row.turns, given)
-    rows = await ledger.log.store.keys(row.name, key[:-1], 1) if key else []
-    found = await ledger.log.store.events(row.name, rows[0].seq - 1, 1) if rows and rows[0].key == key else []
-    event = decode_event(found[0][1]) if found else None
-    return event.turn if isinstance(event, ev.TurnStarted) else ""
-
-
-def _prompt(given: ChatRequest) -> Event:
-    """What the person said. It stands at the beginning of each turn that answers it, as the model has to read it."""
-    return ev.MessageUser(text=given.prompt, message_id=given.said, content=given.content)
+    return await find_turn_by_key(log, record.name, _turn_key(record.turns, request))
 
 
 # Answers
 
 
-async def _waited(ledger: Ledger, session: str, given: ChatRequest) -> list[tuple[int, str]]:
-    """What waits for what was posted, or has waited for it: the events that asked, and their turns."""
-    found: list[tuple[int, str]] = []
-    for decision in given.decisions:
-        row = await ledger.find_approval(decision.approval, session)
-        call = await ledger.log.store.call(row.call)
-        found += [(row.entry, call.turn)] if call else []
-    for result in given.results:
-        call = await _theirs(ledger, session, result.call)
-        found += [(call.entry, call.turn)] if call else []
-    return found
+async def _find_waiting(log: EventLog, session: str, request: ChatRequest) -> list[tuple[int, str]]:
+    """Return the seq and the turn of everything that waits, or waited, for what was posted."""
+    waiting: list[tuple[int, str]] = []
+    for decision in request.decisions:
+        approval = await find_approval(log, decision.approval, session=session)
+        call = await log.get_call(approval.call)
+        waiting += [(approval.entry, call.turn)] if call else []
+    for result in request.results:
+        call = await find_client_call(log, session, result.call)
+        waiting += [(call.entry, call.turn)] if call else []
+    return waiting
 
 
-async def _had(ledger: Ledger, session: str, turn: str, asked: int) -> SessionFold:
-    """The session as the client has it: as it stood when its stream ended, as all that it was asked for waited."""
-    state = await queries.load_turn(ledger.log.store, session, turn)
-    if state.seq == asked:
+async def _client_state(log: EventLog, session: str, turn: str, seq: int) -> SessionFold:
+    """Return the session as the client has it: when its stream ended, because everything waited for the client."""
+    state = await load_turn(log, session, turn)
+    if state.seq == seq:
         return state
-    state = await ledger.log.state_at(session, asked)
-    async for event in ledger.events(session, asked):
-        if waits(state, turn):
+    state = await log.state_at(session, seq)
+    async for event in log.events(session, seq):
+        if waits_for_client(state, turn):
             break
         state.apply(event)
     return state
 
 
-async def _theirs(ledger: Ledger, session: str, shown: str) -> CallRecord | None:
-    """A call that the client runs, by the id that it knows. Of any other it has no say."""
-    found = [row for row in await ledger.log.store.alias(shown, session) if row.client_call_id == shown]
-    row = found[0] if found else await ledger.log.store.call(shown)
-    return row if row is not None and row.session == session and row.worker == CLIENT else None
-
-
-async def _decide(ledger: Ledger, session: str, who: Principal, decision: Decision) -> None:
-    """The first answer counts; a client that says again what it said before is not told off."""
-    told = {"by": who.name, "session": session}
+async def _decide(log: EventLog, session: str, decision: Decision, access: RequestAccess) -> None:
+    """Answer an approval. The first answer counts; a client that repeats one gets no error."""
     try:
         if decision.approved:
-            input, reason = decision.input, decision.reason
-            await ledger.approve(decision.approval, input=input, reason=reason, **told)
+            await approvals.approve(
+                log, decision.approval, input=decision.input, reason=decision.reason, session=session, access=access
+            )
         else:
-            reason = decision.reason or f"denied by {who.name}"
-            await ledger.deny(decision.approval, reason=reason, **told)
+            await approvals.deny(log, decision.approval, reason=decision.reason, session=session, access=access)
     except ConflictError:
         pass
 
 
-async def _take(ledger: Ledger, session: str, result: Result) -> None:
-    """What a tool of the client came to. Of a call that is not open, or not theirs, nothing is taken."""
-    row = await _theirs(ledger, session, result.call)
-    if row is None or row.state in TERMINAL_STATES:
-        return
-    error = result.error
-    failed = ev.CallFailed(call=row.id, error=error, reason=error)
-    ended = failed if error else ev.CallCompleted(call=row.id, output=result.output)
-    await ledger.log.append(session, [ended], source="chat")
-
-
-# Turns
-
-
-async def _busy(ledger: Ledger, row: SessionRecord) -> str:
-    """The turn that is being answered: the open one, or one that has ended and whose last calls have not."""
-    if row.turn:
-        return row.turn
-    page = await ledger.calls(session=row.name, states=("queued", "running", "awaiting_approval"), limit=100)
-    return next((call.turn for call in page.items if call.scope == "turn" and call.turn), "")
-
-
-def _is_users(entry: Any) -> bool:
+def _is_prompt(entry: Any) -> bool:
     return isinstance(entry, Message) and entry.role == "user"
 
 
 class OneSlash:
-    """Takes `//` for `/` after the prefix: version 5 makes that of an address which ends with a slash."""
+    """Treat `//` after the prefix as `/`: version 5 sends it if its address ends with a slash."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -312,23 +280,23 @@ class OneSlash:
 
 
 def chat(
-    ledger: Ledger,
+    ledger: LocalLedger,
     handler: Handler,
     *,
     format: str = "ui-v6",
     authorize: Callable[..., Any] | None = None,
     allow_origins: Sequence[str] = (),
     limits: Limits | None = None,
-    linger: float = LINGER,
+    linger: float = LINGER_S,
 ) -> ASGIApp:
-    """An app to be mounted where a chat client posts: `useChat` of each AI SDK major, or an AG-UI client.
+    """Return an app to be mounted where a chat client posts: `useChat` of each AI SDK major, or an AG-UI client.
 
-    `handler(chat)` answers: an async generator of texts and events, a coroutine function that gives one, or anything
-    that works in `chat.session` meanwhile. Without `authorize` everybody may chat; see `callslip.asgi`. For `linger`
-    seconds after its end a turn can still be come back to.
+    `handler(chat)` answers: an async generator of texts and events, a coroutine function that returns one, or any
+    function that works in `chat.session`. Without `authorize` every caller may chat; see `callslip.asgi`. For `linger`
+    seconds after its end a turn can still be resumed.
     """
     from callslip import http
 
-    gate = gates.CallbackAuthorizer(authorize) if authorize else gates.AllowAll()
-    app = ChatApp(http.server(ledger, gate, limits), handler, format, linger)
+    authorizer = authorizers.CallbackAuthorizer(authorize) if authorize else authorizers.AllowAll()
+    app = ChatApp(http.server(ledger, authorizer, limits), handler, format, linger)
     return BrowserGuard(OneSlash(build(app.server, app.routes())), allow_origins=allow_origins)

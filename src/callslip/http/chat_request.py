@@ -1,4 +1,4 @@
-"""What a chat client posts, read into one shape: the prompt, or the person's answers to calls that wait."""
+"""Parse the requests of chat clients: a prompt, or the user's answers to calls that wait."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from callslip.model import codec
 
 
 class Decision(msgspec.Struct):
-    """A person's answer to a request for approval, perhaps with other arguments."""
+    """A user's answer to an approval, perhaps with edited arguments."""
 
     approval: str
     approved: bool
@@ -23,7 +23,7 @@ class Decision(msgspec.Struct):
 
 
 class Result(msgspec.Struct):
-    """What a tool that runs in the client came to."""
+    """The result of a tool that ran in the client."""
 
     call: str
     output: Any = None
@@ -31,10 +31,10 @@ class Result(msgspec.Struct):
 
 
 class ChatRequest(msgspec.Struct):
-    """One request to go on with a chat.
+    """A request to continue a chat.
 
-    `name` is how the same prompt is known when it comes twice; `again` asks for another answer to one that was
-    answered. A client that cannot say so `repeats`: the same prompt after the answer means that it wants another.
+    `name` identifies a prompt that is request twice; `again` requests another answer to an answered prompt. A client
+    that cannot request it `repeats`: the same prompt after the answer means that it wants another one.
     """
 
     chat: str
@@ -50,62 +50,62 @@ class ChatRequest(msgspec.Struct):
     results: list[Result] = []
 
     @property
-    def asks(self) -> bool:
-        """Whether a person said something that is to be answered."""
+    def has_prompt(self) -> bool:
+        """Whether the last message is a user's prompt."""
         return self.message.get("role") == "user" and not self.decisions
 
     @property
-    def said(self) -> str:
-        """The id of the person's message, as the client gave it."""
+    def message_id(self) -> str:
+        """The client's id of the user's message."""
         return identifier(self.message.get("id"))
 
 
-def read(format: str, body: Any) -> ChatRequest:
-    """A request in a format, or Refused with what is missing."""
-    return READ[format](as_dict(body))
+def parse(format: str, body: Any) -> ChatRequest:
+    """Return a request of a format, or raise InvalidInputError with what is missing."""
+    return PARSERS[format](as_dict(body))
 
 
-def _begun(told: dict[str, Any], name: str) -> ChatRequest:
-    """The chat, its messages, and the last of them if a person said it."""
-    chat, messages = told.get(name), told.get("messages")
+def _parse_messages(body: dict[str, Any], id_field: str) -> ChatRequest:
+    """Return the chat, its messages, and the last one if it is a user's."""
+    chat, messages = body.get(id_field), body.get("messages")
     if not isinstance(chat, str) or not chat:
-        raise InvalidInputError(name, "names no chat")
+        raise InvalidInputError(id_field, "must be the id of a chat")
     if not isinstance(messages, list) or not messages:
-        raise InvalidInputError("messages", "is no list of messages")
-    last = as_dict(as_list(told.get("messages"))[-1])
+        raise InvalidInputError("messages", "must be a list with at least one message")
+    last = as_dict(as_list(body.get("messages"))[-1])
     if last.get("role") not in _ROLES:
-        raise InvalidInputError("messages", f"ends with a message of the role {as_str(last.get('role'))!r}")
-    posted = ChatRequest(chat, as_list(told.get("messages")), last)
-    if posted.asks:
-        posted.prompt, posted.content = _text(last), _content(last)
-    return posted
+        raise InvalidInputError("messages", f"unknown role {as_str(last.get('role'))!r} in the last message")
+    request = ChatRequest(chat, as_list(body.get("messages")), last)
+    if request.has_prompt:
+        request.prompt, request.content = _text(last), _content(last)
+    return request
 
 
 _ROLES = ("user", "assistant", "tool", "reasoning")
 
 
 def _text(message: dict[str, Any]) -> str:
-    """The text of a message: of its parts, or of its content, whether that is a text or a list of parts."""
+    """Return the text of a message, from its parts or its content, which may be a text or a list of parts."""
     parts = [as_dict(part) for part in as_list(message.get("parts") or message.get("content"))]
     texts = [part["text"] for part in parts if part.get("type") == "text" and isinstance(part.get("text"), str)]
     return "\n".join(texts) if texts else as_str(message.get("content"))
 
 
 def _content(message: dict[str, Any]) -> Any:
-    """The parts of a message, if there is more than text among them."""
+    """Return the parts of a message if not all of them are text."""
     parts = [
         *as_list(message.get("parts") or message.get("content")),
         *as_list(message.get("experimental_attachments")),
     ]
-    more = any(as_dict(part).get("type") != "text" for part in parts)
-    return [_block(as_dict(part)) for part in parts] if more else UNSET
+    is_text = all(as_dict(part).get("type") == "text" for part in parts)
+    return UNSET if is_text else [_block(as_dict(part)) for part in parts]
 
 
 def _block(part: dict[str, Any]) -> dict[str, Any]:
-    """A part; a file that comes inside its address as every format tells it."""
+    """Return a part; a file in a data URL becomes a block that every format knows."""
     media, url = part.get("mediaType") or part.get("contentType"), as_str(part.get("url"))
-    head, found, data = url.partition(";base64,")
-    if not isinstance(media, str) or not found or not head.startswith("data:"):
+    head, separator, data = url.partition(";base64,")
+    if not isinstance(media, str) or not separator or not head.startswith("data:"):
         return part
     name = as_str(part.get("filename") or part.get("name"))
     return {"type": "file", "mimeType": media, "data": data, **({"name": name} if name else {})}
@@ -114,76 +114,76 @@ def _block(part: dict[str, Any]) -> dict[str, Any]:
 # The AI SDK
 
 
-def _named(posted: ChatRequest) -> ChatRequest:
-    """Known by what was said: under the same id there may be other words, when it was changed."""
-    said = [posted.message.get("id"), posted.prompt, None if posted.content is UNSET else posted.content]
-    posted.name = codec.digest(codec.encode(said))
-    return posted
+def _set_name(request: ChatRequest) -> ChatRequest:
+    """Identify a prompt by its id and content: an edited message keeps its id."""
+    content = None if request.content is UNSET else request.content
+    request.name = codec.digest(codec.encode([request.message.get("id"), request.prompt, content]))
+    return request
 
 
-def _ui(told: dict[str, Any]) -> ChatRequest:
-    posted = _begun(told, "id")
-    posted.again = told.get("trigger") == "regenerate-message"
-    if posted.asks:
-        return _named(posted)
-    for part in map(as_dict, as_list(posted.message.get("parts"))):
-        _answer(part, posted)
-    return posted
+def _parse_ui(body: dict[str, Any]) -> ChatRequest:
+    request = _parse_messages(body, "id")
+    request.again = body.get("trigger") == "regenerate-message"
+    if request.has_prompt:
+        return _set_name(request)
+    for part in map(as_dict, as_list(request.message.get("parts"))):
+        _add_answer(part, request)
+    return request
 
 
-def _answer(part: dict[str, Any], posted: ChatRequest) -> None:
-    """A call in the client's last message that the person decided on, or whose tool ran in the client."""
+def _add_answer(part: dict[str, Any], request: ChatRequest) -> None:
+    """Add the decision or the result of a call in the client's last message."""
     approval = as_dict(part.get("approval"))
     state, call = part.get("state"), as_str(part.get("toolCallId"))
     if state == "approval-responded" and isinstance(approval.get("approved"), bool):
-        posted.decisions.append(
+        request.decisions.append(
             Decision(as_str(approval.get("id")), approval["approved"], as_str(approval.get("reason")))
         )
     elif state == "output-available" and not part.get("preliminary") and call:
-        posted.results.append(Result(call, part.get("output")))
+        request.results.append(Result(call, part.get("output")))
     elif state == "output-error" and call:
-        posted.results.append(Result(call, error=as_str(part.get("errorText")) or "the tool failed"))
+        request.results.append(Result(call, error=as_str(part.get("errorText")) or "the tool failed"))
 
 
-def _v4(told: dict[str, Any]) -> ChatRequest:
-    """Version 4 sends no ids unless it is told to, and asks for another answer with the same request."""
-    posted = _begun(told, "id")
-    posted.repeats = True
-    if posted.asks:
-        return _named(posted)
-    for part in map(as_dict, as_list(posted.message.get("parts"))):
+def _parse_v4(body: dict[str, Any]) -> ChatRequest:
+    """Parse a request of version 4, which by default sends no ids and repeats a request to get another answer."""
+    request = _parse_messages(body, "id")
+    request.repeats = True
+    if request.has_prompt:
+        return _set_name(request)
+    for part in map(as_dict, as_list(request.message.get("parts"))):
         tool = as_dict(part.get("toolInvocation"))
         if tool.get("state") == "result" and as_str(tool.get("toolCallId")):
-            posted.results.append(Result(as_str(tool.get("toolCallId")), tool.get("result")))
-    return posted
+            request.results.append(Result(as_str(tool.get("toolCallId")), tool.get("result")))
+    return request
 
 
 # AG-UI
 
 
-def _ag_ui(told: dict[str, Any]) -> ChatRequest:
-    """Every request is a run with a name of its own."""
-    posted = _begun(told, "threadId")
-    posted.name = posted.run = identifier(told.get("runId"))
-    for entry in map(as_dict, as_list(told.get("resume"))):
+def _parse_ag_ui(body: dict[str, Any]) -> ChatRequest:
+    """Parse an AG-UI request. Each one is a run with its own id."""
+    request = _parse_messages(body, "threadId")
+    request.name = request.run = identifier(body.get("runId"))
+    for entry in map(as_dict, as_list(body.get("resume"))):
         payload = as_dict(entry.get("payload"))
         approved = entry.get("status") == "resolved" and payload.get("approved") is not False
         edited = payload.get("editedArgs", UNSET)
-        posted.decisions.append(
+        request.decisions.append(
             Decision(as_str(entry.get("interruptId")), approved, as_str(payload.get("reason")), edited)
         )
-    for message in map(as_dict, reversed(posted.messages)):
+    for message in map(as_dict, reversed(request.messages)):
         if message.get("role") != "tool":
             break
         call, error = as_str(message.get("toolCallId")), as_str(message.get("error"))
-        posted.results.append(Result(call, message.get("content"), error))
-    return posted
+        request.results.append(Result(call, message.get("content"), error))
+    return request
 
 
-READ: dict[str, Callable[[dict[str, Any]], ChatRequest]] = {
-    "ui-v5": _ui,
-    "ui-v6": _ui,
-    "ui-v7": _ui,
-    "vercel-v4": _v4,
-    "ag-ui": _ag_ui,
+PARSERS: dict[str, Callable[[dict[str, Any]], ChatRequest]] = {
+    "ui-v5": _parse_ui,
+    "ui-v6": _parse_ui,
+    "ui-v7": _parse_ui,
+    "vercel-v4": _parse_v4,
+    "ag-ui": _parse_ag_ui,
 }

@@ -1,12 +1,12 @@
-"""Commands over HTTP: submitted by some, polled for by them, taken up and finished by others.
+"""Commands over HTTP: submit them, poll for their results, claim them as a worker and finish them.
 
-The bodies have the seed's names. Whoever runs commands needs the verb `execute`, sees their arguments whole, and is
-given only those of sessions that they may run commands of.
+A worker needs the verb `execute`, receives the full arguments, and only commands of sessions that it may execute in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Awaitable, Sequence
 from typing import Annotated, Any, Literal, cast
 
 import msgspec
@@ -14,34 +14,34 @@ from msgspec import UNSET, Meta
 from starlette.responses import Response
 
 from callslip.api.commands import DEFAULT_QUEUE, DEFAULT_SESSION
-from callslip.api.find import find_command
+from callslip.api.find import find_call, find_command
+from callslip.api.leases import renew_lease
+from callslip.api.sessions import write_or_create
 from callslip.commands import Claim, Command
-from callslip.errors import CommandNotFoundError, ConflictError, InvalidInputError, NotFoundError
-from callslip.http.access import Principal
+from callslip.errors import CommandNotFoundError, InvalidInputError, NotFoundError
 from callslip.http.calls import CancelQuery, NoQuery
-from callslip.http.ingest import owned_by
-from callslip.http.request import RequestAccess, RequestContext, Route, answer
-from callslip.http.sessions import limit_of, waited
+from callslip.http.request import RequestAccess, RequestContext, Route, json_response
+from callslip.http.sessions import check_limit, check_wait
 from callslip.ledger.aio import race
 from callslip.model.events import Draft
 from callslip.model.names import check_session_name
-from callslip.model.records import CallRecord, SessionRecord
+from callslip.model.records import CallRecord
 
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Seconds = Annotated[float, Meta(gt=0)]
 ACCESS_TTL_S = 1.0
-"""How long an answer of the authorizer holds for a worker that waits: its token may be revoked meanwhile."""
+"""How long a decision of the authorizer is remembered for a waiting worker: its token may be revoked."""
 
 
 class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Named as the seed names things."""
+    """A JSON body with snake_case fields."""
 
 
 # Submitting
 
 
 class Submit(Body):
-    """A command. `timeout` seconds after it was queued it expires; with `approve` "ask" a person is asked before."""
+    """A command. It expires `timeout` seconds after it was queued. `approve: "ask"` requires approval first."""
 
     action: Name
     params: Any = None
@@ -55,66 +55,54 @@ class Submit(Body):
 
 
 class Queued(msgspec.Struct):
-    """That a command was taken, and the id to ask for it by."""
+    """A queued command, and the id to poll for it."""
 
     status: Literal["queued"]
     correlation_id: str
 
 
 class SubmitQuery(msgspec.Struct, kw_only=True):
-    """Whether to wait for what comes of it."""
+    """How long to wait for the result."""
 
-    wait: Annotated[
-        float, Meta(ge=0, description="Answer when the command has ended, after so many seconds at most.")
-    ] = 0
+    wait: Annotated[float, Meta(ge=0, description="Seconds to wait for the end of the command.")] = 0
 
 
-async def submit(visit: RequestContext) -> Response:
-    """Take a command. Its session comes to be with it, if need be, and belongs to whoever submits it."""
-    await visit.known()
-    asked = await visit.body(Submit)
-    name = check_session_name(asked.session)
-    row = await visit.ledger.log.store.session(name)
-    who = await visit.admit(row or SessionRecord(name=name))
-    wait = waited(visit, visit.query(SubmitQuery).wait)
-    made = await _registered(visit, who, asked, wait, () if row is not None else (owned_by(who),))
-    if not wait:
-        return answer(Queued("queued", made.correlation_id), 202)
-    return answer(made, 200 if made.final else 202)
+async def submit(context: RequestContext) -> Response:
+    """Queue a command. If its session does not exist it is created, and belongs to the caller."""
+    await context.known()
+    body = await context.body(Submit)
+    access = RequestAccess(context)
+    await access.require_write(check_session_name(body.session))
+    wait = check_wait(context, context.query(SubmitQuery).wait)
+    key = context.request.headers.get("idempotency-key", "")
 
-
-async def _registered(
-    visit: RequestContext, who: Principal, asked: Submit, wait: float, before: Sequence[Draft]
-) -> Command:
-    key = visit.request.headers.get("idempotency-key", "")
-    try:
-        return await visit.server.commands.submit(
-            asked.action,
-            asked.params,
-            queue=asked.client,
-            session=asked.session,
-            timeout=asked.timeout,
-            idempotent=asked.idempotent,
-            approval=bool(asked.approve),
-            correlation_id=asked.correlation_id,
-            title=asked.title,
+    def write(before: Sequence[Draft]) -> Awaitable[Command]:
+        return context.server.commands.submit(
+            body.action,
+            body.params,
+            queue=body.client,
+            session=body.session,
+            timeout=body.timeout,
+            idempotent=body.idempotent,
+            approval=bool(body.approve),
+            correlation_id=body.correlation_id,
+            title=body.title,
             key=f"http {key}" if key else "",
             wait=wait,
             before=before,
         )
-    except ConflictError:
-        row = await visit.ledger.log.store.session(asked.session)
-        if not before or row is None or row.owner == who.name:
-            raise
-        await visit.admit(row)  # Somebody else has begun this session meanwhile.
-        return await _registered(visit, who, asked, wait, ())
+
+    command = await write_or_create(context.ledger.log, body.session, write, access=access)
+    if not wait:
+        return json_response(Queued("queued", command.correlation_id), 202)
+    return json_response(command, 200 if command.final else 202)
 
 
 # The lists
 
 
 class Lists(msgspec.Struct):
-    """Commands: those that have not ended, those completed in the last minute, the last hundred that failed."""
+    """Commands: the open ones, those completed in the last minute, and the last hundred that failed."""
 
     pending: list[Command]
     completed: list[Command]
@@ -122,50 +110,50 @@ class Lists(msgspec.Struct):
 
 
 class ListsQuery(msgspec.Struct, kw_only=True):
-    """Whose commands, and how many of each list."""
+    """Filters for the lists of commands."""
 
-    client: Annotated[str, Meta(description="Commands for this client only.")] = ""
-    limit: Annotated[int, Meta(ge=1, description="How many of each at most.")] | None = None
-
-
-async def lists(visit: RequestContext) -> Response:
-    """The three windows, of sessions that whoever asks may read."""
-    await visit.admit()
-    query = visit.query(ListsQuery)
-    limit, access, commands = limit_of(visit, query.limit), RequestAccess(visit), visit.server.commands
-    all_three = (commands.pending, commands.completed, commands.failed)
-    return answer(Lists(*[await read(query.client, limit, access) for read in all_three]))
+    client: Annotated[str, Meta(description="Only commands of this queue.")] = ""
+    limit: Annotated[int, Meta(ge=1, description="The maximum number in each list.")] | None = None
 
 
-# Running them
+async def lists(context: RequestContext) -> Response:
+    """Return the three lists, of sessions that the caller may read."""
+    await context.admit()
+    query = context.query(ListsQuery)
+    limit, access, commands = check_limit(context, query.limit), RequestAccess(context), context.server.commands
+    reads = (commands.pending, commands.completed, commands.failed)
+    return json_response(Lists(*[await read(query.client, limit, access) for read in reads]))
+
+
+# Running commands
 
 
 class Queries(msgspec.Struct):
-    """Commands that wait to be run, the oldest first. They stay in the queue until somebody posts a result."""
+    """Queued commands, oldest first. They stay in the queue until a worker posts a result."""
 
     queries: list[Claim]
 
 
 class QueriesQuery(msgspec.Struct, kw_only=True):
-    """For whom, and how many."""
+    """The queue, and the maximum number of commands."""
 
-    client: Annotated[str, Meta(min_length=1, description="The client whose commands are wanted.")] = DEFAULT_QUEUE
-    session: Annotated[str, Meta(description="Commands of this session only.")] = ""
-    limit: Annotated[int, Meta(ge=1, description="How many at most.")] | None = None
+    client: Annotated[str, Meta(min_length=1, description="The queue.")] = DEFAULT_QUEUE
+    session: Annotated[str, Meta(description="Only commands of this session.")] = ""
+    limit: Annotated[int, Meta(ge=1, description="The maximum number of items.")] | None = None
 
 
-async def queries(visit: RequestContext) -> Response:
-    """What an executor that only polls may run."""
-    query = visit.query(QueriesQuery)
-    await _executor(visit, query.session)
-    found = await visit.server.commands.queued(
-        query.client, session=query.session, limit=limit_of(visit, query.limit), access=RequestAccess(visit)
+async def queries(context: RequestContext) -> Response:
+    """Return queued commands to a worker that polls, without claiming them."""
+    query = context.query(QueriesQuery)
+    await _require_execute(context, query.session)
+    claims = await context.server.commands.queued(
+        query.client, session=query.session, limit=check_limit(context, query.limit), access=RequestAccess(context)
     )
-    return answer(Queries(found))
+    return json_response(Queries(claims))
 
 
 class Claiming(Body):
-    """Who wants work, how long to wait for it, and how long to hold it without being heard of again."""
+    """The queue and name of a worker, how long to wait for a command, and the length of its lease."""
 
     client: Name = DEFAULT_QUEUE
     wait: Annotated[float, Meta(ge=0)] = 0
@@ -174,113 +162,124 @@ class Claiming(Body):
     session: Annotated[str, Meta(max_length=200)] = ""
 
 
-async def claim(visit: RequestContext) -> Response:
-    """Give the next command to a worker; 204 if none has come."""
-    await visit.known()
-    visit.query(NoQuery)
-    asked = await visit.body(cast("type[Claiming | None]", Claiming | None)) or Claiming()
-    await _executor(visit, asked.session)
-    taking = visit.server.commands.claim(
-        asked.client,
-        worker=asked.worker,
-        wait=waited(visit, asked.wait),
-        lease=asked.lease,
-        session=asked.session,
-        access=RequestAccess(visit, ACCESS_TTL_S),
+async def claim(context: RequestContext) -> Response:
+    """Claim the next command for a worker; 204 if there is none."""
+    await context.known()
+    context.query(NoQuery)
+    body = await context.body(cast("type[Claiming | None]", Claiming | None)) or Claiming()
+    await _require_execute(context, body.session)
+    claiming = context.server.commands.claim(
+        body.client,
+        worker=body.worker,
+        wait=check_wait(context, body.wait),
+        lease=body.lease,
+        session=body.session,
+        access=RequestAccess(context, ACCESS_TTL_S),
     )
-    taken = await race(taking, _gone(visit))
-    if taken is not None and _has_gone(visit):  # Both at once: nobody would be told.
-        await visit.server.commands.release(taken.call, taken.fence, "whoever claimed this command had gone")
-        taken = None
-    return answer(taken) if taken is not None else Response(None, 204)
+    claim = await race(claiming, _wait_disconnected(context))
+    if claim is not None and _is_disconnected(context):  # Both at once: the worker would not receive it.
+        await context.server.commands.release(claim.call, claim.fence, "its worker disconnected")
+        claim = None
+    return json_response(claim) if claim is not None else Response(None, 204)
 
 
-async def _gone(visit: RequestContext) -> None:
-    """Return when whoever asked is not there any more: nobody is given work who cannot be told of it."""
-    while (await visit.request.receive())["type"] != "http.disconnect":
+async def _wait_disconnected(context: RequestContext) -> None:
+    while (await context.request.receive())["type"] != "http.disconnect":
         pass
 
 
-def _has_gone(visit: RequestContext) -> bool:
-    """The same, asked now: one step of it, as far as it gets without waiting."""
-    going = _gone(visit)
+def _is_disconnected(context: RequestContext) -> bool:
+    """Return whether the client is gone, by running `_wait_disconnected` as far as it gets without waiting."""
+    waiting = _wait_disconnected(context)
     try:
-        going.send(None)
+        waiting.send(None)
     except StopIteration:
         return True
-    going.close()
+    waiting.close()
     return False
 
 
-async def _executor(visit: RequestContext, session: str) -> None:
+async def _require_execute(context: RequestContext, session: str) -> None:
     if session:
-        await visit.session(session)
+        await context.session(session)
     else:
-        await visit.admit()
+        await context.admit()
 
 
 class Result(Body):
-    """What came of a command, or what went wrong. `fence` is that of the claim, if it was claimed."""
+    """The result of a command, or its error. `fence` is that of the claim, if it was claimed."""
 
     result: Any = UNSET
     error: Any = UNSET
     fence: Annotated[int, Meta(ge=0)] = 0
 
 
-async def result(visit: RequestContext) -> Response:
-    """Finish a command. The same result again changes nothing."""
-    row = await _command(visit)
-    asked = await visit.body(Result)
-    if (asked.result is UNSET) == (asked.error is UNSET):
-        raise InvalidInputError("result", "say either `result` or `error`")
-    commands = visit.server.commands
-    if asked.error is not UNSET:
-        return answer(await commands.fail(row, asked.error, fence=asked.fence))
-    return answer(await commands.complete(row, asked.result, fence=asked.fence))
+async def result(context: RequestContext) -> Response:
+    """Finish a command. Posting the same result again changes nothing."""
+    record = await _find_command(context)
+    body = await context.body(Result)
+    if (body.result is UNSET) == (body.error is UNSET):
+        raise InvalidInputError("result", "give either `result` or `error`")
+    commands = context.server.commands
+    if body.error is not UNSET:
+        return json_response(await commands.fail(record, body.error, fence=body.fence))
+    return json_response(await commands.complete(record, body.result, fence=body.fence))
 
 
 class Heartbeat(Body):
-    """That a worker goes on: for how many seconds more it holds its command, and how far it is."""
+    """A sign of life: the new length of the lease in seconds, and the progress. A command needs its `fence`."""
 
-    fence: Annotated[int, Meta(ge=1)]
+    fence: Annotated[int, Meta(ge=0)] = 0
     lease: Seconds | None = None
     text: str = ""
     progress: Any = UNSET
 
 
 class Held(msgspec.Struct):
-    """Until when a worker holds its command, in ms since the epoch."""
+    """The end of the lease, in ms since the epoch."""
 
     lease_until: int
 
 
-async def heartbeat(visit: RequestContext) -> Response:
-    """Keep a claim."""
-    row = await _command(visit)
-    asked = await visit.body(Heartbeat)
-    told: dict[str, Any] = {"lease": asked.lease, "text": asked.text, "progress": asked.progress}
-    return answer(Held(await visit.server.commands.heartbeat(row, asked.fence, **told)))
+async def heartbeat(context: RequestContext) -> Response:
+    """Renew the lease of a claimed command, or of a call that no process owns."""
+    record = await _find_command_or_call(context)
+    body = await context.body(Heartbeat)
+    if not record.client:
+        if body.fence or body.text or body.progress is not UNSET:
+            raise InvalidInputError("fence", f"{record.id} is not a command; send only `lease`")
+        return json_response(
+            Held(await renew_lease(context.ledger.log, record, body.lease, access=RequestAccess(context)))
+        )
+    if not body.fence:
+        raise InvalidInputError("fence", "required: the fence of the claim")
+    fields: dict[str, Any] = {"lease": body.lease, "text": body.text, "progress": body.progress}
+    return json_response(Held(await context.server.commands.heartbeat(record, body.fence, **fields)))
 
 
 class Release(Body):
-    """That a worker does not run its command after all: it has not begun with it, or it may run twice."""
+    """A worker gives its command back: it has not started it, or the command may run twice."""
 
     fence: Annotated[int, Meta(ge=1)]
     reason: Annotated[str, Meta(max_length=2000)] = ""
 
 
-async def release(visit: RequestContext) -> Response:
+async def release(context: RequestContext) -> Response:
     """Put a claimed command back into its queue."""
-    row = await _command(visit)
-    asked = await visit.body(Release)
-    await visit.server.commands.release(row, asked.fence, asked.reason)
+    record = await _find_command(context)
+    body = await context.body(Release)
+    await context.server.commands.release(record, body.fence, body.reason)
     return Response(None, 204)
 
 
-async def _command(visit: RequestContext) -> CallRecord:
-    """Return the command that the path names, of a session whose commands the caller may run."""
-    id, session, access = visit.request.path_params["call"], visit.query(CancelQuery).session, RequestAccess(visit)
-    record = await find_command(visit.ledger.log, id, session=session, access=access, verb="execute")
+async def _find_command(context: RequestContext) -> CallRecord:
+    """Return the command that the path names, of a session that the caller may execute in."""
+    id, session, access = (
+        context.request.path_params["call"],
+        context.query(CancelQuery).session,
+        RequestAccess(context),
+    )
+    record = await find_command(context.ledger.log, id, session=session, access=access, verb="execute")
     try:
         await access.require(record.session, "execute")
     except NotFoundError:
@@ -288,8 +287,23 @@ async def _command(visit: RequestContext) -> CallRecord:
     return record
 
 
-_WRITES = (400, 401, 403, 404, 409, 413, 415, 503, 507)
-_RUNS = (400, 401, 403, 404, 409, 412, 413, 415, 503, 507)
+async def _find_command_or_call(context: RequestContext) -> CallRecord:
+    """Return the command that the path names, or another call of a session that the caller may write to."""
+    id, session, access = (
+        context.request.path_params["call"],
+        context.query(CancelQuery).session,
+        RequestAccess(context),
+    )
+    with contextlib.suppress(NotFoundError):
+        record = await find_call(context.ledger.log, id, session=session, access=access, verb="write")
+        if not record.client:
+            await access.require(record.session, "write")
+            return record
+    return await _find_command(context)
+
+
+_WRITE_PROBLEMS = (400, 401, 403, 404, 409, 413, 415, 503, 507)
+_RUN_PROBLEMS = (400, 401, 403, 404, 409, 412, 413, 415, 503, 507)
 
 ROUTES = (
     Route(
@@ -297,18 +311,18 @@ ROUTES = (
         path="/v1/calls",
         endpoint=submit,
         verb="write",
-        about="Submit a command for somebody else to run; answered at once, or when it has ended.",
+        about="Submit a command for a worker; the response comes at once, or when it has ended.",
         query=SubmitQuery,
-        headers={"idempotency-key": "A name for this body: posted again under it, it is the same command."},
+        headers={"idempotency-key": "A name for this body: posting it again with the same name is the same command."},
         body=Submit,
         answers={200: Command, 202: (Queued, Command)},
-        problems=(*_WRITES, 429),
+        problems=(*_WRITE_PROBLEMS, 429),
     ),
     Route(
         method="GET",
         path="/v1/commands",
         endpoint=lists,
-        about="Commands: pending, lately completed, lately failed.",
+        about="Commands: pending, recently completed, recently failed.",
         query=ListsQuery,
         answers={200: Lists},
         problems=(400, 401, 403),
@@ -318,7 +332,7 @@ ROUTES = (
         path="/pending-queries",
         endpoint=queries,
         verb="execute",
-        about="Commands that wait to be run. Asking takes none of them away.",
+        about="Queued commands, without claiming them.",
         query=QueriesQuery,
         answers={200: Queries},
         problems=(400, 401, 403, 404),
@@ -328,43 +342,43 @@ ROUTES = (
         path="/v1/calls/claim",
         endpoint=claim,
         verb="execute",
-        about="Take up the next command, for as long as the lease is kept up.",
+        about="Claim the next command while its lease is renewed.",
         query=NoQuery,
         body=Claiming | None,
         answers={200: Claim, 204: None},
-        problems=_RUNS,
+        problems=_RUN_PROBLEMS,
     ),
     Route(
         method="POST",
         path="/v1/calls/{call}/result",
         endpoint=result,
         verb="execute",
-        about="Say what came of a command. Said twice it counts once.",
+        about="Finish a command. Posting a result twice counts once.",
         query=CancelQuery,
         body=Result,
         answers={200: Command},
-        problems=_RUNS,
+        problems=_RUN_PROBLEMS,
     ),
     Route(
         method="POST",
         path="/v1/calls/{call}/heartbeat",
         endpoint=heartbeat,
         verb="execute",
-        about="Go on with a command, and tell how far it is.",
+        about="Renew the lease of a command (verb `execute`), or of a call that no process owns (verb `write`).",
         query=CancelQuery,
         body=Heartbeat,
         answers={200: Held},
-        problems=_RUNS,
+        problems=_RUN_PROBLEMS,
     ),
     Route(
         method="POST",
         path="/v1/calls/{call}/release",
         endpoint=release,
         verb="execute",
-        about="Give a claimed command back to its queue.",
+        about="Put a claimed command back into its queue.",
         query=CancelQuery,
         body=Release,
         answers={204: None},
-        problems=_RUNS,
+        problems=_RUN_PROBLEMS,
     ),
 )

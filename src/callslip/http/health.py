@@ -1,67 +1,61 @@
-"""How the server does: one word for whatever restarts it, and numbers for whoever watches it."""
+"""Health and metrics of the server."""
 
 from __future__ import annotations
 
 from starlette.responses import Response
 
 from callslip._version import __version__
-from callslip.errors import NotFoundError, StoreError
+from callslip.api.status import can_read, count_open
+from callslip.errors import NotFoundError
 from callslip.http import schemas
 from callslip.http.access import Forbidden
-from callslip.http.metrics import MEDIA, Family, written
-from callslip.http.request import RequestContext, Route, answer
+from callslip.http.metrics import MEDIA_TYPE, Family, format_metrics
+from callslip.http.request import RequestContext, Route, json_response
 from callslip.model.records import SessionRecord
 from callslip.rules.lifecycle import OPEN_STATES
 
-ALL = 2**31
-EVERYBODYS = SessionRecord(name="", owner="*")
-"""What stands for all sessions at once: it has no name, and no single person is its owner."""
+ALL_SESSIONS = SessionRecord(name="", owner="*")
+"""Stands for all sessions: it has no name, and no single user is its owner."""
 
 
-async def healthz(visit: RequestContext) -> Response:
-    """Whether the store can be read. Anybody may ask, so it says no more than that."""
-    try:
-        await visit.ledger.log.store.sessions(limit=1)
-    except StoreError:
-        return answer(schemas.Health(status="unavailable", version=__version__), 503)
-    return answer(schemas.Health(status="ok", version=__version__))
+async def healthz(context: RequestContext) -> Response:
+    """Return whether the database can be read. It needs no token, so it returns nothing else."""
+    is_ok = await can_read(context.ledger.log)
+    health = schemas.Health(status="ok" if is_ok else "unavailable", version=__version__)
+    return json_response(health, 200 if is_ok else 503)
 
 
-async def metrics(visit: RequestContext) -> Response:
-    """What the server has counted, and what stands open in its ledger. Numbers only: no names, no ids."""
-    await _admitted(visit)
-    store, server = visit.ledger.log.store, visit.server
+async def metrics(context: RequestContext) -> Response:
+    """Return the server's counters, and counts of what is open. Numbers only: no names, no ids."""
+    await _require_all_sessions(context)
+    server = context.server
     counts = server.metrics
-    calls = await store.open_states()
-    pending = await store.approvals(state="pending", limit=ALL)
+    opened = await count_open(context.ledger.log)
     requests = [
         ({"route": route, "method": method, "status": str(status)}, count)
         for (route, method, status), count in sorted(counts.requests.items())
     ]
-    told = written(
+    calls = [({"state": state}, opened.calls.get(state, 0)) for state in sorted(OPEN_STATES)]
+    text = format_metrics(
         (
             Family("requests_total", "counter", "Requests that were answered.", requests),
-            Family("events_appended_total", "counter", "Events that this process wrote.", [({}, counts.appended)]),
-            Family("readers", "gauge", "Streams that are being read.", [({}, server.hub.readers)]),
-            Family("reader_cuts_total", "counter", "Readers cut off for being too slow.", [({}, counts.cuts)]),
-            Family(
-                "open_calls", "gauge", "Calls not ended.", [({"state": state}, calls.get(state, 0)) for state in _OPEN]
-            ),
-            Family("pending_approvals", "gauge", "Requests that wait for an answer.", [({}, len(pending))]),
+            Family("events_appended_total", "counter", "Events written by this process.", [({}, counts.appended)]),
+            Family("readers", "gauge", "Open streams.", [({}, server.hub.readers)]),
+            Family("reader_cuts_total", "counter", "Readers disconnected for being slow.", [({}, counts.cuts)]),
+            Family("open_calls", "gauge", "Calls that have not ended.", calls),
+            Family("pending_approvals", "gauge", "Approvals that are pending.", [({}, opened.approvals)]),
         )
     )
-    return Response(told, 200, {"content-type": MEDIA})
+    return Response(text, 200, {"content-type": MEDIA_TYPE})
 
 
-async def _admitted(visit: RequestContext) -> None:
-    """The numbers are of all sessions: whoever may read only some would learn from them what the others do."""
+async def _require_all_sessions(context: RequestContext) -> None:
+    """Raise unless the caller may read all sessions: the counts would reveal what happens in the others."""
     try:
-        await visit.admit(EVERYBODYS)
+        await context.admit(ALL_SESSIONS)
     except NotFoundError:
-        raise Forbidden("these numbers are for who may read every session") from None
+        raise Forbidden("metrics are only for callers who may read every session") from None
 
-
-_OPEN = sorted(OPEN_STATES)
 
 ROUTES = (
     Route(
@@ -69,15 +63,15 @@ ROUTES = (
         path="/healthz",
         endpoint=healthz,
         verb=None,
-        about="Whether the server can read its store.",
+        about="Whether the server can read its database.",
         answers={200: schemas.Health, 503: schemas.Health},
     ),
     Route(
         method="GET",
         path="/metrics",
         endpoint=metrics,
-        about="Counts, as Prometheus reads them.",
-        answers={200: MEDIA},
+        about="Metrics in the text format of Prometheus.",
+        answers={200: MEDIA_TYPE},
         problems=(401, 403),
     ),
 )

@@ -1,7 +1,7 @@
-"""Messages of any readable format, posted: one body after another of what may be one long conversation.
+"""Messages of any readable format, posted in one or more bodies.
 
-A format is read by a decoder that remembers what came before, so a conversation that is posted in several bodies keeps
-its decoder for a while. Nobody is connected: a call that nothing more is heard of ends by its lease.
+A decoder remembers earlier messages, so a conversation that is posted in several bodies keeps its decoder for a while.
+A poster has no connection: a call that gets no more events ends when its lease expires.
 """
 
 from __future__ import annotations
@@ -10,261 +10,240 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 from msgspec import Meta, structs
 from starlette.responses import Response
 
-from callslip.api.ledger import Ledger
+from callslip.api.ledger import LocalLedger
+from callslip.api.sessions import list_keys, read_by_seq, write_or_create
 from callslip.errors import ConflictError, InvalidInputError
 from callslip.formats import registry
 from callslip.http import schemas
-from callslip.http.access import Principal
 from callslip.http.problems import Unsupported
-from callslip.http.request import RequestContext, Route, answer
+from callslip.http.request import RequestAccess, RequestContext, Route, json_response
 from callslip.ingest.conversations import Conversation, Conversations, joined
 from callslip.model import codec
-from callslip.model.events import Chunks, Draft, Event, Raw, SessionInfo
+from callslip.model.events import Chunks, Draft, Event, Raw, SessionInfo, encode_event
 from callslip.model.names import check_session_name
-from callslip.model.records import KeyRecord, SessionRecord
 
-IDLE = 600.0
-"""For how many seconds a conversation is remembered after its last body."""
+IDLE_S = 600.0
+"""How long a conversation is remembered after its last body."""
 MAX_CONVERSATIONS = 1000
 
 
 class PostQuery(msgspec.Struct, kw_only=True):
-    """What is posted. `chunks` says how texts come in pieces; `end=true` says that nothing more comes."""
+    """The format of the body. `chunks` sets how its texts are split; `end=true` marks the last body."""
 
-    format: Annotated[str, Meta(description="What is posted.", extra_json_schema={"enum": registry.readable()})] = (
-        "events"
-    )
-    chunks: Annotated[Chunks, Meta(description="How texts come in pieces, if not as usual.")] | None = None
-    end: Annotated[bool, Meta(description="Nothing more comes after this body.")] = False
-
-
-async def post(visit: RequestContext) -> Response:
-    """Take messages into a session. It comes to be with its first event, and belongs to whoever began it."""
-    name = check_session_name(visit.request.path_params["session"])
-    row = await visit.ledger.log.store.session(name)
-    who = await visit.admit(row or SessionRecord(name=name))
-    query = visit.query(PostQuery)
-    key = visit.request.headers.get("idempotency-key", "")
-    body = await visit.raw()
-    posts = visit.server.posts
-    made = await posts.take(visit, who, name, query, key, body)
-    return answer(made, 201 if row is None and made.appended else 200)
+    format: Annotated[
+        str, Meta(description="The format of the body.", extra_json_schema={"enum": registry.readable()})
+    ] = "events"
+    chunks: Annotated[Chunks, Meta(description="How texts are split, if not as usual for the format.")] | None = None
+    end: Annotated[bool, Meta(description="Whether this is the last body of the conversation.")] = False
+    returns: Annotated[
+        Literal["summary", "events"], Meta(description="`events`: also return the appended events of this session.")
+    ] = msgspec.field(default="summary", name="return")
 
 
-# Whose a session is
+async def post(context: RequestContext) -> Response:
+    """Append messages to a session. If it does not exist it is created, and belongs to the caller."""
+    name = check_session_name(context.request.path_params["session"])
+    access = RequestAccess(context)
+    caller = await access.require_write(name)
+    is_new = await context.ledger.log.get_session(name) is None
+    query = context.query(PostQuery)
+    key = context.request.headers.get("idempotency-key", "")
+    body = await context.raw()
+    messages = list(_parse_messages(body, context.request.headers.get("content-type", "")))
+    posts = context.server.posts
+    appended = await posts.append((name, query.format, caller), messages, query, key, codec.digest(body), access)
+    return json_response(appended, 201 if is_new and appended.appended else 200)
 
 
-OWNER = "session:owner"
+ConversationKey = tuple[str, str, str]
+"""The session, the format and the caller: bodies that share them belong to one conversation."""
 
 
-def owned_by(who: Principal) -> Draft:
-    """What makes a new session theirs. Two people who begin it at once do not say the same, so that one is refused."""
-    return Draft(SessionInfo(owner=who.name), key=OWNER)
+class _OpenConversation:
+    """A conversation between two bodies."""
 
-
-async def write(
-    visit: RequestContext,
-    who: Principal,
-    session: str,
-    drafts: Sequence[Event | Draft],
-    *,
-    source: str,
-    owner: str = "",
-) -> list[Event]:
-    """Append; to a session that somebody else has begun meanwhile only what they may, and nothing before they may."""
-    try:
-        return await visit.ledger.log.append(session, drafts, source=source, owner=owner)
-    except ConflictError:
-        row = await visit.ledger.log.store.session(session)
-        others = [draft for draft in drafts if not (isinstance(draft, Draft) and draft.key == OWNER)]
-        if row is None or row.owner == who.name or len(others) == len(drafts):
-            raise
-        await visit.admit(row)
-        return await visit.ledger.log.append(session, others, source=source, owner=owner)
-
-
-class _Talk:
-    """One conversation, between two bodies."""
-
-    def __init__(self, talks: Conversations) -> None:
-        self.talks = talks
+    def __init__(self, conversations: Conversations) -> None:
+        self.conversations = conversations
         self.lock = asyncio.Lock()
-        self.used = time.monotonic()
-
-
-Place = tuple[str, str, str]
-"""The session, the format and who posts: what bodies must have in common to be one conversation."""
+        self.used_at = time.monotonic()
 
 
 class Posts:
     """The conversations that are posted to one server."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._open: dict[Place, _Talk] = {}
+    def __init__(self, ledger: LocalLedger) -> None:
+        self._log = ledger.log
+        self._open: dict[ConversationKey, _OpenConversation] = {}
 
-    async def take(
-        self, visit: RequestContext, who: Principal, session: str, query: PostQuery, key: str, body: bytes
+    async def append(
+        self,
+        conversation: ConversationKey,
+        messages: list[Any],
+        query: PostQuery,
+        key: str,
+        mark: str,
+        access: RequestAccess,
     ) -> schemas.Appended:
-        """What a body came to. One that was taken before by the same key comes to the same, and is not read again."""
-        messages = list(_messages(body, visit.request.headers.get("content-type", "")))
-        place, mark = (session, query.format, who.name), codec.digest(body)
-        async with self._talking(place, query) as talks:
-            known = await self._known(session, key, mark)
-            if known is not None:
-                return known
-            written = _Written(self._ledger, visit, who, query.format)
-            async with self._forgetting(place):
+        """Append a body. A body that was posted before with the same key returns the same result."""
+        session = conversation[0]
+        async with self._locked(conversation, query) as conversations:
+            result = await self._find_result(session, key, mark, query.returns == "events")
+            if result is not None:
+                return result
+            write = _Write(self._log, access, query.format)
+            async with self._forget_on_error(conversation):
                 for message in messages:
-                    for one, part, drafts in talks.read(message):
-                        one.keep(part, checked(drafts))
+                    for part, part_message, drafts in conversations.read(message):
+                        part.keep(part_message, check_drafts(drafts))
                 if query.end:
-                    for one in talks.all.values():
-                        one.keep(None, checked(one.decoder.close("eof")))
-                    self._open.pop(place, None)
+                    for part in conversations.all.values():
+                        part.keep(None, check_drafts(part.decoder.close("eof")))
+                    self._open.pop(conversation, None)
                 if key:
-                    _name(talks, session, _prefix(key), mark)
-                await written.admitted(talks)
-                await talks.flush(written.write)
-        return written.told(session)
+                    _set_keys(conversations, session, _key_prefix(key), mark)
+                await write.check_access(conversations)
+                await conversations.flush(write.append)
+        return write.result(session, with_events=query.returns == "events")
 
     @contextlib.asynccontextmanager
-    async def _talking(self, place: Place, query: PostQuery) -> AsyncGenerator[Conversations]:
-        """The conversation, for one body at a time. One that was forgotten while its lock was awaited is begun anew."""
+    async def _locked(self, key: ConversationKey, query: PostQuery) -> AsyncGenerator[Conversations]:
+        """Lock a conversation for one body. If it was forgotten while waiting for the lock, start a new one."""
         while True:
-            talk = self._talk(place, query)
-            async with talk.lock:
-                if self._open.get(place) is talk:
-                    yield talk.talks
+            opened = self._find_or_open(key, query)
+            async with opened.lock:
+                if self._open.get(key) is opened:
+                    yield opened.conversations
                     return
 
     @contextlib.asynccontextmanager
-    async def _forgetting(self, place: Place) -> AsyncGenerator[None]:
-        """After a body that was refused the conversation begins anew: its decoder has read what nobody wrote."""
+    async def _forget_on_error(self, key: ConversationKey) -> AsyncGenerator[None]:
+        """Start a new conversation after a body was refused: its decoder has read what was not written."""
         try:
             yield
         except BaseException:
-            self._open.pop(place, None)
+            self._open.pop(key, None)
             raise
 
-    def _talk(self, place: Place, query: PostQuery) -> _Talk:
+    def _find_or_open(self, key: ConversationKey, query: PostQuery) -> _OpenConversation:
         now = time.monotonic()
-        for old in [at for at, talk in self._open.items() if talk.used < now - IDLE and not talk.lock.locked()]:
-            del self._open[old]
-        if place not in self._open:
+        for old_key, old in list(self._open.items()):
+            if old.used_at < now - IDLE_S and not old.lock.locked():
+                del self._open[old_key]
+        if key not in self._open:
             if len(self._open) >= MAX_CONVERSATIONS:
                 del self._open[next(iter(self._open))]
 
-            def named(name: str) -> str:
-                return place[0] if not name else joined(place[0], ":", name)
+            def session_of(name: str) -> str:
+                return key[0] if not name else joined(key[0], ":", name)
 
-            self._open[place] = _Talk(Conversations(query.format, named, chunks=query.chunks))
-        self._open[place].used = now
-        return self._open[place]
+            self._open[key] = _OpenConversation(Conversations(query.format, session_of, chunks=query.chunks))
+        self._open[key].used_at = now
+        return self._open[key]
 
-    async def _known(self, session: str, key: str, mark: str) -> schemas.Appended | None:
-        """What a body came to, if all of it was written; of one that was broken off the rest is still to come."""
+    async def _find_result(self, session: str, key: str, mark: str, with_events: bool) -> schemas.Appended | None:
+        """Return the result of a body that was completely written before; None if a part of it is missing."""
         if not key:
             return None
-        prefix = after = _prefix(key)
-        found: list[KeyRecord] = []
-        while rows := await self._ledger.log.store.keys(session, after, MAX_CONVERSATIONS):
-            ours = [row for row in rows if row.key.startswith(prefix)]
-            if any(row.mark != mark for row in ours):
-                raise ConflictError(f"the idempotency key {key!r} was used before with another body")
-            found += ours
-            after = rows[-1].key
-            if len(ours) < len(rows):
-                break
-        if not found or not found[-1].key.endswith(LAST):
+        records = await list_keys(self._log, session, _key_prefix(key))
+        if any(record.mark != mark for record in records):
+            raise ConflictError(f"idempotency-key: {key!r} was used before with another body")
+        if not records or not records[-1].key.endswith(LAST_KEY_SUFFIX):
             return None
-        seqs = {row.seq for row in found}
-        return schemas.Appended(session=session, seq=max(seqs), appended=len(seqs))
+        seqs = {record.seq for record in records}
+        result = schemas.Appended(session=session, seq=max(seqs), appended=len(seqs))
+        if with_events:
+            bodies = await read_by_seq(self._log, session, [record.seq for record in records])
+            result.events = [msgspec.Raw(body) for body in bodies]
+        return result
 
 
-LAST = "."
+LAST_KEY_SUFFIX = "."
 
 
-def _prefix(key: str) -> str:
-    """What the keys of a body's events begin with, which is never the beginning of another's."""
+def _key_prefix(key: str) -> str:
+    """Return the prefix of the keys of a body's events. No two bodies have prefixes that overlap."""
     return f"http:{codec.digest(key.encode())[:32]}:"
 
 
-def _name(talks: Conversations, session: str, prefix: str, mark: str) -> None:
-    """Give drafts keys: the body's and their number. The posted session comes last, so its last key stands for all."""
-    talks.all = dict(sorted(talks.all.items(), key=lambda item: item[1].session == session))
-    for talk in talks.all.values():
-        count = sum(len(drafts) for _, drafts in talk.waiting)
-        keys = (f"{prefix}{number:08}{LAST if number == count else ''}" for number in range(1, count + 1))
-        talk.waiting = [
+def _set_keys(conversations: Conversations, session: str, prefix: str, mark: str) -> None:
+    """Give each draft a key with its number. The posted session comes last, so its last key marks the whole body."""
+    conversations.all = dict(sorted(conversations.all.items(), key=lambda item: item[1].session == session))
+    for conversation in conversations.all.values():
+        count = sum(len(drafts) for _, drafts in conversation.waiting)
+        keys = (f"{prefix}{number:08}{LAST_KEY_SUFFIX if number == count else ''}" for number in range(1, count + 1))
+        conversation.waiting = [
             (message, [structs.replace(draft, key=next(keys), mark=mark) for draft in drafts])
-            for message, drafts in talk.waiting
+            for message, drafts in conversation.waiting
         ]
 
 
-def checked(drafts: list[Draft]) -> list[Draft]:
-    """The same drafts, unless they say what is not theirs to say."""
+def check_drafts(drafts: list[Draft]) -> list[Draft]:
+    """Return drafts, or raise if one of them sets the owner of its session."""
     for draft in drafts:
         if isinstance(draft.event, SessionInfo) and draft.event.owner is not msgspec.UNSET:
-            raise InvalidInputError("owner", "is whoever began the session; nobody else can say it")
+            raise InvalidInputError("owner", "is set by the token that creates the session")
     return drafts
 
 
-class _Written:
-    """What one body writes."""
+class _Write:
+    """The events of one body, by session."""
 
-    def __init__(self, ledger: Ledger, visit: RequestContext, who: Principal, format: str) -> None:
-        self._ledger = ledger
-        self._visit = visit
-        self._who = who
+    def __init__(self, log: Any, access: RequestAccess, format: str) -> None:
+        self._log = log
+        self._access = access
         self._source = "" if format == "events" else format
-        self._made: dict[str, list[Event]] = {}
+        self._events: dict[str, list[Event]] = {}
 
-    async def admitted(self, talks: Conversations) -> None:
-        """Every session that the body speaks of must be one that they may write to; a new one becomes theirs."""
-        for talk in talks.all.values():
-            if talk.session in self._made or not talk.waiting:
-                continue
-            row = await self._ledger.log.store.session(talk.session)
-            await self._visit.admit(row or SessionRecord(name=talk.session))
-            self._made[talk.session] = []
-            if row is None:
-                talk.waiting.insert(0, (None, [owned_by(self._who)]))
+    async def check_access(self, conversations: Conversations) -> None:
+        """Raise unless the caller may write to every session of the body, before anything is written."""
+        for conversation in conversations.all.values():
+            if conversation.session not in self._events and conversation.waiting:
+                await self._access.require_write(conversation.session)
+                self._events[conversation.session] = []
 
-    async def write(self, talk: Conversation, drafts: list[Draft]) -> None:
-        made = await write(self._visit, self._who, talk.session, drafts, source=self._source)
-        self._made.setdefault(talk.session, []).extend(
-            event for event in made if not (isinstance(event, SessionInfo) and event.owner is not msgspec.UNSET)
+    async def append(self, conversation: Conversation, drafts: list[Draft]) -> None:
+        """Append drafts to the session of a conversation, creating it if needed."""
+
+        async def write(before: Sequence[Draft]) -> list[Event]:
+            events = await self._log.append(conversation.session, [*before, *drafts], source=self._source)
+            return events[len(before) :]
+
+        events = await write_or_create(self._log, conversation.session, write, access=self._access)
+        self._events.setdefault(conversation.session, []).extend(events)
+
+    def result(self, session: str, *, with_events: bool) -> schemas.Appended:
+        seqs = {name: max((event.seq for event in events), default=0) for name, events in self._events.items()}
+        events = [event for events in self._events.values() for event in events]
+        result = schemas.Appended(
+            session=session,
+            seq=seqs.get(session, 0),
+            appended=len(events),
+            not_understood=sum(isinstance(event, Raw) for event in events),
+            others={name: seq for name, seq in seqs.items() if name != session},
         )
-
-    def told(self, session: str) -> schemas.Appended:
-        seqs = {name: max((event.seq for event in made), default=0) for name, made in self._made.items()}
-        made = [event for events in self._made.values() for event in events]
-        raw = sum(isinstance(event, Raw) for event in made)
-        others = {name: seq for name, seq in seqs.items() if name != session}
-        return schemas.Appended(
-            session=session, seq=seqs.get(session, 0), appended=len(made), not_understood=raw, others=others
-        )
+        if with_events:
+            result.events = [msgspec.Raw(encode_event(event)) for event in self._events.get(session, [])]
+        return result
 
 
-def _messages(body: bytes, kind: str) -> Iterator[Any]:
-    """The messages of a body: a JSON array of them, one alone, or one a line."""
-    media = kind.partition(";")[0].strip().lower()
-    if media in ("application/x-ndjson", "application/jsonl"):
+def _parse_messages(body: bytes, content_type: str) -> Iterator[Any]:
+    """Yield the messages of a body: a JSON array, a single message, or one per line."""
+    media_type = content_type.partition(";")[0].strip().lower()
+    if media_type in ("application/x-ndjson", "application/jsonl"):
         for number, line in enumerate(body.split(b"\n"), 1):
             if line.strip():
                 yield codec.parse_json(line, field=f"line {number}")
-    elif media in ("", "application/json"):
-        found = codec.parse_json(body, field="body", max_bytes=len(body) + 1)
-        yield from cast("list[Any]", found) if isinstance(found, list) else [found]
+    elif media_type in ("", "application/json"):
+        value = codec.parse_json(body, field="body", max_bytes=len(body) + 1)
+        yield from cast("list[Any]", value) if isinstance(value, list) else [value]
     else:
-        raise Unsupported(f"{media} is not read here: application/json or application/x-ndjson")
+        raise Unsupported(f"content-type {media_type} is not supported; use application/json or application/x-ndjson")
 
 
 ROUTES = (
@@ -273,9 +252,9 @@ ROUTES = (
         path="/v1/sessions/{session}/events",
         endpoint=post,
         verb="write",
-        about="Take messages of any readable format into a session.",
+        about="Append messages of any readable format to a session.",
         query=PostQuery,
-        headers={"idempotency-key": "A name for this body: posted again under it, it changes nothing."},
+        headers={"idempotency-key": "A name for this body: posting it again with the same name changes nothing."},
         body="application/json, application/x-ndjson",
         answers={200: schemas.Appended, 201: schemas.Appended},
         problems=(400, 401, 403, 404, 409, 413, 415, 503, 507),

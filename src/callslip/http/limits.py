@@ -1,4 +1,4 @@
-"""Every limit of the server, with its default. Times are in seconds, sizes in bytes."""
+"""Limits of the server, with their defaults. Times in seconds, sizes in bytes."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import msgspec
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much one server takes upon itself."""
+    """Limits of one server."""
 
     body: int = 16 * 2**20
     page: int = 100
-    """How many items a list gives unless asked for more or fewer, and `most` is the most that may be asked for."""
+    """How many items a list returns by default; `most` is the maximum of its `limit`."""
     most: int = 1000
     wait: float = 60.0
-    """The longest that a request may wait for something to happen."""
+    """How long a request may wait for something to happen."""
 
     heartbeat: float = 15.0
     retry: int = 1000
-    """After how many ms a reader that lost its connection should come back."""
+    """How many ms a reader waits before it reconnects."""
     readers: int = 1000
     backlog: int = 4096
-    """How many events a reader may be behind before it is cut off, to come back by its cursor."""
+    """How many events a reader may be behind before it is disconnected; it resumes at its cursor."""
     stall: float = 30.0
-    """How long a reader may take nothing at all before it is cut off."""
+    """How long a reader may accept no data before it is disconnected."""

@@ -1,59 +1,54 @@
-"""What a server counts, and how Prometheus reads it.
+"""Counters of a server, in the text format of Prometheus.
 
-Its text format is a name, labels and a number a line: ten lines of code here, against one more package for everybody
-who installs this.
+The format is small enough that a dependency is not worth it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
+from callslip.api.status import count_appended
 from callslip.errors import SlowReaderError
+from callslip.ledger.event_log import EventLog
 
 Labels = Mapping[str, str]
 Work = Callable[[Any], Awaitable[None]]
-MEDIA = "text/plain; version=0.0.4; charset=utf-8"
-
-
-class Committing(Protocol):
-    """A store, as far as it tells what was written through it."""
-
-    def on_commit(self, listener: Callable[[list[Any]], None]) -> None: ...
+MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
-    """Counts since the server was made."""
+    """Counters since the server was created."""
 
-    def __init__(self, store: Committing) -> None:
+    def __init__(self, log: EventLog) -> None:
         self.requests: Counter[tuple[str, str, int]] = Counter()
         self.appended = 0
         self.cuts = 0
-        store.on_commit(self._written)
+        count_appended(log, self._add_appended)
 
-    def _written(self, made: list[Any]) -> None:
-        self.appended += len(made)
+    def _add_appended(self, count: int) -> None:
+        self.appended += count
 
-    def answered(self, route: str, method: str, status: int) -> None:
-        """Count a request. The route is a pattern: no id becomes a label."""
+    def count_request(self, route: str, method: str, status: int) -> None:
+        """Count a request. The route is a pattern, so that no id becomes a label."""
         self.requests[route, method, status] += 1
 
-    def watched(self, work: Work) -> Work:
-        """The same work of writing a stream, which counts if its reader is cut off."""
+    def count_cuts(self, work: Work) -> Work:
+        """Return work that writes a stream, counting when its reader is disconnected for being slow."""
 
-        async def watching(write: Any) -> None:
+        async def counted(write: Any) -> None:
             try:
                 await work(write)
             except (SlowReaderError, TimeoutError):
                 self.cuts += 1
                 raise
 
-        return watching
+        return counted
 
 
 class Family:
-    """One metric: what it is, and its values by their labels."""
+    """A metric with its values by label."""
 
     def __init__(self, name: str, kind: str, about: str, values: Iterable[tuple[Labels, int]]) -> None:
         self.name = f"callslip_{name}"
@@ -65,14 +60,14 @@ class Family:
         yield f"# HELP {self.name} {self.about}"
         yield f"# TYPE {self.name} {self.kind}"
         for labels, value in self.values:
-            told = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items())
-            yield f"{self.name}{{{told}}} {value}" if told else f"{self.name} {value}"
+            pairs = ",".join(f'{name}="{_escape(text)}"' for name, text in labels.items())
+            yield f"{self.name}{{{pairs}}} {value}" if pairs else f"{self.name} {value}"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
-def written(families: Iterable[Family]) -> str:
-    """Metrics as text."""
+def format_metrics(families: Iterable[Family]) -> str:
+    """Return metrics as text."""
     return "".join(f"{line}\n" for family in families for line in family.lines())

@@ -1,4 +1,4 @@
-"""Host names and origins, compared part by part: no text that only looks like one of ours is taken for it."""
+"""Parse and compare host names and origins. They are compared by part, as similar texts may be different hosts."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://" + _NAME + _PORT)
 
 
 class Origin(NamedTuple):
-    """Where a page comes from. `port` 0 is that of a scheme that has none."""
+    """The origin of a page. `port` is 0 for a scheme without a default port."""
 
     scheme: str
     host: str
     port: int
 
 
-def read_origin(text: str) -> Origin | None:
-    """What an Origin header says; None for `null` and whatever else is no origin."""
-    found = _ORIGIN.fullmatch(text.lower())
-    if found is None:
+def parse_origin(text: str) -> Origin | None:
+    """Return the origin in an Origin header; None for `null` and anything else that is not an origin."""
+    match = _ORIGIN.fullmatch(text.lower())
+    if match is None:
         return None
-    scheme, host, port = found.groups()
+    scheme, host, port = match.groups()
     return Origin(scheme, _canonical(host), int(port) if port else PORTS.get(scheme, 0))
 
 
 @lru_cache(256)
-def read_host(text: str, scheme: str) -> Origin | None:
-    """The origin that a Host header makes ours; None if it is none."""
-    found = _HOST.fullmatch(text.lower())
-    if found is None:
+def parse_host(text: str, scheme: str) -> Origin | None:
+    """Return our own origin by a Host header; None if it is not valid."""
+    match = _HOST.fullmatch(text.lower())
+    if match is None:
         return None
-    host, port = found.groups()
+    host, port = match.groups()
     return Origin(scheme, _canonical(host), int(port) if port else PORTS.get(scheme, 0))
 
 
 def _canonical(host: str) -> str:
-    """IPv6 addresses have many spellings."""
+    """Return the canonical form of a host: an IPv6 address has many."""
     if not host.startswith("["):
         return host
     try:
@@ -66,48 +66,49 @@ def _is_address(host: str) -> bool:
 
 
 class Hosts:
-    """The names that a server answers to.
+    """The host names of a server.
 
-    Bound to every address of the machine it answers to any address, too: only a name can be made to point elsewhere.
+    A server that listens on all addresses also accepts any IP address: only a name can be redirected by DNS.
     """
 
-    def __init__(self, bound: str = "127.0.0.1", named: Iterable[str] = ()) -> None:
-        self._everywhere = bound in EVERYWHERE
-        self._names = {_named_host(name) for name in (*LOCAL, *(() if self._everywhere else (bound,)), *named)}
+    def __init__(self, bound: str = "127.0.0.1", allowed: Iterable[str] = ()) -> None:
+        self._is_everywhere = bound in EVERYWHERE
+        names = (*LOCAL, *(() if self._is_everywhere else (bound,)), *allowed)
+        self._names = {_check_host(name) for name in names}
 
     def __contains__(self, host: str) -> bool:
-        return host in self._names or (self._everywhere and _is_address(host))
+        return host in self._names or (self._is_everywhere and _is_address(host))
 
 
-def _named_host(name: str) -> str:
+def _check_host(name: str) -> str:
     bare = f"[{name}]" if ":" in name and not name.startswith("[") and _is_address(name) else name
-    found = _HOST.fullmatch(bare.lower())
-    if found is None or found.group(2):
-        raise InvalidInputError("host", f"{name!r} is not a host name; write it without scheme and port")
-    return _canonical(found.group(1))
+    match = _HOST.fullmatch(bare.lower())
+    if match is None or match.group(2):
+        raise InvalidInputError("host", f"{name!r} is not a host name. Write it without scheme and port.")
+    return _canonical(match.group(1))
 
 
 class Origins:
-    """The other origins whose pages may use the server. `*` is all of them, and never with cookies."""
+    """The other origins whose pages may use the server. `*` means all of them, and requires that cookies are off."""
 
-    def __init__(self, named: Iterable[str] = (), *, cookies: bool = True) -> None:
-        given = list(named)
-        self.any = ANY in given
+    def __init__(self, allowed: Iterable[str] = (), *, cookies: bool = True) -> None:
+        names = list(allowed)
+        self.any = ANY in names
         if self.any and cookies:
             raise InvalidInputError(
-                "origin", "'*' would let every page act with a visitor's cookie; name origins, or go without"
+                "origin", "'*' would let every page use a visitor's cookie. Name the origins, or turn cookies off."
             )
-        self._named = {_named_origin(name) for name in given if name != ANY}
+        self._origins = {_check_origin(name) for name in names if name != ANY}
 
     def __contains__(self, origin: Origin) -> bool:
-        return origin in self._named
+        return origin in self._origins
 
     def __bool__(self) -> bool:
-        return self.any or bool(self._named)
+        return self.any or bool(self._origins)
 
 
-def _named_origin(name: str) -> Origin:
-    origin = read_origin(name)
+def _check_origin(name: str) -> Origin:
+    origin = parse_origin(name)
     if origin is None:
-        raise InvalidInputError("origin", f"{name!r} is not an origin; write it as https://example.org or scheme://id")
+        raise InvalidInputError("origin", f"{name!r} is not an origin. Write it as https://example.org or scheme://id.")
     return origin

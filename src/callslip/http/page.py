@@ -1,4 +1,4 @@
-"""The page and what it is made of: files of the package, the same for everybody. What they show comes by the API."""
+"""The files of the web page, which are public. Their data comes from the API."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from callslip.errors import NotFoundError
 from callslip.http.request import Endpoint, RequestContext, Route
 from callslip.model import codec
 
-KINDS = {
+MEDIA_TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".mjs": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -22,33 +22,33 @@ KINDS = {
     ".txt": "text/plain; charset=utf-8",
     ".ts": "text/plain; charset=utf-8",
 }
-"""What is given out, by how its name ends."""
-PARTS = "text/javascript, text/css, text/html, text/plain"
+"""The media types of served files, by suffix."""
+FILE_MEDIA_TYPES = "text/javascript, text/css, text/html, text/plain"
 FOLDERS = ("", "vendor/")
-PLAIN = "/!$&'()*+,;=:@"
-"""What a browser leaves as it is in a path, beside letters and digits."""
+UNQUOTED = "/!$&'()*+,;=:@"
+"""Characters that browsers do not quote in a path."""
 
 
-def _ending(name: str) -> str:
+def _suffix(name: str) -> str:
     return name[name.rfind(".") :] if "." in name else ""
 
 
 @cache
 def _names() -> frozenset[str]:
-    """The files that there are. What is asked for is looked up here and never made into a path."""
+    """Return the files of the page. Requested names are looked up here and never used as paths."""
     web = files("callslip.web")
-    found = [(folder, part.name) for folder in FOLDERS for part in web.joinpath(folder).iterdir() if part.is_file()]
-    return frozenset(folder + name for folder, name in found if _ending(name) in KINDS)
+    names = [(folder, file.name) for folder in FOLDERS for file in web.joinpath(folder).iterdir() if file.is_file()]
+    return frozenset(folder + name for folder, name in names if _suffix(name) in MEDIA_TYPES)
 
 
 @lru_cache(256)
 def _file(name: str, root: str) -> tuple[bytes, str]:
-    """A file and its ETag. The page names its parts by the prefix that it was mounted under."""
+    """Return a file and its ETag. The page refers to its files by the prefix that it is mounted under."""
     if name not in _names():
         raise NotFoundError(f"no file {name!r}")
     data = files("callslip.web").joinpath(name).read_bytes()
     if name == "index.html":
-        data = data.replace(b"{root}", escape(quote(root, safe=PLAIN)).encode())
+        data = data.replace(b"{root}", escape(quote(root, safe=UNQUOTED)).encode())
     return data, f'"{codec.digest(data)[:16]}"'
 
 
@@ -56,30 +56,30 @@ def _root(request: Request) -> str:
     return request.scope.get("root_path", "").rstrip("/")
 
 
-def _give(visit: RequestContext, name: str) -> Response:
-    """A file, or the word that the browser has it. It asks each time, as names stay when files change."""
-    data, etag = _file(name, _root(visit.request) if name == "index.html" else "")
+def _serve(context: RequestContext, name: str) -> Response:
+    """Return a file, or 304. Browsers revalidate it each time, as a changed file keeps its name."""
+    data, etag = _file(name, _root(context.request) if name == "index.html" else "")
     headers = {"etag": etag, "cache-control": "no-cache"}
-    if etag in visit.request.headers.get("if-none-match", ""):
+    if etag in context.request.headers.get("if-none-match", ""):
         return Response(None, 304, headers)
-    return Response(data, 200, headers, KINDS[_ending(name)])
+    return Response(data, 200, headers, MEDIA_TYPES[_suffix(name)])
 
 
-def _given(name: str) -> Endpoint:
-    async def give(visit: RequestContext) -> Response:
-        return _give(visit, name)
+def _file_endpoint(name: str) -> Endpoint:
+    async def serve(context: RequestContext) -> Response:
+        return _serve(context, name)
 
-    return give
-
-
-async def part(visit: RequestContext) -> Response:
-    """A part of the page, by its name."""
-    return _give(visit, visit.request.path_params["file"])
+    return serve
 
 
-async def vendored(visit: RequestContext) -> Response:
-    """A part of the page that others wrote, by its name."""
-    return _give(visit, f"vendor/{visit.request.path_params['module']}")
+async def page_file(context: RequestContext) -> Response:
+    """Return a file of the page."""
+    return _serve(context, context.request.path_params["file"])
+
+
+async def vendored(context: RequestContext) -> Response:
+    """Return a third-party file of the page."""
+    return _serve(context, f"vendor/{context.request.path_params['module']}")
 
 
 def _route(path: str, endpoint: Endpoint, about: str, media: str, problems: tuple[int, ...] = ()) -> Route:
@@ -95,34 +95,37 @@ def _route(path: str, endpoint: Endpoint, about: str, media: str, problems: tupl
 
 
 PAGES = {
-    "/": "The page: the sessions.",
+    "/": "The page of all sessions.",
     "/s/{session}": "The page of a session.",
-    "/c/{call}": "The page of a call: its session, with the call's card open.",
-    "/inbox": "The page of what waits for an answer.",
+    "/c/{call}": "The page of a call: its session with the call's card open.",
+    "/inbox": "The page of pending approvals.",
     "/commands": "The page of the commands.",
 }
 
 
-def nowhere(request: Request) -> Response | None:
-    """The page, for a person at an address that is none: it says so. Where programs ask, nobody is shown a page."""
+def not_found_page(request: Request) -> Response | None:
+    """Return the page for an unknown address, where it shows an error; None below the paths of the API."""
     path, root = request.scope["path"], _root(request)
-    within = path.removeprefix(root) if f"{path}/".startswith(f"{root}/") else path
-    programs = {_first(route.path) for route in request.app.routes} - {_first(path) for path in PAGES}
-    if _first(within) in programs:
+    relative = path.removeprefix(root) if f"{path}/".startswith(f"{root}/") else path
+    api = {_first_segment(route.path) for route in request.app.routes} - {_first_segment(path) for path in PAGES}
+    if _first_segment(relative) in api:
         return None
-    return Response(_file("index.html", root)[0], 404, None, KINDS[".html"])
+    return Response(_file("index.html", root)[0], 404, None, MEDIA_TYPES[".html"])
 
 
-def _first(path: str) -> str:
+def _first_segment(path: str) -> str:
     return path.split("/")[1] if path.startswith("/") else ""
 
 
 ROUTES = (
-    *(_route(path, _given("index.html"), about, "text/html") for path, about in PAGES.items()),
+    *(_route(path, _file_endpoint("index.html"), about, "text/html") for path, about in PAGES.items()),
     _route(
-        "/callslip.js", _given("callslip.js"), "Follows sessions and topics, for pages of others.", "text/javascript"
+        "/callslip.js",
+        _file_endpoint("callslip.js"),
+        "A client library for other pages.",
+        "text/javascript",
     ),
-    _route("/callslip.d.ts", _given("callslip.d.ts"), "The types of callslip.js.", "text/plain"),
-    _route("/web/{file}", part, "A part of the page.", PARTS, (404,)),
-    _route("/web/vendor/{module}", vendored, "A part of the page that others wrote.", PARTS, (404,)),
+    _route("/callslip.d.ts", _file_endpoint("callslip.d.ts"), "The types of callslip.js.", "text/plain"),
+    _route("/web/{file}", page_file, "A file of the page.", FILE_MEDIA_TYPES, (404,)),
+    _route("/web/vendor/{module}", vendored, "A third-party file of the page.", FILE_MEDIA_TYPES, (404,)),
 )

@@ -1,8 +1,8 @@
-"""One connection for a page: several sessions and topics at once, with one cursor for all of them.
+"""One connection for a page: several sessions and lists at once, with one cursor.
 
-A frame names its session or topic. The cursor is the id of the last frame: of each session its number (one that comes
-again by its name has another) and the seq, so that whoever comes back gets the patches since then. Topics are told
-whole to whoever comes; they are short.
+A frame names its session or topic. The cursor is the id of the last frame: for each session its id (a session that is
+created again by its name has another) and the seq, so that a page that reconnects receives the patches since then.
+Lists are short and sent again as a whole.
 """
 
 from __future__ import annotations
@@ -18,18 +18,17 @@ from starlette.responses import Response
 from callslip.errors import CursorExpiredError, InvalidInputError, NotFoundError
 from callslip.http import sse, streams
 from callslip.http.access import Forbidden
-from callslip.http.broadcast import woken
+from callslip.http.broadcast import wait_any
 from callslip.http.lists import TOPICS, LiveList
 from callslip.http.request import RequestContext, Route
-from callslip.http.sessions import limit_of
-from callslip.ledger import queries
+from callslip.http.sessions import check_limit
 from callslip.model.records import SessionRecord
 
 MAX_SUBSCRIPTIONS = 20
 
 
 class PageQuery(msgspec.Struct, kw_only=True):
-    """What a page follows: sessions by name, topics, both any number of times; `limit` entries of each at first."""
+    """What a page follows: sessions by name and topics, both repeatable; `limit` is the entries of each snapshot."""
 
     session: list[str] = []
     topic: list[str] = []
@@ -37,153 +36,155 @@ class PageQuery(msgspec.Struct, kw_only=True):
     limit: int | None = None
 
 
-async def stream(visit: RequestContext) -> Response:
-    """Sessions and topics as they go on, on one connection."""
-    await visit.admit()
-    query = visit.query(PageQuery)
-    _check(query)
-    limit = limit_of(visit, query.limit)
-    cursors = _cursors(visit.request.headers.get("last-event-id") or query.after)
-    followed = [await _Session.of(visit, name, cursors.get(name), limit) for name in dict.fromkeys(query.session)]
-    work = partial(_write, visit, followed, list(dict.fromkeys(query.topic)))
-    return visit.stream(work, sse.HEADERS, *query.session)
+async def stream(context: RequestContext) -> Response:
+    """Stream sessions and lists on one connection."""
+    await context.admit()
+    query = context.query(PageQuery)
+    _check_query(query)
+    limit = check_limit(context, query.limit)
+    cursors = _parse_cursors(context.request.headers.get("last-event-id") or query.after)
+    sessions = [await _Session.find(context, name, cursors.get(name), limit) for name in dict.fromkeys(query.session)]
+    work = partial(_write, context, sessions, list(dict.fromkeys(query.topic)))
+    return context.stream(work, sse.HEADERS, *query.session)
 
 
-def _check(query: PageQuery) -> None:
+def _check_query(query: PageQuery) -> None:
     unknown = sorted(set(query.topic) - set(TOPICS))
     if unknown:
-        raise InvalidInputError("topic", f"{unknown[0]!r} is none; there are {', '.join(TOPICS)}")
+        raise InvalidInputError("topic", f"unknown topic {unknown[0]!r}; known topics: {', '.join(TOPICS)}")
     if not query.session and not query.topic:
-        raise InvalidInputError("session", "name a session or a topic to follow")
+        raise InvalidInputError("session", "required unless a topic is given")
     if len(query.session) > MAX_SUBSCRIPTIONS:
-        raise InvalidInputError("session", "are too many for one connection", MAX_SUBSCRIPTIONS)
+        raise InvalidInputError("session", f"at most {MAX_SUBSCRIPTIONS} per connection", MAX_SUBSCRIPTIONS)
 
 
-Place = tuple[int, int]
-"""The number of a session, and a seq of it."""
+SessionCursor = tuple[int, int]
+"""The id of a session, and a seq of it."""
 
 
-def _cursors(said: str) -> dict[str, Place]:
-    """Where the page was in each session, as the id of a frame told it."""
-    cursors: dict[str, Place] = {}
-    for place in said.split():
-        name, *numbers = place.rsplit(":", 2)
+def _parse_cursors(text: str) -> dict[str, SessionCursor]:
+    """Return the cursor of each session, as the id of a frame lists them."""
+    cursors: dict[str, SessionCursor] = {}
+    for part in text.split():
+        name, *numbers = part.rsplit(":", 2)
         if len(numbers) != 2 or not all(n.isascii() and n.isdigit() and len(n) < 19 for n in numbers):
-            raise InvalidInputError("after", "is no cursor of this stream")
+            raise InvalidInputError("after", "not a cursor of this stream")
         cursors[unquote(name)] = (int(numbers[0]), int(numbers[1]))
     return cursors
 
 
 class _Session:
-    """One session, and how far this page has it."""
+    """A session, and how far the page has received it."""
 
-    def __init__(self, row: SessionRecord, seq: int | None, limit: int) -> None:
-        self.name = row.name
+    def __init__(self, record: SessionRecord, seq: int | None, limit: int) -> None:
+        self.name = record.name
         self.seq = seq or 0
-        self._new = seq is None
+        self._is_new = seq is None
         self._limit = limit
-        self._said = f"{quote(row.name, safe='')}:{row.id}"
+        self._cursor_prefix = f"{quote(record.name, safe='')}:{record.id}"
 
     @classmethod
-    async def of(cls, visit: RequestContext, name: str, place: Place | None, limit: int) -> _Session:
-        row = await visit.session(name)
-        number, seq = place or (row.id, None)
-        if seq is not None and (seq < row.pruned_seq or number != row.id):
-            raise CursorExpiredError(seq, row.pruned_seq)
-        if seq is not None and seq > row.last_seq:
-            raise InvalidInputError("after", f"{seq} is not a seq of session {name!r}, which goes to {row.last_seq}")
-        return cls(row, seq, limit)
+    async def find(cls, context: RequestContext, name: str, cursor: SessionCursor | None, limit: int) -> _Session:
+        record = await context.session(name)
+        session_id, seq = cursor or (record.id, None)
+        if seq is not None and (seq < record.pruned_seq or session_id != record.id):
+            raise CursorExpiredError(seq, record.pruned_seq)
+        if seq is not None and seq > record.last_seq:
+            raise InvalidInputError("after", f"{seq} is beyond the last event of session {name!r} ({record.last_seq})")
+        return cls(record, seq, limit)
 
     def cursor(self) -> str:
-        return f"{self._said}:{self.seq}"
+        return f"{self._cursor_prefix}:{self.seq}"
 
-    async def open(self, visit: RequestContext, numbered: streams.SessionStream, write: sse.Write) -> None:
-        """What the page needs to go on with the line."""
-        self.numbered, self.line = numbered, numbered.line
-        if self._new or await numbered.is_far(self.seq):
-            snapshot = await queries.snapshot(visit.ledger.log.store, self.name, limit=self._limit)
+    async def open(self, context: RequestContext, source: streams.SessionStream, write: sse.Write) -> None:
+        """Write what the page needs before the live frames."""
+        self.broadcast = source.broadcast
+        if self._is_new or await source.needs_snapshot(self.seq):
+            snapshot = await context.ledger.snapshot(self.name, limit=self._limit)
             await write(sse.frame(sse.encode(snapshot), event="snapshot"))
             self.seq = snapshot.seq
-        async for reached, piece in numbered.caught_up(self.seq):
-            await write(piece)
-            self.seq = reached
+        async for seq, frames in source.catch_up(self.seq):
+            await write(frames)
+            self.seq = seq
 
     async def more(self) -> bytes:
-        data = self.line.after(self.seq + 1)
-        self.seq = max(self.seq, self.line.next - 1)
+        data = self.broadcast.after(self.seq + 1)
+        self.seq = max(self.seq, self.broadcast.next - 1)
         return data
 
 
-class _Topic:
-    """One topic, and how far this page has it."""
+class _List:
+    """A live list, and how far the page has received it."""
 
-    def __init__(self, visit: RequestContext, topic: LiveList) -> None:
-        self._visit = visit
-        self._topic = topic
-        self._number = topic.line.next
-        self.line = topic.line
+    def __init__(self, context: RequestContext, source: LiveList) -> None:
+        self._context = context
+        self._source = source
+        self._number = source.broadcast.next
+        self.broadcast = source.broadcast
 
     async def open(self, write: sse.Write) -> None:
-        seen = await self._seen({session for session, _ in self._topic.rows.values()})
-        await write(self._topic.whole(seen))
+        visible = await self._visible({session for session, _ in self._source.rows.values()})
+        await write(self._source.list_frame(visible))
 
     async def more(self) -> bytes:
-        changes = self._topic.after(self._number)
-        self._number = self.line.next
-        seen = await self._seen({session for session, _ in changes})
-        return b"".join([frame for session, frame in changes if session in seen])
+        changes = self._source.after(self._number)
+        self._number = self.broadcast.next
+        visible = await self._visible({session for session, _ in changes})
+        return b"".join([frame for session, frame in changes if session in visible])
 
-    async def _seen(self, sessions: set[str]) -> set[str]:
-        return {session for session in sessions if await self._may(session)}
+    async def _visible(self, sessions: set[str]) -> set[str]:
+        return {session for session in sessions if await self._may_read(session)}
 
-    async def _may(self, session: str) -> bool:
-        """Also of a session that was deleted just now, if its name was theirs to know."""
-        row = await self._visit.ledger.log.store.session(session)
+    async def _may_read(self, session: str) -> bool:
+        """Return whether the caller may see a session, or might have seen it before it was deleted."""
+        record = await self._context.ledger.log.get_session(session)
         try:
-            await self._visit.admit(row or SessionRecord(name=session), "read")
+            await self._context.admit(record or SessionRecord(name=session), "read")
         except (NotFoundError, Forbidden):
             return False
         return True
 
 
-async def _write(visit: RequestContext, sessions: list[_Session], topics: list[str], write: sse.Write) -> None:
-    hub = visit.server.hub
+async def _write(context: RequestContext, sessions: list[_Session], topics: list[str], write: sse.Write) -> None:
+    hub = context.server.hub
     with hub.reader():
         async with AsyncExitStack() as stack:
-            await write(sse.retry(visit.server.limits.retry))
-            for one in sessions:
-                await one.open(visit, await stack.enter_async_context(hub.by_seq(one.name, "page")), write)
+            await write(sse.retry(context.server.limits.retry))
+            for session in sessions:
+                source = await stack.enter_async_context(hub.by_seq(session.name, "page"))
+                await session.open(context, source, write)
             followed: list[Any] = [*sessions]
             for name in topics:
-                topic = _Topic(visit, await stack.enter_async_context(hub.by_topic(name)))
-                await topic.open(write)
-                followed.append(topic)
-            await write(_cursor(sessions))
+                live_list = _List(context, await stack.enter_async_context(hub.by_topic(name)))
+                await live_list.open(write)
+                followed.append(live_list)
+            await write(_cursor_frame(sessions))
             await _follow(followed, sessions, write)
 
 
 async def _follow(followed: list[Any], sessions: list[_Session], write: sse.Write) -> None:
-    lines = [one.line for one in followed]
-    beats = [line.beats for line in lines]
-    while not any(line.ended for line in lines):
-        happened = [line.happened for line in lines]
-        data = b"".join([await one.more() for one in followed])
+    broadcasts = [source.broadcast for source in followed]
+    heartbeats = [broadcast.heartbeats for broadcast in broadcasts]
+    while not any(broadcast.ended for broadcast in broadcasts):
+        wakeups = [broadcast.wakeups for broadcast in broadcasts]
+        data = b"".join([await source.more() for source in followed])
         if data:
-            await write(data + _cursor(sessions))
-        elif beats != [line.beats for line in lines]:
+            await write(data + _cursor_frame(sessions))
+        elif heartbeats != [broadcast.heartbeats for broadcast in broadcasts]:
             await write(sse.HEARTBEAT)
         else:
-            if happened == [line.happened for line in lines]:  # Else something came while the gate was asked.
-                await woken(lines)
+            # A wakeup while the authorizer was asked is not waited for again.
+            if wakeups == [broadcast.wakeups for broadcast in broadcasts]:
+                await wait_any(broadcasts)
             continue
-        beats = [line.beats for line in lines]
+        heartbeats = [broadcast.heartbeats for broadcast in broadcasts]
 
 
-def _cursor(sessions: list[_Session]) -> bytes:
-    """A frame that shows nothing and moves the cursor."""
+def _cursor_frame(sessions: list[_Session]) -> bytes:
+    """Return a frame without data that moves the cursor."""
     if not sessions:
         return b""
-    return f"id: {' '.join(one.cursor() for one in sessions)}\n\n".encode()
+    return f"id: {' '.join(session.cursor() for session in sessions)}\n\n".encode()
 
 
 ROUTES = (
@@ -191,9 +192,9 @@ ROUTES = (
         method="GET",
         path="/v1/stream",
         endpoint=stream,
-        about="Sessions and topics as they go on, on one connection: snapshots, patches, rows.",
+        about="Live sessions and lists on one connection: snapshots, patches, rows.",
         query=PageQuery,
-        headers={"last-event-id": "The cursor to go on from, as browsers send it."},
+        headers={"last-event-id": "The cursor to continue after, as browsers send it."},
         answers={200: "text/event-stream"},
         problems=(400, 401, 403, 404, 410, 503),
     ),

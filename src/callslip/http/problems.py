@@ -1,8 +1,9 @@
-"""Errors as RFC 9457 problem documents: one table from exception to status."""
+"""Errors as problem documents (RFC 9457): one table from exception to status."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
@@ -12,21 +13,23 @@ from callslip import errors
 from callslip.http.access import Forbidden, Unauthenticated
 from callslip.http.schemas import to_view
 
+MEDIA_TYPE = "application/problem+json"
+
 
 class TooLarge(errors.CallslipError):
-    """A body over the limit. 413"""
+    """The body is larger than the limit. 413"""
 
 
 class Unsupported(errors.CallslipError):
-    """A body of a type that cannot be read. 415"""
+    """The body has a type that is not supported. 415"""
 
 
 class TooMany(errors.CallslipError):
-    """The server has as many readers as it takes. 503"""
+    """The server has as many readers as it allows. 503"""
 
 
 class Problem(msgspec.Struct, omit_defaults=True):
-    """What went wrong. `field` is what to change about the request; `current` is what was there first."""
+    """An error. `field` is the part of the request to change; `current` is the state that was in the way."""
 
     type: str
     title: str
@@ -40,7 +43,7 @@ class Problem(msgspec.Struct, omit_defaults=True):
     final: bool = False
 
 
-# The first that fits counts, so the special ones stand before the general.
+# The first match counts, so subclasses come before their base classes.
 STATUS: tuple[tuple[type[BaseException], int, str], ...] = (
     (Unauthenticated, 401, "unknown"),
     (Forbidden, 403, "forbidden"),
@@ -59,50 +62,41 @@ STATUS: tuple[tuple[type[BaseException], int, str], ...] = (
     (errors.DiskFullError, 507, "full"),
     (errors.StoreError, 503, "store"),
 )
-TITLES = {
-    400: "This cannot be accepted",
-    401: "Say who you are",
-    403: "You may not do this",
-    404: "There is no such thing",
-    405: "This is not done here",
-    409: "Something else was there first",
-    410: "This is not kept any more",
-    412: "This is no longer yours",
-    413: "This is too large",
-    415: "This type is not read here",
-    429: "Too much waits already",
-    500: "Something is wrong with the server",
-    503: "Not now",
-    507: "There is no room",
-}
+TITLES = {410: "Cursor expired", 412: "Claim lost", 429: "Queue full", 507: "Disk full"}
+"""Titles that say more than the reason phrase of their status."""
+
+
+def title_of(status: int) -> str:
+    """Return the title of problems with this status."""
+    return TITLES.get(status) or HTTPStatus(status).phrase
 
 
 def problem(error: BaseException) -> Problem:
-    """The problem that an exception amounts to."""
+    """Return an exception as a problem."""
     status, kind = next(((status, kind) for cls, status, kind in STATUS if isinstance(error, cls)), (500, "defect"))
     detail = str(error) if status != 500 else ""
-    made = Problem(type=f"urn:callslip:{kind}", title=TITLES[status], status=status, detail=detail)
+    problem = Problem(type=f"urn:callslip:{kind}", title=title_of(status), status=status, detail=detail)
     if isinstance(error, errors.InvalidInputError):
-        made.field, made.limit = error.field, error.limit
+        problem.field, problem.limit = error.field, error.limit
     elif isinstance(error, errors.QueueFullError):
-        made.limit = error.limit
+        problem.limit = error.limit
     elif isinstance(error, errors.CommandNotFoundError):
-        made.correlation_id, made.final = error.correlation_id, True
+        problem.correlation_id, problem.final = error.correlation_id, True
     elif isinstance(error, errors.CursorExpiredError):
-        made.low = error.low
+        problem.low = error.low
     elif isinstance(error, errors.ConflictError):
-        made.current = to_view(error.winner)
-    return made
+        problem.current = to_view(error.winner)
+    return problem
 
 
 def response(error: BaseException) -> Response:
-    """The answer to a request that raised."""
-    made = problem(error)
-    headers = {"www-authenticate": 'Bearer realm="callslip"'} if made.status == 401 else None
-    return Response(msgspec.json.encode(made), made.status, headers, "application/problem+json")
+    """Return the response to a request that raised."""
+    document = problem(error)
+    headers = {"www-authenticate": 'Bearer realm="callslip"'} if document.status == 401 else None
+    return Response(msgspec.json.encode(document), document.status, headers, MEDIA_TYPE)
 
 
 def problem_response(status: int, kind: str, detail: str, headers: Mapping[str, str] | None = None) -> Response:
-    """A problem that no exception stands for."""
-    made = Problem(type=f"urn:callslip:{kind}", title=TITLES[status], status=status, detail=detail)
-    return Response(msgspec.json.encode(made), status, headers, "application/problem+json")
+    """Return a problem that has no exception."""
+    document = Problem(type=f"urn:callslip:{kind}", title=title_of(status), status=status, detail=detail)
+    return Response(msgspec.json.encode(document), status, headers, MEDIA_TYPE)

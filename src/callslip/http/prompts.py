@@ -1,7 +1,7 @@
-"""Prompts from the page: what a person types goes to whoever the server was given to answer.
+"""Prompts from the page: a user's text starts a turn, which a function of the server answers.
 
-The turn begins with the request, so that it is in the log before anybody answers; the answer is given apart from it, as
-a chat's is. A turn that is under way is not cut short by another prompt: it is waited for, or stopped.
+The turn starts with the request, so that it is in the log before it is answered. A turn in progress is not superseded
+by another prompt: the user waits for its end, or stops it.
 """
 
 from __future__ import annotations
@@ -13,145 +13,110 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
-from callslip.api.ledger import Ledger
-from callslip.errors import ConflictError, InvalidInputError, NotFoundError
+from callslip.api.ledger import LocalLedger
+from callslip.api.turns import cancel_turn, start_turn_if_idle
+from callslip.errors import InvalidInputError, NotFoundError
 from callslip.http.access import Forbidden
 from callslip.http.calls import NoQuery
-from callslip.http.request import RequestContext, Route, answer
+from callslip.http.request import RequestAccess, RequestContext, Route, json_response
 from callslip.http.turn_runner import Chat, TurnRunner
-from callslip.ledger import write
-from callslip.ledger.write import WriteContext
-from callslip.model import events as ev
-from callslip.model.events import Draft, Event
 from callslip.model.records import SessionRecord
-from callslip.store.unit_of_work import UnitOfWork
 
 SOURCE = "prompt"
 MAX_PROMPT_CHARS = 100_000
-NOBODY = (
-    "nobody answers prompts on this server: it records and shows what agents do, and yours is prompted where it runs"
-)
-READER = "you may read this session, and not write in it"
-BUSY = "a turn is under way in this session: wait for its end, or stop it"
+NOT_ANSWERED = "this server answers no prompts: it records and shows agents. Prompt your agent where it runs."
+READ_ONLY = "you may read this session, but not write to it"
 
-Answers = Callable[[Ledger, str, str], Any]
-"""`answers(ledger, session, text)` answers a prompt, which stands in the session's open turn already.
+Answers = Callable[[LocalLedger, str, str], Any]
+"""`answers(ledger, session, text)` answers a prompt, which is already in the session's open turn.
 
-A coroutine function, or an async generator: what it gives is said, and it may work in the session meanwhile. The turn
-ends when it does, if it has not ended that itself; it is cancelled when somebody else ends the turn.
+A coroutine function or an async generator: its texts become the agent's message, and it may use the session itself.
+The turn ends when it returns, unless it has ended the turn itself. If the turn ends first, it is cancelled.
 """
 
 
 class Prompts:
-    """Whoever answers the prompts of one server, if anybody does."""
+    """The function that answers the prompts of one server, if there is one."""
 
-    def __init__(self, ledger: Ledger, answers: Answers | None = None) -> None:
-        def answered(chat: Chat) -> Any:
+    def __init__(self, ledger: LocalLedger, answers: Answers | None = None) -> None:
+        def handler(chat: Chat) -> Any:
             assert answers is not None
             return answers(ledger, chat.session.name, chat.prompt)
 
-        self.answering = TurnRunner(ledger, answered) if answers is not None else None
+        self.runner = TurnRunner(ledger, handler) if answers is not None else None
 
-    def present(self) -> TurnRunner:
-        if self.answering is None:
-            raise NotFoundError(NOBODY)
-        return self.answering
+    def require_runner(self) -> TurnRunner:
+        if self.runner is None:
+            raise NotFoundError(NOT_ANSWERED)
+        return self.runner
 
 
 class Prompt(msgspec.Struct, forbid_unknown_fields=True):
-    """What a person says."""
+    """A user's prompt."""
 
     text: Annotated[str, Meta(min_length=1, max_length=MAX_PROMPT_CHARS)]
 
 
 class Taken(msgspec.Struct):
-    """The turn that answers a prompt; what is said in it comes by the session's stream."""
+    """The turn that answers a prompt; its content comes with the session's stream."""
 
     turn: str
 
 
 class Answered(msgspec.Struct):
-    """Whether somebody answers prompts, and if not, why."""
+    """Whether prompts are answered, and if not, why."""
 
     answers: bool
     why: str
 
 
 class Stopped(msgspec.Struct):
-    """Whether there was a turn to stop."""
+    """Whether a turn was stopped."""
 
     stopped: bool
 
 
-async def answers(visit: RequestContext) -> Response:
-    """Whether a prompt box makes sense here."""
-    row = await visit.session(visit.request.path_params["session"])
-    visit.query(NoQuery)
-    why = NOBODY if visit.server.prompts.answering is None else await _forbidden(visit, row)
-    return answer(Answered(not why, why))
+async def answers(context: RequestContext) -> Response:
+    """Return whether the page should show a prompt box."""
+    record = await context.session(context.request.path_params["session"])
+    context.query(NoQuery)
+    why = NOT_ANSWERED if context.server.prompts.runner is None else await _why_read_only(context, record)
+    return json_response(Answered(not why, why))
 
 
-async def _forbidden(visit: RequestContext, row: SessionRecord) -> str:
-    """Why whoever may read this may not say anything here, "" if they may."""
+async def _why_read_only(context: RequestContext, record: SessionRecord) -> str:
+    """Return why the caller may not write to a session, or ""."""
     try:
-        await visit.admit(row, "write")
+        await context.admit(record, "write")
     except (Forbidden, NotFoundError):
-        return READER
+        return READ_ONLY
     return ""
 
 
-async def prompt(visit: RequestContext) -> Response:
-    """Begin a turn with what was said, and let it be answered."""
-    row = await visit.session(visit.request.path_params["session"])
-    who = await visit.admit(row)
-    visit.query(NoQuery)
-    text = (await visit.body(Prompt)).text
+async def prompt(context: RequestContext) -> Response:
+    """Start a turn with a prompt, and answer it."""
+    record = await context.session(context.request.path_params["session"])
+    principal = await context.admit(record)
+    context.query(NoQuery)
+    text = (await context.body(Prompt)).text
     if not text.strip():
-        raise InvalidInputError("text", "says nothing")
-    answering = visit.server.prompts.present()
-    started = await _begin(visit.ledger, row.name, text)
-    chat = Chat(visit.ledger.session(row.name), started.turn, text, {}, [], {}, who.given or who.name)
-    answering.begin(chat, started.seq)
-    return answer(Taken(started.turn), 202)
+        raise InvalidInputError("text", "must not be blank")
+    runner = context.server.prompts.require_runner()
+    started = await start_turn_if_idle(
+        context.ledger.log, record.name, text, source=SOURCE, access=RequestAccess(context)
+    )
+    session = context.ledger.session(record.name)
+    runner.start(Chat(session, started.turn, text, {}, [], {}, principal.user or principal.name), started.seq)
+    return json_response(Taken(started.turn), 202)
 
 
-async def _begin(ledger: Ledger, session: str, text: str) -> ev.TurnStarted:
-    """A new turn, if none is open. That is looked at where it is written, so that nobody can come between."""
-
-    def begin(unit: UnitOfWork, drafts: list[Draft], how: WriteContext) -> list[Event]:
-        if _open_turn(unit, session):
-            raise ConflictError(BUSY)
-        return write.write_events(unit, session, drafts, how)
-
-    owner = ledger.log.owner  # It is answered in this process: if that dies, the turn ends.
-    given = [ev.TurnStarted(), ev.MessageUser(text=text)]
-    made = await ledger.log.transact_drafts(given, begin, source=SOURCE, owner=owner, strict=False)
-    return next(event for event in made if isinstance(event, ev.TurnStarted))
-
-
-def _open_turn(unit: UnitOfWork, session: str) -> str:
-    """The turn that is under way, "" for none. A session that was deleted meanwhile is not begun anew."""
-    row = unit.session(session)
-    if row is None:
-        raise NotFoundError(f"no session {session!r}")
-    return row.turn
-
-
-async def stop(visit: RequestContext) -> Response:
-    """End the turn that is under way. Nothing to stop is no error."""
-    row = await visit.session(visit.request.path_params["session"])
-    who = await visit.admit(row)
-    visit.query(NoQuery)
-    visit.server.prompts.present()
-
-    def end(unit: UnitOfWork, drafts: list[Draft], how: WriteContext) -> bool:
-        under_way = bool(_open_turn(unit, row.name))
-        if under_way:
-            write.write_events(unit, row.name, drafts, how)
-        return under_way
-
-    ending = ev.TurnEnded(reason="cancelled", detail=f"stopped by {who.name}")
-    return answer(Stopped(await visit.ledger.log.transact_drafts([ending], end, source=SOURCE, strict=False)))
+async def stop(context: RequestContext) -> Response:
+    """Cancel the turn in progress. Without one, nothing happens."""
+    record = await context.session(context.request.path_params["session"])
+    context.query(NoQuery)
+    context.server.prompts.require_runner()
+    stopped = await cancel_turn(context.ledger.log, record.name, source=SOURCE, access=RequestAccess(context))
+    return json_response(Stopped(stopped))
 
 
 ROUTES = (
@@ -159,7 +124,7 @@ ROUTES = (
         method="GET",
         path="/v1/sessions/{session}/prompt",
         endpoint=answers,
-        about="Whether somebody answers prompts.",
+        about="Whether prompts are answered.",
         query=NoQuery,
         answers={200: Answered},
         problems=(400, 401, 403, 404),
@@ -169,7 +134,7 @@ ROUTES = (
         path="/v1/sessions/{session}/prompt",
         endpoint=prompt,
         verb="write",
-        about="Say something to whoever answers prompts; 404 if nobody does, 409 while a turn is under way.",
+        about="Send a prompt; 404 if the server answers none, 409 while a turn is in progress.",
         query=NoQuery,
         body=Prompt,
         answers={202: Taken},
@@ -180,7 +145,7 @@ ROUTES = (
         path="/v1/sessions/{session}/prompt/stop",
         endpoint=stop,
         verb="write",
-        about="Stop the turn that is under way.",
+        about="Stop the turn in progress.",
         query=NoQuery,
         answers={200: Stopped},
         problems=(400, 401, 403, 404, 409, 503, 507),

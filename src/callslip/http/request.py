@@ -1,4 +1,4 @@
-"""One request: who asks, what for, and the ways to what they may see. Every endpoint is a function of a visit."""
+"""An HTTP request with its principal, query and body, and the table of routes. Endpoints are functions of a context."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from callslip.api.ledger import Ledger
+from callslip.api.ledger import LocalLedger
 from callslip.errors import InvalidInputError, NotFoundError
 from callslip.http import sse
 from callslip.http.access import Authorizer, Forbidden, Principal, Verb
@@ -32,10 +32,10 @@ T = TypeVar("T")
 
 
 class Server:
-    """What all requests share."""
+    """What all requests of a server share."""
 
     def __init__(
-        self, ledger: Ledger, gate: Authorizer, limits: Limits, hub: Hub, posts: Posts, prompts: Prompts
+        self, ledger: LocalLedger, gate: Authorizer, limits: Limits, hub: Hub, posts: Posts, prompts: Prompts
     ) -> None:
         self.ledger = ledger
         self.gate = gate
@@ -43,7 +43,7 @@ class Server:
         self.hub = hub
         self.posts = posts
         self.prompts = prompts
-        self.metrics = Metrics(ledger.log.store)
+        self.metrics = Metrics(ledger.log)
         self.commands = ledger.commands
         self.routes: tuple[Route, ...] = ()
 
@@ -52,10 +52,10 @@ Endpoint = Callable[["RequestContext"], Awaitable[Response]]
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing the server does, told so that requests can be routed and the OpenAPI document be written.
+    """An operation of the server, for routing and for the OpenAPI document.
 
-    `query` is a struct whose fields are the query's parameters; `body` and `answers` are types, or texts that name a
-    media type; `problems` are the statuses that may come instead. Without `verb` nobody is asked who they are.
+    `query` is a struct whose fields are the query parameters; `body` and `answers` are types, or names of media types;
+    `problems` are the statuses of possible errors. A route without a `verb` needs no authentication.
     """
 
     method: str
@@ -71,7 +71,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestContext:
-    """One request, in the hands of an endpoint."""
+    """An HTTP request with its server and route."""
 
     def __init__(self, server: Server, request: Request, route: Route) -> None:
         self.server = server
@@ -79,81 +79,73 @@ class RequestContext:
         self.request = request
         self.route = route
 
-    # Who
+    # The caller
 
     async def admit(self, session: SessionRecord | None = None, verb: Verb | None = None) -> Principal:
-        """Whoever asks, if they may."""
-        wanted = verb or self.route.verb
-        assert wanted is not None
-        return await self.server.gate.admit(self.request, session, wanted)
+        """Return the caller, or raise if it may not use the session in this way."""
+        required = verb or self.route.verb
+        assert required is not None
+        return await self.server.gate.admit(self.request, session, required)
 
     async def known(self) -> None:
-        """Somebody who is nobody is told to say who they are, before anything of what they say is looked at."""
+        """Raise Unauthenticated for an unknown caller, before the request is validated."""
         with contextlib.suppress(Forbidden, NotFoundError):
             await self.admit(None, "read")
 
     async def session(self, name: str, verb: Verb | None = None) -> SessionRecord:
-        """A session that is there and that they may use so; else there is none."""
-        row = await self.ledger.log.store.session(name)
-        await self.admit(row or SessionRecord(name=name), verb)
-        if row is None:
+        """Return a session that the caller may use in this way. One that it may not see does not exist for it."""
+        record = await self.ledger.log.get_session(name)
+        await self.admit(record or SessionRecord(name=name), verb)
+        if record is None:
             raise NotFoundError(f"no session {name!r}")
-        return row
+        return record
 
-    async def may_see(self, name: str) -> bool:
-        """Whether they may read a session, for lists that leave out what is not theirs."""
-        row = await self.ledger.log.store.session(name)
-        try:
-            await self.admit(row, "read")
-        except (NotFoundError, Forbidden):
-            return False
-        return row is not None
+    def stream(
+        self, work: Callable[[sse.Write], Awaitable[None]], headers: Mapping[str, str], *sessions: str
+    ) -> Response:
+        """Return a stream about these sessions. It ends when the caller's rights do: a token may be revoked."""
 
-    def stream(self, work: Callable[[sse.Write], Awaitable[None]], headers: Mapping[str, str], *names: str) -> Response:
-        """A stream about these sessions, for as long as they may see them: a token may be revoked meanwhile."""
-
-        async def still() -> None:
-            for name in names:
-                await self.admit(await self.ledger.log.store.session(name) or SessionRecord(name=name))
-            if not names:
+        async def check_access() -> None:
+            for name in sessions:
+                await self.admit(await self.ledger.log.get_session(name) or SessionRecord(name=name))
+            if not sessions:
                 await self.admit()
 
-        return sse.Stream(work, headers, self.server.limits, still)
+        return sse.Stream(work, headers, self.server.limits, check_access)
 
-    # What
+    # The request
 
     def query(self, kind: type[T]) -> T:
-        """The query's parameters. One that is not known, given twice or of the wrong kind is refused."""
-        known, several = _parameters(kind)
-        given: dict[str, Any] = {}
+        """Return the query parameters. Raise for one that is unknown, repeated or of the wrong type."""
+        known, repeatable = _parameters(kind)
+        values: dict[str, Any] = {}
         for name, value in self.request.query_params.multi_items() if self.request.scope["query_string"] else ():
             if name not in known:
-                raise InvalidInputError(
-                    name, "is no parameter here" + (f"; there are {', '.join(sorted(known))}" if known else "")
-                )
-            if name in several:
-                given.setdefault(name, []).append(value)
+                names = f"; the parameters are {', '.join(sorted(known))}" if known else ""
+                raise InvalidInputError(name, f"unknown parameter{names}")
+            if name in repeatable:
+                values.setdefault(name, []).append(value)
                 continue
-            if name in given:
-                raise InvalidInputError(name, "was given twice")
-            given[name] = value
+            if name in values:
+                raise InvalidInputError(name, "given more than once")
+            values[name] = value
         try:
-            made = msgspec.convert(given, kind, strict=False)
+            query = msgspec.convert(values, kind, strict=False)
         except msgspec.ValidationError as error:
-            raise refused_by(error, "query") from None
-        for name in given:
-            if getattr(made, known[name]) is None:
-                raise InvalidInputError(name, "is not null: leave it out")
-        return made
+            raise validation_error(error, "query") from None
+        for name in values:
+            if getattr(query, known[name]) is None:
+                raise InvalidInputError(name, "must not be null; leave it out")
+        return query
 
     async def raw(self) -> bytes:
-        """The body, up to the limit."""
+        """Return the body, up to the limit."""
         limit = self.server.limits.body
-        packed = self.request.headers.get("content-encoding", "").strip().lower()
-        if packed not in ("", "identity"):
-            raise Unsupported(f"a body is not unpacked here: send it as it is, without content-encoding {packed!r}")
-        said = self.request.headers.get("content-length", "")
-        size, pieces = int(said) if said.isdigit() else 0, list[bytes]()
+        encoding = self.request.headers.get("content-encoding", "").strip().lower()
+        if encoding not in ("", "identity"):
+            raise Unsupported(f"content-encoding {encoding!r} is not supported; send the body uncompressed")
+        length = self.request.headers.get("content-length", "")
+        size, pieces = int(length) if length.isdigit() else 0, list[bytes]()
         if size <= limit:
             size = 0
             async for piece in self.request.stream():
@@ -162,36 +154,36 @@ class RequestContext:
                 if size > limit:
                     break
         if size > limit:
-            raise TooLarge(f"a body may have {limit} bytes")
+            raise TooLarge(f"the body is larger than {limit} bytes")
         return b"".join(pieces)
 
     async def body(self, kind: type[T]) -> T:
-        """The body, read as JSON of a kind."""
+        """Return the body, decoded from JSON."""
         try:
             return msgspec.convert(codec.parse_json(await self.raw() or b"null", field="body"), kind)
         except msgspec.ValidationError as error:
-            raise refused_by(error, "body") from None
+            raise validation_error(error, "body") from None
 
 
 class RequestAccess:
-    """The rights of the caller of one request. An answer is remembered for `ttl_s` seconds."""
+    """The rights of the caller of one request. A decision is remembered for `ttl_s` seconds."""
 
     def __init__(self, context: RequestContext, ttl_s: float = math.inf) -> None:
         self._context = context
         self._ttl_s = ttl_s
-        self._answers: dict[tuple[str, Verb], bool] = {}
+        self._decisions: dict[tuple[str, Verb], bool] = {}
         self._fresh_until = -math.inf
 
     async def may(self, session: str, verb: Verb) -> bool:
         if time.monotonic() > self._fresh_until:
-            self._answers.clear()
+            self._decisions.clear()
             self._fresh_until = time.monotonic() + self._ttl_s
-        if (session, verb) not in self._answers:
-            self._answers[session, verb] = await self._ask(session, verb)
-        return self._answers[session, verb]
+        if (session, verb) not in self._decisions:
+            self._decisions[session, verb] = await self._decide(session, verb)
+        return self._decisions[session, verb]
 
-    async def _ask(self, session: str, verb: Verb) -> bool:
-        record = await self._context.ledger.log.store.session(session)
+    async def _decide(self, session: str, verb: Verb) -> bool:
+        record = await self._context.ledger.log.get_session(session)
         try:
             await self._context.admit(record, verb)
         except (NotFoundError, Forbidden):
@@ -199,11 +191,15 @@ class RequestAccess:
         return record is not None
 
     async def require(self, session: str, verb: Verb) -> str:
-        record = await self._context.ledger.log.store.session(session)
+        record = await self._context.ledger.log.get_session(session)
         principal = await self._context.admit(record or SessionRecord(name=session), verb)
         if record is None:
             raise NotFoundError(f"no session {session!r}")
         return principal.name
+
+    async def require_write(self, session: str) -> str:
+        record = await self._context.ledger.log.get_session(session)
+        return (await self._context.admit(record or SessionRecord(name=session), "write")).name
 
     async def require_identity(self) -> None:
         await self._context.known()
@@ -211,18 +207,18 @@ class RequestAccess:
 
 @cache
 def _parameters(kind: type) -> tuple[dict[str, str], set[str]]:
-    """The names of a query's parameters and of their fields, and those that may be given several times."""
-    structure = msgspec.structs.fields(kind)
-    several = {field.encode_name for field in structure if field.default_factory is list}
-    return {field.encode_name: field.name for field in structure}, several
+    """Return the field of each query parameter, and the parameters that may be repeated."""
+    fields = msgspec.structs.fields(kind)
+    repeatable = {field.encode_name for field in fields if field.default_factory is list}
+    return {field.encode_name: field.name for field in fields}, repeatable
 
 
-def refused_by(error: msgspec.ValidationError, field: str) -> InvalidInputError:
-    """msgspec's words, with the place they are about as the field."""
-    said, _, place = str(error).partition(" - at `$")
-    return InvalidInputError(place.rstrip("`").lstrip(".") or field, said)
+def validation_error(error: msgspec.ValidationError, field: str) -> InvalidInputError:
+    """Return msgspec's error with the path of the value as its field."""
+    message, _, path = str(error).partition(" - at `$")
+    return InvalidInputError(path.rstrip("`").lstrip(".") or field, message)
 
 
-def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """A value as a JSON response."""
+def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a value as a JSON response."""
     return Response(msgspec.json.encode(value), status, dict(headers or {}), "application/json")

@@ -1,4 +1,4 @@
-"""What the server takes and gives, as structs: the OpenAPI document is made from these and from nothing else."""
+"""Request and response bodies as structs, which the OpenAPI document is generated from."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from callslip.model.views import (
 
 
 class Sessions(CamelStruct):
-    """Sessions, the last written first, and the cursor to more of them ("" if there are none)."""
+    """Sessions, the last written first, and the cursor to the next page ("" on the last one)."""
 
     sessions: list[SessionView]
     cursor: str
 
 
 class Document(CamelStruct):
-    """A session in a format: `events`, `entries` or `messages`, whichever it has, and the cursor to older ones."""
+    """A session in a format: its `events`, `entries` or `messages`, and the cursor to older ones."""
 
     session: str
     seq: int
@@ -39,47 +39,48 @@ class Document(CamelStruct):
 
 
 class Spans(CamelStruct):
-    """A session in the format `otel`, as OpenTelemetry has it in JSON."""
+    """A session in the format `otel`: OTLP as JSON."""
 
     resource_spans: list[Any]
 
 
 class CallDetail(CallView, kw_only=True):
-    """A call, with its entry as it stands in its session: arguments, output, progress."""
+    """A call with its entry: arguments, output, progress."""
 
     tool_call: ToolCall | None
 
 
 class Calls(CamelStruct):
-    """Calls, newest first, and the cursor to more of them ("" if there are none)."""
+    """Calls, newest first, and the cursor to the next page ("" on the last one)."""
 
     calls: list[CallView]
     cursor: str
 
 
 class Cancel(CamelStruct, forbid_unknown_fields=True):
-    """Why a call is to stop; whoever waits for it reads that."""
+    """Why a call is cancelled; the agent and its user read it."""
 
     reason: Annotated[str, msgspec.Meta(max_length=2000)] = ""
 
 
 class Approvals(CamelStruct):
-    """Requests for approval, oldest first."""
+    """Approvals, oldest first."""
 
     approvals: list[ApprovalView]
 
 
 class Health(CamelStruct):
-    """Whether the server can do its work."""
+    """Whether the server can read its database."""
 
     status: Literal["ok", "unavailable"]
     version: str
 
 
 class Appended(CamelStruct):
-    """What came of posted messages: how many events, and the seq of the last of them (0 if there is none).
+    """The result of posted messages: how many events were appended, and the seq of the last one (0 for none).
 
-    `notUnderstood` of them were kept as they came. `others` are further conversations in the body: session and seq.
+    `notUnderstood` counts messages that were stored as they are. `others` are further conversations in the body, by
+    session with their last seq. `events` are those of this session, with `return=events`.
     """
 
     session: str
@@ -87,43 +88,51 @@ class Appended(CamelStruct):
     appended: int
     not_understood: int = 0
     others: dict[str, int] = msgspec.field(default_factory=dict)
+    events: list[Any] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Approve(CamelStruct, tag_field="decision", tag="approve", forbid_unknown_fields=True):
-    """Let the call run as it is. `option` is one of those on offer, the first that fits unless it is named."""
+    """Allow the call. `option` is one of those on offer; by default the first one that allows it.
+
+    `by` may only be the name of the token.
+    """
 
     option: str = ""
     reason: str = ""
+    by: str = ""
 
 
 class Deny(CamelStruct, tag_field="decision", tag="deny", forbid_unknown_fields=True):
-    """Refuse the call. The model reads the reason."""
+    """Deny the call. The model reads the reason."""
 
     option: str = ""
     reason: str = ""
+    by: str = ""
 
 
 class Edit(CamelStruct, tag_field="decision", tag="edit", forbid_unknown_fields=True):
-    """Let the call run, with these arguments instead."""
+    """Allow the call with other arguments."""
 
     input: Any
     option: str = ""
     reason: str = ""
+    by: str = ""
 
 
 Answer = Approve | Deny | Edit
 
 
-def to_call_detail(row: CallRecord, entry: ToolCall | None) -> CallDetail:
-    return CallDetail(**msgspec.structs.asdict(call_view(row)), tool_call=entry)
+def to_call_detail(record: CallRecord, entry: ToolCall | None) -> CallDetail:
+    """Return a call with its entry."""
+    return CallDetail(**msgspec.structs.asdict(call_view(record)), tool_call=entry)
 
 
-_OUT: dict[type, Any] = {SessionRecord: session_view, CallRecord: call_view, ApprovalRecord: approval_view}
+_VIEWS: dict[type, Any] = {SessionRecord: session_view, CallRecord: call_view, ApprovalRecord: approval_view}
 
 
 def to_view(value: Any) -> Any:
-    """A row as the outside may see it; anything else that JSON can say as it is; the rest not at all."""
-    view = _OUT.get(value.__class__)
+    """Return a record as its view, other JSON values unchanged, and None for the rest."""
+    view = _VIEWS.get(value.__class__)
     if view is not None:
         return view(value)
     if isinstance(value, list):

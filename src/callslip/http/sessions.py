@@ -246,7 +246,7 @@ ROUTES = (
         about="Sessions, the last written first.",
         query=ListQuery,
         answers={200: schemas.Sessions},
-        problems=(400, 401, 403),
+        problems=(400, 401, 403, 404, 409),
     ),
     Route(
         method="GET",

@@ -1,4 +1,4 @@
-"""Server-sent events: frames, and the response that writes them. Raw ASGI, since a reader costs next to nothing so."""
+"""Server-sent events: frames, and the response that writes them. Raw ASGI, so that a reader costs little."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ encode = msgspec.json.encode
 
 
 def frame(data: bytes, *, event: str = "", id: str = "") -> bytes:
-    """One server-sent event. `data` is JSON, and has no line break in it."""
+    """Return a server-sent event. `data` is JSON without line breaks."""
     head = (f"id: {id}\n" if id else "") + (f"event: {event}\n" if event else "")
     return head.encode() + b"data: " + data + b"\n\n"
 
 
 def retry(milliseconds: int) -> bytes:
-    """When to come back after a lost connection."""
+    """Return the frame that sets the delay before a reader reconnects."""
     return b"retry: %d\n\n" % milliseconds
 
 
 class Stream(Response):
-    """A response that a piece of work writes, until it is done or the reader has gone.
+    """A response that `work` writes until it returns or the reader disconnects.
 
-    It begins with the first piece: work that fails before is answered by a problem. Large pieces are cut, so that a
-    reader which takes nothing holds up a little of one and not all of it; if it takes nothing for long it is cut off.
-    As long as it lasts `still` is asked now and then, and raises when the reader may not read any more.
+    It starts with the first write: if `work` fails before, the response is a problem. Large writes are split, so that
+    a stalled reader holds only a part in memory; it is disconnected after `limits.stall`. `check_access` is called
+    every `limits.heartbeat`, and raises when the reader has lost its rights.
     """
 
     def __init__(
@@ -50,61 +50,61 @@ class Stream(Response):
         work: Callable[[Write], Awaitable[None]],
         headers: Mapping[str, str],
         limits: Limits,
-        still: Callable[[], Awaitable[None]],
+        check_access: Callable[[], Awaitable[None]],
     ) -> None:
         super().__init__(None, 200, dict(headers))
         del self.headers["content-length"]
-        self._work = work
-        self._stall = limits.stall
-        self._every = limits.heartbeat
-        self._still = still
+        self.work = work
+        self._stall_s = limits.stall
+        self._check_interval_s = limits.heartbeat
+        self._check_access = check_access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] == "HEAD":  # What it would write has no end, and nobody would see it.
+        if scope["method"] == "HEAD":  # The body would have no end.
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             await send({"type": "http.response.body", "body": b""})
             return
-        writing = asyncio.current_task()
-        assert writing is not None
-        begun = gone = False
+        writer = asyncio.current_task()
+        assert writer is not None
+        has_started = is_gone = False
         clock = asyncio.get_running_loop().time
-        asked = clock()
+        checked_at = clock()
 
         async def watch() -> None:
-            nonlocal gone
+            nonlocal is_gone
             while (await receive())["type"] != "http.disconnect":
                 pass
-            gone = True
-            writing.cancel()
+            is_gone = True
+            writer.cancel()
 
         async def write(data: bytes) -> None:
-            nonlocal begun, asked
-            if clock() - asked >= self._every:
-                asked = clock()
-                await self._still()
-            if not begun:
-                begun = True
+            nonlocal has_started, checked_at
+            if clock() - checked_at >= self._check_interval_s:
+                checked_at = clock()
+                await self._check_access()
+            if not has_started:
+                has_started = True
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             for start in range(0, len(data), CHUNK_BYTES):
-                async with asyncio.timeout(self._stall):
+                async with asyncio.timeout(self._stall_s):
                     await send(
                         {"type": "http.response.body", "body": data[start : start + CHUNK_BYTES], "more_body": True}
                     )
 
-        watching = asyncio.ensure_future(watch())
+        watcher = asyncio.ensure_future(watch())
         try:
-            await self._work(write)
+            await self.work(write)
             await write(b"")
             await send({"type": "http.response.body", "body": b""})
         except asyncio.CancelledError:
-            if not gone or writing.uncancel():
+            if not is_gone or writer.uncancel():
                 raise
         except TimeoutError:
-            pass  # It takes nothing: the connection breaks.
+            pass  # The reader stalls: the connection is closed without an end.
         except CallslipError as error:
-            if not begun:
+            if not has_started:
                 await problems.response(error)(scope, receive, send)
-            else:  # It fell behind, or what it followed is no more: whoever comes back is told.
+            else:  # The reader fell behind, or its session was deleted; it learns why when it reconnects.
                 await send({"type": "http.response.body", "body": b""})
         finally:
-            watching.cancel()
+            watcher.cancel()

@@ -1,7 +1,6 @@
-"""Turns that this process answers: a handler at work, apart from whoever asked. Losing a reader stops nothing.
+"""Turns that this process answers: a handler that runs independently of the request. A lost reader stops nothing.
 
-A turn ends exactly once: by its handler's end, by its error, or by whoever ends it elsewhere, in any process: then the
-handler is cancelled.
+A turn ends once: when its handler returns or fails, or when another process ends it, which cancels the handler.
 """
 
 from __future__ import annotations
@@ -15,25 +14,23 @@ from typing import Any, cast
 import msgspec
 
 from callslip.agent.loop import Outcome
-from callslip.api.ledger import Ledger
+from callslip.api.client_calls import run_on_client
+from callslip.api.ledger import LocalLedger
 from callslip.api.session import Session
-from callslip.errors import CallEndedError, CallslipError
+from callslip.errors import CallslipError
 from callslip.ledger.aio import finish_despite_cancel, race
+from callslip.ledger.session_log import wait_for_turn
 from callslip.model import codec
-from callslip.model import events as ev
-from callslip.model.events import Draft
+from callslip.model.events import Draft, Event
 
 log = logging.getLogger("callslip.chat")
 
-CLIENT = "client"
-"""The worker of calls that the chat's client runs."""
-
 
 class Chat(msgspec.Struct):
-    """What a handler is given: the session to work in, its turn, and what was said.
+    """The argument of a handler: the session to work in, its turn, and the user's prompt.
 
-    `messages` is the conversation as the client tells it; the ledger's own is `session.snapshot()`. `body` is all that
-    was posted. `by` is whoever asked, as the host's `authorize` gave them.
+    `messages` is the conversation as the client sent it; the ledger's own is `session.snapshot()`. `body` is the whole
+    request. `by` is the user, as the host's `authorize` returned it.
     """
 
     session: Session
@@ -45,87 +42,77 @@ class Chat(msgspec.Struct):
     by: Any = None
 
     async def ask_client(self, tool: str, input: Any = None, *, title: str = "") -> Any:
-        """Let the client run a tool, and give what it came to. CallEnded if it came to nothing."""
-        ledger = self.session.ledger
-        started = ev.CallStarted(call="new:1", tool_name=tool, input=input, title=title, worker=CLIENT)
-        (made,) = await self.session.append(started, owner=ledger.log.owner)
-        assert isinstance(made, ev.CallStarted)
-        row = await ledger.wait(made.call)
-        end = await ledger.log.ending_event(row)
-        if not isinstance(end, ev.CallCompleted):
-            raise CallEndedError(row.state, row.reason)
-        return end.output
+        """Let the client run a tool, and return its output. Raise CallEndedError if it has none."""
+        return await run_on_client(self.session.log, self.session.name, tool, input, title=title)
 
 
 Handler = Callable[[Chat], Any]
 
 
 class TurnRunner:
-    """The turns under way."""
+    """The turns in progress."""
 
-    def __init__(self, ledger: Ledger, handler: Handler) -> None:
+    def __init__(self, ledger: LocalLedger, handler: Handler) -> None:
         self._ledger = ledger
         self._handler = handler
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def begin(self, chat: Chat, seq: int) -> None:
-        """Let the handler answer. `seq` is where the turn began."""
+    def start(self, chat: Chat, seq: int) -> None:
+        """Run the handler for a turn that started at `seq`."""
         task = asyncio.ensure_future(self._answer(chat, seq))
-        self._tasks.add(task)  # Nobody else holds it.
+        self._tasks.add(task)  # The event loop keeps only a weak reference.
         task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, chat: Chat, seq: int) -> None:
-        """Work until it is done, or until somebody ends the turn. What goes wrong ends the turn, and is logged."""
+        """Run the handler until it returns or the turn ends. An error ends the turn, and is logged."""
         try:
-            await race(self._work(chat), self._ledger.log.wait_for_turn(chat.session.name, chat.turn, seq))
-        except CallslipError:  # The ledger was closed, or the session deleted: nobody is there to be told.
-            log.warning("a chat could not be answered to its end", exc_info=True)
+            await race(self._run(chat), wait_for_turn(self._ledger.log, chat.session.name, chat.turn, seq))
+        except CallslipError:  # The ledger was closed, or the session deleted.
+            log.warning("a chat could not be answered completely", exc_info=True)
 
-    async def _work(self, chat: Chat) -> None:
+    async def _run(self, chat: Chat) -> None:
         try:
-            await _say(chat, self._handler(chat))
+            await _append_output(chat, self._handler(chat))
         except asyncio.CancelledError:
             await finish_despite_cancel(_end(chat, "cancelled"))
             raise
         except Exception as error:
             log.exception("the handler of a chat failed")
-            await finish_despite_cancel(_end(chat, "error", _shown(error)))
+            # Clients see the text of our own errors only; the rest is in the log.
+            is_own = isinstance(error, CallslipError)
+            detail = str(error) if is_own else f"the handler failed: {type(error).__name__}"
+            await finish_despite_cancel(_end(chat, "error", detail))
         else:
             await finish_despite_cancel(_end(chat, "end_turn"))
 
 
-def _shown(error: Exception) -> str:
-    """What a client is told of an error: our own words, and of others only what it is. The rest is in the log."""
-    return str(error) if isinstance(error, CallslipError) else f"the handler failed: {type(error).__name__}"
-
-
-async def _say(chat: Chat, given: Any) -> None:
-    """Everything a handler gives: pieces of text, and events of any kind; one at a time, or one as its result."""
-    if inspect.isawaitable(given):
-        given = await given
-    if not isinstance(given, AsyncIterator):
-        return await _piece(chat, given)
-    pieces = cast("AsyncIterator[Any]", given)
+async def _append_output(chat: Chat, output: Any) -> None:
+    """Append what a handler returns or yields: texts and events."""
+    if inspect.isawaitable(output):
+        output = await output
+    if not isinstance(output, AsyncIterator):
+        return await _append_item(chat, output)
+    items = cast("AsyncIterator[Any]", output)
     try:
-        async for piece in pieces:
-            await _piece(chat, piece)
+        async for item in items:
+            await _append_item(chat, item)
     finally:
-        close = getattr(pieces, "aclose", None)
+        close = getattr(items, "aclose", None)
         if close is not None:
             await close()
 
 
-async def _piece(chat: Chat, piece: Any) -> None:
-    if isinstance(piece, str):
-        await (chat.session.say(piece) if piece else asyncio.sleep(0))
-    elif isinstance(piece, ev.Event | Draft):
-        await chat.session.append(piece)
-    elif piece is not None and not isinstance(piece, Outcome):
-        await chat.session.say(codec.encode(codec.to_json(piece)).decode())
+async def _append_item(chat: Chat, item: Any) -> None:
+    if isinstance(item, str):
+        await (chat.session.say(item) if item else asyncio.sleep(0))
+    elif isinstance(item, Event | Draft):
+        await chat.session.append(item)
+    elif item is not None and not isinstance(item, Outcome):
+        await chat.session.say(codec.encode(codec.to_json(item)).decode())
 
 
 async def _end(chat: Chat, reason: str, detail: str = "") -> None:
-    """Unless the turn is over already: the agent loop ends its own, and so may anybody."""
-    row = await chat.session.ledger.log.store.session(chat.session.name)
-    if row is not None and row.turn == chat.turn:
-        await chat.session.append(ev.TurnEnded(turn=chat.turn, reason=reason, detail=detail))
+    """End the turn, unless it has ended already: the agent loop ends its own."""
+    record = await chat.session.log.get_session(chat.session.name)
+    if record is not None and record.turn == chat.turn:
+        await chat.session.end_turn(reason, detail=detail, turn=chat.turn)

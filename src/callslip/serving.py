@@ -1,0 +1,36 @@
+"""The whole server as an app for other ASGI hosts: HTTP, the page, and MCP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from callslip import http
+from callslip.mcp import http_app
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from callslip.api.ledger import LocalLedger
+    from callslip.http.limits import Limits
+    from callslip.http.prompts import Answers
+
+
+def asgi(
+    ledger: LocalLedger,
+    *,
+    authorize: Callable[..., Any],
+    allow_origins: Sequence[str] = (),
+    limits: Limits | None = None,
+    answers: Answers | None = None,
+) -> ASGIApp:
+    """Return an app to be mounted under any prefix of a host that authenticates its own users.
+
+    `authorize(request, session, verb)` returns the user, or nothing to refuse. `session` has `name`, `owner` and
+    `labels`; it is None for lists, whose sessions are then checked one by one. For the metrics, which count all
+    sessions, it has no name and the owner `*`. `answers(ledger, session, text)` answers prompts from the page; see
+    `callslip.http.prompts`.
+    """
+    return http.asgi(
+        ledger, authorize=authorize, allow_origins=allow_origins, limits=limits, answers=answers, mcp_app=http_app
+    )

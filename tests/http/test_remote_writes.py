@@ -1,0 +1,201 @@
+"""What a remote client needs beyond the page: the appended events, leases of its calls, and answers in its own name."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+import callslip
+from callslip.api.ledger import LocalLedger
+from callslip.client.token_file import hash_token
+from callslip.http.access import TokenAuthorizer
+from callslip.model import events as ev
+from callslip.model.records import CallRecord, TokenRecord
+from tests.support.live_server import Answer, ask, served
+
+pytestmark = pytest.mark.anyio
+MAIN = "the-main-token-of-this-test"
+
+
+@pytest.fixture
+async def ledger() -> AsyncIterator[LocalLedger]:
+    async with await callslip.open("sqlite:///:memory:") as ledger:
+        yield ledger
+
+
+@pytest.fixture
+async def url(ledger: LocalLedger) -> AsyncIterator[str]:
+    async with served(ledger, gate=TokenAuthorizer(ledger.log, MAIN)) as url:
+        yield url
+
+
+async def post(url: str, value: Any = None, *, token: str = MAIN, **headers: str) -> Answer:
+    named = {name.replace("_", "-"): text for name, text in headers.items()}
+    return await ask(url, "POST", value=value, headers={"authorization": f"Bearer {token}", **named})
+
+
+async def create_token(ledger: LocalLedger, *verbs: str) -> str:
+    token = f"token-to-{'-'.join(verbs)}"
+    await ledger.log.store.put_token(TokenRecord(token, hash_token(token), "phone", "", verbs, 0))
+    return token
+
+
+async def start_call(ledger: LocalLedger, owner: str = "") -> CallRecord:
+    (event,) = await ledger.log.append("s", [ev.CallStarted(call="new:1", tool_name="ls")], owner=owner)
+    assert isinstance(event, ev.CallStarted)
+    return await ledger.find_call(event.call)
+
+
+# Events
+
+BODY = [
+    {"type": "turn.started"},
+    {"type": "message.user", "text": "hi"},
+    {"type": "call.started", "call": "new:1", "tool_name": "ls"},
+]
+
+
+async def test_a_post_returns_the_appended_events(ledger: LocalLedger, url: str) -> None:
+    """They have what the ledger set: seq, ids, verdicts. The owner of a new session is not among them."""
+    first = (await post(f"{url}/v1/sessions/s/events?return=events", BODY)).json()
+    stored = [event async for event in ledger.events("s")]
+    assert isinstance(stored[0], ev.SessionInfo)
+    assert [event["seq"] for event in first["events"]] == [2, 3, 4] and first["appended"] == 3
+    assert [event["type"] for event in first["events"]] == ["turn.started", "message.user", "call.started"]
+    assert first["events"][2]["call"] == stored[3].call  # type: ignore[attr-defined]
+    assert all("verdict" not in event for event in first["events"]), "applied is the default"
+
+
+@pytest.mark.parametrize("query", ["", "?return=summary"])
+async def test_a_summary_has_no_events(url: str, query: str) -> None:
+    """Unless they are asked for."""
+    assert "events" not in (await post(f"{url}/v1/sessions/s/events{query}", BODY)).json()
+
+
+async def test_a_repeated_post_returns_the_same_events(ledger: LocalLedger, url: str) -> None:
+    """By its idempotency key, also if other events were written in between, and whether or not they were asked for."""
+    first = (await post(f"{url}/v1/sessions/s/events?return=events", BODY, idempotency_key="k")).json()
+    await ledger.log.append("s", [ev.MessageDelta(text="between")])
+    second = (await post(f"{url}/v1/sessions/s/events?return=events", BODY[:2], idempotency_key="k2")).json()
+    await ledger.log.append("s", [ev.MessageDelta(text="after")])
+    again = (await post(f"{url}/v1/sessions/s/events?return=events", BODY, idempotency_key="k")).json()
+    assert again["events"] == first["events"] and again["seq"] == first["seq"]
+    summary = (await post(f"{url}/v1/sessions/s/events", BODY, idempotency_key="k")).json()
+    assert "events" not in summary and summary["seq"] == first["seq"]
+    again = (await post(f"{url}/v1/sessions/s/events?return=events", BODY[:2], idempotency_key="k2")).json()
+    assert again["events"] == second["events"]
+
+
+async def test_a_duplicate_is_among_the_events(url: str) -> None:
+    """Every posted event has its result, in order: also one that changes nothing."""
+    body = [{"type": "turn.started", "turn": "t9"}, {"type": "turn.started", "turn": "t9"}]
+    events = (await post(f"{url}/v1/sessions/s/events?return=events", body)).json()["events"]
+    assert [event.get("verdict") for event in events] == [None, "duplicate"]
+
+
+async def test_an_unknown_return_is_refused(url: str) -> None:
+    """With the parameter as its field."""
+    problem = (await post(f"{url}/v1/sessions/s/events?return=all", BODY)).json()
+    assert (problem["status"], problem["field"]) == (400, "return")
+
+
+# Leases
+
+
+async def test_a_heartbeat_renews_the_lease_of_a_call(ledger: LocalLedger, url: str) -> None:
+    """A call that no process owns; without a length it is the usual lease."""
+    call = await start_call(ledger)
+    now = await ledger.log.store.clock()
+    until = (await post(f"{url}/v1/calls/{call.id}/heartbeat", {"lease": 5000})).json()["lease_until"]
+    assert until >= now + 5_000_000 and (await ledger.find_call(call.id)).lease == until
+    usual = (await post(f"{url}/v1/calls/{call.id}/heartbeat", {})).json()["lease_until"]
+    assert now + ledger.log.settings.ingest_lease * 1000 <= usual < until
+
+
+async def test_only_an_open_call_without_a_process_has_a_lease(ledger: LocalLedger, url: str) -> None:
+    """One that has ended is a conflict, as for commands; so is one that its process keeps alive."""
+    owned = await start_call(ledger, owner=ledger.log.owner)
+    problem = (await post(f"{url}/v1/calls/{owned.id}/heartbeat", {})).json()
+    assert (problem["status"], problem["current"]["call"]) == (409, owned.id)
+    ended = await start_call(ledger)
+    await ledger.cancel(ended.id)
+    problem = (await post(f"{url}/v1/calls/{ended.id}/heartbeat", {})).json()
+    assert (problem["status"], problem["current"]["state"]) == (409, "cancelled")
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [({"lease": 0}, "lease"), ({"lease": 1e10}, "lease"), ({"fence": 1}, "fence"), ({"text": "half"}, "fence")],
+)
+async def test_a_heartbeat_of_a_call_has_only_a_lease(
+    ledger: LocalLedger, url: str, body: dict[str, Any], field: str
+) -> None:
+    """Its progress is posted as events, and it has no claim."""
+    call = await start_call(ledger)
+    problem = (await post(f"{url}/v1/calls/{call.id}/heartbeat", body)).json()
+    assert (problem["status"], problem["field"]) == (400, field)
+    assert (await ledger.find_call(call.id)).lease == call.lease
+
+
+async def test_a_command_needs_its_fence(ledger: LocalLedger, url: str) -> None:
+    """Otherwise any worker could keep the claim of another."""
+    command = await ledger.commands.submit("ls")
+    claim = await ledger.commands.claim()
+    assert claim is not None
+    problem = (await post(f"{url}/v1/calls/{command.correlation_id}/heartbeat", {})).json()
+    assert (problem["status"], problem["field"]) == (400, "fence")
+    held = await post(f"{url}/v1/calls/{command.correlation_id}/heartbeat", {"fence": claim.fence})
+    assert held.status == 200
+
+
+@pytest.mark.parametrize(("verbs", "status"), [(("write",), 200), (("read",), 403), (("execute", "read"), 403)])
+async def test_a_call_is_renewed_with_the_right_to_write(
+    ledger: LocalLedger, url: str, verbs: tuple[str, ...], status: int
+) -> None:
+    """A command needs `execute` instead."""
+    call = await start_call(ledger)
+    token = await create_token(ledger, *verbs)
+    assert (await post(f"{url}/v1/calls/{call.id}/heartbeat", {}, token=token)).status == status
+
+
+async def test_a_command_is_not_renewed_with_the_right_to_write(ledger: LocalLedger, url: str) -> None:
+    """Also with its fence."""
+    command = await ledger.commands.submit("ls")
+    claim = await ledger.commands.claim()
+    assert claim is not None
+    token = await create_token(ledger, "write", "read")
+    refused = await post(f"{url}/v1/calls/{command.correlation_id}/heartbeat", {"fence": claim.fence}, token=token)
+    assert refused.status == 403
+
+
+# Answers
+
+
+@pytest.mark.parametrize("decision", ["approve", "deny", "edit"])
+@pytest.mark.parametrize(("by", "status"), [("", 200), ("user", 200), ("phone", 400)])
+async def test_an_answer_is_in_the_name_of_its_token(
+    ledger: LocalLedger, url: str, decision: str, by: str, status: int
+) -> None:
+    """A client may name its user, but not another one."""
+    request = [ev.CallProposed(call="new:1", tool_name="rm", input={}), ev.ApprovalRequested(call="new:1")]
+    (_, event) = await ledger.log.append("s", request)
+    body = {"decision": decision, "by": by} | ({"input": {}} if decision == "edit" else {})
+    answer = await post(f"{url}/v1/approvals/{event.approval}", body)  # type: ignore[attr-defined]
+    assert answer.status == status
+    if status == 200:
+        assert answer.json()["by"] == "user"
+    else:
+        assert (answer.json()["field"], answer.json()["detail"]) == ("by", "by: is set by the token")
+        (pending,) = await ledger.approvals()
+        assert pending.state == "pending"
+
+
+async def test_problems_have_plain_titles(ledger: LocalLedger, url: str) -> None:
+    """The reason phrase of the status, or a more specific one."""
+    assert (await ask(f"{url}/v1/calls")).json()["title"] == "Unauthorized"
+    assert (await post(f"{url}/v1/calls/none/cancel")).json()["title"] == "Not Found"
+    await ledger.commands.submit("ls", correlation_id="c")
+    lost = await post(f"{url}/v1/calls/c/heartbeat", {"fence": 7})
+    assert (lost.status, lost.json()["title"]) == (412, "Claim lost")
