@@ -28,7 +28,7 @@ def middle(times: list[float]) -> float:
     return sorted(times)[len(times) // 2]
 
 
-def told(times: list[float]) -> str:
+def percentiles(times: list[float]) -> str:
     ordered = sorted(times)
     return f"{middle(ordered) * 1e3:.2f} / {ordered[int(len(ordered) * 0.99)] * 1e3:.2f} ms"
 
@@ -59,11 +59,11 @@ class Trips:
 
 def _by_turns(places: list[exchange.Place], one: Any) -> list[Trips]:
     """By turns, and each round with a connection of its own: one that idles meanwhile would be closed."""
-    made = [Trips() for _ in places]
+    measured = [Trips() for _ in places]
     for _ in range(ROUNDS):
-        for place, trips in zip(places, made, strict=True):
+        for place, trips in zip(places, measured, strict=True):
             trips.round(place, one, TRIPS)
-    return made
+    return measured
 
 
 def _bench_trips(folder: Path) -> float:
@@ -84,18 +84,21 @@ def _bench_trips(folder: Path) -> float:
         plain_in_two, kept_in_two, in_two = _by_turns(places[:3], exchange.trip_in_two)
         asking = Trips()
         asking.round(places[2], exchange.trip_by_asking, 2)
-    say("the same requests with a dict behind them (the limit)", told(plain.times))
-    say("  and a bare commit for each step", told(kept.times))
+    say("the same requests with a dict behind them (the limit)", percentiles(plain.times))
+    say("  and a bare commit for each step", percentiles(kept.times))
     say("  to the limit", f"{kept.middle / plain.middle:.2f}x")
-    say("ours, awaited by the request that submits", told(ours.times))
+    say("ours, awaited by the request that submits", percentiles(ours.times))
     say("  to the limit", f"{ours.middle / plain.middle:.2f}x", "<= 3x")
     say("  to the limit with bare commits", f"{ours.middle / kept.middle:.2f}x")
     used = f"({ours.processor * 1e3:.2f} / {plain.processor * 1e3:.2f} ms)"
     say("  processor of the server, to the limit", f"{ours.processor / plain.processor:.2f}x  {used}")
-    say("ours, run by a callslip.Worker", told(by_worker.times))
-    say("ours, submitted and then awaited", told(in_two.times))
-    say("  to the limit", f"{in_two.middle / plain_in_two.middle:.2f}x  ({told(plain_in_two.times)})", "<= 3x")
-    say("  to the limit with bare commits", f"{in_two.middle / kept_in_two.middle:.2f}x  ({told(kept_in_two.times)})")
+    say("ours, run by a callslip.Worker", percentiles(by_worker.times))
+    say("ours, submitted and then awaited", percentiles(in_two.times))
+    say("  to the limit", f"{in_two.middle / plain_in_two.middle:.2f}x  ({percentiles(plain_in_two.times)})", "<= 3x")
+    say(
+        "  to the limit with bare commits",
+        f"{in_two.middle / kept_in_two.middle:.2f}x  ({percentiles(kept_in_two.times)})",
+    )
     say(
         f"asking every {exchange.EVERY:g} s, to ours",
         f"{asking.middle / ours.middle:,.0f}x  ({asking.middle:.2f} s)",
@@ -118,12 +121,12 @@ def _bench_others(folder: Path, ours: float) -> None:
         place.mkdir()
         for name in queues.NAMES:
             try:
-                made = queues.trips(name, ROUNDS * TRIPS, place, options)
+                measured = queues.trips(name, ROUNDS * TRIPS, place, options)
             except (OSError, RuntimeError, ValueError) as error:
                 print(f"  {name} is left out: {error}")
                 continue
-            for variant, times in ((variant, _quietest(all_times)) for variant, all_times in made.items()):
-                say(f"{variant}, {what}, to ours by a Worker", f"{middle(times) / ours:.1f}x  ({told(times)})")
+            for variant, times in ((variant, _quietest(all_times)) for variant, all_times in measured.items()):
+                say(f"{variant}, {what}, to ours by a Worker", f"{middle(times) / ours:.1f}x  ({percentiles(times)})")
 
 
 # The rest
@@ -142,8 +145,8 @@ def _bench_polling(folder: Path) -> None:
 
 
 def bench_commands() -> None:
-    with tempfile.TemporaryDirectory(dir=os.environ.get("CALLSLIP_BENCH_DIR")) as made:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory(dir=os.environ.get("CALLSLIP_BENCH_DIR")) as measured:
+        folder = Path(measured)
         ours = _bench_trips(folder)
         _bench_others(folder, ours)
         _bench_pending()

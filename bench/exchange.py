@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent
 EVERY = 2.0
-"""How often whoever is not woken asks, in s, as the seed of all this did."""
+"""How often a client that is not woken polls, in s."""
 PLAIN = [sys.executable, str(HERE / "peers" / "plain_http.py")]
 
 
@@ -41,8 +41,8 @@ class Client:
 
     def send(self, what: str, body: Any = None) -> None:
         data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-        said = f"{what} {self._head}Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
-        self._socket.sendall(said.encode() + data)
+        head = f"{what} {self._head}Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+        self._socket.sendall(head.encode() + data)
 
     def answer(self) -> tuple[int, bytes]:
         got = self._socket.recv(65536)
@@ -96,10 +96,10 @@ def served(command: list[str], log: Path) -> Generator[Place]:
     with log.open("w") as errors, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as server:
         try:
             assert server.stdout is not None
-            told = json.loads(server.stdout.readline() or "{}")
-            if not told:
+            reply = json.loads(server.stdout.readline() or "{}")
+            if not reply:
                 raise RuntimeError(f"the server did not start: {log.read_text()[-500:]}")
-            yield Place(told["url"], told["token"], server.pid)
+            yield Place(reply["url"], reply["token"], server.pid)
         finally:
             server.terminate()
 
@@ -128,8 +128,8 @@ def execute(url: str, token: str) -> None:
             continue
         assert status == 200, claim
         answer = {"result": {"found": claim["params"]["what"]}, "fence": claim["fence"]}
-        status, told = client.ask(f"POST /v1/calls/{claim['correlation_id']}/result", answer)
-        assert status == 200, told
+        status, reply = client.ask(f"POST /v1/calls/{claim['correlation_id']}/result", answer)
+        assert status == 200, reply
 
 
 def execute_as_people_do(url: str, token: str) -> None:
@@ -153,27 +153,27 @@ def _command(number: int) -> dict[str, Any]:
 
 def trip(client: Client, number: int) -> None:
     """Submitted and awaited in one request."""
-    status, told = client.ask("POST /v1/calls?wait=30", _command(number))
-    assert status == 200 and told["result"] == {"found": number}, told
+    status, reply = client.ask("POST /v1/calls?wait=30", _command(number))
+    assert status == 200 and reply["result"] == {"found": number}, reply
 
 
 def trip_in_two(client: Client, number: int) -> None:
     """Submitted, and then awaited."""
     status, queued = client.ask("POST /v1/calls", _command(number))
     assert status == 202, queued
-    status, told = client.ask(f"GET /v1/calls/{queued['correlation_id']}?format=command&wait=30")
-    assert status == 200 and told["result"] == {"found": number}, told
+    status, reply = client.ask(f"GET /v1/calls/{queued['correlation_id']}?format=command&wait=30")
+    assert status == 200 and reply["result"] == {"found": number}, reply
 
 
 def trip_by_asking(client: Client, number: int) -> None:
     """Submitted, and asked for now and then until it is there."""
     status, queued = client.ask("POST /v1/calls", _command(number))
     assert status == 202, queued
-    told: dict[str, Any] = {}
-    while not told.get("final"):
+    reply: dict[str, Any] = {}
+    while not reply.get("final"):
         time.sleep(EVERY)
-        _, told = client.ask(f"GET /v1/calls/{queued['correlation_id']}?format=command")
-    assert told["result"] == {"found": number}, told
+        _, reply = client.ask(f"GET /v1/calls/{queued['correlation_id']}?format=command")
+    assert reply["result"] == {"found": number}, reply
 
 
 def timed(client: Client, one: Any, trips: int) -> list[float]:

@@ -61,17 +61,17 @@ class Naive:
 
 
 def tracked() -> DeadlineTracker:
-    made = DeadlineTracker()
+    built = DeadlineTracker()
     for row in rows():
-        made.update(row)
-    return made
+        built.update(row)
+    return built
 
 
 def naive() -> Naive:
-    made = Naive()
+    built = Naive()
     for row in rows():
-        made.update(row)
-    return made
+        built.update(row)
+    return built
 
 
 def bare() -> dict[str, int]:
@@ -83,11 +83,11 @@ def held(make: Callable[[], Any]) -> int:
     gc.collect()
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
-    made = make()
+    built = make()
     gc.collect()
     after = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
-    assert made is not None
+    assert built is not None
     return after - before
 
 
@@ -160,7 +160,7 @@ def figures() -> Iterator[Line]:
 
 def _all_due() -> Iterator[Line]:
     end = NOW + WINDOW + TIMEOUT + BUCKET
-    made = [tracked() for _ in range(3)]
-    others = [naive() for _ in made]
-    ours, theirs = best(lambda: made.pop().due(end), lambda: others.pop().due(end), rounds=len(made))
+    built = [tracked() for _ in range(3)]
+    others = [naive() for _ in built]
+    ours, theirs = best(lambda: built.pop().due(end), lambda: others.pop().due(end), rounds=len(built))
     yield "all due at once, us each", f"{ours / MANY * 1e6:.2f}  (heap {theirs / MANY * 1e6:.2f})", ""

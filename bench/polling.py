@@ -1,7 +1,7 @@
 """What polling costs those who write: events a second into a ledger at FULL, with and without 1,000 questions a second.
 
 Everything goes over HTTP to a `callslip serve`. The one who asks is a process of its own and keeps to its pace. The one
-who writes does so twice: as fast as it is answered, where every request of anybody costs somebody, so that the limit is
+who writes does so twice: as fast as it is answered, where every request costs the others, so that the limit is
 the same number of questions about nothing (`/healthz`); and at a steady pace, as agents do, where it should not notice.
 The ways to ask take turns, so that all meet the same machine.
 """
@@ -38,17 +38,17 @@ Line = tuple[str, str, str]
 # Asking
 
 
-def _poll(url: str, token: str, told: Connection) -> None:
+def _poll(url: str, token: str, results: Connection) -> None:
     """Ask these things for so many seconds, and tell how many answers came in each; told of none, it ends."""
-    while questions := told.recv():
+    while questions := results.recv():
         clients = [Client(url, token) for _ in range(ASKING)]
-        told.send(_asked(clients, itertools.cycle(questions)))
+        results.send(_ask_all(clients, itertools.cycle(questions)))
         for client in clients:
             client.close()
 
 
-def _asked(free: list[Client], questions: Iterator[str]) -> float:
-    """Whoever is slow to answer is asked as often all the same, as long as a connection is free."""
+def _ask_all(free: list[Client], questions: Iterator[str]) -> float:
+    """A slow server gets as many requests, as long as a connection is free."""
     begun = time.perf_counter()
     busy: list[Client] = []
     sent = answers = 0
@@ -69,7 +69,7 @@ def _asked(free: list[Client], questions: Iterator[str]) -> float:
 
 
 def _pending(client: Client) -> list[str]:
-    """Commands that nobody runs, and how they are asked for."""
+    """Commands that no worker runs, and the requests for them."""
     questions: list[str] = []
     for number in range(PENDING):
         command = {"action": "wait", "params": {"number": number}, "timeout": 600}
@@ -121,7 +121,7 @@ def _steadily(clients: list[Client]) -> tuple[float, float]:
 
 
 class Turn:
-    """One writer with nobody else, with the questions, and with questions about nothing."""
+    """One writer alone, with the questions, and with questions about nothing."""
 
     def __init__(self, clients: list[Client], poller: Any, questions: list[str], write: Any) -> None:
         self.alone = write(clients)

@@ -17,7 +17,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 PYTHON = Path(os.environ.get("CALLSLIP_BENCH_PEERS", HERE.parent / ".cache" / "queues" / "bin" / "python"))
 NAMES = ("celery", "docket", "taskiq")
-PATIENCE = 120.0
+TIMEOUT_S = 120.0
 
 AS_IT_COMES: list[str] = []
 DURABLE = ["--appendonly", "yes", "--appendfsync", "always"]
@@ -45,11 +45,11 @@ def redis(folder: Path, options: list[str]) -> Generator[str]:
 
 
 def _until_it_answers(process: subprocess.Popen[bytes], port: int) -> None:
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT_S
     while True:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5) as made:
-            made.sendall(b"PING\r\n")
-            if made.recv(64).startswith(b"+PONG"):
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+            connection.sendall(b"PING\r\n")
+            if connection.recv(64).startswith(b"+PONG"):
                 return
         if process.poll() is not None or time.monotonic() > end:
             raise RuntimeError("Redis did not start")
@@ -60,14 +60,14 @@ def trips(name: str, count: int, folder: Path, options: list[str]) -> dict[str, 
     """Seconds of each round trip: submitted in one process, run in another, its result awaited in the first."""
     script = [str(PYTHON), str(HERE / "peers" / f"with_{name}.py")]
     log = folder / f"{name}.log"
-    with redis(folder / name, options) as url, log.open("w") as said:
-        worker = subprocess.Popen([*script, "work", url], stdout=said, stderr=said)
+    with redis(folder / name, options) as url, log.open("w") as errors:
+        worker = subprocess.Popen([*script, "work", url], stdout=errors, stderr=errors)
         try:
             asking = [*script, "submit", url, str(count)]
-            told = subprocess.run(asking, stdout=subprocess.PIPE, stderr=said, timeout=PATIENCE, check=False)
+            done = subprocess.run(asking, stdout=subprocess.PIPE, stderr=errors, timeout=TIMEOUT_S, check=False)
         finally:
             worker.terminate()
-            worker.wait(PATIENCE)
-    if told.returncode:
+            worker.wait(TIMEOUT_S)
+    if done.returncode:
         raise RuntimeError(f"{name} failed: {log.read_text().strip().splitlines()[-1:]}")
-    return json.loads(told.stdout)
+    return json.loads(done.stdout)

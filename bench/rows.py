@@ -16,7 +16,7 @@ MESSAGES = 10_000
 def rows() -> list[dict[str, object]]:
     """Turns of a person, a call, its result and an answer."""
     rand = random.Random(3)
-    made: list[dict[str, object]] = []
+    messages: list[dict[str, object]] = []
     for number in range(MESSAGES // 4):
         call = f"call_{number}"
         text = " ".join(rand.choice(("the", "quick", "brown", "fox", "\u00fcber")) for _ in range(60))
@@ -28,13 +28,18 @@ def rows() -> list[dict[str, object]]:
         )
         for entity, content, calls in contents:
             tools = [
-                {"id": name, "name": "get_weather", "arguments": msgspec.json.encode(given).decode(), "validated": None}
-                for name, given in calls
-            ]
-            at = f"2026-01-01T{len(made) // 3600:02}:{len(made) // 60 % 60:02}:{len(made) % 60:02}Z"
-            made.append(
                 {
-                    "id": f"m{len(made)}",
+                    "id": name,
+                    "name": "get_weather",
+                    "arguments": msgspec.json.encode(arguments).decode(),
+                    "validated": None,
+                }
+                for name, arguments in calls
+            ]
+            at = f"2026-01-01T{len(messages) // 3600:02}:{len(messages) // 60 % 60:02}:{len(messages) % 60:02}Z"
+            messages.append(
+                {
+                    "id": f"m{len(messages)}",
                     "entity": entity,
                     "content": msgspec.json.encode(content).decode(),
                     "creationDate": at,
@@ -42,7 +47,7 @@ def rows() -> list[dict[str, object]]:
                     "toolCalls": tools,
                 }
             )
-    return made
+    return messages
 
 
 def bench_rows() -> None:

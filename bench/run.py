@@ -44,20 +44,20 @@ def log(chunks: int, calls: int) -> list[bytes]:
     """A session as a coding agent makes it: streamed text, and now and then a call."""
     rand = random.Random(7)
     words = ["hello ", "the ", "quick ", "brown fox ", "0 ", "ünï ", "- ", "\n    "]
-    made: list[Event] = []
+    script: list[Event] = []
     every = chunks // calls
     for number in range(chunks):
         text = rand.choice(words) + rand.choice(words)
-        made.append(MessageDelta(text=text, source="acp", at=1_700_000_000_000 + number))
+        script.append(MessageDelta(text=text, source="acp", at=1_700_000_000_000 + number))
         if number % every == 0:
             call = f"exec_{number:012x}"
             alias = (Alias("acp", f"toolu_{number}"),)
-            made.append(
+            script.append(
                 CallProposed(call=call, aliases=alias, tool_name="Bash", title="ls", input={"command": "ls -la"})
             )
-            made.append(CallStarted(call=call))
-            made.append(CallCompleted(call=call, output="README.md\nsrc\ntests\n"))
-    return [encode_event(_numbered(event, seq)) for seq, event in enumerate(made, 1)]
+            script.append(CallStarted(call=call))
+            script.append(CallCompleted(call=call, output="README.md\nsrc\ntests\n"))
+    return [encode_event(_numbered(event, seq)) for seq, event in enumerate(script, 1)]
 
 
 def _numbered(event: Event, seq: int) -> Event:
@@ -299,12 +299,12 @@ def bench_notice() -> None:
 async def _notice(path: str) -> list[float]:
     script = (
         "import asyncio, sys, time, callslip\n"
-        "from callslip.events import MessageDelta\n"
+        "from callslip.model.events import MessageDelta\n"
         "async def main():\n"
         "    async with await callslip.open(sys.argv[1]) as ledger:\n"
         "        for n in range(100):\n"
         "            await asyncio.sleep(0.02)\n"
-        "            await ledger.session('s').append(MessageDelta(text=str(time.time())))\n"
+        "            await ledger.log.append('s', [MessageDelta(text=str(time.time()))])\n"
         "asyncio.run(main())\n"
     )
     delays: list[float] = []

@@ -2,7 +2,7 @@
 
 The peer of the fan-out is the usual way to write it: a queue for each reader, and each event encoded for each of them.
 The limit is a server that does nothing but write bytes that are there already. Each runs in a process of its own, whose
-processor time is what is counted; the readers are another process that throws away what it reads.
+processor time is what is counted; the readers are another process that discards what it reads.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ async def _session(url: str, turns: int) -> None:
     async with await callslip.open(url, Settings(synchronous="NORMAL")) as ledger:
         for number in range(turns):
             one = (Alias("b", str(number)),)
-            said = [MessageDelta(text=TEXT, chunks="delta") for _ in range(6)]
+            deltas = [MessageDelta(text=TEXT, chunks="delta") for _ in range(6)]
             call = [CallStarted(aliases=one, tool_name="look"), CallCompleted(aliases=one, output="found")]
-            await ledger.log.append("s", [TurnStarted(), MessageUser(text="Go."), *call, *said, TurnEnded()])
+            await ledger.log.append("s", [TurnStarted(), MessageUser(text="Go."), *call, *deltas, TurnEnded()])
         await ledger.log.project("s")
 
 
@@ -158,7 +158,7 @@ async def _bytes(serve: Callable[[Any], Awaitable[None]]) -> None:
     await writing
 
 
-def _serving(made: Any, listening: socket.socket, told: Any) -> None:
+def _serving(variant: Any, listening: socket.socket, results: Any) -> None:
     """One server in a process of its own, until its readers have gone. Tells its processor time."""
     import uvicorn
     import uvloop
@@ -166,13 +166,13 @@ def _serving(made: Any, listening: socket.socket, told: Any) -> None:
     async def serve(app: Any) -> None:
         server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off"))
         running = asyncio.ensure_future(server.serve(sockets=[listening]))
-        await asyncio.to_thread(told.recv)
-        told.send(time.process_time() - begun)
+        await asyncio.to_thread(results.recv)
+        results.send(time.process_time() - begun)
         server.should_exit = server.force_exit = True
         await running
 
     async def main() -> None:
-        await made(serve)
+        await variant(serve)
 
     begun = time.process_time()
     uvloop.run(main())
@@ -195,11 +195,11 @@ async def _all_read(port: int) -> None:
     await asyncio.gather(*(_reads(port) for _ in range(READERS)))
 
 
-def _cpu(made: Any) -> tuple[float, float]:
+def _cpu(variant: Any) -> tuple[float, float]:
     """Microseconds of processor a delivery, and deliveries a second."""
     with socket.create_server(("127.0.0.1", 0), backlog=READERS) as listening:
         ours, theirs = multiprocessing.Pipe()
-        process = multiprocessing.get_context("fork").Process(target=_serving, args=(made, listening, theirs))
+        process = multiprocessing.get_context("fork").Process(target=_serving, args=(variant, listening, theirs))
         process.start()
         start = time.perf_counter()
         asyncio.run(_all_read(listening.getsockname()[1]))

@@ -16,7 +16,7 @@ from pathlib import Path
 from measure import say
 
 TRIPS = 3000
-PAUSE = 0.002
+RETRY_DELAY_S = 0.002
 LARGE = 64 * 2**20
 
 
@@ -77,7 +77,11 @@ def bench_wrap() -> None:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "callslip", "wrap", "--db", str(Path(folder) / "ledger.db"), "--", "cat"]
         direct, wrapped = Peer(["cat"]), Peer(command)
-        for name, pause, size in (("now and then", PAUSE, 40), ("one after the other", 0, 40), ("of 20 KB", 0, 20_000)):
+        for name, pause, size in (
+            ("now and then", RETRY_DELAY_S, 40),
+            ("one after the other", 0, 40),
+            ("of 20 KB", 0, 20_000),
+        ):
             plain, ours = trips(direct, wrapped, pause, size)
             added = {share: (ours[share] - plain[share]) / 2 for share in plain}
             figure = f"p50 {added['p50']:.3f}  p99 {added['p99']:.3f} ms"

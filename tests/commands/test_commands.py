@@ -55,7 +55,7 @@ QUICK = 20.0
 
 @pytest.fixture(autouse=True)
 def nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever waits is woken or waits for long: a test that passes was not saved by the look now and then."""
+    """Turn off the polls, so that a test passes only if waiters are woken."""
     monkeypatch.setattr(claims, "CLAIM_POLL_S", 1000.0)
     monkeypatch.setattr(monitor, "END_POLL_S", 1000.0)
 
@@ -99,8 +99,8 @@ async def at_work(db: str, **settings: Any) -> AsyncGenerator[CommandQueue]:
 
 @pytest.fixture
 async def commands(db: str) -> AsyncIterator[CommandQueue]:
-    async with at_work(db, reaper_interval=0.05, reaper_grace=0.05) as made:
-        yield made
+    async with at_work(db, reaper_interval=0.05, reaper_grace=0.05) as queue:
+        yield queue
 
 
 async def claimed(commands: CommandQueue, client: str = "default", **how: Any) -> Claim:
@@ -117,16 +117,16 @@ async def answer(
     await verb(commands.log, row.id, by="ann", **how)
 
 
-async def log_of(commands: CommandQueue, given: str) -> list[ev.CallEvent]:
+async def log_of(commands: CommandQueue, arguments: str) -> list[ev.CallEvent]:
     """The events of one command."""
-    row = await commands.find(given)
+    row = await commands.find(arguments)
     log = await events(ledger_of(commands), row.session)
     return [event for event in log if isinstance(event, ev.CallEvent) and event.call == row.id]
 
 
-async def ending(commands: CommandQueue, given: str) -> ev.CallEvent:
+async def ending(commands: CommandQueue, arguments: str) -> ev.CallEvent:
     """The one event that ended a command."""
-    (end,) = [event for event in await log_of(commands, given) if event.verdict == "applied" and is_terminal(event)]
+    (end,) = [event for event in await log_of(commands, arguments) if event.verdict == "applied" and is_terminal(event)]
     return end
 
 
@@ -143,21 +143,26 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(time, "time", made)
-    return made
+    fake = Clock()
+    monkeypatch.setattr(time, "time", fake)
+    return fake
 
 
 # S3.1: submitting
 
 
 async def test_submitting_answers_at_once(commands: CommandQueue) -> None:
-    """S3.1: with the id to ask by, whether or not anybody is there to run it."""
-    made = await commands.submit("execute_js", {"script": "document.title"})
-    assert (made.status, made.final, made.action, made.client) == ("pending", False, "execute_js", "default")
-    assert made.correlation_id.startswith("exec_") and made.created_at.endswith("Z")
-    assert (made.result, made.error, made.completed_at) == (UNSET, UNSET, UNSET)
-    assert [type(event) for event in await log_of(commands, made.correlation_id)] == [ev.CallProposed]
+    """S3.1: with the id to poll, even if no worker is connected."""
+    submitted = await commands.submit("execute_js", {"script": "document.title"})
+    assert (submitted.status, submitted.final, submitted.action, submitted.client) == (
+        "pending",
+        False,
+        "execute_js",
+        "default",
+    )
+    assert submitted.correlation_id.startswith("exec_") and submitted.created_at.endswith("Z")
+    assert (submitted.result, submitted.error, submitted.completed_at) == (UNSET, UNSET, UNSET)
+    assert [type(event) for event in await log_of(commands, submitted.correlation_id)] == [ev.CallProposed]
 
 
 async def test_the_same_correlation_id_is_the_same_command(commands: CommandQueue) -> None:
@@ -192,10 +197,10 @@ async def test_the_same_correlation_id_for_something_else_is_a_conflict(
     commands: CommandQueue, other: dict[str, Any]
 ) -> None:
     """S3.1, C7: nothing of it is written, and the first is as it was."""
-    given: dict[str, Any] = {"action": "a", "params": {"n": 1}, "timeout": 5}
-    await commands.submit(**given, correlation_id="mine")
+    arguments: dict[str, Any] = {"action": "a", "params": {"n": 1}, "timeout": 5}
+    await commands.submit(**arguments, correlation_id="mine")
     with pytest.raises(ConflictError):
-        await commands.submit(**given | other, correlation_id="mine")
+        await commands.submit(**arguments | other, correlation_id="mine")
     assert len(await events(ledger_of(commands), "commands")) == 1
     assert (await claimed(commands)).params == {"n": 1}
 
@@ -212,9 +217,9 @@ async def test_a_submission_that_asks_is_repeated_without_asking_again(commands:
 async def test_many_who_submit_the_same_at_once_share_one_command(commands: CommandQueue) -> None:
     """S3.1, C7: also within one transaction, and in spite of those that are refused beside them."""
     how: list[dict[str, Any]] = [{"params": {"n": n % 2}, "correlation_id": "mine"} for n in range(20)]
-    made = await asyncio.gather(*(commands.submit("a", **given) for given in how), return_exceptions=True)
-    assert sum(isinstance(one, ConflictError) for one in made) == 10
-    assert {one.correlation_id for one in made if isinstance(one, Command)} == {"mine"}
+    submitted = await asyncio.gather(*(commands.submit("a", **arguments) for arguments in how), return_exceptions=True)
+    assert sum(isinstance(one, ConflictError) for one in submitted) == 10
+    assert {one.correlation_id for one in submitted if isinstance(one, Command)} == {"mine"}
     assert len(await commands.pending()) == 1
 
 
@@ -321,10 +326,10 @@ ENDINGS: dict[str, tuple[Callable[[CommandQueue, str], Coroutine[Any, Any, None]
 
 @pytest.mark.parametrize("how", ENDINGS)
 async def test_a_poll_tells_how_a_command_ended(commands: CommandQueue, how: str) -> None:
-    """S3.2, S3.10: in the seed's words, with what came of it or why nothing did, and that it is final."""
-    end, ask, status, told = ENDINGS[how]
-    made = await commands.submit("a", correlation_id="c", approval=ask)
-    assert (made.status, made.final) == ("pending", False)
+    """S3.2, S3.10: with the documented status, the result or the reason, and that it is final."""
+    end, ask, status, expected = ENDINGS[how]
+    submitted = await commands.submit("a", correlation_id="c", approval=ask)
+    assert (submitted.status, submitted.final) == ("pending", False)
     await end(commands, "c")
     command = await commands.get("c")
     body: dict[str, Any] = msgspec.to_builtins(command)
@@ -332,10 +337,10 @@ async def test_a_poll_tells_how_a_command_ended(commands: CommandQueue, how: str
         "correlation_id": "c",
         "status": status,
         "final": True,
-        "created_at": made.created_at,
+        "created_at": submitted.created_at,
     }
-    assert command.completed_at != UNSET and str(command.completed_at) >= made.created_at
-    assert {key: body[key] for key in ("result", "error") if key in body} == told
+    assert command.completed_at != UNSET and str(command.completed_at) >= submitted.created_at
+    assert {key: body[key] for key in ("result", "error") if key in body} == expected
     await ending(commands, "c")
 
 
@@ -351,27 +356,27 @@ async def test_a_poll_tells_that_it_is_not_over(commands: CommandQueue) -> None:
         assert command.result is command.error is command.completed_at is UNSET
 
 
-@pytest.mark.parametrize("given", ["exec_0123456789ab", "nobody", "", "@last", "\ud800", "x" * 10_000])
-async def test_an_id_that_nobody_knows_is_not_found_at_once(commands: CommandQueue, given: str) -> None:
+@pytest.mark.parametrize("arguments", ["exec_0123456789ab", "nobody", "", "@last", "\ud800", "x" * 10_000])
+async def test_an_id_that_nobody_knows_is_not_found_at_once(commands: CommandQueue, arguments: str) -> None:
     """S3.2: final: waiting does not change it."""
     with pytest.raises(NotFoundError):
-        await soon(commands.get(given, wait=60))
+        await soon(commands.get(arguments, wait=60))
 
 
 async def test_what_is_no_command_is_not_run_as_one(commands: CommandQueue) -> None:
     """S3.6: a call that an agent makes is neither claimed, nor finished, nor cancelled here."""
-    (made,) = await commands.log.append("a", [ev.CallProposed(tool_name="t", scope="detached")])
-    assert isinstance(made, ev.CallEvent)
+    (submitted,) = await commands.log.append("a", [ev.CallProposed(tool_name="t", scope="detached")])
+    assert isinstance(submitted, ev.CallEvent)
     assert await commands.claim() is None and await commands.queued() == []
     for verb in (commands.complete, commands.cancel, commands.expire):
         with pytest.raises(InvalidInputError, match="not a command"):
-            await verb(made.call)
-    assert (await commands.get(made.call)).status == "pending" and await commands.pending() == []
+            await verb(submitted.call)
+    assert (await commands.get(submitted.call)).status == "pending" and await commands.pending() == []
 
 
 @pytest.mark.parametrize("result", [None, 0, "", [], {"a": [1, {"b": None}]}, "x" * 200_000, {"big": "y" * 200_000}])
 async def test_a_result_is_answered_whole(commands: CommandQueue, result: Any) -> None:
-    """S3.2: whatever its kind, and also where it is too large for the log; said again it is the same."""
+    """S3.2: for every type, even if it is too large for the log; a repeated result is the same."""
     await commands.submit("a", correlation_id="c")
     for _ in range(2):
         assert (await commands.complete("c", result)).result == result
@@ -384,8 +389,8 @@ async def test_a_large_error_is_answered_whole(commands: CommandQueue) -> None:
     """S3.2: text or anything else."""
     for name, error in (("text", "e" * 100_000), ("more", {"trace": ["line"] * 20_000})):
         await commands.submit("a", correlation_id=name)
-        made = await commands.fail(name, error)
-        assert made.error == error or msgspec.json.decode(str(made.error)) == error
+        submitted = await commands.fail(name, error)
+        assert submitted.error == error or msgspec.json.decode(str(submitted.error)) == error
 
 
 # S3.3: waiting
@@ -459,7 +464,7 @@ async def test_a_command_of_a_deleted_session_is_forgotten(commands: CommandQueu
 
 
 async def test_whoever_waits_is_told_when_the_ledger_closes(db: str) -> None:
-    """S3.3: nobody hangs: neither who waits for an end nor who waits for work."""
+    """S3.3: neither a wait for an end nor a wait for work hangs."""
     ledger = await opened(db)
     commands = CommandQueue(ledger.log)
     await commands.submit("a", correlation_id="c", queue="x")
@@ -484,7 +489,7 @@ async def test_a_command_that_nobody_takes_up_expires(commands: CommandQueue) ->
 
 
 async def test_a_command_that_runs_too_long_times_out(commands: CommandQueue) -> None:
-    """S3.4: its worker's result comes too late, whatever lease it holds."""
+    """S3.4: its worker's result is too late, even while its lease lasts."""
     await commands.submit("a", correlation_id="c", timeout=1)
     claim = await claimed(commands, lease=60)
     assert (await commands.get("c", wait=10)).status == "timeout"
@@ -498,16 +503,16 @@ async def test_a_command_that_runs_too_long_times_out(commands: CommandQueue) ->
 
 async def test_a_command_expires_after_thirty_seconds_by_default(commands: CommandQueue) -> None:
     """S3.4: the setting says otherwise, and the submission again."""
-    made = {
+    submitted = {
         name: await commands.find((await commands.submit(name, **how)).correlation_id)
         for name, how in {"default": {}, "own": {"timeout": 5.5}}.items()
     }
-    assert made["default"].deadline - made["default"].created_at == 30_000
-    assert made["own"].deadline - made["own"].created_at == 5_500
+    assert submitted["default"].deadline - submitted["default"].created_at == 30_000
+    assert submitted["own"].deadline - submitted["own"].created_at == 5_500
 
 
 async def test_the_clock_starts_after_approval(commands: CommandQueue) -> None:
-    """S3.4: whoever is asked may take longer than the command may; then it has its whole time."""
+    """S3.4: an answer may take longer than the timeout; then the command has its full timeout."""
     await commands.submit("a", correlation_id="c", timeout=0.15, approval=True)
     assert (await commands.get("c", wait=0.3)).status == "pending" and await commands.claim() is None
     await answer(commands)
@@ -547,7 +552,7 @@ async def test_one_timer_serves_commands_in_any_order(commands: CommandQueue) ->
 
 
 async def test_what_a_dead_process_submitted_expires_all_the_same(db: str) -> None:
-    """S3.4: by whoever has the file open; while nobody has, by the next who opens it."""
+    """S3.4: by any process that has the file open, or the next one that opens it."""
     async with await opened(db) as ledger:
         first = CommandQueue(ledger.log)
         await first.submit("a", correlation_id="c", timeout=0.1)
@@ -558,7 +563,7 @@ async def test_what_a_dead_process_submitted_expires_all_the_same(db: str) -> No
 
 
 async def test_a_clock_that_jumps_expires_nothing_that_lives(db: str, clock: Clock) -> None:
-    """S3.4, C5: a laptop that slept gives its executors a moment to go on first."""
+    """S3.4, C5: after sleep, executors have a grace period to continue."""
     async with at_work(db, reaper_interval=1e6, reaper_grace=0.3) as commands:
         begun = time.monotonic()
         await commands.submit("a", correlation_id="c", timeout=0.3)
@@ -606,8 +611,8 @@ async def test_every_end_but_completion_is_a_failure_in_the_list(commands: Comma
     await commands.submit("a", correlation_id="elsewhere", queue="other")
     await commands.complete("elsewhere")
     await commands.submit("a", correlation_id="open", queue="other")
-    told = [(one.correlation_id, one.status) for one in reversed(await commands.failed())]
-    assert told == [("failed", "error"), ("cancelled", "cancelled"), ("expired", "expired"), ("timeout", "timeout")]
+    expected = [(one.correlation_id, one.status) for one in reversed(await commands.failed())]
+    assert expected == [("failed", "error"), ("cancelled", "cancelled"), ("expired", "expired"), ("timeout", "timeout")]
     assert await commands.failed("other") == [] and len(await commands.completed("other")) == 1
     assert await commands.completed("default") == [] and await commands.pending("default") == []
     assert [one.correlation_id for one in await commands.pending("other")] == ["open"]
@@ -663,7 +668,7 @@ async def test_polling_takes_nothing_out_of_the_queue(commands: CommandQueue) ->
 
 
 async def test_an_executor_that_polls_finishes_what_nobody_has_claimed(commands: CommandQueue) -> None:
-    """S3.6: without a fence; posting the same again is the same answer, anything else is told who won."""
+    """S3.6: without a fence; the same result again returns the same answer, another one a conflict."""
     await commands.submit("a", correlation_id="c")
     first = await commands.complete("c", {"x": 1})
     assert (await commands.complete("c", {"x": 1})) == first == await commands.get("c")
@@ -756,10 +761,10 @@ async def test_those_who_wait_in_vain_do_nothing(commands: CommandQueue, monkeyp
     looks = 0
     look = commands.log.store.queued_commands
 
-    async def counted(*given: Any) -> Any:
+    async def counted(*arguments: Any) -> Any:
         nonlocal looks
         looks += 1
-        return await look(*given)
+        return await look(*arguments)
 
     monkeypatch.setattr(commands.log.store, "queued_commands", counted)
     waiting = [asyncio.create_task(commands.claim(wait=1)) for _ in range(50)]
@@ -805,7 +810,7 @@ async def test_whoever_waits_for_work_is_woken_by_another_process(commands: Comm
 
 
 async def test_a_worker_that_goes_away_while_it_waits_leaves_the_command_to_the_next(commands: CommandQueue) -> None:
-    """S3.6: cancelled at any moment, also when it was woken already: nothing is claimed by nobody."""
+    """S3.6: cancelled at any moment, also after it was woken: no command stays claimed without a worker."""
     for turns in range(12):
         leaving, staying = (asyncio.create_task(commands.claim(wait=60)) for _ in range(2))
         await asyncio.sleep(0.02)
@@ -845,7 +850,7 @@ async def test_only_the_sessions_that_a_worker_may_run_are_given_to_it(commands:
     assert (await claimed(commands, session="secret")).session == "secret"
 
 
-# A command that is handed to somebody who waits
+# A command that is handed to a waiting worker
 
 
 @asynccontextmanager
@@ -862,7 +867,7 @@ async def held_up(commands: CommandQueue) -> AsyncGenerator[None]:
 
 
 async def waiting_for_work(commands: CommandQueue, client: str = "default", **how: Any) -> asyncio.Task[Claim | None]:
-    """Somebody who has looked, found nothing, and waits."""
+    """Start a worker that found no command and waits."""
     task = asyncio.create_task(commands.claim(client, **{"wait": 60} | how))
     await asyncio.sleep(0.05)
     return task
@@ -871,13 +876,13 @@ async def waiting_for_work(commands: CommandQueue, client: str = "default", **ho
 async def test_a_command_for_somebody_who_waits_is_queued_and_taken_up_at_once(commands: CommandQueue) -> None:
     """S3.6: both steps come in one commit, and in the log in their order."""
     batches: list[list[type[ev.Event]]] = []
-    commands.log.store.on_commit(lambda made: batches.append([type(one.event) for one in made]))
+    commands.log.store.on_commit(lambda submitted: batches.append([type(one.event) for one in submitted]))
     waiting = await waiting_for_work(commands, worker="w1")
-    made = await commands.submit("a", {"key": SECRET}, correlation_id="c")
+    submitted = await commands.submit("a", {"key": SECRET}, correlation_id="c")
     claim = await soon(waiting)
     assert batches == [[ev.CallProposed, ev.CallStarted]]
     assert claim is not None and (claim.correlation_id, claim.fence, claim.params) == ("c", 1, {"key": SECRET})
-    assert (made.status, (await commands.find("c")).worker) == ("pending", "w1")
+    assert (submitted.status, (await commands.find("c")).worker) == ("pending", "w1")
     assert (await commands.complete("c", 1, fence=claim.fence)).status == "complete"
 
 
@@ -885,7 +890,7 @@ async def test_a_command_for_somebody_who_waits_is_queued_and_taken_up_at_once(c
 async def test_a_worker_that_goes_away_during_the_hand_over_leaves_the_command_to_others(
     commands: CommandQueue, how: str
 ) -> None:
-    """S3.6: nobody holds it, and it is the next to be had."""
+    """S3.6: no worker holds it, and it is the next to be claimed."""
     waiting = await waiting_for_work(commands, wait=0.1 if how == "timed out" else 30)
     async with held_up(commands):
         registering = asyncio.create_task(commands.submit("a", correlation_id="c"))
@@ -900,7 +905,7 @@ async def test_a_worker_that_goes_away_during_the_hand_over_leaves_the_command_t
 
 
 async def test_what_a_worker_gives_back_goes_to_the_next_who_waits(commands: CommandQueue) -> None:
-    """S3.6: without anybody having to look for it."""
+    """S3.6: without polling."""
     leaving, staying = await waiting_for_work(commands), await waiting_for_work(commands)
     async with held_up(commands):
         registering = asyncio.create_task(commands.submit("a", correlation_id="c"))
@@ -943,9 +948,9 @@ async def test_whoever_waits_goes_on_waiting_if_a_submission_is_refused(db: str,
             await commands.submit("a", "x" * 10_000 if why == "too large" else wrong.pop("params", None), **wrong)
         if why != "conflict":
             await commands.cancel("known")
-        made = await commands.submit("a", session="mine")
+        submitted = await commands.submit("a", session="mine")
         claim = await soon(waiting)
-        assert claim is not None and claim.correlation_id == made.correlation_id
+        assert claim is not None and claim.correlation_id == submitted.correlation_id
 
 
 async def test_of_several_commands_at_once_each_worker_that_waits_gets_one(commands: CommandQueue) -> None:
@@ -956,8 +961,8 @@ async def test_of_several_commands_at_once_each_worker_that_waits_gets_one(comma
         registering = asyncio.gather(*(commands.submit("a", correlation_id=name) for name in names))
         await asyncio.sleep(0.02)
     await soon(registering)
-    given = await soon(asyncio.gather(*waiting))
-    assert [(claim.correlation_id, claim.fence) for claim in given if claim] == [(name, 1) for name in names]
+    arguments = await soon(asyncio.gather(*waiting))
+    assert [(claim.correlation_id, claim.fence) for claim in arguments if claim] == [(name, 1) for name in names]
     assert await commands.claim() is None
 
 
@@ -967,14 +972,14 @@ async def test_more_commands_at_once_than_workers_wait_for_are_queued(commands: 
     async with held_up(commands):
         registering = asyncio.gather(*(commands.submit("a") for _ in range(6)))
         await asyncio.sleep(0.02)
-    made = {one.correlation_id for one in await soon(registering)}
-    given = [*await soon(asyncio.gather(*waiting)), *[await commands.claim() for _ in range(4)]]
-    assert {claim.correlation_id for claim in given if claim} == made and await commands.claim() is None
-    assert {claim.fence for claim in given if claim} == {1}
+    submitted = {one.correlation_id for one in await soon(registering)}
+    arguments = [*await soon(asyncio.gather(*waiting)), *[await commands.claim() for _ in range(4)]]
+    assert {claim.correlation_id for claim in arguments if claim} == submitted and await commands.claim() is None
+    assert {claim.fence for claim in arguments if claim} == {1}
 
 
 async def test_a_new_command_does_not_overtake_one_that_waits(commands: CommandQueue) -> None:
-    """S3.6: also where somebody stands ready who has only not seen yet what waits."""
+    """S3.6: even if a worker is ready that has not read the queue yet."""
     waiting = await waiting_for_work(commands)
     async with held_up(commands):
         first = asyncio.ensure_future(commands.submit("a", correlation_id="first", approval=True))
@@ -986,7 +991,7 @@ async def test_a_new_command_does_not_overtake_one_that_waits(commands: CommandQ
 
 
 async def test_the_same_submission_again_is_handed_over_once(commands: CommandQueue) -> None:
-    """S3.1, S3.6: the second of two who wait goes on waiting."""
+    """S3.1, S3.6: the second of two waiting workers keeps waiting."""
     waiting = [await waiting_for_work(commands) for _ in range(2)]
     for _ in range(2):
         assert (await commands.submit("a", correlation_id="c")).correlation_id == "c"
@@ -1013,16 +1018,16 @@ async def test_only_who_may_run_it_is_handed_a_command(commands: CommandQueue) -
 
 
 async def test_what_goes_wrong_with_who_waits_is_not_the_submitters_concern(commands: CommandQueue) -> None:
-    """S3.1: they are told themselves, and the command is there for others."""
+    """S3.1: the worker gets the error, and the command stays for others."""
     waiting = await waiting_for_work(commands, access=BrokenAccess())
-    made = await commands.submit("a")
+    submitted = await commands.submit("a")
     with pytest.raises(LookupError):
         await soon(waiting)
-    assert (await claimed(commands)).correlation_id == made.correlation_id
+    assert (await claimed(commands)).correlation_id == submitted.correlation_id
 
 
 async def test_a_worker_that_is_cancelled_twice_gives_back_what_it_took(commands: CommandQueue) -> None:
-    """S3.6: whoever stops it may lose patience."""
+    """S3.6: a caller may cancel it repeatedly."""
     assert await commands.claim() is None
     await commands.submit("a", correlation_id="c")
     async with held_up(commands):
@@ -1035,7 +1040,7 @@ async def test_a_worker_that_is_cancelled_twice_gives_back_what_it_took(commands
 
 
 async def test_a_ledger_that_closes_during_a_hand_over_leaves_nobody_waiting(db: str) -> None:
-    """S3.3: what was on its way is written, or is told to be not."""
+    """S3.3: a submission in progress is written or raises an error."""
     ledger = await opened(db)
     commands = CommandQueue(ledger.log)
     waiting = await waiting_for_work(commands)
@@ -1044,8 +1049,8 @@ async def test_a_ledger_that_closes_during_a_hand_over_leaves_nobody_waiting(db:
         await asyncio.sleep(0.02)
         closing = asyncio.create_task(ledger.close())
     await soon(closing)
-    made, claim = await soon(asyncio.gather(registering, waiting))
-    assert claim is not None and claim.correlation_id == made.correlation_id == "c"
+    submitted, claim = await soon(asyncio.gather(registering, waiting))
+    assert claim is not None and claim.correlation_id == submitted.correlation_id == "c"
 
 
 # S3.6: holding one
@@ -1068,7 +1073,7 @@ async def test_a_heartbeat_renews_the_lease(commands: CommandQueue) -> None:
 
 @pytest.mark.parametrize("idempotent", [False, True])
 async def test_a_lease_that_lapses_gives_back_only_what_may_run_twice(commands: CommandQueue, idempotent: bool) -> None:
-    """S3.6: the others are lost: nobody knows how far the first worker came."""
+    """S3.6: the others are lost, because the progress of the first worker is unknown."""
     await commands.submit("a", correlation_id="c", idempotent=idempotent)
     first = await claimed(commands, worker="one", lease=0.15)
     if not idempotent:
@@ -1126,7 +1131,7 @@ async def test_a_fence_that_was_never_given_is_refused(commands: CommandQueue, f
 
 @pytest.mark.parametrize("fence", [-1, "1", 1.5, None, 2**80])
 async def test_a_fence_that_is_none_changes_nothing(commands: CommandQueue, fence: Any) -> None:
-    """C11: refused, whatever it is."""
+    """C11: refused for every type and value."""
     await commands.submit("a", correlation_id="c")
     await claimed(commands)
     for attempt in (commands.complete("c", 1, fence=fence), commands.heartbeat("c", fence)):
@@ -1203,23 +1208,25 @@ async def test_a_queue_holds_a_hundred_by_default(db: str) -> None:
     async with at_work(db) as commands, await opened(db) as other:
         second = CommandQueue(other.log)
         both = [(commands, second)[number % 2].submit("a") for number in range(150)]
-        made = await asyncio.gather(*both, return_exceptions=True)
-        assert sum(isinstance(one, Command) for one in made) == 100
-        assert sum(isinstance(one, QueueFullError) for one in made) == 50
+        submitted = await asyncio.gather(*both, return_exceptions=True)
+        assert sum(isinstance(one, Command) for one in submitted) == 100
+        assert sum(isinstance(one, QueueFullError) for one in submitted) == 50
         assert len(await commands.pending(limit=1000)) == 100
         await second.close()
 
 
 async def test_a_full_queue_may_let_go_of_its_oldest(db: str) -> None:
-    """S3.7: as the seed does with five; it is told why, and its secrets go with it."""
+    """S3.7: it ends with a reason, and its secrets are removed."""
     async with at_work(db, queue_limit=5, queue_overflow="expire_oldest") as commands:
-        made = [await commands.submit("a", {"key": SECRET, "n": n}, correlation_id=f"c{n}") for n in range(5)]
+        submitted = [await commands.submit("a", {"key": SECRET, "n": n}, correlation_id=f"c{n}") for n in range(5)]
         waiting = asyncio.create_task(commands.get("c0", wait=60))
-        made += await asyncio.gather(*(commands.submit("a", {"key": SECRET}, correlation_id=f"d{n}") for n in range(7)))
+        submitted += await asyncio.gather(
+            *(commands.submit("a", {"key": SECRET}, correlation_id=f"d{n}") for n in range(7))
+        )
         assert [one.correlation_id for one in await commands.pending()] == [f"d{n}" for n in range(2, 7)]
         first = await soon(waiting)
         assert (first.status, first.error) == ("expired", "a newer command took its place in a full queue")
-        for one in made:
+        for one in submitted:
             row = await commands.find(one.correlation_id)
             assert (await commands.log.store.sealed(row.id) is not None) == (row.state == "queued")
 
@@ -1306,9 +1313,9 @@ def _bindings(sql: str) -> int:
 
 
 async def test_a_process_without_open_commands_remembers_none(commands: CommandQueue) -> None:
-    """S3.8: whatever there was before, and whoever ended it."""
-    made = [commands.submit("a", correlation_id=f"c{n}", timeout=0.5 if n % 2 else 30) for n in range(50)]
-    await asyncio.gather(*made)
+    """S3.8: for any number of earlier commands and every kind of end."""
+    submitted = [commands.submit("a", correlation_id=f"c{n}", timeout=0.5 if n % 2 else 30) for n in range(50)]
+    await asyncio.gather(*submitted)
     assert len(commands.tracker.pending) == 50
     await asyncio.gather(*(commands.complete(f"c{n}") for n in range(0, 50, 2)))
     async with asyncio.timeout(QUICK):
@@ -1321,7 +1328,7 @@ async def test_a_process_without_open_commands_remembers_none(commands: CommandQ
 
 
 async def test_secrets_reach_only_who_runs_the_command(commands: CommandQueue, tmp_path: Path) -> None:
-    """C12: the log, the entries and polls are without them; a worker has them whole; after the end nobody has."""
+    """C12: the log, the entries and polls are without them; a worker gets them in full; after the end they are gone."""
     params = {"headers": {"Authorization": f"Bearer {SECRET}"}, "n": 1}
     await commands.submit("a", params, correlation_id="c")
     row = await commands.find("c")
@@ -1362,7 +1369,7 @@ async def test_whoever_approves_with_changes_keeps_the_secrets_that_they_left(co
 
 
 async def test_a_secret_that_is_written_over_is_gone(commands: CommandQueue) -> None:
-    """S2.7: whoever approves may take it out, or put another thing in its place."""
+    """S2.7: an approver may remove or replace it."""
     await commands.submit("a", {"key": SECRET, "other": SECRET}, correlation_id="c", approval=True)
     await answer(commands, input={"key": "none"})
     assert (await claimed(commands)).params == {"key": "none"}
@@ -1377,7 +1384,7 @@ async def test_two_that_differ_in_a_secret_are_two(commands: CommandQueue) -> No
     assert (await claimed(commands)).params == {"key": SECRET}
 
 
-# S3.11: is anybody there
+# S3.11: is a worker there
 
 
 async def test_a_pending_answer_says_the_position_and_who_asked(commands: CommandQueue) -> None:
@@ -1396,7 +1403,7 @@ async def test_a_pending_answer_says_the_position_and_who_asked(commands: Comman
 
 
 async def test_polling_executors_are_seen_by_other_processes(commands: CommandQueue, db: str) -> None:
-    """S3.11: whoever answers the poll need not be who was asked for work."""
+    """S3.11: the process that answers the poll may be another one."""
     await commands.submit("a", correlation_id="c")
     async with await opened(db) as ledger:
         other = CommandQueue(ledger.log)
@@ -1436,7 +1443,7 @@ async def test_open_commands_outlive_retention(commands: CommandQueue) -> None:
 
 
 async def test_commands_are_there_after_a_reopening(db: str) -> None:
-    """S3.5: queued, claimed and ended alike; the worker goes on with the fence it had."""
+    """S3.5: queued, claimed and ended alike; the worker continues with its fence."""
     async with await opened(db) as ledger:
         commands = CommandQueue(ledger.log)
         for name in ("ended", "runs", "queued"):
@@ -1455,9 +1462,9 @@ async def test_commands_are_there_after_a_reopening(db: str) -> None:
 async def test_a_command_waits_for_nobody_who_made_it(db: str) -> None:
     """C5: the process that submitted it closes its ledger, and the command stays in the queue."""
     async with await opened(db) as ledger:
-        made = await CommandQueue(ledger.log).submit("a", {"x": 1})
+        submitted = await CommandQueue(ledger.log).submit("a", {"x": 1})
     async with at_work(db) as commands:
-        assert (await claimed(commands)).call == made.correlation_id
+        assert (await claimed(commands)).call == submitted.correlation_id
 
 
 async def second_schema(path: Path) -> None:
@@ -1468,8 +1475,8 @@ async def second_schema(path: Path) -> None:
             ev.CallProposed(tool_name="old", scope="detached"),
             ev.CallProposed(tool_name="done", scope="detached"),
         ]
-        made = await ledger.log.append("old", drafts)
-        await ledger.log.append("old", [ev.CallCompleted(call=made[1].call, output="x")])  # type: ignore[attr-defined]
+        submitted = await ledger.log.append("old", drafts)
+        await ledger.log.append("old", [ev.CallCompleted(call=submitted[1].call, output="x")])  # type: ignore[attr-defined]
     connection = apsw.Connection(str(path))
     for number, sql in migrations("sqlite")[:2]:
         connection.execute(sql)
@@ -1503,7 +1510,7 @@ async def test_a_file_from_before_there_were_commands_takes_them(tmp_path: Path,
 async def test_a_file_from_before_that_may_only_be_read_has_no_commands(
     tmp_path: Path, db: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S1.7: it is read as it lies, and says so to whoever submits."""
+    """S1.7: it is read unchanged, and a submission raises ReadOnlyStoreError."""
     await second_schema(tmp_path / "ledger.db")
     before = (tmp_path / "ledger.db").read_bytes()
     monkeypatch.setattr(sqlite_open, "is_writable", lambda path: False)

@@ -57,7 +57,7 @@ def test_a_command_is_known_until_it_ends() -> None:
 
 @pytest.mark.parametrize("state", ["completed", "failed", "denied", "cancelled", "expired", "lost"])
 def test_what_ended_is_never_due(state: str) -> None:
-    """S3.4: whatever comes first, the end or the deadline."""
+    """S3.4: the end and the deadline in either order."""
     tracker = DeadlineTracker()
     tracker.update(row("a"))
     tracker.update(row("a", state))
@@ -65,10 +65,12 @@ def test_what_ended_is_never_due(state: str) -> None:
 
 
 def test_whoever_waits_is_told_when_a_command_may_be_taken_up() -> None:
-    """Once when it is queued, again when it comes back into the queue, not when it is told of again."""
+    """Once when it is queued, again when it comes back into the queue, not when it is reported again."""
     tracker = DeadlineTracker()
-    told = [tracker.update(row("a", state)) for state in ("queued", "queued", "running", "running", "queued", "queued")]
-    assert told == [True, False, False, False, True, False]
+    claimable = [
+        tracker.update(row("a", state)) for state in ("queued", "queued", "running", "running", "queued", "queued")
+    ]
+    assert claimable == [True, False, False, False, True, False]
     assert not tracker.update(row("b", "awaiting_approval")) and tracker.update(row("b"))
 
 
@@ -76,7 +78,7 @@ def test_whoever_waits_is_told_when_a_command_may_be_taken_up() -> None:
 
 
 def test_a_command_is_due_when_its_time_is_over_and_no_sooner() -> None:
-    """S3.4: at most one bucket late, never early; and the moment to ask again is told."""
+    """S3.4: at most one bucket late, never early; and the time of the next check is known."""
     for deadline in range(NOW, NOW + 2 * BUCKET_MS):
         tracker = DeadlineTracker()
         tracker.update(row("a", deadline=deadline))
@@ -86,7 +88,7 @@ def test_a_command_is_due_when_its_time_is_over_and_no_sooner() -> None:
 
 
 def test_what_is_due_is_told_once() -> None:
-    """Whoever was told tries to end it; if that fails they ask for it again."""
+    """The caller tries to end it; if that fails, it reschedules it."""
     tracker = DeadlineTracker()
     tracker.update(row("a"))
     assert tracker.due(NOW) == ["a"] and tracker.due(NOW + 1000) == [] and tracker.next_due == 0
@@ -235,7 +237,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_the_tracker_tells_what_a_plain_list_would(steps: list[tuple[str, str, str, int]]) -> None:
-    """Whatever comes in whatever order: the same commands are open, and the same are due, each once."""
+    """For updates in any order: the same commands are open, and the same are due, each once."""
     tracker, naive = DeadlineTracker(), Naive()
     for step, name, state, at in steps:
         if step == "update":
@@ -254,7 +256,7 @@ def test_the_tracker_tells_what_a_plain_list_would(steps: list[tuple[str, str, s
 
 @given(STEPS)
 def test_tidying_up_loses_nobody(steps: list[tuple[str, str, str, int]]) -> None:
-    """Swept at every turn, it still tells all that is due, nobody twice in one breath, and nobody who has time."""
+    """Rebuilt at every step, it still returns every due command once, and none before its deadline."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "STALE_SLACK", -100)
         tracker, naive = DeadlineTracker(), Naive()
@@ -305,7 +307,7 @@ async def test_one_command_wakes_one_who_waits() -> None:
     queues["c"].wake()
     await settled()
     assert await waiting[0] == "x" and log[50:] == ["0"]
-    queues["c"].wake()  # For nothing: somebody else was quicker.
+    queues["c"].wake()  # For nothing: another worker was faster.
     await settled()
     assert sorted(log[51:]) == sorted(map(str, range(1, 50)))
     for task in waiting[1:]:

@@ -70,9 +70,9 @@ def native(log: list[Event]) -> list[bytes]:
 @pytest.fixture
 def one_way(monkeypatch: pytest.MonkeyPatch) -> str:
     """A format that can only be written."""
-    made = registry.Format(name="one-way", about="", encoder="callslip.formats.ai_sdk:history_v6")
-    monkeypatch.setitem(registry.FORMATS, made.name, made)
-    return made.name
+    created = registry.Format(name="one-way", about="", encoder="callslip.formats.ai_sdk:history_v6")
+    monkeypatch.setitem(registry.FORMATS, created.name, created)
+    return created.name
 
 
 def test_an_unknown_format_is_refused_with_the_names_there_are(one_way: str) -> None:
@@ -91,8 +91,8 @@ def test_every_format_in_the_list_can_be_loaded(name: str) -> None:
     entry = registry.find(name)
     assert entry.about and (entry.decoder or entry.encoder or entry.document)
     if entry.decoder:
-        made = registry.decoder(name, chunks="delta", started=1)
-        assert made.feed(None) and made.feed({"x": [1]}) and not made.close("eof")
+        created = registry.decoder(name, chunks="delta", started=1)
+        assert created.feed(None) and created.feed({"x": [1]}) and not created.close("eof")
     if entry.encoder:
         assert callable(registry.encoder(name))
     assert (registry.splitter(name) is not None) == bool(entry.splitter)
@@ -157,7 +157,7 @@ def renamed(log: list[Event]) -> bytes:
 
 @pytest.mark.anyio
 async def test_a_longer_version_of_a_file_brings_only_what_is_new() -> None:
-    """The end of the shorter one ended its turn; what the longer one tells of that turn comes late."""
+    """The end of the shorter one ended its turn; events of the longer one about that turn are late."""
     lines = lines_of("ts-example-allow")
     async with await opened() as ledger:
         await acp(ledger, lines[:15])
@@ -178,7 +178,7 @@ async def test_a_longer_version_of_a_file_brings_only_what_is_new() -> None:
 
 @pytest.mark.anyio
 async def test_calls_outside_of_any_turn_end_with_the_file() -> None:
-    """C5: those that nobody owns any more, too: left open when their turn ended well."""
+    """C5: also calls without an owner, left open when their turn ended normally."""
     update = {"sessionUpdate": "tool_call", "toolCallId": "c1", "title": "T", "status": "in_progress"}
     idle = {"method": "session/update", "params": {"sessionId": "s1", "update": update}}
     begun = {"id": 1, "method": "session/prompt", "params": {"sessionId": "s1", "prompt": []}}
@@ -275,8 +275,8 @@ async def test_a_wrong_format_or_session_is_refused_before_anything_is_read(one_
 async def test_large_output_is_kept_whole() -> None:
     """S2.8: with a preview and its size on the entry."""
     output = "x" * 200_000
-    told = {"sessionUpdate": "tool_call", "toolCallId": "c1", "status": "completed", "rawOutput": output}
-    message = {"method": "session/update", "params": {"sessionId": "s1", "update": told}}
+    update = {"sessionUpdate": "tool_call", "toolCallId": "c1", "status": "completed", "rawOutput": output}
+    message = {"method": "session/update", "params": {"sessionId": "s1", "update": update}}
     async with await opened() as ledger:
         await acp(ledger, jsonl(message))
         (call,) = await calls_of(ledger)
@@ -286,7 +286,7 @@ async def test_large_output_is_kept_whole() -> None:
 
 @pytest.mark.anyio
 async def test_progress_is_told_batch_by_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever waits hears how far it is."""
+    """The callback gets the progress."""
     monkeypatch.setattr(importer, "BATCH_DRAFTS", 10)
     heard: list[int] = []
     async with await opened() as ledger:
@@ -357,15 +357,15 @@ def as_deltas(script: list[Event]) -> list[Event]:
 
 @given(scripts().map(as_deltas))
 def test_a_copy_that_looks_for_secrets_again_says_the_same(script: list[Event]) -> None:
-    """What might begin a secret waits anew, so that numbers and times may move; no text and no outcome does."""
+    """What might begin a secret is held back again, so that numbers and times may move; no text and no outcome does."""
     log = written(script).log
     copy = copied(log, redact=True)
     copy.write(ev.MessageEnded())  # What waits comes when something follows.
-    assert said(copy.log) == said([*log, ev.MessageEnded(seq=len(log) + 1)])
+    assert texts_and_ends(copy.log) == texts_and_ends([*log, ev.MessageEnded(seq=len(log) + 1)])
 
 
-def said(log: list[Event]) -> Any:
-    """All texts, and what became of each call."""
+def texts_and_ends(log: list[Event]) -> Any:
+    """Return all texts, and the end of each call."""
     state = SessionFold(S)
     state.fold(log)
     entries = state.snapshot().entries
@@ -399,7 +399,7 @@ SCENARIO: list[Event] = [
 
 @pytest.mark.anyio
 async def test_a_session_is_copied_within_one_database() -> None:
-    """Ids that are taken are minted anew, calls and approvals both, and the original is not touched."""
+    """Ids that are taken are minted again, calls and approvals both, and the original is not touched."""
     async with await opened() as ledger:
         for event in SCENARIO:
             await ledger.log.append(S, [event], source="test")
@@ -447,7 +447,7 @@ async def test_an_imported_capture_is_copied_with_its_ids(name: str) -> None:
 
 @pytest.mark.anyio
 async def test_a_log_that_stops_in_the_middle_is_ended_in_the_copy() -> None:
-    """C5: nobody goes on with the copy of a call, not even of one that waits for a worker."""
+    """C5: no process continues the copy of a call, not even of one that waits for a worker."""
     async with await opened() as ledger:
         await ledger.log.append(S, SCENARIO[:9])
         await ledger.log.append(S, [SCENARIO[13]])
@@ -462,8 +462,8 @@ async def test_a_log_that_stops_in_the_middle_is_ended_in_the_copy() -> None:
 @pytest.mark.anyio
 async def test_a_text_that_the_end_of_the_file_cuts_off_is_whole_in_the_ledger() -> None:
     """S2.12: it no longer streams, and nothing of it waits for more, in either format."""
-    said = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "We go by plan B"}}
-    message = {"method": "session/update", "params": {"sessionId": "s1", "update": said}}
+    chunk = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "We go by plan B"}}
+    message = {"method": "session/update", "params": {"sessionId": "s1", "update": chunk}}
     async with await opened() as ledger:
         await acp(ledger, jsonl(message))
         await import_lines(ledger.log, "copy", "events", jsonl({"type": "message.delta", "text": "We go by plan B"}))
@@ -520,8 +520,8 @@ class Several:
 
 @pytest.fixture
 def several(monkeypatch: pytest.MonkeyPatch) -> type[Several]:
-    made = registry.Format(name="several", about="", decoder=f"{__name__}:Several")
-    monkeypatch.setitem(registry.FORMATS, "several", made)
+    created = registry.Format(name="several", about="", decoder=f"{__name__}:Several")
+    monkeypatch.setitem(registry.FORMATS, "several", created)
     return Several
 
 
@@ -530,7 +530,7 @@ SMALL = structs.replace(QUIET, max_event=2000, inline_limit=1000, preview=100)
 
 @pytest.mark.anyio
 async def test_one_refused_part_spoils_no_other_part_of_its_message(several: type[Several]) -> None:
-    """C11: the rest of the message is taken, and the message stands in place of what could not be."""
+    """C11: the rest of the message is written, and the message is kept as raw for the refused part."""
     message = [
         {"type": "message.user", "text": "first"},
         {"type": "message.user", "text": "x" * 5000},
@@ -567,7 +567,7 @@ async def test_names_for_new_calls_hold_within_their_message(several: type[Sever
 async def test_an_end_that_says_very_much_is_written_in_parts(
     several: type[Several], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody else waits for thousands of drafts to be written."""
+    """No other writer waits for thousands of drafts."""
     sizes: list[int] = []
     append = EventLog.append
 

@@ -26,8 +26,8 @@ CALLING = calls(("call_1", "get_weather", {"city": "Paris"}), text="Let me look.
 
 @pytest.fixture
 async def ledger(db: str) -> AsyncIterator[LocalLedger]:
-    async with sound_ledger(db, synchronous="NORMAL") as made:
-        yield made
+    async with sound_ledger(db, synchronous="NORMAL") as opened:
+        yield opened
 
 
 async def each(chunks: list[Any]) -> AsyncIterator[Any]:
@@ -43,14 +43,14 @@ async def call_of(ledger: LocalLedger) -> ToolCall:
 
 async def test_a_stream_passes_unchanged_and_each_chunk_is_durable_first(ledger: LocalLedger) -> None:
     """C6: when a chunk is seen, what it says is in the log."""
-    said = says("Good morning.")
+    chunks = says("Good morning.")
     passed: list[Any] = []
-    async for chunk in ledger.session("s").record(each(said), format="openai"):
+    async for chunk in ledger.session("s").record(each(chunks), format="openai"):
         passed.append(chunk)
         heard = "".join(event.text for event in await events(ledger, "s") if isinstance(event, ev.MessageDelta))
         spoken = "".join(item["choices"][0]["delta"].get("content") or "" for item in passed)
         assert heard == spoken
-    assert passed == said
+    assert passed == chunks
 
 
 async def test_what_comes_live_has_the_time_at_which_it_came(ledger: LocalLedger) -> None:
@@ -85,8 +85,8 @@ async def test_rounds_of_one_turn_keep_their_calls_apart(ledger: LocalLedger) ->
         async with session.call("ls", {}, alias=("openai", "call_0")) as call:
             call.complete(number)
     await session.end_turn()
-    made = [entry for entry in (await ledger.snapshot("s")).entries if isinstance(entry, ToolCall)]
-    assert [(entry.status, entry.output) for entry in made] == [("completed", 0), ("completed", 1)]
+    recorded = [entry for entry in (await ledger.snapshot("s")).entries if isinstance(entry, ToolCall)]
+    assert [(entry.status, entry.output) for entry in recorded] == [("completed", 0), ("completed", 1)]
 
 
 async def test_the_sdks_own_objects_are_recorded(ledger: LocalLedger) -> None:
@@ -111,12 +111,12 @@ async def test_lines_and_bytes_of_an_sse_response_are_recorded(ledger: LocalLedg
     pieces: list[Any] = [data[at : at + 7] for at in range(0, len(data), 7)] if as_bytes else body.split("\n")
     async for _ in ledger.session("s").record(pieces, format="openai"):
         pass
-    said = (await ledger.snapshot("s")).entries
-    assert isinstance(said[-1], Message) and said[-1].content == "Grüße!"
+    spoken = (await ledger.snapshot("s")).entries
+    assert isinstance(spoken[-1], Message) and spoken[-1].content == "Grüße!"
 
 
 async def test_a_stream_that_breaks_off_ends_its_calls(ledger: LocalLedger) -> None:
-    """C5: the error reaches whoever reads, and the call says why it was never run."""
+    """C5: the error reaches the reader, and the call says why it was never run."""
 
     async def broken() -> AsyncIterator[Any]:
         for chunk in CALLING[:4]:
@@ -131,7 +131,7 @@ async def test_a_stream_that_breaks_off_ends_its_calls(ledger: LocalLedger) -> N
 
 
 async def test_a_reader_that_stops_cancels_the_calls(ledger: LocalLedger) -> None:
-    """Nobody is left to run them."""
+    """No process is left to run them."""
     reading = ledger.session("s").record(each(CALLING), format="openai")
     async for chunk in reading:
         if chunk["choices"][0]["delta"].get("tool_calls"):
@@ -163,7 +163,7 @@ async def test_a_cancelled_reader_leaves_nothing_open(ledger: LocalLedger) -> No
 
 
 async def test_what_the_ledger_cannot_keep_is_kept_as_it_came(db: str) -> None:
-    """C11: one chunk that is too large for an event is kept whole beside the log, and the recording goes on."""
+    """C11: one chunk that is too large for an event is stored in full as a blob, and the recording continues."""
     huge = model_server.chunk({"content": "x" * 100_000})
     async with sound_ledger(db, max_event=50_000, inline_limit=1000, preview=100) as ledger:
         async for _ in ledger.session("s").record(each([huge, *says("Still here.")]), format="openai"):
@@ -248,13 +248,13 @@ async def test_frames_of_several_lines_as_text_are_recorded(ledger: LocalLedger)
     frames = [json.dumps(json.loads(first), indent=1), "".join(f"event: x\r\ndata: {one}\r\n\r\n" for one in others)]
     async for _ in ledger.session("s").record(frames, format="openai"):
         pass
-    said = (await ledger.snapshot("s")).entries
-    assert [entry.content for entry in said if isinstance(entry, Message)] == ["Good morning."]
+    spoken = (await ledger.snapshot("s")).entries
+    assert [entry.content for entry in spoken if isinstance(entry, Message)] == ["Good morning."]
     assert not [event for event in await events(ledger, "s") if isinstance(event, ev.Raw) and event.body in frames]
 
 
 async def test_a_stream_that_breaks_off_ends_no_call_of_the_one_before(ledger: LocalLedger) -> None:
-    """A call that an earlier, whole stream proposed is being run, and goes on."""
+    """A call that an earlier, whole stream proposed is running, and continues."""
 
     async def broken() -> AsyncIterator[Any]:
         yield says("Well")[0]
@@ -277,15 +277,15 @@ async def test_streams_that_are_recorded_at_once_are_not_mixed_up(ledger: LocalL
     """Two answers of a model, interleaved in one session: each keeps its arguments."""
     session = ledger.session("s")
     wanted = {"call_1": {"path": "/a" * 30}, "call_2": {"path": "/b" * 30}}
-    both = [session.record(each(calls((name, "ls", given))), format="openai") for name, given in wanted.items()]
+    both = [session.record(each(calls((name, "ls", command))), format="openai") for name, command in wanted.items()]
     going = list(both)
     while going:
         for stream in list(going):
             if await anext(stream, None) is None:
                 going.remove(stream)
-    made = [entry for entry in (await ledger.snapshot("s")).entries if isinstance(entry, ToolCall)]
-    assert {entry.tool_call_id: entry.raw_input for entry in made} == wanted
-    for entry in made:
+    recorded = [entry for entry in (await ledger.snapshot("s")).entries if isinstance(entry, ToolCall)]
+    assert {entry.tool_call_id: entry.raw_input for entry in recorded} == wanted
+    for entry in recorded:
         await ledger.log.append("s", [ev.CallCancelled(call=entry.call_id)])
 
 

@@ -35,8 +35,8 @@ async def ledger(db: str) -> AsyncIterator[LocalLedger]:
         yield opened
 
 
-def said(text: str, **told: Any) -> ev.MessageDelta:
-    return ev.MessageDelta(text=text, chunks="delta", **told)
+def delta(text: str, **fields: Any) -> ev.MessageDelta:
+    return ev.MessageDelta(text=text, chunks="delta", **fields)
 
 
 async def whole(ledger: LocalLedger, seq: int | None = None) -> bytes:
@@ -94,17 +94,17 @@ async def test_reading_a_long_session_reads_its_tail_only(ledger: LocalLedger, m
     await ledger.log.append(SESSION, [ev.MessageUser(text=str(n)) for n in range(3000)])
     await ledger.log.project(SESSION)
     await ledger.log.append(SESSION, [ev.MessageUser(text="tail")])
-    asked = list[tuple[int, int]]()
+    requested = list[tuple[int, int]]()
     events = ledger.log.store.events
 
     async def counted(session: str, after: int, limit: int) -> list[tuple[int, bytes]]:
         rows = await events(session, after, limit)
-        asked.append((after, len(rows)))
+        requested.append((after, len(rows)))
         return rows
 
     monkeypatch.setattr(ledger.log.store, "events", counted)
     assert len((await ledger.snapshot(SESSION, limit=50)).entries) == 50
-    assert asked == [(3000, 1)]
+    assert requested == [(3000, 1)]
 
 
 async def test_what_comes_late_is_noted_on_a_stored_entry(ledger: LocalLedger) -> None:
@@ -125,12 +125,12 @@ async def test_a_reader_is_not_fooled_by_a_checkpoint_made_meanwhile(
     ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C9: rows that a projector moves between two reads are neither shown twice nor missed."""
-    await ledger.log.append(SESSION, [ev.MessageUser(text="a"), said("one "), ev.CallStarted(aliases=ONE)])
+    await ledger.log.append(SESSION, [ev.MessageUser(text="a"), delta("one "), ev.CallStarted(aliases=ONE)])
     await ledger.log.project(SESSION)
     await ledger.log.append(SESSION, [ev.CallProgress(aliases=ONE, text="out")])
     for name in ("session", "checkpoint", "pieces", "events", "entries"):
         await ledger.log.append(
-            SESSION, [ev.MessageUser(text=name), said("more "), ev.CallProgress(aliases=ONE, text="!")]
+            SESSION, [ev.MessageUser(text=name), delta("more "), ev.CallProgress(aliases=ONE, text="!")]
         )
         read, moved = getattr(ledger.log.store, name), list[bool]()
 
@@ -154,7 +154,7 @@ async def test_a_reader_is_not_fooled_by_a_checkpoint_made_meanwhile(
 
 async def test_making_it_twice_changes_nothing(ledger: LocalLedger) -> None:
     """The same events give the same rows: nothing is written a second time."""
-    await ledger.log.append(SESSION, [ev.MessageUser(text="a"), said("b"), ev.CallStarted(aliases=ONE)])
+    await ledger.log.append(SESSION, [ev.MessageUser(text="a"), delta("b"), ev.CallStarted(aliases=ONE)])
     await ledger.log.project(SESSION)
     before, ran = await stored(ledger), traced(ledger)
     assert await checkpoint.project(ledger.log.store, SESSION) is not None
@@ -163,12 +163,12 @@ async def test_making_it_twice_changes_nothing(ledger: LocalLedger) -> None:
 
 
 async def test_of_two_projectors_one_is_enough(db: str) -> None:
-    """Whoever comes second does nothing, and the session reads the same by both, however they race."""
+    """The second one does nothing, and the session reads the same by both, however they race."""
     async with await callslip.open(db, SETTINGS) as one, await callslip.open(db, SETTINGS) as two:
         for number in range(20):
             alias = (Alias("acp", str(number)),)
-            await one.log.append(SESSION, [ev.CallStarted(aliases=alias), said("x")])
-            await two.log.append(SESSION, [ev.CallProgress(aliases=alias, text="y"), said(f"{number}")])
+            await one.log.append(SESSION, [ev.CallStarted(aliases=alias), delta("x")])
+            await two.log.append(SESSION, [ev.CallProgress(aliases=alias, text="y"), delta(f"{number}")])
             if number % 2:
                 await one.log.append(SESSION, [ev.CallCompleted(aliases=alias), ev.MessageEnded()])
             await asyncio.gather(*(ledger.log.project(SESSION) for ledger in (one, two, one)))
@@ -182,11 +182,11 @@ async def test_one_that_stood_still_meanwhile_does_not_overwrite(
     """A projector that comes late, with work begun before another's, adds nothing."""
     save = ledger.log.store.save_progress
     for first in (True, False):  # without a checkpoint, and with one
-        await ledger.log.append(SESSION, [said(f"a{first}"), ev.MessageUser(text="b"), said("c")])
+        await ledger.log.append(SESSION, [delta(f"a{first}"), ev.MessageUser(text="b"), delta("c")])
 
         async def slow(progress: Any) -> bool:
             monkeypatch.undo()
-            await ledger.log.append(SESSION, [said("d"), ev.MessageUser(text="e")])
+            await ledger.log.append(SESSION, [delta("d"), ev.MessageUser(text="e")])
             await ledger.log.project(SESSION)
             return await save(progress)
 
@@ -200,7 +200,7 @@ async def test_of_a_session_that_came_again_nothing_old_is_stored(
     ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A projector that began before its session was deleted does not write into the next one of that name."""
-    await ledger.log.append(SESSION, [ev.MessageUser(text="old"), said("old")])
+    await ledger.log.append(SESSION, [ev.MessageUser(text="old"), delta("old")])
     save = ledger.log.store.save_progress
 
     async def slow(progress: Any) -> bool:
@@ -223,7 +223,7 @@ async def test_a_long_text_is_stored_piece_by_piece(ledger: LocalLedger) -> None
     for number in range(40):
         text = f"{number:100}é😀"
         sent += 2 * len(text)
-        await ledger.log.append(SESSION, [ev.CallProgress(aliases=ONE, text=text), said(text)])
+        await ledger.log.append(SESSION, [ev.CallProgress(aliases=ONE, text=text), delta(text)])
         await ledger.log.project(SESSION)
     texts = [values[4] for sql, values in ran if "INTO pieces" in sql]
     assert sum(map(len, texts)) == sent
@@ -269,8 +269,8 @@ TURNS: dict[str, list[Event]] = {
         ev.CallInputDelta(aliases=ONE, text="xyz123"),
         ev.CallStarted(aliases=ONE),
     ],
-    "deltas, then a cumulative chunk": [said("Hello "), ev.MessageDelta(text="Hello world", chunks="cumulative")],
-    "deltas, then a literal repeat": [said("Hello "), ev.MessageDelta(text="lo ", chunks="dedupe")],
+    "deltas, then a cumulative chunk": [delta("Hello "), ev.MessageDelta(text="Hello world", chunks="cumulative")],
+    "deltas, then a literal repeat": [delta("Hello "), ev.MessageDelta(text="lo ", chunks="dedupe")],
     "a repaired text": [ev.MessageDelta(text="x" * n) for n in (1, 5, 20, 30, 31)],
     "one that is repaired at its end": [*(ev.MessageDelta(text="x" * n) for n in (1, 2, 3)), ev.MessageEnded()],
     "a text that was replaced": [ev.MessageDelta(text=text, chunks="cumulative") for text in ("abc", "abd", "abde")],
@@ -279,8 +279,8 @@ TURNS: dict[str, list[Event]] = {
         ev.MessageEnded(),
         *(ev.MessageDelta(text="y" * n) for n in (3, 4, 2, 9)),
     ],
-    "an id that comes later": [said("a"), said("b", message_id="m"), said("c", message_id="m"), said("d")],
-    "characters of two units": [said("😀"), said("e\u0301"), said("👩‍👧"), said("x"), ev.MessageEnded()],
+    "an id that comes later": [delta("a"), delta("b", message_id="m"), delta("c", message_id="m"), delta("d")],
+    "characters of two units": [delta("😀"), delta("e\u0301"), delta("👩‍👧"), delta("x"), ev.MessageEnded()],
     "a superseded request": [
         ev.ApprovalRequested(aliases=ONE, input=1),
         ev.ApprovalRequested(aliases=ONE, input=True),
@@ -292,7 +292,7 @@ TURNS: dict[str, list[Event]] = {
 @pytest.mark.parametrize("name", TURNS)
 @pytest.mark.parametrize("every", [1, 2, 3])
 async def test_the_turns_a_session_may_take_between_two_checkpoints(ledger: LocalLedger, name: str, every: int) -> None:
-    """C9: whatever is being written when the checkpoint is made goes on as if there had been none."""
+    """C9: a text in progress at the checkpoint continues as if there had been none."""
     for number, event in enumerate(TURNS[name]):
         await ledger.log.append(SESSION, [event])
         if number % every == 0:
@@ -307,28 +307,28 @@ async def test_another_version_of_the_fold_derives_it_afresh(
     ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What an older version stored is not read, and replaced at the next checkpoint."""
-    await ledger.log.append(SESSION, [ev.MessageUser(text="a"), said("b"), ev.CallCompleted(aliases=ONE), said("c")])
+    await ledger.log.append(SESSION, [ev.MessageUser(text="a"), delta("b"), ev.CallCompleted(aliases=ONE), delta("c")])
     await ledger.log.project(SESSION)
     monkeypatch.setattr(checkpoint, "VERSION", fold.VERSION + 1)
-    asked = list[str]()
+    requested = list[str]()
     entries = ledger.log.store.entries
 
     async def counted(session: str, before: int, limit: int) -> list[tuple[int, bytes]]:
-        asked.append(session)
+        requested.append(session)
         return await entries(session, before, limit)
 
     monkeypatch.setattr(ledger.log.store, "entries", counted)
-    assert await stored(ledger) == await whole(ledger) and not asked
-    await ledger.log.append(SESSION, [said("d")])
+    assert await stored(ledger) == await whole(ledger) and not requested
+    await ledger.log.append(SESSION, [delta("d")])
     await ledger.log.project(SESSION)
     at = await ledger.log.store.checkpoint(SESSION)
     assert at is not None and (at.seq, at.version) == (5, fold.VERSION + 1)
-    assert await stored(ledger) == await whole(ledger) and asked
+    assert await stored(ledger) == await whole(ledger) and requested
 
 
 async def test_two_versions_at_work_do_not_mix(ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch) -> None:
     """An older process that moves on from its own checkpoint does not add to one that a newer made there."""
-    await ledger.log.append(SESSION, [ev.MessageUser(text="a"), said("b")])
+    await ledger.log.append(SESSION, [ev.MessageUser(text="a"), delta("b")])
     await ledger.log.project(SESSION)
     save, newer = ledger.log.store.save_progress, list[Any]()
 
@@ -344,7 +344,7 @@ async def test_two_versions_at_work_do_not_mix(ledger: LocalLedger, monkeypatch:
         upgraded.setattr(checkpoint, "VERSION", fold.VERSION + 1)
         upgraded.setattr(ledger.log.store, "save_progress", waits)
         await checkpoint.project(ledger.log.store, SESSION)
-    await ledger.log.append(SESSION, [said("more"), ev.MessageUser(text="c")])
+    await ledger.log.append(SESSION, [delta("more"), ev.MessageUser(text="c")])
     monkeypatch.setattr(ledger.log.store, "save_progress", overtaken)
     assert await checkpoint.project(ledger.log.store, SESSION) is None
     at = await ledger.log.store.checkpoint(SESSION)
@@ -384,13 +384,13 @@ OLD = aged(
     ev.ApprovalRequested(aliases=TWO),
     ev.CallProgress(aliases=TWO, text="some "),
     ev.MessageUser(text="and then"),
-    said("begun "),
-    said("and not ended"),
+    delta("begun "),
+    delta("and not ended"),
 )
 
 
 async def test_retention_keeps_what_is_open(ledger: LocalLedger) -> None:
-    """Events go, and with them what ended; the open call, its request and the text being written stay and go on."""
+    """Events go, and with them what ended; the open call, its request and the text in progress stay and continue."""
     await ledger.log.append(SESSION, OLD)
     before = (await ledger.snapshot(SESSION)).entries
     assert await checkpoint.prune(ledger.log.store, SESSION, 8) == 7
@@ -402,11 +402,13 @@ async def test_retention_keeps_what_is_open(ledger: LocalLedger) -> None:
     (call,) = await ledger.log.store.alias("2", SESSION)
     assert (call.state, call.title) == ("awaiting_approval", "long")
     assert len(await ledger.approvals()) == 1
-    await ledger.log.append(SESSION, [ev.ApprovalGranted(aliases=TWO), ev.CallStarted(aliases=TWO), said(", or is it")])
+    await ledger.log.append(
+        SESSION, [ev.ApprovalGranted(aliases=TWO), ev.CallStarted(aliases=TWO), delta(", or is it")]
+    )
     await ledger.log.append(SESSION, [ev.CallProgress(aliases=TWO, text="more"), ev.CallCompleted(aliases=TWO)])
     for _ in range(2):
-        called, asked, message = (await ledger.snapshot(SESSION)).entries
-        assert (called.status, called.output_text, asked.state) == ("completed", "some more", "granted")
+        called, requested, message = (await ledger.snapshot(SESSION)).entries
+        assert (called.status, called.output_text, requested.state) == ("completed", "some more", "granted")
         assert message.content == "begun and not ended, or is it"
         assert await stored(ledger) == await whole(ledger)
         await ledger.log.project(SESSION)
@@ -428,7 +430,7 @@ async def test_a_call_answered_before_the_cut_is_sound_after_it(ledger: LocalLed
 
 
 async def test_below_what_is_kept_there_is_nothing_to_be_had(ledger: LocalLedger) -> None:
-    """A cursor or a time before the cut is told so, with where the log begins."""
+    """A cursor or a time before the cut raises an error, with where the log begins."""
     await ledger.log.append(SESSION, OLD)
     await checkpoint.prune(ledger.log.store, SESSION, 6)
     with pytest.raises(CursorExpiredError) as gone:
@@ -512,12 +514,12 @@ async def cut_and_go_on(script: list[Event], cuts: list[int]) -> None:
 
 @given(scripts(), st.lists(st.integers(0, 30), min_size=1, max_size=3))
 def test_what_retention_keeps_reads_as_if_nothing_had_been_cut(script: list[Event], cuts: list[int]) -> None:
-    """The kept entries of a cut session are those of the whole log, wherever it was cut, and so it goes on."""
+    """The kept entries of a cut session are those of the whole log, wherever it was cut, also for later events."""
     asyncio.run(cut_and_go_on(script, cuts))
 
 
 async def test_a_deleted_session_leaves_nothing(ledger: LocalLedger, db: str) -> None:
-    """And its name begins anew, from 1, without the calls, ids and keys of before."""
+    """And its name starts again at 1, without the calls, ids and keys of before."""
     await ledger.log.append(SESSION, OLD)
     await ledger.log.append("other", [ev.CallStarted(aliases=ONE)])
     await checkpoint.prune(ledger.log.store, SESSION, 3)

@@ -1,4 +1,4 @@
-"""Following a session: catch up, go live, no gap, no repeat, whoever writes and whenever the reader comes."""
+"""Following a session: catch up, go live, no gap, no repeat, for any writer and any start of the reader."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def ledger(db: str) -> AsyncIterator[LocalLedger]:
         await opened_ledger.close()
 
 
-def said(*texts: object) -> list[ev.Event]:
+def deltas(*texts: object) -> list[ev.Event]:
     return [ev.MessageUser(text=str(text)) for text in texts]
 
 
@@ -77,11 +77,11 @@ class Other:
 async def test_a_reader_catches_up_and_goes_live(db: str) -> None:
     """C6: what was there and what comes arrive in one order, each once, as it is stored."""
     async with await opened(db, read_page=10) as ledger:
-        await ledger.log.append("a", said(*range(35)))
+        await ledger.log.append("a", deltas(*range(35)))
         reading = asyncio.create_task(take(ledger, "a", 60))
         await asyncio.sleep(0.01)
         for number in range(35, 60):
-            await ledger.log.append("a", said(number))
+            await ledger.log.append("a", deltas(number))
         seen = await reading
         assert seqs(seen) == list(range(1, 61))
         assert [(one.event.seq, one.body) for one in seen] == await ledger.log.store.events("a", 0, 100)
@@ -91,13 +91,13 @@ async def test_a_reader_may_come_before_the_session(ledger: LocalLedger) -> None
     """Following a session that does not exist yet gives its first event when it comes."""
     reading = asyncio.create_task(take(ledger, "a", 2))
     await asyncio.sleep(0.01)
-    await ledger.log.append("b", said("elsewhere"))
-    await ledger.log.append("a", said("first", "second"))
+    await ledger.log.append("b", deltas("elsewhere"))
+    await ledger.log.append("a", deltas("first", "second"))
     assert seqs(await reading) == [1, 2]
 
 
 async def test_a_reader_may_come_before_the_session_of_another_process(ledger: LocalLedger, db: str) -> None:
-    """Also when somebody else makes it."""
+    """Also when another process creates it."""
     other = Other(db, "a", 3)
     await other.ready()
     reading = asyncio.create_task(take(ledger, "a", 3))
@@ -109,7 +109,7 @@ async def test_a_reader_may_come_before_the_session_of_another_process(ledger: L
 
 @pytest.mark.chaos
 async def test_readers_that_come_at_random_miss_nothing(db: str, scale: int) -> None:
-    """C6: whatever cursor a reader brings, while this and another process write, it sees every event after it once."""
+    """C6: for any cursor of a reader, while this and another process write, it sees every event after it once."""
     chance = random.Random(8)
     count = 400 * min(scale, 10)
     async with await opened(db, read_page=7, feed_length=16_384) as ledger:
@@ -118,7 +118,7 @@ async def test_readers_that_come_at_random_miss_nothing(db: str, scale: int) -> 
         other.go()
         readers: list[tuple[int, asyncio.Task[list[StoredEvent]]]] = []
         for number in range(count):
-            (event,) = await ledger.log.append("a", said(f"ours {number}"))
+            (event,) = await ledger.log.append("a", deltas(f"ours {number}"))
             if chance.random() < 20 / count and event.seq < 2 * count:
                 after = chance.choice((0, event.seq, event.seq - 1, chance.randrange(event.seq)))
                 readers.append((after, asyncio.create_task(take(ledger, "a", 2 * count - after, after))))
@@ -136,7 +136,7 @@ async def test_many_readers_share_one_channel(ledger: LocalLedger) -> None:
     reading = [asyncio.create_task(take(ledger, "a", 50)) for _ in range(50)]
     await asyncio.sleep(0.01)
     for number in range(50):
-        await ledger.log.append("a", said(number))
+        await ledger.log.append("a", deltas(number))
     seen = await asyncio.gather(*reading)
     assert all(seqs(one) == list(range(1, 51)) for one in seen)
     assert all(first is second for first, second in zip(seen[0], seen[49], strict=True))
@@ -148,10 +148,10 @@ async def test_a_reader_that_leaves_takes_no_other_along(ledger: LocalLedger) ->
     staying = asyncio.create_task(take(ledger, "a", 3))
     leaving = asyncio.create_task(take(ledger, "a", 3))
     await asyncio.sleep(0.01)
-    await ledger.log.append("a", said(1))
+    await ledger.log.append("a", deltas(1))
     leaving.cancel()
     await asyncio.gather(leaving, return_exceptions=True)
-    await ledger.log.append("a", said(2, 3))
+    await ledger.log.append("a", deltas(2, 3))
     assert seqs(await staying) == [1, 2, 3]
 
 
@@ -172,13 +172,13 @@ async def test_what_is_delivered_can_be_read_by_anybody(ledger: LocalLedger, db:
 
         checking = asyncio.create_task(check())
         await asyncio.sleep(0)
-        await asyncio.gather(*(ledger.log.append("a", said(number)) for number in range(300)))
+        await asyncio.gather(*(ledger.log.append("a", deltas(number)) for number in range(300)))
         async with asyncio.timeout(10):
             await checking
 
 
 async def test_another_process_is_noticed_soon(ledger: LocalLedger, db: str) -> None:
-    """What another process wrote arrives by itself, with nobody here writing."""
+    """What another process wrote arrives by itself, without a write in this process."""
     other = Other(db, "a", 40)
     await other.ready()
     reading = asyncio.create_task(take(ledger, "a", 40))
@@ -196,7 +196,7 @@ async def test_another_process_is_noticed_soon(ledger: LocalLedger, db: str) -> 
 @pytest.mark.parametrize("after", [-1, 4, 10**9])
 async def test_a_cursor_ahead_of_the_session_is_refused(ledger: LocalLedger, after: int) -> None:
     """A cursor that makes no sense is never silently restarted."""
-    await ledger.log.append("a", said(1, 2, 3))
+    await ledger.log.append("a", deltas(1, 2, 3))
     with pytest.raises(InvalidInputError, match=r"^after: must be .*last event \(3\)"):
         await take(ledger, "a", 1, after)
 
@@ -204,7 +204,7 @@ async def test_a_cursor_ahead_of_the_session_is_refused(ledger: LocalLedger, aft
 async def test_a_cursor_below_what_was_kept_is_gone(ledger: LocalLedger) -> None:
     """Retention tells how far it went; a snapshot and its seq are the way on."""
     await ledger.log.append("a", [ev.MessageUser(text=str(n), at=1000 + n) for n in range(5)])
-    await ledger.log.append("a", said("kept"))
+    await ledger.log.append("a", deltas("kept"))
     assert await ledger.prune(60) == 5
     for after in (0, 4):
         with pytest.raises(CursorExpiredError) as gone:
@@ -212,7 +212,7 @@ async def test_a_cursor_below_what_was_kept_is_gone(ledger: LocalLedger) -> None
         assert (gone.value.cursor, gone.value.low) == (after, 5)
     assert seqs(await take(ledger, "a", 1, 5)) == [6]
     snapshot = await ledger.snapshot("a")
-    await ledger.log.append("a", said("new"))
+    await ledger.log.append("a", deltas("new"))
     assert seqs(await take(ledger, "a", 1, snapshot.seq)) == [7]
 
 
@@ -220,7 +220,7 @@ async def test_retention_during_the_catching_up_is_told(db: str) -> None:
     """A reader never jumps over what was removed under it."""
     async with await opened(db, read_page=5) as ledger:
         await ledger.log.append("a", [ev.MessageUser(text=str(n), at=1000 + n) for n in range(30)])
-        await ledger.log.append("a", said("kept"))
+        await ledger.log.append("a", deltas("kept"))
         async with contextlib.aclosing(ledger.log.batches("a")) as batches:
             assert seqs(await anext(batches)) == [1, 2, 3, 4, 5]
             await ledger.prune(60)
@@ -231,13 +231,13 @@ async def test_retention_during_the_catching_up_is_told(db: str) -> None:
 
 async def test_a_deleted_session_ends_its_readers(ledger: LocalLedger, db: str) -> None:
     """A session that comes by the same name later is another one: no reader is carried over."""
-    await ledger.log.append("a", [*said(1, 2), ev.CallStarted()])
+    await ledger.log.append("a", [*deltas(1, 2), ev.CallStarted()])
     reading = asyncio.create_task(take(ledger, "a", 100))
     waiting = asyncio.create_task(ledger.wait("@last"))
     await asyncio.sleep(0.05)
     async with await callslip.open(db) as other:
         await other.delete("a")
-        await other.log.append("a", said(*range(10)))
+        await other.log.append("a", deltas(*range(10)))
     async with asyncio.timeout(5):
         with pytest.raises(CursorExpiredError):
             await reading
@@ -250,17 +250,17 @@ async def test_a_deleted_session_ends_its_readers(ledger: LocalLedger, db: str) 
 
 
 async def test_a_slow_reader_is_dropped_and_resumes_without_loss(db: str) -> None:
-    """Who falls out of the channel's back is told the cursor from which nothing is lost."""
+    """A reader that falls behind the channel gets the cursor from which nothing is lost."""
     async with await opened(db, feed_length=10) as ledger:
-        await ledger.log.append("a", said(0))
+        await ledger.log.append("a", deltas(0))
         batches = ledger.log.batches("a")
         seen = seqs(await anext(batches))
         waiting = asyncio.create_task(anext(batches))
         await asyncio.sleep(0)
-        await ledger.log.append("a", said(1))
+        await ledger.log.append("a", deltas(1))
         seen += seqs(await waiting)
         for number in range(2, 40):
-            await ledger.log.append("a", said(number))
+            await ledger.log.append("a", deltas(number))
         with pytest.raises(SlowReaderError) as slow:
             await anext(batches)
         assert slow.value.cursor == seen[-1] == 2
@@ -269,11 +269,11 @@ async def test_a_slow_reader_is_dropped_and_resumes_without_loss(db: str) -> Non
 
 
 async def test_a_burst_longer_than_the_channel_drops_nobody_who_waited(db: str) -> None:
-    """A reader that was up to date is not slow because somebody wrote much at once, here or elsewhere."""
+    """A reader that was up to date is not slow because a process wrote much at once, here or elsewhere."""
     async with await opened(db, feed_length=10, read_page=8) as ledger:
         reading = asyncio.create_task(take(ledger, "a", 200))
         await asyncio.sleep(0.01)
-        await ledger.log.append("a", said(*range(100)))
+        await ledger.log.append("a", deltas(*range(100)))
         other = Other(db, "a", 100, 100)
         await other.ready()
         other.go()
@@ -282,14 +282,14 @@ async def test_a_burst_longer_than_the_channel_drops_nobody_who_waited(db: str) 
 
 
 async def test_nobody_waits_for_the_slow(db: str) -> None:
-    """Writers and other readers go on while one reader does nothing."""
+    """Writers and other readers continue while one reader does nothing."""
     async with await opened(db, feed_length=10) as ledger:
-        await ledger.log.append("a", said(0))
+        await ledger.log.append("a", deltas(0))
         idle = ledger.log.batches("a")
         await anext(idle)
         quick = asyncio.create_task(take(ledger, "a", 101))
         for number in range(1, 101):
-            await ledger.log.append("a", said(number))
+            await ledger.log.append("a", deltas(number))
             await asyncio.sleep(0)
         assert seqs(await quick) == list(range(1, 102))
         await idle.aclose()
@@ -299,11 +299,11 @@ async def test_nobody_waits_for_the_slow(db: str) -> None:
 
 
 async def test_closing_the_ledger_ends_its_readers(db: str) -> None:
-    """Nobody waits for ever on a ledger that is closed; he hears that it was."""
+    """A reader of a closed ledger gets an error instead of waiting forever."""
     ledger = await callslip.open(db)
-    (made,) = await ledger.log.append("a", [ev.CallStarted()])
+    (appended,) = await ledger.log.append("a", [ev.CallStarted()])
     reading = asyncio.create_task(take(ledger, "a", 100))
-    waiting = asyncio.create_task(ledger.wait(made.call))
+    waiting = asyncio.create_task(ledger.wait(appended.call))
     await asyncio.sleep(0.01)
     await ledger.close()
     async with asyncio.timeout(5):
@@ -328,7 +328,7 @@ async def test_a_store_that_fails_for_a_moment_loses_no_reader(
         for method in ("changed", "events"):
             with monkeypatch.context() as patch:
                 patch.setattr(ledger.log.store, method, broken)
-                await other.log.append("a", said(method, method))
+                await other.log.append("a", deltas(method, method))
                 await asyncio.sleep(0.1)
         assert seqs(await reading) == [1, 2, 3, 4]
 
@@ -336,7 +336,7 @@ async def test_a_store_that_fails_for_a_moment_loses_no_reader(
 async def test_waiting_costs_next_to_nothing(ledger: LocalLedger) -> None:
     """Forty followed sessions in a ledger where nothing happens: the processor time of two seconds is printed."""
     for number in range(40):
-        await ledger.log.append(f"s{number}", said(1))
+        await ledger.log.append(f"s{number}", deltas(1))
     reading = [asyncio.create_task(take(ledger, f"s{number}", 99)) for number in range(40)]
     await asyncio.sleep(0.1)
     begun, spent = time.monotonic(), time.process_time()
@@ -353,7 +353,7 @@ async def test_waiting_costs_next_to_nothing(ledger: LocalLedger) -> None:
 
 
 async def test_patches_after_a_snapshot_give_the_state(ledger: LocalLedger) -> None:
-    """C9: a snapshot at N and the patches after N make the same entries as a new snapshot, whatever N."""
+    """C9: a snapshot at N and the patches after N make the same entries as a new snapshot, for every N."""
     session = ledger.session("a")
     await session.start_turn("what is the weather?")
     await session.say("Let me ")

@@ -89,10 +89,10 @@ class Server(NamedTuple):
     def ask(self, path: str, body: Any = None, *, token: str = MAIN, headers: dict[str, str] | None = None) -> Answer:
         """Send a request: GET without a body, else POST."""
         connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=TIMEOUT_S)
-        given = {"authorization": f"Bearer {self.tokens[token]}", "content-type": JSON, **(headers or {})}
+        all_headers = {"authorization": f"Bearer {self.tokens[token]}", "content-type": JSON, **(headers or {})}
         data = body if body is None or isinstance(body, str) else json.dumps(body)
         with contextlib.closing(connection):
-            connection.request("GET" if body is None else "POST", path, data, given)
+            connection.request("GET" if body is None else "POST", path, data, all_headers)
             response = connection.getresponse()
             return Answer(response.status, response.read())
 
@@ -215,8 +215,8 @@ def test_a_pending_approval_of_an_old_ledger_is_answered(db: Path) -> None:
         assert (answered["state"], answered["by"], answered["option"]) == ("granted", "operator", "allow")
         assert server.ask(path, {"decision": "deny"}).status == 409
         assert server.done("/v1/calls/rm_4")["state"] == "queued"
-        asked = server.done("/v1/calls/asked-1")
-        assert server.done(f"/v1/approvals/{asked['approval']}", {"decision": "approve"})["by"] == "user"
+        awaiting = server.done("/v1/calls/asked-1")
+        assert server.done(f"/v1/approvals/{awaiting['approval']}", {"decision": "approve"})["by"] == "user"
         claim = server.done("/v1/calls/claim", {"worker": "w"})
         assert (claim["correlation_id"], claim["params"], claim["fence"]) == ("asked-1", {"to": "prod"}, 1)
     run(db, "deny", pending[second]["approval"], "--reason", "not this one")

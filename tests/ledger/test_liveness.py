@@ -1,4 +1,4 @@
-"""Every call ends: by its result, or because nobody is left who could bring one (C5). And none ends too early."""
+"""Every call ends: by its result, or because no process is left to send one (C5). And none ends too early."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ELSEWHERE = "other-boot/pid:[1] 77 12345 1"
 
 
 class Clocks:
-    """The wall clock, which anybody may set, and the one that only ever runs."""
+    """The wall clock, which may be set, and the one that only ever runs."""
 
     def __init__(self) -> None:
         self.wall = time.time()
@@ -45,16 +45,16 @@ class Clocks:
 
 @pytest.fixture
 def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
-    made = Clocks()
-    monkeypatch.setattr(time, "time", lambda: made.wall)
-    return made
+    created = Clocks()
+    monkeypatch.setattr(time, "time", lambda: created.wall)
+    return created
 
 
 @pytest.fixture
 async def ledger(db: str, clocks: Clocks) -> AsyncIterator[LocalLedger]:
     """A ledger that reaps nothing by itself."""
-    async with sound_ledger(db, reaper_interval=NEVER) as made:
-        yield made
+    async with sound_ledger(db, reaper_interval=NEVER) as created:
+        yield created
 
 
 @pytest.fixture
@@ -68,9 +68,9 @@ def reaper_of(ledger: LocalLedger, clocks: Clocks) -> Reaper:
 
 
 async def call_of(ledger: LocalLedger, *drafts: ev.Event, owner: str = "", session: str = "a") -> str:
-    made = await ledger.log.append(session, drafts or [ev.CallStarted(tool_name="t")], owner=owner)
-    assert isinstance(made[-1], ev.CallEvent)
-    return made[-1].call
+    created = await ledger.log.append(session, drafts or [ev.CallStarted(tool_name="t")], owner=owner)
+    assert isinstance(created[-1], ev.CallEvent)
+    return created[-1].call
 
 
 async def state(ledger: LocalLedger, call: str) -> tuple[str, str]:
@@ -205,7 +205,9 @@ async def test_whoever_slept_with_the_machine_has_as_much_time_as_before(db: str
         how = ledger.log.write_context(source="callslip", strict=True)
         reaper = Reaper(ledger.log.store, how, settings, monotonic=lambda: clocks.monotonic)
         call = await call_of(ledger)
-        asked = await call_of(ledger, ev.ApprovalRequested(tool_name="t", expires_at=int(clocks.wall * 1000) + 300_000))
+        requested = await call_of(
+            ledger, ev.ApprovalRequested(tool_name="t", expires_at=int(clocks.wall * 1000) + 300_000)
+        )
         assert await reaper.reap() == 0
         for slept in (250, 3600):
             clocks.wall += slept
@@ -217,7 +219,7 @@ async def test_whoever_slept_with_the_machine_has_as_much_time_as_before(db: str
             assert await reaper.reap() == 0
             clocks.pass_time(1)
         clocks.pass_time(3)
-        assert await reaper.reap() == 1 and (await state(ledger, asked))[0] == "denied"
+        assert await reaper.reap() == 1 and (await state(ledger, requested))[0] == "denied"
         clocks.pass_time(299)
         assert await reaper.reap() == 1 and (await state(ledger, call))[0] == "lost"
         clocks.pass_time(200)
@@ -238,7 +240,7 @@ async def test_a_clock_set_back_ends_nothing(ledger: LocalLedger, reaper: Reaper
 
 
 async def test_a_reaper_that_comes_late_watches_first(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
-    """C5: what had lapsed before anybody looked is given a grace, in which its events still count."""
+    """C5: what had lapsed before the first round gets a grace period, in which its events still count."""
     heard, silent = await call_of(ledger), await call_of(ledger)
     clocks.pass_time(5000)
     assert await reaper.reap() == 0
@@ -269,14 +271,14 @@ async def test_any_event_of_an_ingested_call_renews_it(
     for _ in range(3):
         assert await reaper.reap() == 0
         clocks.pass_time(500)
-        await ledger.log.append("a", [type(news)(aliases=alias, **_told(news))])
+        await ledger.log.append("a", [type(news)(aliases=alias, **_fields(news))])
     assert await reaper.reap() == 0
     clocks.pass_time(601)
     assert await reaper.reap() == 1
     assert (await state(ledger, call))[0] == "lost"
 
 
-def _told(event: ev.Event) -> dict[str, Any]:
+def _fields(event: ev.Event) -> dict[str, Any]:
     return {name: getattr(event, name) for name in ("text", "title", "input") if hasattr(event, name)}
 
 
@@ -302,7 +304,7 @@ async def test_a_turn_that_broke_off_ends_its_calls_at_once(ledger: LocalLedger,
 
 
 async def test_a_turns_detail_is_the_reason_of_its_calls(ledger: LocalLedger) -> None:
-    """C5: what the agent said when it broke off is what a person reads on the call."""
+    """C5: the last message of an interrupted agent is what a person reads on the call."""
     await ledger.log.append("a", [ev.TurnStarted()])
     call = await call_of(ledger)
     await ledger.end_turn("a", "error", "the model refused to go on")
@@ -342,7 +344,7 @@ async def test_a_new_turn_ends_the_one_before(ledger: LocalLedger, reaper: Reape
 async def test_a_detached_call_outlives_its_turn(
     ledger: LocalLedger, reaper: Reaper, clocks: Clocks, reason: str
 ) -> None:
-    """C5: a command is for somebody else to run, and does not end with the turn that submitted it."""
+    """C5: a command runs in another process, and does not end with the turn that submitted it."""
     await ledger.log.append("a", [ev.TurnStarted()])
     call = await call_of(ledger, ev.CallProposed(tool_name="t", scope="detached"))
     await ledger.end_turn("a", reason)
@@ -445,7 +447,7 @@ async def test_a_turn_lives_as_long_as_its_owner(ledger: LocalLedger, reaper: Re
 
 
 async def test_a_machine_that_slept_ends_no_turn(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
-    """C5: the wall clock jumped, but nobody has watched the owner be silent for that long."""
+    """C5: the wall clock jumped, but no reaper has watched the owner for that long."""
     turn = await turn_of(ledger, ELSEWHERE)
     assert await reaper.reap() == 0
     clocks.wall += 10_000
@@ -493,7 +495,7 @@ async def test_a_reapers_verdict_on_a_turn_vanishes_if_it_went_on(
 
 
 async def test_the_next_turn_has_an_owner_of_its_own(ledger: LocalLedger, reaper: Reaper) -> None:
-    """A turn that nobody owns does not inherit the owner of the one before, be it ended or superseded."""
+    """A turn without an owner does not inherit the owner of the one before, be it ended or superseded."""
     for session, between in (("ended", [ev.TurnEnded()]), ("superseded", [])):
         await turn_of(ledger, gone(), session)
         await ledger.log.append(session, [*between, ev.TurnStarted(turn="mine")])
@@ -502,7 +504,7 @@ async def test_the_next_turn_has_an_owner_of_its_own(ledger: LocalLedger, reaper
 
 
 async def test_a_connections_end_is_its_turns(ledger: LocalLedger) -> None:
-    """C5: the turn that it worked on ends as cut off, in every session; those of others go on."""
+    """C5: the turn that it worked on ends as cut off, in every session; those of others continue."""
     first, second = new_owner(), new_owner()
     for session, owner in (("a", first), ("b", first), ("c", second), ("d", "")):
         await turn_of(ledger, owner, session)
@@ -560,17 +562,17 @@ async def test_an_unanswered_approval_denies(ledger: LocalLedger, reaper: Reaper
     """C5, S2.7: the call is denied with words for the model, the request is closed, and an answer comes too late."""
     expires = int(clocks.wall * 1000) + 300_000
     call = await call_of(ledger, ev.ApprovalRequested(tool_name="rm", expires_at=expires), owner=ledger.log.owner)
-    (asked,) = await ledger.approvals()
+    (requested,) = await ledger.approvals()
     assert await reaper.reap() == 0
     clocks.pass_time(299)
     assert await reaper.reap() == 0
     clocks.pass_time(1)
     assert await reaper.reap() == 1
     assert await state(ledger, call) == ("denied", "no answer in time")
-    closed = await ledger.find_approval(asked.id)
+    closed = await ledger.find_approval(requested.id)
     assert (closed.state, closed.by) == ("refused", "expiry")
     with pytest.raises(ConflictError) as conflict:
-        await ledger.approve(asked.id, by="ann")
+        await ledger.approve(requested.id, by="ann")
     assert conflict.value.winner == closed
 
 
@@ -578,12 +580,12 @@ async def test_an_answer_just_before_the_expiry_counts(ledger: LocalLedger, reap
     """S2.7: of an answer and the expiry the first one wins, and the other changes nothing."""
     expires = int(clocks.wall * 1000) + 300_000
     call = await call_of(ledger, ev.ApprovalRequested(tool_name="rm", expires_at=expires), owner=ledger.log.owner)
-    (asked,) = await ledger.approvals()
+    (requested,) = await ledger.approvals()
     await reaper.reap()
     clocks.pass_time(301)
     # The reaper has looked, and a person answers before it acts.
     stale = await ledger.log.store.approvals(state="pending")
-    await ledger.approve(asked.id, by="ann")
+    await ledger.approve(requested.id, by="ann")
 
     async def as_it_was(**_: Any) -> Any:
         return stale
@@ -591,7 +593,7 @@ async def test_an_answer_just_before_the_expiry_counts(ledger: LocalLedger, reap
     ledger.log.store.approvals = as_it_was  # type: ignore[method-assign]
     assert await reaper.reap() == 0
     del ledger.log.store.approvals
-    assert (await ledger.find_approval(asked.id)).by == "ann" and (await state(ledger, call))[0] == "queued"
+    assert (await ledger.find_approval(requested.id)).by == "ann" and (await state(ledger, call))[0] == "queued"
 
 
 # Reapers
@@ -636,7 +638,7 @@ def _spoken(event: ev.Event) -> dict[str, Any]:
 
 
 async def test_the_ledger_reaps_by_itself(db: str) -> None:
-    """C5: in a running process nobody has to ask."""
+    """C5: a running process needs no request."""
     async with await opened(db, ingest_lease=0.1, reaper_interval=0.02, reaper_grace=0.02) as ledger:
         call = await call_of(ledger)
         async with asyncio.timeout(10):

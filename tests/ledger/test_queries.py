@@ -62,7 +62,7 @@ async def all_pages(ledger: LocalLedger, encode: Any, limit: int, *, newest_firs
 
 @given(scripts(), st.sets(st.integers(0, 30)), st.integers(1, 5), st.sampled_from(PAGED))
 def test_pages_of_any_size_are_the_history(script: list[Event], kept: set[int], limit: int, format: str) -> None:
-    """S4.5: whatever was written and checkpointed, pages hold every message once, in order, as the history has it."""
+    """S4.5: for any log and checkpoints, pages hold every message once, in order, as the history has it."""
     asyncio.run(check_pages(script, kept, limit, format))
 
 
@@ -96,9 +96,9 @@ def test_a_history_is_that_of_its_blocks(name: str, format: str) -> None:
 
     entries = folded(scenarios.events(name)).snapshot().entries
     encode, newest_first = registry.encoder(format), registry.find(format).newest_first
-    told = [encode(block) for block in split_blocks(entries)]
-    told = told[::-1] if newest_first else told
-    assert canonical([message for block in told for message in block]) == canonical(encode(entries))
+    encoded = [encode(block) for block in split_blocks(entries)]
+    encoded = encoded[::-1] if newest_first else encoded
+    assert canonical([message for block in encoded for message in block]) == canonical(encode(entries))
 
 
 async def turn(ledger: LocalLedger, number: int) -> None:
@@ -117,7 +117,7 @@ async def turn(ledger: LocalLedger, number: int) -> None:
 
 
 async def test_a_cursor_means_the_same_whatever_is_written_meanwhile(ledger: LocalLedger) -> None:
-    """S4.5: nobody who pages back sees a message twice or misses one because the session goes on."""
+    """S4.5: a reader that pages back sees every message once, even if the session continues."""
     for number in range(6):
         await turn(ledger, number)
     before = [message for page in (await all_pages(ledger, ids, 4))[::-1] for message in page]
@@ -139,7 +139,7 @@ async def test_a_cursor_means_the_same_whatever_is_written_meanwhile(ledger: Loc
     "cursor", ["x", "[]", "[1]", '["1",2]', "[1,2,3]", "[1,-1]", "[4,1]", "[-3,1]", "[99999,1]", "{}", "[1e3,1]"]
 )
 async def test_a_cursor_that_makes_no_sense_is_refused(ledger: LocalLedger, cursor: str) -> None:
-    """A list never silently begins anew."""
+    """A list never silently starts again."""
     await turn(ledger, 1)
     with pytest.raises(InvalidInputError):
         await queries.messages(ledger.log.store, SESSION, ids, limit=4, cursor=cursor)
@@ -208,7 +208,7 @@ async def costs(ledger: LocalLedger) -> list[int]:
 
 @given(scripts(), st.sets(st.integers(0, 30)), st.integers(0, 40))
 def test_a_state_resumed_anywhere_folds_on_alike(script: list[Event], kept: set[int], after: int) -> None:
-    """C9: whoever comes back with a cursor gets the patches that a reader from the beginning got."""
+    """C9: a reader with a cursor gets the patches that a reader from the beginning got."""
     asyncio.run(check_resumed(script, kept, after))
 
 

@@ -1,6 +1,6 @@
 """Broken and hostile input through the library's doors: refused with the field and the limit, or kept and read back.
 
-Whatever was sent, the session reads as before and nothing half-written remains (C11).
+After any input, the session reads as before and nothing half-written remains (C11).
 """
 
 from __future__ import annotations
@@ -100,18 +100,20 @@ async def test_odd_values_are_kept_and_read_back(ledger: LocalLedger, name: str)
     assert entry.raw_input == canonical
     assert entry.output == canonical
     if isinstance(given_value, str):
-        made = await ledger.log.append("s", [ev.MessageUser(text=given_value), ev.SessionMode(mode=given_value)])
-        assert [event.text if isinstance(event, ev.MessageUser) else event.mode for event in made] == [canonical] * 2
+        appended = await ledger.log.append("s", [ev.MessageUser(text=given_value), ev.SessionMode(mode=given_value)])
+        assert [event.text if isinstance(event, ev.MessageUser) else event.mode for event in appended] == [
+            canonical
+        ] * 2
 
 
 @pytest.mark.parametrize("name", REFUSED)
 async def test_what_is_not_json_is_refused_with_its_field(ledger: LocalLedger, name: str) -> None:
     """C11: the refusal names the field, the place in it, and the limit; nothing of the batch is written."""
-    value, said = REFUSED[name]
+    value, problem_text = REFUSED[name]
     head = len(await events(ledger, "s"))
-    with pytest.raises(InvalidInputError, match=said):
+    with pytest.raises(InvalidInputError, match=problem_text):
         await ledger.log.append("s", [ev.MessageUser(text="x"), ev.CallProposed(tool_name="t", input=value)])
-    with pytest.raises(InvalidInputError, match=said):
+    with pytest.raises(InvalidInputError, match=problem_text):
         async with ledger.session("s").call("tool", value):
             raise AssertionError("entered")
     assert len(await events(ledger, "s")) == head and (await ledger.calls()).items == []
@@ -119,7 +121,7 @@ async def test_what_is_not_json_is_refused_with_its_field(ledger: LocalLedger, n
 
 @pytest.mark.parametrize("name", REFUSED)
 async def test_any_result_of_a_tool_is_kept(ledger: LocalLedger, name: str) -> None:
-    """S1.5: what a tool returns is made JSON, whatever it is; the call completes."""
+    """S1.5: what a tool returns is converted to JSON for every type; the call completes."""
     value, _ = REFUSED[name]
     async with ledger.session("s").call("tool") as call:
         call.complete(value)
@@ -239,7 +241,7 @@ async def test_a_name_that_is_none_is_refused(ledger: LocalLedger, name: Any) ->
 
 @pytest.mark.parametrize("value", [LONE, "x" * 1000, "a\x00b", 5])
 async def test_who_writes_must_have_a_name_too(ledger: LocalLedger, value: Any) -> None:
-    """C11: source and owner stand in rows and are checked like ids."""
+    """C11: source and owner are in rows and are checked like ids."""
     with pytest.raises(InvalidInputError, match=r"^source"):
         await ledger.log.append("s", [ev.MessageUser(text="x")], source=value)
     with pytest.raises(InvalidInputError, match=r"^owner"):
@@ -269,7 +271,7 @@ async def test_an_event_too_large_is_refused_whatever_its_kind(ledger: LocalLedg
 
 
 async def test_a_hundred_megabytes_are_refused_by_default(db: str) -> None:
-    """C11: with the limits that everybody has."""
+    """C11: with the usual limits."""
     async with await callslip.open(db) as ledger:
         large = "x" * 100_000_000
         for draft in (ev.MessageUser(text=large), ev.MessageDelta(text=large), ev.CallProposed(input=large)):
@@ -340,7 +342,7 @@ def test_json_that_is_no_event_is_refused_by_field(field: str, body: Any) -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "problem_text"),
     [
         (b"", "not JSON"),
         (b"{", "not JSON"),
@@ -356,9 +358,9 @@ def test_json_that_is_no_event_is_refused_by_field(field: str, body: Any) -> Non
         (b'{"a": 1} {"b": 2}', "not JSON"),
     ],
 )
-def test_text_that_is_no_json_is_refused(text: bytes, said: str) -> None:
+def test_text_that_is_no_json_is_refused(text: bytes, problem_text: str) -> None:
     """C11: with the field that the caller named and the limit where there is one."""
-    with pytest.raises(InvalidInputError, match=f"^line 3.*{said}"):
+    with pytest.raises(InvalidInputError, match=f"^line 3.*{problem_text}"):
         codec.parse_json(text, field="line 3")
 
 
@@ -402,7 +404,7 @@ def hostile(cls: type[Event]) -> st.SearchStrategy[Event]:
     required = [field.name for field in msgspec.structs.fields(cls) if field.required]
     anything = json_values | st.binary(max_size=3) | st.just((Alias("acp", "c1"),)) | st.sampled_from(["delta", "turn"])
     fields = st.dictionaries(st.sampled_from(names), anything, max_size=4)
-    return fields.map(lambda given: cls(**dict.fromkeys(required, "x") | given))
+    return fields.map(lambda values: cls(**dict.fromkeys(required, "x") | values))
 
 
 async def _write_all(drafts: list[Event]) -> None:

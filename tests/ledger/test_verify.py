@@ -237,7 +237,7 @@ def other(value: Any) -> Any:
 
 
 async def test_no_value_can_be_changed_unnoticed(ledger: LocalLedger, file: Path) -> None:
-    """Each stored value by itself, whatever table it is in, also where it says which session a row belongs to."""
+    """Each stored value by itself, in every table, also where it says which session a row belongs to."""
     connection = apsw.Connection(str(file))
     unnoticed: list[str] = []
     for table, column, row in cells(connection):
@@ -257,7 +257,7 @@ async def test_no_value_can_be_changed_unnoticed(ledger: LocalLedger, file: Path
 
 
 async def test_a_damaged_file_is_found(ledger: LocalLedger, file: Path) -> None:
-    """What SQLite itself finds wrong is told once, of the file and not of a session."""
+    """What SQLite itself finds wrong is reported once, for the file and not of a session."""
     connection = apsw.Connection(str(file))
     connection.execute("PRAGMA writable_schema = ON")
     connection.execute(
@@ -340,8 +340,8 @@ async def test_a_session_that_retention_cut_is_compared_from_its_base(file: Path
             assert what in kinds(await verify(ledger.log, "s")), sql
 
 
-def timed(given: ev.Event | Draft, at: int) -> Draft:
-    draft = given if isinstance(given, Draft) else Draft(given)
+def timed(event_or_draft: ev.Event | Draft, at: int) -> Draft:
+    draft = event_or_draft if isinstance(event_or_draft, Draft) else Draft(event_or_draft)
     return msgspec.structs.replace(draft, event=msgspec.structs.replace(draft.event, at=at))
 
 

@@ -17,8 +17,8 @@ async def main(url: str, client: str) -> None:
         commands = CommandQueue(ledger.log)
         print("ready", flush=True)
         while line := await asyncio.to_thread(sys.stdin.readline):
-            made = await commands.submit(line.strip(), queue=client)
-            print(made.correlation_id, flush=True)
+            command = await commands.submit(line.strip(), queue=client)
+            print(command.correlation_id, flush=True)
         await commands.close()
 
 

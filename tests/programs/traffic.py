@@ -1,4 +1,4 @@
-"""Submits commands or runs them, until its input ends or it is killed. Each thing it was told is a line that has left.
+"""Submit or run commands until the input ends or the process is killed. Each reply is printed as one line.
 
 traffic.py URL submit|run SEED
 """
@@ -79,7 +79,7 @@ class Traffic:
                 await asyncio.sleep(0.05)
                 await self.commands.heartbeat(claim.call, claim.fence, lease=0.2, text=self.chance.choice(("", ".")))
         except ConflictError:
-            pass  # It goes on regardless, as the stalled do.
+            pass  # It continues regardless, like a stalled worker.
         if self.chance.random() < 0.2:
             await asyncio.sleep(0.4)
         self.count += 1

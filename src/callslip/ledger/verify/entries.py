@@ -40,12 +40,12 @@ class EntryCheck:
             self.checkpoint = saved
 
     async def _check_no_entries(self) -> None:
-        tally = await self._store.row_counts(self._session.name)
-        if tally.entries or tally.texts:
-            self._report.add("checkpoint", f"there is none, but {tally.entries} entries and {tally.texts} texts")
+        counts = await self._store.row_counts(self._session.name)
+        if counts.entries or counts.texts:
+            self._report.add("checkpoint", f"there is none, but {counts.entries} entries and {counts.texts} texts")
 
     async def check_finished(self, state: SessionFold, finished: Iterable[Entry]) -> None:
-        """Compare finished entries. Only their note of late events can still change, and is compared later."""
+        """Compare finished entries. Only the late mark can still change, and is compared later."""
         if self.checkpoint is None or self._is_done:
             return
         for entry_id, note in state.noted.items():
@@ -81,13 +81,13 @@ class EntryCheck:
         if not self._session.pruned_seq <= saved.seq <= self._session.last_seq:
             self._report.add("checkpoint", f"is at {saved.seq}, outside of the log")
             return
-        tally = await self._store.row_counts(self._session.name)
-        if tally.entries != self._count:
-            self._report.add("entry", f"{tally.entries} are stored, but the log gives {self._count}")
+        counts = await self._store.row_counts(self._session.name)
+        if counts.entries != self._count:
+            self._report.add("entry", f"{counts.entries} are stored, but the log gives {self._count}")
         self._check_late_notes()
         if _normalize(saved.state) != _normalize(checkpoint.encode_state(state)):
             self._report.add("checkpoint", f"the state at {saved.seq} is not what the log gives")
-        await self._check_texts(state, tally)
+        await self._check_texts(state, counts)
 
     def _check_late_notes(self) -> None:
         pruned_seq, stored = self._session.pruned_seq, self._stored_late_notes
@@ -96,10 +96,10 @@ class EntryCheck:
             if notes.get(entry) != stored.get(entry):
                 self._report.add("entry", f"{entry}: late is {stored.get(entry)}, should be {notes.get(entry)}")
 
-    async def _check_texts(self, state: SessionFold, tally: RowCounts) -> None:
+    async def _check_texts(self, state: SessionFold, counts: RowCounts) -> None:
         texts = {key: value for key, text in checkpoint.open_texts(state).items() if (value := text.value())}
-        if tally.texts != len(texts):
-            self._report.add("checkpoint", f"pieces of {tally.texts} texts are stored, of {len(texts)} should be")
+        if counts.texts != len(texts):
+            self._report.add("checkpoint", f"pieces of {counts.texts} texts are stored, of {len(texts)} should be")
         for (entry, field), value in texts.items():
             if await self._store.pieces(self._session.name, entry, field) != value:
                 self._report.add("checkpoint", f"the pieces of {field} of entry {entry} are not what the log gives")

@@ -182,10 +182,10 @@ class RecordCheck:
             self._check_state(call, state.calls.get(call.id) or ToolCall(id=0, call_id=call.id, tool_call_id=""))
         for approval in self.tables.approvals.values():
             await self._check_approval(approval)
-        tally = await self._store.row_counts(self._session.name)
+        counts = await self._store.row_counts(self._session.name)
         for what, stored, seen in (
-            ("call", tally.calls, self._call_count),
-            ("approval", tally.approvals, self._approval_count),
+            ("call", counts.calls, self._call_count),
+            ("approval", counts.approvals, self._approval_count),
         ):
             if stored != seen:
                 self._report.add(what, f"{stored} are stored, but the log gives {seen}")
