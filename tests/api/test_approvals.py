@@ -1,4 +1,4 @@
-"""Answers to requests for approval: yes, no with a reason, or other arguments that fit the tool (S4.6)."""
+"""Test answers to approval requests: approve, deny with a reason, or approve with edited arguments (S4.6)."""
 
 from __future__ import annotations
 
@@ -35,41 +35,39 @@ SCHEMA = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1
 
 @pytest.fixture
 async def ledger(db: str) -> AsyncIterator[LocalLedger]:
-    async with sound_ledger(db, reaper_interval=0.02) as made:
-        yield made
+    async with sound_ledger(db, reaper_interval=0.02) as ledger:
+        yield ledger
 
 
 @pytest.fixture
 async def session(ledger: LocalLedger) -> AsyncIterator[Session]:
-    """The current session of the test, so that tools record their calls in it."""
+    """Return the current session of the test, in which tools record their calls."""
     session = ledger.session("a")
     with session.use():
         yield session
 
 
-async def asked(ledger: LocalLedger) -> ApprovalRecord:
-    """The request that is pending, once there is one."""
+async def wait_for_request(ledger: LocalLedger) -> ApprovalRecord:
+    """Wait for a pending request and return it."""
     async with asyncio.timeout(10):
-        while not (found := await ledger.approvals()):
+        while not (pending := await ledger.approvals()):
             await asyncio.sleep(0.005)
-    return found[0]
+    return pending[0]
 
 
-async def ran(session: Session, input: Any = None, schema: Any = SCHEMA) -> Any:
-    """The arguments that a call ran with."""
+async def run_call(session: Session, input: Any = None, schema: Any = SCHEMA) -> Any:
+    """Run a call that needs approval and return the arguments it ran with."""
     async with session.call("t", input or {"n": 5}, approval=True, schema=schema) as call:
         return call.input
 
 
-# Arguments that somebody changed
+# Edited arguments
 
 
-async def test_arguments_that_do_not_fit_change_nothing_and_the_request_waits_on(
-    ledger: LocalLedger, session: Session
-) -> None:
-    """S4.6: refused with the pointer to what is wrong, not one event more; the next answer counts."""
-    running = asyncio.create_task(ran(session))
-    request = await asked(ledger)
+async def test_arguments_that_do_not_match_the_schema_change_nothing(ledger: LocalLedger, session: Session) -> None:
+    """S4.6: the error points to the wrong value, no event is added, and the next answer counts."""
+    running = asyncio.create_task(run_call(session))
+    request = await wait_for_request(ledger)
     before = await events(ledger, "a")
     wrong = [
         ({"n": 0}, "input/n"),
@@ -80,54 +78,56 @@ async def test_arguments_that_do_not_fit_change_nothing_and_the_request_waits_on
         ("n", "input"),
         ({"n": 1, "x": {1, 2}}, "input.x"),
     ]
-    for given, field in wrong:
+    for edited, field in wrong:
         with pytest.raises(InvalidInputError) as refusal:
-            await ledger.approve(request.id, by="ann", input=given)
+            await ledger.approve(request.id, by="ann", input=edited)
         assert refusal.value.field == field
     assert await events(ledger, "a") == before and await ledger.approvals() == [request]
     await ledger.approve(request.id, by="ann", input={"n": 7})
     assert await running == {"n": 7}
 
 
-async def test_the_schema_stands_in_the_request_and_in_its_entry(db: str) -> None:
-    """S4.6: another process that opens the ledger can check the arguments, and show a form for them."""
+async def test_the_request_and_its_entry_have_the_schema(db: str) -> None:
+    """S4.6: another process can check edited arguments and show a form for them."""
     async with await opened(db) as ledger, await opened(db) as other:
-        running = asyncio.create_task(ran(ledger.session("a")))
-        request = await asked(other)
-        found = await approvals.request(other, request)
-        assert found is not None and found.schema == SCHEMA
-        (shown,) = [one for one in (await other.snapshot("a")).entries if isinstance(one, PermissionRequest)]
-        assert shown.schema == SCHEMA
+        running = asyncio.create_task(run_call(ledger.session("a")))
+        request = await wait_for_request(other)
+        event = await approvals.load_request(other.log, request)
+        assert event is not None and event.schema == SCHEMA
+        (entry,) = [item for item in (await other.snapshot("a")).entries if isinstance(item, PermissionRequest)]
+        assert entry.schema == SCHEMA
         with pytest.raises(InvalidInputError):
             await other.approve(request.id, by="ann", input={"n": 0})
         await other.approve(request.id, by="ann", input={"n": 2})
         assert await running == {"n": 2}
 
 
-async def test_a_request_without_a_schema_says_nothing_of_one(ledger: LocalLedger, session: Session) -> None:
-    """Any JSON may stand in place of the arguments then, and neither event nor entry has the field."""
-    running = asyncio.create_task(ran(session, schema=None))
-    request = await asked(ledger)
+async def test_a_request_without_a_schema_accepts_any_json(ledger: LocalLedger, session: Session) -> None:
+    """Neither the event nor the entry has the field."""
+    running = asyncio.create_task(run_call(session, schema=None))
+    request = await wait_for_request(ledger)
     assert all("schema" not in body.decode() for _, body in await ledger.log.store.events("a", 0, 100))
     await ledger.approve(request.id, by="ann", input=["any", 1])
     assert await running == ["any", 1]
 
 
-async def test_a_request_that_retention_removed_takes_no_other_arguments(ledger: LocalLedger, session: Session) -> None:
-    """Nobody knows any more what would fit; yes or no it still takes."""
-    running = asyncio.create_task(ran(session))
-    request = await asked(ledger)
+async def test_a_request_that_retention_removed_accepts_no_edited_arguments(
+    ledger: LocalLedger, session: Session
+) -> None:
+    """The schema is gone, so only a plain approval or denial is accepted."""
+    running = asyncio.create_task(run_call(session))
+    request = await wait_for_request(ledger)
     row = ApprovalRecord(id=request.id, session="a", call=request.call, entry=request.entry + 5)
     assert await approvals.load_request(ledger.log, row) is None
-    with pytest.raises(InvalidInputError, match="no longer in the log"):
-        approvals._fitting(None, {"n": 1})  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(InvalidInputError, match="retention removed the request"):
+        approvals._check_edited_input(None, {"n": 1})  # pyright: ignore[reportPrivateUsage]
     await ledger.approve(request.id, by="ann")
     assert await running == {"n": 5}
 
 
 @pytest.mark.parametrize("edited", [["/tmp/x"], "x", 5, None, {"pth": "/tmp/x"}, {"path": "x", "more": 1}, {"path": 1}])
-async def test_a_function_says_what_it_takes(ledger: LocalLedger, session: Session, edited: Any) -> None:
-    """S4.6: names and annotations of a tool's function are its schema; what does not fit leaves the call waiting."""
+async def test_the_signature_of_a_function_is_its_schema(ledger: LocalLedger, session: Session, edited: Any) -> None:
+    """S4.6: edited arguments that do not match parameter names and annotations leave the request pending."""
     seen: list[Any] = []
 
     @callslip.tool(approval=True)
@@ -135,17 +135,17 @@ async def test_a_function_says_what_it_takes(ledger: LocalLedger, session: Sessi
         seen.append((path, force))
 
     running = asyncio.create_task(remove("/"))
-    request = await asked(ledger)
+    request = await wait_for_request(ledger)
     with pytest.raises(InvalidInputError):
         await ledger.approve(request.id, by="ann", input=edited)
-    assert not seen and (await asked(ledger)).state == "pending"
+    assert not seen and (await wait_for_request(ledger)).state == "pending"
     await ledger.approve(request.id, by="ann", input={"path": "/tmp/x", "force": True})
     await running
     assert seen == [("/tmp/x", True)]
 
 
-async def test_arguments_of_every_kind_may_be_changed(ledger: LocalLedger, session: Session) -> None:
-    """Those that a function collects are an array and an object, as they are shown."""
+async def test_arguments_of_every_kind_can_be_edited(ledger: LocalLedger, session: Session) -> None:
+    """`*args` are an array and `**kwargs` an object, as in the entry."""
     seen: list[Any] = []
 
     @callslip.tool(approval=True)
@@ -153,7 +153,7 @@ async def test_arguments_of_every_kind_may_be_changed(ledger: LocalLedger, sessi
         seen.append((a, more, b, rest))
 
     running = asyncio.create_task(take(1, 2, c=3.0))
-    request = await asked(ledger)
+    request = await wait_for_request(ledger)
     for wrong in ({"a": 1, "more": ["x"]}, {"a": 1, "c": 1}, {"a": 1, "rest": {"c": "x"}}, {"b": "x"}):
         with pytest.raises(InvalidInputError):
             await ledger.approve(request.id, by="ann", input=wrong)
@@ -162,8 +162,8 @@ async def test_arguments_of_every_kind_may_be_changed(ledger: LocalLedger, sessi
     assert seen == [(5, (6, 7), "y", {"d": 8})]
 
 
-async def test_what_a_person_leaves_as_it_was_is_as_it_was(ledger: LocalLedger, session: Session) -> None:
-    """They see no secrets and no objects of Python; what they changed nothing about is not made of what they saw."""
+async def test_arguments_that_were_not_edited_keep_their_value(ledger: LocalLedger, session: Session) -> None:
+    """The entry shows redacted text and JSON, but unedited arguments stay the original Python objects."""
     seen: list[Any] = []
     secret = "ghp_" + "a1B2" * 9
 
@@ -172,12 +172,12 @@ async def test_what_a_person_leaves_as_it_was_is_as_it_was(ledger: LocalLedger, 
         seen.append((token, file, options, limit, more))
 
     running = asyncio.create_task(send(secret, Path("/x"), {"key": secret, "n": 1}, deep=[secret]))
-    request = await asked(ledger)
-    (shown,) = [one for one in (await ledger.snapshot("a")).entries if isinstance(one, PermissionRequest)]
-    given = cast("dict[str, Any]", shown.raw_input)
-    assert secret not in repr(given) and given["limit"] is None
-    given["options"]["n"] = 2
-    await ledger.approve(request.id, by="ann", input=given)
+    request = await wait_for_request(ledger)
+    (entry,) = [item for item in (await ledger.snapshot("a")).entries if isinstance(item, PermissionRequest)]
+    edited = cast("dict[str, Any]", entry.raw_input)
+    assert secret not in repr(edited) and edited["limit"] is None
+    edited["options"]["n"] = 2
+    await ledger.approve(request.id, by="ann", input=edited)
     await running
     assert seen == [(secret, Path("/x"), {"key": secret, "n": 2}, None, {"deep": [secret]})]
 
@@ -219,14 +219,14 @@ def _unknown(a: Decimal, b: int = 1) -> None: ...
         (len, {"obj": {}}),
     ],
 )
-def test_annotations_that_say_nothing_in_json_are_no_limit(function: Callable[..., Any], expected: Any) -> None:
-    """Simple ones are a schema; a class of somebody's, or a name that only a type checker knows, is not."""
-    made = function_schema(function, inspect.signature(function))
-    assert made["properties"] == expected and made["additionalProperties"] is False
+def test_annotations_without_a_json_type_allow_any_value(function: Callable[..., Any], expected: Any) -> None:
+    """Builtin types become a schema; other classes and names that only a type checker knows do not."""
+    schema = function_schema(function, inspect.signature(function))
+    assert schema["properties"] == expected and schema["additionalProperties"] is False
 
 
 async def test_the_tools_of_the_agent_loop_have_their_schema(ledger: LocalLedger) -> None:
-    """S4.6: also of a call that the model's stream has proposed; the model reads what came of the edited one."""
+    """S4.6: also for a call that the model's stream proposed; the model reads the result of the edited call."""
 
     async def double(n: int) -> int:
         return 2 * n
@@ -234,7 +234,7 @@ async def test_the_tools_of_the_agent_loop_have_their_schema(ledger: LocalLedger
     model = Scripted((calls(("c", "double", {"n": 1})), says("Ok.")), "openai")
     agent = Agent(ledger.session("s"), model, tools=[tool(double, approval=True)])
     running = asyncio.create_task(agent.run("Go."))
-    request = await asked(ledger)
+    request = await wait_for_request(ledger)
     for wrong, field in (({"n": "x"}, "input/n"), ({}, "input/n"), ({"n": 1, "m": 2}, "input/m"), ([1], "input")):
         with pytest.raises(InvalidInputError) as refusal:
             await ledger.approve(request.id, by="ann", input=wrong)
@@ -246,26 +246,26 @@ async def test_the_tools_of_the_agent_loop_have_their_schema(ledger: LocalLedger
 
 
 @pytest.mark.parametrize("source", ["acp", "ui-v6", "responses"])
-async def test_an_agent_that_runs_its_call_itself_takes_no_other_arguments(ledger: LocalLedger, source: str) -> None:
-    """It hears only yes or no: an answer that it could not be told is refused, and the request waits on."""
+async def test_the_arguments_of_an_external_agent_cannot_be_edited(ledger: LocalLedger, source: str) -> None:
+    """The protocol has only options to choose from, so the request stays pending."""
     options = [{"optionId": "yes", "kind": "allow_once"}]
     await ledger.log.append(
         "a", [ev.ApprovalRequested(aliases=(Alias("acp", "c"),), input={"n": 1}, options=options)], source=source
     )
-    request = await asked(ledger)
-    with pytest.raises(InvalidInputError, match="cannot be told other arguments"):
+    request = await wait_for_request(ledger)
+    with pytest.raises(InvalidInputError, match="cannot be edited"):
         await ledger.approve(request.id, by="ann", input={"n": 1})
-    done = await ledger.approve(request.id, by="ann")
-    assert (done.state, done.option) == ("granted", "yes")
+    answered = await ledger.approve(request.id, by="ann")
+    assert (answered.state, answered.option) == ("granted", "yes")
 
 
-# Once, by somebody, in time
+# One answer, with its author, in time
 
 
-async def test_an_answer_says_whose_it_is_and_a_second_one_learns_it(ledger: LocalLedger, session: Session) -> None:
-    """S4.6: whatever the second one says, and also if its arguments would not fit: it comes too late."""
-    running = asyncio.create_task(ran(session))
-    request = await asked(ledger)
+async def test_a_second_answer_fails_with_the_first(ledger: LocalLedger, session: Session) -> None:
+    """S4.6: a late answer is a conflict, even if its arguments do not match the schema."""
+    running = asyncio.create_task(run_call(session))
+    request = await wait_for_request(ledger)
     await ledger.approve(request.id, by="ann", reason="fine")
     await running
     late = [
@@ -279,15 +279,15 @@ async def test_an_answer_says_whose_it_is_and_a_second_one_learns_it(ledger: Loc
             await answer()
         assert isinstance(conflict.value.winner, ApprovalRecord)
         assert (conflict.value.winner.by, conflict.value.winner.state) == ("ann", "granted")
-    (shown,) = [one for one in (await ledger.snapshot("a")).entries if isinstance(one, PermissionRequest)]
-    assert (shown.by, shown.reason, shown.state) == ("ann", "fine", "granted")
+    (entry,) = [item for item in (await ledger.snapshot("a")).entries if isinstance(item, PermissionRequest)]
+    assert (entry.by, entry.reason, entry.state) == ("ann", "fine", "granted")
 
 
-async def test_what_came_too_late_is_denied_by_expiry(db: str) -> None:
-    """S4.6: nobody answered; who comes then is told that time was up."""
+async def test_an_answer_after_the_expiry_is_a_conflict(db: str) -> None:
+    """S4.6: the winner is the expiry, which denied the call."""
     async with await opened(db, approval_expiry=0.1, reaper_interval=0.02) as ledger:
-        running = asyncio.create_task(ran(ledger.session("a")))
-        request = await asked(ledger)
+        running = asyncio.create_task(run_call(ledger.session("a")))
+        request = await wait_for_request(ledger)
         assert request.expires_at > request.created_at
         async with asyncio.timeout(20):
             with pytest.raises(CallDeniedError, match="no answer in time"):
@@ -298,22 +298,20 @@ async def test_what_came_too_late_is_denied_by_expiry(db: str) -> None:
 
 
 async def test_an_answer_for_another_session_is_not_found(ledger: LocalLedger, session: Session) -> None:
-    """S4.6: by whatever verb; the request waits on."""
-    running = asyncio.create_task(ran(session))
-    request = await asked(ledger)
+    """S4.6: approve, deny and withdraw check the session; the request stays pending."""
+    running = asyncio.create_task(run_call(session))
+    request = await wait_for_request(ledger)
     for answer in (approvals.approve, approvals.deny, approvals.withdraw):
         with pytest.raises(NotFoundError):
-            await answer(ledger, request.id, by="ann", session="other")
-    assert (await asked(ledger)).id == request.id
-    await ledger.deny(request.id, by="ann", session="a", reason="no")
+            await answer(ledger.log, request.id, by="ann", session="other")
+    assert (await wait_for_request(ledger)).id == request.id
+    await approvals.deny(ledger.log, request.id, by="ann", session="a", reason="no")
     with pytest.raises(CallDeniedError, match="no"):
         await running
 
 
-async def test_arguments_that_change_at_the_same_moment_are_never_the_ones_that_run(
-    ledger: LocalLedger, session: Session
-) -> None:
-    """S2.7: decided in the transaction. Either the approval was first or it is a conflict; also for proposed calls."""
+async def test_arguments_that_change_during_the_approval_never_run(ledger: LocalLedger, session: Session) -> None:
+    """S2.7: either the approval is stored first or it is a conflict; also for proposed calls."""
     for number in range(20):
         proposed = (await ledger.log.append("a", [ev.CallProposed(tool_name="t", input={"n": 1})], source="openai"))[0]
         assert isinstance(proposed, ev.CallProposed)
@@ -323,36 +321,34 @@ async def test_arguments_that_change_at_the_same_moment_are_never_the_ones_that_
                 pass
 
         running = asyncio.create_task(enter())
-        request = await asked(ledger)
+        request = await wait_for_request(ledger)
         change = ev.CallInput(call=request.call, input={"n": number + 2})
         steps = [ledger.log.append("a", [change], source="openai"), ledger.approve(request.id, by="ann")]
-        found = await asyncio.gather(*steps[:: 1 if number % 2 else -1], return_exceptions=True)
+        results = await asyncio.gather(*steps[:: 1 if number % 2 else -1], return_exceptions=True)
         log = [event for event in await events(ledger, "a") if event.verdict == "applied"]
-        seen = [type(event) for event in log if isinstance(event, ev.CallEvent) and event.call == request.call]
-        if any(isinstance(one, ConflictError) for one in found):
-            assert ev.ApprovalGranted not in seen
+        types = [type(event) for event in log if isinstance(event, ev.CallEvent) and event.call == request.call]
+        if any(isinstance(result, ConflictError) for result in results):
+            assert ev.ApprovalGranted not in types
             await ledger.deny(request.id, by="ann")
         else:
-            assert seen.index(ev.ApprovalGranted) < seen.index(ev.CallInput)
+            assert types.index(ev.ApprovalGranted) < types.index(ev.CallInput)
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_an_agent_that_changes_its_mind_may_still_be_answered(ledger: LocalLedger) -> None:
-    """An agent that runs its call itself tells its arguments as it goes; that is no reason to keep it waiting."""
+async def test_an_external_call_whose_arguments_change_can_be_approved(ledger: LocalLedger) -> None:
+    """An external agent may report arguments in several updates."""
     aliases = (Alias("acp", "c"),)
     await ledger.log.append("a", [ev.ApprovalRequested(aliases=aliases, input={"n": 1})], source="acp")
     await ledger.log.append("a", [ev.CallInput(aliases=aliases, input={"n": 2})], source="acp")
-    assert (await ledger.approve((await asked(ledger)).id, by="ann")).state == "granted"
+    assert (await ledger.approve((await wait_for_request(ledger)).id, by="ann")).state == "granted"
 
 
 @pytest.mark.parametrize("ending", [ev.ApprovalGranted, ev.ApprovalRefused, ev.ApprovalWithdrawn, ev.CallCancelled])
-async def test_a_call_names_the_request_it_waits_for_and_no_other(
-    ledger: LocalLedger, ending: type[ev.CallEvent]
-) -> None:
-    """S2.7: after the answer, or an end without one, there is nothing to answer: a later answer is an orphan."""
+async def test_a_call_names_its_pending_request_only(ledger: LocalLedger, ending: type[ev.CallEvent]) -> None:
+    """S2.7: after an answer or the end of the call, a later answer is an orphan."""
     aliases = (Alias("acp", "c"),)
     await ledger.log.append("a", [ev.ApprovalRequested(aliases=aliases)], source="acp")
-    request = await asked(ledger)
+    request = await wait_for_request(ledger)
     assert (await ledger.find_call(request.call)).approval == request.id
     await ledger.log.append("a", [ending(aliases=aliases)], source="acp")
     assert (await ledger.find_call(request.call)).approval == ""
@@ -360,8 +356,8 @@ async def test_a_call_names_the_request_it_waits_for_and_no_other(
     assert again.verdict == "orphan"
 
 
-async def test_a_beginning_that_fits_two_of_a_session_is_neither(ledger: LocalLedger) -> None:
-    """However many of other sessions begin so too: none is taken for the only one."""
+async def test_a_prefix_of_two_requests_of_a_session_is_ambiguous(ledger: LocalLedger) -> None:
+    """Requests of other sessions with the same prefix do not matter."""
     for name in ("b", *"cdefghij", "a", "a"):
         await ledger.session(name).append(ev.ApprovalRequested(call="new:1", approval=""))
     with pytest.raises(AmbiguousIdError):

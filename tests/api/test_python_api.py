@@ -1,4 +1,4 @@
-"""The library in the hands of a program that runs tools: calls, tools, approvals, waiting, and no event loop at all."""
+"""Test the library as a program that runs tools uses it: calls, tools, approvals, waiting, sync use."""
 
 from __future__ import annotations
 
@@ -39,32 +39,32 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def ledger(db: str) -> AsyncIterator[LocalLedger]:
-    async with sound_ledger(db, reaper_interval=0.02) as made:
-        yield made
+    async with sound_ledger(db, reaper_interval=0.02) as ledger:
+        yield ledger
 
 
 @pytest.fixture
 async def session(ledger: LocalLedger) -> AsyncIterator[Session]:
-    """The current session of the test, so that tools record their calls in it."""
+    """Return the current session of the test, in which tools record their calls."""
     session = ledger.session("a")
     with session.use():
         yield session
 
 
 async def entry(ledger: LocalLedger, call: str = "") -> ToolCall:
-    """The entry of a call, the last one unless named."""
-    found = [one for one in (await ledger.snapshot("a")).entries if isinstance(one, ToolCall)]
-    return [one for one in found if call in ("", one.call_id)][-1]
+    """Return the entry of a call, by default of the last one."""
+    calls = [item for item in (await ledger.snapshot("a")).entries if isinstance(item, ToolCall)]
+    return [item for item in calls if call in ("", item.call_id)][-1]
 
 
-# A call, entered and left
+# Calls
 
 
 async def test_a_call_is_shown_while_it_runs_and_after(ledger: LocalLedger, session: Session) -> None:
     """C4: running inside the block, completed after it, with its output."""
     async with session.call("get_weather", {"city": "Paris"}, title="Weather", kind="fetch") as call:
-        shown = await entry(ledger)
-        assert (shown.status, shown.raw_input, shown.title, shown.kind) == (
+        view = await entry(ledger)
+        assert (view.status, view.raw_input, view.title, view.kind) == (
             "running",
             {"city": "Paris"},
             "Weather",
@@ -74,39 +74,39 @@ async def test_a_call_is_shown_while_it_runs_and_after(ledger: LocalLedger, sess
         await call.progress("them", title="Weather of Paris", locations=[{"path": "x"}])
         call.complete({"sky": "blue"})
         assert (await entry(ledger)).status == "running"
-    shown = await entry(ledger)
-    assert (shown.status, shown.output, shown.output_text) == ("completed", {"sky": "blue"}, "asking them")
-    assert (shown.title, shown.locations) == ("Weather of Paris", [{"path": "x"}])
-    assert shown.call_id == call.id and (await call.result()).source == "python"
+    view = await entry(ledger)
+    assert (view.status, view.output, view.output_text) == ("completed", {"sky": "blue"}, "asking them")
+    assert (view.title, view.locations) == ("Weather of Paris", [{"path": "x"}])
+    assert view.call_id == call.id and (await call.result()).source == "python"
 
 
-async def test_a_call_completes_without_a_word(ledger: LocalLedger, session: Session) -> None:
-    """A block that says nothing of its outcome has completed."""
+async def test_a_call_completes_without_an_explicit_result(ledger: LocalLedger, session: Session) -> None:
+    """A block that sets no outcome completes with the output None."""
     async with session.call("touch"):
         pass
     assert ((await entry(ledger)).status, (await entry(ledger)).output) == ("completed", None)
 
 
 async def test_a_call_may_fail_without_an_exception(ledger: LocalLedger, session: Session) -> None:
-    """`fail` tells an error that the program goes on from."""
+    """`fail` records an error, and the program continues."""
     async with session.call("grep") as call:
         call.fail({"exit": 2}, "no such file")
-    shown = await entry(ledger)
-    assert (shown.status, shown.error, shown.reason) == ("failed", {"exit": 2}, "no such file")
+    view = await entry(ledger)
+    assert (view.status, view.error, view.reason) == ("failed", {"exit": 2}, "no such file")
 
 
-async def test_an_exception_fails_the_call_and_goes_on(ledger: LocalLedger, session: Session) -> None:
-    """C5: the error is on the call in words, and the program gets its own exception."""
+async def test_an_exception_fails_the_call_and_is_raised(ledger: LocalLedger, session: Session) -> None:
+    """C5: the call has the error text, and the program gets its own exception."""
     with pytest.raises(ValueError, match="it broke") as raised:
         async with session.call("t"):
             raise ValueError("it broke")
-    shown = await entry(ledger)
-    assert (shown.status, shown.reason) == ("failed", "ValueError: it broke")
-    assert shown.error == {"error": "it broke", "type": "ValueError"} and raised.value.__cause__ is None
+    view = await entry(ledger)
+    assert (view.status, view.reason) == ("failed", "ValueError: it broke")
+    assert view.error == {"error": "it broke", "type": "ValueError"} and raised.value.__cause__ is None
 
 
-async def test_an_exception_beats_a_result_told_before(ledger: LocalLedger, session: Session) -> None:
-    """C5: what was said to be the outcome does not hide that the block broke after it."""
+async def test_an_exception_overrides_an_earlier_result(ledger: LocalLedger, session: Session) -> None:
+    """C5: `complete` does not hide an exception that follows it."""
     with pytest.raises(ValueError):
         async with session.call("t") as call:
             call.complete("fine")
@@ -135,7 +135,7 @@ async def test_cancelling_cancels_the_call(ledger: LocalLedger, session: Session
 
 
 async def test_cancelling_at_any_moment_leaves_no_call_open(ledger: LocalLedger, session: Session) -> None:
-    """C5: also while the call is being written down, begun or ended."""
+    """C5: also while the start or the end of the call is being stored."""
 
     async def work() -> None:
         async with session.call("t"):
@@ -152,7 +152,7 @@ async def test_cancelling_at_any_moment_leaves_no_call_open(ledger: LocalLedger,
 
 
 async def test_a_timeout_expires_the_call(ledger: LocalLedger, session: Session) -> None:
-    """C5: the call is expired, the work is cancelled, and the program is told by CallEnded."""
+    """C5: the call is expired, the work is cancelled, and the program gets CallEndedError."""
     stopped = False
     with pytest.raises(CallEndedError) as ended:
         async with session.call("t", timeout=0.02):
@@ -164,8 +164,8 @@ async def test_a_timeout_expires_the_call(ledger: LocalLedger, session: Session)
     assert ((await entry(ledger)).status, (await entry(ledger)).reason) == ("expired", "no result within 0.02 s")
 
 
-async def test_a_timeout_of_the_program_is_not_the_calls(ledger: LocalLedger, session: Session) -> None:
-    """A TimeoutError that the work raised itself is a failure like any other."""
+async def test_a_timeout_error_of_the_program_is_a_failure(ledger: LocalLedger, session: Session) -> None:
+    """A TimeoutError that the work raises fails the call; one from outside cancels it."""
     with pytest.raises(TimeoutError):
         async with session.call("t", timeout=60):
             raise TimeoutError("the server did not answer")
@@ -176,13 +176,13 @@ async def test_a_timeout_of_the_program_is_not_the_calls(ledger: LocalLedger, se
     assert (await entry(ledger)).status == "cancelled"
 
 
-async def test_a_call_ended_by_another_stays_so(ledger: LocalLedger, session: Session) -> None:
-    """C4: what a person cancelled is not completed afterwards; the result is kept as late."""
+async def test_a_call_that_was_ended_from_outside_stays_ended(ledger: LocalLedger, session: Session) -> None:
+    """C4: a cancelled call does not complete; its result is stored as late."""
     async with session.call("t") as call:
         await ledger.log.append("a", [ev.CallCancelled(call=call.id, reason="a person stopped it")])
         call.complete("too late")
-    shown = await entry(ledger)
-    assert (shown.status, shown.reason, shown.output, bool(shown.late)) == (
+    view = await entry(ledger)
+    assert (view.status, view.reason, view.output, bool(view.late)) == (
         "cancelled",
         "a person stopped it",
         None,
@@ -191,35 +191,35 @@ async def test_a_call_ended_by_another_stays_so(ledger: LocalLedger, session: Se
 
 
 async def test_the_same_call_twice_is_two_calls(ledger: LocalLedger, session: Session) -> None:
-    """C3: equal tools with equal arguments, one after the other or at once."""
+    """C3: with equal tools and arguments, sequentially or in parallel."""
 
     async def ls() -> str:
         async with session.call("ls", {"path": "."}) as call:
             await asyncio.sleep(0)
         return call.id
 
-    made = [await ls(), *await asyncio.gather(ls(), ls())]
-    assert len(set(made)) == 3 and len((await ledger.calls()).items) == 3
+    ids = [await ls(), *await asyncio.gather(ls(), ls())]
+    assert len(set(ids)) == 3 and len((await ledger.calls()).items) == 3
 
 
-async def test_an_impossible_step_is_an_error_here(ledger: LocalLedger, session: Session) -> None:
-    """C4: in our own process a step that the lifecycle does not have raises, and nothing is written."""
-    (made,) = await session.append(ev.CallProposed(tool_name="t"))
-    assert isinstance(made, ev.CallProposed)
+async def test_an_invalid_transition_raises(ledger: LocalLedger, session: Session) -> None:
+    """C4: in the own process an invalid transition raises, and nothing is stored."""
+    (event,) = await session.append(ev.CallProposed(tool_name="t"))
+    assert isinstance(event, ev.CallProposed)
     with pytest.raises(InvalidTransitionError, match="queued"):
-        await session.append(ev.CallRequeued(call=made.call))
+        await session.append(ev.CallRequeued(call=event.call))
     assert len(await events(ledger, "a")) == 1
 
 
 async def test_turns_and_texts(ledger: LocalLedger, session: Session) -> None:
-    """A conversation in four lines."""
+    """A session records the prompt, thoughts and messages of a turn."""
     assert await session.start_turn("hello") == "t1"
     await session.think("greet back. ")
     await session.say("Hi ")
     await session.say("there.")
     await session.end_turn()
-    shown = await session.snapshot()
-    assert [(one.type, one.content) for one in map(Shown, shown.entries)] == [
+    snapshot = await session.snapshot()
+    assert [(item.type, item.content) for item in map(EntryView, snapshot.entries)] == [
         ("message", "hello"),
         ("thought", "greet back. "),
         ("message", "Hi there."),
@@ -227,17 +227,17 @@ async def test_turns_and_texts(ledger: LocalLedger, session: Session) -> None:
     assert len((await session.snapshot(limit=1)).entries) == 1
 
 
-class Shown:
-    def __init__(self, one: Any) -> None:
-        self.type = type(one).__struct_config__.tag
-        self.content = one.content
+class EntryView:
+    def __init__(self, item: Any) -> None:
+        self.type = type(item).__struct_config__.tag
+        self.content = item.content
 
 
-# Functions made tools
+# Tools
 
 
 async def test_functions_of_every_kind_are_tools(ledger: LocalLedger, session: Session) -> None:
-    """Sync, async, generator and async generator: each returns what it did before, and leaves a call."""
+    """Sync, async, generator and async generator: each returns its own result and records a call."""
 
     @callslip.tool
     def add(a: int, b: int = 2) -> int:
@@ -261,19 +261,19 @@ async def test_functions_of_every_kind_are_tools(ledger: LocalLedger, session: S
     assert await wait(0) == "done"
     assert await count(3) == 2
     assert await read() == "two\n"
-    shown = [one for one in (await ledger.snapshot("a")).entries if isinstance(one, ToolCall)]
-    assert [(one.tool_name, one.raw_input, one.output, one.output_text) for one in shown] == [
+    entries = [item for item in (await ledger.snapshot("a")).entries if isinstance(item, ToolCall)]
+    assert [(item.tool_name, item.raw_input, item.output, item.output_text) for item in entries] == [
         ("add", {"a": 1, "b": 2}, 3, ""),
         ("add", {"a": 1, "b": 5}, 6, ""),
         ("wait", {"seconds": 0}, "done", ""),
         ("count", {"upto": 3}, 2, "0\n1\n2\n"),
         ("lines", {}, "two\n", "one\ntwo\n"),
     ]
-    assert add.__name__ == "add" and {one.status for one in shown} == {"completed"}
+    assert add.__name__ == "add" and {item.status for item in entries} == {"completed"}
 
 
 async def test_a_tool_takes_arguments_of_every_kind(session: Session) -> None:
-    """Positional-only, variable and keyword arguments reach the function as they were given."""
+    """Positional-only, variable and keyword arguments reach the function unchanged."""
 
     @callslip.tool
     def every(first: int, /, second: int, *rest: int, named: int = 0, **more: int) -> list[Any]:
@@ -284,29 +284,22 @@ async def test_a_tool_takes_arguments_of_every_kind(session: Session) -> None:
         await every()
 
 
-async def test_a_sync_tool_does_not_hold_up_the_loop(session: Session) -> None:
-    """Two that sleep at once take no longer than one."""
+async def test_a_sync_tool_does_not_block_the_loop(session: Session) -> None:
+    """The loop runs while a sync tool waits for it."""
+
+    released = threading.Event()
 
     @callslip.tool
-    def doze() -> None:
-        time.sleep(0.1)
+    def wait() -> bool:
+        return released.wait(10)
 
-    ticks = 0
-
-    async def tick() -> None:
-        nonlocal ticks
-        while True:
-            await asyncio.sleep(0.005)
-            ticks += 1
-
-    ticking = asyncio.create_task(tick())
-    await asyncio.gather(doze(), doze())
-    ticking.cancel()
-    assert ticks > 3
+    waiting = asyncio.gather(wait(), wait())
+    asyncio.get_running_loop().call_later(0.01, released.set)
+    assert await waiting == [True, True]
 
 
 async def test_a_tool_that_fails_fails_its_call(ledger: LocalLedger, session: Session) -> None:
-    """C5: whichever kind it is, and wherever in it."""
+    """C5: for every kind of function, at its start or in the middle."""
 
     @callslip.tool
     def now() -> None:
@@ -336,7 +329,7 @@ async def test_a_tool_that_fails_fails_its_call(ledger: LocalLedger, session: Se
 
 
 async def test_any_arguments_and_results_are_shown_safely(ledger: LocalLedger, session: Session) -> None:
-    """S1.5: bytes, dates, exceptions, cycles: the function gets and gives the real thing, the ledger a JSON of it."""
+    """S1.5: the function receives and returns the original object, the ledger stores JSON."""
     cycle: list[Any] = [1]
     cycle.append(cycle)
     things = [b"\xff", b"text", datetime.date(2026, 1, 2), ValueError("x"), {1, 2}, cycle, float("nan"), object, ledger]
@@ -347,8 +340,8 @@ async def test_any_arguments_and_results_are_shown_safely(ledger: LocalLedger, s
 
     for thing in things:
         assert await give(thing) is thing
-    shown = [one.output for one in (await ledger.snapshot("a")).entries if isinstance(one, ToolCall)]
-    assert shown[:7] == [
+    outputs = [item.output for item in (await ledger.snapshot("a")).entries if isinstance(item, ToolCall)]
+    assert outputs[:7] == [
         {"base64": "/w=="},
         "text",
         "2026-01-02",
@@ -357,22 +350,22 @@ async def test_any_arguments_and_results_are_shown_safely(ledger: LocalLedger, s
         [1, "[cycle]"],
         "NaN",
     ]
-    assert all(isinstance(one, str) for one in shown[7:])
+    assert all(isinstance(output, str) for output in outputs[7:])
 
 
 # Approvals
 
 
-async def asked(ledger: LocalLedger) -> ApprovalRecord:
-    """The request that is pending, once there is one."""
+async def wait_for_request(ledger: LocalLedger) -> ApprovalRecord:
+    """Wait for a pending request and return it."""
     async with asyncio.timeout(10):
-        while not (found := await ledger.approvals()):
+        while not (pending := await ledger.approvals()):
             await asyncio.sleep(0.005)
-    return found[0]
+    return pending[0]
 
 
 async def test_a_call_waits_for_its_approval(ledger: LocalLedger, session: Session) -> None:
-    """S2.7, S2.13: nothing runs before the answer; then the call runs, and the request shows who allowed it."""
+    """S2.7, S2.13: nothing runs before the answer; then the call runs, and the request has its author."""
     ran: list[str] = []
 
     @callslip.tool(approval=True)
@@ -381,8 +374,7 @@ async def test_a_call_waits_for_its_approval(ledger: LocalLedger, session: Sessi
         return "removed"
 
     running = asyncio.create_task(remove("x"))
-    request = await asked(ledger)
-    await asyncio.sleep(0.02)
+    request = await wait_for_request(ledger)
     assert not ran and (await entry(ledger)).status == "awaiting_approval"
     assert request.call == (await entry(ledger)).call_id
     answered = await ledger.approve(request.id, by="ann", reason="go ahead")
@@ -392,34 +384,34 @@ async def test_a_call_waits_for_its_approval(ledger: LocalLedger, session: Sessi
 
 
 async def test_a_denied_call_does_not_run(ledger: LocalLedger, session: Session) -> None:
-    """S2.7: the refusal raises Denied with the person's words, which the call bears too."""
+    """S2.7: the tool raises CallDeniedError with the reason, which the call has too."""
 
     @callslip.tool(approval=True)
     def remove(path: str) -> None:
         raise AssertionError("ran")
 
     running = asyncio.create_task(remove("x"))
-    await ledger.deny((await asked(ledger)).id, by="ann", reason="that is my thesis")
+    await ledger.deny((await wait_for_request(ledger)).id, by="ann", reason="that is my thesis")
     with pytest.raises(CallDeniedError, match="that is my thesis"):
         await running
     assert ((await entry(ledger)).status, (await entry(ledger)).reason) == ("denied", "that is my thesis")
 
 
 async def test_edited_arguments_are_the_ones_that_run(ledger: LocalLedger, session: Session) -> None:
-    """S2.7: edit-and-approve changes what the function gets and what the entry shows."""
+    """S2.7: the function gets the edited arguments, and the entry shows them."""
 
     @callslip.tool(approval=True)
     def remove(path: str, force: bool = False) -> str:
         return f"{path} {force}"
 
     running = asyncio.create_task(remove("/", force=True))
-    await ledger.approve((await asked(ledger)).id, by="ann", input={"path": "/tmp/x"})
+    await ledger.approve((await wait_for_request(ledger)).id, by="ann", input={"path": "/tmp/x"})
     assert await running == "/tmp/x False"
     assert (await entry(ledger)).raw_input == {"path": "/tmp/x"}
 
 
-async def test_an_approval_nobody_answers_denies(db: str) -> None:
-    """C5, S2.7: after its time the call is denied, and the program goes on with Denied."""
+async def test_a_request_without_an_answer_is_denied(db: str) -> None:
+    """C5, S2.7: after the expiry the call is denied, and the program gets CallDeniedError."""
     async with await opened(db, approval_expiry=0.1, reaper_interval=0.02) as ledger:
         async with asyncio.timeout(10):
             with pytest.raises(CallDeniedError, match="no answer in time"):
@@ -428,10 +420,10 @@ async def test_an_approval_nobody_answers_denies(db: str) -> None:
         assert (await entry(ledger)).status == "denied"
 
 
-async def test_the_second_answer_learns_of_the_first(ledger: LocalLedger, session: Session) -> None:
-    """S2.7: of many answers at once one counts, and the others are told whose."""
-    running = asyncio.create_task(_entered(session))
-    request = await asked(ledger)
+async def test_one_of_many_answers_wins(ledger: LocalLedger, session: Session) -> None:
+    """S2.7: the others raise ConflictError with the winner."""
+    running = asyncio.create_task(_enter_call(session))
+    request = await wait_for_request(ledger)
     results = await asyncio.gather(
         *(ledger.approve(request.id, by=f"p{n}") for n in range(5)),
         *(ledger.deny(request.id, by=f"q{n}") for n in range(5)),
@@ -440,21 +432,21 @@ async def test_the_second_answer_learns_of_the_first(ledger: LocalLedger, sessio
     won = [result for result in results if isinstance(result, ApprovalRecord)]
     lost = [result for result in results if isinstance(result, ConflictError)]
     assert len(won) == 1 and len(lost) == 9
-    assert all(isinstance(one.winner, ApprovalRecord) and one.winner.by == won[0].by for one in lost)
+    assert all(isinstance(error.winner, ApprovalRecord) and error.winner.by == won[0].by for error in lost)
     await asyncio.gather(running, return_exceptions=True)
     with pytest.raises(ConflictError):
         await ledger.approve(request.id, by=won[0].by)
 
 
-async def _entered(session: Session) -> None:
+async def _enter_call(session: Session) -> None:
     async with session.call("t", approval=True):
         pass
 
 
 async def test_an_answer_from_another_process_arrives(ledger: LocalLedger, session: Session, db: str) -> None:
-    """S2.7: the person may sit anywhere that reaches the ledger."""
-    running = asyncio.create_task(_entered(session))
-    process = program("finish", db, "approve", (await asked(ledger)).id)
+    """S2.7: the answer wakes the call in this process."""
+    running = asyncio.create_task(_enter_call(session))
+    process = program("finish", db, "approve", (await wait_for_request(ledger)).id)
     assert await asyncio.to_thread(process.communicate) == ("", "")
     async with asyncio.timeout(10):
         await running
@@ -462,7 +454,7 @@ async def test_an_answer_from_another_process_arrives(ledger: LocalLedger, sessi
 
 
 async def test_requests_and_answers_survive_a_restart(db: str) -> None:
-    """S2.7: an agent's own request is still there after a restart, takes one answer, and keeps it through the next."""
+    """S2.7: the request of an external agent is pending after a restart, and its answer survives the next."""
     alias = (Alias("acp", "c"),)
     options = [{"optionId": "yes", "name": "Do it", "kind": "allow_once"}, {"optionId": "no", "kind": "reject_once"}]
     async with await callslip.open(db) as ledger:
@@ -474,33 +466,33 @@ async def test_requests_and_answers_survive_a_restart(db: str) -> None:
         assert request.options == options and (await ledger.find_call("c")).state == "awaiting_approval"
         await ledger.deny(request.id, by="ann", reason="no")
     async with await callslip.open(db) as ledger:
-        found = await ledger.find_approval(request.id)
-        assert (found.state, found.by, found.option) == ("refused", "ann", "no")
+        answered = await ledger.find_approval(request.id)
+        assert (answered.state, answered.by, answered.option) == ("refused", "ann", "no")
         with pytest.raises(ConflictError) as conflict:
             await ledger.approve(request.id, by="bob")
-        assert conflict.value.winner == found and (await ledger.find_call("c")).state == "denied"
+        assert conflict.value.winner == answered and (await ledger.find_call("c")).state == "denied"
 
 
-async def test_an_answer_is_bound_to_the_arguments_asked_about(ledger: LocalLedger, session: Session) -> None:
-    """For a call that we execute, arguments that changed after the question make the answer a conflict."""
-    running = asyncio.create_task(_entered(session))
-    request = await asked(ledger)
+async def test_an_answer_is_bound_to_the_arguments_of_the_request(ledger: LocalLedger, session: Session) -> None:
+    """For a call that this process runs, arguments that changed after the request make the answer a conflict."""
+    running = asyncio.create_task(_enter_call(session))
+    request = await wait_for_request(ledger)
     await session.append(ev.CallInput(call=request.call, input={"path": "/"}))
     with pytest.raises(ConflictError, match="changed"):
         await ledger.approve(request.id, by="ann")
-    assert (await asked(ledger)).id == request.id
+    assert (await wait_for_request(ledger)).id == request.id
     await ledger.deny(request.id, by="ann")
     with pytest.raises(CallDeniedError):
         await running
 
 
 async def test_approvals_are_found_and_options_checked(ledger: LocalLedger, session: Session) -> None:
-    """By prefix if it fits one, within a session if named; an option must be on offer and say what is meant."""
-    running = [asyncio.create_task(_entered(session)) for _ in range(2)]
+    """A prefix must be unique; an option must be offered and must match the answer."""
+    running = [asyncio.create_task(_enter_call(session)) for _ in range(2)]
     async with asyncio.timeout(10):
-        while len(found := await ledger.approvals()) < 2:
+        while len(pending := await ledger.approvals()) < 2:
             await asyncio.sleep(0.005)
-    first, second = found
+    first, second = pending
     assert (await ledger.find_approval(first.id[:-1])).id == first.id
     with pytest.raises(AmbiguousIdError):
         await ledger.find_approval("appr_")
@@ -508,22 +500,22 @@ async def test_approvals_are_found_and_options_checked(ledger: LocalLedger, sess
         with pytest.raises(NotFoundError):
             await ledger.find_approval(wrong)
     with pytest.raises(NotFoundError):
-        await ledger.approve(first.id, by="ann", session="another")
-    with pytest.raises(NotFoundError, match="perhaps"):
+        await ledger.find_approval(first.id, "another")
+    with pytest.raises(InvalidInputError, match="offers no option 'perhaps'"):
         await ledger.approve(first.id, by="ann", option="perhaps")
-    with pytest.raises(InvalidInputError, match="contrary"):
+    with pytest.raises(InvalidInputError, match="rejects the call"):
         await ledger.approve(first.id, by="ann", option="deny")
-    with pytest.raises(InvalidInputError, match="contrary"):
+    with pytest.raises(InvalidInputError, match="allows the call"):
         await ledger.deny(first.id, by="ann", option="approve")
     await ledger.withdraw(first.id, by="ann", reason="asked by mistake")
     assert (await ledger.find_call(first.call)).state == "cancelled"
     await ledger.approve(second.id, by="ann", option="approve")
     results = await asyncio.gather(*running, return_exceptions=True)
-    assert sorted(type(result).__name__ for result in results) == ["Denied", "NoneType"]
+    assert sorted(type(result).__name__ for result in results) == ["CallDeniedError", "NoneType"]
 
 
-async def test_giving_up_while_waiting_cancels_the_call(ledger: LocalLedger, session: Session) -> None:
-    """C5: a program that stops waiting for an answer leaves no request that could still be granted."""
+async def test_a_program_that_stops_waiting_cancels_the_call(ledger: LocalLedger, session: Session) -> None:
+    """C5: no request is left that could still be approved."""
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05), session.call("t", approval=True):
             raise AssertionError("entered")
@@ -531,10 +523,10 @@ async def test_giving_up_while_waiting_cancels_the_call(ledger: LocalLedger, ses
 
 
 async def test_closing_the_ledger_while_waiting_runs_nothing(db: str) -> None:
-    """C5: no approval is ever assumed, not even when the ledger goes away."""
+    """C5: closing is not taken for an approval."""
     ledger = await callslip.open(db)
-    running = asyncio.create_task(_entered(ledger.session("a")))
-    request = await asked(ledger)
+    running = asyncio.create_task(_enter_call(ledger.session("a")))
+    request = await wait_for_request(ledger)
     await ledger.close()
     async with asyncio.timeout(5):
         with pytest.raises(callslip.CallslipError):
@@ -547,38 +539,38 @@ async def test_closing_the_ledger_while_waiting_runs_nothing(db: str) -> None:
 
 
 async def test_waiting_for_a_call_ends_with_it(ledger: LocalLedger, session: Session) -> None:
-    """Every kind of ending wakes whoever waits, and one that has ended is not waited for."""
+    """Every kind of end wakes all waiters, and waiting for an ended call returns immediately."""
     for ending in (ev.CallCompleted, ev.CallFailed, ev.CallDenied, ev.CallCancelled, ev.CallExpired, ev.CallLost):
-        (made,) = await ledger.log.append("a", [ev.CallStarted(tool_name="t")])
-        assert isinstance(made, ev.CallStarted)
-        waiting = [asyncio.create_task(ledger.wait(made.call)) for _ in range(3)]
+        (event,) = await ledger.log.append("a", [ev.CallStarted(tool_name="t")])
+        assert isinstance(event, ev.CallStarted)
+        waiting = [asyncio.create_task(ledger.wait(event.call)) for _ in range(3)]
         await asyncio.sleep(0.01)
         assert not any(task.done() for task in waiting)
-        (end,) = await ledger.log.append("a", [ending(call=made.call, reason="why")])
+        (end,) = await ledger.log.append("a", [ending(call=event.call, reason="why")])
         async with asyncio.timeout(5):
             rows = await asyncio.gather(*waiting)
         assert {(row.state, row.end) for row in rows} == {(ev.type_of(end).partition(".")[2], end.seq)}
-        assert await ledger.wait(made.call, timeout=0) == rows[0]
+        assert await ledger.wait(event.call, timeout=0) == rows[0]
         assert await ledger.log.ending_event(rows[0]) == end
 
 
-async def test_a_refused_approval_wakes_too(ledger: LocalLedger) -> None:
-    """An answer that ends a call is an ending like the others."""
-    (made,) = await ledger.log.append("a", [ev.ApprovalRequested(tool_name="t")])
-    assert isinstance(made, ev.ApprovalRequested)
-    waiting = asyncio.create_task(ledger.wait(made.call))
+async def test_a_denied_request_wakes_the_waiter(ledger: LocalLedger) -> None:
+    """A denial ends the call."""
+    (event,) = await ledger.log.append("a", [ev.ApprovalRequested(tool_name="t")])
+    assert isinstance(event, ev.ApprovalRequested)
+    waiting = asyncio.create_task(ledger.wait(event.call))
     await asyncio.sleep(0.01)
-    await ledger.log.append("a", [ev.ApprovalRefused(approval=made.approval, reason="no")])
+    await ledger.log.append("a", [ev.ApprovalRefused(approval=event.approval, reason="no")])
     async with asyncio.timeout(5):
         assert (await waiting).state == "denied"
 
 
 async def test_waiting_ends_with_a_call_of_another_process(ledger: LocalLedger, db: str) -> None:
-    """Also when nobody here hears of it but by looking."""
-    (made,) = await ledger.log.append("a", [ev.CallStarted(tool_name="t")])
-    assert isinstance(made, ev.CallStarted)
-    waiting = asyncio.create_task(ledger.wait(made.call))
-    process = program("finish", db, "call", made.call)
+    """The end arrives by polling the file."""
+    (event,) = await ledger.log.append("a", [ev.CallStarted(tool_name="t")])
+    assert isinstance(event, ev.CallStarted)
+    waiting = asyncio.create_task(ledger.wait(event.call))
+    process = program("finish", db, "call", event.call)
     async with asyncio.timeout(10):
         row = await waiting
     assert await asyncio.to_thread(process.communicate) == ("", "")
@@ -586,22 +578,22 @@ async def test_waiting_ends_with_a_call_of_another_process(ledger: LocalLedger, 
     assert isinstance(ending, ev.CallCompleted) and ending.output == "from afar"
 
 
-async def test_waiting_may_be_limited(ledger: LocalLedger) -> None:
-    """TimeoutError, and the call is as it was; nothing is left behind."""
-    (made,) = await ledger.log.append("a", [ev.CallStarted(tool_name="t")])
-    assert isinstance(made, ev.CallStarted)
+async def test_waiting_has_a_timeout(ledger: LocalLedger) -> None:
+    """TimeoutError is raised, the call is unchanged, and no channel is left."""
+    (event,) = await ledger.log.append("a", [ev.CallStarted(tool_name="t")])
+    assert isinstance(event, ev.CallStarted)
     with pytest.raises(TimeoutError):
-        await ledger.wait(made.call, timeout=0.02)
-    assert (await ledger.find_call(made.call)).state == "running" and not ledger.log.feed._channels
+        await ledger.wait(event.call, timeout=0.02)
+    assert (await ledger.find_call(event.call)).state == "running" and not ledger.log.feed._channels
     with pytest.raises(NotFoundError):
         await ledger.wait("exec_nothing", timeout=0.02)
 
 
-# Without a loop, and at rest
+# Sync use, and idle cost
 
 
 def test_a_script_needs_no_event_loop(db: str) -> None:
-    """The ledger works from a plain program: outcomes, exceptions, Ctrl-C, timeouts and approvals included."""
+    """Outcomes, exceptions, Ctrl-C, timeouts and approvals work in a plain program."""
     run = subprocess.run(
         [sys.executable, "-W", "error", str(PROGRAMS / "script.py"), db], capture_output=True, text=True
     )
@@ -618,16 +610,16 @@ def test_a_script_needs_no_event_loop(db: str) -> None:
     ]
 
 
-def test_a_sync_ledger_that_cannot_open_says_why(tmp_path: Path) -> None:
-    """And leaves no thread and no loop behind."""
+def test_a_sync_ledger_that_cannot_open_names_the_file(tmp_path: Path) -> None:
+    """No thread is left."""
     (tmp_path / "diary").write_text("Dear diary" * 50)
     with pytest.raises(callslip.CallslipError, match="diary"):
         callslip.sync.open(tmp_path / "diary")
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("callslip")]
 
 
-def test_every_public_name_stays_what_it_is() -> None:
-    """A name that was used once, or whose module somebody imported, is still the same thing."""
+def test_importing_modules_changes_no_public_name() -> None:
+    """A submodule does not replace a public name of the package."""
     before = {name: getattr(callslip, name) for name in callslip.__all__}
     for module in pkgutil.iter_modules(callslip.__path__):
         if module.name != "__main__":
@@ -637,8 +629,8 @@ def test_every_public_name_stays_what_it_is() -> None:
         _ = callslip.nothing  # type: ignore[attr-defined]
 
 
-def test_two_threads_may_share_a_sync_ledger(db: str) -> None:
-    """Each call is one call, whichever thread made it."""
+def test_threads_can_share_a_sync_ledger(db: str) -> None:
+    """Calls of all threads are recorded."""
     with callslip.sync.open(db) as ledger:
         session = ledger.session("a")
 
@@ -656,22 +648,22 @@ def test_two_threads_may_share_a_sync_ledger(db: str) -> None:
         assert len(rows) == 40 and {row.state for row in rows} == {"completed"}
 
 
-async def test_a_ledger_at_rest_costs_next_to_nothing(ledger: LocalLedger, session: Session) -> None:
-    """One reader, one open call and one who waits for it, for two seconds: the processor time is printed."""
+async def test_an_idle_ledger_uses_little_processor_time(ledger: LocalLedger, session: Session) -> None:
+    """Measure two seconds with a reader, an open call and a waiter, and print the processor time."""
     async with session.call("t") as call:
-        following = asyncio.create_task(_follow(ledger))
+        following = asyncio.create_task(_read_batches(ledger))
         waiting = asyncio.create_task(ledger.wait(call.id))
         await asyncio.sleep(0.1)
-        begun, spent = time.monotonic(), time.process_time()
-        await asyncio.sleep(2)
-        spent, passed = time.process_time() - spent, time.monotonic() - begun
+        begun, used_before = time.monotonic(), time.process_time()
+        await asyncio.sleep(2)  # The duration is what is measured.
+        used, elapsed = time.process_time() - used_before, time.monotonic() - begun
     await waiting
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
-    print(f"\nat rest, looking 40 times a second and reaping 50 times: {spent / passed * 100:.2f} % of one processor")
-    assert spent < passed / 2
+    print(f"\nidle, polling 40 times and reaping 50 times per second: {used / elapsed * 100:.2f} % of one processor")
+    assert used < elapsed / 2
 
 
-async def _follow(ledger: LocalLedger) -> None:
+async def _read_batches(ledger: LocalLedger) -> None:
     async for _ in ledger.log.batches("a"):
         pass
