@@ -1,7 +1,7 @@
-"""What Callslip promises, one row each, and the tests that prove it.
+"""List what Callslip promises and the tests that prove each promise.
 
 `proof` names tests as `tests/test_x.py::test_y` or `tests/test_x.py::TestZ::test_y`, or is `Later(part)` for a promise
-that a later release keeps. tests/docs/test_requirements.py holds this list against the tests, both ways.
+of a later release. tests/docs/test_requirements.py checks that the tests exist and that tests cite only known ids.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ PARTS = ("postgres",)
 
 
 class Later(NamedTuple):
-    """Not promised yet: the part that brings it."""
+    """The part of a later release that will keep the promise."""
 
     part: str
 
 
 class Requirement(NamedTuple):
-    """One promise."""
+    """A promise with its proof."""
 
     id: str
     promise: str
@@ -30,7 +30,7 @@ R = Requirement
 CALLS = (
     R(
         "C1",
-        "A call has one id, exec_ and 12 hex digits, that the database keeps unique; all other ids lead to it.",
+        "A call has one unique id, exec_ and 12 hex digits; ids of other systems are aliases of it.",
         (
             "tests/laws/test_laws.py::test_an_id_that_is_taken_is_minted_again",
             "tests/rules/test_lifecycle.py::test_a_call_may_have_several_foreign_ids",
@@ -39,7 +39,7 @@ CALLS = (
     ),
     R(
         "C2",
-        "A foreign id stands for the latest call that bore it, and reopening it after the end makes a new call.",
+        "A foreign id means the latest call with that id; a foreign id that starts again after the end is a new call.",
         (
             "tests/rules/test_lifecycle.py::test_which_call_a_foreign_id_means",
             "tests/rules/test_lifecycle.py::test_a_foreign_id_over_a_whole_session",
@@ -54,12 +54,12 @@ CALLS = (
         (
             "tests/api/test_python_api.py::test_the_same_call_twice_is_two_calls",
             "tests/rules/test_lifecycle.py::test_without_a_foreign_id_each_opening_is_a_call_of_its_own",
-            "tests/web/test_live.py::test_equal_commands_are_told_apart_by_id",
+            "tests/web/test_live.py::test_identical_commands_are_distinguished_by_id",
         ),
     ),
     R(
         "C4",
-        "One table holds the nine states and their transitions; whatever follows an end is noted and alters nothing.",
+        "One table defines the nine states and their transitions; later events are recorded and change nothing.",
         (
             "tests/rules/test_lifecycle.py::test_the_matrix_is_the_table_of_the_design",
             "tests/rules/test_lifecycle.py::test_late_events_change_nothing_but_the_note",
@@ -68,7 +68,7 @@ CALLS = (
     ),
     R(
         "C5",
-        "No call stays open for ever, whoever dies or goes silent, and its end carries a readable reason.",
+        "No call stays open forever when a process dies or stops responding, and its end has a readable reason.",
         (
             "tests/ledger/test_liveness.py::test_a_dead_owners_calls_are_lost_when_the_ledger_opens",
             "tests/ledger/test_liveness.py::test_a_turn_that_broke_off_ends_its_calls_at_once",
@@ -78,25 +78,25 @@ CALLS = (
             "tests/formats/test_every_format.py::test_wherever_a_case_stops_every_call_has_ended",
             "tests/formats/test_acp_captures.py::test_wherever_a_record_stops_every_call_has_ended_and_all_is_sound",
             "tests/wrap/test_wrap.py::test_an_agent_that_is_killed_within_a_call_ends_the_call",
-            "tests/wrap/test_approvals.py::test_when_wrap_is_killed_nothing_stays_pending",
-            "tests/wrap/test_approvals.py::test_a_client_that_hangs_up_leaves_nothing_pending",
-            "tests/web/test_demo.py::test_the_tour_shows_all_it_promises",
+            "tests/wrap/test_approvals.py::test_when_wrap_is_killed_no_request_stays_pending",
+            "tests/wrap/test_approvals.py::test_a_client_that_disconnects_leaves_no_pending_request",
+            "tests/web/test_demo.py::test_tour_shows_every_feature",
         ),
     ),
     R(
         "C6",
-        "Nobody sees an event, or hears that it was taken, before it is safely stored.",
+        "No event is delivered or acknowledged before it is durably stored.",
         (
             "tests/ledger/test_feed.py::test_what_is_delivered_can_be_read_by_anybody",
             "tests/faults/test_power.py::test_acknowledged_events_survive_a_power_cut_at_any_moment",
             "tests/faults/test_processes.py::test_a_process_killed_at_any_moment_loses_nothing_acknowledged",
             "tests/ingest/test_recorder.py::test_a_stream_passes_unchanged_and_each_chunk_is_durable_first",
-            "tests/wrap/test_wrap.py::test_fail_closed_lets_nothing_pass_that_is_not_recorded",
+            "tests/wrap/test_wrap.py::test_fail_closed_passes_nothing_unrecorded",
         ),
     ),
     R(
         "C7",
-        "Sending an event again under its key gives the first answer; another body under that key is a conflict.",
+        "Sending an event again with its key returns the first result; another body with that key is a conflict.",
         (
             "tests/laws/test_laws.py::test_a_draft_sent_again_under_its_key_changes_nothing",
             "tests/laws/test_laws.py::test_another_body_under_a_key_is_refused_and_leaves_no_trace",
@@ -107,7 +107,7 @@ CALLS = (
     ),
     R(
         "C8",
-        "The store numbers the events of a session from 1 upwards without holes, and clocks have no say in it.",
+        "The store numbers the events of a session from 1 without gaps; the order does not depend on clocks.",
         (
             "tests/laws/test_laws.py::test_events_are_numbered_from_one_without_gaps",
             "tests/faults/test_processes.py::test_four_processes_write_and_a_fifth_follows",
@@ -118,20 +118,20 @@ CALLS = (
     ),
     R(
         "C9",
-        "Folding live, folding from disk and applying patches agree to the byte after every single event.",
+        "Live fold, fold from disk and applied patches are byte-identical after every event.",
         (
             "tests/laws/test_laws.py::test_every_prefix_is_the_same_live_in_bulk_from_storage_and_in_the_browser",
             "tests/laws/test_laws.py::test_the_store_with_checkpoints_anywhere_reads_as_the_fold_of_its_log",
             "tests/http/test_streams.py::test_a_page_that_is_cut_off_again_and_again_shows_the_session",
-            "tests/web/test_stream.py::test_the_page_holds_what_the_ledger_holds",
+            "tests/web/test_stream.py::test_client_state_equals_the_ledger",
             "tests/ledger/test_queries.py::test_a_state_resumed_anywhere_folds_on_alike",
-            "tests/web/test_live.py::test_a_reload_at_any_moment_shows_the_same",
-            "tests/web/test_history.py::test_the_scrubber_shows_what_export_tells_of_that_moment",
+            "tests/web/test_live.py::test_reload_at_any_time_shows_the_same",
+            "tests/web/test_history.py::test_history_shows_the_same_as_export_at",
         ),
     ),
     R(
         "C10",
-        "What an update leaves out stays as it was; an explicit null clears where the protocol means it to.",
+        "A field that an update omits stays unchanged; an explicit null clears it where the protocol says so.",
         (
             "tests/rules/test_fold.py::test_what_is_told_last_stands_and_what_is_not_told_stays",
             "tests/model/test_events.py::test_absent_and_null_stay_apart",
@@ -158,12 +158,12 @@ CALLS = (
             "tests/ledger/test_queries.py::test_a_page_costs_what_it_gives",
             "tests/http/test_streams.py::test_a_reader_that_is_far_behind_gets_a_snapshot",
             "tests/formats/test_ai_sdk_out.py::test_a_stream_grows_with_what_is_said",
-            "tests/web/test_history.py::test_ten_thousand_rows_open_at_once_and_scroll",
+            "tests/web/test_history.py::test_ten_thousand_rows_open_quickly_and_scroll",
         ),
     ),
     R(
         "C13",
-        "One table translates each state into the words of every vocabulary.",
+        "One table translates each state into the state names of every format.",
         (
             "tests/model/test_state_names.py::test_each_state_has_the_words_of_the_design",
             "tests/model/test_state_names.py::test_every_state_has_its_words",
@@ -179,7 +179,7 @@ CALLS = (
 SHELL = (
     R(
         "S0.1",
-        "Shell tags in streamed text are found exactly once, wherever the chunks are cut.",
+        "Shell tags in streamed text are found exactly once, no matter how the text is split into chunks.",
         (
             "tests/formats/test_shell.py::test_the_same_is_found_wherever_the_text_is_cut",
             "tests/formats/test_shell.py::test_work_grows_with_the_text_and_no_faster",
@@ -188,7 +188,7 @@ SHELL = (
     ),
     R(
         "S0.2",
-        "A command loses its outer blanks, and one with nothing left is dropped without using a number.",
+        "A command is stripped of surrounding whitespace; an empty command is dropped and uses no number.",
         (
             "tests/formats/test_shell.py::test_a_command_is_what_stands_between_the_tags",
             "tests/formats/test_shell.py::test_an_empty_command_takes_no_number",
@@ -196,7 +196,7 @@ SHELL = (
     ),
     R(
         "S0.3",
-        "A command's id is made of its round and its place in the round, counted from zero, and holds in its turn.",
+        "A command's id is its round and its index in the round, both from zero, and is unique within its turn.",
         (
             "tests/formats/test_shell.py::test_ids_are_made_of_round_and_place",
             "tests/formats/test_shell.py::test_every_round_counts_its_own_commands",
@@ -205,43 +205,43 @@ SHELL = (
     ),
     R(
         "S0.4",
-        "Call, start and result go out by command id, the call before the model has finished speaking.",
+        "Call, start and result are sent with the command id, the call before the model's answer has ended.",
         (
             "tests/formats/test_shell.py::test_a_command_is_proposed_as_soon_as_its_end_is_read",
             "tests/formats/test_shell.py::test_a_card_goes_from_queued_to_running_to_completed",
             "tests/formats/test_shell.py::test_an_unknown_id_changes_no_other_card",
-            "tests/agent/test_agent.py::test_a_command_is_queued_before_the_model_has_finished_speaking",
+            "tests/agent/test_agent.py::test_a_command_is_proposed_before_the_answer_ends",
             "tests/formats/test_shell_out.py::test_stream_and_history_agree_at_every_event",
             "tests/formats/test_shell_out.py::test_events_of_a_card_come_in_order_and_done_comes_once",
-            "tests/web/test_live.py::test_equal_commands_are_told_apart_by_id",
+            "tests/web/test_live.py::test_identical_commands_are_distinguished_by_id",
         ),
     ),
     R(
         "S0.5",
-        "The agent loop runs commands in order, feeds results back and stops with a single done.",
+        "The agent loop runs commands in order, returns results to the model and ends with a single done event.",
         (
             "tests/agent/test_agent.py::test_commands_in_tags_run_in_order",
-            "tests/agent/test_agent.py::test_the_iteration_limit_ends_a_turn_that_would_not",
+            "tests/agent/test_agent.py::test_the_iteration_limit_ends_a_turn",
         ),
     ),
     R(
         "S0.6",
-        "The model reads each result as a terminal block that says what was cut, the same on every reading.",
+        "The model reads each result as a terminal block that states what was truncated, identical on every read.",
         (
             "tests/formats/test_shell.py::test_a_result_is_one_terminal_block",
             "tests/formats/test_shell.py::test_output_beyond_the_limit_says_how_much_was_cut",
-            "tests/agent/test_agent.py::test_what_the_model_was_shown_is_the_same_after_a_reload",
+            "tests/agent/test_agent.py::test_the_messages_for_the_model_are_the_same_after_a_reload",
         ),
     ),
     R(
         "S0.7",
-        "A command that takes too long or prints too much is ended with all its descendants.",
+        "A command that runs too long or prints too much is killed with all its descendants.",
         (
             "tests/agent/test_shell.py::test_nothing_outlives_the_shell",
             "tests/agent/test_shell.py::test_nothing_outlives_a_timeout",
-            "tests/agent/test_shell.py::test_a_hundred_wild_commands_leave_nobody",
+            "tests/agent/test_shell.py::test_a_hundred_hostile_commands_leave_no_process",
             "tests/agent/test_shell.py::test_nothing_outlives_a_host_that_is_killed",
-            "tests/agent/test_shell.py::test_memory_stays_within_the_cap_whatever_is_printed",
+            "tests/agent/test_shell.py::test_memory_stays_within_a_few_times_the_cap",
         ),
     ),
     R(
@@ -255,7 +255,7 @@ SHELL = (
     ),
     R(
         "S0.9",
-        "Finding commands, formatting results and cutting output can be called as plain functions.",
+        "Finding commands, formatting results and truncating output are public functions.",
         (
             "tests/formats/test_shell.py::test_a_command_is_what_stands_between_the_tags",
             "tests/formats/test_shell.py::test_ids_are_made_of_round_and_place",
@@ -268,18 +268,18 @@ SHELL = (
 ACT_OBSERVE = (
     R(
         "S1.1",
-        "An act and its observe bear one execution id, read under either spelling and written under both.",
+        "An act and its observe have the same execution id, read in either spelling and written in both.",
         (
             "tests/formats/test_act_observe.py::test_either_spelling_is_read",
-            "tests/agent/test_agent.py::test_every_way_out_of_an_execution_is_observed",
+            "tests/agent/test_agent.py::test_every_end_of_a_call_is_observed",
             "tests/formats/test_act_observe_out.py::test_stream_and_timeline_agree_at_every_event",
         ),
     ),
     R(
         "S1.2",
-        "However an execution ends, one observe follows with its id, its duration and whether it failed.",
+        "Every end of an execution gives one observe with its id, its duration and whether it failed.",
         (
-            "tests/agent/test_agent.py::test_every_way_out_of_an_execution_is_observed",
+            "tests/agent/test_agent.py::test_every_end_of_a_call_is_observed",
             "tests/formats/test_act_observe.py::test_every_way_out_is_an_end",
             "tests/formats/test_act_observe_out.py::test_every_way_out_is_observed",
             "tests/formats/test_act_observe_out.py::test_every_execution_is_observed_once",
@@ -287,7 +287,7 @@ ACT_OBSERVE = (
     ),
     R(
         "S1.3",
-        "Acts and observes pair by id; names pair them only where neither has an id, in order, within a turn.",
+        "Acts and observes are paired by id; without ids they are paired by name, in order, within a turn.",
         (
             "tests/formats/test_act_observe.py::test_ids_pair_across_any_interleaving",
             "tests/formats/test_act_observe.py::test_names_pair_in_order_within_a_turn",
@@ -297,7 +297,7 @@ ACT_OBSERVE = (
     ),
     R(
         "S1.4",
-        "Producers without ids and readers without the new fields go on working.",
+        "Producers without ids and readers without the new fields continue to work.",
         (
             "tests/formats/test_act_observe.py::test_unknown_members_are_ignored_and_kept",
             "tests/formats/test_act_observe.py::test_producers_of_different_age_meet_in_the_models_id",
@@ -305,7 +305,7 @@ ACT_OBSERVE = (
     ),
     R(
         "S1.5",
-        "Any result can be stored, even one that JSON has no form for.",
+        "Any result can be stored, even one that JSON cannot represent.",
         (
             "tests/model/test_codec.py::TestSafe::test_anything_becomes_json",
             "tests/api/test_python_api.py::test_any_arguments_and_results_are_shown_safely",
@@ -313,9 +313,9 @@ ACT_OBSERVE = (
     ),
     R(
         "S1.6",
-        "The timeline shows acts, observes and user messages, and a tool is nameless only if nothing names it.",
+        "The timeline shows acts, observes and user messages; a tool is unnamed only if no event names it.",
         (
-            "tests/agent/test_agent.py::test_every_way_out_of_an_execution_is_observed",
+            "tests/agent/test_agent.py::test_every_end_of_a_call_is_observed",
             "tests/formats/test_act_observe.py::test_items_of_a_timeline_are_read_too",
             "tests/formats/test_act_observe.py::test_a_name_that_was_not_known_names_nothing",
             "tests/formats/test_act_observe_out.py::test_stream_and_timeline_agree_at_every_event",
@@ -324,7 +324,7 @@ ACT_OBSERVE = (
     ),
     R(
         "S1.7",
-        "After an upgrade the previous version still opens the file, as far back as the file itself says.",
+        "After an upgrade, older versions still open the file, down to the oldest version that the file names.",
         (
             "tests/faults/test_faults.py::test_a_newer_ledger_that_only_added_is_opened",
             "tests/faults/test_faults.py::test_a_newer_ledger_that_we_cannot_read_is_left_alone",
@@ -334,7 +334,7 @@ ACT_OBSERVE = (
     ),
     R(
         "S1.8",
-        "The order in which to upgrade servers and readers, and how to check it, is written down.",
+        "The docs give the order in which to upgrade servers and readers, and how to check it.",
         (
             "tests/docs/test_docs.py::test_whatever_a_guide_shows_is_run_somewhere",
             "tests/docs/test_docs.py::test_examples_print_what_the_docs_say",
@@ -342,7 +342,7 @@ ACT_OBSERVE = (
     ),
     R(
         "S1.9",
-        "A ledger written by 0.1 opens, verifies and exports the same, and can be worked with.",
+        "A ledger written by 0.1 opens, verifies and exports the same, and can be continued.",
         (
             "tests/ledger/test_ledger_fixture.py::test_an_old_ledger_exports_the_same",
             "tests/ledger/test_ledger_fixture.py::test_an_old_ledger_verifies_and_lists_the_same",
@@ -361,21 +361,21 @@ ACT_OBSERVE = (
 ENTRIES = (
     R(
         "S2.1",
-        "A session reads as entries of seven types.",
+        "A session is shown as entries of seven types.",
         ("tests/rules/test_fold.py::test_the_seven_types_of_entry_are_those_that_the_rules_make",),
     ),
     R(
         "S2.2",
-        "The twelve entry rules live in the fold alone; everything else applies its patches.",
+        "The twelve entry rules are implemented only in the fold; all other code applies its patches.",
         (
             "tests/docs/test_entry_rules.py::test_every_event_that_changes_entries_has_its_rule_in_the_fold",
             "tests/laws/test_laws.py::test_every_prefix_is_the_same_live_in_bulk_from_storage_and_in_the_browser",
-            "tests/web/test_live.py::test_a_reload_at_any_moment_shows_the_same",
+            "tests/web/test_live.py::test_reload_at_any_time_shows_the_same",
         ),
     ),
     R(
         "S2.3",
-        "A chunk continues the very last entry if kind and message agree, and otherwise opens another.",
+        "A chunk extends the last entry if kind and message are the same, and starts a new entry otherwise.",
         (
             "tests/rules/test_fold.py::test_a_chunk_extends_the_last_entry_or_begins_one",
             "tests/rules/test_fold.py::test_thoughts_and_messages_do_not_extend_each_other",
@@ -384,7 +384,7 @@ ENTRIES = (
     ),
     R(
         "S2.4",
-        "Whether a source sends pieces or ever longer wholes is declared or learned, and the text comes out right.",
+        "Whether a source sends deltas or cumulative text is declared or detected, and the text is correct either way.",
         (
             "tests/rules/test_streamed_text.py::test_an_undeclared_text_ends_as_what_its_chunks_showed",
             "tests/rules/test_streamed_text.py::test_three_growths_to_24_characters_prove_a_cumulative_source_by_one_put",
@@ -397,7 +397,7 @@ ENTRIES = (
     ),
     R(
         "S2.5",
-        "Tools are shown under their short name and keep the name they came with.",
+        "Tools are shown with their short name, and the original name is stored.",
         (
             "tests/rules/test_lifecycle.py::test_tool_names_are_freed_of_their_server",
             "tests/rules/test_fold.py::test_names_lose_the_prefix_of_their_server_and_keep_it_beside",
@@ -405,7 +405,7 @@ ENTRIES = (
     ),
     R(
         "S2.6",
-        "A call can be announced twice, or updated before it was announced, and is still one call.",
+        "A call that is announced twice, or updated before it is announced, is one call.",
         (
             "tests/formats/test_acp.py::test_a_repeated_call_is_told_anew_and_stays_one",
             "tests/rules/test_fold.py::test_the_first_event_about_a_call_makes_its_entry",
@@ -414,18 +414,18 @@ ENTRIES = (
     ),
     R(
         "S2.7",
-        "A permission request outlives a restart and takes one answer; who comes second learns who was first.",
+        "A permission request survives a restart and accepts one answer; a second answer fails with the first one.",
         (
             "tests/api/test_python_api.py::test_requests_and_answers_survive_a_restart",
-            "tests/api/test_python_api.py::test_the_second_answer_learns_of_the_first",
-            "tests/api/test_approvals.py::test_arguments_that_change_at_the_same_moment_are_never_the_ones_that_run",
+            "tests/api/test_python_api.py::test_one_of_many_answers_wins",
+            "tests/api/test_approvals.py::test_arguments_that_change_during_the_approval_never_run",
             "tests/http/test_http.py::test_an_answer_counts_once",
-            "tests/web/test_live.py::test_an_answer_given_in_one_tab_freezes_the_other",
+            "tests/web/test_live.py::test_decision_in_one_tab_is_shown_in_the_others",
         ),
     ),
     R(
         "S2.8",
-        "Output of any size is kept in full, with a preview and its size on the entry.",
+        "Output of any size is stored in full, with a preview and its size in the entry.",
         (
             "tests/rules/test_redaction_stream.py::test_large_output_is_kept_whole_beside_the_log",
             "tests/rules/test_redaction_stream.py::test_large_json_is_kept_whole_too",
@@ -433,7 +433,7 @@ ENTRIES = (
     ),
     R(
         "S2.9",
-        "An entry's id is the number of the event that made it, now and after every reload.",
+        "An entry's id is the sequence number of the event that created it, also after a reload.",
         (
             "tests/rules/test_fold.py::test_the_first_event_about_a_call_makes_its_entry",
             "tests/laws/test_laws.py::test_the_store_with_checkpoints_anywhere_reads_as_the_fold_of_its_log",
@@ -441,7 +441,7 @@ ENTRIES = (
     ),
     R(
         "S2.10",
-        "Capabilities make an entry each time, commands never, a mode only if it is another one than before.",
+        "Capabilities always create an entry, commands never, a mode only if it differs from the previous one.",
         (
             "tests/rules/test_fold.py::test_capabilities_make_a_meta_entry_each_time",
             "tests/rules/test_fold.py::test_a_mode_that_changes_makes_an_entry",
@@ -450,7 +450,7 @@ ENTRIES = (
     ),
     R(
         "S2.11",
-        "What an agent replays when a session is loaded does not change what was seen live.",
+        "The history that an agent replays when it loads a session does not change what was recorded live.",
         (
             "tests/formats/test_acp.py::test_what_an_agent_replays_changes_nothing_that_was_recorded_live",
             "tests/formats/test_acp.py::test_a_replay_brings_only_what_is_news",
@@ -460,7 +460,7 @@ ENTRIES = (
     ),
     R(
         "S2.12",
-        "A text counts as streaming until something else makes an entry or its message, turn or source ends.",
+        "A text is streaming until another event creates an entry or its message, turn or source ends.",
         (
             "tests/rules/test_fold.py::test_a_text_ends_with_what_makes_an_entry_and_with_the_turn",
             "tests/rules/test_fold.py::test_a_text_is_not_split_by_what_makes_no_entry",
@@ -468,13 +468,13 @@ ENTRIES = (
     ),
     R(
         "S2.13",
-        "An answered permission shows the option and the time, reaches the agent and stops being pending.",
+        "An answered permission request shows the option and the time, is sent to the agent and is no longer pending.",
         (
             "tests/formats/test_acp_captures.py::test_a_request_that_was_answered_shows_its_answer",
             "tests/formats/test_acp.py::test_an_answer_is_shown_on_its_request_and_leaves_nothing_pending",
-            "tests/wrap/test_wrap.py::test_a_policy_answers_in_the_clients_place",
-            "tests/wrap/test_approvals.py::test_an_answer_from_another_terminal_is_the_agents",
-            "tests/web/test_answers.py::test_requests_are_answered_in_the_agents_words",
+            "tests/wrap/test_wrap.py::test_a_policy_answers_instead_of_the_client",
+            "tests/wrap/test_approvals.py::test_an_answer_from_another_terminal_goes_to_the_agent",
+            "tests/web/test_answers.py::test_requests_are_answered_with_the_agents_options",
         ),
     ),
     R(
@@ -484,7 +484,7 @@ ENTRIES = (
     ),
     R(
         "S2.15",
-        "The entry rules are documented, and rules in the code and rules in the document are the same twelve.",
+        "The twelve entry rules are documented, and code and document have the same rules.",
         (
             "tests/docs/test_entry_rules.py::test_every_rule_is_documented_and_cited_in_code",
             "tests/docs/test_entry_rules.py::test_a_rule_that_code_cites_exists",
@@ -495,7 +495,7 @@ ENTRIES = (
 COMMANDS = (
     R(
         "S3.1",
-        "Whoever submits a command learns its correlation id without waiting for the outcome.",
+        "Submitting a command returns its correlation id without waiting for the result.",
         (
             "tests/commands/test_commands.py::test_submitting_answers_at_once",
             "tests/commands/test_commands.py::test_the_same_correlation_id_is_the_same_command",
@@ -507,7 +507,7 @@ COMMANDS = (
     ),
     R(
         "S3.2",
-        "A poll tells where a command stands and whether that is final, also for ids nobody knows.",
+        "A poll returns the status of a command and whether it is final, also for an unknown id.",
         (
             "tests/commands/test_commands.py::test_a_poll_tells_how_a_command_ended",
             "tests/commands/test_commands.py::test_a_poll_tells_that_it_is_not_over",
@@ -520,7 +520,7 @@ COMMANDS = (
     ),
     R(
         "S3.3",
-        "A poll that waits returns the moment the command ends; one that does not wait works too.",
+        "A poll that waits returns when the command ends; a poll without waiting returns immediately.",
         (
             "tests/commands/test_commands.py::test_whoever_waits_is_woken_by_every_end",
             "tests/commands/test_commands.py::test_whoever_waits_longer_than_they_want_is_told_how_it_stands",
@@ -534,7 +534,7 @@ COMMANDS = (
     ),
     R(
         "S3.4",
-        "A queued command runs out after its time, counted from its approval, and never once it is done.",
+        "A queued command expires after its timeout, counted from its approval, and never after it has ended.",
         (
             "tests/commands/test_commands.py::test_a_command_that_nobody_takes_up_expires",
             "tests/commands/test_commands.py::test_a_command_that_runs_too_long_times_out",
@@ -547,7 +547,7 @@ COMMANDS = (
     ),
     R(
         "S3.5",
-        "The lists of commands are short windows, while any id can be looked up as long as the log is kept.",
+        "The lists of commands are limited to the most recent ones; any id can be looked up as long as the log has it.",
         (
             "tests/commands/test_commands.py::test_the_lists_are_windows",
             "tests/commands/test_commands.py::test_the_last_hundred_failures_are_listed",
@@ -555,12 +555,12 @@ COMMANDS = (
             "tests/commands/test_commands.py::test_open_commands_outlive_retention",
             "tests/http/test_commands.py::test_the_lists_are_windows",
             "tests/cli/test_commands.py::test_the_lists_of_commands",
-            "tests/web/test_answers.py::test_commands_move_over_the_board",
+            "tests/web/test_answers.py::test_commands_move_across_the_board",
         ),
     ),
     R(
         "S3.6",
-        "An executor polls or claims; a claim that went stale cannot overwrite the outcome.",
+        "An executor polls or claims commands; a stale claim cannot overwrite the result.",
         (
             "tests/commands/test_commands.py::test_polling_takes_nothing_out_of_the_queue",
             "tests/commands/test_commands.py::test_an_executor_that_polls_finishes_what_nobody_has_claimed",
@@ -581,7 +581,7 @@ COMMANDS = (
     ),
     R(
         "S3.7",
-        "A client's full queue turns new commands away, or lets the oldest go if so configured.",
+        "A full queue rejects new commands, or drops the oldest if configured.",
         (
             "tests/commands/test_commands.py::test_a_full_queue_refuses_the_new_command",
             "tests/commands/test_commands.py::test_a_queue_holds_a_hundred_by_default",
@@ -593,7 +593,7 @@ COMMANDS = (
     ),
     R(
         "S3.8",
-        "Tracking commands is small and quick and never holds up the recording of events.",
+        "Tracking commands needs little memory and time and never blocks the recording of events.",
         (
             "tests/commands/test_commands.py::test_polling_does_not_hold_up_recording",
             "tests/commands/test_commands.py::test_those_who_wait_in_vain_do_nothing",
@@ -606,7 +606,7 @@ COMMANDS = (
     ),
     R(
         "S3.9",
-        "Agents submit and observe commands over MCP, as two tools and as tasks.",
+        "Agents submit and observe commands over MCP, with two tools and as tasks.",
         (
             "tests/mcp/test_mcp.py::test_a_command_is_submitted_polled_for_and_its_result_read",
             "tests/mcp/test_mcp.py::test_all_commands_are_listed_and_the_failed_ones_looked_at",
@@ -619,7 +619,7 @@ COMMANDS = (
     ),
     R(
         "S3.10",
-        "The whole life of a command can be driven from Python.",
+        "Every operation on commands is available in Python.",
         (
             "tests/commands/test_commands.py::test_a_poll_tells_how_a_command_ended",
             "tests/commands/test_commands.py::test_pending_commands_are_listed_oldest_first",
@@ -628,7 +628,7 @@ COMMANDS = (
     ),
     R(
         "S3.11",
-        "A command that waits says how long its queue is and when an executor was last there.",
+        "A pending command reports its queue position and when an executor last polled.",
         (
             "tests/commands/test_commands.py::test_a_pending_answer_says_the_position_and_who_asked",
             "tests/commands/test_commands.py::test_polling_executors_are_seen_by_other_processes",
@@ -651,7 +651,7 @@ COMMANDS = (
 HISTORY = (
     R(
         "S4.1",
-        "Stored rows become chat messages, each call joined with its result, newest message first.",
+        "Stored rows become chat messages, each call with its result, newest message first.",
         (
             "tests/formats/test_ai_sdk_v4_rows.py::test_messages_tell_what_happened",
             "tests/formats/test_ai_sdk_v4_rows.py::test_the_order_of_rows_is_that_of_their_times",
@@ -661,7 +661,7 @@ HISTORY = (
     ),
     R(
         "S4.2",
-        "Reasoning stands before text, and calls and messages say whether they are complete.",
+        "Reasoning comes before text, and calls and messages state whether they are complete.",
         (
             "tests/formats/test_ai_sdk_v4_rows.py::test_reasoning_stands_before_text_and_everything_has_its_note",
             "tests/formats/test_ai_sdk_v4.py::test_a_message_is_complete_when_its_turn_is_over",
@@ -670,7 +670,7 @@ HISTORY = (
     ),
     R(
         "S4.3",
-        "The validation mark of a call is one of four words, by its row and by what its tool demands.",
+        "The validation state of a call is one of four, from its row and the requirement of its tool.",
         (
             "tests/formats/test_ai_sdk_v4_rows.py::test_a_call_shows_what_a_person_said_of_it",
             "tests/formats/test_ai_sdk_v4.py::test_validated_is_what_a_person_said",
@@ -678,7 +678,7 @@ HISTORY = (
     ),
     R(
         "S4.4",
-        "Calls that no message closes appear under a placeholder with a lasting id and a derived time.",
+        "Calls that belong to no message appear in a placeholder with a stable id and a derived time.",
         (
             "tests/formats/test_ai_sdk_v4_rows.py::test_calls_that_nothing_closes_get_a_placeholder",
             "tests/formats/test_ai_sdk_v4_rows.py::test_the_id_of_a_placeholder_is_the_same_on_every_read",
@@ -686,7 +686,7 @@ HISTORY = (
     ),
     R(
         "S4.5",
-        "Pages of any size together hold each message once, with every result beside its call.",
+        "Pages of any size contain each message once, with every result next to its call.",
         (
             "tests/ledger/test_queries.py::test_pages_of_any_size_are_the_history",
             "tests/ledger/test_queries.py::test_a_history_is_that_of_its_blocks",
@@ -696,32 +696,32 @@ HISTORY = (
     ),
     R(
         "S4.6",
-        "A person may accept a call, reject it with a word to the model, or change its arguments, once.",
+        "A person can approve a call, deny it with a reason for the model, or edit its arguments, once.",
         (
-            "tests/api/test_approvals.py::test_arguments_that_do_not_fit_change_nothing_and_the_request_waits_on",
+            "tests/api/test_approvals.py::test_arguments_that_do_not_match_the_schema_change_nothing",
             "tests/http/test_http.py::test_the_answer_reaches_the_tool_that_waits",
             "tests/http/test_http.py::test_an_answer_that_makes_no_sense_leaves_it_pending",
             "tests/http/test_http.py::test_an_approval_of_another_session_is_not_there",
             "tests/http/test_http.py::test_of_many_answers_at_once_one_wins",
-            "tests/web/test_answers.py::test_other_arguments_are_approved_only_if_they_fit",
+            "tests/web/test_answers.py::test_edited_parameters_must_match_the_schema",
         ),
     ),
     R(
         "S4.7",
-        "A refreshed page shows what the live one showed, whatever state the call was in.",
+        "A reloaded page shows the same as the live page, in every state of a call.",
         (
             "tests/http/test_stream_clients.py::test_a_stream_read_at_any_moment_is_the_history",
             "tests/http/test_stream_clients.py::test_a_stream_watched_from_its_beginning_is_the_history",
             "tests/formats/test_ai_sdk_out.py::test_stream_and_history_agree_after_every_event",
             "tests/formats/test_ai_sdk_v4.py::test_stream_and_history_agree_after_every_event",
             "tests/formats/test_ag_ui_out.py::test_stream_and_history_agree_after_every_event",
-            "tests/web/test_live.py::test_a_reload_at_any_moment_shows_the_same",
-            "tests/web/test_live.py::test_two_tabs_keep_in_step",
+            "tests/web/test_live.py::test_reload_at_any_time_shows_the_same",
+            "tests/web/test_live.py::test_tabs_show_the_same",
         ),
     ),
     R(
         "S4.8",
-        "Text, call and closing text of one exchange come out as one assistant message.",
+        "Text, call and closing text of one exchange become one assistant message.",
         (
             "tests/formats/test_ai_sdk_v4_rows.py::test_the_weather_in_paris_is_one_assistant_message",
             "tests/formats/test_ai_sdk_v4.py::test_the_weather_in_paris_is_one_message_through_the_ledger",
@@ -737,11 +737,11 @@ HISTORY = (
     ),
     R(
         "S4.10",
-        "The demo answers its sample questions; a real browser sees each call run, end, and stay so after a reload.",
+        "The demo answers its sample questions; a browser shows each call running and ended, also after a reload.",
         (
             "tests/demo/test_demo.py::test_the_demo_answers_prompts",
             "tests/web/test_demo.py::test_prompts_are_answered",
-            "tests/web/test_live.py::test_a_reload_at_any_moment_shows_the_same",
+            "tests/web/test_live.py::test_reload_at_any_time_shows_the_same",
         ),
     ),
 )
