@@ -21,8 +21,8 @@ from msgspec import UNSET
 
 import callslip
 from callslip.api import approvals
-from callslip.api.access import FullAccess, Verb
-from callslip.api.commands import CommandQueue
+from callslip.api.access import FULL_ACCESS, Access, FullAccess, Verb
+from callslip.api.commands import ClaimOptions, CommandQueue
 from callslip.api.ledger import LocalLedger
 from callslip.commands import Claim, Command, DeadlineTracker, claims, monitor
 from callslip.errors import (
@@ -103,8 +103,8 @@ async def commands(db: str) -> AsyncIterator[CommandQueue]:
         yield queue
 
 
-async def claimed(commands: CommandQueue, client: str = "default", **how: Any) -> Claim:
-    claim = await commands.claim(client, **how)
+async def claimed(commands: CommandQueue, client: str = "default", access: Access = FULL_ACCESS, **how: Any) -> Claim:
+    claim = await commands.claim_as(access, client, ClaimOptions(**how))
     assert claim is not None
     return claim
 
@@ -838,8 +838,8 @@ async def test_only_the_sessions_that_a_worker_may_run_are_given_to_it(commands:
     access = OneSessionAccess("open", "execute")
     assert [one.correlation_id for one in await commands.queued(access=access)] == ["o"]
     assert (await claimed(commands, access=access)).correlation_id == "o"
-    assert await commands.claim(access=access) is None
-    picky = asyncio.create_task(commands.claim("x", access=access, wait=60))
+    assert await commands.claim_as(access, "default", {}) is None
+    picky = asyncio.create_task(commands.claim_as(access, "x", {"wait": 60}))
     await asyncio.sleep(0.02)
     any_of_them = asyncio.create_task(commands.claim("x", wait=60))
     await asyncio.sleep(0.02)
@@ -866,9 +866,11 @@ async def held_up(commands: CommandQueue) -> AsyncGenerator[None]:
         await holding
 
 
-async def waiting_for_work(commands: CommandQueue, client: str = "default", **how: Any) -> asyncio.Task[Claim | None]:
+async def waiting_for_work(
+    commands: CommandQueue, client: str = "default", access: Access = FULL_ACCESS, **how: Any
+) -> asyncio.Task[Claim | None]:
     """Start a worker that found no command and waits."""
-    task = asyncio.create_task(commands.claim(client, **{"wait": 60} | how))
+    task = asyncio.create_task(commands.claim_as(access, client, ClaimOptions(**{"wait": 60} | how)))
     await asyncio.sleep(0.05)
     return task
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Coroutine, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from msgspec import UNSET
 
@@ -26,6 +26,25 @@ MAX_REASON_CHARS = 2000
 _NEW_CALL = "new:1"
 
 
+class CallOptions(TypedDict, total=False):
+    """What a call may have besides its tool and its arguments."""
+
+    title: str
+    kind: str
+    timeout: float | None
+    """Seconds after which the call expires."""
+    approval: bool
+    """Wait for a person's approval before the call starts."""
+    options: Sequence[Any] | None
+    """The answers that the person may choose from. Approve and deny by default."""
+    schema: Any
+    """The JSON Schema of the arguments, which edited arguments must match."""
+    alias: tuple[str, str] | None
+    """The format and the id that the model gave the call, to start one that a recorded stream has proposed."""
+    proposed: str
+    """The execution id of a call that was proposed, to start that one."""
+
+
 class Call:
     """A call while it runs. Leaving the block ends it: completed, failed with the exception, cancelled, or expired.
 
@@ -36,35 +55,22 @@ class Call:
     edited are in `input` then, and `edited` is true; they match the `schema`, if there is one.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        tool: str,
-        input: Any,
-        *,
-        title: str = "",
-        kind: str = "",
-        timeout: float | None = None,
-        approval: bool = False,
-        options: Sequence[Any] | None = None,
-        schema: Any = None,
-        aliases: tuple[Alias, ...] = (),
-        proposed: str = "",
-    ) -> None:
+    def __init__(self, session: Session, tool: str, input: Any, options: CallOptions) -> None:
         self.session = session
         self.id = ""
         self.input: Any = input
         self.edited = False
         self._log = session.log
         self._tool = tool
-        self._title = title
-        self._kind = kind
-        self._timeout = timeout
-        self._approval = approval
-        self._options = options
-        self._schema = schema
-        self._aliases = aliases
-        self._proposed = proposed
+        self._title = options.get("title", "")
+        self._kind = options.get("kind", "")
+        self._timeout = options.get("timeout")
+        self._approval = options.get("approval", False)
+        self._answers = options.get("options")
+        self._schema = options.get("schema")
+        alias = options.get("alias")
+        self._aliases = (Alias(*alias),) if alias else ()
+        self._proposed = options.get("proposed", "")
         self._outcome: ev.CallEnd | None = None
         self._timeout_scope: asyncio.Timeout | None = None
         self._exit_stack = contextlib.AsyncExitStack()
@@ -105,7 +111,7 @@ class Call:
         if self._approval:
             request = ev.ApprovalRequested(
                 call=call,
-                options=list(self._options or APPROVAL_OPTIONS),
+                options=list(self._answers or APPROVAL_OPTIONS),
                 expires_at=await self._log.approval_deadline(),
                 schema=codec.to_json(self._schema),
                 **labels,

@@ -7,7 +7,7 @@ its deadline next. One timer serves them all.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from msgspec import UNSET
 
@@ -45,6 +45,35 @@ MAX_POSITION = 1000
 MAX_REASON_CHARS = 2000
 
 
+class SubmitOptions(TypedDict, total=False):
+    """What a command may have besides its action and its params."""
+
+    queue: str
+    session: str
+    timeout: float | None
+    """Seconds after which the command expires; with `approval`, counted from the answer."""
+    idempotent: bool
+    """Whether another worker may run the command if its worker dies."""
+    approval: bool
+    """Wait for a person's approval before the command is queued."""
+    correlation_id: str
+    """Your own id: the same id is the same command."""
+    title: str
+    key: str
+    """An idempotency key: the same key is the same command."""
+    wait: float
+    """Return when the command has ended, or after so many seconds."""
+
+
+class ClaimOptions(TypedDict, total=False):
+    """How a worker claims a command."""
+
+    worker: str
+    wait: float
+    lease: float | None
+    session: str
+
+
 class CommandQueue:
     """The commands of one ledger. One per process is enough."""
 
@@ -62,28 +91,14 @@ class CommandQueue:
 
     # Submitting
 
-    async def submit(
-        self,
-        action: str,
-        params: Any = None,
-        *,
-        queue: str = DEFAULT_QUEUE,
-        session: str = DEFAULT_SESSION,
-        timeout: float | None = None,
-        idempotent: bool = False,
-        approval: bool = False,
-        correlation_id: str = "",
-        title: str = "",
-        key: str = "",
-        wait: float = 0.0,
-        before: Sequence[Draft] = (),
-    ) -> Command:
-        """Queue a command for the workers of a queue; raise QueueFullError if too many are pending.
+    async def submit(self, action: str, params: Any = None, **options: Unpack[SubmitOptions]) -> Command:
+        """Queue a command for the workers of a queue; raise QueueFullError if too many are pending."""
+        return await self.submit_after((), action, params, options)
 
-        With `approval` a person is asked first, and the timeout starts with their answer. An `idempotent` command is
-        given to another worker if the first one dies. The same correlation id, or `key`, is the same command. With
-        `wait` this returns when the command has ended, or after so many seconds.
-        """
+    async def submit_after(self, before: Sequence[Draft], action: str, params: Any, options: SubmitOptions) -> Command:
+        """Queue a command, and write the drafts in `before` ahead of it in the same transaction."""
+        queue, wait = options.get("queue", DEFAULT_QUEUE), options.get("wait", 0.0)
+        correlation_id, key = options.get("correlation_id", ""), options.get("key", "")
         check_id(action, "action", MAX_NAME_CHARS)
         check_id(queue, "queue", MAX_NAME_CHARS)
         if correlation_id:
@@ -93,15 +108,16 @@ class CommandQueue:
             call="new:1",
             aliases=(Alias(ALIAS_NAMESPACE, correlation_id),) if correlation_id else (),
             tool_name=action,
-            title=title or UNSET,
+            title=options.get("title") or UNSET,
             input=UNSET if params is None else params,
             scope="detached",
             client=queue,
-            timeout=self._milliseconds(timeout, self._settings.command_timeout, "timeout"),
-            idempotent=idempotent,
+            timeout=self._milliseconds(options.get("timeout"), self._settings.command_timeout, "timeout"),
+            idempotent=options.get("idempotent", False),
         )
-        request = transactions.CommandRequest(check_session_name(session), queue, (*before, Draft(proposal, key=key)))
-        record = await self._submit(request, params, approval=approval)
+        session = check_session_name(options.get("session", DEFAULT_SESSION))
+        request = transactions.CommandRequest(session, queue, (*before, Draft(proposal, key=key)))
+        record = await self._submit(request, params, approval=options.get("approval", False))
         if wait > 0 and record.state not in TERMINAL_STATES:
             record = await self._wait_ended(record, wait)
         return await command_view(self.log, record)
@@ -236,27 +252,24 @@ class CommandQueue:
             after = records[-1].id
         return claims
 
-    async def claim(
-        self,
-        queue: str = DEFAULT_QUEUE,
-        *,
-        worker: str = "",
-        wait: float = 0.0,
-        lease: float | None = None,
-        session: str = "",
-        access: Access = FULL_ACCESS,
-    ) -> Claim | None:
+    async def claim(self, queue: str = DEFAULT_QUEUE, **options: Unpack[ClaimOptions]) -> Claim | None:
         """Claim the next command of a queue for the length of a lease; wait for one if there is none."""
+        return await self.claim_as(FULL_ACCESS, queue, options)
+
+    async def claim_as(self, access: Access, queue: str, options: ClaimOptions) -> Claim | None:
+        """Claim the next command of a queue that the caller may run."""
+        worker, session = options.get("worker", ""), options.get("session", "")
         self._monitor.start()
         check_id(queue, "queue", MAX_NAME_CHARS)
         if worker:
             check_id(worker, "worker", MAX_NAME_CHARS)
-        lease_s = self._milliseconds(lease, self._settings.command_lease, "lease") / 1000
+        lease_s = self._milliseconds(options.get("lease"), self._settings.command_lease, "lease") / 1000
 
         async def may_execute(name: str) -> bool:
             return await access.may(name, "execute")
 
-        return await self._dispatcher.claim(ClaimRequest(queue, worker, lease_s, session, may_execute), wait)
+        request = ClaimRequest(queue, worker, lease_s, session, may_execute)
+        return await self._dispatcher.claim(request, options.get("wait", 0.0))
 
     async def heartbeat(
         self,

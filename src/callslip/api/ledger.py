@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Sequence
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, Unpack
 
 from msgspec import UNSET
 
 from callslip.api import approvals as answers
 from callslip.api import find
 from callslip.api.cancel import cancel_call
-from callslip.api.commands import CommandQueue
+from callslip.api.commands import ClaimOptions, CommandQueue, SubmitOptions
 from callslip.api.export import export_session, export_turn
 from callslip.api.follow import Frame, follow_frames
 from callslip.api.session import Session
@@ -139,21 +139,7 @@ class Ledger(Protocol):
 class Commands(Protocol):
     """The commands of a ledger."""
 
-    async def submit(
-        self,
-        action: str,
-        params: Any = None,
-        *,
-        queue: str = "default",
-        session: str = "commands",
-        timeout: float | None = None,
-        idempotent: bool = False,
-        approval: bool = False,
-        correlation_id: str = "",
-        title: str = "",
-        key: str = "",
-        wait: float = 0.0,
-    ) -> Command:
+    async def submit(self, action: str, params: Any = None, **options: Unpack[SubmitOptions]) -> Command:
         """Queue a command for the workers of a queue; raise QueueFullError if too many are pending."""
         ...
 
@@ -178,15 +164,7 @@ class Commands(Protocol):
     can_cancel_claim: bool
     """Whether a waiting claim may be cancelled without losing a command that was claimed at that moment."""
 
-    async def claim(
-        self,
-        queue: str = "default",
-        *,
-        worker: str = "",
-        wait: float = 0.0,
-        lease: float | None = None,
-        session: str = "",
-    ) -> Claim | None:
+    async def claim(self, queue: str = "default", **options: Unpack[ClaimOptions]) -> Claim | None:
         """Claim the next command of a queue for the length of a lease; wait for one if there is none."""
         ...
 
@@ -207,14 +185,14 @@ class Commands(Protocol):
         ...
 
 
-class LocalLedger:
+class LocalLedger(Ledger):
     """A ledger in this process. Open it with `callslip.open`; one per process and database is enough.
 
     `log` is the event log below it, for code that builds on events instead of calls.
     """
 
     def __init__(self, log: EventLog) -> None:
-        self.log = log
+        self._log = log
         self._commands: CommandQueue | None = None
 
     async def __aenter__(self) -> LocalLedger:
@@ -226,16 +204,17 @@ class LocalLedger:
         await self.close()
 
     async def close(self) -> None:
-        """End the calls and turns that this process owns, and close the database."""
         await self.log.close()
 
     def session(self, name: str) -> Session:
-        """Return a session by name. It is created with its first event."""
         return Session(self, check_session_name(name))
 
     @property
+    def log(self) -> EventLog:
+        return self._log
+
+    @property
     def commands(self) -> CommandQueue:
-        """The commands of this ledger."""
         if self._commands is None:
             self._commands = CommandQueue(self.log)
         return self._commands
@@ -243,33 +222,26 @@ class LocalLedger:
     # Finding
 
     async def sessions(self, *, limit: int = 100, cursor: str = "", prefix: str = "") -> Page[SessionRecord]:
-        """Return sessions, the last written first."""
         return await find.list_sessions(self.log, limit=limit, cursor=cursor, prefix=prefix)
 
     async def calls(
         self, *, session: str = "", states: Sequence[str] = (), limit: int = 100, cursor: str = ""
     ) -> Page[CallRecord]:
-        """Return calls, newest first."""
         return await find.list_calls(self.log, session=session, states=states, limit=limit, cursor=cursor)
 
     async def approvals(self, *, session: str = "", state: str = "pending", limit: int = 100) -> list[ApprovalRecord]:
-        """Return approvals, oldest first."""
         return await find.list_approvals(self.log, session=session, state=state, limit=limit)
 
     async def find(self, id: str, session: str = "") -> SessionRecord | CallRecord | ApprovalRecord:
-        """Find what an id names: a session, a call or an approval."""
         return await find.find(self.log, id, session=session)
 
     async def find_session(self, id: str) -> SessionRecord:
-        """Find a session by its name, by a prefix that matches only one, or `@last` for the last written."""
         return await find.find_session(self.log, id)
 
     async def find_call(self, id: str, session: str = "") -> CallRecord:
-        """Find a call by its id, a prefix of it, an id of its producer, its approval, or `@last` for the newest."""
         return await find.find_call(self.log, id, session=session)
 
     async def find_approval(self, id: str, session: str = "") -> ApprovalRecord:
-        """Find an approval by its id, a prefix of it, its call, or `@last` for the newest pending one."""
         return await find.find_approval(self.log, id, session=session)
 
     # Acting
@@ -277,11 +249,9 @@ class LocalLedger:
     async def approve(
         self, id: str, *, by: str = "", option: str = "", input: Any = UNSET, reason: str = ""
     ) -> ApprovalRecord:
-        """Approve a call, with `input` as its arguments if given."""
         return await answers.approve(self.log, id, by=by, option=option, input=input, reason=reason)
 
     async def deny(self, id: str, *, by: str = "", option: str = "", reason: str = "") -> ApprovalRecord:
-        """Deny a call. The model reads the reason."""
         return await answers.deny(self.log, id, by=by, option=option, reason=reason)
 
     async def withdraw(self, id: str, *, by: str = "", reason: str = "") -> ApprovalRecord:
@@ -289,11 +259,9 @@ class LocalLedger:
         return await answers.withdraw(self.log, id, by=by, reason=reason)
 
     async def cancel(self, id: str, *, by: str = "", reason: str = "") -> CallRecord:
-        """Cancel an open call. Raise ConflictError if it has ended otherwise."""
         return await cancel_call(self.log, id, by=by, reason=reason)
 
     async def wait(self, id: str, timeout: float | None = None) -> CallRecord:
-        """Wait until a call has ended, and return it. Raise WaitTimeoutError after `timeout` seconds."""
         record = await find.find_call(self.log, id)
         if record.state not in TERMINAL_STATES:
             try:
@@ -311,39 +279,30 @@ class LocalLedger:
     # Reading
 
     async def snapshot(self, session: str, *, limit: int = ALL, before: int = ALL) -> Snapshot:
-        """Return a session's newest entries."""
         return await self.log.snapshot(session, limit=limit, before=before)
 
     def events(self, session: str, after: int = 0, upto: int | None = None) -> AsyncIterator[Event]:
-        """Yield the recorded events of a session in order, and stop at the last."""
         return self.log.events(session, after, upto)
 
     def follow(self, session: str, after: int = 0) -> AsyncGenerator[Event]:
-        """Yield the events of a session after a cursor, then new ones as they are written."""
         return self.log.follow(session, after)
 
     async def entry(self, call: str) -> ToolCall | None:
-        """Return a call's entry: its arguments, progress and output."""
         return await load_call_entry(self.log, await find.find_call(self.log, call))
 
     def frames(self, session: str, format: str = "entries", after: int | None = None) -> AsyncGenerator[Frame]:
-        """Yield a session as frames: `events`, or `entries` as a snapshot and the patches after it."""
         return follow_frames(self.log, session, format, after)
 
     async def export(self, session: str, format: str, *, at: int | None = None) -> bytes:
-        """Return a session in a format, now or as it was after an event."""
         return b"".join([chunk async for chunk in self.export_chunks(session, format, at=at)])
 
     def export_chunks(self, session: str, format: str, *, at: int | None = None) -> AsyncGenerator[bytes]:
-        """Yield what `export` returns, in chunks: a long log is never whole in memory."""
         return export_session(self.log, session, format, at)
 
     def export_turn(self, session: str, format: str, *, turn: str = "", at: int | None = None) -> AsyncGenerator[bytes]:
-        """Yield one turn as it is streamed in a format."""
         return export_turn(self.log, session, format, at, turn)
 
     async def blob(self, hash: str) -> bytes:
-        """Return a value that was too large to be stored in its event."""
         return await self.log.blob(hash)
 
     # Maintenance

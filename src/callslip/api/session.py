@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Coroutine, Generator, Iterable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-from callslip.api.call import Call
+from callslip.api.call import Call, CallOptions
 from callslip.api.turn import Turn
 from callslip.errors import NoSessionError
 from callslip.ingest.recorder import Recorder, record_stream
 from callslip.model import events as ev
 from callslip.model.entries import Snapshot
-from callslip.model.events import Alias, Chunks, Draft, Event
+from callslip.model.events import Chunks, Draft, Event
 from callslip.model.names import SOURCE_PYTHON
 
 if TYPE_CHECKING:
@@ -80,39 +80,9 @@ class Session:
 
     # Calls
 
-    def call(
-        self,
-        tool: str,
-        input: Any = None,
-        *,
-        title: str = "",
-        kind: str = "",
-        timeout: float | None = None,
-        approval: bool = False,
-        options: Sequence[Any] | None = None,
-        schema: Any = None,
-        alias: tuple[str, str] | None = None,
-        proposed: str = "",
-    ) -> Call:
-        """Return a call of a tool, to be used with `async with`. See `Call`.
-
-        `schema` is the JSON Schema of the arguments, which edited arguments must match. A call that a recorded stream
-        has proposed is started by its `alias`, the format and the id that the model gave it (`("openai", "call_1")`),
-        or by the execution id that it was `proposed` under.
-        """
-        return Call(
-            self,
-            tool,
-            input,
-            title=title,
-            kind=kind,
-            timeout=timeout,
-            approval=approval,
-            options=options,
-            schema=schema,
-            aliases=(Alias(*alias),) if alias else (),
-            proposed=proposed,
-        )
+    def call(self, tool: str, input: Any = None, **options: Unpack[CallOptions]) -> Call:
+        """Return a call of a tool, to be used with `async with`. See `Call` and `CallOptions`."""
+        return Call(self, tool, input, options)
 
     async def record(
         self, stream: AsyncIterable[T] | Iterable[T], format: str, *, chunks: Chunks | None = None

@@ -22,11 +22,12 @@ from collections.abc import (
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, Unpack
 
 from msgspec import UNSET
 
-from callslip.api.call import Call
+from callslip.api.call import Call, CallOptions
+from callslip.api.commands import ClaimOptions, SubmitOptions
 from callslip.api.follow import Frame
 from callslip.api.ledger import Commands, Ledger, OpenLedger
 from callslip.api.session import Session
@@ -272,37 +273,9 @@ class SyncCommands:
         self._commands = commands
         self._run = loop.run
 
-    def submit(
-        self,
-        action: str,
-        params: Any = None,
-        *,
-        queue: str = "default",
-        session: str = "commands",
-        timeout: float | None = None,
-        idempotent: bool = False,
-        approval: bool = False,
-        correlation_id: str = "",
-        title: str = "",
-        key: str = "",
-        wait: float = 0.0,
-    ) -> Command:
+    def submit(self, action: str, params: Any = None, **options: Unpack[SubmitOptions]) -> Command:
         """Queue a command for the workers of a queue; raise QueueFullError if too many are pending."""
-        return self._run(
-            self._commands.submit(
-                action,
-                params,
-                queue=queue,
-                session=session,
-                timeout=timeout,
-                idempotent=idempotent,
-                approval=approval,
-                correlation_id=correlation_id,
-                title=title,
-                key=key,
-                wait=wait,
-            )
-        )
+        return self._run(self._commands.submit(action, params, **options))
 
     def get(self, id_or_prefix: str, *, wait: float = 0.0, session: str = "") -> Command:
         """Return a command; with `wait`, when it has ended, or after so many seconds."""
@@ -320,17 +293,9 @@ class SyncCommands:
         """Return the last hundred commands that ended otherwise, newest first."""
         return self._run(self._commands.failed(queue, limit))
 
-    def claim(
-        self,
-        queue: str = "default",
-        *,
-        worker: str = "",
-        wait: float = 0.0,
-        lease: float | None = None,
-        session: str = "",
-    ) -> Claim | None:
+    def claim(self, queue: str = "default", **options: Unpack[ClaimOptions]) -> Claim | None:
         """Claim the next command of a queue for the length of a lease; wait for one if there is none."""
-        return self._run(self._commands.claim(queue, worker=worker, wait=wait, lease=lease, session=session))
+        return self._run(self._commands.claim(queue, **options))
 
     def heartbeat(self, command: str, fence: int, *, lease: float | None = None, text: str = "") -> int:
         """Renew the lease of a claimed command, with its progress if given. Return its end in ms since the epoch."""
@@ -376,35 +341,10 @@ class SyncSession:
         self._loop.run(self._session.think(text))
 
     @contextlib.contextmanager
-    def call(
-        self,
-        tool: str,
-        input: Any = None,
-        *,
-        title: str = "",
-        kind: str = "",
-        timeout: float | None = None,
-        approval: bool = False,
-        options: Sequence[Any] | None = None,
-        schema: Any = None,
-        alias: tuple[str, str] | None = None,
-        proposed: str = "",
-    ) -> Generator[SyncCall]:
+    def call(self, tool: str, input: Any = None, **options: Unpack[CallOptions]) -> Generator[SyncCall]:
         """Run a call of a tool; leaving the block ends it. See `Session.call`."""
-        call = self._session.call(
-            tool,
-            input,
-            title=title,
-            kind=kind,
-            timeout=timeout,
-            approval=approval,
-            options=options,
-            schema=schema,
-            alias=alias,
-            proposed=proposed,
-        )
-        with self._loop.enter(call) as entered:
-            yield SyncCall(entered, self._loop)
+        with self._loop.enter(self._session.call(tool, input, **options)) as call:
+            yield SyncCall(call, self._loop)
 
     def record(self, stream: Iterable[T], format: str, *, chunks: Chunks | None = None) -> Iterator[T]:
         """Yield a stream's items while they are recorded. See `Session.record`."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 from uuid import uuid4
 
 import msgspec
 
+from callslip.api.commands import DEFAULT_QUEUE, DEFAULT_SESSION, ClaimOptions, SubmitOptions
+from callslip.api.ledger import Commands
 from callslip.client.address import READ_TIMEOUT_S
 from callslip.client.problems import decode_answer
 from callslip.client.remote_log import RemoteLog, path_of
@@ -30,7 +32,7 @@ class _Lease(msgspec.Struct):
     lease_until: int
 
 
-class RemoteCommands:
+class RemoteCommands(Commands):
     """Submits, reads and runs commands over HTTP."""
 
     max_claim_wait_s = 20.0
@@ -43,39 +45,24 @@ class RemoteCommands:
     def _decode(self, body: bytes, kind: Any) -> Any:
         return decode_answer(self._pool.url, body, kind)
 
-    async def submit(
-        self,
-        action: str,
-        params: Any = None,
-        *,
-        queue: str = "default",
-        session: str = "commands",
-        timeout: float | None = None,
-        idempotent: bool = False,
-        approval: bool = False,
-        correlation_id: str = "",
-        title: str = "",
-        key: str = "",
-        wait: float = 0.0,
-    ) -> Command:
-        """Queue a command for the workers of a queue; raise QueueFullError if too many are pending."""
+    async def submit(self, action: str, params: Any = None, **options: Unpack[SubmitOptions]) -> Command:
+        wait = options.get("wait", 0.0)
         body = {
             "action": action,
             "params": params,
-            "client": queue,
-            "session": session,
-            "timeout": timeout,
-            "idempotent": idempotent,
-            "approve": "ask" if approval else "",
-            "correlation_id": correlation_id,
-            "title": title,
+            "client": options.get("queue", DEFAULT_QUEUE),
+            "session": options.get("session", DEFAULT_SESSION),
+            "timeout": options.get("timeout"),
+            "idempotent": options.get("idempotent", False),
+            "approve": "ask" if options.get("approval") else "",
+            "correlation_id": options.get("correlation_id", ""),
+            "title": options.get("title", ""),
         }
-        query, headers = {"wait": max(wait, _NO_WAIT_S)}, {"idempotency-key": key or uuid4().hex}
+        query, headers = {"wait": max(wait, _NO_WAIT_S)}, {"idempotency-key": options.get("key") or uuid4().hex}
         answer = await self._log.retry(lambda: self._pool.post("/v1/calls", body, query, headers=headers, wait=wait))
         return self._decode(answer, Command)
 
     async def get(self, id_or_prefix: str, *, wait: float = 0.0, session: str = "") -> Command:
-        """Return a command; with `wait`, when it has ended, or after so many seconds."""
         query = {"format": "command", "wait": wait or None, "session": session}
         return self._decode(await self._pool.get(path_of("calls", id_or_prefix), query, wait=wait), Command)
 
@@ -84,33 +71,27 @@ class RemoteCommands:
         return self._decode(await self._pool.get("/v1/commands", query), _Lists)
 
     async def pending(self, queue: str = "", limit: int = 100) -> list[Command]:
-        """Return the open commands, oldest first."""
         return (await self._lists(queue, limit)).pending
 
     async def completed(self, queue: str = "", limit: int = 100) -> list[Command]:
-        """Return the commands completed in the last minute, newest first."""
         return (await self._lists(queue, limit)).completed
 
     async def failed(self, queue: str = "", limit: int | None = None) -> list[Command]:
-        """Return the last hundred commands that ended otherwise, newest first."""
         return (await self._lists(queue, 100 if limit is None else limit)).failed
 
-    async def claim(
-        self,
-        queue: str = "default",
-        *,
-        worker: str = "",
-        wait: float = 0.0,
-        lease: float | None = None,
-        session: str = "",
-    ) -> Claim | None:
-        """Claim the next command of a queue for the length of a lease; wait for one if there is none."""
-        request = {"client": queue, "worker": worker, "wait": wait, "lease": lease, "session": session}
+    async def claim(self, queue: str = DEFAULT_QUEUE, **options: Unpack[ClaimOptions]) -> Claim | None:
+        wait = options.get("wait", 0.0)
+        request = {
+            "client": queue,
+            "worker": options.get("worker", ""),
+            "wait": wait,
+            "lease": options.get("lease"),
+            "session": options.get("session", ""),
+        }
         body = await self._pool.post("/v1/calls/claim", request, wait=wait, accept_late=True)
         return self._decode(body, Claim) if body else None
 
     async def heartbeat(self, command: str, fence: int, *, lease: float | None = None, text: str = "") -> int:
-        """Renew the lease of a claimed command, with its progress if given. Return its end in ms since the epoch."""
         request: dict[str, Any] = {"fence": fence, "lease": lease}
         if text:
             request["text"] = codec.clean_text(text)
@@ -120,15 +101,12 @@ class RemoteCommands:
         return self._decode(body, _Lease).lease_until
 
     async def release(self, command: str, fence: int, reason: str = "") -> None:
-        """Give a claimed command back: one that was not started, or one that may run twice."""
         await self._pool.post(path_of("calls", command, "release"), {"fence": fence, "reason": reason})
 
     async def complete(self, command: str, result: Any = None, *, fence: int = 0) -> Command:
-        """Complete a command. A repeated result counts once; one with a stale fence is kept as late."""
         return await self._finish(command, {"fence": fence, "result": codec.to_json(result)})
 
     async def fail(self, command: str, error: Any, *, fence: int = 0) -> Command:
-        """Fail a command."""
         error = codec.clean_text(error) if isinstance(error, str) else codec.to_json(error)
         return await self._finish(command, {"fence": fence, "error": error})
 

@@ -14,6 +14,7 @@ from msgspec import UNSET
 
 from callslip.api.export import DOCUMENT_END, document_field, document_items, document_start
 from callslip.api.follow import Frame
+from callslip.api.ledger import Ledger
 from callslip.api.session import Session
 from callslip.client.http import HttpPool
 from callslip.client.problems import decode_answer
@@ -79,7 +80,7 @@ class _Seq(msgspec.Struct):
     seq: int
 
 
-class RemoteLedger:
+class RemoteLedger(Ledger):
     """A ledger behind a server. Open it with `callslip.connect`; connecting does no I/O.
 
     Answers are recorded under the name of the token: `by` may only repeat it. What follows or waits reconnects by
@@ -87,10 +88,18 @@ class RemoteLedger:
     """
 
     def __init__(self, pool: HttpPool, report: Callable[[str], None] = lambda message: None) -> None:
-        self.log = RemoteLog(pool, report)
-        self.commands = RemoteCommands(self.log)
         self.url = pool.url
         self._pool = pool
+        self._log = RemoteLog(pool, report)
+        self._commands = RemoteCommands(self._log)
+
+    @property
+    def log(self) -> RemoteLog:
+        return self._log
+
+    @property
+    def commands(self) -> RemoteCommands:
+        return self._commands
 
     async def __aenter__(self) -> RemoteLedger:
         return self
@@ -101,11 +110,9 @@ class RemoteLedger:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections to the server."""
         await self._pool.close()
 
     def session(self, name: str) -> Session:
-        """Return a session by name. It is created with its first event."""
         return Session(self, check_session_name(name))
 
     async def _get(self, path: str, kind: type[T], query: dict[str, Any] | None = None) -> T:
@@ -114,7 +121,6 @@ class RemoteLedger:
     # Finding
 
     async def sessions(self, *, limit: int = 100, cursor: str = "", prefix: str = "") -> Page[SessionRecord]:
-        """Return sessions, the last written first."""
         query = {"limit": min(limit, PAGE_ROWS), "cursor": cursor, "prefix": prefix}
         page = await self._get("/v1/sessions", _Sessions, query)
         return Page([session_record(view) for view in page.sessions], page.cursor)
@@ -122,18 +128,15 @@ class RemoteLedger:
     async def calls(
         self, *, session: str = "", states: Sequence[str] = (), limit: int = 100, cursor: str = ""
     ) -> Page[CallRecord]:
-        """Return calls, newest first."""
         query = {"session": session, "status": ",".join(states), "limit": min(limit, PAGE_ROWS), "cursor": cursor}
         page = await self._get("/v1/calls", _Calls, query)
         return Page([call_record(view) for view in page.calls], page.cursor)
 
     async def approvals(self, *, session: str = "", state: str = "pending", limit: int = 100) -> list[ApprovalRecord]:
-        """Return approvals, oldest first."""
         query = {"session": session, "state": state, "limit": min(limit, PAGE_ROWS)}
         return [approval_record(view) for view in (await self._get("/v1/approvals", _Approvals, query)).approvals]
 
     async def find(self, id: str, session: str = "") -> SessionRecord | CallRecord | ApprovalRecord:
-        """Find what an id names: a session, a call or an approval."""
         finders: list[Any] = [] if session else [lambda: self.find_session(id)]
         if id.startswith("appr_"):
             finders.append(lambda: self.find_approval(id, session))
@@ -144,15 +147,12 @@ class RemoteLedger:
         raise NotFoundError(f"no session, call or approval {id!r}")
 
     async def find_session(self, id: str) -> SessionRecord:
-        """Find a session by its name, by a prefix that matches only one, or `@last` for the last written."""
         return await self.log.find_session(id)
 
     async def find_call(self, id: str, session: str = "") -> CallRecord:
-        """Find a call by its id, a prefix of it, an id of its producer, its approval, or `@last` for the newest."""
         return await self.log.find_call(id, session)
 
     async def find_approval(self, id: str, session: str = "") -> ApprovalRecord:
-        """Find an approval by its id, a prefix of it, its call, or `@last` for the newest pending one."""
         record = approval_record(await self._get(path_of("approvals", id), ApprovalView))
         if session not in ("", record.session):
             raise NotFoundError(f"no approval {id!r}")
@@ -163,12 +163,10 @@ class RemoteLedger:
     async def approve(
         self, id: str, *, by: str = "", option: str = "", input: Any = UNSET, reason: str = ""
     ) -> ApprovalRecord:
-        """Approve a call, with `input` as its arguments if given."""
         edit: dict[str, Any] = {"decision": "approve"} if input is UNSET else {"decision": "edit", "input": input}
         return await self._answer(id, {**edit, "option": option, "reason": reason}, by)
 
     async def deny(self, id: str, *, by: str = "", option: str = "", reason: str = "") -> ApprovalRecord:
-        """Deny a call. The model reads the reason."""
         return await self._answer(id, {"decision": "deny", "option": option, "reason": reason}, by)
 
     async def _answer(self, id: str, answer: dict[str, Any], by: str) -> ApprovalRecord:
@@ -196,7 +194,6 @@ class RemoteLedger:
         return approval_record(decode_answer(self.url, answered, ApprovalView))
 
     async def cancel(self, id: str, *, by: str = "", reason: str = "") -> CallRecord:
-        """Cancel an open call. Raise ConflictError if it has ended otherwise."""
         if by:
             raise InvalidInputError("by", "is set by the token; leave it out")
         try:
@@ -208,7 +205,6 @@ class RemoteLedger:
         return call_record(decode_answer(self.url, body, CallView))
 
     async def wait(self, id: str, timeout: float | None = None) -> CallRecord:
-        """Wait until a call has ended, and return it. Raise WaitTimeoutError after `timeout` seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
         call = (await self.log.find_call(id)).id
         reconnect = self.log.reconnect()
@@ -230,15 +226,12 @@ class RemoteLedger:
     # Reading
 
     async def entry(self, call: str) -> ToolCall | None:
-        """Return a call's entry: its arguments, progress and output."""
         return (await self._get(path_of("calls", call), _CallDetail)).tool_call
 
     async def snapshot(self, session: str, *, limit: int = ALL_ENTRIES, before: int = ALL_ENTRIES) -> Snapshot:
-        """Return a session's newest entries."""
         return await self.log.snapshot(session, limit=limit, before=before)
 
     async def events(self, session: str, after: int = 0, upto: int | None = None) -> AsyncIterator[Event]:
-        """Yield the recorded events of a session in order, and stop at the last."""
         cursor: str | None = str(after) if after else None
         while True:
             query = {"format": "events", "limit": PAGE_ROWS, "cursor": cursor}
@@ -253,11 +246,9 @@ class RemoteLedger:
                 return
 
     def follow(self, session: str, after: int = 0) -> AsyncGenerator[Event]:
-        """Yield the events of a session after a cursor, then new ones as they are written."""
         return self.log.follow(session, after)
 
     async def frames(self, session: str, format: str = "entries", after: int | None = None) -> AsyncGenerator[Frame]:
-        """Yield a session as frames: `events`, or `entries` as a snapshot and the patches after it."""
         reconnect, path = self.log.reconnect(has_connected=False), path_of("sessions", session, "stream")
         has_started = False
         if after is None and format == "events":
@@ -279,11 +270,9 @@ class RemoteLedger:
                 after = None
 
     async def export(self, session: str, format: str, *, at: int | None = None) -> bytes:
-        """Return a session in a format, now or as it was after an event."""
         return b"".join([chunk async for chunk in self.export_chunks(session, format, at=at)])
 
     async def export_chunks(self, session: str, format: str, *, at: int | None = None) -> AsyncGenerator[bytes]:
-        """Yield what `export` returns, in chunks: a long log is never whole in memory."""
         name = (await self.find_session(session)).name
         field = document_field(format)
         if not field:
@@ -313,7 +302,6 @@ class RemoteLedger:
     async def export_turn(
         self, session: str, format: str, *, turn: str = "", at: int | None = None
     ) -> AsyncGenerator[bytes]:
-        """Yield one turn as it is streamed in a format."""
         if at is not None:
             raise InvalidInputError("at", "a server streams a turn as it is now; leave it out, or open the file")
         name = (await self.find_session(session)).name
@@ -323,7 +311,6 @@ class RemoteLedger:
         yield _ID_LINE.sub(b"", data) if registry.streaming(format).events else data
 
     async def blob(self, hash: str) -> bytes:
-        """Return a value that was too large to be stored in its event."""
         return b"".join([chunk async for chunk in self._pool.chunks(path_of("blobs", hash))])
 
 

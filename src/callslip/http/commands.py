@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Meta
 from starlette.responses import Response
 
-from callslip.api.commands import DEFAULT_QUEUE, DEFAULT_SESSION
+from callslip.api.commands import DEFAULT_QUEUE, DEFAULT_SESSION, ClaimOptions, SubmitOptions
 from callslip.api.find import find_call, find_command
 from callslip.api.leases import renew_lease
 from callslip.api.sessions import write_or_create
@@ -77,9 +77,7 @@ async def submit(context: RequestContext) -> Response:
     key = context.request.headers.get("idempotency-key", "")
 
     def write(before: Sequence[Draft]) -> Awaitable[Command]:
-        return context.server.commands.submit(
-            body.action,
-            body.params,
+        options = SubmitOptions(
             queue=body.client,
             session=body.session,
             timeout=body.timeout,
@@ -89,8 +87,8 @@ async def submit(context: RequestContext) -> Response:
             title=body.title,
             key=f"http {key}" if key else "",
             wait=wait,
-            before=before,
         )
+        return context.server.commands.submit_after(before, body.action, body.params, options)
 
     command = await write_or_create(context.ledger.log, body.session, write, access=access)
     if not wait:
@@ -168,14 +166,11 @@ async def claim(context: RequestContext) -> Response:
     context.query(NoQuery)
     body = await context.body(cast("type[Claiming | None]", Claiming | None)) or Claiming()
     await _require_execute(context, body.session)
-    claiming = context.server.commands.claim(
-        body.client,
-        worker=body.worker,
-        wait=check_wait(context, body.wait),
-        lease=body.lease,
-        session=body.session,
-        access=RequestAccess(context, ACCESS_TTL_S),
+    options = ClaimOptions(
+        worker=body.worker, wait=check_wait(context, body.wait), lease=body.lease, session=body.session
     )
+    access = RequestAccess(context, ACCESS_TTL_S)
+    claiming = context.server.commands.claim_as(access, body.client, options)
     claim = await race(claiming, _wait_disconnected(context))
     if claim is not None and _is_disconnected(context):  # Both at once: the worker would not receive it.
         await context.server.commands.release(claim.call, claim.fence, "its worker disconnected")

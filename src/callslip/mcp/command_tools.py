@@ -9,7 +9,7 @@ import msgspec
 from mcp_types import CallToolResult
 from msgspec import Meta
 
-from callslip.api.commands import DEFAULT_QUEUE
+from callslip.api.commands import DEFAULT_QUEUE, SubmitOptions
 from callslip.api.find import find_command
 from callslip.api.sessions import write_or_create
 from callslip.commands import Command
@@ -82,17 +82,15 @@ async def submit(request: ToolRequest, arguments: Interact) -> Command:
     session = arguments.session or request.context.command_session(request.request_context)
 
     async def write(before: Sequence[Draft]) -> Command:
-        return await request.commands.submit(
-            arguments.action,
-            arguments.params or None,
+        options = SubmitOptions(
             queue=arguments.client,
             session=session,
             timeout=arguments.timeout,
             idempotent=arguments.idempotent,
             approval=bool(arguments.approve),
             correlation_id=arguments.correlation_id,
-            before=before,
         )
+        return await request.commands.submit_after(before, arguments.action, arguments.params or None, options)
 
     has_users = not isinstance(request.context.server.gate, AllowAll)
     return await write_or_create(request.ledger.log, session, write, access=request.access, is_owned=has_users)
