@@ -40,8 +40,7 @@ async def approve(
     access: Access = FULL_ACCESS,
 ) -> ApprovalRecord:
     """Approve a call, with `input` as its arguments if given. `by` is overridden by the name that `access` knows."""
-    record = await find_approval(log, id_or_prefix, session=session, access=access, verb="approve")
-    by = await access.require(record.session, "approve") or by
+    record, by = await _find_for_answer(log, id_or_prefix, by, session, access)
     chosen = _select_option(record, option, allow=True)
     if record.state == "pending":
         request = await load_request(log, record)
@@ -63,8 +62,7 @@ async def deny(
     access: Access = FULL_ACCESS,
 ) -> ApprovalRecord:
     """Deny a call. The model reads the reason."""
-    record = await find_approval(log, id_or_prefix, session=session, access=access, verb="approve")
-    by = await access.require(record.session, "approve") or by
+    record, by = await _find_for_answer(log, id_or_prefix, by, session, access)
     chosen = _select_option(record, option, allow=False)
     reason = reason or (f"denied by {by}" if by else "")
     answer = ev.ApprovalRefused(approval=record.id, option=chosen, by=by, reason=reason)
@@ -75,9 +73,16 @@ async def withdraw(
     log: EventLog, id_or_prefix: str, *, by: str = "", reason: str = "", session: str = "", access: Access = FULL_ACCESS
 ) -> ApprovalRecord:
     """Withdraw a request; its call is cancelled."""
-    record = await find_approval(log, id_or_prefix, session=session, access=access, verb="approve")
-    by = await access.require(record.session, "approve") or by
+    record, by = await _find_for_answer(log, id_or_prefix, by, session, access)
     return await _append_answer(log, record, ev.ApprovalWithdrawn(approval=record.id, by=by, reason=reason))
+
+
+async def _find_for_answer(
+    log: EventLog, id_or_prefix: str, by: str, session: str, access: Access
+) -> tuple[ApprovalRecord, str]:
+    """Return the approval, and the name under which the caller may answer it."""
+    record = await find_approval(log, id_or_prefix, session=session, access=access, verb="approve")
+    return record, await access.require(record.session, "approve") or by
 
 
 async def load_request(log: EventLog, record: ApprovalRecord) -> ev.ApprovalRequested | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Sequence
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar, Unpack
+from typing import Any, Generic, Protocol, Self, TypeVar, Unpack
 
 from msgspec import UNSET
 
@@ -32,6 +32,14 @@ from callslip.settings import Settings
 
 class Ledger(Protocol):
     """What a local ledger and a ledger behind a server have in common: `callslip.open` and `callslip.connect`."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
 
     @property
     def log(self) -> SessionLog:
@@ -194,14 +202,6 @@ class LocalLedger(Ledger):
     def __init__(self, log: EventLog) -> None:
         self._log = log
         self._commands: CommandQueue | None = None
-
-    async def __aenter__(self) -> LocalLedger:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def close(self) -> None:
         await self.log.close()

@@ -6,7 +6,6 @@ import contextlib
 import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from types import TracebackType
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -100,14 +99,6 @@ class RemoteLedger(Ledger):
     @property
     def commands(self) -> RemoteCommands:
         return self._commands
-
-    async def __aenter__(self) -> RemoteLedger:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def close(self) -> None:
         await self._pool.close()
