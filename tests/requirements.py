@@ -573,7 +573,7 @@ COMMANDS = (
             "tests/http/test_commands.py::test_a_stale_fence_is_refused_and_recorded",
             "tests/http/test_commands.py::test_what_an_executor_polls_for_stays_in_the_queue",
             "tests/http/test_commands.py::test_nobody_is_given_work_who_has_gone",
-            "tests/worker/test_worker.py::test_a_worker_that_dies_gives_back_only_what_may_run_twice",
+            "tests/worker/test_worker.py::test_only_idempotent_commands_of_a_killed_worker_run_again",
             "tests/worker/test_worker.py::test_two_workers_never_run_the_same_command",
             "tests/laws/test_command_laws.py::TestMachine::runTest",
             "tests/laws/test_command_laws.py::test_each_command_ends_once_whoever_is_killed",

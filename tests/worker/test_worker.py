@@ -1,4 +1,4 @@
-"""Workers run what others submit: on a file and over HTTP, beside each other, and whatever dies meanwhile."""
+"""Test workers on a file and over HTTP: several at once, and when a worker or a server is killed."""
 
 from __future__ import annotations
 
@@ -15,110 +15,110 @@ import pytest
 
 import callslip
 from callslip.api.commands import CommandQueue
-from callslip.api.ledger import Ledger, open_ledger
+from callslip.api.ledger import LocalLedger, open_ledger
 from callslip.client.address import parse_address
 from callslip.client.http import HttpPool
+from callslip.client.remote_ledger import RemoteLedger
 from callslip.commands import Claim, Command
 from callslip.errors import AuthenticationError, CallslipError, InvalidInputError, ServerUnavailableError
 from callslip.model.events import CallRequeued
 from callslip.settings import Settings
 from callslip.worker import Worker, command_run
 from callslip.worker.actions import Action
-from callslip.worker.desks import OnServer
 from tests.support import live_server
 from tests.support.cli_process import Process, Serving, free_port, process, run, with_ledger
 from tests.support.invariants import PROGRAMS
 
-PATIENCE = 30.0
-FILE_AND_HTTP = pytest.mark.parametrize("way", ["file", "http"])
+TIMEOUT_S = 30.0
+FILE_AND_HTTP = pytest.mark.parametrize("transport", ["file", "http"])
 
 
 @contextlib.asynccontextmanager
-async def commands_of(ledger: Ledger) -> AsyncGenerator[CommandQueue]:
-    made = CommandQueue(ledger.log)
+async def open_commands(ledger: LocalLedger) -> AsyncGenerator[CommandQueue]:
+    queue = CommandQueue(ledger.log)
     try:
-        yield made
+        yield queue
     finally:
-        await made.close()
+        await queue.close()
 
 
 @contextlib.asynccontextmanager
-async def at_work(worker: Worker) -> AsyncGenerator[None]:
-    """A worker in this loop, stopped at the end of the block."""
-    serving = asyncio.create_task(worker.serve())
+async def serving(worker: Worker) -> AsyncGenerator[None]:
+    """Run a worker in this loop and stop it at the end of the block."""
+    task = asyncio.create_task(worker.serve())
     try:
         yield
     finally:
         worker.stop()
-        async with asyncio.timeout(PATIENCE):
-            await serving
+        async with asyncio.timeout(TIMEOUT_S):
+            await task
 
 
-async def ended(commands: CommandQueue, made: Command) -> Command:
-    found = await commands.get(made.correlation_id, wait=PATIENCE)
-    assert found.final, found
-    return found
+async def wait_for_end(commands: CommandQueue, command: Command) -> Command:
+    ended = await commands.get(command.correlation_id, wait=TIMEOUT_S)
+    assert ended.final, ended
+    return ended
 
 
 class Scene:
-    """A ledger's file, perhaps a server of it, and workers that are processes of their own."""
+    """A database, its server if the transport is HTTP, and workers in processes of their own."""
 
-    def __init__(self, tmp_path: Path, way: str, stack: contextlib.ExitStack) -> None:
+    def __init__(self, tmp_path: Path, transport: str, stack: contextlib.ExitStack) -> None:
         self.path = tmp_path / "ledger.db"
         self.go = tmp_path / "go"
         self._stack = stack
         self.server: Serving | None = None
-        if way == "http":
+        if transport == "http":
             self.server = Serving(self.path)
             stack.callback(lambda: self.server and self.server.kill())
 
     def worker(self, lease: float = 30, concurrency: int = 1) -> Process:
-        where = [self.server.url, str(lease), str(concurrency), self.server.token] if self.server else []
-        given = where or [f"sqlite:///{self.path}", str(lease), str(concurrency)]
-        made = self._stack.enter_context(process(*given, program=str(PROGRAMS / "worker.py")))
-        made.until("ready")
-        return made
+        remote = [self.server.url, str(lease), str(concurrency), self.server.token] if self.server else []
+        arguments = remote or [f"sqlite:///{self.path}", str(lease), str(concurrency)]
+        worker = self._stack.enter_context(process(*arguments, program=str(PROGRAMS / "worker.py")))
+        worker.until("ready")
+        return worker
 
     @contextlib.asynccontextmanager
     async def commands(self) -> AsyncGenerator[CommandQueue]:
-        async with await open_ledger(f"sqlite:///{self.path}") as ledger, commands_of(ledger) as commands:
+        async with await open_ledger(f"sqlite:///{self.path}") as ledger, open_commands(ledger) as commands:
             yield commands
 
     def held(self, name: str, **more: Any) -> dict[str, Any]:
-        """A command that runs until `go` is there."""
+        """Return the arguments of a command that runs until the file `go` exists."""
         return {"action": "hold", "params": {"until": str(self.go)}, "correlation_id": name, "timeout": 60, **more}
 
 
 @pytest.fixture
-def scene(tmp_path: Path, way: str) -> Iterator[Scene]:
+def scene(tmp_path: Path, transport: str) -> Iterator[Scene]:
     with contextlib.ExitStack() as stack:
-        yield Scene(tmp_path, way, stack)
+        yield Scene(tmp_path, transport, stack)
 
 
-async def until(worker: Process, text: str, count: int = 1) -> None:
+async def wait_for_output(worker: Process, text: str, count: int = 1) -> None:
     await asyncio.to_thread(worker.until, text, count)
 
 
-async def state(commands: CommandQueue, name: str, wanted: str) -> None:
-    """Wait until a command is in a state that is no end."""
-    async with asyncio.timeout(PATIENCE):
+async def wait_for_state(commands: CommandQueue, name: str, wanted: str) -> None:
+    """Wait until an open command is in a state."""
+    async with asyncio.timeout(TIMEOUT_S):
         while (await commands.find(name)).state != wanted:
             await asyncio.sleep(0.02)
 
 
-# What becomes of a function
+# Functions
 
 
 @pytest.fixture
-async def ledger(db: str) -> AsyncIterator[Ledger]:
+async def ledger(db: str) -> AsyncIterator[LocalLedger]:
     async with await open_ledger(db, Settings(synchronous="NORMAL")) as ledger:
         yield ledger
 
 
 @contextlib.asynccontextmanager
-async def worker_of(ledger: Ledger, way: str, **more: Any) -> AsyncGenerator[Worker]:
-    """A worker that gets its commands by way of a server or not; it works once it is told to."""
-    if way == "file":
+async def connect_worker(ledger: LocalLedger, transport: str, **more: Any) -> AsyncGenerator[Worker]:
+    """Return a worker that gets its commands from the ledger or from a server of it."""
+    if transport == "file":
         yield Worker(ledger, **more)
         return
     async with live_server.served(ledger) as url:
@@ -127,24 +127,24 @@ async def worker_of(ledger: Ledger, way: str, **more: Any) -> AsyncGenerator[Wor
 
 @pytest.mark.anyio
 @FILE_AND_HTTP
-async def test_a_function_of_any_kind_runs_a_command(ledger: Ledger, way: str) -> None:
-    """S3.6: params are arguments by name, or all in one; what a function raises is said without its traceback."""
-    async with worker_of(ledger, way) as worker, commands_of(ledger) as commands:
+async def test_a_function_of_any_kind_runs_a_command(ledger: LocalLedger, transport: str) -> None:
+    """S3.6: params are arguments by name, or one value; an exception becomes the error, without its traceback."""
+    async with connect_worker(ledger, transport) as worker, open_commands(ledger) as commands:
 
         @worker.action()
         async def add(a: int, b: int = 1) -> int:
             return a + b
 
         @worker.action("in_a_thread")
-        def named_otherwise(**given: int) -> Any:
-            return [threading.current_thread() is threading.main_thread(), given]
+        def in_a_thread(**arguments: int) -> Any:
+            return [threading.current_thread() is threading.main_thread(), arguments]
 
         @worker.action()
-        def pieces(to: int) -> Generator[str]:
+        def chunks(to: int) -> Generator[str]:
             yield from map(str, range(to))
 
         @worker.action()
-        async def whole(params: Any) -> Any:
+        async def unchanged(params: Any) -> Any:
             return params
 
         @worker.action()
@@ -163,41 +163,42 @@ async def test_a_function_of_any_kind_runs_a_command(ledger: Ledger, way: str) -
         def interrupts() -> None:
             raise KeyboardInterrupt
 
-        wanted: list[tuple[str, Any, Any, str]] = [
+        cases: list[tuple[str, Any, Any, str]] = [
             ("add", {"a": 2}, 3, ""),
             ("in_a_thread", {"x": 1}, [False, {"x": 1}], ""),
-            ("pieces", {"to": 3}, "2", ""),
-            ("whole", ["any", 1], ["any", 1], ""),
+            ("chunks", {"to": 3}, "2", ""),
+            ("unchanged", ["any", 1], ["any", 1], ""),
             ("claimed", {"x": 1}, ["claimed", {"x": 1}, 1], ""),
             ("breaks", None, None, "KeyError: 'no such tab'"),
             ("leaves", None, None, "RuntimeError: the function called exit(3)"),
             ("interrupts", None, None, "RuntimeError: the function raised KeyboardInterrupt"),
-            ("add", {"a": 1, "c": 2}, None, "TypeError: the arguments have no place in the function: c"),
-            ("add", [1], None, "TypeError: the arguments are not an object"),
-            ("remove", None, None, "no action 'remove'; this worker knows add, breaks, claimed,"),
+            ("add", {"a": 1, "c": 2}, None, "TypeError: arguments: the function has no parameter c"),
+            ("add", [1], None, "TypeError: arguments: must be an object"),
+            ("remove", None, None, "no action 'remove'; this worker has add, breaks, chunks, claimed,"),
         ]
-        async with at_work(worker):
-            for action, params, result, error in wanted:
-                made = await ended(commands, await commands.submit(action, params))
+        async with serving(worker):
+            for action, params, result, error in cases:
+                command = await wait_for_end(commands, await commands.submit(action, params))
                 if error:
-                    assert made.status == "error" and error in str(made.error) and "Traceback" not in str(made.error)
+                    assert command.status == "error" and error in str(command.error)
+                    assert "Traceback" not in str(command.error)
                 else:
-                    assert (made.status, made.result) == ("complete", result)
+                    assert (command.status, command.result) == ("complete", result)
         (row,) = (await ledger.calls(session="commands", limit=9)).items[-1:]
-        assert row.tool == "pieces" and row.worker == worker.name
+        assert row.tool == "chunks" and row.worker == worker.name
         snapshot = await ledger.snapshot("commands")
-        told = [entry for entry in snapshot.entries if getattr(entry, "call_id", "") == row.id]
-        assert "012" in str(told)
+        entries = [entry for entry in snapshot.entries if getattr(entry, "call_id", "") == row.id]
+        assert "012" in str(entries)
 
 
 @pytest.mark.anyio
 @FILE_AND_HTTP
-async def test_a_result_that_cannot_be_kept_ends_its_command_as_an_error(db: str, way: str) -> None:
-    """C5: too large, or no JSON or text at all: the submitter hears of it."""
+async def test_a_result_that_cannot_be_stored_is_an_error(db: str, transport: str) -> None:
+    """C5: too large, or neither JSON nor text: the submitter gets the error."""
     async with (
         await open_ledger(db, Settings(synchronous="NORMAL", max_blob=2**20)) as ledger,
-        worker_of(ledger, way) as worker,
-        commands_of(ledger) as commands,
+        connect_worker(ledger, transport) as worker,
+        open_commands(ledger) as commands,
     ):
 
         @worker.action()
@@ -213,135 +214,135 @@ async def test_a_result_that_cannot_be_kept_ends_its_command_as_an_error(db: str
         async def breaks() -> None:
             raise ValueError("half a character \ud83d")
 
-        async with at_work(worker):
-            for size in (2 * 2**20, 20 * 2**20):  # More than the ledger keeps, more than a server reads.
-                made = await ended(commands, await commands.submit("large", {"size": size}))
-                assert made.status == "error" and "could not be kept" in str(made.error)
-            assert (await ended(commands, await commands.submit("strange"))).status == "complete"
-            assert "half a character" in str((await ended(commands, await commands.submit("breaks"))).error)
+        async with serving(worker):
+            for size in (2 * 2**20, 20 * 2**20):  # More than the ledger stores, more than the server reads.
+                command = await wait_for_end(commands, await commands.submit("large", {"size": size}))
+                assert command.status == "error" and "could not be stored" in str(command.error)
+            assert (await wait_for_end(commands, await commands.submit("strange"))).status == "complete"
+            assert "half a character" in str((await wait_for_end(commands, await commands.submit("breaks"))).error)
 
 
 @pytest.mark.anyio
-async def test_progress_that_cannot_be_kept_costs_no_lease(db: str, capfd: Any) -> None:
-    """The lease is renewed without it, and the command goes on."""
+async def test_the_lease_is_renewed_without_progress_that_cannot_be_stored(db: str, capfd: Any) -> None:
+    """The command continues."""
     settings = Settings(synchronous="NORMAL", max_event=2**16)
-    async with await open_ledger(db, settings) as ledger, commands_of(ledger) as commands:
+    async with await open_ledger(db, settings) as ledger, open_commands(ledger) as commands:
         worker = Worker(ledger, lease=60)
 
         @worker.action()
-        async def tells(it: Claim) -> AsyncGenerator[str]:
+        async def report(it: Claim) -> AsyncGenerator[str]:
             yield "x" * 2**17
-            async with asyncio.timeout(PATIENCE / 2):  # The next heartbeat would come later.
+            async with asyncio.timeout(TIMEOUT_S / 2):  # The next heartbeat would come later.
                 while (row := await ledger.log.store.call(it.call)) is None or row.lease <= it.lease_until:
                     await asyncio.sleep(0.01)
-            yield "kept up"
+            yield "renewed"
 
-        async with at_work(worker):
-            assert (await ended(commands, await commands.submit("tells", timeout=60))).result == "kept up"
+        async with serving(worker):
+            assert (await wait_for_end(commands, await commands.submit("report", timeout=60))).result == "renewed"
     assert capfd.readouterr().err.count("was refused") == 1
 
 
-def test_a_worker_says_what_is_wrong_with_it(db: str) -> None:
-    """Without functions, with two of a name, or for nobody, it does not begin."""
+def test_a_worker_with_wrong_settings_does_not_start(db: str) -> None:
+    """No functions, two with the same name, no concurrency, no lease, or an unknown URL scheme."""
     worker = Worker(db)
-    with pytest.raises(InvalidInputError, match="no function yet"):
+    with pytest.raises(InvalidInputError, match="has no functions"):
         worker.run()
     worker.action("a")(print)
-    with pytest.raises(InvalidInputError, match="'a' has a function already"):
+    with pytest.raises(InvalidInputError, match="'a' already has a function"):
         worker.action("a")(print)
     with pytest.raises(InvalidInputError, match="concurrency"):
         Worker(db, concurrency=0)
     with pytest.raises(InvalidInputError, match="lease"):
         Worker(db, lease=0)
-    elsewhere = Worker("ftp://127.0.0.1")
-    elsewhere.action("a")(print)
+    other = Worker("ftp://127.0.0.1")
+    other.action("a")(print)
     with pytest.raises(InvalidInputError, match="ftp:// is not supported"):
-        elsewhere.run()
+        other.run()
 
 
-# What cannot be stopped
+# Functions that cannot be stopped
 
 
 @pytest.mark.anyio
-async def test_a_sync_function_keeps_its_place_until_it_returns(ledger: Ledger, capfd: Any) -> None:
-    """A cancelled one counts for nothing, and nothing else is begun beside it."""
-    worker, go, begun = Worker(ledger, lease=3), threading.Event(), threading.Event()
+async def test_a_sync_function_uses_its_slot_until_it_returns(ledger: LocalLedger, capfd: Any) -> None:
+    """The result of a cancelled one is ignored, and no other command starts before it returns."""
+    worker, released, started = Worker(ledger, lease=3), threading.Event(), threading.Event()
 
     @worker.action()
     def block() -> str:
-        begun.set()
-        go.wait(PATIENCE)
+        started.set()
+        released.wait(TIMEOUT_S)
         return "too late"
 
     @worker.action()
     async def after() -> str:
         return "done"
 
-    async with commands_of(ledger) as commands, at_work(worker):
-        made = await commands.submit("block")
-        await asyncio.to_thread(begun.wait, PATIENCE)
-        await commands.cancel(made.correlation_id)
+    async with open_commands(ledger) as commands, serving(worker):
+        command = await commands.submit("block")
+        await asyncio.to_thread(started.wait, TIMEOUT_S)
+        await commands.cancel(command.correlation_id)
         other = await commands.submit("after")
-        async with asyncio.timeout(PATIENCE):
-            while "cannot be stopped" not in (said := capfd.readouterr().err):
+        async with asyncio.timeout(TIMEOUT_S):
+            while "cannot be stopped" not in (stderr := capfd.readouterr().err):
                 await asyncio.sleep(0.02)
-        assert "block" in said
+        assert "block" in stderr
         assert (await commands.get(other.correlation_id)).status == "pending"
-        go.set()
-        assert (await ended(commands, other)).result == "done"
-        assert (await commands.get(made.correlation_id)).status == "cancelled"
+        released.set()
+        assert (await wait_for_end(commands, other)).result == "done"
+        assert (await commands.get(command.correlation_id)).status == "cancelled"
 
 
 @pytest.mark.anyio
-async def test_a_worker_never_runs_one_command_twice_at_once(ledger: Ledger) -> None:
-    """Given back behind its back, a command is run again only when its first run is over."""
-    worker, go = Worker(ledger, lease=2, concurrency=2), threading.Event()
+async def test_a_worker_never_runs_a_command_twice_at_once(ledger: LocalLedger) -> None:
+    """A command that was requeued by another process runs again only after its first run."""
+    worker, released = Worker(ledger, lease=2, concurrency=2), threading.Event()
     running: list[int] = []
-    most: list[int] = []
-    begun = threading.Event()
+    concurrent_runs: list[int] = []
+    started = threading.Event()
 
     @worker.action()
     def block(it: Claim) -> int:
         running.append(it.attempt)
-        most.append(len(running))
-        begun.set()
-        go.wait(PATIENCE)
+        concurrent_runs.append(len(running))
+        started.set()
+        released.wait(TIMEOUT_S)
         running.remove(it.attempt)
         return it.attempt
 
-    async with commands_of(ledger) as commands, at_work(worker):
-        made = await commands.submit("block", idempotent=True, timeout=60)
-        await asyncio.to_thread(begun.wait, PATIENCE)
-        row = await commands.find(made.correlation_id)
+    async with open_commands(ledger) as commands, serving(worker):
+        command = await commands.submit("block", idempotent=True, timeout=60)
+        await asyncio.to_thread(started.wait, TIMEOUT_S)
+        row = await commands.find(command.correlation_id)
         await ledger.log.append(row.session, [CallRequeued(call=row.id, reason="for a test")])
-        async with asyncio.timeout(PATIENCE):
-            while (await commands.find(made.correlation_id)).attempt < 2:
+        async with asyncio.timeout(TIMEOUT_S):
+            while (await commands.find(command.correlation_id)).attempt < 2:
                 await asyncio.sleep(0.01)
-        go.set()
-        assert (await ended(commands, made)).result == 2
-    assert most == [1, 1]
+        released.set()
+        assert (await wait_for_end(commands, command)).result == 2
+    assert concurrent_runs == [1, 1]
 
 
-# Processes that die
+# Killed processes
 
 
 @pytest.mark.anyio
 @pytest.mark.chaos
 @FILE_AND_HTTP
-async def test_a_worker_that_dies_gives_back_only_what_may_run_twice(scene: Scene) -> None:
-    """S3.6: what is idempotent goes to another worker; the other is lost."""
+async def test_only_idempotent_commands_of_a_killed_worker_run_again(scene: Scene) -> None:
+    """S3.6: an idempotent command goes to another worker; the other is lost."""
     first = scene.worker(lease=1, concurrency=2)
     async with scene.commands() as commands:
         again = await commands.submit(**scene.held("again", idempotent=True))
         once = await commands.submit(**scene.held("once"))
-        await until(first, "began", 2)
+        await wait_for_output(first, "began", 2)
         os.kill(first.pid, signal.SIGKILL)
         second = scene.worker(lease=1)
-        await until(second, "began again 2")
-        lost = await ended(commands, once)
+        await wait_for_output(second, "began again 2")
+        lost = await wait_for_end(commands, once)
         assert lost.status == "error" and "nothing more was heard" in str(lost.error)
         scene.go.touch()
-        assert (await ended(commands, again)).result == f"held by {second.pid}"
+        assert (await wait_for_end(commands, again)).result == f"held by {second.pid}"
     assert not any("once" in line for line in second.out)
 
 
@@ -349,17 +350,17 @@ async def test_a_worker_that_dies_gives_back_only_what_may_run_twice(scene: Scen
 @pytest.mark.chaos
 @FILE_AND_HTTP
 async def test_two_workers_never_run_the_same_command(scene: Scene, scale: int) -> None:
-    """S3.6: every command is run, by one of them, once."""
+    """S3.6: one of them runs each command, once."""
     workers = [scene.worker(concurrency=3), scene.worker(concurrency=3)]
     names = [f"c{number}" for number in range(30 * scale)]
     async with scene.commands() as commands:
         for start in range(0, len(names), 30):
-            made = [await commands.submit(**scene.held(name)) for name in names[start : start + 30]]
+            submitted = [await commands.submit(**scene.held(name)) for name in names[start : start + 30]]
             for worker in workers:
-                await until(worker, "began", 3)  # As many as one takes at once: the other has the next.
+                await wait_for_output(worker, "began", 3)  # As many as one runs at once, so the other takes the next.
             scene.go.touch()
-            for one in made:
-                assert (await ended(commands, one)).status == "complete"
+            for command in submitted:
+                assert (await wait_for_end(commands, command)).status == "complete"
     for worker in workers:
         assert worker.signal(signal.SIGTERM) == 0
     began = [line.split()[1] for worker in workers for line in worker.out if line.startswith("began")]
@@ -369,124 +370,123 @@ async def test_two_workers_never_run_the_same_command(scene: Scene, scale: int) 
 @pytest.mark.anyio
 @FILE_AND_HTTP
 async def test_a_cancelled_command_stops_its_function(scene: Scene) -> None:
-    """The worker hears of it with a heartbeat, and goes on to the next command."""
+    """The worker learns it from a heartbeat and takes the next command."""
     worker = scene.worker(lease=3)
     async with scene.commands() as commands:
-        made = await commands.submit(**scene.held("held"))
-        await until(worker, "began held")
-        await commands.cancel(made.correlation_id, "not wanted any more")
-        await until(worker, "stopped held")
+        command = await commands.submit(**scene.held("held"))
+        await wait_for_output(worker, "began held")
+        await commands.cancel(command.correlation_id, "not wanted any more")
+        await wait_for_output(worker, "stopped held")
         following = await commands.submit("add", {"a": 2, "b": 3})
-        assert (await ended(commands, following)).result == 5
-        assert (await commands.get(made.correlation_id)).error == "not wanted any more"
+        assert (await wait_for_end(commands, following)).result == 5
+        assert (await commands.get(command.correlation_id)).error == "not wanted any more"
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize(("way", "number"), [("file", signal.SIGINT), ("http", signal.SIGTERM)])
-async def test_a_worker_that_is_told_to_stop_leaves_nothing_half_done(scene: Scene, number: signal.Signals) -> None:
-    """Ctrl-C: what may run twice is back in the queue, the other says why it is not done, a thread is left alone."""
+@pytest.mark.parametrize(("transport", "number"), [("file", signal.SIGINT), ("http", signal.SIGTERM)])
+async def test_a_stopped_worker_ends_or_requeues_its_commands(scene: Scene, number: signal.Signals) -> None:
+    """Idempotent commands are queued again, the others end with the reason, threads are abandoned."""
     worker = scene.worker(lease=20, concurrency=3)
     async with scene.commands() as commands:
         again = await commands.submit(**scene.held("again", idempotent=True))
         once = await commands.submit(**scene.held("once"))
         blocking = {"until": str(scene.go), "name": "in a thread"}
         thread = await commands.submit("block", blocking, timeout=60)
-        await until(worker, "began", 3)
+        await wait_for_output(worker, "began", 3)
         assert await asyncio.to_thread(worker.signal, number) == 0
         assert "left\n" in worker.out and not any("Traceback" in line for line in worker.err)
-        for made in (once, thread):
-            stopped = await ended(commands, made)
+        for command in (once, thread):
+            stopped = await wait_for_end(commands, command)
             assert (stopped.status, "was stopped" in str(stopped.error)) == ("error", True)
-        await state(commands, again.correlation_id, "queued")
+        await wait_for_state(commands, again.correlation_id, "queued")
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("way", ["http"])
-async def test_a_dead_worker_is_given_nothing(scene: Scene) -> None:
-    """Who waited for work and died does not get the next command."""
+@pytest.mark.parametrize("transport", ["http"])
+async def test_a_killed_worker_gets_no_command(scene: Scene) -> None:
+    """A claim of a killed worker does not take the next command."""
     waiting, other = scene.worker(), scene.worker()
     async with scene.commands() as commands:
-        for name in ("one", "two"):  # Both wait: each takes one.
+        for name in ("one", "two"):  # Each of them takes one.
             await commands.submit(**scene.held(name))
-        await until(waiting, "began")
-        await until(other, "began")
+        await wait_for_output(waiting, "began")
+        await wait_for_output(other, "began")
         scene.go.touch()
         for name in ("one", "two"):
-            await commands.get(name, wait=PATIENCE)
+            await commands.get(name, wait=TIMEOUT_S)
         os.kill(waiting.pid, signal.SIGKILL)
         waiting.end()
         for name in ("three", "four"):
-            assert (await ended(commands, await commands.submit(**scene.held(name)))).status == "complete"
+            assert (await wait_for_end(commands, await commands.submit(**scene.held(name)))).status == "complete"
     assert sum(line.startswith("began") for line in other.out) == 3
 
 
 @pytest.mark.anyio
 @pytest.mark.chaos
-async def test_a_worker_outlives_its_server(tmp_path: Path) -> None:
-    """It may be there before its server, and after: what ran meanwhile is told, and the next command is taken up."""
+async def test_a_worker_survives_restarts_of_its_server(tmp_path: Path) -> None:
+    """It may start before its server. After a restart it reports the result and takes the next command."""
     path, port, go = tmp_path / "ledger.db", free_port(), tmp_path / "go"
     token = "a-token-that-is-long-enough"
     flags = ("--port", str(port), "--token", token)
-    given = (f"http://127.0.0.1:{port}", "30", "1", token)
-    with process(*given, program=str(PROGRAMS / "worker.py")) as worker, contextlib.ExitStack() as stack:
+    arguments = (f"http://127.0.0.1:{port}", "30", "1", token)
+    with process(*arguments, program=str(PROGRAMS / "worker.py")) as worker, contextlib.ExitStack() as stack:
 
         async def serve() -> Serving:
-            made = await asyncio.to_thread(Serving, path, *flags)
-            stack.callback(made.kill)
-            return made
+            server = await asyncio.to_thread(Serving, path, *flags)
+            stack.callback(server.kill)
+            return server
 
-        await until(worker, "trying again")
+        await wait_for_output(worker, "retrying")
         server = await serve()
-        await until(worker, "is back")
-        async with await open_ledger(f"sqlite:///{path}") as ledger, commands_of(ledger) as commands:
-            made = await commands.submit("hold", {"until": str(go)}, correlation_id="held", timeout=60)
-            await until(worker, "began held")
+        await wait_for_output(worker, "Reconnected to")
+        async with await open_ledger(f"sqlite:///{path}") as ledger, open_commands(ledger) as commands:
+            command = await commands.submit("hold", {"until": str(go)}, correlation_id="held", timeout=60)
+            await wait_for_output(worker, "began held")
             server.kill()
             go.touch()
-            await until(worker, "trying again", 2)
-            assert (await commands.get(made.correlation_id)).status == "pending"
+            await wait_for_output(worker, "retrying", 2)
+            assert (await commands.get(command.correlation_id)).status == "pending"
             server = await serve()
-            assert (await ended(commands, made)).result == f"held by {worker.pid}"
-            await until(worker, "is back", 2)
+            assert (await wait_for_end(commands, command)).result == f"held by {worker.pid}"
+            await wait_for_output(worker, "Reconnected to", 2)
             server.kill()
-            await until(worker, "trying again", 3)
+            await wait_for_output(worker, "retrying", 3)
             await serve()
-            assert (await ended(commands, await commands.submit("add", {"a": 1}))).result == 2
+            assert (await wait_for_end(commands, await commands.submit("add", {"a": 1}))).result == 2
         assert worker.signal(signal.SIGINT) == 0
-        assert sum("trying again" in line for line in worker.err) == 3, worker.err
+        assert sum("retrying" in line for line in worker.err) == 3, worker.err
 
 
 @pytest.mark.anyio
-async def test_a_result_is_given_up_when_its_time_is_long_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until then it is tried again; whoever runs the worker is told once that nobody answers, and of the end."""
-    monkeypatch.setattr(command_run, "LONG_OVER", 0.3)
+async def test_reporting_a_result_stops_after_the_retry_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker prints once that it retries, and once that it stopped."""
+    monkeypatch.setattr(command_run, "REPORT_RETRY_S", 0.3)
     times: dict[str, Any] = {
         "created_at": "2026-01-01T00:00:00.000Z",
         "expires_at": "2026-01-01T00:00:00.200Z",
         "lease_until": 0,
     }
-    known: dict[str, Any] = {"client": "default", "fence": 1, "attempt": 1, "idempotent": False, "session": "s"}
-    claim = Claim(call="exec_1", correlation_id="mine", action="add", params={"a": 1}, **known, **times)
-    desk = OnServer(HttpPool(parse_address(f"http://127.0.0.1:{free_port()}", "test"), ""))
-    said: list[str] = []
+    fields: dict[str, Any] = {"client": "default", "fence": 1, "attempt": 1, "idempotent": False, "session": "s"}
+    claim = Claim(call="exec_1", correlation_id="mine", action="add", params={"a": 1}, **fields, **times)
+    ledger = RemoteLedger(HttpPool(parse_address(f"http://127.0.0.1:{free_port()}", "test"), ""))
+    messages: list[str] = []
 
     async def add(a: int) -> int:
         return a
 
-    async def at_once() -> None: ...
+    async def no_earlier_run() -> None: ...
 
-    async with asyncio.timeout(PATIENCE):
-        doing = command_run.CommandRun(desk, claim, 0.2, command_run.Away(desk.where, said.append), said.append)
-        await doing.run({"add": Action("add", add)}, at_once)
-    assert ["trying again" in said[0], "the result of command mine did not count" in said[1], len(said)] == [
-        True,
-        True,
-        2,
-    ]
+    async with asyncio.timeout(TIMEOUT_S):
+        run = command_run.CommandRun(
+            ledger.commands, claim, 0.2, command_run.Connection(ledger.url, messages.append), messages.append
+        )
+        await run.run({"add": Action("add", add)}, no_earlier_run)
+    assert len(messages) == 2
+    assert "retrying" in messages[0] and "the result of command mine was not accepted" in messages[1]
 
 
-def test_a_worker_without_a_right_to_work_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wrong token is no matter of trying again. The right one is found where servers of this user keep it."""
+def test_a_worker_with_a_wrong_token_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not retry. Without a token it uses the one that servers of this user store."""
     server = Serving(tmp_path / "ledger.db")
     try:
         monkeypatch.setenv("CALLSLIP_SERVER", server.url)
@@ -499,16 +499,16 @@ def test_a_worker_without_a_right_to_work_ends(tmp_path: Path, monkeypatch: pyte
 
             async def add() -> Any:
                 url = f"sqlite:///{tmp_path / 'ledger.db'}"
-                async with await open_ledger(url) as ledger, commands_of(ledger) as commands:
-                    return (await ended(commands, await commands.submit("add", {"a": 1}))).result
+                async with await open_ledger(url) as ledger, open_commands(ledger) as commands:
+                    return (await wait_for_end(commands, await commands.submit("add", {"a": 1}))).result
 
             assert asyncio.run(add()) == 2
     finally:
         server.kill()
 
 
-def test_a_worker_needs_no_more_than_the_right_to_execute(tmp_path: Path) -> None:
-    """A token for executors claims, beats and tells results; one without that right ends the worker."""
+def test_a_worker_needs_only_the_right_to_execute(tmp_path: Path) -> None:
+    """A token with `execute` is enough to claim, renew and report; without it the worker ends."""
     path = tmp_path / "ledger.db"
     server = Serving(path)
     try:
@@ -521,9 +521,9 @@ def test_a_worker_needs_no_more_than_the_right_to_execute(tmp_path: Path) -> Non
         with process(server.url, "1", "1", execute, program=str(PROGRAMS / "worker.py")) as worker:
             worker.until("ready")
 
-            async def count(ledger: Ledger) -> Any:
-                async with commands_of(ledger) as commands:
-                    return (await ended(commands, await commands.submit("count", {"to": 3}))).result
+            async def count(ledger: LocalLedger) -> Any:
+                async with open_commands(ledger) as commands:
+                    return (await wait_for_end(commands, await commands.submit("count", {"to": 3}))).result
 
             assert with_ledger(path, count) == "2\n"
             assert worker.signal(signal.SIGTERM) == 0 and len(worker.err) == 0
@@ -532,64 +532,82 @@ def test_a_worker_needs_no_more_than_the_right_to_execute(tmp_path: Path) -> Non
 
 
 @pytest.mark.anyio
-async def test_a_worker_may_be_there_before_its_session(ledger: Ledger) -> None:
-    """Nobody has submitted anything for it yet; then somebody does."""
-    async with live_server.served(ledger) as url, commands_of(ledger) as commands:
+async def test_a_worker_can_start_before_its_session_exists(
+    ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first command creates the session."""
+    was_answered = asyncio.Event()
+    post = HttpPool.post
+
+    async def post_and_notify(pool: HttpPool, *arguments: Any, **options: Any) -> bytes:
+        try:
+            return await post(pool, *arguments, **options)
+        finally:
+            was_answered.set()
+
+    monkeypatch.setattr(HttpPool, "post", post_and_notify)
+    async with live_server.served(ledger) as url, open_commands(ledger) as commands:
         worker = Worker(url, token="anything", session="later")
         worker.action("double")(lambda number: 2 * number)
-        async with at_work(worker):
-            await asyncio.sleep(0.3)  # It has been told by now that there is no such session.
-            made = await commands.submit("double", {"number": 21}, session="later")
-            assert (await ended(commands, made)).result == 42
+        async with serving(worker):
+            async with asyncio.timeout(TIMEOUT_S):
+                await was_answered.wait()  # With the error that the session does not exist.
+            command = await commands.submit("double", {"number": 21}, session="later")
+            assert (await wait_for_end(commands, command)).result == 42
 
 
 @pytest.mark.anyio
-async def test_a_heartbeat_that_nobody_answers_costs_nothing(ledger: Ledger) -> None:
-    """It is sent again over another connection, while the lease lasts."""
-    again = asyncio.Event()
-    async with live_server.served(ledger) as url, commands_of(ledger) as commands, swallowing(url, again) as gap:
-        worker = Worker(gap, lease=3)
+async def test_a_heartbeat_without_an_answer_is_sent_again(ledger: LocalLedger) -> None:
+    """It uses another connection, before the lease ends."""
+    resent = asyncio.Event()
+    async with (
+        live_server.served(ledger) as url,
+        open_commands(ledger) as commands,
+        drop_first_heartbeat(url, resent) as proxy_url,
+    ):
+        worker = Worker(proxy_url, lease=3)
 
         @worker.action()
         async def wait() -> str:
-            await again.wait()
-            return "heard"
+            await resent.wait()
+            return "renewed"
 
-        async with at_work(worker):
-            assert (await ended(commands, await commands.submit("wait", timeout=60))).result == "heard"
+        async with serving(worker):
+            assert (await wait_for_end(commands, await commands.submit("wait", timeout=60))).result == "renewed"
 
 
 @contextlib.asynccontextmanager
-async def swallowing(url: str, again: asyncio.Event) -> AsyncGenerator[str]:
-    """The way to a server, on which the first heartbeat is lost without a word; `again` is set by the next."""
-    there, beats, open_ways = parse_address(url, "test"), list[bytes](), set[asyncio.Task[Any]]()
+async def drop_first_heartbeat(url: str, resent: asyncio.Event) -> AsyncGenerator[str]:
+    """Run a proxy that drops the first heartbeat without an answer and sets `resent` at the next."""
+    address, heartbeats, tasks = parse_address(url, "test"), list[bytes](), set[asyncio.Task[Any]]()
 
-    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while piece := await reader.read(65536):
-            if b"/heartbeat HTTP" in piece:
-                beats.append(piece)
-                if len(beats) == 1:
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            if b"/heartbeat HTTP" in data:
+                heartbeats.append(data)
+                if len(heartbeats) == 1:
                     continue
-                again.set()
-            writer.write(piece)
+                resent.set()
+            writer.write(data)
 
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        onward, back = await asyncio.open_connection(there.host, there.port)
-        ways = {asyncio.ensure_future(pass_on(reader, back)), asyncio.ensure_future(pass_on(onward, writer))}
-        open_ways.update(ways)
-        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        for end in (writer, back):
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        server_reader, server_writer = await asyncio.open_connection(address.host, address.port)
+        upstream = asyncio.ensure_future(forward(reader, server_writer))
+        directions = {upstream, asyncio.ensure_future(forward(server_reader, writer))}
+        tasks.update(directions)
+        await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
+        for end in (writer, server_writer):
             end.close()
-        for way in ways:
-            way.cancel()
+        for direction in directions:
+            direction.cancel()
 
-    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
         server.close()
         await server.wait_closed()
-        await asyncio.gather(*open_ways, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 # The connection
@@ -597,60 +615,60 @@ async def swallowing(url: str, again: asyncio.Event) -> AsyncGenerator[str]:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("answers", [True, False])
-async def test_an_answer_on_its_way_is_heard_by_who_asks_no_more(answers: bool) -> None:
-    """A command that was given just then is known of. A server that had not answered yet ends the connection."""
-    asked: list[asyncio.StreamWriter] = []
-    begun = asyncio.Event()
+async def test_a_cancelled_request_still_reads_its_answer(answers: bool) -> None:
+    """So a command that was just claimed is not lost. Without an answer the connection ends."""
+    connections: list[asyncio.StreamWriter] = []
+    requested = asyncio.Event()
 
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n1")
-        asked.append(writer)
-        begun.set()
-        if len(asked) == 1:
+        connections.append(writer)
+        requested.set()
+        if len(connections) == 1:
             await reader.read()
-        writer.write(OK if answers or len(asked) > 1 else b"")
+        writer.write(OK if answers or len(connections) > 1 else b"")
         writer.close()
 
-    server = await asyncio.start_server(talk, "127.0.0.1", 0)
-    link = HttpPool(parse_address(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "test"), "")
-    asking = asyncio.create_task(link.post("/x", 1, late=True))
-    async with asyncio.timeout(PATIENCE):
-        await begun.wait()
-        asking.cancel()
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    pool = HttpPool(parse_address(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "test"), "")
+    request = asyncio.create_task(pool.post("/x", 1, accept_late=True))
+    async with asyncio.timeout(TIMEOUT_S):
+        await requested.wait()
+        request.cancel()
         if answers:
-            assert await asking == b"{}"
+            assert await request == b"{}"
         else:
             with pytest.raises(asyncio.CancelledError):
-                await asking
-        assert await link.post("/x", 1) == b"{}"
-    await link.close()
+                await request
+        assert await pool.post("/x", 1) == b"{}"
+    await pool.close()
     server.close()
     await server.wait_closed()
 
 
 @contextlib.asynccontextmanager
-async def answering(*answers: bytes) -> AsyncGenerator[tuple[HttpPool, list[int]]]:
-    """A link to somebody who gives these answers, one to each request; b"" closes the connection. And who asked."""
-    left, asked = list(answers), list[int]()
+async def answer_with(*answers: bytes) -> AsyncGenerator[tuple[HttpPool, list[int]]]:
+    """Return a pool for a server with these answers, one per request, and the connections used; b"" closes one."""
+    remaining, connections = list(answers), list[int]()
 
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            while left:
+            while remaining:
                 head = await reader.readuntil(b"\r\n\r\n")
                 await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
-                asked.append(id(writer))
-                answer = left.pop(0)
+                connections.append(id(writer))
+                answer = remaining.pop(0)
                 if not answer:
                     break
                 writer.write(answer)
         writer.close()
 
-    server = await asyncio.start_server(talk, "127.0.0.1", 0)
-    link = HttpPool(parse_address(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "test"), "")
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    pool = HttpPool(parse_address(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "test"), "")
     try:
-        yield link, asked
+        yield pool, connections
     finally:
-        await link.close()
+        await pool.close()
         server.close()
         await server.wait_closed()
 
@@ -659,32 +677,32 @@ OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
 
 
 @pytest.mark.anyio
-async def test_a_connection_is_used_again_while_it_stands() -> None:
-    """Also for an answer in chunks; one that was closed while it lay idle is not noticed outside."""
+async def test_an_open_connection_is_used_again() -> None:
+    """Also after a chunked answer. A connection that was closed while idle is replaced."""
     chunked = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{\r\n1\r\n}\r\n0\r\n\r\n"
     early = b"HTTP/1.1 103 Early Hints\r\n\r\n" + OK
-    async with answering(OK, chunked, early, b"", OK) as (link, asked):
-        assert [await link.post("/x", 1) for _ in range(4)] == [b"{}"] * 4
-    assert len(set(asked[:4])) == 1 and len(set(asked)) == 2
+    async with answer_with(OK, chunked, early, b"", OK) as (pool, connections):
+        assert [await pool.post("/x", 1) for _ in range(4)] == [b"{}"] * 4
+    assert len(set(connections[:4])) == 1 and len(set(connections)) == 2
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
         (b"", "connection was closed"),
-        (b"SSH-2.0-OpenSSH_9.6\r\n", "is no callslip server"),
-        (b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 6\r\n\r\n<html>", "is no callslip server"),
-        (b"HTTP/1.1 200 OK\r\ncontent-length: -5\r\n\r\n", "is no callslip server"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "not a Callslip server"),
+        (b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 6\r\n\r\n<html>", "not a Callslip server"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: -5\r\n\r\n", "not a Callslip server"),
     ],
 )
-async def test_whoever_is_no_server_of_ours_counts_as_away(answer: bytes, said: str) -> None:
-    """A proxy in between, or another program on the port, may be gone again soon."""
-    async with answering(answer) as (link, _):
-        with pytest.raises(ServerUnavailableError, match=said):
-            await link.post("/x", 1)
+async def test_another_program_on_the_port_counts_as_unavailable(answer: bytes, message: str) -> None:
+    """A proxy without its server, or another program, may be gone after a retry."""
+    async with answer_with(answer) as (pool, _):
+        with pytest.raises(ServerUnavailableError, match=message):
+            await pool.post("/x", 1)
 
 
 def test_workers_and_commands_are_names_of_the_package() -> None:
-    """`callslip.Worker` and `callslip.Commands` are loaded when they are used."""
-    assert callslip.Worker is Worker and callslip.Commands is CommandQueue
+    """`callslip.Worker`, `callslip.Command` and `callslip.Claim` are exported."""
+    assert (callslip.Worker, callslip.Command, callslip.Claim) == (Worker, Command, Claim)
