@@ -390,6 +390,18 @@ async def test_bad_input_is_refused_with_its_field(
     assert refusal.value.field == field
 
 
+async def test_a_misspelt_option_is_refused(ledger: Any, backend: LocalLedger) -> None:
+    """A call that was meant to need approval does not run because of a typing error."""
+    with pytest.raises(TypeError, match="aproval"):
+        async with ledger.session("s").call("t", aproval=True):
+            raise AssertionError("entered")
+    with pytest.raises(TypeError, match="aproval"):
+        await ledger.commands.submit("deploy", aproval=True)
+    with pytest.raises(TypeError, match="worker_name"):
+        await ledger.commands.claim(worker_name="w")
+    assert (await backend.sessions()).items == []
+
+
 def test_a_sync_ledger_is_closed_by_its_block(tmp_path: Path) -> None:
     """And its methods do not need an event loop."""
     with callslip.sync.open(tmp_path / "a.db") as ledger:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from msgspec import UNSET
 
+from callslip.api.keywords import check_keywords
 from callslip.errors import CallDeniedError, CallEndedError, InvalidInputError, InvalidTransitionError, StoreError
 from callslip.ledger.aio import finish_despite_cancel, race
 from callslip.model import codec
@@ -56,6 +57,7 @@ class Call:
     """
 
     def __init__(self, session: Session, tool: str, input: Any, options: CallOptions) -> None:
+        check_keywords("call", options, CallOptions)
         self.session = session
         self.id = ""
         self.input: Any = input

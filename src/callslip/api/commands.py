@@ -13,6 +13,7 @@ from msgspec import UNSET
 
 from callslip.api.access import FULL_ACCESS, Access
 from callslip.api.find import find_command, first_visible
+from callslip.api.keywords import check_keywords
 from callslip.commands import transactions
 from callslip.commands.claims import ClaimRequest, Dispatcher
 from callslip.commands.deadlines import DeadlineTracker
@@ -97,6 +98,7 @@ class CommandQueue:
 
     async def submit_after(self, before: Sequence[Draft], action: str, params: Any, options: SubmitOptions) -> Command:
         """Queue a command, and write the drafts in `before` ahead of it in the same transaction."""
+        check_keywords("submit", options, SubmitOptions)
         queue, wait = options.get("queue", DEFAULT_QUEUE), options.get("wait", 0.0)
         correlation_id, key = options.get("correlation_id", ""), options.get("key", "")
         check_id(action, "action", MAX_NAME_CHARS)
@@ -258,6 +260,7 @@ class CommandQueue:
 
     async def claim_as(self, access: Access, queue: str, options: ClaimOptions) -> Claim | None:
         """Claim the next command of a queue that the caller may run."""
+        check_keywords("claim", options, ClaimOptions)
         worker, session = options.get("worker", ""), options.get("session", "")
         self._monitor.start()
         check_id(queue, "queue", MAX_NAME_CHARS)

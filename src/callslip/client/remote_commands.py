@@ -8,6 +8,7 @@ from uuid import uuid4
 import msgspec
 
 from callslip.api.commands import DEFAULT_QUEUE, DEFAULT_SESSION, ClaimOptions, SubmitOptions
+from callslip.api.keywords import check_keywords
 from callslip.api.ledger import Commands
 from callslip.client.address import READ_TIMEOUT_S
 from callslip.client.problems import decode_answer
@@ -46,6 +47,7 @@ class RemoteCommands(Commands):
         return decode_answer(self._pool.url, body, kind)
 
     async def submit(self, action: str, params: Any = None, **options: Unpack[SubmitOptions]) -> Command:
+        check_keywords("submit", options, SubmitOptions)
         wait = options.get("wait", 0.0)
         body = {
             "action": action,
@@ -80,6 +82,7 @@ class RemoteCommands(Commands):
         return (await self._lists(queue, 100 if limit is None else limit)).failed
 
     async def claim(self, queue: str = DEFAULT_QUEUE, **options: Unpack[ClaimOptions]) -> Claim | None:
+        check_keywords("claim", options, ClaimOptions)
         wait = options.get("wait", 0.0)
         request = {
             "client": queue,
