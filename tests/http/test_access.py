@@ -94,8 +94,8 @@ class Things(msgspec.Struct):
 
 
 async def filled(ledger: LocalLedger, session: str, *, alias: str, large: str) -> Things:
-    """A session with a turn, a large output, a call under way and a question; its texts hold the secret."""
-    made = await ledger.log.append(
+    """A session with a turn, a large output, a running call and a request; its texts hold the secret."""
+    created = await ledger.log.append(
         session,
         [
             ev.TurnStarted(turn="t1"),
@@ -105,7 +105,7 @@ async def filled(ledger: LocalLedger, session: str, *, alias: str, large: str) -
     )
     async with ledger.session(session).call("print", {"n": 1}) as call:
         call.complete(large)
-    asked = await ledger.log.append(
+    requests = await ledger.log.append(
         session,
         [
             ev.CallProposed(call="new:2", tool_name="rm", input={"path": f"{SECRET} of {session}"}),
@@ -126,23 +126,23 @@ async def filled(ledger: LocalLedger, session: str, *, alias: str, large: str) -
     )
     found = (await ledger.snapshot(session)).entries
     blob = next(entry.blob.hash for entry in found if getattr(entry, "blob", None))  # type: ignore[union-attr]
-    ids = made[2].call, asked[-1].approval, blob, alias, command[-1].call  # type: ignore[attr-defined]
+    ids = created[2].call, requests[-1].approval, blob, alias, command[-1].call  # type: ignore[attr-defined]
     return Things(session, *ids)
 
 
 async def answers(ledger: LocalLedger, session: str, text: str) -> None:
-    """Somebody who answers prompts, and has nothing to say."""
+    """Answer prompts with nothing."""
 
 
 def large(text: str) -> str:
     return f"{text} " * 20_000
 
 
-async def asked(url: str, method: str, headers: dict[str, str], body: Any) -> Answer:
+async def send_request(url: str, method: str, headers: dict[str, str], body: Any) -> Answer:
     """An answer; of a stream that begins and has no end, what it begins with."""
     sent = None if body is None else json.dumps(body).encode()
-    given = {**headers, **({"content-type": "application/json"} if sent else {})}
-    async with asking(url, method, headers=given, body=sent) as reply:
+    value = {**headers, **({"content-type": "application/json"} if sent else {})}
+    async with asking(url, method, headers=value, body=sent) as reply:
         if reply.status == 200 and "/v1/stream" in url:
             await reply.until(b"id: ")
         else:
@@ -162,7 +162,7 @@ def scopes() -> Iterator[tuple[str, tuple[str, ...]]]:
     yield from itertools.product(("mine", "other", ""), verbs)
 
 
-async def given(ledger: LocalLedger, session: str, verbs: tuple[str, ...], fate: str = "") -> str:
+async def create_token(ledger: LocalLedger, session: str, verbs: tuple[str, ...], fate: str = "") -> str:
     """A token of this scope, and what becomes of it."""
     token = f"{session or 'all'}-{'-'.join(verbs)}-{fate}"
     now = await ledger.log.store.clock()
@@ -175,11 +175,11 @@ async def given(ledger: LocalLedger, session: str, verbs: tuple[str, ...], fate:
 
 async def useless(ledger: LocalLedger) -> list[dict[str, str]]:
     """Headers with no token, or with one that was never any or is none any more."""
-    revoked = await given(ledger, "mine", VERBS, "revoked")
+    revoked = await create_token(ledger, "mine", VERBS, "revoked")
     assert await ledger.log.store.drop_token(f"tok_{revoked}")
-    tokens = ["", "wrong", hash_token(MAIN), MAIN[:-1], await given(ledger, "", VERBS, "expired"), revoked]
-    said = [{"authorization": f"Bearer {token}".strip()} for token in tokens]
-    return [{}, {"authorization": f"Basic {MAIN}"}, *said, *({"cookie": f"callslip={token}"} for token in tokens)]
+    tokens = ["", "wrong", hash_token(MAIN), MAIN[:-1], await create_token(ledger, "", VERBS, "expired"), revoked]
+    body = [{"authorization": f"Bearer {token}".strip()} for token in tokens]
+    return [{}, {"authorization": f"Basic {MAIN}"}, *body, *({"cookie": f"callslip={token}"} for token in tokens)]
 
 
 def within(route: http.Route, session: str, verbs: tuple[str, ...]) -> bool:
@@ -197,7 +197,7 @@ def address(route: http.Route, things: Things) -> str:
 
 
 def test_only_named_things_are_for_everybody() -> None:
-    """A new route is behind the gate, or stands in this list."""
+    """A new route requires a token, or is in this list."""
     assert {route.path for route in http.ROUTES if route.verb is None} == TO_ALL
     assert not [route for route in http.ROUTES if route.verb is None and route.method != "GET"]
 
@@ -209,19 +209,19 @@ async def test_a_token_without_the_scope_gets_nothing(ledger: LocalLedger, route
     await ledger.log.append("other", [ev.MessageUser(text="hello")])
     before, body = await ledger.log.store.session("mine"), body_of(route, "mine")
     outside = [
-        {"authorization": f"Bearer {await given(ledger, session, verbs)}"}
+        {"authorization": f"Bearer {await create_token(ledger, session, verbs)}"}
         for session, verbs in scopes()
         if not within(route, session, verbs)
     ]
     async with running(http.standalone(ledger, MAIN, answers=answers)) as url:
         for headers in await useless(ledger):
-            told = await asked(url + address(route, things), route.method, headers, body)
-            assert told.status == 401, (headers, told.text)
-            assert told.headers["content-type"] == "application/problem+json" and SECRET not in told.text
+            response = await send_request(url + address(route, things), route.method, headers, body)
+            assert response.status == 401, (headers, response.text)
+            assert response.headers["content-type"] == "application/problem+json" and SECRET not in response.text
         for headers in outside:
-            told = await asked(url + address(route, things), route.method, headers, body)
-            assert told.status in (403, 404), (headers, told.text)
-            assert told.headers["content-type"] == "application/problem+json" and SECRET not in told.text
+            response = await send_request(url + address(route, things), route.method, headers, body)
+            assert response.status in (403, 404), (headers, response.text)
+            assert response.headers["content-type"] == "application/problem+json" and SECRET not in response.text
     assert outside and await ledger.log.store.session("mine") == before
 
 
@@ -235,10 +235,10 @@ async def test_a_token_with_the_scope_gets_it(ledger: LocalLedger, route: http.R
             things = await filled(ledger, "mine", alias=f"call_{number}", large=large("mine"))
             if label(route) == PROMPT:
                 await ledger.end_turn("mine")
-            headers = {"authorization": f"Bearer {await given(ledger, session, verbs)}"}
-            told = await asked(url + address(route, things), route.method, headers, body_of(route, "mine"))
-            assert told.status in (200, 201, 202, 204), (session, verbs, told.text)
-            assert session != "other" or (SECRET not in told.text and "mine" not in told.text)
+            headers = {"authorization": f"Bearer {await create_token(ledger, session, verbs)}"}
+            response = await send_request(url + address(route, things), route.method, headers, body_of(route, "mine"))
+            assert response.status in (200, 201, 202, 204), (session, verbs, response.text)
+            assert session != "other" or (SECRET not in response.text and "mine" not in response.text)
     assert inside
 
 
@@ -249,7 +249,7 @@ PREFIX = "/team/slips"
 
 
 async def authorize(request: HTTPConnection, session: SessionRecord | None, verb: str) -> str | None:
-    """A host's own rule: a session is its owner's, and one that nobody has begun is anybody's to begin."""
+    """A host's own rule: a session belongs to its owner, and any user may create one."""
     user = request.headers.get("x-user", "")
     if not user:
         raise HTTPException(401, "log in first")
@@ -272,7 +272,7 @@ class World(msgspec.Struct):
     shared: str
 
     def hidden(self) -> list[str]:
-        """What may not stand in anything that Bob gets, unless he said it himself; all of Ann's texts name her."""
+        """What no response to Bob may contain, unless he sent it himself; all of Ann's texts contain her name."""
         ann = self.ann
         return ["alma", ann.call, ann.approval, ann.hash, ann.command]
 
@@ -281,21 +281,21 @@ class World(msgspec.Struct):
 async def world(ledger: LocalLedger, host: str) -> World:
     """Each begins a session by posting to it; both have an id in common, and an output."""
     shared = large("the same for both")
-    made = dict[str, Things]()
+    created = dict[str, Things]()
     for user, headers in (("alma", ANN), ("bob", BOB)):
-        told = await ask(f"{host}/v1/sessions/{user}-s/events", "POST", value=_said(user), headers=headers)
-        assert told.status == 201, told.text
-        made[user] = await filled(ledger, f"{user}-s", alias=f"call_{user}", large=large(f"{user}'s own"))
+        response = await ask(f"{host}/v1/sessions/{user}-s/events", "POST", value=_word_bodies(user), headers=headers)
+        assert response.status == 201, response.text
+        created[user] = await filled(ledger, f"{user}-s", alias=f"call_{user}", large=large(f"{user}'s own"))
         async with ledger.session(f"{user}-s").call("print", {}, alias=("openai", "call_1")) as call:
             call.complete(shared)
-    common = next(name for name in await _blobs(ledger, "bob-s") if name != made["bob"].hash)
-    assert common in await _blobs(ledger, "alma-s") and made["alma"].hash not in await _blobs(ledger, "bob-s")
-    ann = made["alma"]
+    common = next(name for name in await _blobs(ledger, "bob-s") if name != created["bob"].hash)
+    assert common in await _blobs(ledger, "alma-s") and created["alma"].hash not in await _blobs(ledger, "bob-s")
+    ann = created["alma"]
     never = Things("nil-s", _other(ann.call), _other(ann.approval), "0" * 64, "call_nil", _other(ann.command))
-    return World(made["alma"], made["bob"], never, common)
+    return World(created["alma"], created["bob"], never, common)
 
 
-def _said(user: str) -> list[Any]:
+def _word_bodies(user: str) -> list[Any]:
     return [{"type": "session.info", "title": f"what {user} does"}]
 
 
@@ -387,12 +387,12 @@ def _call_names(world: World) -> list[tuple[str, str]]:
     return [(world.ann.alias, world.never.alias), (world.ann.call[:-3], world.never.call[:-3])]
 
 
-def _alike(told: Answer, names: Things) -> tuple[int, dict[str, str], str]:
+def _alike(response: Answer, names: Things) -> tuple[int, dict[str, str], str]:
     """An answer without the names that were asked for."""
-    text = told.text
+    text = response.text
     for name in msgspec.structs.asdict(names).values():
         text = text.replace(repr(name), "?").replace(f'"correlation_id":"{name}"', "?")
-    return told.status, {name: value for name, value in told.headers.items() if name != "content-length"}, text
+    return response.status, {name: value for name, value in response.headers.items() if name != "content-length"}, text
 
 
 def test_every_route_is_asked_by_the_other_user() -> None:
@@ -409,30 +409,33 @@ async def test_what_is_anothers_is_like_what_never_was(
     body = BODIES.get(label(route))
     for (one, there), (two, nothing) in ways(route, world):
         for headers in HEADERS:
-            told = _alike(await asked(host + one, route.method, BOB | headers, body), there)
-            assert told == _alike(await asked(host + two, route.method, BOB | headers, body), nothing), (one, headers)
-            assert told[0] in (400, 404) or (label(route) in LISTS and told[0] == 200), (one, headers, told)
-            assert not [name for name in world.hidden() if name in str(told)], (one, headers, told)
+            response = _alike(await send_request(host + one, route.method, BOB | headers, body), there)
+            assert response == _alike(await send_request(host + two, route.method, BOB | headers, body), nothing), (
+                one,
+                headers,
+            )
+            assert response[0] in (400, 404) or (label(route) in LISTS and response[0] == 200), (one, headers, response)
+            assert not [name for name in world.hidden() if name in str(response)], (one, headers, response)
     assert await ledger.log.store.session("alma-s") == before
 
 
 @pytest.mark.parametrize("route", [route for route in CLOSED if label(route) not in APART], ids=label)
 async def test_what_is_ones_own_is_there(ledger: LocalLedger, host: str, world: World, route: http.Route) -> None:
-    """The same ways lead Bob to what is his, so that it is not the way that is refused; nobody gets it unnamed."""
+    """The same requests give Bob his own data, so it is not the route that is refused; an unknown caller gets none."""
     place = host + address(route, world.bob)
     if label(route) == PROMPT:
         await ledger.end_turn("bob-s")
-    assert (await asked(place, route.method, {}, body_of(route, "bob-s"))).status == 401
-    told = await asked(place, route.method, BOB, body_of(route, "bob-s"))
-    assert told.status in (200, 202, 204), told.text
-    assert not [name for name in world.hidden() if name in told.text]
+    assert (await send_request(place, route.method, {}, body_of(route, "bob-s"))).status == 401
+    response = await send_request(place, route.method, BOB, body_of(route, "bob-s"))
+    assert response.status in (200, 202, 204), response.text
+    assert not [name for name in world.hidden() if name in response.text]
 
 
 async def test_an_id_in_common_means_ones_own_call(host: str, world: World) -> None:
     """Two calls have it, and each of the two people has one: nothing is ambiguous to either."""
     for user, headers in (("alma", ANN), ("bob", BOB)):
-        told = (await ask(f"{host}/v1/calls/call_1", headers=headers)).json()
-        assert (told["session"], told["toolCallId"]) == (f"{user}-s", "call_1")
+        response = (await ask(f"{host}/v1/calls/call_1", headers=headers)).json()
+        assert (response["session"], response["toolCallId"]) == (f"{user}-s", "call_1")
 
 
 async def test_an_output_in_common_is_there_for_both(ledger: LocalLedger, host: str, world: World) -> None:
@@ -445,10 +448,10 @@ async def test_an_output_in_common_is_there_for_both(ledger: LocalLedger, host: 
 
 
 async def test_the_beginning_of_every_id_means_ones_own(ledger: LocalLedger, host: str, world: World) -> None:
-    """Whoever tries short beginnings finds, and is told to choose from, nothing but what is theirs."""
-    told = await ask(f"{host}/v1/calls/exec_", headers=BOB)
-    assert told.status == 409 and {row["session"] for row in told.json()["current"]} == {"bob-s"}
-    assert not [name for name in world.hidden() if name in told.text]
+    """A short prefix matches and lists only the caller's own records."""
+    response = await ask(f"{host}/v1/calls/exec_", headers=BOB)
+    assert response.status == 409 and {row["session"] for row in response.json()["current"]} == {"bob-s"}
+    assert not [name for name in world.hidden() if name in response.text]
 
 
 async def test_whoever_began_a_session_owns_it(ledger: LocalLedger, host: str, world: World) -> None:
@@ -460,11 +463,13 @@ async def test_whoever_began_a_session_owns_it(ledger: LocalLedger, host: str, w
     never = (await ask(f"{host}/v1/sessions/nil-s", headers=BOB)).text.replace("nil-s", "alma-s")
     for query in ("", *(f"?format={name}" for name in registry.readable()), "?end=true", "?nonsense=1"):
         for key in ({}, {"idempotency-key": "k"}):
-            told = await ask(f"{host}/v1/sessions/alma-s/events{query}", "POST", value=_said("bob"), headers=BOB | key)
-            assert (told.status, told.text) == (404, never)
-    said = [{"type": "session.info", "owner": "bob"}]
-    assert (await ask(f"{host}/v1/sessions/alma-s/events", "POST", value=said, headers=BOB)).status == 404
-    assert (await ask(f"{host}/v1/sessions/alma-s/events", "POST", value=said, headers=ANN)).status == 400
+            response = await ask(
+                f"{host}/v1/sessions/alma-s/events{query}", "POST", value=_word_bodies("bob"), headers=BOB | key
+            )
+            assert (response.status, response.text) == (404, never)
+    body = [{"type": "session.info", "owner": "bob"}]
+    assert (await ask(f"{host}/v1/sessions/alma-s/events", "POST", value=body, headers=BOB)).status == 404
+    assert (await ask(f"{host}/v1/sessions/alma-s/events", "POST", value=body, headers=ANN)).status == 400
     assert await ledger.log.store.session("alma-s") == before
 
 
@@ -473,8 +478,8 @@ async def test_commands_are_run_by_who_may(ledger: LocalLedger, host: str, world
     before = await ledger.log.store.session("alma-s")
     for path in ("/v1/calls", "/v1/calls/claim"):
         body = {"action": "look"} if path == "/v1/calls" else {}
-        told = await ask(f"{host}{path}", "POST", value={**body, "session": "alma-s"}, headers=BOB)
-        assert told.status == 404 and "alma" not in told.text.replace("alma-s", "")
+        response = await ask(f"{host}{path}", "POST", value={**body, "session": "alma-s"}, headers=BOB)
+        assert response.status == 404 and "alma" not in response.text.replace("alma-s", "")
     assert (await ask(f"{host}/v1/calls/claim", "POST", value={"session": "nil-s"}, headers=BOB)).status == 404
     assert (await ask(f"{host}/v1/calls/claim", "POST", value={}, headers=BOB)).json()["session"] == "bob-s"
     assert (await ask(f"{host}/v1/calls/claim", "POST", value={}, headers=BOB)).status == 204
@@ -484,21 +489,21 @@ async def test_commands_are_run_by_who_may(ledger: LocalLedger, host: str, world
 
 
 async def test_a_session_begun_by_a_command_is_the_submitters(ledger: LocalLedger, host: str) -> None:
-    """The first to submit a command into a new session owns it; the other is told that there is none."""
+    """The first to submit a command into a new session owns it; for the other one there is no such session."""
     first = await ask(f"{host}/v1/calls", "POST", value={"action": "look", "session": "new"}, headers=BOB)
     assert first.status == 202
     row = await ledger.log.store.session("new")
     assert row is not None and row.owner == "bob"
-    told = await ask(f"{host}/v1/calls", "POST", value={"action": "look", "session": "new"}, headers=ANN)
-    assert told.status == 404
+    response = await ask(f"{host}/v1/calls", "POST", value={"action": "look", "session": "new"}, headers=ANN)
+    assert response.status == 404
 
 
 async def test_an_answer_is_in_the_name_of_who_gave_it(host: str, world: World) -> None:
-    """`by` is whom the host admitted, whatever the body or a header says."""
+    """`by` is the user that the host admitted, not what the body or a header says."""
     place = f"{host}/v1/approvals/{world.bob.approval}"
     assert (await ask(place, "POST", value={"decision": "deny", "by": "alma"}, headers=BOB)).status == 400
-    told = await ask(place, "POST", value={"decision": "deny"}, headers=BOB)
-    assert (told.status, told.json()["by"]) == (200, "bob")
+    response = await ask(place, "POST", value={"decision": "deny"}, headers=BOB)
+    assert (response.status, response.json()["by"]) == (200, "bob")
 
 
 # Lists
@@ -520,7 +525,7 @@ async def every(place: str, name: str, key: str, limit: int) -> list[Any]:
 async def test_lists_are_what_they_would_be_without_the_others(
     ledger: LocalLedger, host: str, world: World, limit: int
 ) -> None:
-    """Every page is full, nothing is left out or told twice, and the end is told as soon as it is reached."""
+    """Every page is full, nothing is missing or repeated, and the last page has no cursor."""
     for number in range(4):
         for user in ("alma", "bob", "alma"):
             await filled(ledger, f"{user}-{number}", alias="call_2", large=large("x x x"))
@@ -541,8 +546,8 @@ async def test_a_list_that_ends_with_ones_own_has_no_cursor(ledger: LocalLedger,
     """That others have older calls is not told by a page that would be empty."""
     for user in ("alma", "bob"):
         await ledger.log.append(f"{user}-s", [ev.SessionInfo(owner=user), ev.CallStarted(call="new:1", tool_name="t")])
-    told = await ask(f"{host}/v1/calls?limit=1", headers=BOB)
-    assert [row["session"] for row in told.json()["calls"]] == ["bob-s"] and told.json()["cursor"] == ""
+    response = await ask(f"{host}/v1/calls?limit=1", headers=BOB)
+    assert [row["session"] for row in response.json()["calls"]] == ["bob-s"] and response.json()["cursor"] == ""
 
 
 async def test_topics_tell_of_ones_own_as_it_goes_on(ledger: LocalLedger, host: str, world: World) -> None:
@@ -557,7 +562,7 @@ async def test_topics_tell_of_ones_own_as_it_goes_on(ledger: LocalLedger, host: 
 
 
 async def test_the_numbers_of_all_sessions_are_for_who_may_read_them_all(ledger: LocalLedger, host: str) -> None:
-    """A count of everybody's calls would tell each user what the others do."""
+    """A count of all calls would reveal to each user what the others do."""
     assert (await ask(f"{host}/metrics")).status == 401
     assert (await ask(f"{host}/metrics", headers=BOB)).status == 403
 

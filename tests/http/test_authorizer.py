@@ -41,12 +41,12 @@ MINE, THEIRS = SessionRecord(name="mine", owner="ann"), SessionRecord(name="thei
 SCOPES = [verbs for size in range(1, len(VERBS) + 1) for verbs in combinations(VERBS, size)]
 
 
-def asked(**headers: str) -> HTTPConnection:
+def make_request(**headers: str) -> HTTPConnection:
     return HTTPConnection(scope_of("/v1/sessions", {name.replace("_", "-"): value for name, value in headers.items()}))
 
 
 def bearing(token: str) -> HTTPConnection:
-    return asked(authorization=f"Bearer {token}")
+    return make_request(authorization=f"Bearer {token}")
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def gate(ledger: LocalLedger) -> TokenAuthorizer:
     return TokenAuthorizer(ledger.log, MAIN)
 
 
-async def given(
+async def create_token(
     ledger: LocalLedger, session: str, verbs: tuple[str, ...], *, expires_at: int = 0, label: str = ""
 ) -> str:
     """A token of this scope."""
@@ -71,7 +71,7 @@ async def given(
 
 
 async def outcome(gate: Any, request: HTTPConnection, session: SessionRecord | None, verb: Verb) -> object:
-    """The name of whoever was admitted, or the refusal."""
+    """Return the name of the admitted caller, or the type of the refusal."""
     try:
         return (await gate.admit(request, session, verb)).name
     except (Unauthenticated, Forbidden, NotFoundError) as error:
@@ -83,7 +83,11 @@ async def outcome(gate: Any, request: HTTPConnection, session: SessionRecord | N
 
 async def test_the_main_token_opens_everything(gate: TokenAuthorizer) -> None:
     """Every verb, every session, by header or by cookie."""
-    for request in (bearing(MAIN), asked(authorization=f"bEARER {MAIN}"), asked(cookie=f"a=b; {COOKIE}={MAIN}; c=d")):
+    for request in (
+        bearing(MAIN),
+        make_request(authorization=f"bEARER {MAIN}"),
+        make_request(cookie=f"a=b; {COOKIE}={MAIN}; c=d"),
+    ):
         for session in (MINE, THEIRS, None):
             assert [await outcome(gate, request, session, verb) for verb in VERBS] == ["user"] * 4
 
@@ -93,7 +97,7 @@ async def test_a_token_opens_its_session_and_its_verbs(
     ledger: LocalLedger, gate: TokenAuthorizer, verbs: tuple[str, ...]
 ) -> None:
     """Another session is not there for it, another verb is forbidden, and without a session it may only look."""
-    request = bearing(await given(ledger, "mine", verbs, label="ci"))
+    request = bearing(await create_token(ledger, "mine", verbs, label="ci"))
     for verb in VERBS:
         assert await outcome(gate, request, MINE, verb) == ("ci" if verb in verbs else Forbidden)
         assert await outcome(gate, request, THEIRS, verb) is NotFoundError
@@ -104,8 +108,8 @@ async def test_a_token_opens_its_session_and_its_verbs(
 async def test_a_token_for_all_sessions_opens_its_verbs(
     ledger: LocalLedger, gate: TokenAuthorizer, verbs: tuple[str, ...]
 ) -> None:
-    """Whatever the session, and without one; nobody's name is the token's id."""
-    token = await given(ledger, "", verbs)
+    """For any session and without one; without a label the name is the token's id."""
+    token = await create_token(ledger, "", verbs)
     name = f"tok_{hash_token(token)[:12]}"
     for session in (MINE, THEIRS, None):
         for verb in VERBS:
@@ -116,13 +120,13 @@ async def test_a_foreign_session_is_refused_like_one_that_is_not_there(
     ledger: LocalLedger, gate: TokenAuthorizer
 ) -> None:
     """The words tell nothing but the name that was asked for."""
-    token = await given(ledger, "mine", ("read",))
-    said: list[str] = []
+    token = await create_token(ledger, "mine", ("read",))
+    body: list[str] = []
     for session in (THEIRS, SessionRecord(name="nobody")):
         with pytest.raises(NotFoundError) as refusal:
             await gate.admit(bearing(token), session, "read")
-        said.append(str(refusal.value).replace(session.name, "NAME"))
-    assert said == ["no session 'NAME'"] * 2
+        body.append(str(refusal.value).replace(session.name, "NAME"))
+    assert body == ["no session 'NAME'"] * 2
 
 
 @pytest.mark.parametrize(
@@ -154,13 +158,13 @@ async def test_nobody_comes_in_without_a_token(gate: TokenAuthorizer, headers: d
     """Wrong, cut, of another scheme or in another cookie; and no cookie makes a wrong header good."""
     for session in (MINE, None):
         with pytest.raises(Unauthenticated) as refusal:
-            await gate.admit(asked(**headers), session, "read")
+            await gate.admit(make_request(**headers), session, "read")
         assert MAIN not in str(refusal.value) and "wrong" not in str(refusal.value)
 
 
 async def test_a_hash_that_was_read_in_the_file_opens_nothing(ledger: LocalLedger, gate: TokenAuthorizer) -> None:
-    """Whoever sees the table of tokens has none of them."""
-    await given(ledger, "mine", ("read",))
+    """The table of tokens contains no token."""
+    await create_token(ledger, "mine", ("read",))
     (row,) = await ledger.log.store.tokens()
     for stolen in (row.hash, row.id):
         assert await outcome(gate, bearing(stolen), MINE, "read") is Unauthenticated
@@ -169,8 +173,8 @@ async def test_a_hash_that_was_read_in_the_file_opens_nothing(ledger: LocalLedge
 async def test_a_token_ends_when_it_expires_or_is_revoked(ledger: LocalLedger, gate: TokenAuthorizer) -> None:
     """From the next request on, by the store's clock."""
     now = await ledger.log.store.clock()
-    over = await given(ledger, "mine", ("read",), expires_at=now)
-    good = await given(ledger, "mine", ("read",), expires_at=now + 3_600_000, label="ci")
+    over = await create_token(ledger, "mine", ("read",), expires_at=now)
+    good = await create_token(ledger, "mine", ("read",), expires_at=now + 3_600_000, label="ci")
     assert await outcome(gate, bearing(over), MINE, "read") is Unauthenticated and not await gate.is_valid(over)
     assert await outcome(gate, bearing(good), MINE, "read") == "ci" and await gate.is_valid(good)
     row = await ledger.log.store.token(hash_token(good))
@@ -182,13 +186,13 @@ async def test_a_token_ends_when_it_expires_or_is_revoked(ledger: LocalLedger, g
 async def test_cookies_can_be_left_out(ledger: LocalLedger) -> None:
     """Then a token counts in the header only."""
     gate = TokenAuthorizer(ledger.log, MAIN, "ann", cookies=False)
-    assert await outcome(gate, asked(cookie=f"{COOKIE}={MAIN}"), MINE, "read") is Unauthenticated
+    assert await outcome(gate, make_request(cookie=f"{COOKIE}={MAIN}"), MINE, "read") is Unauthenticated
     assert await outcome(gate, bearing(MAIN), MINE, "read") == "ann"
 
 
 @pytest.mark.parametrize("token", ["", " ", "a b", "a;b", "a\nb", "\u00e9", "a" * 1000, "Z" * 15])
 async def test_a_main_token_that_is_none_is_refused(ledger: LocalLedger, token: str) -> None:
-    """An empty one would be everybody's; the words do not repeat it."""
+    """An empty one would match any request; the message does not repeat it."""
     with pytest.raises(InvalidInputError) as refusal:
         TokenAuthorizer(ledger.log, token)
     assert not token.strip() or token not in str(refusal.value)
@@ -203,7 +207,7 @@ async def look(context: RequestContext) -> Response:
 
 
 async def names(context: RequestContext) -> Response:
-    """The sessions that whoever asks may see."""
+    """Return the sessions that the caller may see."""
     await context.admit()
     rows = (await context.ledger.sessions()).items
     return json_response(sorted([row.name for row in rows if await RequestAccess(context).may(row.name, "read")]))
@@ -230,19 +234,19 @@ async def app_of(ledger: LocalLedger, gate: Authorizer) -> Any:
 async def test_what_a_token_may_not_see_is_not_there(ledger: LocalLedger, gate: TokenAuthorizer) -> None:
     """The same status and the same words for a session of others and for none; lists leave it out."""
     app = await app_of(ledger, gate)
-    said = {"authorization": f"Bearer {await given(ledger, 'mine', ('read',))}"}
-    assert (await get(app, "/s/mine", said)).status == 200
-    bodies = [await get(app, f"/s/{name}", said) for name in ("theirs", "nobody")]
+    body = {"authorization": f"Bearer {await create_token(ledger, 'mine', ('read',))}"}
+    assert (await get(app, "/s/mine", body)).status == 200
+    bodies = [await get(app, f"/s/{name}", body) for name in ("theirs", "nobody")]
     assert {found.status for found in bodies} == {404}
     assert bodies[0].body.replace(b"theirs", b"?") == bodies[1].body.replace(b"nobody", b"?")
-    assert json.loads((await get(app, "/s", said)).body) == ["mine"]
+    assert json.loads((await get(app, "/s", body)).body) == ["mine"]
     assert json.loads((await get(app, "/s", {"authorization": f"Bearer {MAIN}"})).body) == ["mine", "theirs"]
-    assert (await get(app, "/s/mine", said, "POST")).status == 403
-    assert (await get(app, "/s/theirs", said, "POST")).status == 404
+    assert (await get(app, "/s/mine", body, "POST")).status == 403
+    assert (await get(app, "/s/theirs", body, "POST")).status == 404
 
 
 async def test_a_request_without_a_token_is_told_how_to_say_one(ledger: LocalLedger, gate: TokenAuthorizer) -> None:
-    """401 with the scheme, and nothing of what was sent, before anything is told of a session."""
+    """401 with the scheme and without what was sent, before a session is looked up."""
     app = await app_of(ledger, gate)
     for path in ("/s", "/s/mine", "/s/nobody"):
         status, headers, body = await get(app, path, {"authorization": "Bearer se-cret", "cookie": f"{COOKIE}=se-cret"})
@@ -252,7 +256,7 @@ async def test_a_request_without_a_token_is_told_how_to_say_one(ledger: LocalLed
 async def test_the_owner_that_the_log_names_is_the_hosts_to_judge_by(
     ledger: LocalLedger, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each sees their own; when the host's function breaks, nobody sees anything, and nothing is told of why."""
+    """Each user sees their own; if the host's function fails, no user sees anything, not even the reason."""
 
     def admits(request: HTTPConnection, session: SessionRecord | None, verb: Verb) -> str | None:
         user = request.headers["x-user"]
@@ -278,7 +282,7 @@ class Person:
 
 
 @pytest.mark.parametrize(
-    ("given", "name"),
+    ("value", "name"),
     [
         ("ann", "ann"),
         (Person("ann"), "ann"),
@@ -289,15 +293,15 @@ class Person:
         (Principal("ann", "x"), "ann"),
     ],
 )
-async def test_whom_the_host_gives_is_admitted(given: object, name: str) -> None:
-    """By a plain function or an async one; what it gave stays at hand."""
+async def test_whom_the_host_gives_is_admitted(value: object, name: str) -> None:
+    """By a plain function or an async one; its value is kept as the user."""
 
     async def later(*_: Any) -> object:
-        return given
+        return value
 
-    for admits in (lambda *_: given, later):
-        principal = await CallbackAuthorizer(admits).admit(asked(), MINE, "read")
-        assert principal.name == name and (principal.user is given or isinstance(given, Principal))
+    for admits in (lambda *_: value, later):
+        principal = await CallbackAuthorizer(admits).admit(make_request(), MINE, "read")
+        assert principal.name == name and (principal.user is value or isinstance(value, Principal))
 
 
 @pytest.mark.parametrize("nothing", [None, "", 0, False, [], {}])
@@ -308,8 +312,8 @@ async def test_whom_the_host_does_not_give_is_not_admitted(nothing: object) -> N
         return nothing
 
     for admits in (lambda *_: nothing, later):
-        assert await outcome(CallbackAuthorizer(admits), asked(), MINE, "read") is NotFoundError
-        assert await outcome(CallbackAuthorizer(admits), asked(), None, "read") is Forbidden
+        assert await outcome(CallbackAuthorizer(admits), make_request(), MINE, "read") is NotFoundError
+        assert await outcome(CallbackAuthorizer(admits), make_request(), None, "read") is Forbidden
 
 
 async def test_the_host_is_asked_about_request_session_and_verb() -> None:
@@ -322,9 +326,9 @@ async def test_the_host_is_asked_about_request_session_and_verb() -> None:
         return user if session is None or session.owner == user else None
 
     gate = CallbackAuthorizer(admits)
-    assert await outcome(gate, asked(x_user="ann"), MINE, "approve") == "ann"
-    assert await outcome(gate, asked(x_user="ann"), THEIRS, "read") is NotFoundError
-    assert await outcome(gate, asked(x_user="ann"), None, "read") == "ann"
+    assert await outcome(gate, make_request(x_user="ann"), MINE, "approve") == "ann"
+    assert await outcome(gate, make_request(x_user="ann"), THEIRS, "read") is NotFoundError
+    assert await outcome(gate, make_request(x_user="ann"), None, "read") == "ann"
     assert seen == [("ann", "ann", "approve"), ("ann", "bob", "read"), ("ann", "-", "read")]
 
 
@@ -335,21 +339,21 @@ async def test_an_error_of_the_host_admits_nobody() -> None:
         raise ZeroDivisionError("no")
 
     with pytest.raises(ZeroDivisionError):
-        await CallbackAuthorizer(broken).admit(asked(), MINE, "read")
+        await CallbackAuthorizer(broken).admit(make_request(), MINE, "read")
     for status, kind in ((401, Unauthenticated), (403, Forbidden), (404, NotFoundError)):
 
         async def refusing(*_: Any, status: int = status) -> str:
             raise HTTPException(status)
 
-        assert await outcome(CallbackAuthorizer(refusing), asked(), MINE, "read") is kind
+        assert await outcome(CallbackAuthorizer(refusing), make_request(), MINE, "read") is kind
 
     def busy(*_: Any) -> str:
         raise HTTPException(503)
 
     with pytest.raises(HTTPException):
-        await CallbackAuthorizer(busy).admit(asked(), None, "read")
+        await CallbackAuthorizer(busy).admit(make_request(), None, "read")
 
 
 async def test_an_open_gate_admits_anybody() -> None:
     """It is for those who have decided already."""
-    assert [await outcome(AllowAll(), asked(), MINE, verb) for verb in VERBS] == ["anonymous"] * 4
+    assert [await outcome(AllowAll(), make_request(), MINE, verb) for verb in VERBS] == ["anonymous"] * 4

@@ -33,7 +33,7 @@ FOREIGN = ("https://evil.example", "http://localhost:3000", "null")
 class Knows:
     """Knows one token."""
 
-    async def knows(self, token: str) -> bool:
+    async def is_valid(self, token: str) -> bool:
         return token == TOKEN
 
 
@@ -88,7 +88,7 @@ def refused(answer: Answer) -> bool:
     "host", ["localhost", "localhost:7890", "127.0.0.1:1", "[::1]", "[::1]:7890", "LOCALHOST:7890", "[0:0:0:0:0:0:0:1]"]
 )
 async def test_a_local_name_is_answered(host: str) -> None:
-    """Whatever its spelling and its port, which a tunnel may change."""
+    """In any spelling and with any port, which a tunnel may change."""
     assert (await get(doors(), "/v1/sessions", host=host)).status == 200
 
 
@@ -134,14 +134,14 @@ HOSTILE_HOSTS = [
 
 @pytest.mark.parametrize("host", HOSTILE_HOSTS)
 async def test_a_strangers_name_is_refused(host: str | None) -> None:
-    """DNS rebinding: also with a token, and whatever the path."""
+    """DNS rebinding: also with a token, and for any path."""
     for path in ("/", "/v1/sessions", f"/?token={TOKEN}"):
         answer = await get(doors(), path, {"authorization": f"Bearer {TOKEN}"}, host=host)
         assert refused(answer) and "set-cookie" not in answer.headers
 
 
 async def test_two_names_are_none() -> None:
-    """Whoever picks the other one would be led astray."""
+    """A reader that uses the other one would be misled."""
     for pair in (["localhost", "evil.example"], ["evil.example", "localhost"], ["localhost", "localhost"]):
         assert refused(await get(doors(), "/", [("host", name) for name in pair]))
 
@@ -161,7 +161,7 @@ async def test_the_bound_name_and_named_ones_are_answered() -> None:
 def test_a_name_to_allow_must_be_one(name: str) -> None:
     """No scheme, no port, no pattern."""
     with pytest.raises(InvalidInputError):
-        Hosts(named=[name])
+        Hosts(allowed=[name])
 
 
 async def test_in_a_host_app_any_name_will_do() -> None:
@@ -334,7 +334,7 @@ async def test_a_request_of_another_page_cannot_use_a_cookie(site: str, cookie: 
     ],
 )
 async def test_programs_and_our_own_page_need_no_origin(headers: dict[str, str]) -> None:
-    """Whoever has no cookie, or says a token, or is our page (whose forms say `null`), passes on to the gate."""
+    """Requests without a cookie, with a token, or of our page (whose forms send `null`) reach the authorizer."""
     for method in ("GET", "POST"):
         assert (await get(doors(), "/v1", headers, method)).status == 200
 
@@ -387,7 +387,7 @@ async def test_every_answer_tells_the_browser_what_not_to_do(path: str) -> None:
 
 
 async def test_an_error_is_answered_safely() -> None:
-    """Also where the app broke; nothing of the error is told."""
+    """Also if the app fails; the response does not contain the error."""
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
@@ -443,9 +443,9 @@ async def test_a_token_in_the_address_becomes_a_cookie(path: str, place: str) ->
         status, headers, body = await get(doors(), path, method=method)
         assert (status, headers["location"], body) == (303, place, b"")
         (cookie,) = headers.getlist("set-cookie")
-        said = [part.strip() for part in cookie.split(";")]
-        assert said[0] == f"{COOKIE}={TOKEN}" and {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(said)
-        assert "Secure" not in said and not any(part.startswith("Domain") for part in said)
+        message = [part.strip() for part in cookie.split(";")]
+        assert message[0] == f"{COOKIE}={TOKEN}" and {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(message)
+        assert "Secure" not in message and not any(part.startswith("Domain") for part in message)
 
 
 async def test_the_cookie_belongs_to_the_mount_and_to_https() -> None:
@@ -491,7 +491,7 @@ async def test_only_reading_logs_in() -> None:
 
 
 async def test_logging_out_takes_the_cookie_away() -> None:
-    """Only by a POST of our own page: no link and no other page logs anybody out."""
+    """Only by a POST of our own page: no link and no other page logs a user out."""
     status, headers, _ = await get(doors(), "/logout", {"origin": OWN}, "POST")
     assert status == 204 and headers["set-cookie"].startswith(f"{COOKIE}=; ") and "Max-Age=0" in headers["set-cookie"]
     assert "set-cookie" not in (await get(doors(), "/logout")).headers
@@ -531,8 +531,8 @@ async def test_no_token_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch:
     answer = await asked_over_a_socket(doors(), f"/page?token={TOKEN}", Cookie=f"{COOKIE}={TOKEN}2")
     wrong = await asked_over_a_socket(doors(), f"/page?token={TOKEN}3", Authorization=f"Bearer {TOKEN}4")
     assert b" 303 " in answer and b" 401 " in wrong
-    told = [record for record in caplog.records if record.name == "uvicorn.access"]
-    lines = [record.getMessage() for record in dict.fromkeys(told)]  # Each parent logger shows it once more.
+    response = [record for record in caplog.records if record.name == "uvicorn.access"]
+    lines = [record.getMessage() for record in dict.fromkeys(response)]  # Each parent logger shows it once more.
     assert len(lines) == 2 and "GET /page HTTP" in lines[0] and lines[0].endswith("303") and lines[1].endswith("401")
     traced = [record.getMessage() for record in caplog.records if record.name == "uvicorn.asgi"]
     assert any("'path': '/page'" in line for line in traced)

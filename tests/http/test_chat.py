@@ -14,16 +14,16 @@ import callslip
 from callslip.http.turn_runner import Chat
 from callslip.model import events as ev
 from tests.support.chat_clients import FORMATS, Clients, Page, answers, chatting, prompts
-from tests.support.live_server import PATIENCE, Reply, ask, asking, running
+from tests.support.live_server import TIMEOUT_S, Reply, ask, asking, running
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(scope="module")
 def clients(node: str) -> Iterator[Clients]:
-    made = Clients(node)
-    yield made
-    made.close()
+    created = Clients(node)
+    yield created
+    created.close()
 
 
 @pytest.fixture(params=FORMATS)
@@ -55,24 +55,24 @@ async def busy(chat: Chat) -> AsyncIterator[Any]:
     yield chat.prompt
 
 
-async def same_as_stored(page: Page, told: dict[str, Any]) -> None:
-    """What the client shows is what the server tells whoever comes later, ids included."""
+async def same_as_stored(page: Page, response: dict[str, Any]) -> None:
+    """The client shows what the server returns later, including ids."""
     stored = await page.history()
-    assert answers(told["messages"]) == answers(stored)
-    assert list(prompts(told["messages"])) == list(prompts(stored))
+    assert answers(response["messages"]) == answers(stored)
+    assert list(prompts(response["messages"])) == list(prompts(stored))
 
 
 async def test_an_answer_is_streamed_as_it_is_stored(clients: Clients, db: str, format: str) -> None:
     """Two messages in one chat; text, thoughts, calls and events come to what the history holds."""
     async with chatting(clients, db, busy, format) as server:
         page = await server.page()
-        for said in ("hello", "and again"):
-            told = await page.say(said)
-            assert (told["status"], told["error"]) == ("ready", None)
-            assert "You said: " + said in str(told["messages"][-1])
-            await same_as_stored(page, told)
-        assert list(prompts(told["messages"])) == ["hello", "and again"]
-        assert len({message["id"] for message in told["messages"]}) == len(told["messages"])
+        for body in ("hello", "and again"):
+            response = await page.say(body)
+            assert (response["status"], response["error"]) == ("ready", None)
+            assert "You said: " + body in str(response["messages"][-1])
+            await same_as_stored(page, response)
+        assert list(prompts(response["messages"])) == ["hello", "and again"]
+        assert len({message["id"] for message in response["messages"]}) == len(response["messages"])
 
 
 async def test_chats_are_answered_beside_each_other(clients: Clients, db: str, format: str) -> None:
@@ -88,9 +88,9 @@ async def test_chats_are_answered_beside_each_other(clients: Clients, db: str, f
         for number, page in enumerate(pages):
             await page.say(str(number), wait=False)
         for number, page in enumerate(pages):
-            told = await page.do("settle")
-            assert f"to {number}" in str(told["messages"][-1])
-            await same_as_stored(page, told)
+            response = await page.do("settle")
+            assert f"to {number}" in str(response["messages"][-1])
+            await same_as_stored(page, response)
 
 
 async def test_a_cut_at_any_chunk_is_made_good(clients: Clients, db: str, format: str) -> None:
@@ -103,11 +103,11 @@ async def test_a_cut_at_any_chunk_is_made_good(clients: Clients, db: str, format
             broken = await page.say("hello", cut=cut)
             if broken["status"] == "ready":
                 break
-            told = await page.back()
-            assert told["error"] is None, cut
-            assert shape(answers(told["messages"])) == expected, cut
-            await same_as_stored(page, told)
-            assert len(list(prompts(told["messages"]))) == 1
+            response = await page.back()
+            assert response["error"] is None, cut
+            assert shape(answers(response["messages"])) == expected, cut
+            await same_as_stored(page, response)
+            assert len(list(prompts(response["messages"]))) == 1
         assert cut > 3
 
 
@@ -128,7 +128,7 @@ def shape(messages: list[Any]) -> Any:
 
 
 async def until_over(ledger: Any, session: str) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         while (await ledger.log.store.session(session)).turn:
             await asyncio.sleep(0.01)
 
@@ -157,7 +157,7 @@ class Gate:
         self.left.set_result(None)
 
     async def gone(self) -> Any:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             return await self.left
 
 
@@ -176,9 +176,9 @@ async def test_a_page_that_is_opened_anew_goes_on_with_the_answer(clients: Clien
         opened = asyncio.ensure_future(other.again())
         await asyncio.sleep(0.05)
         gate.open.set()
-        told, first = await opened, await page.do("settle")
-        assert answers(told["messages"]) == answers(first["messages"])
-        await same_as_stored(other, told)
+        response, first = await opened, await page.do("settle")
+        assert answers(response["messages"]) == answers(first["messages"])
+        await same_as_stored(other, response)
         assert gate.times == 1
 
 
@@ -204,8 +204,8 @@ async def test_to_stop_is_an_action_of_its_own(clients: Clients, db: str, format
         page = await server.page()
         await page.say("hello", wait=False)
         await gate.begun.wait()
-        told = await server.post(None, f"/{page.id}/stop")
-        assert (told.status, told.json()) == (200, {"stopped": True})
+        response = await server.post(None, f"/{page.id}/stop")
+        assert (response.status, response.json()) == (200, {"stopped": True})
         assert await gate.gone() is asyncio.CancelledError
         shown = await page.do("settle")
         assert [end.reason for end in await turns(server.ledger, page.id)] == ["cancelled"]
@@ -216,7 +216,7 @@ async def test_to_stop_is_an_action_of_its_own(clients: Clients, db: str, format
 
 
 async def test_a_second_prompt_takes_the_place_of_the_first(clients: Clients, db: str) -> None:
-    """Somebody says more while the answer is being given: that one is cancelled, and the new one is given."""
+    """A user sends more during an answer: that answer is cancelled, and the new one is written."""
     gate = Gate()
 
     async def handler(chat: Chat) -> Any:
@@ -227,11 +227,11 @@ async def test_a_second_prompt_takes_the_place_of_the_first(clients: Clients, db
         await page.say("first", wait=False)
         await gate.begun.wait()
         other = await server.page(page.id)
-        told = await other.say("second")
+        response = await other.say("second")
         assert await gate.gone() is asyncio.CancelledError
         assert [end.reason for end in await turns(server.ledger, page.id)] == ["superseded", "end_turn"]
-        assert "to the second" in str(told["messages"][-1])
-        assert answers((await page.do("settle"))["messages"] + told["messages"]) == answers(await page.history())
+        assert "to the second" in str(response["messages"][-1])
+        assert answers((await page.do("settle"))["messages"] + response["messages"]) == answers(await page.history())
 
 
 async def test_another_process_can_stop_the_answer(clients: Clients, db: str) -> None:
@@ -246,15 +246,15 @@ async def test_another_process_can_stop_the_answer(clients: Clients, db: str) ->
             asking(f"{url}/{page.id}/stream") as watching,
         ):
             await watching.until(b"one ")
-            told = await ask(f"{url}/{page.id}/stop", "POST")
+            response = await ask(f"{url}/{page.id}/stop", "POST")
             await watching.until(b"[DONE]")
-        assert told.json() == {"stopped": True} and gate.times == 1
+        assert response.json() == {"stopped": True} and gate.times == 1
         assert await gate.gone() is asyncio.CancelledError
         await same_as_stored(page, await page.do("settle"))
 
 
 async def test_a_handler_that_fails_ends_its_turn(clients: Clients, db: str, format: str) -> None:
-    """The client is in error and keeps what it has; of a stranger's error it is told the name and no more."""
+    """The client shows an error and keeps what it has; of a foreign error it receives only the type."""
 
     async def handler(chat: Chat) -> AsyncIterator[str]:
         yield "so far"
@@ -262,11 +262,11 @@ async def test_a_handler_that_fails_ends_its_turn(clients: Clients, db: str, for
 
     async with chatting(clients, db, handler, format) as server:
         page = await server.page()
-        told = await page.say("hello")
-        assert (told["status"], told["error"]) == ("error", "the handler failed: ValueError")
+        response = await page.say("hello")
+        assert (response["status"], response["error"]) == ("error", "the handler failed: ValueError")
         (end,) = await turns(server.ledger, page.id)
         assert (end.reason, end.detail) == ("error", "the handler failed: ValueError")
-        await same_as_stored(page, told)
+        await same_as_stored(page, response)
         if format.startswith("ui-"):
             assert (await page.again())["error"] == "the turn ended with an error"
         again = await page.say("and now")
@@ -287,8 +287,8 @@ async def test_a_prompt_that_is_posted_twice_is_answered_once(clients: Clients, 
         if format != "vercel-v4":  # Which asks for another answer by the very same request.
             assert b"two" in (await server.post(body)).body and gate.times == 1
         assert (await server.ledger.log.store.session("twice")).turns == 1
-        said = [e async for e in server.ledger.events("twice") if isinstance(e, ev.MessageUser)]
-        assert len(said) == 1
+        message = [e async for e in server.ledger.events("twice") if isinstance(e, ev.MessageUser)]
+        assert len(message) == 1
 
 
 USER: dict[str, Any] = {"id": "m1", "role": "user", "content": "hi", "parts": [{"type": "text", "text": "hi"}]}
@@ -318,13 +318,13 @@ async def test_another_answer_can_be_asked_for(clients: Clients, db: str) -> Non
         async with chatting(clients, f"{db}-{format}", handler, format) as server:
             page = await server.page()
             await page.say("hello")
-            told = await page.do("again")
-            assert "t2: hello" in str(told["messages"][-1]) and len(told["messages"]) == 2, format
+            response = await page.do("again")
+            assert "t2: hello" in str(response["messages"][-1]) and len(response["messages"]) == 2, format
             assert list(prompts(await page.history())) == ["hello", "hello"]
     async with chatting(clients, f"{db}-changed", handler, "ui-v6") as server:
         page = await server.page()
         first = (await page.say("hello"))["messages"][0]["id"]
         for number, text in enumerate(("other", "hello", "other"), 2):
             changed = {"parts": [{"type": "text", "text": text}], "messageId": first}
-            told = await page.do("send", message=changed)
-            assert f"t{number}: {text}" in str(told["messages"][-1])
+            response = await page.do("send", message=changed)
+            assert f"t{number}: {text}" in str(response["messages"][-1])

@@ -20,7 +20,7 @@ from callslip.model import events as ev
 from callslip.model.records import SessionRecord
 from tests.support import live_server
 from tests.support.chat_clients import FORMATS
-from tests.support.live_server import PATIENCE, ask, running
+from tests.support.live_server import TIMEOUT_S, ask, running
 
 pytestmark = pytest.mark.anyio
 
@@ -35,7 +35,7 @@ async def ledger(db: str) -> AsyncGenerator[LocalLedger]:
         yield ledger
 
 
-def said(text: str, chat: str = "c1", identity: str = "m1", **more: Any) -> dict[str, Any]:
+def prompt_body(text: str, chat: str = "c1", identity: str = "m1", **more: Any) -> dict[str, Any]:
     message = {"id": identity, "role": "user", "parts": [{"type": "text", "text": text}]}
     return {"id": chat, "messages": [message], **more}
 
@@ -49,7 +49,7 @@ ANSWERED = {**ASKED, "approval": {"id": "?", "approved": True}}
 
 
 def theirs(chat: str, *parts: Any) -> dict[str, Any]:
-    """A request to go on with an answer."""
+    """A request that continues an answer."""
     return {"id": chat, "messages": [{"role": "assistant", "parts": list(parts)}]}
 
 
@@ -83,18 +83,18 @@ REFUSED: dict[str, tuple[Any, int, str]] = {
 @pytest.mark.parametrize("what", REFUSED)
 async def test_what_cannot_be_read_is_refused(ledger: LocalLedger, what: str) -> None:
     """A problem says what is wrong, no handler is asked, and nothing is written."""
-    asked: list[Chat] = []
+    requests: list[Chat] = []
     body, status, field = REFUSED[what]
     await ledger.session("old").start_turn("hi")
     await ledger.session("old").end_turn()
     before = [row.last_seq for row in (await ledger.sessions()).items]
-    async with running(callslip.chat(ledger, asked.append)) as url:
-        told = await ask(
+    async with running(callslip.chat(ledger, requests.append)) as url:
+        response = await ask(
             f"{url}/", "POST", body=json.dumps(body).encode(), headers={"content-type": "application/json"}
         )
-    assert (told.status, told.json().get("field", "")) == (status, field), told.text
-    assert told.headers["content-type"] == "application/problem+json"
-    assert asked == [] and [row.last_seq for row in (await ledger.sessions()).items] == before
+    assert (response.status, response.json().get("field", "")) == (status, field), response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    assert requests == [] and [row.last_seq for row in (await ledger.sessions()).items] == before
 
 
 @pytest.mark.parametrize(
@@ -103,17 +103,17 @@ async def test_what_cannot_be_read_is_refused(ledger: LocalLedger, what: str) ->
         (b"{", "application/json", 400),
         (b"", "application/json", 400),
         (b"\xff\xfe", "application/json", 400),
-        (json.dumps(said("hi")).encode(), "text/plain", 415),
-        (json.dumps(said("hi")).encode(), "application/x-www-form-urlencoded", 415),
-        (json.dumps(said("hi")).encode(), "application/json; charset=utf-8", 200),
-        (json.dumps(said("hi")).encode(), "", 200),
+        (json.dumps(prompt_body("hi")).encode(), "text/plain", 415),
+        (json.dumps(prompt_body("hi")).encode(), "application/x-www-form-urlencoded", 415),
+        (json.dumps(prompt_body("hi")).encode(), "application/json; charset=utf-8", 200),
+        (json.dumps(prompt_body("hi")).encode(), "", 200),
     ],
 )
 async def test_a_body_is_json(ledger: LocalLedger, body: bytes, media: str, status: int) -> None:
     """Another type is not guessed at: a form of another page has no way to post JSON."""
     async with running(callslip.chat(ledger, echo)) as url:
-        told = await ask(f"{url}/", "POST", body=body, headers={"content-type": media} if media else {})
-        assert told.status == status
+        response = await ask(f"{url}/", "POST", body=body, headers={"content-type": media} if media else {})
+        assert response.status == status
 
 
 async def test_an_approval_of_another_chat_is_not_there(ledger: LocalLedger) -> None:
@@ -125,7 +125,7 @@ async def test_an_approval_of_another_chat_is_not_there(ledger: LocalLedger) -> 
 
     async with running(callslip.chat(ledger, handler)) as url:
         for name in ("c1", "c2"):
-            assert (await ask(f"{url}/", "POST", value=said("go", name))).status == 200
+            assert (await ask(f"{url}/", "POST", value=prompt_body("go", name))).status == 200
         (request,) = await ledger.approvals(session="c1")
         part = {**ASKED, "approval": {"id": request.id, "approved": True}}
         assert (await ask(f"{url}/", "POST", value=theirs("c2", part))).status == 404
@@ -138,8 +138,8 @@ async def test_a_chat_that_is_not_there(ledger: LocalLedger, format: str) -> Non
     async with running(callslip.chat(ledger, echo, format=format)) as url:
         idle = 200 if format == "vercel-v4" else 204
         for path in ("/nowhere/stream", "/?chatId=nowhere"):
-            told = await ask(url + path)
-            assert (told.status, told.body) == (idle, b"")
+            response = await ask(url + path)
+            assert (response.status, response.body) == (idle, b"")
         assert (await ask(f"{url}/nowhere")).status == 404
         assert (await ask(f"{url}/nowhere/stop", "POST")).status == 404
         assert (await ask(f"{url}/nowhere", "DELETE")).status == 405
@@ -149,7 +149,7 @@ async def test_a_chat_that_is_not_there(ledger: LocalLedger, format: str) -> Non
 async def test_a_turn_can_be_come_back_to_for_a_moment(ledger: LocalLedger) -> None:
     """Who was cut off shortly before the end still gets it; later there is nothing to come back to."""
     async with running(callslip.chat(ledger, echo)) as url, running(callslip.chat(ledger, echo, linger=-1)) as late:
-        await ask(f"{url}/", "POST", value=said("hi"))
+        await ask(f"{url}/", "POST", value=prompt_body("hi"))
         assert b"to " in (await ask(f"{url}/c1/stream")).body
         assert (await ask(f"{late}/c1/stream")).status == 204
         assert (await ask(f"{late}/c1/stream?turn=t1")).status == 200
@@ -162,8 +162,8 @@ async def test_large_prompts_and_files_are_kept(ledger: LocalLedger) -> None:
     parts = [image, {"type": "text", "text": "x" * 2**20}, {**image, "url": "https://example.org/b.png"}]
     async with running(callslip.chat(ledger, echo)) as url:
         value = {"id": "c1", "messages": [{"id": "m1", "role": "user", "parts": parts}]}
-        told = await ask(f"{url}/", "POST", value=value)
-        assert told.status == 200 and b"xxx" in told.body
+        response = await ask(f"{url}/", "POST", value=value)
+        assert response.status == 200 and b"xxx" in response.body
         (message, _) = (await ask(f"{url}/c1")).json()
     files = [part for part in message["parts"] if part["type"] == "file"]
     assert files == [{"type": "file", "mediaType": "image/png", "url": "data:image/png;base64,aGk="}]
@@ -175,8 +175,8 @@ async def test_large_prompts_and_files_are_kept(ledger: LocalLedger) -> None:
 async def test_hostile_words_are_words(ledger: LocalLedger, text: str) -> None:
     """They are kept, answered, and streamed back."""
     async with running(callslip.chat(ledger, echo)) as url:
-        told = await ask(f"{url}/", "POST", body=json.dumps(said(text)).encode())
-        assert told.status == 200 and told.body.endswith(b"data: [DONE]\n\n")
+        response = await ask(f"{url}/", "POST", body=json.dumps(prompt_body(text)).encode())
+        assert response.status == 200 and response.body.endswith(b"data: [DONE]\n\n")
 
 
 async def test_a_format_without_a_client_is_refused(ledger: LocalLedger) -> None:
@@ -200,14 +200,14 @@ def ann(**more: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("format", FORMATS)
 async def test_a_chat_belongs_to_who_began_it(ledger: LocalLedger, format: str) -> None:
-    """To anybody else it is not there: not to be read, come back to, gone on with or stopped."""
+    """For other users it does not exist: they cannot read, resume, continue or stop it."""
     chat = "threadId" if format == "ag-ui" else "id"
     message = {"id": "m1", "role": "user", "content": "hi", "parts": [{"type": "text", "text": "hi"}]}
     value = {chat: "c1", "runId": "r1", "messages": [message]}
     app = callslip.chat(ledger, echo, format=format, authorize=by_header)
     async with running(app) as url:
-        told = await ask(f"{url}/", "POST", value=value, headers=ann())
-        assert told.status == 200 and b"to ann: hi" in told.body
+        response = await ask(f"{url}/", "POST", value=value, headers=ann())
+        assert response.status == 200 and b"to ann: hi" in response.body
         row = await ledger.log.store.session("c1")
         assert row is not None and row.owner == "ann"
         for user, status in (({"x-user": "bob"}, 404), ({}, 404), (ann(), 200)):
@@ -222,7 +222,7 @@ async def test_a_chat_belongs_to_who_began_it(ledger: LocalLedger, format: str) 
 
 @pytest.mark.parametrize("path", ["chat", "events"])
 async def test_two_who_begin_at_once_do_not_share(ledger: LocalLedger, path: str) -> None:
-    """Both find nobody there. One is first; of the other nothing is written."""
+    """Both find no session. One is first; nothing of the other one is written."""
     both = asyncio.Barrier(2)
 
     async def hesitant(request: HTTPConnection, session: SessionRecord | None, verb: str) -> str | None:
@@ -244,7 +244,7 @@ async def test_two_who_begin_at_once_do_not_share(ledger: LocalLedger, path: str
 
         async def begin(user: str) -> int:
             if path == "chat":
-                where, value = f"{url}/chat/", said(f"I am {user}", identity=user)
+                where, value = f"{url}/chat/", prompt_body(f"I am {user}", identity=user)
             else:
                 where = f"{url}/api/v1/sessions/c1/events"
                 value = [{"type": "message.user", "text": f"I am {user}"}]
@@ -261,7 +261,7 @@ async def test_two_who_begin_at_once_do_not_share(ledger: LocalLedger, path: str
 
 @pytest.mark.parametrize("path", ["chat", "events"])
 async def test_two_who_may_share_both_write(ledger: LocalLedger, path: str) -> None:
-    """Where the host lets everybody write, the second one does, and the session is still the first one's."""
+    """If the host lets all users write, the second one does, and the session still belongs to the first."""
     first = asyncio.Event()
 
     async def late(request: HTTPConnection, session: SessionRecord | None, verb: str) -> str:
@@ -274,9 +274,9 @@ async def test_two_who_may_share_both_write(ledger: LocalLedger, path: str) -> N
     async with running(Starlette(routes=[Mount("/chat", chat), Mount("/api", api)])) as url:
 
         async def begin(user: str) -> int:
-            told = said(user, identity=user) if path == "chat" else [{"type": "message.user", "text": user}]
+            response = prompt_body(user, identity=user) if path == "chat" else [{"type": "message.user", "text": user}]
             where = f"{url}/chat/" if path == "chat" else f"{url}/api/v1/sessions/c1/events"
-            return (await ask(where, "POST", value=told, headers={"x-user": user})).status
+            return (await ask(where, "POST", value=response, headers={"x-user": user})).status
 
         second = asyncio.ensure_future(begin("bob"))
         await asyncio.sleep(0.05)
@@ -292,10 +292,10 @@ async def test_two_who_may_share_both_write(ledger: LocalLedger, path: str) -> N
 async def test_one_who_begins_twice_at_once_is_let_in(ledger: LocalLedger) -> None:
     """The same person in two tabs: both are written, and the chat is theirs."""
     async with running(callslip.chat(ledger, echo, authorize=by_header)) as url:
-        told = await asyncio.gather(
-            *(ask(f"{url}/", "POST", value=said(word, identity=word), headers=ann()) for word in ("one", "two"))
+        response = await asyncio.gather(
+            *(ask(f"{url}/", "POST", value=prompt_body(word, identity=word), headers=ann()) for word in ("one", "two"))
         )
-    assert [answer.status for answer in told] == [200, 200]
+    assert [answer.status for answer in response] == [200, 200]
     row = await ledger.log.store.session("c1")
     assert row is not None and (row.owner, row.turns) == ("ann", 2)
 
@@ -307,17 +307,17 @@ async def test_it_can_be_mounted(ledger: LocalLedger) -> None:
     """Under any prefix, with and without a slash at its end, whose slash version 5 doubles."""
     app = Starlette(routes=[Mount("/api/chat", callslip.chat(ledger, echo))])
     async with running(app) as url:
-        assert (await ask(f"{url}/api/chat/", "POST", value=said("hi"))).status == 200
+        assert (await ask(f"{url}/api/chat/", "POST", value=prompt_body("hi"))).status == 200
         assert (await ask(f"{url}/api/chat//c1/stream")).status == 200
         assert (await ask(f"{url}/api/chat/c1")).json()[0]["role"] == "user"
-        assert (await ask(f"{url}/api/chat", "POST", value=said("hi"))).status == 307
+        assert (await ask(f"{url}/api/chat", "POST", value=prompt_body("hi"))).status == 307
 
 
 async def test_pages_of_other_origins_are_refused_unless_named(ledger: LocalLedger) -> None:
     """A chat route has the same doors as everything else."""
     async with running(callslip.chat(ledger, echo, allow_origins=["https://ok.example"])) as url:
-        bad = await ask(f"{url}/", "POST", value=said("hi"), headers={"origin": "https://evil.example"})
-        good = await ask(f"{url}/", "POST", value=said("hi"), headers={"origin": "https://ok.example"})
+        bad = await ask(f"{url}/", "POST", value=prompt_body("hi"), headers={"origin": "https://evil.example"})
+        good = await ask(f"{url}/", "POST", value=prompt_body("hi"), headers={"origin": "https://ok.example"})
     assert (bad.status, good.status) == (403, 200)
     assert good.headers["access-control-allow-origin"] == "https://ok.example"
 
@@ -334,20 +334,20 @@ async def test_a_handler_ends_with_its_ledger(db: str) -> None:
             left.set()
 
     async with await callslip.open(db) as ledger, running(callslip.chat(ledger, handler)) as url:
-        body = json.dumps(said("hi")).encode()
+        body = json.dumps(prompt_body("hi")).encode()
         async with live_server.asking(f"{url}/", "POST", body=body):
             await begun.wait()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         await left.wait()
 
 
 @pytest.mark.parametrize(
-    ("given", "text"),
+    ("value", "text"),
     [("plain", "plain"), (None, ""), ({"a": 1}, '{"a":1}'), (["x"], '["x"]'), (7, "7")],
 )
-async def test_whatever_a_handler_gives_is_said(ledger: LocalLedger, given: Any, text: str) -> None:
+async def test_whatever_a_handler_gives_is_said(ledger: LocalLedger, value: Any, text: str) -> None:
     """A text as it is, nothing as nothing, anything else as JSON; from a function that is no coroutine too."""
-    async with running(callslip.chat(ledger, lambda chat: given)) as url:
-        assert (await ask(f"{url}/", "POST", value=said("hi"))).status == 200
+    async with running(callslip.chat(ledger, lambda chat: value)) as url:
+        assert (await ask(f"{url}/", "POST", value=prompt_body("hi"))).status == 200
     entries = (await ledger.snapshot("c1")).entries
     assert "".join(entry.content for entry in entries if getattr(entry, "role", "user") != "user") == text

@@ -1,4 +1,4 @@
-"""Commands over real sockets: submitted, polled for, claimed, finished; and who is told what when it goes wrong."""
+"""Commands over real sockets: submitted, polled for, claimed, finished; and their errors."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ async def post(url: str, path: str, value: Any, **headers: str) -> Answer:
     return await ask(url + path, "POST", value=value, headers=headers)
 
 
-async def submitted(url: str, **told: Any) -> str:
-    answer = await post(url, "/v1/calls", LOOK | told)
+async def submitted(url: str, **response: Any) -> str:
+    answer = await post(url, "/v1/calls", LOOK | response)
     assert answer.status == 202, answer.text
     return answer.json()["correlation_id"]
 
@@ -69,10 +69,10 @@ async def verdicts(ledger: LocalLedger, command: str) -> list[tuple[str, str]]:
 
 async def test_a_command_from_submitting_to_its_result(ledger: LocalLedger, url: str) -> None:
     """S3.1, S3.2: the answer comes at once, in the seed's words; then polls tell how it goes."""
-    told = await post(url, "/v1/calls", LOOK)
-    assert told.status == 202
-    command = told.json()["correlation_id"]
-    assert told.json() == {"status": "queued", "correlation_id": command} and command.startswith("exec_")
+    response = await post(url, "/v1/calls", LOOK)
+    assert response.status == 202
+    command = response.json()["correlation_id"]
+    assert response.json() == {"status": "queued", "correlation_id": command} and command.startswith("exec_")
     pending = await poll(url, command)
     assert {name: pending[name] for name in ("correlation_id", "status", "final")} == {
         "correlation_id": command,
@@ -99,14 +99,14 @@ async def test_a_command_says_for_which_client_it_is(ledger: LocalLedger, url: s
     assert shown["client"] == "browser" and shown["toolCall"]["callId"] == command
     assert "client" not in (await ask(f"{url}/v1/calls/{listed[0]['call']}")).json()
     async with asking(f"{url}/v1/stream?topic=commands") as reply:
-        told = await anext(frame async for frame in reply.frames() if frame.get("event") == "topic")
-    assert [row["client"] for row in json.loads(told["data"])["rows"]] == ["browser"]
+        response = await anext(frame async for frame in reply.frames() if frame.get("event") == "topic")
+    assert [row["client"] for row in json.loads(response["data"])["rows"]] == ["browser"]
 
 
 async def test_the_default_is_the_calls_entry(url: str) -> None:
-    """The same address without a format is the call as everybody else sees it."""
-    told = (await ask(f"{url}/v1/calls/{await submitted(url)}")).json()
-    assert told["state"] == "queued" and told["toolCall"]["toolName"] == "execute_js"
+    """The same address without a format is the call as other clients see it."""
+    response = (await ask(f"{url}/v1/calls/{await submitted(url)}")).json()
+    assert response["state"] == "queued" and response["toolCall"]["toolName"] == "execute_js"
 
 
 async def test_whoever_submits_may_wait_in_the_same_request(url: str) -> None:
@@ -114,17 +114,17 @@ async def test_whoever_submits_may_wait_in_the_same_request(url: str) -> None:
     waiting = asyncio.create_task(post(url, "/v1/calls?wait=5", LOOK))
     claim = (await post(url, "/v1/calls/claim", {"wait": 5})).json()
     await post(url, f"/v1/calls/{claim['call']}/result", {"error": "no page", "fence": claim["fence"]})
-    told = await waiting
-    assert told.status == 200 and (told.json()["status"], told.json()["error"]) == ("error", "no page")
+    response = await waiting
+    assert response.status == 200 and (response.json()["status"], response.json()["error"]) == ("error", "no page")
     later = await post(url, "/v1/calls?wait=0.01", LOOK)
     assert later.status == 202 and later.json()["status"] == "pending"
 
 
 async def test_an_unknown_command_is_not_found_for_good(url: str) -> None:
     """S3.2: the answer is structured, and says that asking again is no use."""
-    told = await ask(f"{url}/v1/calls/exec_000000000000?format=command&wait=5")
-    assert told.status == 404 and told.headers["content-type"] == "application/problem+json"
-    assert told.json()["correlation_id"] == "exec_000000000000" and told.json()["final"] is True
+    response = await ask(f"{url}/v1/calls/exec_000000000000?format=command&wait=5")
+    assert response.status == 404 and response.headers["content-type"] == "application/problem+json"
+    assert response.json()["correlation_id"] == "exec_000000000000" and response.json()["final"] is True
     for path in ("result", "heartbeat"):
         body = {"fence": 1} | ({"result": 1} if path == "result" else {})
         assert (await post(url, f"/v1/calls/exec_000000000000/{path}", body)).json()["final"] is True
@@ -141,8 +141,8 @@ async def test_a_poll_that_waits_is_woken_by_any_end(url: str, ending: str) -> N
         await post(url, f"/v1/calls/{command}/result", {ending: "x"})
     began = time.monotonic()
     words = {"result": "complete", "error": "error", "cancel": "cancelled", "expiry": "expired"}
-    told = await waiting
-    assert told["status"] == words[ending] and told["final"] and time.monotonic() - began < 4
+    response = await waiting
+    assert response["status"] == words[ending] and response["final"] and time.monotonic() - began < 4
 
 
 async def test_what_an_executor_polls_for_stays_in_the_queue(url: str) -> None:
@@ -169,8 +169,8 @@ async def test_a_stale_fence_is_refused_and_recorded(ledger: LocalLedger, url: s
     second = (await post(url, "/v1/calls/claim", {"worker": "quick"})).json()
     assert (first["fence"], second["fence"]) == (1, 2)
     for path, body in (("result", {"result": "zombie"}), ("heartbeat", {"text": "zombie"})):
-        told = await post(url, f"/v1/calls/{command}/{path}", body | {"fence": 1})
-        assert told.status == 412 and told.json()["type"] == "urn:callslip:stale-fence"
+        response = await post(url, f"/v1/calls/{command}/{path}", body | {"fence": 1})
+        assert response.status == 412 and response.json()["type"] == "urn:callslip:stale-fence"
     assert (await post(url, f"/v1/calls/{command}/result", {"result": "unfenced"})).status == 412
     assert (await poll(url, command))["status"] == "pending"
     assert (await post(url, f"/v1/calls/{command}/heartbeat", {"fence": 2, "text": "half"})).status == 200
@@ -200,14 +200,14 @@ async def test_nobody_is_given_work_who_has_gone(ledger: LocalLedger, url: str) 
 async def test_nobody_is_given_work_who_goes_at_that_moment(ledger: LocalLedger, url: str) -> None:
     """The command was claimed already, and the line is found dead just before the answer: it is queued again."""
     name = await submitted(url)
-    asked = 0
+    requests = 0
 
     async def receive() -> dict[str, Any]:
-        nonlocal asked
-        asked += 1
-        if asked == 2:
+        nonlocal requests
+        requests += 1
+        if requests == 2:
             await asyncio.Event().wait()  # Nothing is heard of it while the claim is made.
-        return {"type": "http.request", "body": b'{"wait": 5}'} if asked == 1 else {"type": "http.disconnect"}
+        return {"type": "http.request", "body": b'{"wait": 5}'} if requests == 1 else {"type": "http.disconnect"}
 
     statuses: list[int] = []
 
@@ -216,7 +216,7 @@ async def test_nobody_is_given_work_who_goes_at_that_moment(ledger: LocalLedger,
 
     app = http.asgi(ledger, authorize=lambda *_: "ann")
     await app(asgi_client.scope_of("/v1/calls/claim", method="POST"), receive, send)
-    assert (statuses[0], asked) == (204, 3)
+    assert (statuses[0], requests) == (204, 3)
     row = await ledger.find_call(name)
     assert row.state == "queued"
     types = [ev.type_of(event) async for event in ledger.events(row.session)]
@@ -224,7 +224,7 @@ async def test_nobody_is_given_work_who_goes_at_that_moment(ledger: LocalLedger,
 
 
 async def test_a_claimed_command_is_given_back_by_who_holds_it(ledger: LocalLedger, url: str) -> None:
-    """S3.6: it goes to the next who asks, with another fence; nobody else can give it back."""
+    """The next worker gets it, with another fence; no other worker can release it."""
     command = await submitted(url)
     await post(url, "/v1/calls/claim", {"worker": "first"})
     assert (await post(url, f"/v1/calls/{command}/release", {"fence": 2})).status == 412
@@ -240,8 +240,12 @@ async def test_a_full_queue_refuses(url: str) -> None:
     """S3.7: `queue_full` with the limit; each client has a queue of its own."""
     for _ in range(3):
         await submitted(url)
-    told = await post(url, "/v1/calls", LOOK)
-    assert told.status == 429 and told.json()["type"] == "urn:callslip:queue_full" and told.json()["limit"] == 3
+    response = await post(url, "/v1/calls", LOOK)
+    assert (
+        response.status == 429
+        and response.json()["type"] == "urn:callslip:queue_full"
+        and response.json()["limit"] == 3
+    )
     await submitted(url, client="other")
 
 
@@ -258,12 +262,12 @@ async def test_the_same_request_twice_is_one_command(ledger: LocalLedger, url: s
 
 
 async def test_the_lists_are_windows(url: str) -> None:
-    """S3.5: what is open, what was completed of late, what failed of late."""
+    """The open ones, the recently completed and the recently failed."""
     ids = [await submitted(url) for _ in range(3)]
     await post(url, f"/v1/calls/{ids[0]}/result", {"result": 1})
     await post(url, f"/v1/calls/{ids[1]}/result", {"error": "no"})
-    told = (await ask(f"{url}/v1/commands")).json()
-    assert {name: [one["correlation_id"] for one in told[name]] for name in told} == {
+    response = (await ask(f"{url}/v1/commands")).json()
+    assert {name: [one["correlation_id"] for one in response[name]] for name in response} == {
         "pending": [ids[2]],
         "completed": [ids[0]],
         "failed": [ids[1]],
@@ -272,7 +276,7 @@ async def test_the_lists_are_windows(url: str) -> None:
 
 
 async def token_for(ledger: LocalLedger, verb: str, session: str = "") -> dict[str, str]:
-    """The header of somebody who may do this and no more."""
+    """Return the header of a caller who has only this right."""
     token = f"{verb}-only-{session}-and-long-enough"
     await ledger.log.store.put_token(TokenRecord(f"tok_{verb}", hash_token(token), verb, session, (verb,), 0))
     return {"authorization": f"Bearer {token}"}
@@ -286,12 +290,12 @@ async def test_the_lists_leave_room_for_what_whoever_asks_may_see(ledger: LocalL
         reader = await token_for(ledger, "read", session="mine")
         for session in ("theirs", "theirs", "mine"):
             assert (await post(url, "/v1/calls", LOOK | {"session": session}, **everybody)).status == 202
-        told = (await ask(f"{url}/v1/commands?limit=1", headers=reader)).json()
-        assert [one["session"] for one in told["pending"]] == ["mine"]
+        response = (await ask(f"{url}/v1/commands?limit=1", headers=reader)).json()
+        assert [one["session"] for one in response["pending"]] == ["mine"]
 
 
 async def test_a_worker_whose_token_is_revoked_while_it_waits_is_given_nothing(ledger: LocalLedger) -> None:
-    """Whoever submits does not hear of it; the worker is told that it is nobody."""
+    """The submitter does not notice; the worker becomes unknown."""
     async with served(ledger, gate=TokenAuthorizer(ledger.log, TOKEN), limits=Limits(wait=20)) as url:
         everybody = {"authorization": f"Bearer {TOKEN}"}
         worker = await token_for(ledger, "execute")
@@ -370,16 +374,16 @@ async def test_what_makes_no_sense_is_refused_and_changes_nothing(
     """400, with the field that is wrong."""
     command = await submitted(url)
     before = await ledger.log.store.session("commands")
-    told = await post(url, path.format(command=command), body)
-    assert told.status == 400 and told.json()["field"], told.text
+    response = await post(url, path.format(command=command), body)
+    assert response.status == 400 and response.json()["field"], response.text
     assert await ledger.log.store.session("commands") == before and len((await ledger.sessions()).items) == 1
 
 
 async def test_a_call_that_is_no_command_takes_no_result(ledger: LocalLedger, url: str) -> None:
-    """Whoever made it runs it; a stranger's result would be a lie."""
-    made = await ledger.log.append("s", [ev.CallStarted(call="new:1", tool_name="bash")])
-    told = await post(url, f"/v1/calls/{made[0].call}/result", {"result": 1})  # type: ignore[attr-defined]
-    assert told.status == 400 and "is not a command" in told.json()["detail"]
+    """The program that made it runs it; another result would be wrong."""
+    created = await ledger.log.append("s", [ev.CallStarted(call="new:1", tool_name="bash")])
+    response = await post(url, f"/v1/calls/{created[0].call}/result", {"result": 1})  # type: ignore[attr-defined]
+    assert response.status == 400 and "is not a command" in response.json()["detail"]
 
 
 async def test_an_extension_can_be_an_executor(ledger: LocalLedger) -> None:
@@ -390,9 +394,9 @@ async def test_an_extension_can_be_an_executor(ledger: LocalLedger) -> None:
         host = {"host": url.removeprefix("http://")}
         own = bearer | {"origin": EXTENSION} | host
         command = (await ask(f"{url}/v1/calls", "POST", value=LOOK, headers=bearer)).json()["correlation_id"]
-        told = await ask(f"{url}/pending-queries", headers=own)
-        assert told.status == 200 and told.headers["access-control-allow-origin"] == EXTENSION
-        assert [one["correlation_id"] for one in told.json()["queries"]] == [command]
+        response = await ask(f"{url}/pending-queries", headers=own)
+        assert response.status == 200 and response.headers["access-control-allow-origin"] == EXTENSION
+        assert [one["correlation_id"] for one in response.json()["queries"]] == [command]
         asks = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,content-type"}
         place = f"{url}/v1/calls/{command}/result"
         before = await ask(place, "OPTIONS", headers={"origin": EXTENSION} | asks | host)
@@ -411,7 +415,7 @@ async def test_two_processes_and_a_waiter(tmp_path: Path) -> None:
     ):
         worker.until("ready")
         bearer = {"authorization": f"Bearer {server.token}"}
-        told = (await ask(f"{server.url}/v1/calls?wait=30", "POST", value=LOOK, headers=bearer)).json()
-        assert told["status"] == "complete" and told["result"] == LOOK["params"]
+        response = (await ask(f"{server.url}/v1/calls?wait=30", "POST", value=LOOK, headers=bearer)).json()
+        assert response["status"] == "complete" and response["result"] == LOOK["params"]
         assert await asyncio.to_thread(worker.end) == 0
-        assert json.loads(worker.out[-1])["correlation_id"] == told["correlation_id"]
+        assert json.loads(worker.out[-1])["correlation_id"] == response["correlation_id"]

@@ -26,7 +26,7 @@ from callslip.model import events as ev
 from callslip.model.records import CallRecord, SessionRecord, TokenRecord
 from callslip.rules.lifecycle import OPEN_STATES
 from tests.support import acp_session, live_server
-from tests.support.live_server import PATIENCE, Answer, ask, asking, served
+from tests.support.live_server import TIMEOUT_S, Answer, ask, asking, served
 
 pytestmark = pytest.mark.anyio
 LARGE = "0123456789" * 200_000
@@ -45,7 +45,7 @@ async def url(ledger: LocalLedger) -> AsyncIterator[str]:
 
 
 class Hiding:
-    """Knows nothing of sessions whose name begins with `hidden`, and lets nobody write to those called `shown`."""
+    """Hide sessions whose name begins with `hidden`, and allow only reading of `shown`."""
 
     async def admit(self, request: HTTPConnection, session: SessionRecord | None, verb: Verb) -> Principal:
         if session is not None and session.name.startswith("hidden"):
@@ -66,26 +66,26 @@ async def ran(
 
 
 async def running(ledger: LocalLedger, session: str = "s", alias: str = "call_1") -> CallRecord:
-    """A call that somebody else says is under way."""
-    made = await ledger.log.append(session, [ev.CallStarted(call="new:1", aliases=(ev.Alias("openai", alias),))])
-    return await ledger.find_call(made[0].call)  # type: ignore[attr-defined]
+    """Append a call that another program runs."""
+    created = await ledger.log.append(session, [ev.CallStarted(call="new:1", aliases=(ev.Alias("openai", alias),))])
+    return await ledger.find_call(created[0].call)  # type: ignore[attr-defined]
 
 
-async def asked(ledger: LocalLedger, session: str = "s", **more: Any) -> str:
+async def request_approval(ledger: LocalLedger, session: str = "s", **more: Any) -> str:
     """The id of a request for approval that waits."""
-    made = await ledger.log.append(
+    created = await ledger.log.append(
         session,
         [
             ev.CallProposed(call="new:1", tool_name="rm", input={"path": "/"}),
             ev.ApprovalRequested(call="new:1", **more),
         ],
     )
-    return made[-1].approval  # type: ignore[attr-defined]
+    return created[-1].approval  # type: ignore[attr-defined]
 
 
 async def followed(ledger: LocalLedger) -> None:
-    """Return when somebody waits for news of a session."""
-    async with asyncio.timeout(PATIENCE):
+    """Return when a request waits for a change of a session."""
+    async with asyncio.timeout(TIMEOUT_S):
         while not ledger.log.feed._channels:  # pyright: ignore[reportPrivateUsage]
             await asyncio.sleep(0.001)
 
@@ -93,9 +93,9 @@ async def followed(ledger: LocalLedger) -> None:
 def problem(answer: Answer, status: int) -> Any:
     """What a problem document says, if it is one of this status."""
     assert (answer.status, answer.headers["content-type"]) == (status, "application/problem+json"), answer.text
-    told = answer.json()
-    assert told["status"] == status and told["type"].startswith("urn:callslip:") and told["title"]
-    return told
+    response = answer.json()
+    assert response["status"] == status and response["type"].startswith("urn:callslip:") and response["title"]
+    return response
 
 
 # Calls
@@ -115,12 +115,12 @@ async def every(url: str, name: str) -> list[Any]:
 @pytest.mark.parametrize("limit", [1, 2, 3, 5, 6])
 async def test_calls_come_newest_first_and_page_by_page(ledger: LocalLedger, url: str, limit: int) -> None:
     """No page size leaves one out or gives one twice."""
-    made = [(await ran(ledger, session=session)).id for session in "ababa"]
+    created = [(await ran(ledger, session=session)).id for session in "ababa"]
     found = await every(f"{url}/v1/calls?limit={limit}", "calls")
     times = [row["createdAt"] for row in found]
-    assert sorted(row["call"] for row in found) == sorted(made) and times == sorted(times, reverse=True)
+    assert sorted(row["call"] for row in found) == sorted(created) and times == sorted(times, reverse=True)
     found = await every(f"{url}/v1/calls?session=a&limit={limit}", "calls")
-    assert [row["call"] for row in found] == made[::-2]
+    assert [row["call"] for row in found] == created[::-2]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 4])
@@ -130,7 +130,7 @@ async def test_lists_leave_out_sessions_that_are_not_theirs(ledger: LocalLedger,
     for number in range(12):
         hidden = number % 3 != 0
         row = await ran(ledger, session=f"hidden-{number}" if hidden else "open")
-        approval = await asked(ledger, f"hidden-{number}" if hidden else "open")
+        approval = await request_approval(ledger, f"hidden-{number}" if hidden else "open")
         mine += [] if hidden else [row.id, approval]
     async with served(ledger, gate=Hiding()) as url:
         found = await every(f"{url}/v1/calls?status=completed&limit={limit}", "calls")
@@ -178,11 +178,11 @@ async def test_calls_are_found_by_state_tool_and_words(
 async def test_a_call_is_found_by_each_of_its_ids(ledger: LocalLedger, url: str) -> None:
     """Its own, the beginning of it, the one a producer gave it; and it comes with its entry."""
     row = await ran(ledger, "search", alias="call|1:x")
-    for given in (row.id, row.id[:12], "call%7C1:x"):
-        told = (await ask(f"{url}/v1/calls/{given}")).json()
-        assert (told["call"], told["toolCallId"], told["state"]) == (row.id, "call|1:x", "completed")
-        assert told["toolCall"] == (await ask(f"{url}/v1/sessions/s")).json()["entries"][-1]
-        assert told["toolCall"]["output"] == "done"
+    for value in (row.id, row.id[:12], "call%7C1:x"):
+        response = (await ask(f"{url}/v1/calls/{value}")).json()
+        assert (response["call"], response["toolCallId"], response["state"]) == (row.id, "call|1:x", "completed")
+        assert response["toolCall"] == (await ask(f"{url}/v1/sessions/s")).json()["entries"][-1]
+        assert response["toolCall"]["output"] == "done"
     for nothing in ("exec_", "exec_0000", "call", "nothing", "%00", "%FF", "..%5C"):
         if not row.id.startswith(nothing):
             assert problem(await ask(f"{url}/v1/calls/{nothing}"), 404)["detail"].startswith("no call")
@@ -192,8 +192,8 @@ async def test_an_id_of_several_calls_names_the_ones_they_may_see(ledger: LocalL
     """Producers count their calls from 1 in every session: which one is meant must be said."""
     first, second, _ = [await ran(ledger, session=name, alias="call_1") for name in ("a", "b", "hidden")]
     async with served(ledger, gate=Hiding()) as url:
-        told = problem(await ask(f"{url}/v1/calls/call_1"), 409)
-        assert {row["call"] for row in told["current"]} == {first.id, second.id}
+        response = problem(await ask(f"{url}/v1/calls/call_1"), 409)
+        assert {row["call"] for row in response["current"]} == {first.id, second.id}
         assert (await ask(f"{url}/v1/calls/call_1?session=b")).json()["call"] == second.id
         assert (await ask(f"{url}/v1/calls/exec_")).json().get("current", [{}]) != [{}]
         for session in ("hidden", "none"):
@@ -204,9 +204,9 @@ async def test_a_call_in_a_hidden_session_is_not_there(ledger: LocalLedger) -> N
     """Nothing in the answer tells it from one that never was, and nothing can be done to it."""
     hidden, shown = await running(ledger, "hidden"), await running(ledger, "shown")
     async with served(ledger, gate=Hiding()) as url:
-        for given in (hidden.id, hidden.id[:-1], "exec_000000000000"):
-            assert problem(await ask(f"{url}/v1/calls/{given}"), 404)["detail"] == f"no call {given!r}"
-            assert problem(await ask(f"{url}/v1/calls/{given}/cancel", "POST"), 404)["detail"] == f"no call {given!r}"
+        for value in (hidden.id, hidden.id[:-1], "exec_000000000000"):
+            assert problem(await ask(f"{url}/v1/calls/{value}"), 404)["detail"] == f"no call {value!r}"
+            assert problem(await ask(f"{url}/v1/calls/{value}/cancel", "POST"), 404)["detail"] == f"no call {value!r}"
         assert problem(await ask(f"{url}/v1/calls?cursor={hidden.id}"), 400)["field"] == "cursor"
         assert (await ask(f"{url}/v1/calls/{shown.id}")).status == 200
         problem(await ask(f"{url}/v1/calls/{shown.id}/cancel", "POST"), 403)
@@ -223,9 +223,9 @@ async def test_waiting_for_a_call_ends_with_the_call(ledger: LocalLedger, url: s
         await asyncio.sleep(0)
         assert not waiting.done()
         await ledger.log.append("s", [ending(call=row.id)])
-        told = (await waiting).json()
-        assert told["state"] == told["toolCall"]["status"] == (await ledger.find_call(row.id)).state
-        assert told["toolCall"]["outputText"] == "soon"
+        response = (await waiting).json()
+        assert response["state"] == response["toolCall"]["status"] == (await ledger.find_call(row.id)).state
+        assert response["toolCall"]["outputText"] == "soon"
 
 
 async def test_waiting_too_long_gives_the_call_as_it_stands(ledger: LocalLedger, url: str) -> None:
@@ -258,7 +258,7 @@ async def test_a_call_is_sent_again_only_when_it_has_changed(ledger: LocalLedger
 
 
 async def test_cancelling_stops_the_tool(ledger: LocalLedger, url: str) -> None:
-    """A function that runs in this process is stopped, and whoever called it is told why."""
+    """A function that runs in this process is stopped, and its caller gets the reason."""
     begun, stopped = asyncio.Event(), asyncio.Event()
 
     @callslip.tool
@@ -273,8 +273,8 @@ async def test_cancelling_stops_the_tool(ledger: LocalLedger, url: str) -> None:
         work = asyncio.ensure_future(forever())
     await begun.wait()
     (row,) = (await ledger.calls()).items
-    told = await ask(f"{url}/v1/calls/{row.id}/cancel", "POST", value={"reason": "too slow"})
-    assert (told.status, told.json()["state"]) == (200, "cancelled")
+    response = await ask(f"{url}/v1/calls/{row.id}/cancel", "POST", value={"reason": "too slow"})
+    assert (response.status, response.json()["state"]) == (200, "cancelled")
     with pytest.raises(CallEndedError, match="cancelled by anonymous: too slow"):
         await asyncio.wait_for(work, 10)
     assert stopped.is_set()
@@ -288,13 +288,13 @@ async def test_cancelling_is_done_once(ledger: LocalLedger, url: str) -> None:
     assert (first.status, again.status) == (200, 200) and first.json() == again.json()
     assert [type(event).__name__ async for event in ledger.events("s")] == ["CallStarted", "CallCancelled"]
     over = await ran(ledger)
-    told = problem(await ask(f"{url}/v1/calls/{over.id}/cancel", "POST"), 409)
-    assert (told["current"]["call"], told["current"]["state"]) == (over.id, "completed")
+    response = problem(await ask(f"{url}/v1/calls/{over.id}/cancel", "POST"), 409)
+    assert (response["current"]["call"], response["current"]["state"]) == (over.id, "completed")
 
 
 async def test_cancelling_withdraws_the_question(ledger: LocalLedger, url: str) -> None:
-    """Nobody is asked any more about a call that was stopped."""
-    approval = await asked(ledger)
+    """The approval of a call that was stopped is no longer pending."""
+    approval = await request_approval(ledger)
     row = await ledger.log.store.approval(approval)
     assert row is not None and (await ask(f"{url}/v1/calls/{row.call}/cancel", "POST")).status == 200
     assert (await ask(f"{url}/v1/approvals/{approval}")).json()["state"] == "moot"
@@ -305,7 +305,7 @@ async def test_cancelling_withdraws_the_question(ledger: LocalLedger, url: str) 
 
 
 @pytest.mark.parametrize(
-    ("said", "state", "call"),
+    ("body", "state", "call"),
     [
         ({"decision": "approve"}, "granted", "queued"),
         ({"decision": "deny", "reason": "not there"}, "refused", "denied"),
@@ -314,28 +314,30 @@ async def test_cancelling_withdraws_the_question(ledger: LocalLedger, url: str) 
     ],
 )
 @pytest.mark.parametrize("path", ["/v1/approvals/{}", "/v1/sessions/s/approvals/{}"])
-async def test_an_answer_counts_once(ledger: LocalLedger, path: str, said: Any, state: str, call: str) -> None:
-    """S2.7, S4.6: the first one is kept with who gave it; the second is told of it, whatever it says."""
-    approval = await asked(ledger)
+async def test_an_answer_counts_once(ledger: LocalLedger, path: str, body: Any, state: str, call: str) -> None:
+    """The first one is kept with its author; any second one gets a conflict with it."""
+    approval = await request_approval(ledger)
     async with served(ledger, gate=Hiding()) as url:
         (waiting,) = (await ask(f"{url}/v1/approvals")).json()["approvals"]
         assert (waiting["approval"], waiting["state"]) == (approval, "pending")
-        told = await ask(url + path.format(approval), "POST", value=said)
-        assert (told.status, told.json()["state"], told.json()["by"]) == (200, state, "ann")
-        assert told.json() == (await ask(f"{url}/v1/approvals/{approval}")).json()
+        response = await ask(url + path.format(approval), "POST", value=body)
+        assert (response.status, response.json()["state"], response.json()["by"]) == (200, state, "ann")
+        assert response.json() == (await ask(f"{url}/v1/approvals/{approval}")).json()
         for second in ({"decision": "deny"}, {"decision": "approve"}):
-            assert problem(await ask(url + path.format(approval), "POST", value=second), 409)["current"] == told.json()
-    row = await ledger.find_call(told.json()["call"])
+            assert (
+                problem(await ask(url + path.format(approval), "POST", value=second), 409)["current"] == response.json()
+            )
+    row = await ledger.find_call(response.json()["call"])
     assert row.state == call and (await ledger.approvals()) == []
 
 
 async def test_of_many_answers_at_once_one_wins(ledger: LocalLedger, url: str) -> None:
-    """All the others are told the same winner."""
-    approval = await asked(ledger)
-    said = [{"decision": "deny", "reason": f"reason {number}"} for number in range(8)]
-    told = await asyncio.gather(*[ask(f"{url}/v1/approvals/{approval}", "POST", value=one) for one in said])
-    (winner,) = [one.json() for one in told if one.status == 200]
-    assert [problem(one, 409)["current"] for one in told if one.status != 200] == [winner] * 7
+    """All others get the same winner."""
+    approval = await request_approval(ledger)
+    body = [{"decision": "deny", "reason": f"reason {number}"} for number in range(8)]
+    response = await asyncio.gather(*[ask(f"{url}/v1/approvals/{approval}", "POST", value=one) for one in body])
+    (winner,) = [one.json() for one in response if one.status == 200]
+    assert [problem(one, 409)["current"] for one in response if one.status != 200] == [winner] * 7
 
 
 async def test_the_answer_reaches_the_tool_that_waits(ledger: LocalLedger, url: str) -> None:
@@ -349,8 +351,8 @@ async def test_the_answer_reaches_the_tool_that_waits(ledger: LocalLedger, url: 
         work = asyncio.ensure_future(greet("Bob"))
     while not (waiting := (await ask(f"{url}/v1/approvals")).json()["approvals"]):
         assert not work.done()
-    said = {"decision": "edit", "input": {"name": "Ann"}}
-    assert (await ask(f"{url}/v1/approvals/{waiting[0]['approval']}", "POST", value=said)).status == 200
+    body = {"decision": "edit", "input": {"name": "Ann"}}
+    assert (await ask(f"{url}/v1/approvals/{waiting[0]['approval']}", "POST", value=body)).status == 200
     assert await asyncio.wait_for(work, 10) == "hello Ann"
 
 
@@ -383,31 +385,39 @@ async def test_an_answer_that_makes_no_sense_leaves_it_pending(
     ledger: LocalLedger, url: str, body: bytes, field: str
 ) -> None:
     """S4.6: it is refused with the field that is wrong, and nothing is written."""
-    approval = await asked(ledger, options=ON_OFFER)
+    approval = await request_approval(ledger, options=ON_OFFER)
     head = (await ledger.find_session("s")).last_seq
-    told = problem(await ask(f"{url}/v1/approvals/{approval}", "POST", body=body), 400)
-    assert told["field"] == field
+    response = problem(await ask(f"{url}/v1/approvals/{approval}", "POST", body=body), 400)
+    assert response["field"] == field
     assert (await ask(f"{url}/v1/approvals/{approval}")).json()["state"] == "pending"
     assert (await ledger.find_session("s")).last_seq == head
 
 
 async def test_an_approval_of_another_session_is_not_there(ledger: LocalLedger) -> None:
-    """S4.6: by a session's path only that session's are answered, and those of hidden sessions by nobody."""
-    mine, hidden, shown = await asked(ledger), await asked(ledger, "hidden"), await asked(ledger, "shown")
-    said = {"decision": "approve"}
+    """The path of a session answers only its own approvals, and no path those of hidden sessions."""
+    mine, hidden, shown = (
+        await request_approval(ledger),
+        await request_approval(ledger, "hidden"),
+        await request_approval(ledger, "shown"),
+    )
+    body = {"decision": "approve"}
     async with served(ledger, gate=Hiding()) as url:
         for path in (f"sessions/other/approvals/{mine}", f"sessions/s/approvals/{hidden}", "sessions/s/approvals/x"):
-            problem(await ask(f"{url}/v1/{path}", "POST", value=said), 404)
+            problem(await ask(f"{url}/v1/{path}", "POST", value=body), 404)
         for path in (f"approvals/{hidden}", f"sessions/hidden/approvals/{hidden}", f"approvals/{mine}0"):
-            problem(await ask(f"{url}/v1/{path}", "POST", value=said), 404)
+            problem(await ask(f"{url}/v1/{path}", "POST", value=body), 404)
         problem(await ask(f"{url}/v1/approvals/{hidden}"), 404)
-        problem(await ask(f"{url}/v1/approvals/{shown}", "POST", value=said), 403)
+        problem(await ask(f"{url}/v1/approvals/{shown}", "POST", value=body), 403)
     assert len(await ledger.approvals()) == 3
 
 
 async def test_requests_are_listed_by_how_they_stand(ledger: LocalLedger, url: str) -> None:
     """One word or all; every word of the lifecycle is known."""
-    first, second, third = await asked(ledger, "a"), await asked(ledger, "b"), await asked(ledger, "b")
+    first, second, third = (
+        await request_approval(ledger, "a"),
+        await request_approval(ledger, "b"),
+        await request_approval(ledger, "b"),
+    )
     for approval, decision in ((first, "approve"), (second, "deny")):
         await ask(f"{url}/v1/approvals/{approval}", "POST", value={"decision": decision})
     expected = {"pending": {third}, "granted": {first}, "refused": {second}, "": {first, second, third}}
@@ -438,14 +448,14 @@ async def test_a_large_output_is_fetched_whole_or_in_part(ledger: LocalLedger, u
     assert whole.headers["content-type"] == "text/plain; charset=utf-8"
     assert whole.headers["content-disposition"].startswith("attachment;")
     assert whole.headers["x-content-type-options"] == "nosniff" and "immutable" in whole.headers["cache-control"]
-    for said, start, end in (
+    for body, start, end in (
         ("bytes=0-9", 0, 10),
         ("bytes=1048570-1048585", 1048570, 1048586),
         ("bytes=1999990-", 1999990, size),
         ("bytes=-5", size - 5, size),
         ("bytes=1999999-99999999999", size - 1, size),
     ):
-        part = await ask(place, headers={"range": said, "accept-encoding": "gzip"})
+        part = await ask(place, headers={"range": body, "accept-encoding": "gzip"})
         assert (part.status, part.text) == (206, LARGE[start:end])
         assert part.headers["content-range"] == f"bytes {start}-{end - 1}/{size}"
     outside = await ask(place, headers={"range": f"bytes={size}-"})
@@ -458,29 +468,29 @@ async def test_a_large_output_is_fetched_whole_or_in_part(ledger: LocalLedger, u
     assert (head.status, head.body, head.headers["content-length"]) == (200, b"", str(size))
 
 
-@pytest.mark.parametrize("said", ["", "bytes=", "bytes=-", "bytes=5-2", "lines=1-2", "bytes=0-1,3-4", "bytes=a-b", "x"])
-def test_what_is_no_single_range_gives_all_of_it(said: str) -> None:
+@pytest.mark.parametrize("body", ["", "bytes=", "bytes=-", "bytes=5-2", "lines=1-2", "bytes=0-1,3-4", "bytes=a-b", "x"])
+def test_what_is_no_single_range_gives_all_of_it(body: str) -> None:
     """As the standard has it: a Range header that says nothing is not there."""
-    assert parse_range(said, 10) == (0, 10)
+    assert parse_range(body, 10) == (0, 10)
 
 
 async def test_what_a_tool_made_is_never_a_page(ledger: LocalLedger, url: str) -> None:
     """JSON stays JSON; a type that a browser might run is taken away."""
-    told = await ask(f"{url}/v1/blobs/{await large(ledger, 'a', {'text': LARGE})}")
-    assert told.headers["content-type"] == "application/json" and told.json() == {"text": LARGE}
+    response = await ask(f"{url}/v1/blobs/{await large(ledger, 'a', {'text': LARGE})}")
+    assert response.headers["content-type"] == "application/json" and response.json() == {"text": LARGE}
     page = await ledger.log.store.put_blob(b"<script>" * 20_000, "text/html")
     blob = ev.Blob(page, 160_000, "text/html")
     await ledger.log.append("b", [ev.CallStarted(call="new:1"), ev.CallCompleted(call="new:1", blob=blob)])
-    told = await ask(f"{url}/v1/blobs/{page}")
-    assert (told.status, told.headers["content-type"]) == (200, "application/octet-stream")
+    response = await ask(f"{url}/v1/blobs/{page}")
+    assert (response.status, response.headers["content-type"]) == (200, "application/octet-stream")
 
 
 async def test_a_blob_is_there_for_readers_of_a_session_that_names_it(ledger: LocalLedger) -> None:
     """Who may read none of them cannot tell it from one that never was."""
     hidden = await large(ledger, "hidden")
     async with served(ledger, gate=Hiding()) as url:
-        for given in (hidden, "0" * 64, "x", "%2e%2e", hidden.upper()):
-            problem(await ask(f"{url}/v1/blobs/{given}"), 404)
+        for value in (hidden, "0" * 64, "x", "%2e%2e", hidden.upper()):
+            problem(await ask(f"{url}/v1/blobs/{value}"), 404)
         assert await large(ledger, "open") == hidden
         assert (await ask(f"{url}/v1/blobs/{hidden}")).status == 200
 
@@ -488,59 +498,66 @@ async def test_a_blob_is_there_for_readers_of_a_session_that_names_it(ledger: Lo
 # Posting
 
 
-def said(text: str, **more: Any) -> dict[str, Any]:
+def message_body(text: str, **more: Any) -> dict[str, Any]:
     return {"type": "message.delta", "text": text, "chunks": "delta", **more}
 
 
 async def test_lines_and_lists_are_the_same(ledger: LocalLedger, url: str) -> None:
     """A body is one message, an array of them, or one a line; the first one makes the session."""
-    messages = [said("a"), said("b"), said("c")]
+    messages = [message_body("a"), message_body("b"), message_body("c")]
     lines = b"\r\n\n".join(json.dumps(message).encode() for message in messages)
-    told = await ask(f"{url}/v1/sessions/a/events", "POST", value=messages)
-    assert (told.status, told.json()["appended"]) == (201, 3)
+    response = await ask(f"{url}/v1/sessions/a/events", "POST", value=messages)
+    assert (response.status, response.json()["appended"]) == (201, 3)
     for kind in ("application/x-ndjson", "application/jsonl; charset=utf-8"):
-        told = await ask(f"{url}/v1/sessions/{kind[12:13]}/events", "POST", body=lines, headers={"content-type": kind})
-        assert (told.status, told.json()["appended"]) == (201, 3)
+        response = await ask(
+            f"{url}/v1/sessions/{kind[12:13]}/events", "POST", body=lines, headers={"content-type": kind}
+        )
+        assert (response.status, response.json()["appended"]) == (201, 3)
     for message in messages:
-        told = await ask(f"{url}/v1/sessions/b/events", "POST", value=message)
-    assert (told.status, told.json()["seq"]) == (200, 4)
+        response = await ask(f"{url}/v1/sessions/b/events", "POST", value=message)
+    assert (response.status, response.json()["seq"]) == (200, 4)
     texts = [(await ask(f"{url}/v1/sessions/{name}")).json()["entries"][0]["content"] for name in "abxj"]
     assert texts == ["abc"] * 4
 
 
 async def test_a_body_with_a_key_counts_once(ledger: LocalLedger, url: str) -> None:
-    """The same again is told what came of it; another one under that key is refused; other keys are other bodies."""
+    """The same body gets the same result; another one with its key is refused; other keys are other bodies."""
     place, key = f"{url}/v1/sessions/s/events", {"idempotency-key": "k1"}
-    first = await ask(place, "POST", value=[said("a"), said("b")], headers=key)
-    again = await ask(place, "POST", value=[said("a"), said("b")], headers=key)
+    first = await ask(place, "POST", value=[message_body("a"), message_body("b")], headers=key)
+    again = await ask(place, "POST", value=[message_body("a"), message_body("b")], headers=key)
     assert (first.status, again.status) == (201, 200)
     assert first.json()["appended"] == again.json()["appended"] == 2 and first.json()["seq"] == again.json()["seq"]
-    problem(await ask(place, "POST", value=[said("other")], headers=key), 409)
-    await ask(place, "POST", value=[said("a"), said("b")], headers={"idempotency-key": "k"})
+    problem(await ask(place, "POST", value=[message_body("other")], headers=key), 409)
+    await ask(place, "POST", value=[message_body("a"), message_body("b")], headers={"idempotency-key": "k"})
     assert (await ask(f"{url}/v1/sessions/s")).json()["entries"][0]["content"] == "abab"
 
 
 async def test_a_key_is_not_the_beginning_of_another(ledger: LocalLedger, url: str) -> None:
-    """Whatever stands in keys, each is for itself; the same in another session too, and however long."""
+    """Keys are independent, with any characters and of any length, also in another session."""
     keys = ["a:b", "a", "a:b:00000000", "http:a", "\xe9", "k" * 5000]
     for session in "st":
         for key in keys:
-            told = await ask(
-                f"{url}/v1/sessions/{session}/events", "POST", value=[said(key)], headers={"idempotency-key": key}
+            response = await ask(
+                f"{url}/v1/sessions/{session}/events",
+                "POST",
+                value=[message_body(key)],
+                headers={"idempotency-key": key},
             )
-            assert told.json().get("appended") == 1, told.text
+            assert response.json().get("appended") == 1, response.text
 
 
 async def test_a_body_that_comes_several_times_at_once_counts_once(ledger: LocalLedger, url: str) -> None:
-    """All are told the same: what the decoder has read it does not read again, which would say something else."""
+    """All get the same result: the decoder does not read twice, which would give other events."""
     place = f"{url}/v1/sessions/s/events?format=anthropic"
     block = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "hi"}}
     sent = [{"type": "message_start", "message": {"id": "m"}}, block]
-    told = await asyncio.gather(*(ask(place, "POST", value=sent, headers={"idempotency-key": "k"}) for _ in range(5)))
-    assert {one.status for one in told} <= {200, 201}
-    assert len({(one.json()["seq"], one.json()["appended"]) for one in told}) == 1
+    response = await asyncio.gather(
+        *(ask(place, "POST", value=sent, headers={"idempotency-key": "k"}) for _ in range(5))
+    )
+    assert {one.status for one in response} <= {200, 201}
+    assert len({(one.json()["seq"], one.json()["appended"]) for one in response}) == 1
     row = await ledger.log.store.session("s")
-    assert row is not None and row.last_seq == told[0].json()["seq"]
+    assert row is not None and row.last_seq == response[0].json()["seq"]
 
 
 async def test_a_body_that_was_broken_off_is_finished_by_its_key(
@@ -561,8 +578,8 @@ async def test_a_body_that_was_broken_off_is_finished_by_its_key(
     problem(await ask(f"{url}/v1/sessions/s/events", "POST", **sent), 507)
     assert len((await ledger.snapshot("s")).entries) < 1500
     for _ in range(2):
-        told = await ask(f"{url}/v1/sessions/s/events", "POST", **sent)
-        assert (told.status, told.json()["appended"]) == (200, 1500)
+        response = await ask(f"{url}/v1/sessions/s/events", "POST", **sent)
+        assert (response.status, response.json()["appended"]) == (200, 1500)
     assert [entry.content for entry in (await ledger.snapshot("s")).entries] == [str(n) for n in range(1500)]  # type: ignore[union-attr]
 
 
@@ -590,28 +607,28 @@ async def test_what_was_refused_is_not_written_by_the_next_body(ledger: LocalLed
         refuse.set()
         problem(await first, 403)
         assert (await second).status == 201
-    told = json.dumps((await ledger.snapshot("n")).entries, default=str)
-    assert "taken" in told and "refused" not in told
+    response = json.dumps((await ledger.snapshot("n")).entries, default=str)
+    assert "taken" in response and "refused" not in response
 
 
 async def waiting(done: Callable[[], bool]) -> None:
     """Return when it is so."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         while not done():
             await asyncio.sleep(0.001)
 
 
 async def test_nothing_that_is_posted_makes_nothing(ledger: LocalLedger, url: str) -> None:
-    """A session comes to be with its first event, and is said to have come to be only then."""
-    told = await ask(f"{url}/v1/sessions/s/events", "POST", value=[])
-    assert (told.status, told.json()["appended"]) == (200, 0)
+    """A session is created with its first event, and only then the status is 201."""
+    response = await ask(f"{url}/v1/sessions/s/events", "POST", value=[])
+    assert (response.status, response.json()["appended"]) == (200, 0)
     problem(await ask(f"{url}/v1/sessions/s"), 404)
 
 
 async def test_a_packed_body_is_refused_as_such(ledger: LocalLedger, url: str) -> None:
-    """Nobody unpacks it here, and that is what is said; not that it is no JSON."""
+    """The error says that compression is not supported, not that the body is invalid JSON."""
     row = await running(ledger)
-    for path, sent in (("/v1/sessions/s/events", [said("a")]), (f"/v1/calls/{row.id}/cancel", {})):
+    for path, sent in (("/v1/sessions/s/events", [message_body("a")]), (f"/v1/calls/{row.id}/cancel", {})):
         for packed in ("gzip", "br", "GZIP, identity"):
             body, headers = gzip.compress(json.dumps(sent).encode()), {"content-encoding": packed}
             assert packed.lower() in problem(await ask(url + path, "POST", body=body, headers=headers), 415)["detail"]
@@ -620,27 +637,27 @@ async def test_a_packed_body_is_refused_as_such(ledger: LocalLedger, url: str) -
 
 
 async def test_two_conversations_in_one_body_become_two_sessions(ledger: LocalLedger, url: str) -> None:
-    """An agent's wire carries several; the first has the posted name, the others are told."""
+    """An agent's wire carries several; the first has the posted name, the response names the others."""
     other = acp_session.prompt(2, "two")
     other["msg"]["params"]["sessionId"] = "s2"
-    told = await ask(f"{url}/v1/sessions/w/events?format=acp", "POST", value=[acp_session.prompt(1, "one"), other])
-    assert told.status == 201 and list(told.json()["others"]) == ["w:s2"]
+    response = await ask(f"{url}/v1/sessions/w/events?format=acp", "POST", value=[acp_session.prompt(1, "one"), other])
+    assert response.status == 201 and list(response.json()["others"]) == ["w:s2"]
     for name, text in (("w", "one"), ("w:s2", "two")):
         assert text in (await ask(f"{url}/v1/sessions/{name}")).text
 
 
 async def test_a_body_that_is_refused_leaves_nothing(ledger: LocalLedger) -> None:
     """Not its first half either, and not in another session that it speaks of."""
-    broken = json.dumps(said("a")).encode() + b"\n{"
+    broken = json.dumps(message_body("a")).encode() + b"\n{"
     other = acp_session.prompt(2, "two")
     other["msg"]["params"]["sessionId"] = "s2"
     refused: list[tuple[str, dict[str, Any]]] = [
         ("n/events", {"body": broken, "headers": {"content-type": "application/x-ndjson"}}),
-        ("n/events", {"body": b"[" + json.dumps(said("a")).encode() + b", NaN]"}),
-        ("n/events", {"value": [said("a"), {"type": "session.info", "owner": "root"}]}),
-        ("n/events?format=nonsense", {"value": [said("a")]}),
-        ("n/events?format=html", {"value": [said("a")]}),
-        ("n/events?chunks=some", {"value": [said("a")]}),
+        ("n/events", {"body": b"[" + json.dumps(message_body("a")).encode() + b", NaN]"}),
+        ("n/events", {"value": [message_body("a"), {"type": "session.info", "owner": "root"}]}),
+        ("n/events?format=nonsense", {"value": [message_body("a")]}),
+        ("n/events?format=html", {"value": [message_body("a")]}),
+        ("n/events?chunks=some", {"value": [message_body("a")]}),
     ]
 
     class NotTheSecond(Hiding):
@@ -654,17 +671,17 @@ async def test_a_body_that_is_refused_leaves_nothing(ledger: LocalLedger) -> Non
             problem(await ask(f"{url}/v1/sessions/{path}", "POST", **sent), 400)
         talk = [acp_session.prompt(1, "one"), other]
         problem(await ask(f"{url}/v1/sessions/n/events?format=acp", "POST", value=talk), 403)
-        problem(await ask(f"{url}/v1/sessions/hidden/events", "POST", value=[said("a")]), 404)
+        problem(await ask(f"{url}/v1/sessions/hidden/events", "POST", value=[message_body("a")]), 404)
         assert (await ask(f"{url}/v1/sessions")).json()["sessions"] == []
         assert (await ask(f"{url}/v1/sessions/n/events?format=acp", "POST", value=talk[:1])).status == 201
 
 
 async def test_a_body_that_is_too_large_is_not_read(ledger: LocalLedger, url: str) -> None:
-    """Whether it says so or only turns out to be; a type that nobody reads is refused."""
+    """Whether its header says so or its length shows it; an unsupported type is refused."""
     place, body = f"{url}/v1/sessions/s/events", b"[" + b" " * 100_000 + b"]"
     problem(await ask(place, "POST", body=body), 413)
     problem(await ask(place, "POST", body=body, headers={"transfer-encoding": "chunked"}), 413)
-    problem(await ask(f"{url}/v1/approvals/{await asked(ledger)}", "POST", body=body), 413)
+    problem(await ask(f"{url}/v1/approvals/{await request_approval(ledger)}", "POST", body=body), 413)
     problem(await ask(place, "POST", body=b"<x/>", headers={"content-type": "text/xml"}), 415)
 
 
@@ -711,7 +728,7 @@ async def test_a_body_that_is_too_large_is_not_read(ledger: LocalLedger, url: st
     ],
 )
 async def test_a_bad_parameter_is_refused_by_its_name(ledger: LocalLedger, url: str, path: str, field: str) -> None:
-    """Nothing is guessed, and no list silently begins anew."""
+    """Nothing is guessed, and no list silently restarts."""
     await running(ledger)
     assert problem(await ask(f"{url}/v1/{path}"), 400)["field"] == field
 
@@ -741,16 +758,16 @@ async def test_what_is_not_there_is_a_problem_too(url: str, path: str) -> None:
 @pytest.mark.parametrize("host", ["[", "[::1", "a b", "\xff", "x:y:z", ""])
 async def test_a_host_header_that_is_none_breaks_nothing(url: str, host: str, method: str) -> None:
     """What is said about a path does not depend on it."""
-    told = await ask(f"{url}/v1/sessions" + ("/none" if method == "GET" else ""), method, headers={"host": host})
-    problem(told, 404 if method == "GET" else 405)
+    response = await ask(f"{url}/v1/sessions" + ("/none" if method == "GET" else ""), method, headers={"host": host})
+    problem(response, 404 if method == "GET" else 405)
 
 
 async def test_what_breaks_is_a_problem_too(ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the endpoint has an answer or after that, it is told as everything else is, without what broke."""
+    """Before or after the endpoint returns, it is a problem without the text of the error."""
     await ran(ledger)
     shared = http.server(ledger, AllowAll())
 
-    def broken(*given: Any, **more: Any) -> Any:
+    def broken(*value: Any, **more: Any) -> Any:
         raise RuntimeError("the secret of this server")
 
     monkeypatch.setattr(shared.hub, "reader", broken)
@@ -763,8 +780,8 @@ async def test_what_breaks_is_a_problem_too(ledger: LocalLedger, monkeypatch: py
             "/v1/stream?session=s",
         ):
             assert "detail" not in problem(await ask(url + path), 500)
-        told = await ask(f"{url}/metrics")
-    assert sum(int(line.split()[-1]) for line in told.text.splitlines() if 'status="500"' in line) == 4
+        response = await ask(f"{url}/metrics")
+    assert sum(int(line.split()[-1]) for line in response.text.splitlines() if 'status="500"' in line) == 4
 
 
 async def test_whoever_leaves_in_the_middle_of_a_body_breaks_nothing(
@@ -778,7 +795,7 @@ async def test_whoever_leaves_in_the_middle_of_a_body_breaks_nothing(
     await writer.drain()
     writer.close()
     counted = 'route="/v1/sessions/{session}/events"'
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         while counted not in (await ask(f"{url}/metrics")).text:
             await asyncio.sleep(0.01)
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
@@ -787,11 +804,11 @@ async def test_whoever_leaves_in_the_middle_of_a_body_breaks_nothing(
 
 async def test_things_that_take_no_parameters_say_so(ledger: LocalLedger, url: str) -> None:
     """One that is misspelt, or meant for another place, is not passed over."""
-    approval, blob = await asked(ledger), await large(ledger, "other")
+    approval, blob = await request_approval(ledger), await large(ledger, "other")
     for path in (f"approvals/{approval}", f"blobs/{blob}"):
         assert problem(await ask(f"{url}/v1/{path}?session=s"), 400)["field"] == "session"
-    told = await ask(f"{url}/v1/approvals/{approval}?session=s", "POST", value={"decision": "approve"})
-    assert problem(told, 400) and len(await ledger.approvals()) == 1
+    response = await ask(f"{url}/v1/approvals/{approval}?session=s", "POST", value={"decision": "approve"})
+    assert problem(response, 400) and len(await ledger.approvals()) == 1
 
 
 @pytest.mark.parametrize(
@@ -809,15 +826,15 @@ async def test_things_that_take_no_parameters_say_so(ledger: LocalLedger, url: s
 )
 async def test_a_wrong_method_is_told_the_right_ones(url: str, method: str, path: str, allowed: str) -> None:
     """All of them, also where two routes share a path."""
-    told = await ask(url + path, method)
-    assert problem(told, 405) and told.headers["allow"] == allowed
+    response = await ask(url + path, method)
+    assert problem(response, 405) and response.headers["allow"] == allowed
 
 
 @pytest.mark.parametrize(
     "body", [b"[]", b"{", b'{"reason": 1}', b'{"why": "x"}', b'{"reason": "' + b"x" * 2001 + b'"}']
 )
 async def test_a_cancel_that_makes_no_sense_stops_nothing(ledger: LocalLedger, url: str, body: bytes) -> None:
-    """The call goes on."""
+    """The call continues."""
     row = await running(ledger)
     problem(await ask(f"{url}/v1/calls/{row.id}/cancel", "POST", body=body), 400)
     assert (await ledger.find_call(row.id)).state == "running"
@@ -832,34 +849,34 @@ CLOSED = [route for route in http.ROUTES if route.verb and route.path.startswith
 
 @pytest.mark.parametrize("route", CLOSED, ids=lambda route: f"{route.method} {route.path}")
 async def test_without_a_token_nothing_is_told(ledger: LocalLedger, route: http.Route) -> None:
-    """Whether the thing is there or not, and whatever else is wrong with the request, the answer is the same."""
-    row, approval, blob = await ran(ledger), await asked(ledger), await large(ledger, "other")
+    """Whether the record exists or not, and for any other error in the request, the answer is the same."""
+    row, approval, blob = await ran(ledger), await request_approval(ledger), await large(ledger, "other")
     there = {"session": "s", "call": row.id, "approval": approval, "hash": blob}
     nothing = dict.fromkeys(there, "nothing")
     async with served(ledger, gate=TokenAuthorizer(ledger.log, TOKEN)) as url:
-        told = [
+        response = [
             await ask(url + route.path.format(**names), route.method, headers=headers)
             for names in (there, nothing)
             for headers in ({}, {"authorization": "Bearer wrong"}, {"cookie": "callslip=wrong"})
         ]
-    assert all(problem(one, 401) and one.headers["www-authenticate"].startswith("Bearer") for one in told)
-    assert len({one.body for one in told[::3]}) == 1
+    assert all(problem(one, 401) and one.headers["www-authenticate"].startswith("Bearer") for one in response)
+    assert len({one.body for one in response[::3]}) == 1
 
 
 async def test_a_token_for_one_session_and_verb_does_that_and_no_more(ledger: LocalLedger) -> None:
     """It answers requests of its session without being able to read them; all others are not there."""
-    mine, other = await asked(ledger, "mine"), await asked(ledger, "other")
-    given = {"authorization": "Bearer part"}
+    mine, other = await request_approval(ledger, "mine"), await request_approval(ledger, "other")
+    value = {"authorization": "Bearer part"}
     row = TokenRecord("tok_1", hash_token("part"), "phone", "mine", ("approve",), await ledger.log.store.clock())
     await ledger.log.store.put_token(row)
-    said = {"decision": "approve"}
+    body = {"decision": "approve"}
     async with served(ledger, gate=TokenAuthorizer(ledger.log, TOKEN)) as url:
-        problem(await ask(f"{url}/v1/approvals", headers=given), 403)
-        problem(await ask(f"{url}/v1/approvals/{mine}", headers=given), 404)
-        problem(await ask(f"{url}/v1/approvals/{other}", "POST", value=said, headers=given), 404)
-        told = await ask(f"{url}/v1/approvals/{mine}", "POST", value=said, headers=given)
-        assert (told.status, told.json()["by"]) == (200, "phone")
-        problem(await ask(f"{url}/v1/calls/{told.json()['call']}/cancel", "POST", headers=given), 404)
+        problem(await ask(f"{url}/v1/approvals", headers=value), 403)
+        problem(await ask(f"{url}/v1/approvals/{mine}", headers=value), 404)
+        problem(await ask(f"{url}/v1/approvals/{other}", "POST", value=body, headers=value), 404)
+        response = await ask(f"{url}/v1/approvals/{mine}", "POST", value=body, headers=value)
+        assert (response.status, response.json()["by"]) == (200, "phone")
+        problem(await ask(f"{url}/v1/calls/{response.json()['call']}/cancel", "POST", headers=value), 404)
 
 
 # Health, metrics, compression
@@ -868,12 +885,12 @@ async def test_a_token_for_one_session_and_verb_does_that_and_no_more(ledger: Lo
 async def test_health_is_for_everybody(ledger: LocalLedger) -> None:
     """It needs no token; when the store is gone it says so, and nothing about where it was."""
     async with served(ledger, gate=Nobody()) as url:
-        told = await ask(f"{url}/healthz")
-        assert (told.status, told.json()) == (200, {"status": "ok", "version": callslip.__version__})
+        response = await ask(f"{url}/healthz")
+        assert (response.status, response.json()) == (200, {"status": "ok", "version": callslip.__version__})
         problem(await ask(f"{url}/metrics"), 403)
         await ledger.close()
-        told = await ask(f"{url}/healthz")
-        assert (told.status, told.json()) == (503, {"status": "unavailable", "version": callslip.__version__})
+        response = await ask(f"{url}/healthz")
+        assert (response.status, response.json()) == (503, {"status": "unavailable", "version": callslip.__version__})
 
 
 class Nobody:
@@ -882,9 +899,9 @@ class Nobody:
 
 
 async def numbers(url: str) -> dict[str, int]:
-    told = await ask(f"{url}/metrics")
-    assert told.headers["content-type"].startswith("text/plain; version=0.0.4")
-    lines = [line.rsplit(" ", 1) for line in told.text.splitlines() if not line.startswith("#")]
+    response = await ask(f"{url}/metrics")
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+    lines = [line.rsplit(" ", 1) for line in response.text.splitlines() if not line.startswith("#")]
     return {name: int(value) for name, value in lines}
 
 
@@ -892,7 +909,7 @@ async def test_metrics_count_what_happens(ledger: LocalLedger, url: str) -> None
     """Requests by pattern and never by id, events, open calls, questions, and who reads."""
     before = await numbers(url)
     assert before["callslip_pending_approvals"] == before["callslip_readers"] == 0
-    await asked(ledger)
+    await request_approval(ledger)
     await running(ledger)
     await ask(f"{url}/v1/sessions/s")
     await ask(f"{url}/v1/calls/nothing")
@@ -910,17 +927,17 @@ async def test_metrics_count_what_happens(ledger: LocalLedger, url: str) -> None
         "awaiting_approval": 1,
     }
     assert after["callslip_pending_approvals"] == 1 and after["callslip_reader_cuts_total"] == 0
-    told = {name: value for name, value in after.items() if name.startswith("callslip_requests_total")}
+    response = {name: value for name, value in after.items() if name.startswith("callslip_requests_total")}
     label = 'callslip_requests_total{{route="{}",method="{}",status="{}"}}'.format
-    assert told[label("/v1/calls/{call}", "GET", 404)] == 2
-    assert told[label("/v1/sessions/{session}", "GET", 200)] == 1
-    assert told[label("/v1/sessions/{session}/stream", "GET", 404)] == 1
-    assert told[label("/v1/sessions/{session}/stream", "GET", 200)] == 1
-    assert told[label("", "", 404)] == 1 and "secret" not in str(told)
+    assert response[label("/v1/calls/{call}", "GET", 404)] == 2
+    assert response[label("/v1/sessions/{session}", "GET", 200)] == 1
+    assert response[label("/v1/sessions/{session}/stream", "GET", 404)] == 1
+    assert response[label("/v1/sessions/{session}/stream", "GET", 200)] == 1
+    assert response[label("", "", 404)] == 1 and "secret" not in str(response)
 
 
 async def test_a_reader_that_falls_behind_is_counted(ledger: LocalLedger) -> None:
-    """It is cut off, and whoever runs the server can see how often that happens."""
+    """It is disconnected, and the metrics count it."""
     await running(ledger)
     limits = Limits(backlog=1, stall=0.05)
     async with served(ledger, limits=limits) as url, asking(f"{url}/v1/sessions/s/stream?format=events") as reply:
@@ -947,15 +964,15 @@ async def test_a_reader_that_falls_behind_is_counted(ledger: LocalLedger) -> Non
 async def test_long_answers_are_compressed_for_who_takes_that(
     ledger: LocalLedger, url: str, accepted: str, packed: bool
 ) -> None:
-    """The same bytes come out, caches are told to mind, and the ETag still works."""
+    """The same bytes come out, `Vary` is set, and the ETag still works."""
     await ledger.log.append("s", [ev.MessageUser(text="hello " * 40_000)])
     plain = await ask(f"{url}/v1/sessions/s")
-    told = await ask(f"{url}/v1/sessions/s", headers={"accept-encoding": accepted})
-    assert told.headers["vary"] == plain.headers["vary"] == "Accept-Encoding"
-    assert (told.headers.get("content-encoding") == "gzip") is packed
-    assert (gzip.decompress(told.body) if packed else told.body) == plain.body
-    assert int(told.headers["content-length"]) == len(told.body)
-    again = {"accept-encoding": accepted, "if-none-match": told.headers["etag"]}
+    response = await ask(f"{url}/v1/sessions/s", headers={"accept-encoding": accepted})
+    assert response.headers["vary"] == plain.headers["vary"] == "Accept-Encoding"
+    assert (response.headers.get("content-encoding") == "gzip") is packed
+    assert (gzip.decompress(response.body) if packed else response.body) == plain.body
+    assert int(response.headers["content-length"]) == len(response.body)
+    again = {"accept-encoding": accepted, "if-none-match": response.headers["etag"]}
     assert (await ask(f"{url}/v1/sessions/s", headers=again)).status == 304
 
 
@@ -963,9 +980,9 @@ async def test_short_answers_and_streams_are_not_compressed(ledger: LocalLedger,
     """A stream must come as it is written."""
     await ledger.log.append("s", [ev.MessageUser(text="hello " * 1000)])
     for path in ("/healthz", "/v1/approvals", "/v1/sessions/s/stream?follow=false"):
-        told = await ask(url + path, headers={"accept-encoding": "gzip"})
-        assert told.status == 200 and "content-encoding" not in told.headers
-    assert b"hello hello" in told.body
+        response = await ask(url + path, headers={"accept-encoding": "gzip"})
+        assert response.status == 200 and "content-encoding" not in response.headers
+    assert b"hello hello" in response.body
 
 
 # Sessions
@@ -976,11 +993,11 @@ async def test_sessions_are_read_in_any_format_and_waited_for(ledger: LocalLedge
     await ran(ledger, "search", session="s")
     (row,) = (await ask(f"{url}/v1/sessions?prefix=s")).json()["sessions"]
     assert (row["session"], row["calls"], row["seq"]) == ("s", 1, 3)
-    told = await ask(f"{url}/v1/sessions/s?format=events")
-    assert [event["type"] for event in told.json()["events"]] == ["call.proposed", "call.started", "call.completed"]
+    response = await ask(f"{url}/v1/sessions/s?format=events")
+    assert [event["type"] for event in response.json()["events"]] == ["call.proposed", "call.started", "call.completed"]
     assert (await ask(f"{url}/v1/sessions/s?at=2")).json()["entries"][0]["status"] == "running"
     assert (await ask(f"{url}/v1/sessions/s?format=ui-v6")).json()["messages"][0]["role"] == "assistant"
-    headers = {"if-none-match": told.headers["etag"]}
+    headers = {"if-none-match": response.headers["etag"]}
     assert (await ask(f"{url}/v1/sessions/s?format=events&wait=0.01", headers=headers)).status == 304
     waiting = asyncio.ensure_future(ask(f"{url}/v1/sessions/s?format=events&wait=60", headers=headers))
     await followed(ledger)

@@ -22,13 +22,13 @@ from callslip.http.access import TokenAuthorizer
 from callslip.http.limits import Limits
 from callslip.http.openapi import document
 from callslip.model import events as ev
-from tests.support.live_server import PATIENCE, ask, served
+from tests.support.live_server import TIMEOUT_S, ask, served
 
 TOKEN = "a-token-that-is-long-enough-for-the-main-one"
 LIMITS = Limits(wait=0.05, body=200_000, most=50)
 LARGE = "large " * 20_000
 HASH = hashlib.blake2b(LARGE.encode(), digest_size=32).hexdigest()
-# What path parameters may be: something that is there, and something that is not. Under NEW any name will do.
+# What path parameters may be: something that is there, and something that is not. Under NEW any name is allowed.
 THERE = {"session": "demo", "call": "call_1", "approval": "appr_00000000000a", "hash": HASH}
 THERE |= {"file": "app.js", "module": "preact.mjs"}
 NEW = ("/v1/sessions/{session}/events", "/s/{session}", "/c/{call}")
@@ -36,12 +36,12 @@ NEW = ("/v1/sessions/{session}/events", "/s/{session}", "/c/{call}")
 
 def described() -> dict[str, Any]:
     """The document as a client reads it, with paths that lead somewhere."""
-    made = msgspec.json.decode(msgspec.json.encode(document(http.ROUTES, LIMITS)))
-    for path, operations in made["paths"].items():
+    created = msgspec.json.decode(msgspec.json.encode(document(http.ROUTES, LIMITS)))
+    for path, operations in created["paths"].items():
         for parameter in [one for operation in operations.values() for one in operation["parameters"]]:
             if parameter["in"] == "path" and path not in NEW:
                 parameter["schema"]["enum"] = [THERE[parameter["name"]], "nothing"]
-    return made
+    return created
 
 
 # What the page follows has no end at all; its own tests read it.
@@ -56,7 +56,7 @@ def lines(context: Any, value: Any) -> bytes:
 
 @SCHEMA.auth()
 class Bearer:
-    """Whoever asks, unless a check leaves it out."""
+    """The token, unless a check omits it."""
 
     def get(self, case: schemathesis.Case, context: Any) -> str:
         return f"Bearer {TOKEN}"
@@ -93,12 +93,12 @@ class Apart:
 
     def __enter__(self) -> str:
         self._thread.start()
-        assert self._ready.wait(PATIENCE)
+        assert self._ready.wait(TIMEOUT_S)
         return self.url
 
     def __exit__(self, *error: object) -> None:
         self._loop.call_soon_threadsafe(self._over.set)
-        self._thread.join(PATIENCE)
+        self._thread.join(TIMEOUT_S)
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,7 @@ def test_the_server_does_what_the_document_says(case: schemathesis.Case, url: st
     """Every status, type, header and body is a documented one; what breaks the schema is refused; no token, no way."""
     if case.operation.path.endswith("/stream"):  # One that is followed has no end.
         case.query = {**(case.query or {}), "follow": "false"}
-    case.call_and_validate(base_url=url, excluded_checks=excluded(case), timeout=PATIENCE)
+    case.call_and_validate(base_url=url, excluded_checks=excluded(case), timeout=TIMEOUT_S)
 
 
 @pytest.mark.parametrize("format", ["events", "entries", *registry.writable()])
@@ -128,36 +128,36 @@ def test_a_session_is_what_the_document_says_in_every_format(format: str, url: s
     case = SCHEMA["/v1/sessions/{session}"]["GET"].Case(
         path_parameters={"session": "demo"}, query={"format": format}, headers={"Authorization": f"Bearer {TOKEN}"}
     )
-    assert case.call_and_validate(base_url=url, timeout=PATIENCE).status_code == 200
+    assert case.call_and_validate(base_url=url, timeout=TIMEOUT_S).status_code == 200
 
 
 @pytest.mark.anyio
 async def test_the_document_needs_no_token_and_names_every_route() -> None:
-    """Anybody may know what can be asked."""
+    """The document needs no token."""
     async with (
         await callslip.open("sqlite:///:memory:") as ledger,
         served(ledger, gate=TokenAuthorizer(ledger.log, TOKEN)) as base,
     ):
         answer = await ask(f"{base}/openapi.json")
     assert answer.status == 200 and answer.headers["content-type"] == "application/json"
-    told = answer.json()
-    assert told["openapi"] == "3.1.0" and told["info"]["version"] == callslip.__version__
-    operations = {(method.upper(), path) for path, methods in told["paths"].items() for method in methods}
+    response = answer.json()
+    assert response["openapi"] == "3.1.0" and response["info"]["version"] == callslip.__version__
+    operations = {(method.upper(), path) for path, methods in response["paths"].items() for method in methods}
     assert operations == {(route.method, route.path) for route in http.ROUTES}
 
 
 def test_every_operation_is_described() -> None:
     """Each has a name of its own, says what it is about, what its parameters mean, and who may do it."""
-    told = document(http.ROUTES, LIMITS)
-    operations = [operation for methods in told["paths"].values() for operation in methods.values()]
+    response = document(http.ROUTES, LIMITS)
+    operations = [operation for methods in response["paths"].values() for operation in methods.values()]
     names = [operation["operationId"] for operation in operations]
     assert len(set(names)) == len(names)
     for operation in operations:
         assert operation["summary"] and operation["responses"]
-        meant = [parameter.get("description") or operation.get("description") for parameter in operation["parameters"]]
-        assert all(meant), operation["operationId"]
+        target = [parameter.get("description") or operation.get("description") for parameter in operation["parameters"]]
+        assert all(target), operation["operationId"]
     open_to_all = {
-        path for path, methods in told["paths"].items() if any(not one["security"] for one in methods.values())
+        path for path, methods in response["paths"].items() if any(not one["security"] for one in methods.values())
     }
     assert open_to_all >= {"/openapi.json", "/healthz"}
     assert not [path for path in open_to_all if path.startswith(("/v1", "/metrics"))]
@@ -165,12 +165,12 @@ def test_every_operation_is_described() -> None:
 
 def test_limits_stand_in_the_document() -> None:
     """A server with other limits says so."""
-    told = document(http.ROUTES, Limits(most=7, wait=3.0))
+    response = document(http.ROUTES, Limits(most=7, wait=3.0))
     found = {
         parameter["name"]: parameter["schema"]["maximum"]
         for parameter in [
-            *told["paths"]["/v1/calls"]["get"]["parameters"],
-            *told["paths"]["/v1/calls/{call}"]["get"]["parameters"],
+            *response["paths"]["/v1/calls"]["get"]["parameters"],
+            *response["paths"]["/v1/calls/{call}"]["get"]["parameters"],
         ]
         if "maximum" in parameter["schema"]
     }
@@ -178,6 +178,6 @@ def test_limits_stand_in_the_document() -> None:
 
 
 def test_a_mounted_server_says_where_it_stands() -> None:
-    """Paths are told relative to the prefix."""
+    """Paths are relative to the prefix."""
     assert document(http.ROUTES, LIMITS, "/callslip")["servers"] == [{"url": "/callslip"}]
     assert document(http.ROUTES, LIMITS)["servers"] == [{"url": "/"}]

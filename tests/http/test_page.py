@@ -1,4 +1,4 @@
-"""The page as the server gives it: its files and no others, the same for everybody, also where an address is none."""
+"""The page as the server returns it: only its own files, the same for all, also at an unknown address."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ async def url(ledger: LocalLedger) -> AsyncIterator[str]:
     "path", ["/nowhere", "/s", "/s/a/b", "/s/a%2Fb", "/s/", "/c/claim", "/inbox/x", "/v1x", "//v1/x", "/%F0%9F%8C%8A"]
 )
 async def test_an_address_that_is_none_is_the_page_for_a_person(ledger: LocalLedger, url: str, path: str) -> None:
-    """With 404, and not a byte that a stranger does not get at `/`; programs are told the problem."""
+    """With 404, and the same bytes as `/` without a token; programs get a problem."""
     await ledger.session("a").append(ev.MessageUser(text="secret"))
     for headers in (BROWSER, {**BROWSER, "authorization": f"Bearer {TOKEN}"}):
-        told = await ask(url + path, headers=headers)
-        assert (told.status, told.headers["content-type"]) == (404, HTML)
-        assert told.body == (await ask(f"{url}/", headers=BROWSER)).body
-        assert SECURITY_HEADERS.items() <= told.headers.items() and "etag" not in told.headers
+        response = await ask(url + path, headers=headers)
+        assert (response.status, response.headers["content-type"]) == (404, HTML)
+        assert response.body == (await ask(f"{url}/", headers=BROWSER)).body
+        assert SECURITY_HEADERS.items() <= response.headers.items() and "etag" not in response.headers
     head = await ask(url + path, "HEAD", headers=BROWSER)
     assert (head.status, head.headers["content-type"], head.body) == (404, HTML, b"")
     for headers in ({}, {"accept": "*/*"}, {"accept": "application/json"}, {"accept": "text/html;q=0, */*"}):
@@ -65,19 +65,19 @@ async def test_an_address_that_is_none_is_the_page_for_a_person(ledger: LocalLed
     "path", ["/v1/nothing", "/v1", "/web/none.js", "/web", "/mcp/x", "/openapi.json/x", "/healthz/x"]
 )
 async def test_where_programs_ask_an_address_that_is_none_is_a_problem(url: str, path: str) -> None:
-    """Whatever they say they read: a script that meets a page in place of data would try to read that."""
-    told = await ask(url + path, headers=BROWSER)
-    assert (told.status, told.headers["content-type"]) == (404, PROBLEM)
+    """With any Accept header: a script must not get a page in place of data."""
+    response = await ask(url + path, headers=BROWSER)
+    assert (response.status, response.headers["content-type"]) == (404, PROBLEM)
 
 
-@pytest.mark.parametrize("given", ["token=wrong", "token=", f"token={TOKEN}&token={TOKEN}", f"token={TOKEN}x"])
-async def test_a_wrong_token_leads_a_person_to_the_page(url: str, given: str) -> None:
-    """Without a cookie, and not with the token in the address; programs are told that it is none."""
-    told = await ask(f"{url}/s/a?q=b&{given}", headers=BROWSER)
-    assert (told.status, told.headers["location"]) == (303, "/s/a?q=b#unknown-token")
-    assert "set-cookie" not in told.headers and told.body == b""
-    assert (await ask(f"{url}/s/a?q=b&{given}")).status == 401
-    assert (await ask(f"{url}/v1/sessions?{given}", headers={"accept": "application/json"})).status == 401
+@pytest.mark.parametrize("value", ["token=wrong", "token=", f"token={TOKEN}&token={TOKEN}", f"token={TOKEN}x"])
+async def test_a_wrong_token_leads_a_person_to_the_page(url: str, value: str) -> None:
+    """Without a cookie, and without the token in the address; programs get a 401."""
+    response = await ask(f"{url}/s/a?q=b&{value}", headers=BROWSER)
+    assert (response.status, response.headers["location"]) == (303, "/s/a?q=b#unknown-token")
+    assert "set-cookie" not in response.headers and response.body == b""
+    assert (await ask(f"{url}/s/a?q=b&{value}")).status == 401
+    assert (await ask(f"{url}/v1/sessions?{value}", headers={"accept": "application/json"})).status == 401
     known = await ask(f"{url}/s/a?q=b&token={TOKEN}", headers=BROWSER)
     assert known.headers["location"] == "/s/a?q=b" and TOKEN in known.headers["set-cookie"]
 
@@ -92,37 +92,37 @@ async def test_further_routes_are_behind_the_same_gate(ledger: LocalLedger) -> N
     more = http.Route(method="GET", path="/more", endpoint=look, about="More.")
     async with running(http.standalone(ledger, TOKEN, routes=[more])) as url:
         assert (await ask(f"{url}/more")).status == 401
-        told = await ask(f"{url}/more", headers={"authorization": f"Bearer {TOKEN}"})
-        assert (told.status, told.json()["detail"]) == (403, "seen")
+        response = await ask(f"{url}/more", headers={"authorization": f"Bearer {TOKEN}"})
+        assert (response.status, response.json()["detail"]) == (403, "seen")
         assert (await ask(f"{url}/more/x", headers=BROWSER)).headers["content-type"] == PROBLEM
 
 
 @pytest.mark.parametrize("name", ["a", "a.b", "..a", "%C3%BC%20x", "%25", "%F0%9F%8C%8A", "-", "claim", "a%3Fb", "%00"])
 async def test_every_session_has_its_page(url: str, name: str) -> None:
-    """Whatever its name has in it: the same file for all, so that it says nothing of which there are."""
-    told = await ask(f"{url}/s/{name}", headers=BROWSER)
-    assert (told.status, told.body) == (200, (await ask(f"{url}/")).body)
+    """For any name: the same file for all, so that it does not reveal which sessions exist."""
+    response = await ask(f"{url}/s/{name}", headers=BROWSER)
+    assert (response.status, response.body) == (200, (await ask(f"{url}/")).body)
 
 
 async def test_a_session_to_share_is_a_file_and_no_page_of_the_server(ledger: LocalLedger, url: str) -> None:
     """What others wrote is never shown under this server's name; the file is called as the session is."""
     await ledger.log.append('ü "x"', [ev.MessageUser(text="hello")])
     headers = {**BROWSER, "authorization": f"Bearer {TOKEN}"}
-    told = await ask(f"{url}/v1/sessions/%C3%BC%20%22x%22?format=html", headers=headers)
-    assert (told.status, told.headers["content-type"]) == (200, HTML) and "hello" in told.text
-    assert told.headers["content-disposition"] == "attachment; filename*=UTF-8''%C3%BC%20%22x%22.html"
+    response = await ask(f"{url}/v1/sessions/%C3%BC%20%22x%22?format=html", headers=headers)
+    assert (response.status, response.headers["content-type"]) == (200, HTML) and "hello" in response.text
+    assert response.headers["content-disposition"] == "attachment; filename*=UTF-8''%C3%BC%20%22x%22.html"
     assert "content-disposition" not in (await ask(f"{url}/v1/sessions/%C3%BC%20%22x%22", headers=headers)).headers
 
 
 @pytest.mark.parametrize("path", [*(path for path in PAGES if "{" not in path), "/web/app.js", "/callslip.js"])
 async def test_a_file_comes_once(url: str, path: str) -> None:
-    """It is packed for who takes that; who has it is told so, however it came to them; HEAD tells the same of it."""
+    """It is compressed if the client accepts that, 304 if the client has it in either form, and HEAD matches."""
     plain = await ask(url + path)
     packed = await ask(url + path, headers={"accept-encoding": "gzip"})
     assert packed.headers["content-encoding"] == "gzip" and gzip.decompress(packed.body) == plain.body
-    for told in (plain, packed):
-        assert told.headers["cache-control"] == "no-cache" and told.headers["vary"] == "Accept-Encoding"
-        for known in (told.headers["etag"], f'"other", {told.headers["etag"]}'):
+    for response in (plain, packed):
+        assert response.headers["cache-control"] == "no-cache" and response.headers["vary"] == "Accept-Encoding"
+        for known in (response.headers["etag"], f'"other", {response.headers["etag"]}'):
             again = await ask(url + path, headers={"if-none-match": known})
             assert (again.status, again.body) == (304, b"")
         assert (await ask(url + path, headers={"if-none-match": '"other"'})).status == 200
@@ -141,11 +141,11 @@ async def test_what_the_page_names_is_there(url: str) -> None:
         if path in seen:
             continue
         seen.add(path)
-        told = await ask(url + path)
+        response = await ask(url + path)
         kind = "text/css" if path.endswith(".css") else "text/javascript"
-        assert (told.status, told.headers["content-type"]) == (200, f"{kind}; charset=utf-8"), path
+        assert (response.status, response.headers["content-type"]) == (200, f"{kind}; charset=utf-8"), path
         folder = path.rpartition("/")[0]
-        waiting += [f"{folder}/{name}" for name in re.findall(r'(?:from |import\()"\./([^"]+\.js)"', told.text)]
+        waiting += [f"{folder}/{name}" for name in re.findall(r'(?:from |import\()"\./([^"]+\.js)"', response.text)]
     assert {"/web/app.js", "/web/page.css", "/web/state.js"} < seen and len(seen) > 20
 
 
@@ -168,18 +168,18 @@ async def test_what_the_page_names_is_there(url: str) -> None:
 )
 async def test_nothing_but_the_files_of_the_page_is_given(url: str, path: str) -> None:
     """A name is looked up and never made into a path."""
-    told = await ask(url + path)
-    assert (told.status, told.headers["content-type"]) == (404, PROBLEM)
+    response = await ask(url + path)
+    assert (response.status, response.headers["content-type"]) == (404, PROBLEM)
 
 
-@pytest.mark.parametrize(("root", "said"), [("/team/slips", "/team/slips"), ("/my slips/ü'&", "/my%20slips/%C3%BC'&")])
-async def test_a_mounted_page_names_its_parts_where_they_are(ledger: LocalLedger, root: str, said: str) -> None:
-    """The prefix stands in it as a browser has it in an address; also in the page of an address that is none."""
+@pytest.mark.parametrize(("root", "body"), [("/team/slips", "/team/slips"), ("/my slips/ü'&", "/my%20slips/%C3%BC'&")])
+async def test_a_mounted_page_names_its_parts_where_they_are(ledger: LocalLedger, root: str, body: str) -> None:
+    """The page contains the prefix as in a browser's address, also at an unknown address."""
     app = Starlette(routes=[Mount(root, callslip.asgi(ledger, authorize=lambda *_: None))])
-    prefix = said.replace("'", "%27")
+    prefix = body.replace("'", "%27")
     async with running(app) as url:
         page = (await ask(f"{url}{prefix}/inbox")).text
-        assert unescape(re.findall(r'data-root="([^"]*)"', page)[0]) == said
+        assert unescape(re.findall(r'data-root="([^"]*)"', page)[0]) == body
         named = [unescape(path) for path in re.findall(r'(?:src|href)="([^"]*/web/[^"]+)"', page)]
         assert named and {(await ask(url + path)).status for path in named} == {200}
         lost = await ask(f"{url}{prefix}/nowhere", headers=BROWSER)

@@ -1,4 +1,4 @@
-"""Prompts from the page: handed to whoever answers, in a turn that has begun; refused in words where nobody does."""
+"""Prompts from the page: passed to the function that answers, in a turn that has started; refused without one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from callslip.ledger.session_log import wait_for_turn
 from callslip.model import events as ev
 from callslip.model.entries import Message, ToolCall
 from callslip.model.records import SessionRecord, TokenRecord
-from tests.support.live_server import PATIENCE, ask, running
+from tests.support.live_server import TIMEOUT_S, ask, running
 
 pytestmark = pytest.mark.anyio
 
@@ -43,17 +43,17 @@ async def ledger(db: str) -> AsyncIterator[LocalLedger]:
 async def answering(
     ledger: LocalLedger, answers: Answers | None, gate: Authorizer | None = None
 ) -> AsyncGenerator[str]:
-    made = build(http.server(ledger, gate or AllowAll(), answers=answers), http.ROUTES)
-    async with running(made) as url:
+    created = build(http.server(ledger, gate or AllowAll(), answers=answers), http.ROUTES)
+    async with running(created) as url:
         yield url + PLACE
 
 
 async def ended(ledger: LocalLedger, turn: str) -> ev.TurnEnded:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         return await wait_for_turn(ledger.log, "talk", turn, 0)
 
 
-async def said(ledger: LocalLedger) -> list[tuple[str, str]]:
+async def read_messages(ledger: LocalLedger) -> list[tuple[str, str]]:
     found = (await ledger.snapshot("talk")).entries
     return [(entry.role, entry.content) for entry in found if isinstance(entry, Message)]
 
@@ -70,14 +70,14 @@ async def slow(ledger: LocalLedger, session: str, text: str) -> None:
 
 
 async def test_a_prompt_begins_a_turn_that_is_answered(ledger: LocalLedger) -> None:
-    """The turn is told at once, has the prompt in it, and ends when the answer does; its call is in it."""
+    """The turn is returned at once, contains the prompt and the call, and ends with the answer."""
     async with answering(ledger, echo) as place:
         assert (await ask(place)).json() == {"answers": True, "why": ""}
-        told = await ask(place, "POST", value={"text": "the sea"})
-        assert told.status == 202, told.text
-        turn = told.json()["turn"]
+        response = await ask(place, "POST", value={"text": "the sea"})
+        assert response.status == 202, response.text
+        turn = response.json()["turn"]
         assert (await ended(ledger, turn)).reason == "end_turn"
-    assert await said(ledger) == [("user", "the sea"), ("assistant", "I saw the sea.")]
+    assert await read_messages(ledger) == [("user", "the sea"), ("assistant", "I saw the sea.")]
     entries = (await ledger.snapshot("talk")).entries
     assert {entry.turn for entry in entries} == {turn}
     assert [entry.status for entry in entries if isinstance(entry, ToolCall)] == ["completed"]
@@ -94,7 +94,7 @@ async def test_an_agent_answers_in_the_turn_that_has_begun(ledger: LocalLedger) 
     async with answering(ledger, agent) as place:
         turn = (await ask(place, "POST", value={"text": "hello"})).json()["turn"]
         await ended(ledger, turn)
-    assert await said(ledger) == [("user", "hello"), ("assistant", "Good day.")]
+    assert await read_messages(ledger) == [("user", "hello"), ("assistant", "Good day.")]
     events = [event async for event in ledger.events("talk")]
     assert len([event for event in events if isinstance(event, ev.TurnEnded)]) == 1
 
@@ -103,11 +103,11 @@ async def test_where_nobody_answers_that_is_said(ledger: LocalLedger) -> None:
     """In words that a page can show; and nothing is written."""
     before = await ledger.log.store.session("talk")
     async with answering(ledger, None) as place:
-        told = (await ask(place)).json()
-        assert told["answers"] is False and "answers no prompts" in told["why"]
+        response = (await ask(place)).json()
+        assert response["answers"] is False and "answers no prompts" in response["why"]
         for way in ("", "/stop"):
             refused = await ask(place + way, "POST", value={"text": "hello"})
-            assert (refused.status, refused.json()["detail"]) == (404, told["why"])
+            assert (refused.status, refused.json()["detail"]) == (404, response["why"])
     assert await ledger.log.store.session("talk") == before
 
 
@@ -115,24 +115,24 @@ async def test_a_turn_under_way_is_not_cut_short(ledger: LocalLedger) -> None:
     """Neither one that is being answered, nor one that an agent elsewhere has begun."""
     async with answering(ledger, slow) as place:
         turn = (await ask(place, "POST", value={"text": "one"})).json()["turn"]
-        told = await ask(place, "POST", value={"text": "two"})
-        assert told.status == 409 and "in progress" in told.json()["detail"]
+        response = await ask(place, "POST", value={"text": "two"})
+        assert response.status == 409 and "in progress" in response.json()["detail"]
         assert (await ask(f"{place}/stop", "POST")).json() == {"stopped": True}
         assert (await ended(ledger, turn)).reason == "cancelled"
         await ledger.session("talk").start_turn("from elsewhere")
         assert (await ask(place, "POST", value={"text": "three"})).status == 409
-    assert [text for role, text in await said(ledger) if role == "user"] == ["one", "from elsewhere"]
+    assert [text for role, text in await read_messages(ledger) if role == "user"] == ["one", "from elsewhere"]
 
 
 async def test_of_two_prompts_at_once_one_is_answered(ledger: LocalLedger) -> None:
-    """The other is told that a turn is under way, however close they came."""
+    """The other one gets a conflict, even at the same moment."""
     async with answering(ledger, slow) as place:
-        told = await asyncio.gather(*(ask(place, "POST", value={"text": f"prompt {n}"}) for n in range(6)))
-        assert sorted(one.status for one in told) == [202, 409, 409, 409, 409, 409]
-        (turn,) = [one.json()["turn"] for one in told if one.status == 202]
+        response = await asyncio.gather(*(ask(place, "POST", value={"text": f"prompt {n}"}) for n in range(6)))
+        assert sorted(one.status for one in response) == [202, 409, 409, 409, 409, 409]
+        (turn,) = [one.json()["turn"] for one in response if one.status == 202]
         await ask(f"{place}/stop", "POST")
         await ended(ledger, turn)
-    assert len([role for role, _ in await said(ledger) if role == "user"]) == 1
+    assert len([role for role, _ in await read_messages(ledger) if role == "user"]) == 1
 
 
 async def test_stopping_cancels_whoever_answers(ledger: LocalLedger) -> None:
@@ -150,7 +150,7 @@ async def test_stopping_cancels_whoever_answers(ledger: LocalLedger) -> None:
     async with answering(ledger, patient) as place:
         turn = (await ask(place, "POST", value={"text": "wait"})).json()["turn"]
         assert (await ask(f"{place}/stop", "POST")).json() == {"stopped": True}
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             await stopped.wait()
         assert (await ended(ledger, turn)).detail == "stopped by anonymous"
         assert (await ask(f"{place}/stop", "POST")).json() == {"stopped": False}
@@ -174,7 +174,7 @@ async def test_an_answer_that_fails_ends_its_turn(ledger: LocalLedger, caplog: p
 
 
 class Between(AllowAll):
-    """Admits everybody, and lets something happen between what was read and what is written."""
+    """Admit all callers, and let something happen between reading and writing."""
 
     def __init__(self, happens: Callable[[], Awaitable[Any]]) -> None:
         self._happens = [happens]
@@ -186,11 +186,11 @@ class Between(AllowAll):
 
 
 async def test_a_turn_that_begins_meanwhile_is_not_cut_short(ledger: LocalLedger) -> None:
-    """However late it begins: that none is under way is known when the prompt is written, not when it is read."""
+    """The open turn is checked in the transaction that writes the prompt, not before."""
     async with answering(ledger, echo, Between(lambda: ledger.session("talk").start_turn("from elsewhere"))) as place:
-        told = await ask(place, "POST", value={"text": "hello"})
-        assert told.status == 409 and "in progress" in told.json()["detail"]
-    assert await said(ledger) == [("user", "from elsewhere")]
+        response = await ask(place, "POST", value={"text": "hello"})
+        assert response.status == 409 and "in progress" in response.json()["detail"]
+    assert await read_messages(ledger) == [("user", "from elsewhere")]
     assert not [event async for event in ledger.events("talk") if isinstance(event, ev.TurnEnded)]
 
 
@@ -205,20 +205,20 @@ async def test_a_turn_that_ends_meanwhile_is_not_stopped(ledger: LocalLedger) ->
 
 @pytest.mark.parametrize("way", ["", "/stop"])
 async def test_a_session_that_is_deleted_meanwhile_stays_so(ledger: LocalLedger, way: str) -> None:
-    """Nobody is answered in a session that came back by a prompt, and that would be nobody's."""
+    """A prompt does not create the session again, which would have no owner."""
     async with answering(ledger, echo, Between(lambda: ledger.delete("talk"))) as place:
         assert (await ask(place + way, "POST", value={"text": "hello"})).status == 404
     assert await ledger.log.store.session("talk") is None
 
 
 async def test_a_reader_is_told_that_nothing_can_be_said(ledger: LocalLedger) -> None:
-    """Somebody who may only read gets no box to type into, and is refused without it."""
+    """A user who may only read gets no prompt box, and is refused."""
     main, reading = "the-main-token-of-this-server", "a-token-that-only-reads"
     await ledger.log.store.put_token(TokenRecord("tok_1", hash_token(reading), "reader", "talk", ("read",), 0))
     async with answering(ledger, echo, TokenAuthorizer(ledger.log, main)) as place:
         headers = {"authorization": f"Bearer {reading}"}
-        told = (await ask(place, headers=headers)).json()
-        assert told["answers"] is False and "may read" in told["why"]
+        response = (await ask(place, headers=headers)).json()
+        assert response["answers"] is False and "may read" in response["why"]
         assert (await ask(place, "POST", value={"text": "hello"}, headers=headers)).status == 403
         assert (await ask(place, headers={"authorization": f"Bearer {main}"})).json()["answers"] is True
         assert (await ask(place)).status == 401
@@ -226,14 +226,14 @@ async def test_a_reader_is_told_that_nothing_can_be_said(ledger: LocalLedger) ->
 
 @pytest.mark.parametrize("name", ["b:ü x", "a.b", "100%", "?", "🌊"])
 async def test_a_session_is_prompted_by_any_name(ledger: LocalLedger, name: str) -> None:
-    """As it stands in an address; with what a person may type that JSON can hardly say, and all of it."""
+    """A name as in an address; a prompt with unusual characters, and of full length."""
     await ledger.log.append(name, [ev.SessionInfo(title="a talk")])
     async with answering(ledger, echo) as place:
         there = place.replace("talk", quote(name, safe=""))
-        told = await ask(there, "POST", value={"text": WAVES})
-        assert told.status == 202, told.text
-        async with asyncio.timeout(PATIENCE):
-            assert (await wait_for_turn(ledger.log, name, told.json()["turn"], 0)).reason == "end_turn"
+        response = await ask(there, "POST", value={"text": WAVES})
+        assert response.status == 202, response.text
+        async with asyncio.timeout(TIMEOUT_S):
+            assert (await wait_for_turn(ledger.log, name, response.json()["turn"], 0)).reason == "end_turn"
     entries = (await ledger.snapshot(name)).entries
     assert isinstance(entries[0], Message) and entries[0].content == WAVES
 
@@ -245,7 +245,7 @@ async def test_a_session_is_prompted_by_any_name(ledger: LocalLedger, name: str)
 async def test_what_is_no_prompt_is_refused(ledger: LocalLedger, value: Any) -> None:
     """Before a turn begins."""
     async with answering(ledger, echo) as place:
-        told = await ask(place, "POST", value=value)
-        assert told.status == 400 and told.headers["content-type"] == "application/problem+json"
+        response = await ask(place, "POST", value=value)
+        assert response.status == 400 and response.headers["content-type"] == "application/problem+json"
         assert (await ask(place.replace("talk", "none"), "POST", value={"text": "hello"})).status == 404
-    assert await said(ledger) == []
+    assert await read_messages(ledger) == []

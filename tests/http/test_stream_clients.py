@@ -18,7 +18,7 @@ from callslip.errors import CallslipError
 from callslip.model import events as ev
 from callslip.model.events import Draft
 from callslip.rules.lifecycle import TERMINAL_STATES
-from tests.formats.test_ag_ui_out import meant, of_turn
+from tests.formats.test_ag_ui_out import of_turn, parse_calls
 from tests.formats.test_ai_sdk_out import message_of as ui_message
 from tests.formats.test_ai_sdk_v4 import message_of as v4_message
 from tests.support import scenarios
@@ -47,7 +47,7 @@ PEERS = (
     Peer("ui-v6", ("reduce_ui.mjs", "v6"), ui_message),
     Peer("ui-v7", ("reduce_ui.mjs", "v7"), ui_message),
     Peer("vercel-v4", ("reduce_v4.mjs",), v4_message),
-    Peer("ag-ui", ("reduce_ag_ui.mjs",), of_turn, meant),
+    Peer("ag-ui", ("reduce_ag_ui.mjs",), of_turn, parse_calls),
 )
 
 
@@ -59,9 +59,9 @@ def peer(request: pytest.FixtureRequest) -> Peer:
 @pytest.fixture(scope="module")
 def client(node: str, peer: Peer) -> Iterator[Client]:
     """The real client: one Node process for all tests of a format."""
-    made = Client(node, *peer.harness)
-    yield made
-    made.close()
+    created = Client(node, *peer.harness)
+    yield created
+    created.close()
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ async def append(ledger: LocalLedger, draft: Draft) -> None:
         pytest.fail(str(error))
 
 
-async def told(url: str, format: str, at: int | None = None) -> list[Any]:
+async def read_history(url: str, format: str, at: int | None = None) -> list[Any]:
     """The history that the server gives."""
     answer = await ask(f"{url}/v1/sessions/{S}?format={format}" + ("" if at is None else f"&at={at}"))
     assert answer.status == 200, answer.text
@@ -87,9 +87,9 @@ async def told(url: str, format: str, at: int | None = None) -> list[Any]:
 
 async def read(client: Client, url: str, **query: str) -> Any:
     """What the client shows after reading a stream to its end."""
-    asked = "&".join(f"{name}={value}" for name, value in query.items())
+    requests = "&".join(f"{name}={value}" for name, value in query.items())
     once = {"connection": "close"}  # The next server may stand at the same port.
-    job = {"id": 0, "url": f"{url}/v1/sessions/{S}/stream?{asked}", "headers": once}
+    job = {"id": 0, "url": f"{url}/v1/sessions/{S}/stream?{requests}", "headers": once}
     answer = await asyncio.to_thread(_alone, client, job)
     assert answer["error"] is None
     return answer["message"]
@@ -122,7 +122,7 @@ async def test_a_stream_read_at_any_moment_is_the_history(
             if not turn:
                 continue
             shown = await read(client, url, format=peer.format, follow="false")
-            expected = peer.shown(await told(url, peer.format), turn)
+            expected = peer.shown(await read_history(url, peer.format), turn)
             assert exact(shown) == exact(expected), f"after {number + 1} drafts"
 
 
@@ -142,7 +142,7 @@ async def test_a_stream_watched_from_its_beginning_is_the_history(
                 await asyncio.sleep(0)
         log = [event async for event in ledger.events(S)]
         for turn in [turn for turn in turns_of(log) if await _is_over(ledger, turn)]:
-            expected = peer.shown(await told(url, peer.format), turn)
+            expected = peer.shown(await read_history(url, peer.format), turn)
             shown = await watching[turn]
             if restarts(peer.format, log):
                 shown = await read(client, url, format=peer.format, turn=turn)
@@ -163,7 +163,7 @@ async def test_ten_thousand_chunks_are_read_as_they_come(client: Client, ledger:
             await ledger.log.append(S, [ev.MessageDelta(text=f"{start + n} ", chunks="delta") for n in range(100)])
         await ledger.log.append(S, [ev.TurnEnded()])
         shown = await watching
-        expected = peer.shown(await told(url, peer.format), "t1")
+        expected = peer.shown(await read_history(url, peer.format), "t1")
         assert "9999 " in json.dumps(expected)
         assert exact(shown) == exact(expected) == exact(await read(client, url, format=peer.format))
 

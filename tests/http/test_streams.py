@@ -1,4 +1,4 @@
-"""Live streams over a real socket: every event once, in order, whoever is cut off when, at a cost that is shared."""
+"""Live streams over a real socket: every event once, in order, despite lost connections, at a shared cost."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def ledger(db: str) -> AsyncIterator[LocalLedger]:
         yield opened
 
 
-def said(text: str) -> ev.MessageDelta:
+def text_delta(text: str) -> ev.MessageDelta:
     return ev.MessageDelta(text=text, chunks="delta")
 
 
@@ -101,12 +101,14 @@ class Page:
 
 async def test_without_a_cursor_a_snapshot_comes_first(ledger: LocalLedger) -> None:
     """C9: snapshot and patches are the session, as reading it whole gives it."""
-    await ledger.log.append(S, [ev.TurnStarted(), said("a"), ev.CallStarted(aliases=ONE, tool_name="look")])
+    await ledger.log.append(S, [ev.TurnStarted(), text_delta("a"), ev.CallStarted(aliases=ONE, tool_name="look")])
     async with served(ledger) as url, asking(f"{url}/v1/sessions/{S}/stream") as reply:
         assert reply.headers["content-type"].startswith("text/event-stream")
         await reply.until(b"event: snapshot")
-        await ledger.log.append(S, [said("b"), ev.CallProgress(aliases=ONE, text="x😀"), ev.CallCompleted(aliases=ONE)])
-        await ledger.log.append(S, [ev.Raw(format="t", body={}), said("c"), ev.TurnEnded()])
+        await ledger.log.append(
+            S, [text_delta("b"), ev.CallProgress(aliases=ONE, text="x😀"), ev.CallCompleted(aliases=ONE)]
+        )
+        await ledger.log.append(S, [ev.Raw(format="t", body={}), text_delta("c"), ev.TurnEnded()])
         page = Page()
         for frame in await take(reply, 9):
             page.take(frame)
@@ -117,19 +119,19 @@ async def test_without_a_cursor_a_snapshot_comes_first(ledger: LocalLedger) -> N
 @pytest.mark.parametrize("format", ["events", "entries"])
 async def test_a_cursor_is_honoured_from_the_query_or_the_header(ledger: LocalLedger, format: str) -> None:
     """C8: what comes is what comes after it, from the log and then live, with no gap and no repeat."""
-    await ledger.log.append(S, [said(str(number)) for number in range(20)])
+    await ledger.log.append(S, [text_delta(str(number)) for number in range(20)])
     async with served(ledger) as url:
         where = f"{url}/v1/sessions/{S}/stream?format={format}"
         async with (
-            asking(f"{where}&after=7") as asked,
+            asking(f"{where}&after=7") as requests,
             asking(where, headers={"Last-Event-ID": "12"}) as remembered,
             asking(f"{where}&after=3", headers={"Last-Event-ID": "15"}) as both,
         ):
-            for reply, after in ((asked, 7), (remembered, 12), (both, 15)):
+            for reply, after in ((requests, 7), (remembered, 12), (both, 15)):
                 got = await take(reply, 20)
                 assert [int(frame["id"]) for frame in got] == list(range(after + 1, 21))
-            await ledger.log.append(S, [said("more")])
-            for reply in (asked, remembered, both):
+            await ledger.log.append(S, [text_delta("more")])
+            for reply in (requests, remembered, both):
                 await reply.until(b"id: 21\n")
 
 
@@ -155,8 +157,8 @@ async def test_a_cursor_is_honoured_from_the_query_or_the_header(ledger: LocalLe
 async def test_a_cursor_that_makes_no_sense_is_refused(
     ledger: LocalLedger, query: str, headers: dict[str, str], status: int
 ) -> None:
-    """A stream never silently begins anew; the answer says what is wrong."""
-    await ledger.log.append(S, [ev.TurnStarted(), *[said(str(number)) for number in range(19)]])
+    """A stream never silently restarts; the problem names the error."""
+    await ledger.log.append(S, [ev.TurnStarted(), *[text_delta(str(number)) for number in range(19)]])
     async with served(ledger) as url:
         answer = await ask(f"{url}/v1/sessions/{S}/stream?{query}", headers=headers)
         assert answer.status == status, answer.text
@@ -187,7 +189,7 @@ async def test_a_reader_that_is_cut_off_again_and_again_misses_nothing(ledger: L
 
     async def write() -> None:
         for start in range(0, total, 50):
-            await ledger.log.append(S, [said(str(number)) for number in range(start, start + 50)])
+            await ledger.log.append(S, [text_delta(str(number)) for number in range(start, start + 50)])
 
     await ledger.log.append(S, [ev.MessageUser(text="first")])
     seen: list[int] = []
@@ -217,9 +219,11 @@ async def test_a_page_that_is_cut_off_again_and_again_shows_the_session(ledger: 
     async def write() -> None:
         for number in range(150):
             one = (Alias("t", str(number)),)
-            await ledger.log.append(S, [ev.TurnStarted(), said("a"), ev.CallStarted(aliases=one), said("b")])
+            await ledger.log.append(
+                S, [ev.TurnStarted(), text_delta("a"), ev.CallStarted(aliases=one), text_delta("b")]
+            )
             await ledger.log.append(S, [ev.CallProgress(aliases=one, text="out"), ev.ThoughtDelta(text="hm")])
-            await ledger.log.append(S, [ev.CallCompleted(aliases=one, output=number), said("c"), ev.TurnEnded()])
+            await ledger.log.append(S, [ev.CallCompleted(aliases=one, output=number), text_delta("c"), ev.TurnEnded()])
             await ledger.log.append(S, [ev.CallProgress(aliases=one, text="late")])
             await asyncio.sleep(0)
 
@@ -244,9 +248,9 @@ async def test_a_page_that_is_cut_off_again_and_again_shows_the_session(ledger: 
 async def test_a_reader_that_is_far_behind_gets_a_snapshot(
     ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """C12: nobody folds a long log again because one reader was away for long."""
+    """A reader with an old cursor gets a snapshot instead of a long replay."""
     monkeypatch.setattr("callslip.ledger.queries.MAX_REPLAY_EVENTS", 5)
-    await ledger.log.append(S, [said(str(number)) for number in range(50)])
+    await ledger.log.append(S, [text_delta(str(number)) for number in range(50)])
     await ledger.log.project(S)
     async with served(ledger) as url:
         far = await ask(f"{url}/v1/sessions/{S}/stream?after=10&follow=false")
@@ -259,7 +263,7 @@ async def test_a_reader_that_is_far_behind_gets_a_snapshot(
 
 async def test_idle_connections_are_kept_alive(ledger: LocalLedger) -> None:
     """A comment now and then, so that nothing in between takes the line for dead."""
-    await ledger.log.append(S, [ev.TurnStarted(), said("a")])
+    await ledger.log.append(S, [ev.TurnStarted(), text_delta("a")])
     async with served(ledger, limits=Limits(heartbeat=0.02)) as url:
         for query in ("format=events", "format=entries", "format=ui-v6"):
             async with asking(f"{url}/v1/sessions/{S}/stream?{query}") as reply:
@@ -267,14 +271,14 @@ async def test_idle_connections_are_kept_alive(ledger: LocalLedger) -> None:
 
 
 async def test_a_reader_that_falls_behind_is_cut_off_and_resumes(ledger: LocalLedger) -> None:
-    """Nobody waits for the slow: the connection ends, and the cursor is as good as before."""
-    await ledger.log.append(S, [said("a")])
+    """A slow reader blocks no other: its connection ends, and its cursor is still valid."""
+    await ledger.log.append(S, [text_delta("a")])
     limits = Limits(backlog=16)
     async with served(ledger, limits=limits) as url:
         async with asking(f"{url}/v1/sessions/{S}/stream?format=events") as slow:
             await slow.until(b"id: 1\n")
             for _ in range(60):
-                await ledger.log.append(S, [said("x" * 60_000) for _ in range(5)])
+                await ledger.log.append(S, [text_delta("x" * 60_000) for _ in range(5)])
             got = [int(frame["id"]) async for frame in slow.frames() if "id" in frame]
         assert got == list(range(1, got[-1] + 1)) and got[-1] < 301
         again = await ask(f"{url}/v1/sessions/{S}/stream?format=events&follow=false&after={got[-1]}")
@@ -282,8 +286,8 @@ async def test_a_reader_that_falls_behind_is_cut_off_and_resumes(ledger: LocalLe
 
 
 async def test_one_reader_too_many_is_told_so(ledger: LocalLedger) -> None:
-    """503, and room again when somebody leaves."""
-    await ledger.log.append(S, [said("a")])
+    """503, until a reader disconnects."""
+    await ledger.log.append(S, [text_delta("a")])
     async with served(ledger, limits=Limits(readers=2)) as url:
         where = f"{url}/v1/sessions/{S}/stream"
         async with asking(where) as one, asking(where) as two:
@@ -296,8 +300,8 @@ async def test_one_reader_too_many_is_told_so(ledger: LocalLedger) -> None:
 
 
 async def test_nothing_is_left_running_when_the_last_reader_has_gone(ledger: LocalLedger) -> None:
-    """A line, its filling and its heartbeat live as long as somebody follows."""
-    await ledger.log.append(S, [ev.TurnStarted(), said("a")])
+    """A stream, its tasks and the heartbeat run only while there are readers."""
+    await ledger.log.append(S, [ev.TurnStarted(), text_delta("a")])
     edge = http.server(ledger, AllowAll())
     async with running(build(edge, http.ROUTES)) as url:
         before = len(asyncio.all_tasks())
@@ -313,15 +317,15 @@ async def test_nothing_is_left_running_when_the_last_reader_has_gone(ledger: Loc
 
 async def test_many_readers_share_what_is_made_for_one(ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch) -> None:
     """A frame is made once, however many follow."""
-    made = 0
+    created = 0
     frame = http.sse.frame
 
     def counted(*args: Any, **more: Any) -> bytes:
-        nonlocal made
-        made += 1
+        nonlocal created
+        created += 1
         return frame(*args, **more)
 
-    await ledger.log.append(S, [said("a")])
+    await ledger.log.append(S, [text_delta("a")])
     async with served(ledger) as url, contextlib.AsyncExitStack() as stack:
         where = f"{url}/v1/sessions/{S}/stream?format=events"
         readers = [await stack.enter_async_context(asking(where)) for _ in range(20)]
@@ -329,15 +333,15 @@ async def test_many_readers_share_what_is_made_for_one(ledger: LocalLedger, monk
             await reader.until(b"id: 1\n")
         monkeypatch.setattr(http.sse, "frame", counted)
         for _ in range(10):
-            await ledger.log.append(S, [said("b")])
+            await ledger.log.append(S, [text_delta("b")])
         for reader in readers:
             await reader.until(b"id: 11\n")
-    assert made == 10
+    assert created == 10
 
 
 async def test_a_session_that_is_deleted_ends_its_streams(ledger: LocalLedger) -> None:
-    """The line breaks, and whoever comes back is told that there is nothing."""
-    await ledger.log.append(S, [said("a")])
+    """The stream ends, and a reader that reconnects gets a 404."""
+    await ledger.log.append(S, [text_delta("a")])
     async with served(ledger) as url:
         async with asking(f"{url}/v1/sessions/{S}/stream?format=events") as reply:
             await reply.until(b"id: 1\n")
@@ -351,12 +355,12 @@ async def test_a_session_that_is_deleted_ends_its_streams(ledger: LocalLedger) -
 
 
 async def test_a_turn_is_replayed_and_goes_on(ledger: LocalLedger) -> None:
-    """Whoever comes in the middle gets the turn from its start; the end of the turn is the end of the stream."""
-    await ledger.log.append(S, [ev.TurnStarted(), said("Hel")])
+    """A reader that joins late gets the turn from its start; the stream ends with the turn."""
+    await ledger.log.append(S, [ev.TurnStarted(), text_delta("Hel")])
     async with served(ledger) as url, asking(f"{url}/v1/sessions/{S}/stream?format=ui-v6") as reply:
         assert reply.headers["x-vercel-ai-ui-message-stream"] == "v1"
         await reply.until(b'"delta":"Hel"')
-        await ledger.log.append(S, [said("lo"), ev.TurnEnded()])
+        await ledger.log.append(S, [text_delta("lo"), ev.TurnEnded()])
         async with asyncio.timeout(20):
             frames = [frame async for frame in reply.frames()]
         assert frames[-1]["data"] == "[DONE]"
@@ -365,7 +369,7 @@ async def test_a_turn_is_replayed_and_goes_on(ledger: LocalLedger) -> None:
 
 
 async def test_what_cannot_be_taken_back_ends_the_connection(ledger: LocalLedger) -> None:
-    """A restart: the reader is told, the line ends in order, and the next connection replays what is true now."""
+    """A restart: the reader gets a notice, the stream ends, and the next connection replays the current state."""
     await ledger.log.append(S, [ev.TurnStarted(), ev.CallProposed(aliases=ONE, tool_name="rm", input={})])
     await ledger.log.append(S, [ev.ApprovalRequested(aliases=ONE)])
     async with served(ledger) as url:
@@ -383,7 +387,7 @@ async def test_what_cannot_be_taken_back_ends_the_connection(ledger: LocalLedger
 
 async def test_another_process_is_followed_too(ledger: LocalLedger) -> None:
     """What another ledger on the same file writes comes through the stream."""
-    await ledger.log.append(S, [ev.TurnStarted(), said("a")])
+    await ledger.log.append(S, [ev.TurnStarted(), text_delta("a")])
     async with (
         served(ledger) as url,
         await callslip.open(ledger.log.store.url, SETTINGS) as other,
@@ -392,7 +396,7 @@ async def test_another_process_is_followed_too(ledger: LocalLedger) -> None:
     ):
         await events.until(b"id: 2\n")
         await turn.until(b'"delta":"a"')
-        await other.log.append(S, [said("b")])
+        await other.log.append(S, [text_delta("b")])
         await events.until(b"id: 3\n")
         await turn.until(b'"delta":"b"')
 
@@ -403,12 +407,12 @@ async def test_another_process_is_followed_too(ledger: LocalLedger) -> None:
 @pytest.mark.parametrize("format", ["events", "entries"])
 async def test_what_is_there_is_read_to_its_end_while_others_follow(ledger: LocalLedger, format: str) -> None:
     """With follow=false a reader gets all up to the head, also what the line of another reader holds."""
-    await ledger.log.append(S, [said("a")])
+    await ledger.log.append(S, [text_delta("a")])
     async with served(ledger) as url:
         where = f"{url}/v1/sessions/{S}/stream?format={format}"
         async with asking(where) as other:
             await other.until(b"id: 1\n")
-            await ledger.log.append(S, [said(str(number)) for number in range(5)])
+            await ledger.log.append(S, [text_delta(str(number)) for number in range(5)])
             await other.until(b"id: 6\n")
             for after in (0, 2, 6):
                 there = await ask(f"{where}&follow=false&after={after}")
@@ -417,8 +421,8 @@ async def test_what_is_there_is_read_to_its_end_while_others_follow(ledger: Loca
 
 
 async def test_asking_for_the_headers_of_a_stream_gets_them_and_no_more(ledger: LocalLedger) -> None:
-    """HEAD ends: the next request on that connection is answered, and nobody is counted as a reader."""
-    await ledger.log.append(S, [ev.TurnStarted(), said("a")])
+    """HEAD ends: the next request on that connection is answered, and no reader is counted."""
+    await ledger.log.append(S, [ev.TurnStarted(), text_delta("a")])
     async with served(ledger) as url:
         port = int(url.rpartition(":")[2])
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -434,20 +438,20 @@ async def test_asking_for_the_headers_of_a_stream_gets_them_and_no_more(ledger: 
 
 
 async def test_the_open_turn_is_meant_also_while_the_one_before_has_open_calls(ledger: LocalLedger) -> None:
-    """Without a name it is the open turn, whoever else still follows the last one."""
+    """Without a name it is the open turn, even if another reader still follows the last one."""
     await ledger.log.append(S, [ev.TurnStarted(), ev.CallStarted(aliases=ONE, tool_name="old"), ev.TurnEnded()])
     async with served(ledger) as url:
         where = f"{url}/v1/sessions/{S}/stream?format=ui-v6"
         async with asking(where) as old:
             await old.until(b'"old"')
-            await ledger.log.append(S, [ev.TurnStarted(), said("new")])
+            await ledger.log.append(S, [ev.TurnStarted(), text_delta("new")])
             async with asking(where) as reply:
                 assert b'"old"' not in await reply.until(b'"delta":"new"')
 
 
 async def test_a_session_that_is_deleted_while_one_waits_for_news_is_not_there(ledger: LocalLedger) -> None:
     """404 at once: nothing of it was removed by retention, which 410 would say."""
-    await ledger.log.append(S, [said("a")])
+    await ledger.log.append(S, [text_delta("a")])
     async with served(ledger) as url:
         first = await ask(f"{url}/v1/sessions/{S}")
         waits = {"if-none-match": first.headers["etag"]}
@@ -493,7 +497,7 @@ async def test_the_first_frame_comes_at_once_on_a_machine_that_has_just_booted(m
 
 async def test_what_a_line_remembers_does_not_grow_with_the_session(ledger: LocalLedger) -> None:
     """Entries that nothing can change any more are of no use to who makes patches."""
-    await ledger.log.append(S, [said("a")])
+    await ledger.log.append(S, [text_delta("a")])
     edge = http.server(ledger, AllowAll())
     async with edge.hub.by_seq(S, "entries") as numbered:
         for _ in range(30):
@@ -505,13 +509,13 @@ async def test_what_a_line_remembers_does_not_grow_with_the_session(ledger: Loca
 
 
 async def test_a_token_that_is_revoked_ends_its_streams(ledger: LocalLedger) -> None:
-    """Whoever may not read any more is told nothing more, soon after."""
-    told = mint_token()
-    row = TokenRecord(id="t1", hash=hash_token(told), label="", session=S, verbs=("read",), created_at=1)
+    """A reader without rights is disconnected soon."""
+    response = mint_token()
+    row = TokenRecord(id="t1", hash=hash_token(response), label="", session=S, verbs=("read",), created_at=1)
     await ledger.log.store.put_token(row)
-    await ledger.log.append(S, [ev.TurnStarted(), said("a")])
+    await ledger.log.append(S, [ev.TurnStarted(), text_delta("a")])
     gate = TokenAuthorizer(ledger.log, "the-main-token-of-this-test")
-    headers = {"authorization": f"Bearer {told}"}
+    headers = {"authorization": f"Bearer {response}"}
     async with served(ledger, gate=gate, limits=Limits(heartbeat=0.02)) as url:
         for query in ("sessions/s/stream?format=events", "sessions/s/stream?format=ui-v6", f"stream?session={S}"):
             async with asking(f"{url}/v1/{query}", headers=headers) as reply:

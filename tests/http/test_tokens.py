@@ -55,7 +55,7 @@ def test_a_given_token_wins_and_is_not_stored(tmp_path: Path, monkeypatch: pytes
 def test_a_token_that_cannot_be_sent_or_can_be_guessed_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str
 ) -> None:
-    """In the words of whoever gave it, without repeating it."""
+    """With the name of its option, without repeating the token."""
     with pytest.raises(InvalidInputError, match="--token") as refusal:
         main_token(tmp_path, token)
     assert len(str(refusal.value)) < 200
@@ -66,7 +66,7 @@ def test_a_token_that_cannot_be_sent_or_can_be_guessed_is_refused(
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"two words\n", b"\xff\xfe", b"x" * 5000])
 def test_a_file_without_a_token_is_told(tmp_path: Path, content: bytes) -> None:
-    """An empty token would be everybody's."""
+    """An empty token would match any request."""
     (tmp_path / "token").write_bytes(content)
     with pytest.raises(StoreError, match="contains no token"):
         main_token(tmp_path)
@@ -83,7 +83,7 @@ def test_a_place_without_room_for_a_token_is_told(tmp_path: Path) -> None:
         ]
     ):
         make(folder := tmp_path / str(number))
-        with pytest.raises(StoreError, match="cannot be read or made"):
+        with pytest.raises(StoreError, match="cannot be read or created"):
             main_token(folder)
 
 
@@ -94,11 +94,11 @@ def test_a_token_that_others_can_read_is_warned_of(tmp_path: Path, caplog: pytes
         assert main_token(tmp_path) == token and not caplog.records
         (tmp_path / "token").chmod(0o644)
         assert main_token(tmp_path) == token
-    assert "can be read by others" in caplog.text and token not in caplog.text
+    assert "can be read by other users" in caplog.text and token not in caplog.text
 
 
 def test_two_first_starts_have_the_same_token(tmp_path: Path) -> None:
-    """Whoever comes second takes what the first one made."""
+    """The second one uses the token of the first."""
     gate, found = threading.Barrier(8), list[str]()
 
     def start() -> None:
@@ -127,8 +127,8 @@ def test_a_file_system_without_links_will_do(tmp_path: Path, monkeypatch: pytest
 
 def test_tokens_differ(tmp_path: Path) -> None:
     """Each is new, and its hash is not the token."""
-    made = {mint_token() for _ in range(100)}
-    assert len(made) == 100 and not made & {hash_token(token) for token in made}
+    created = {mint_token() for _ in range(100)}
+    assert len(created) == 100 and not created & {hash_token(token) for token in created}
 
 
 # The command
@@ -174,11 +174,11 @@ def test_a_token_is_printed_once_and_kept_as_a_hash(path: Path) -> None:
 
 def test_a_token_reads_everything_unless_told_otherwise(path: Path) -> None:
     """Without options: every session, for reading, for ever."""
-    made = json.loads(cli("create", "--json").stdout)
+    created = json.loads(cli("create", "--json").stdout)
     (row,) = stored(path)
     assert (row.session, row.verbs, row.label, row.expires_at) == ("", ("read",), "", 0)
-    assert hash_token(made.pop("token")) == row.hash
-    assert [made] == listed() and made == {
+    assert hash_token(created.pop("token")) == row.hash
+    assert [created] == listed() and created == {
         "id": row.id,
         "session": None,
         "can": ["read"],
@@ -189,16 +189,16 @@ def test_a_token_reads_everything_unless_told_otherwise(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "verbs"),
+    ("value", "verbs"),
     [
         (["read,write,approve,execute"], ("read", "write", "approve", "execute")),
         (["write", "read"], ("read", "write")),
         (["execute, approve", "execute"], ("approve", "execute")),
     ],
 )
-def test_verbs_are_given_with_commas_or_several_times(path: Path, given: list[str], verbs: tuple[str, ...]) -> None:
+def test_verbs_are_given_with_commas_or_several_times(path: Path, value: list[str], verbs: tuple[str, ...]) -> None:
     """In any order, each once."""
-    assert cli("create", *(word for one in given for word in ("--can", one))).exit_code == 0
+    assert cli("create", *(word for one in value for word in ("--can", one))).exit_code == 0
     assert stored(path)[0].verbs == verbs
 
 
@@ -229,7 +229,7 @@ def test_what_makes_no_sense_makes_no_token(path: Path, arguments: tuple[str, ..
 
 
 def test_a_session_that_is_there_needs_no_word(path: Path) -> None:
-    """Only its whole name will do: a beginning is another session, that may yet come."""
+    """Only by its whole name: a prefix is another session, which may be created later."""
 
     async def fill() -> None:
         async with await callslip.open(f"sqlite:///{path}") as ledger:

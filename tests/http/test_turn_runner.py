@@ -22,9 +22,9 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(scope="module")
 def clients(node: str) -> Iterator[Clients]:
-    made = Clients(node)
-    yield made
-    made.close()
+    created = Clients(node)
+    yield created
+    created.close()
 
 
 async def careful(chat: Chat) -> AsyncIterator[str]:
@@ -39,7 +39,7 @@ async def careful(chat: Chat) -> AsyncIterator[str]:
     yield "Done."
 
 
-def asked(messages: list[Any]) -> list[str]:
+def open_requests(messages: list[Any]) -> list[str]:
     """The requests that a message shows as waiting."""
     parts = messages[-1].get("parts", [])
     return [part["approval"]["id"] for part in parts if part.get("state") == "approval-requested"]
@@ -58,16 +58,16 @@ async def test_a_person_answers_in_the_page_and_the_turn_goes_on(clients: Client
     """One yes and one no, posted by the client itself; the message in the end is the one that is stored."""
     async with chatting(clients, db, careful, format) as server:
         page = await server.page(auto=True)
-        told = await page.say("clean up")
-        assert (told["status"], told["error"]) == ("ready", None)
-        (first,) = asked(told["messages"])
-        told = await page.do("approve", id=first, approved=True)
-        (second,) = asked(told["messages"])
-        told = await page.do("approve", id=second, approved=False, reason="keep it")
-        assert (told["status"], told["error"], told["restarts"]) == ("ready", None, 0)
+        response = await page.say("clean up")
+        assert (response["status"], response["error"]) == ("ready", None)
+        (first,) = open_requests(response["messages"])
+        response = await page.do("approve", id=first, approved=True)
+        (second,) = open_requests(response["messages"])
+        response = await page.do("approve", id=second, approved=False, reason="keep it")
+        assert (response["status"], response["error"], response["restarts"]) == ("ready", None, 0)
         stored = await page.history()
         same = without_requests if format == "ui-v6" else answers
-        assert same(told["messages"]) == same(stored)
+        assert same(response["messages"]) == same(stored)
         assert "Then not: keep it" in str(stored) and "deleted {'file': 1}" in str(stored)
         rows = await server.ledger.approvals(session=page.id, state="")
         assert [(row.state, row.by) for row in rows] == [("granted", "anonymous"), ("refused", "anonymous")]
@@ -76,7 +76,7 @@ async def test_a_person_answers_in_the_page_and_the_turn_goes_on(clients: Client
 
 @pytest.mark.parametrize("format", FORMATS)
 async def test_an_answer_from_elsewhere_is_seen_by_who_comes_back(clients: Clients, db: str, format: str) -> None:
-    """Somebody approves at the desk. The page, opened anew, shows the turn as it went on."""
+    """A user approves elsewhere. The page, opened again, shows how the turn continued."""
     async with chatting(clients, db, careful, format) as server:
         page = await server.page()
         assert (await page.say("clean up"))["error"] is None
@@ -89,9 +89,9 @@ async def test_an_answer_from_elsewhere_is_seen_by_who_comes_back(clients: Clien
             await server.ledger.approve(waiting[0].id, by="desk")
         while (await server.ledger.log.store.session(page.id)).turn:
             await asyncio.sleep(0.01)
-        told = await page.again()
-        assert answers(told["messages"]) == answers(await page.history())
-        assert "Done." in str(told["messages"])
+        response = await page.again()
+        assert answers(response["messages"]) == answers(await page.history())
+        assert "Done." in str(response["messages"])
 
 
 class Beside:
@@ -122,7 +122,7 @@ async def requested(server: Any, page: Page) -> str:
 
 @pytest.mark.parametrize("format", ["ui-v6", "ui-v7"])
 async def test_an_answer_from_elsewhere_comes_into_a_stream(clients: Clients, db: str, format: str) -> None:
-    """While another call runs the stream goes on. Version 6 is told to begin again, and does when its page says so."""
+    """While another call runs the stream stays open. Version 6 gets a restart notice, and its page resumes."""
     handler = Beside()
     async with chatting(clients, db, handler, format) as server:
         page = await server.page(comes=True)
@@ -131,9 +131,9 @@ async def test_an_answer_from_elsewhere_comes_into_a_stream(clients: Clients, db
         while (await server.ledger.calls(session=page.id, states=["completed"])).items == []:
             await asyncio.sleep(0.01)
         handler.end.set()
-        told = await page.do("settle")
-        assert told["error"] is None and told["restarts"] == (1 if format == "ui-v6" else 0)
-        assert answers(told["messages"]) == answers(await page.history())
+        response = await page.do("settle")
+        assert response["error"] is None and response["restarts"] == (1 if format == "ui-v6" else 0)
+        assert answers(response["messages"]) == answers(await page.history())
 
 
 @pytest.mark.parametrize("format", ["ui-v6", "ui-v7"])
@@ -144,15 +144,15 @@ async def test_an_answer_is_posted_when_the_stream_has_ended(clients: Clients, d
         page = await server.page(auto=True)
         await page.say("clean up", wait=False)
         request = await requested(server, page)
-        while asked((await page.do("look"))["messages"]) != [request]:
+        while open_requests((await page.do("look"))["messages"]) != [request]:
             await asyncio.sleep(0.01)
-        told = await page.do("approve", id=request, approved=True, wait=False)
-        assert told["status"] == "streaming" and len(await server.ledger.approvals(session=page.id)) == 1
+        response = await page.do("approve", id=request, approved=True, wait=False)
+        assert response["status"] == "streaming" and len(await server.ledger.approvals(session=page.id)) == 1
         handler.end.set()
-        told = await page.do("settle")
+        response = await page.do("settle")
         same = without_requests if format == "ui-v6" else answers
-        assert told["error"] is None and same(told["messages"]) == same(await page.history())
-        assert "Done." in str(told["messages"])
+        assert response["error"] is None and same(response["messages"]) == same(await page.history())
+        assert "Done." in str(response["messages"])
 
 
 @pytest.mark.parametrize("format", ["ui-v6", "ui-v7", "ag-ui"])
@@ -171,42 +171,42 @@ async def test_several_requests_at_once_are_all_answered(clients: Clients, db: s
 
     async with chatting(clients, db, handler, format) as server:
         page = await server.page(auto=True)
-        told = await page.say("clean up")
+        response = await page.say("clean up")
         for _ in range(3):
-            if format == "ag-ui" and told["interrupts"]:
+            if format == "ag-ui" and response["interrupts"]:
                 payload = {"status": "resolved", "payload": {"approved": True}}
-                given = [{"interruptId": request["id"], **payload} for request in told["interrupts"]]
-                told = await page.do("answer", answers=given)
+                value = [{"interruptId": request["id"], **payload} for request in response["interrupts"]]
+                response = await page.do("answer", answers=value)
             elif format != "ag-ui":
-                waiting = asked(told["messages"])
+                waiting = open_requests(response["messages"])
                 for number, request in enumerate(waiting, 1):
-                    told = await page.do("approve", id=request, approved=True, wait=number == len(waiting))
-            assert told["error"] is None
-        told = await page.do("settle")
+                    response = await page.do("approve", id=request, approved=True, wait=number == len(waiting))
+            assert response["error"] is None
+        response = await page.do("settle")
         same = without_requests if format == "ui-v6" else answers
-        assert same(told["messages"]) == same(await page.history())
-        assert "All gone." in str(told["messages"])
+        assert same(response["messages"]) == same(await page.history())
+        assert "All gone." in str(response["messages"])
 
 
 async def test_an_answer_that_comes_second_still_goes_on(clients: Clients, db: str) -> None:
-    """Somebody else was faster: the page's own answer changes nothing, and it is told all that it missed."""
+    """Another user was faster: the page's answer changes nothing, and the page gets what it missed."""
     async with chatting(clients, db, careful, "ui-v7") as server:
         page = await server.page(auto=True)
-        (first,) = asked((await page.say("clean up"))["messages"])
+        (first,) = open_requests((await page.say("clean up"))["messages"])
         await server.ledger.approve(first, by="desk")
         while not (waiting := await server.ledger.approvals(session=page.id)):
             await asyncio.sleep(0.01)
-        told = await page.do("approve", id=first, approved=False)
-        assert (told["error"], asked(told["messages"])) == (None, [waiting[0].id])
-        told = await page.do("approve", id=waiting[0].id, approved=True)
-        assert "deleted {'file': 1}" in str(told) and "deleted {'file': 2}" in str(told)
-        texts = [part["text"] for part in told["messages"][-1]["parts"] if part["type"] == "text"]
+        response = await page.do("approve", id=first, approved=False)
+        assert (response["error"], open_requests(response["messages"])) == (None, [waiting[0].id])
+        response = await page.do("approve", id=waiting[0].id, approved=True)
+        assert "deleted {'file': 1}" in str(response) and "deleted {'file': 2}" in str(response)
+        texts = [part["text"] for part in response["messages"][-1]["parts"] if part["type"] == "text"]
         assert texts == ["May I? ", "Done."]
 
 
 @pytest.mark.parametrize("format", ["ui-v6", "ui-v7", "ag-ui"])
 async def test_a_cut_after_an_answer_is_made_good(clients: Clients, db: str, format: str) -> None:
-    """Wherever the connection breaks that brings what came of an answer, whoever comes back has all of it."""
+    """After a lost connection at any point a client that reconnects has everything."""
 
     async def handler(chat: Chat) -> AsyncIterator[str]:
         async with chat.session.call("delete", {}, approval=True) as call:
@@ -218,19 +218,19 @@ async def test_a_cut_after_an_answer_is_made_good(clients: Clients, db: str, for
     async with chatting(clients, db, handler, format) as server:
         for cut in range(12):
             page = await server.page(auto=True)
-            told = await page.say("clean up")
+            response = await page.say("clean up")
             if format == "ag-ui":
-                (request,) = told["interrupts"]
-                given = {"interruptId": request["id"], "status": "resolved", "payload": {"approved": True}}
-                told = await page.do("answer", answers=[given], cut=cut)
+                (request,) = response["interrupts"]
+                value = {"interruptId": request["id"], "status": "resolved", "payload": {"approved": True}}
+                response = await page.do("answer", answers=[value], cut=cut)
             else:
-                told = await page.do("approve", id=asked(told["messages"])[0], approved=True, cut=cut)
-            if told["status"] == "ready":
+                response = await page.do("approve", id=open_requests(response["messages"])[0], approved=True, cut=cut)
+            if response["status"] == "ready":
                 break
-            told = await page.back()
-            assert told["error"] is None, cut
-            assert answers(told["messages"]) == answers(await page.history()), cut
-            assert "Now it is gone." in str(told["messages"])
+            response = await page.back()
+            assert response["error"] is None, cut
+            assert answers(response["messages"]) == answers(await page.history()), cut
+            assert "Now it is gone." in str(response["messages"])
         assert cut > 2
 
 
@@ -238,18 +238,18 @@ async def test_an_interrupted_run_goes_on_in_a_new_one(clients: Clients, db: str
     """AG-UI: each request ends a run; the next one has a name of its own and says only what is new."""
     async with chatting(clients, db, careful, "ag-ui") as server:
         page = await server.page()
-        told = await page.say("clean up", run="r1")
-        assert (told["outcome"], told["error"]) == ("interrupt", None)
+        response = await page.say("clean up", run="r1")
+        assert (response["outcome"], response["error"]) == ("interrupt", None)
         edited = {"approved": True, "editedArgs": {"file": "other"}}
         for payload in (edited, {"approved": False, "reason": "keep it"}):
-            (request,) = told["interrupts"]
-            given = [{"interruptId": request["id"], "status": "resolved", "payload": payload}]
-            told = await page.do("answer", answers=given)
-            assert told["error"] is None
-        assert told["outcome"] == "success" and told["interrupts"] == []
-        assert len(set(told["runs"])) == 3 and told["runs"][0] == "r1"
+            (request,) = response["interrupts"]
+            value = [{"interruptId": request["id"], "status": "resolved", "payload": payload}]
+            response = await page.do("answer", answers=value)
+            assert response["error"] is None
+        assert response["outcome"] == "success" and response["interrupts"] == []
+        assert len(set(response["runs"])) == 3 and response["runs"][0] == "r1"
         stored = await page.history()
-        assert answers(told["messages"]) == answers(stored)
+        assert answers(response["messages"]) == answers(stored)
         assert "deleted {'file': 'other'}" in str(stored) and "Then not: keep it" in str(stored)
 
 
@@ -258,8 +258,8 @@ async def test_who_cancels_an_interrupt_denies_the_call(clients: Clients, db: st
     async with chatting(clients, db, careful, "ag-ui") as server:
         page = await server.page()
         (request,) = (await page.say("clean up"))["interrupts"]
-        given = [{"interruptId": request["id"], "status": "cancelled"}]
-        assert (await page.do("answer", answers=given))["error"] is None
+        value = [{"interruptId": request["id"], "status": "cancelled"}]
+        assert (await page.do("answer", answers=value))["error"] is None
         (row,) = await server.ledger.approvals(session=page.id, state="refused")
         assert row.reason == "denied by anonymous"
 
@@ -280,10 +280,10 @@ async def located(chat: Chat) -> AsyncIterator[str]:
         yield f"No: {error}"
 
 
-def open_call(told: dict[str, Any]) -> str:
+def open_call(response: dict[str, Any]) -> str:
     """The call that the client has no result for."""
     found: list[str] = []
-    for message in told["messages"]:
+    for message in response["messages"]:
         for part in message.get("parts", []):
             call = part.get("toolInvocation", part)
             if call.get("state") in ("call", "input-available"):
@@ -297,21 +297,21 @@ def open_call(told: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("format", FORMATS)
 async def test_a_tool_of_the_page_gives_the_output(clients: Clients, db: str, format: str) -> None:
-    """The turn waits, the page answers, and the turn goes on with that; twice in one message."""
+    """The turn waits, the page answers, and the turn continues; twice in one message."""
     async with chatting(clients, db, located, format) as server:
         page = await server.page(auto=True)
-        told = await page.say("where am I")
+        response = await page.say("where am I")
         for place in ("Paris", "Rome"):
-            assert told["error"] is None
-            told = await page.do("output", call=open_call(told), tool="locate", output=place)
-        assert told["error"] is None
-        assert await stands(page, told)
-        assert "At Paris. " in str(told["messages"]) and "And Rome." in str(told["messages"])
+            assert response["error"] is None
+            response = await page.do("output", call=open_call(response), tool="locate", output=place)
+        assert response["error"] is None
+        assert await stands(page, response)
+        assert "At Paris. " in str(response["messages"]) and "And Rome." in str(response["messages"])
 
 
-async def stands(page: Page, told: dict[str, Any]) -> bool:
+async def stands(page: Page, response: dict[str, Any]) -> bool:
     """Whether the client shows what is stored."""
-    assert answers(told["messages"]) == answers(await page.history())
+    assert answers(response["messages"]) == answers(await page.history())
     return True
 
 
@@ -321,22 +321,22 @@ async def test_a_page_that_answers_by_itself_needs_no_person(clients: Clients, d
     async with chatting(clients, db, located, format) as server:
         page = await server.page(auto=True, tools={"locate": "Rome"})
         await page.say("where am I")
-        told = await page.do("settle")
-        assert told["error"] is None and await stands(page, told)
-        assert [method for method, *_ in told["requests"]] == []
-        assert "And Rome." in str(told["messages"])
+        response = await page.do("settle")
+        assert response["error"] is None and await stands(page, response)
+        assert [method for method, *_ in response["requests"]] == []
+        assert "And Rome." in str(response["messages"])
 
 
 @pytest.mark.parametrize("format", ["ui-v5", "ui-v6", "ui-v7"])
 async def test_a_tool_of_the_page_may_fail(clients: Clients, db: str, format: str) -> None:
-    """The handler is told, as of any call."""
+    """The handler gets the error, as for any call."""
     async with chatting(clients, db, located, format) as server:
         page = await server.page(auto=True)
-        told = await page.say("where am I")
-        told = await page.do("output", call=open_call(told), tool="locate", output="Paris")
-        told = await page.do("output", call=open_call(told), tool="locate", error="no signal")
-        assert "No: " in str(told["messages"]) and "no signal" in str(told["messages"])
-        assert told["error"] is None
+        response = await page.say("where am I")
+        response = await page.do("output", call=open_call(response), tool="locate", output="Paris")
+        response = await page.do("output", call=open_call(response), tool="locate", error="no signal")
+        assert "No: " in str(response["messages"]) and "no signal" in str(response["messages"])
+        assert response["error"] is None
 
 
 async def test_a_client_has_no_say_about_calls_that_run_here(clients: Clients, db: str) -> None:
@@ -355,8 +355,8 @@ async def test_a_client_has_no_say_about_calls_that_run_here(clients: Clients, d
         await begun.wait()
         (call,) = (await server.ledger.calls(session=page.id)).items
         part = {"type": "dynamic-tool", "toolCallId": call.id, "state": "output-available", "output": "forged"}
-        told = await server.post({"id": page.id, "messages": [{"role": "assistant", "parts": [part]}]})
-        assert told.status == 409
+        response = await server.post({"id": page.id, "messages": [{"role": "assistant", "parts": [part]}]})
+        assert response.status == 409
         end.set()
         shown = await page.do("settle")
         assert shown["messages"][-1]["parts"][-1]["output"] == "mine"
@@ -365,7 +365,7 @@ async def test_a_client_has_no_say_about_calls_that_run_here(clients: Clients, d
 # The agent loop
 
 
-def said(reason: str | None = None, **delta: Any) -> dict[str, Any]:
+def model_chunk(reason: str | None = None, **delta: Any) -> dict[str, Any]:
     return {"id": "c", "choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}
 
 
@@ -375,11 +375,11 @@ async def test_the_agent_loop_answers_a_chat(clients: Clients, db: str) -> None:
     model = Scripted(
         [
             [
-                said(content="Adding."),
-                said(tool_calls=[{"index": 0, "id": "x1", "function": function}]),
-                said("tool_calls"),
+                model_chunk(content="Adding."),
+                model_chunk(tool_calls=[{"index": 0, "id": "x1", "function": function}]),
+                model_chunk("tool_calls"),
             ],
-            [said(content="It is 5."), said("stop")],
+            [model_chunk(content="It is 5."), model_chunk("stop")],
         ]
     )
 
@@ -393,11 +393,11 @@ async def test_the_agent_loop_answers_a_chat(clients: Clients, db: str) -> None:
 
     async with chatting(clients, db, handler, "ui-v6") as server:
         page = await server.page(auto=True)
-        (request,) = asked((await page.say("2 and 3?"))["messages"])
-        told = await page.do("approve", id=request, approved=True)
-        assert told["error"] is None
+        (request,) = open_requests((await page.say("2 and 3?"))["messages"])
+        response = await page.do("approve", id=request, approved=True)
+        assert response["error"] is None
         stored = await page.history()
-        assert without_requests(told["messages"]) == without_requests(stored)
+        assert without_requests(response["messages"]) == without_requests(stored)
         assert [part["type"] for part in stored[1]["parts"]] == [
             "step-start",
             "text",
@@ -415,7 +415,7 @@ async def test_the_agent_loop_answers_a_chat(clients: Clients, db: str) -> None:
 
 
 async def test_the_agent_loop_takes_up_an_open_turn_only(db: str) -> None:
-    """A turn that has ended meanwhile, or never was, is not begun again behind somebody's back."""
+    """A turn that has ended, or never existed, is not started again."""
     async with await callslip.open(db) as ledger:
         session = ledger.session("s")
         over = await session.start_turn("hi")

@@ -29,9 +29,9 @@ def scope_of(
     host: str | None = "localhost:7890",
 ) -> dict[str, Any]:
     """The scope of a request. `host=None` leaves the Host header out; one among the headers goes before it."""
-    given = list(headers.items() if isinstance(headers, Mapping) else headers or [])
-    if host is not None and not any(name.lower() == "host" for name, _ in given):
-        given.insert(0, ("host", host))
+    values = list(headers.items() if isinstance(headers, Mapping) else headers or [])
+    if host is not None and not any(name.lower() == "host" for name, _ in values):
+        values.insert(0, ("host", host))
     where, _, query = path.partition("?")
     return {
         "type": "http",
@@ -43,7 +43,7 @@ def scope_of(
         "raw_path": where.encode(),
         "query_string": query.encode(),
         "root_path": root_path,
-        "headers": [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in given],
+        "headers": [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in values],
         "client": ("127.0.0.1", 50000),
         "server": ("127.0.0.1", 7890),
         "state": {},

@@ -26,7 +26,7 @@ REPLACING = ("ui-v6", "ui-v7")
 """Clients that come back by themselves, and put the replay in the place of what they have."""
 
 _numbers = count(1)
-Told = dict[str, Any]
+Fields = dict[str, Any]
 
 
 class Clients:
@@ -56,32 +56,32 @@ class Page:
         self._client = client
         self._name = str(next(_numbers))
 
-    async def do(self, what: str, **job: Any) -> Told:
-        told = {"do": what, "chat": self._name, "api": f"{self.url}/", "id": self.id, **job}
-        (answer,) = await asyncio.to_thread(self._client.ask, [told])
+    async def do(self, what: str, **job: Any) -> Fields:
+        response = {"do": what, "chat": self._name, "api": f"{self.url}/", "id": self.id, **job}
+        (answer,) = await asyncio.to_thread(self._client.ask, [response])
         return answer
 
-    async def say(self, text: str, **job: Any) -> Told:
+    async def say(self, text: str, **job: Any) -> Fields:
         return await self.do("send", text=text, **job)
 
     async def history(self) -> list[Any]:
         return (await live_server.ask(f"{self.url}/{self.id}")).json()
 
-    async def again(self, **job: Any) -> Told:
-        """Open the page anew: the messages that the server has, and the answer that it leaves out as it is being given.
+    async def again(self, **job: Any) -> Fields:
+        """Open the page again: the messages of the server, and the answer in progress, which they omit.
 
         Version 4 cannot say which answer it comes back for: if nothing comes, it has ended in between and stands.
         """
-        told = await live_server.ask(f"{self.url}/{self.id}")
-        shown = await self.do("new", messages=told.json(), **job)
-        turn = told.headers.get(OMITTED_TURN, "")
+        response = await live_server.ask(f"{self.url}/{self.id}")
+        shown = await self.do("new", messages=response.json(), **job)
+        turn = response.headers.get(OMITTED_TURN, "")
         if not turn and self.format in ("vercel-v4", "ag-ui"):
             return shown
         shown = await self.do("resume", **({"turn": turn} if turn else {}))
         ended = self.format == "vercel-v4" and turn and shown["chunks"] == 0
         return await self.again(**job) if ended else shown
 
-    async def back(self) -> Told:
+    async def back(self) -> Fields:
         """Come back after the connection was lost, as this client does."""
         if self.format in REPLACING:
             return await self.do("resume")

@@ -22,7 +22,7 @@ from callslip.http.access import AllowAll, Authorizer
 from callslip.http.app import build
 from callslip.http.limits import Limits
 
-PATIENCE = 20.0
+TIMEOUT_S = 20.0
 """How long anything may take before a test gives up; nothing takes so long unless it hangs."""
 
 
@@ -43,7 +43,7 @@ class Uvicorn(uvicorn.Server):
         await self.stopping.wait()
 
     async def stop(self, serving: asyncio.Task[None]) -> None:
-        """Let nobody in any more, then break what is connected: streams notice that, whatever else is cancelled."""
+        """Stop accepting connections, then close the open ones, which ends the streams."""
         loop = asyncio.get_running_loop()
         for listening in [listening for server in self.servers for listening in server.sockets]:
             loop.remove_reader(listening)  # Closed at once, asyncio would leave who was let in just now half open.
@@ -54,7 +54,7 @@ class Uvicorn(uvicorn.Server):
             task.cancel()
         self.should_exit = self.force_exit = True
         self.stopping.set()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             await serving
 
     async def _break(self) -> None:
@@ -66,11 +66,11 @@ class Uvicorn(uvicorn.Server):
 
 def _listening(port: int) -> socket.socket:
     """As an event loop makes it: only of one that says TCP does asyncio turn off the waiting for more to send."""
-    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    made.bind(("127.0.0.1", port))
-    made.listen(1024)
-    return made
+    created = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    created.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    created.bind(("127.0.0.1", port))
+    created.listen(1024)
+    return created
 
 
 @contextlib.asynccontextmanager
@@ -91,7 +91,7 @@ async def running(app: Any, port: int = 0) -> AsyncGenerator[str]:
 async def served(
     ledger: LocalLedger, *, gate: Authorizer | None = None, limits: Limits | None = None, port: int = 0
 ) -> AsyncGenerator[str]:
-    """The HTTP edge of a ledger, served; everybody may do everything unless a gate says otherwise."""
+    """Serve a ledger over HTTP; without `gate` every caller may do everything."""
     async with running(build(http.server(ledger, gate or AllowAll(), limits), http.ROUTES), port) as url:
         yield url
 
@@ -127,7 +127,7 @@ class Reply(Answer):
 
     async def until(self, wanted: bytes) -> bytes:
         """What has come so far, once this has come."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             while wanted not in self.body:
                 self.body += await anext(self._pieces)
         return self.body
@@ -157,28 +157,28 @@ async def asking(
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     connection = h11.Connection(h11.CLIENT)
-    given = {
+    value = {
         "host": parts.netloc,
         "connection": "close",
         **{name.lower(): text for name, text in (headers or {}).items()},
     }
-    if body is not None and "transfer-encoding" not in given:
-        given.setdefault("content-length", str(len(body)))
+    if body is not None and "transfer-encoding" not in value:
+        value.setdefault("content-length", str(len(body)))
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     try:
-        fields = [(name, text.encode("latin-1")) for name, text in given.items()]
+        fields = [(name, text.encode("latin-1")) for name, text in value.items()]
         sent = connection.send(h11.Request(method=method, target=target, headers=fields))
         sent = (sent or b"") + (connection.send(h11.Data(body)) or b"" if body else b"")
         writer.write(sent + (connection.send(h11.EndOfMessage()) or b""))
         with contextlib.suppress(ConnectionError):  # It may have answered before it took all of it.
             await writer.drain()
         pieces = _events(connection, reader)
-        async with asyncio.timeout(PATIENCE), contextlib.aclosing(pieces):
+        async with asyncio.timeout(TIMEOUT_S), contextlib.aclosing(pieces):
             start = await anext(pieces)
             assert isinstance(start, h11.Response)
-        told = [(name.decode(), text.decode("latin-1")) for name, text in start.headers]
+        response = [(name.decode(), text.decode("latin-1")) for name, text in start.headers]
         async with contextlib.aclosing(_body(connection, reader)) as coming:
-            yield Reply(start.status_code, told, coming)
+            yield Reply(start.status_code, response, coming)
     finally:
         writer.close()
         with contextlib.suppress(OSError):
@@ -210,11 +210,11 @@ async def ask(
     value: Any = None,
 ) -> Answer:
     """One request and its whole answer. `value` is sent as JSON."""
-    given = dict(headers or {})
+    values = dict(headers or {})
     if value is not None:
         body = json.dumps(value).encode()
-        given.setdefault("content-type", "application/json")
-    async with asyncio.timeout(PATIENCE + 60), asking(url, method, headers=given, body=body) as reply:
+        values.setdefault("content-type", "application/json")
+    async with asyncio.timeout(TIMEOUT_S + 60), asking(url, method, headers=values, body=body) as reply:
         async for _ in reply.pieces():
             pass
         return reply

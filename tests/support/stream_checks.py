@@ -1,4 +1,4 @@
-"""The law of the streams that cover a turn, as data and as a check: whatever the client saw is what the history holds.
+"""The law of the streams that cover a turn, as data and as a check: what the client saw is what the history contains.
 
 A client is the real library in a Node process. A connection is the chunks that it is sent, with how many of them had
 been sent after which event, so that one pass of the client answers for every event.
@@ -136,20 +136,20 @@ class Law:
 
     def histories(self, log: Sequence[Event]) -> list[list[Any]]:
         """The history after each number of events, read back from its JSON."""
-        state, told = SessionFold(), [[]]
+        state, response = SessionFold(), [[]]
         for event in log:
             state.apply(event)
-            told.append(json.loads(codec.encode(self.history(state)), parse_int=number))
-        return told
+            response.append(json.loads(codec.encode(self.history(state)), parse_int=number))
+        return response
 
     def connections(self, log: Sequence[Event], turn: str, after: int = 0, *, resume: bool = True) -> list[Segment]:
         """What a client that watches a turn from an event on is sent, connection by connection."""
         encoder = self.encoder(folded(log[:after]) if after else None, turn)
         segments = [Segment(turn, encoder.opening(), after)]
         for seq, event in enumerate(log[after:], after + 1):
-            said = encoder.feed(event)
-            if not isinstance(said, Restart):
-                segments[-1].more(said, seq)
+            body = encoder.feed(event)
+            if not isinstance(body, Restart):
+                segments[-1].more(body, seq)
             elif resume:
                 segments.append(Segment(turn, encoder.opening(), seq))
             else:
@@ -158,50 +158,50 @@ class Law:
 
     def replays(self, log: Sequence[Event], turns: list[str]) -> list[Segment]:
         """A connection that begins after each event, up to its first moment."""
-        state, made = SessionFold(), [Segment(turn, [], 0) for turn in turns]
+        state, created = SessionFold(), [Segment(turn, [], 0) for turn in turns]
         for seq, event in enumerate(log, 1):
             state.apply(event)
-            made += [Segment(turn, self.encoder(state, turn).opening(), seq) for turn in turns]
-        return made
+            created += [Segment(turn, self.encoder(state, turn).opening(), seq) for turn in turns]
+        return created
 
     def joined(self, log: Sequence[Event], turn: str) -> list[Segment]:
         """What those are sent who come while others read: a replay, then what all are sent, up to the next restart."""
         encoder, state, begins = self.encoder(None, turn), SessionFold(), set(places(log))
-        open_, made = list[Segment](), list[Segment]()
+        open_, created = list[Segment](), list[Segment]()
         for seq, event in enumerate(log, 1):
             state.apply(event)
-            said = encoder.feed(event)
-            if isinstance(said, Restart):
+            body = encoder.feed(event)
+            if isinstance(body, Restart):
                 encoder.opening()
                 open_ = []
             else:
                 for segment in open_:
-                    segment.more(said, seq)
+                    segment.more(body, seq)
             if encoder.finished:
                 open_ = []
             elif seq in begins:
-                made.append(Segment(turn, self.encoder(state, turn).opening(), seq))
-                open_ = [*open_[-2:], made[-1]]
-        return made
+                created.append(Segment(turn, self.encoder(state, turn).opening(), seq))
+                open_ = [*open_[-2:], created[-1]]
+        return created
 
-    def check(self, segments: Sequence[Segment], told: list[list[Any]]) -> None:
+    def check(self, segments: Sequence[Segment], response: list[list[Any]]) -> None:
         """The client, at every point of every connection, shows what the history holds."""
         for segment, answer in zip(segments, self.client.ask([segment.job() for segment in segments]), strict=True):
             assert answer["error"] is None
             for seq, shown in zip(segment.reached, answer["messages"], strict=True):
-                expected = self.shown(told[seq], segment.turn)
+                expected = self.shown(response[seq], segment.turn)
                 assert shown == expected and exact(shown) == exact(expected), f"turn {segment.turn} after event {seq}"
 
     def prove(self, log: Sequence[Event], resumed: Iterable[int]) -> None:
         """The whole law for one log: streams from its start, after every event, and going on after some."""
-        told = self.histories(log)
+        response = self.histories(log)
         turns = turns_of(log)
-        self.check([segment for turn in turns for segment in self.connections(log, turn)], told)
-        self.check(self.replays(log, turns), told)
-        self.check([segment for turn in turns for segment in self.joined(log, turn)], told)
+        self.check([segment for turn in turns for segment in self.connections(log, turn)], response)
+        self.check(self.replays(log, turns), response)
+        self.check([segment for turn in turns for segment in self.joined(log, turn)], response)
         for after in resumed:
             part = log[: after + WATCHED]
-            self.check([s for turn in turns for s in self.connections(part, turn, after, resume=False)], told)
+            self.check([s for turn in turns for s in self.connections(part, turn, after, resume=False)], response)
 
 
 def restarts(format: str, log: Sequence[Event]) -> list[str]:
@@ -210,8 +210,8 @@ def restarts(format: str, log: Sequence[Event]) -> list[str]:
     for turn in turns_of(log):
         encoder = registry.streaming(format).encoder(None, turn)
         for event in log:
-            said = encoder.feed(event)
-            if isinstance(said, Restart):
-                reasons.append(said.reason)
+            body = encoder.feed(event)
+            if isinstance(body, Restart):
+                reasons.append(body.reason)
                 encoder.opening()
     return reasons

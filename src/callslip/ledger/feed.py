@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import AsyncGenerator, Generator, Iterable
-from itertools import islice
 
 from callslip.errors import CallslipError, CursorExpiredError, InvalidInputError, SlowReaderError, StoreError
+from callslip.ledger.window import Window
 from callslip.model.events import CallEvent, decode_event
 from callslip.model.records import SessionRecord
 from callslip.rules.lifecycle import is_terminal
@@ -29,29 +28,32 @@ class Channel:
     def __init__(self, session: str, record: SessionRecord | None, length: int) -> None:
         self.session = session
         self.session_id = record.id if record else 0
-        self.base = self.last = record.last_seq if record else 0
-        self.newest: deque[StoredEvent] = deque()
+        self.events: Window[StoredEvent] = Window(record.last_seq + 1 if record else 1, length)
         self.readers = 0
         self.is_filling = self.must_fill = False
         self.error: CallslipError | None = None
-        self._length = length
         self._readers: set[asyncio.Future[None]] = set()
         self._end_waiters: dict[str, set[asyncio.Future[None]]] = {}
 
+    @property
+    def base(self) -> int:
+        """The seq before the oldest event."""
+        return self.events.first - 1
+
+    @property
+    def last(self) -> int:
+        """The seq of the newest event."""
+        return self.events.next - 1
+
     def push(self, stored: StoredEvent) -> None:
-        self.newest.append(stored)
+        self.events.push(stored)
         event = stored.event
-        self.last = event.seq
-        if len(self.newest) > self._length:
-            self.newest.popleft()
-            self.base += 1
         if self._end_waiters and event.verdict == "applied" and isinstance(event, CallEvent) and is_terminal(event):
             _resolve(self._end_waiters.pop(event.call, ()))
 
     def skip_to(self, seq: int) -> None:
         """Continue at an event, because retention removed those before it."""
-        self.newest.clear()
-        self.base = self.last = seq - 1
+        self.events.restart(seq)
 
     def wake(self) -> None:
         _resolve(self._readers)
@@ -65,7 +67,7 @@ class Channel:
         self.wake()
 
     def after(self, cursor: int) -> list[StoredEvent]:
-        return list(islice(self.newest, cursor - self.base, None))
+        return self.events.since(cursor + 1)
 
     async def wait(self) -> None:
         """Wait for new events."""
