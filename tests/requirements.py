@@ -327,7 +327,7 @@ ACT_OBSERVE = (
         "After an upgrade, older versions still open the file, down to the oldest version that the file names.",
         (
             "tests/faults/test_faults.py::test_a_newer_ledger_that_only_added_is_opened",
-            "tests/faults/test_faults.py::test_a_newer_ledger_that_we_cannot_read_is_left_alone",
+            "tests/faults/test_faults.py::test_a_newer_ledger_that_cannot_be_read_is_unchanged",
             "tests/faults/test_faults.py::test_migrations_bring_an_older_ledger_up_to_date",
             "tests/store/test_store.py::test_the_first_version_still_reads_and_writes_the_file",
         ),
@@ -739,7 +739,7 @@ HISTORY = (
         "S4.10",
         "The demo answers its sample questions; a browser shows each call running and ended, also after a reload.",
         (
-            "tests/demo/test_demo.py::test_the_demo_answers_prompts",
+            "tests/demo/test_demo.py::test_page_answers_prompts",
             "tests/web/test_demo.py::test_prompts_are_answered",
             "tests/web/test_live.py::test_reload_at_any_time_shows_the_same",
         ),

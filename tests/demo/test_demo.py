@@ -1,4 +1,4 @@
-"""The demo: real commands, shown from the ledger's patches alone, answered by a person or without one."""
+"""The demo: a real project, a live view fed by patches alone, and approvals with or without a user."""
 
 from __future__ import annotations
 
@@ -20,108 +20,136 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from rich.console import Console
 
-from callslip.api.ledger import LocalLedger, open_ledger
+import callslip
+from callslip.api.ledger import LocalLedger
 from callslip.cli import exit_status
 from callslip.cli.terminal.patched_session import PatchedSession
 from callslip.demo import browser, session
-from callslip.demo.agent import furnish
-from callslip.demo.runner import run as run_command
-from callslip.demo.screen import Screen, settled
-from callslip.demo.script import Script
+from callslip.demo.runner import run_command
+from callslip.demo.screen import Screen, is_final
+from callslip.demo.story import Story
+from callslip.demo.workers import Workers
 from callslip.errors import InvalidInputError
 from callslip.model import events as ev
 from callslip.model.entries import Append, Message, Put, Set
 from callslip.rules.lifecycle import TERMINAL_STATES
 from tests.support import scenarios
 
-LONG = 30.0
+TIMEOUT_S = 60.0
+DEPLOY = "sh deploy.sh staging"
+HEALTH = "sh deploy.sh health"
 
 
 def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "callslip", *arguments]
 
 
-def demo(*arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
-    given: dict[str, Any] = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL, "timeout": 60}
-    return subprocess.run(command("demo", "--terminal", *arguments), **(given | more))
+def demo(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run the demo in a pipe."""
+    defaults: dict[str, Any] = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL, "timeout": TIMEOUT_S}
+    return subprocess.run(command("demo", "--terminal", *arguments), **(defaults | options))
 
 
-def look(db: str, read: Callable[[LocalLedger], Any]) -> Any:
-    async def go() -> Any:
-        async with await open_ledger(db) as ledger:
-            return await read(ledger)
+def read_calls(db: str) -> list[Any]:
+    """Return all calls, oldest first."""
 
-    return asyncio.run(go())
+    async def read() -> list[Any]:
+        async with callslip.open(db) as ledger:
+            return sorted((await ledger.calls()).items, key=lambda record: record.entry)
 
-
-def calls(db: str) -> list[Any]:
-    """All calls, oldest first."""
-
-    async def read(ledger: LocalLedger) -> list[Any]:
-        return sorted((await ledger.calls()).items, key=lambda row: row.entry)
-
-    return look(db, read)
+    return asyncio.run(read())
 
 
-def until(true: Callable[[], Any], what: str) -> Any:
-    end = time.monotonic() + LONG
-    while time.monotonic() < end:
-        if answer := true():
-            return answer
+def wait_until(condition: Callable[[], Any], description: str) -> Any:
+    deadline = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline:
+        if result := condition():
+            return result
         time.sleep(0.02)
-    raise AssertionError(f"never happened: {what}")
+    raise AssertionError(f"never happened: {description}")
 
 
 # In a pipe
 
 
-def test_the_demo_shows_what_it_promises(tmp_path: Path) -> None:
-    """Two equal calls stay two, one fails, one asks, and the live view is the view after a refresh. (C3, C9)"""
+STATES = [
+    ("ls", "completed"),
+    ("ls", "completed"),
+    ("python3 -m unittest -q", "failed"),
+    ("python3 -m tabnanny -v app", "completed"),
+    ("Look up msgspec", "completed"),
+    ("Edit app/parser.py", "completed"),
+    ("python3 -m unittest -q", "completed"),
+    ("sh deploy.sh log", "completed"),
+    (HEALTH, "expired"),
+    ("Build the package", "lost"),
+    (DEPLOY, "completed"),
+]
+"""The calls of the story with their end states, in order."""
+
+
+def test_story_is_told_on_a_terminal(tmp_path: Path) -> None:
+    """All calls end as planned, identical calls keep separate ids, and the live view equals the stored session."""
     db = str(tmp_path / "kept.db")
     done = demo("--fast", "--db", db)
     assert done.returncode == 0, done.stderr
-    assert "\x1b" not in done.stdout
-    rows = calls(db)
-    assert [row.state for row in rows] == ["completed", "completed", "failed", "completed", "completed"]
-    assert rows[0].title == rows[1].title and rows[0].id != rows[1].id
-    assert all(row.id in done.stdout for row in rows)
-    assert "Your notes have 41 words. The drafts are gone." in done.stdout
-    assert "nobody is at a terminal" in done.stdout and "granted by the demo script" in done.stdout
-    assert re.search(r"^live view == after refresh: equal ", done.stdout, re.MULTILINE)
+    assert "\x1b" not in done.stdout and "x1b" not in done.stdout
+    records = read_calls(db)
+    assert sorted((record.title, record.state) for record in records) == sorted(STATES)
+    assert len({record.id for record in records}) == len(STATES)
+    assert all(record.id in done.stdout for record in records)
+    assert "AssertionError: 720 != 7200" in done.stdout and "'app/parser.py': Clean bill of health." in done.stdout
+    assert "The test is fixed and the app is deployed to staging." in done.stdout
+    assert "(no terminal to prompt on: answered by the demo)" in done.stdout and "granted by the demo" in done.stdout
+    assert re.search(r"^Live view and stored session: same ", done.stdout, re.MULTILINE)
 
 
-def test_the_ways_to_look_again_lead_there(tmp_path: Path) -> None:
-    """Each command that the demo prints at its end can be run as it stands."""
+def test_printed_commands_show_the_session(tmp_path: Path) -> None:
+    """Each command that the demo prints at its end can be run as printed."""
     done = demo("--fast", env={**os.environ, "TMPDIR": str(tmp_path)})
     printed = re.findall(r"callslip ((?:show|ls) .*)$", done.stdout, re.MULTILINE)
     assert len(printed) == 3
     for line in printed:
         again = subprocess.run(command(*shlex.split(line)), capture_output=True, text=True)
-        assert again.returncode == 0 and "rm -r drafts" in again.stdout, again.stderr
+        assert again.returncode == 0 and DEPLOY in again.stdout, again.stderr
     assert [path.name for path in tmp_path.iterdir()] == [Path(shlex.split(printed[0])[-1]).parent.name]
 
 
-def test_a_refusal_is_an_answer(tmp_path: Path) -> None:
-    """Denied, the command does not run, and the agent goes on. (C5)"""
+def last_plan(db: str) -> list[str]:
+    """Return the states of the steps of the last plan."""
+
+    async def read() -> list[str]:
+        async with callslip.open(db) as ledger:
+            name = (await ledger.sessions()).items[0].name
+            plans = [event async for event in ledger.events(name) if isinstance(event, ev.PlanUpdated)]
+            return [step["status"] for step in plans[-1].entries]
+
+    return asyncio.run(read())
+
+
+def test_denied_deploy_does_not_run(tmp_path: Path) -> None:
+    """The call ends as denied, the plan's last step is cancelled, and the agent continues."""
     db = str(tmp_path / "kept.db")
     done = demo("--fast", "--answer", "no", "--db", db)
-    assert done.returncode == 0 and "The drafts stay, as you wished." in done.stdout
-    row = calls(db)[-1]
-    assert (row.state, row.reason, row.started_at) == ("denied", "the person said no", 0)
+    assert done.returncode == 0 and "Deploy cancelled." in done.stdout and "(--answer no:" in done.stdout
+    record = read_calls(db)[-1]
+    assert (record.title, record.state, record.started_at) == (DEPLOY, "denied", 0) and record.reason
+    assert last_plan(db) == ["completed"] * 4 + ["cancelled"]
 
 
-def test_the_demo_leaves_your_own_ledger_alone(tmp_path: Path, home: Path) -> None:
-    """CALLSLIP_DB does not count here: only --db makes it write somewhere else than in its own folder."""
+def test_demo_does_not_use_the_users_ledger(tmp_path: Path, home: Path) -> None:
+    """CALLSLIP_DB is ignored; only --db selects a file outside of the demo's own folder."""
     own = tmp_path / "own.db"
     environment = {**os.environ, "CALLSLIP_DB": str(own), "TMPDIR": str(tmp_path)}
     assert demo("--fast", env=environment).returncode == 0
     assert not own.exists() and not list(home.iterdir())
 
 
-def test_a_demo_whose_reader_goes_away_leaves_nothing_open(tmp_path: Path) -> None:
+def test_closed_pipe_leaves_no_open_call(tmp_path: Path) -> None:
     """`callslip demo | head -1`"""
     db = str(tmp_path / "kept.db")
     with subprocess.Popen(
@@ -131,166 +159,167 @@ def test_a_demo_whose_reader_goes_away_leaves_nothing_open(tmp_path: Path) -> No
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == exit_status.PIPE_CLOSED
-    assert all(row.state in TERMINAL_STATES for row in calls(db))
+    assert all(record.state in TERMINAL_STATES for record in read_calls(db))
 
 
-# Ended early
+# Stopped early
 
-
-@pytest.mark.parametrize("moment", ["running", "awaiting_approval"])
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_ended_early_it_leaves_no_call_open(tmp_path: Path, moment: str, number: int, status: int) -> None:
-    """Ctrl-C or a kill, while a command runs or a question is open: every call ends with a reason. (C5)"""
-    db = str(tmp_path / "kept.db")
-    arguments = ["--db", db] if moment == "running" else ["--db", db, "--fast"]
-    program = (
-        [sys.executable, "-c", PATIENT, *arguments]
-        if moment != "running"
-        else command("demo", "--terminal", *arguments)
-    )
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    with subprocess.Popen(
-        program, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
-    ) as process:
-        until(lambda: is_at(db, moment), f"a call that is {moment}")
-        process.send_signal(number)
-        assert process.stderr
-        said = process.stderr.read()
-    assert process.returncode == status and "Traceback" not in said and db in said
-    rows = calls(db)
-    assert rows[-1].state == "cancelled" and rows[-1].reason
-    assert all(row.state in TERMINAL_STATES for row in rows)
-    until(lambda: not survivors(tmp_path), "the end of all that it started")
-
-
-# The demo with an answer that never comes.
-PATIENT = """
+# The demo with a health check and an approval that last until it is stopped.
+SLOW_DEMO = """
 import asyncio, sys
-from callslip.demo import browser, stage
-from callslip.demo.acting import furnish
-stage._by_script = lambda *_: asyncio.sleep(1000)
+from callslip.demo import session, story
+if sys.argv[1] == "running":
+    story.HEALTH_TIMEOUT_S = 1000.0
+session._answer_alone = lambda *_: asyncio.sleep(1000)
 from callslip.cli import main
-main(["demo", "--terminal", *sys.argv[1:]])
+main(["demo", "--terminal", "--fast", *sys.argv[2:]])
 """
 
 
-def is_at(db: str, state: str) -> bool:
-    """Whether the streamed command, or the one that asks, is in a state. Looks without opening a ledger."""
-    import apsw
+@pytest.mark.parametrize(("title", "state"), [(HEALTH, "running"), (DEPLOY, "awaiting_approval")])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_stopped_demo_leaves_no_open_call(tmp_path: Path, title: str, state: str, number: int, status: int) -> None:
+    """Ctrl-C or SIGTERM while a command runs or waits for approval: every call ends with a reason."""
+    db = str(tmp_path / "kept.db")
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    program = [sys.executable, "-c", SLOW_DEMO, state, "--db", db]
+    with subprocess.Popen(
+        program, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        wait_until(lambda: has_call(db, title, state), f"{title} is {state}")
+        process.send_signal(number)
+        assert process.stderr
+        stderr = process.stderr.read()
+    assert process.returncode == status and "Traceback" not in stderr and db in stderr
+    records = read_calls(db)
+    assert [(record.state, bool(record.reason)) for record in records if record.title == title] == [("cancelled", True)]
+    assert all(record.state in TERMINAL_STATES for record in records)
+    wait_until(lambda: not find_processes(tmp_path), "the end of all processes of the demo")
 
+
+def has_call(db: str, title: str, state: str) -> bool:
+    """Return whether a call is in a state, without opening a ledger, which would end lost calls."""
     if not Path(db).exists():
         return False
     connection = apsw.Connection(db, flags=apsw.SQLITE_OPEN_READONLY)
     try:
-        sql = "SELECT count(*) FROM calls WHERE state = ? AND (title LIKE 'for %' OR title LIKE 'rm %')"
-        return connection.execute(sql, (state,)).fetchall()[0][0] > 0  # pyright: ignore
+        rows = connection.execute("SELECT 1 FROM calls WHERE title = ? AND state = ?", (title, state))
+        return bool(rows.fetchall())
     except apsw.Error:
         return False
     finally:
         connection.close()
 
 
-def survivors(folder: Path) -> list[str]:
-    """Processes that still work in the demo's own folder, or in what was it."""
-    found: list[str] = []
+def find_processes(folder: Path) -> list[str]:
+    """Return the processes whose working directory is in a folder, also in a deleted one."""
+    matches: list[str] = []
     for process in Path("/proc").glob("[0-9]*/cwd"):
         try:
-            place = os.readlink(process)
+            path = os.readlink(process)
         except OSError:
             continue
-        if place.startswith(str(folder)):
-            found.append(f"{process} {place}")
-    return found
+        if path.startswith(str(folder)):
+            matches.append(f"{process} {path}")
+    return matches
 
 
 # On a terminal
 
 
 class Terminal:
-    """The demo on a terminal: what it shows, and keys for it."""
+    """The demo on a pseudo-terminal: its output, and keys for it."""
 
     def __init__(self, *arguments: str) -> None:
-        self.shown = ""
-        self.pid, self._end = pty.fork()
+        self.output = ""
+        self.pid, self._fd = pty.fork()
         if self.pid == 0:
             os.environ.update({"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "50", "USER": "ada"})
             os.execv(sys.executable, command("demo", "--terminal", *arguments))
 
-    def until(self, text: str) -> None:
-        end = time.monotonic() + LONG
+    def wait_for(self, text: str) -> None:
+        deadline = time.monotonic() + TIMEOUT_S
         while text not in self.plain():
-            assert time.monotonic() < end and self._read(1.0) is not None, f"never shown: {text}\n{self.plain()}"
+            assert time.monotonic() < deadline and self._read(1.0) is not None, f"not shown: {text}\n{self.plain()}"
 
-    def _read(self, wait: float) -> str | None:
-        if not select.select([self._end], [], [], wait)[0]:
+    def _read(self, timeout: float) -> str | None:
+        if not select.select([self._fd], [], [], timeout)[0]:
             return ""
         try:
-            data = os.read(self._end, 65536)
+            data = os.read(self._fd, 65536)
         except OSError:
             return None
-        self.shown += data.decode("utf-8", "replace")
-        return self.shown if data else None
+        self.output += data.decode("utf-8", "replace")
+        return self.output if data else None
 
     def plain(self) -> str:
-        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.shown)
+        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.output)
 
     def press(self, keys: str) -> None:
-        os.write(self._end, keys.encode())
+        os.write(self._fd, keys.encode())
 
     def close(self) -> int:
-        while self._read(LONG):
+        while self._read(TIMEOUT_S):
             pass
-        os.close(self._end)
+        os.close(self._fd)
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
+    def has_cursor(self) -> bool:
+        return self.output.rindex("\x1b[?25h") > self.output.rindex("\x1b[?25l")
 
-@pytest.mark.parametrize(("key", "state", "said"), [("y", "completed", "are gone"), ("n", "denied", "stay")])
-def test_a_person_is_asked(tmp_path: Path, key: str, state: str, said: str) -> None:
-    """On a terminal the question stands in the live view; other keys mean nothing, y and n are the answer."""
+
+QUESTION = f"Run {DEPLOY}? [y/n]"
+
+
+@pytest.mark.parametrize(
+    ("key", "state", "message"), [("y", "completed", "is deployed to staging."), ("n", "denied", "Deploy cancelled.")]
+)
+def test_user_answers_by_key(tmp_path: Path, key: str, state: str, message: str) -> None:
+    """The live view shows the question; y and n answer it, and other keys are ignored."""
     db = str(tmp_path / "kept.db")
     terminal = Terminal("--fast", "--db", db)
-    terminal.until("May it run rm -r drafts?")
-    assert "awaiting_approval" in terminal.plain()
+    terminal.wait_for(QUESTION)
+    assert re.search(r"expires in \d+ s", terminal.plain())
     terminal.press("xq \r" + key)
-    terminal.until("live view == after refresh: equal")
+    terminal.wait_for("Live view and stored session: same")
     assert terminal.close() == 0
-    assert f"The drafts {said}" in terminal.plain(), terminal.plain()
-    assert "by ada" in terminal.plain()
-    assert calls(db)[-1].state == state
-    assert terminal.shown.rindex("\x1b[?25h") > terminal.shown.rindex("\x1b[?25l"), "the cursor is back"
+    assert message in terminal.plain() and "by ada" in terminal.plain(), terminal.plain()
+    assert read_calls(db)[-1].state == state
+    assert terminal.has_cursor()
 
 
-def test_the_question_can_be_answered_from_elsewhere(tmp_path: Path) -> None:
-    """Another terminal approves while this one asks: the first answer counts here too. (S2.7)"""
+def test_another_terminal_can_answer(tmp_path: Path) -> None:
+    """The first answer counts, also for the terminal that shows the question."""
     db = str(tmp_path / "kept.db")
     terminal = Terminal("--fast", "--db", db)
-    terminal.until("May it run rm -r drafts?")
+    terminal.wait_for(QUESTION)
     done = subprocess.run(command("approve", "@last", "--by", "Bob", "--db", db), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    terminal.until("live view == after refresh: equal")
+    terminal.wait_for("Live view and stored session: same")
     assert terminal.close() == 0 and "granted by Bob" in terminal.plain()
 
 
-def test_ctrl_c_while_asking(tmp_path: Path) -> None:
-    """The terminal is as it was, the call is cancelled, the status is 130. (C5)"""
+def test_ctrl_c_at_the_question(tmp_path: Path) -> None:
+    """The terminal is restored, the call is cancelled, and the exit status is 130."""
     db = str(tmp_path / "kept.db")
     terminal = Terminal("--fast", "--db", db)
-    terminal.until("May it run rm -r drafts?")
+    terminal.wait_for(QUESTION)
     terminal.press("\x03")
-    terminal.until("interrupted")
+    terminal.wait_for("interrupted")
     assert terminal.close() == exit_status.INTERRUPTED
-    assert calls(db)[-1].state == "cancelled"
-    assert terminal.shown.rindex("\x1b[?25h") > terminal.shown.rindex("\x1b[?25l")
+    assert read_calls(db)[-1].state == "cancelled"
+    assert terminal.has_cursor()
 
 
-def test_no_answer_is_a_no(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A question that nobody answers expires, and that refuses the call. (C5)"""
-    monkeypatch.setattr(session, "EXPIRY", 0.2)
-    monkeypatch.setattr(session, "_by_script", lambda *_: asyncio.sleep(1000))
-    with open(os.devnull, "w") as nowhere:
-        console = Console(file=nowhere, width=100)
-        shown = asyncio.run(session.perform(f"sqlite:///{tmp_path / 'x.db'}", console, fast=True, answer="ask"))
-    assert shown.equal and shown.calls[-1].state == "denied" and shown.calls[-1].reason == "no answer in time"
+def test_expired_approval_cancels_the_deploy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an answer the call is denied, and the plan's last step does not stay in progress."""
+    monkeypatch.setattr(session, "APPROVAL_EXPIRY_S", 0.2)
+    monkeypatch.setattr(session, "_answer_alone", lambda *_: asyncio.sleep(1000))
+    db = str(tmp_path / "x.db")
+    with open(os.devnull, "w") as output:
+        summary = asyncio.run(session.play(db, Console(file=output, width=100), fast=True, answer="ask"))
+    assert summary.is_same and summary.calls[-1].state == "denied" and summary.calls[-1].reason == "no answer in time"
+    assert last_plan(db) == ["completed"] * 4 + ["cancelled"]
 
 
 # The parts
@@ -298,10 +327,14 @@ def test_no_answer_is_a_no(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", scenarios.NAMES)
-async def test_the_view_lives_by_patches_alone(db: str, name: str) -> None:
-    """Fed with nothing but patches, in another ledger than the writer's, it is the snapshot. (C9, S2.2)"""
+async def test_patches_alone_build_the_snapshot(db: str, name: str) -> None:
+    """A view fed with patches, in another ledger than the writer's, equals the snapshot."""
     view = PatchedSession()
-    async with await open_ledger(db, scenarios.QUIET) as writer, await open_ledger(db, scenarios.QUIET) as reader:
+    async with (
+        callslip.open(db, scenarios.QUIET) as writer,
+        callslip.open(db, scenarios.QUIET) as reader,
+        asyncio.timeout(TIMEOUT_S),
+    ):
 
         async def watch() -> None:
             async for seq, patches in reader.log.patches(name):
@@ -311,15 +344,14 @@ async def test_the_view_lives_by_patches_alone(db: str, name: str) -> None:
         for draft in scenarios.drafts(name):
             await writer.log.append(name, [draft], source="test")
         snapshot = await writer.snapshot(name)
-        async with asyncio.timeout(LONG):
-            await view.until(lambda view: view.seq >= snapshot.seq)
+        await view.wait_until(lambda view: view.seq >= snapshot.seq)
         watching.cancel()
-        assert view.same_as(snapshot)
-        assert view.same_as((await reader.log.state_at(name)).snapshot())
+        assert view.equals(snapshot)
+        assert view.equals((await reader.log.state_at(name)).snapshot())
 
 
-def test_the_view_notices_a_missing_patch() -> None:
-    """An offset that does not fit is not papered over."""
+def test_missing_patch_is_an_error() -> None:
+    """A patch whose offset does not match is not applied."""
     view = PatchedSession()
     view.apply(1, [Put(Message(id=1, role="assistant", content="ab🌿"))])
     view.apply(2, [Append(1, "content", 4, "c"), Set(1, {"streaming": True}), Set(0, {"title": "t"})])
@@ -330,13 +362,13 @@ def test_the_view_notices_a_missing_patch() -> None:
         view.apply(4, [Append(1, "content", 3, "d")])
 
 
-def test_the_screen_shows_hostile_text_as_text(tmp_path: Path) -> None:
-    """What a tool prints cannot move the cursor of whoever watches. (C11)"""
+def test_screen_escapes_control_characters(tmp_path: Path) -> None:
+    """Output of a tool cannot move the cursor of the terminal."""
     with open(tmp_path / "out", "w+") as out:
         view = PatchedSession()
         screen = Screen(view, Console(file=out, width=100))
         view.apply(1, [Put(Message(id=1, role="assistant", content="\x1b[2Jgone\u202e"))])
-        assert settled(view.entries[1])
+        assert is_final(view.entries[1])
         screen.draw()
         screen.draw()
         out.seek(0)
@@ -344,25 +376,24 @@ def test_the_screen_shows_hostile_text_as_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_cancelled_command_takes_its_children_along(db: str, tmp_path: Path) -> None:
-    """Nothing that it started is left running."""
-    async with await open_ledger(db) as ledger:
+async def test_cancelled_command_ends_its_children(db: str, tmp_path: Path) -> None:
+    """No process that it started is left."""
+    async with callslip.open(db) as ledger, asyncio.timeout(TIMEOUT_S):
         running = asyncio.create_task(
             run_command(ledger.session("s"), "sleep 777 & echo $!; echo $$; sleep 777", tmp_path)
         )
-        async with asyncio.timeout(LONG):
-            while not (pids := await printed(ledger)):
-                await asyncio.sleep(0.02)
-            running.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await running
-            while any(alive(pid) for pid in pids):
-                await asyncio.sleep(0.02)
-        row = (await ledger.calls()).items[0]
-        assert row.state == "cancelled"
+        while not (pids := await read_pids(ledger)):
+            await asyncio.sleep(0.02)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        while any(is_alive(pid) for pid in pids):
+            await asyncio.sleep(0.02)
+        assert (await ledger.calls()).items[0].state == "cancelled"
 
 
-async def printed(ledger: LocalLedger) -> list[int]:
+async def read_pids(ledger: LocalLedger) -> list[int]:
+    """Return the two pids that the command prints, or [] before it has."""
     try:
         entries = (await ledger.snapshot("s")).entries
     except LookupError:
@@ -371,8 +402,8 @@ async def printed(ledger: LocalLedger) -> list[int]:
     return [int(line) for line in lines] if len(lines) == 2 else []
 
 
-def alive(pid: int) -> bool:
-    """A zombie is not."""
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -380,202 +411,203 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.anyio
-async def test_whoever_approves_may_change_the_command(db: str, tmp_path: Path) -> None:
-    """The demo runs what was approved, not what was asked."""
-
-    async with await open_ledger(db) as ledger:
-        running = asyncio.create_task(run_command(ledger.session("s"), "echo asked", tmp_path, approval=True))
-        async with asyncio.timeout(LONG):
-            while not (waiting := await ledger.approvals()):
-                await asyncio.sleep(0.02)
-            await ledger.approve(waiting[0].id, by="ada", input={"command": "echo changed"})
-            assert (await running).output == "changed\n"
+async def test_edited_command_is_run(db: str, tmp_path: Path) -> None:
+    """The demo runs the command as it was approved."""
+    async with callslip.open(db) as ledger, asyncio.timeout(TIMEOUT_S):
+        running = asyncio.create_task(run_command(ledger.session("s"), "echo original", tmp_path, approval=True))
+        while not (pending := await ledger.approvals()):
+            await asyncio.sleep(0.02)
+        await ledger.approve(pending[0].id, by="ada", input={"command": "echo edited"})
+        assert (await running).output == "edited\n"
 
 
 @pytest.mark.anyio
-async def test_the_script_closes_its_turn_when_something_breaks(db: str, tmp_path: Path) -> None:
-    """A tool that cannot even start fails its call, and the turn ends as an error. (C5)"""
-    async with await open_ledger(db) as ledger:
-        furnish(tmp_path)
+async def test_error_ends_the_turn(db: str, tmp_path: Path) -> None:
+    """A command that cannot be started fails its call, and the turn ends with an error."""
+    async with callslip.open(db) as ledger, Workers(db) as workers:
+        demo_session = ledger.session("s")
         with pytest.raises(InvalidInputError):
-            await Script(ledger.session("s"), tmp_path / "nowhere", 0.0).play()
-        assert all(row.state in TERMINAL_STATES for row in (await ledger.calls()).items)
-        log = [event async for event in ledger.events("s")]
-        assert isinstance(log[-1], ev.TurnEnded) and log[-1].reason == "error"
+            async with demo_session.turn("x"):
+                await Story(demo_session, tmp_path / "missing", workers, 0.0).play()
+        assert all(record.state in TERMINAL_STATES for record in (await ledger.calls()).items)
+        events = [event async for event in ledger.events("s")]
+        assert isinstance(events[-1], ev.TurnEnded) and events[-1].reason == "error"
 
 
 # On a page
 
 
 class Page:
-    """The demo as a server in a process of its own, and what a browser would ask of it."""
+    """The demo as a server in its own process, and the requests of a browser."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
-        given = ["demo", "--json", "--fast", "--no-browser", *arguments]
-        if "--port" not in given:
-            given += ["--port", "0"]
+        options = ["demo", "--json", "--fast", "--no-browser", "--port", "0", *arguments]
         environment = {**os.environ, "TMPDIR": str(folder)}
         pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        self.process = subprocess.Popen(command(*given), env=environment, **pipes)
+        self.process = subprocess.Popen(command(*options), env=environment, **pipes)
         assert self.process.stdout
-        self.told = json.loads(self.process.stdout.readline())
-        self.session: str = self.told["session"]
+        self.address = json.loads(self.process.stdout.readline())
+        self.session: str = self.address["session"]
 
-    def ask(self, path: str, body: Any = None, token: str | None = None) -> Any:
-        headers = {"authorization": f"Bearer {self.told['token'] if token is None else token}"}
+    def request(self, path: str, body: Any = None, token: str | None = None) -> Any:
+        headers = {"authorization": f"Bearer {self.address['token'] if token is None else token}"}
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.told["url"] + path, data, headers)
-        with urllib.request.urlopen(request, timeout=LONG) as answer:
-            return json.load(answer)
+        request = urllib.request.Request(self.address["url"] + path, data, headers)
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
+            return json.load(response)
 
-    def refuses(self, path: str, body: Any, token: str | None = None) -> int:
-        """The status by which it does."""
-        with pytest.raises(urllib.error.HTTPError) as told:
-            self.ask(path, body, token)
-        with told.value:
-            return told.value.code
+    def error_status(self, path: str, body: Any, token: str | None = None) -> int:
+        """Send a request that must fail, and return its status."""
+        with pytest.raises(urllib.error.HTTPError) as error:
+            self.request(path, body, token)
+        with error.value:
+            return error.value.code
 
-    def entries(self, kind: str) -> list[Any]:
-        told = self.ask(f"/v1/sessions/{self.session}?format=entries&limit=1000")["entries"]
-        return [entry for entry in told if entry["type"] == kind]
+    def entries(self, kind: str = "") -> list[Any]:
+        entries = self.request(f"/v1/sessions/{self.session}?format=entries&limit=1000")["entries"]
+        return [entry for entry in entries if kind in ("", entry["type"])]
 
-    def states(self) -> dict[str, str]:
-        return {call["title"]: call["status"] for call in self.entries("tool_call")}
+    def wait_for_approval(self) -> str:
+        pending = wait_until(lambda: self.request("/v1/approvals?state=pending")["approvals"], "a pending approval")
+        return pending[0]["approval"]
 
     def answer(self, decision: str) -> None:
-        waiting = until(lambda: self.ask("/v1/approvals?state=pending")["approvals"], "a question")
-        self.ask(f"/v1/approvals/{waiting[0]['approval']}", {"decision": decision})
+        self.request(f"/v1/approvals/{self.wait_for_approval()}", {"decision": decision})
 
-    def say(self, text: str) -> list[Any]:
-        """What the demo answers: calls and messages after the prompt, once the turn is over."""
-        turn = self.ask(f"/v1/sessions/{self.session}/prompt", {"text": text})["turn"]
+    def prompt(self, text: str) -> list[Any]:
+        """Send a prompt, and return the calls and messages after it when the turn has ended."""
+        turn = self.request(f"/v1/sessions/{self.session}/prompt", {"text": text})["turn"]
         if text.startswith("$"):
             self.answer("approve")
-        self.rest(turn)
-        kept = self.ask(f"/v1/sessions/{self.session}?format=entries&limit=1000")["entries"]
-        return [entry for entry in kept if entry["turn"] == turn and entry["type"] in ("tool_call", "message")][1:]
+        self.wait_for_turn(turn)
+        entries = [entry for entry in self.entries() if entry["turn"] == turn]
+        return [entry for entry in entries if entry["type"] in ("tool_call", "message")][1:]
 
-    def rest(self, turn: str = "t1") -> None:
-        def over() -> bool:
-            info = self.ask(f"/v1/sessions/{self.session}?limit=1")["info"]
+    def wait_for_turn(self, turn: str = "t1") -> None:
+        def is_over() -> bool:
+            info = self.request(f"/v1/sessions/{self.session}?limit=1")["info"]
             return info.get("lastTurn") == turn and not info.get("turn")
 
-        until(over, f"the end of turn {turn}")
+        wait_until(is_over, f"the end of turn {turn}")
 
-    def end(self, number: int = signal.SIGINT) -> str:
+    def stop(self, number: int = signal.SIGINT) -> str:
         self.process.send_signal(number)
-        said = self.process.communicate(timeout=LONG)[1]
-        assert "Traceback" not in said, said
-        return said
+        stderr = self.process.communicate(timeout=TIMEOUT_S)[1]
+        assert "Traceback" not in stderr, stderr
+        return stderr
 
 
-def test_the_page_shows_every_kind_of_call(tmp_path: Path) -> None:
-    """The tour: equal calls, parallel ones, a failure, a blob, a diff, one that expires, one lost, one that asks."""
+def test_story_is_told_on_the_page(tmp_path: Path) -> None:
+    """Identical and parallel calls, a failure, a blob, a diff, colors, every end state, an approval, a plan."""
     page = Page(tmp_path)
     page.answer("approve")
-    page.rest()
+    page.wait_for_turn()
     calls = page.entries("tool_call")
-    states = page.states()
-    assert states["cat notes/summary.txt"] == "failed"
-    assert states["echo waiting for the archive; sleep 60"] == "expired"
-    assert states["copy the archive"] == "lost"
-    assert states["rm -rv drafts"] == "completed"
-    equal = [call for call in calls if call["title"] == "ls -1 notes"]
-    assert len({call["callId"] for call in equal}) == 2 and {call["status"] for call in equal} == {"completed"}
+    assert sorted((call["title"], call["status"]) for call in calls) == sorted(STATES)
+    assert len({call["callId"] for call in calls}) == len(STATES)
     assert any(call.get("truncated") and call["blob"]["size"] > 100_000 for call in calls)
     assert any(call.get("content", [{}])[0].get("type") == "diff" for call in calls)
-    assert any("\x1b[32m" in str(call.get("output")) for call in calls)
+    assert any("\x1b[32m✓" in str(call.get("output")) for call in calls)
     assert page.entries("thought") and page.entries("plan")[-1]["entries"][-1]["status"] == "completed"
-    assert page.ask(f"/v1/sessions/{page.session}?limit=1")["info"]["availableCommands"]
-    page.end()
+    assert page.request(f"/v1/sessions/{page.session}?limit=1")["info"]["availableCommands"]
+    sessions = page.request("/v1/sessions")["sessions"]
+    assert sorted(row["title"] for row in sessions) == ["Demo agent", "Fault lab"]
+    page.stop()
 
 
-def test_the_demo_answers_prompts(tmp_path: Path) -> None:
-    """The sample questions, any command once it is approved, and an honest word for the rest. (S4.10)"""
+def test_page_answers_prompts(tmp_path: Path) -> None:
+    """Sample questions, any command after approval, the story again, and a clear message for other prompts."""
     page = Page(tmp_path)
     page.answer("deny")
-    page.rest()
-    assert page.states()["rm -rv drafts"] == "denied"
-    first, call, last = page.say("What's the weather in Paris?")
+    page.wait_for_turn()
+    assert page.entries("tool_call")[-1]["status"] == "denied"
+    assert page.entries("plan")[-1]["entries"][-1] == {"content": "Deploy", "priority": "medium", "status": "cancelled"}
+    assert page.entries("message")[-1]["content"].startswith("Deploy cancelled.")
+    first, call, last = page.prompt("What's the weather in Paris?")
     assert first["content"] == "I'll check the weather."
     assert (call["toolName"], call["rawInput"], call["output"]["celsius"]) == ("get_weather", {"city": "Paris"}, 20)
     assert "The weather in Paris is 20 °C" in last["content"]
-    _, one, other, last = page.say("What time is it in Tokyo and what's the weather there?")
+    _, one, other, last = page.prompt("What time is it in Tokyo and what's the weather there?")
     assert {one["toolName"], other["toolName"]} == {"get_time", "get_weather"}
     assert "In Tokyo it is" in last["content"] and "weather in Tokyo" in last["content"]
-    call, last = page.say("$ pwd; exit 3")
+    call, last = page.prompt("$ pwd; exit 3")
     assert call["status"] == "failed" and call["exitStatus"] == 3 and str(tmp_path) in call["error"]
     assert "exit status 3" in last["content"]
-    (last,) = page.say("Write a poem")
+    (last,) = page.prompt("Write a poem")
     assert "No model is configured" in last["content"] and "callslip demo --model" in last["content"]
-    page.end()
+    turn = page.request(f"/v1/sessions/{page.session}/prompt", {"text": "/tour"})["turn"]
+    page.answer("approve")
+    page.wait_for_turn(turn)
+    replayed = [call for call in page.entries("tool_call") if call["turn"] == turn]
+    assert sorted((call["title"], call["status"]) for call in replayed) == sorted(STATES)
+    page.stop()
 
 
-def test_the_page_leaves_nothing_behind(tmp_path: Path, home: Path) -> None:
-    """Ctrl-C while a question is open: both folders are gone, no process is left, your own ledger was not touched."""
+def test_stopped_page_leaves_nothing_behind(tmp_path: Path, home: Path) -> None:
+    """Ctrl-C during an approval: both folders and all processes are gone, and the user's ledger is not touched."""
     page = Page(tmp_path)
-    until(lambda: page.ask("/v1/approvals?state=pending")["approvals"], "a question")
-    worker = page.ask("/demo/workers", {"session": page.session})["call"]
-    assert worker.startswith("exec_")
-    page.end()
+    page.wait_for_approval()
+    assert page.request("/demo/workers", {"session": page.session})["call"].startswith("exec_")
+    page.stop()
     assert page.process.returncode == exit_status.INTERRUPTED
-    assert not list(tmp_path.iterdir()) and not survivors(tmp_path) and not list(home.iterdir())
+    assert not list(tmp_path.iterdir()) and not find_processes(tmp_path) and not list(home.iterdir())
 
 
-def test_the_page_can_be_kept(tmp_path: Path) -> None:
-    """`--keep FILE`: what was shown is there afterwards, and every call has ended. (C5)"""
+def test_page_can_be_kept(tmp_path: Path) -> None:
+    """With `--keep FILE` the session is stored there, and every call has ended."""
     kept = tmp_path / "kept.db"
     page = Page(tmp_path, "--keep", str(kept))
-    until(lambda: page.ask("/v1/approvals?state=pending")["approvals"], "a question")
-    said = page.end(signal.SIGTERM)
-    assert page.process.returncode == exit_status.TERMINATED and str(kept) in said
-    rows = calls(str(kept))
-    assert len(rows) == 11 and all(row.state in TERMINAL_STATES and row.title for row in rows)
+    page.wait_for_approval()
+    stderr = page.stop(signal.SIGTERM)
+    assert page.process.returncode == exit_status.TERMINATED and str(kept) in stderr
+    records = read_calls(str(kept))
+    assert sorted(record.title for record in records) == sorted(title for title, _ in STATES)
+    assert all(record.state in TERMINAL_STATES for record in records)
 
 
-def test_two_demos_at_once(tmp_path: Path) -> None:
-    """The usual port is taken by whoever comes first; a port that was asked for is that or nothing."""
-    one = Page(tmp_path)
-    port = one.told["url"].rpartition(":")[2]
-    other = subprocess.run(command("demo", "--port", port), capture_output=True, text=True, timeout=LONG)
+def test_port_in_use_is_an_error(tmp_path: Path) -> None:
+    """A second demo fails if its --port is in use."""
+    page = Page(tmp_path)
+    port = page.address["url"].rpartition(":")[2]
+    other = subprocess.run(command("demo", "--port", port), capture_output=True, text=True, timeout=TIMEOUT_S)
     assert other.returncode == exit_status.FAILED and f"port {port}" in other.stderr
-    one.end()
+    page.stop()
 
 
-def test_only_who_has_the_token_kills_workers(tmp_path: Path) -> None:
-    """The demo's own routes stand behind the same gate as all others."""
+def test_routes_of_the_demo_need_the_token(tmp_path: Path) -> None:
+    """Starting and killing workers needs the same token as all other routes."""
     page = Page(tmp_path)
     for path in ("/demo/workers", "/demo/workers/exec_000000000000/kill"):
-        assert page.refuses(path, {"session": page.session}, token="somebody-elses-token") == 401
-    assert page.refuses("/demo/workers/exec_000000000000/kill", {}) == 404
-    call = page.ask("/demo/workers", {"session": page.session})["call"]
-    assert page.ask(f"/demo/workers/{call}/kill", {})["pid"]
-    assert page.ask(f"/v1/calls/{call}?wait=10")["state"] == "lost"
-    page.end()
+        assert page.error_status(path, {"session": page.session}, token="another-token-than-ours") == 401
+    assert page.error_status("/demo/workers/exec_000000000000/kill", {}) == 404
+    call = page.request("/demo/workers", {"session": page.session})["call"]
+    assert page.request(f"/demo/workers/{call}/kill", {})["pid"]
+    assert page.request(f"/v1/calls/{call}?wait=10")["state"] == "lost"
+    page.stop()
 
 
 @pytest.mark.parametrize(
-    ("environment", "there"),
+    ("environment", "is_available"),
     [({}, False), ({"DISPLAY": ":0"}, True), ({"DISPLAY": ":0", "SSH_CONNECTION": "1"}, False)],
 )
-def test_a_browser_is_opened_only_where_there_is_one(
-    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], there: bool
+def test_browser_needs_a_local_display(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], is_available: bool
 ) -> None:
-    """Not without a display, and not at the far end of an SSH line."""
-    for name in (*browser.FAR_AWAY, *browser.SCREENS):
+    """No browser is opened without a display or over SSH."""
+    for name in (*browser.SSH_VARIABLES, *browser.DISPLAY_VARIABLES):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(webbrowser, "get", lambda: webbrowser.GenericBrowser("true"))
-    assert browser.is_there() == there
+    assert browser.is_available() == is_available
 
 
-def test_the_way_to_the_page_is_a_file_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The token is not on the browser's command line, where others could read it."""
+def test_token_is_not_on_the_command_line_of_the_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The browser opens a private file that redirects to the page."""
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", opened.append)
     browser.open_page("http://127.0.0.1:1/s/demo?token=secret&x", tmp_path)
-    until(lambda: opened, "a browser")
+    wait_until(lambda: opened, "a browser was opened")
     assert "secret" not in opened[0] and "token=secret&amp;x" in (tmp_path / "open.html").read_text()
     assert (tmp_path / "open.html").stat().st_mode & 0o077 == 0

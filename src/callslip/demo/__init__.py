@@ -1,1 +1,1 @@
-"""A small agent at work, to be watched: scripted, without a model, but the commands it runs are real."""
+"""A scripted demo agent. It uses no model, but the commands that it runs are real."""

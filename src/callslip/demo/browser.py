@@ -1,4 +1,4 @@
-"""Opens the page, where there is a browser on the screen that the person sits at."""
+"""Open the page in a browser, if the user has one on this machine."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import sys
 import threading
 from pathlib import Path
 
-from callslip.cli.commands.serve import lead_to
+from callslip.cli.commands.serve import write_redirect
 
-FAR_AWAY = ("SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY")
-SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
+SSH_VARIABLES = ("SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY")
+DISPLAY_VARIABLES = ("DISPLAY", "WAYLAND_DISPLAY")
 
 
-def is_there() -> bool:
-    """Not at the other end of an SSH line, and on Linux only with a display: else it would be one for text."""
-    if any(os.environ.get(name) for name in FAR_AWAY):
+def is_available() -> bool:
+    """Return whether there is a graphical browser: not over SSH, and on Linux only with a display."""
+    if any(os.environ.get(name) for name in SSH_VARIABLES):
         return False
-    if sys.platform.startswith(("linux", "freebsd")) and not any(os.environ.get(name) for name in SCREENS):
+    if sys.platform.startswith(("linux", "freebsd")) and not any(os.environ.get(name) for name in DISPLAY_VARIABLES):
         return False
     import webbrowser
 
@@ -29,9 +29,9 @@ def is_there() -> bool:
 
 
 def open_page(page: str, folder: Path) -> None:
-    """Some browsers take their time to come up."""
+    """Open a page in a thread, since some browsers take long to start."""
     import webbrowser
 
     file = folder / "open.html"
-    lead_to(page, file)
+    write_redirect(page, file)
     threading.Thread(target=webbrowser.open, args=(file.as_uri(),), daemon=True).start()

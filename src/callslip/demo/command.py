@@ -1,4 +1,4 @@
-"""`callslip demo`: a page with an agent at work on it, or the same on a terminal."""
+"""`callslip demo`: a scripted demo agent, on a web page or in a terminal."""
 
 from __future__ import annotations
 
@@ -16,83 +16,85 @@ from callslip.cli import exit_status
 from callslip.cli.options import has_selected_location, json_option, select_location, selected_location
 from callslip.cli.terminal import tables
 from callslip.cli.terminal.escape import escape_controls
-from callslip.cli.terminal.formatting import tally
+from callslip.cli.terminal.formatting import format_counts
 from callslip.client.location import LedgerLocation
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from callslip.demo.session import Shown
+    from callslip.demo.session import Summary
 
 
 @click.command()
-@click.option("--terminal", is_flag=True, help="On this terminal, or in a pipe as plain lines, instead of on a page.")
+@click.option("--terminal", is_flag=True, help="Show the agent in this terminal instead of on a page.")
 @click.option("--keep", "--db", "keep", metavar="FILE", help="Keep the ledger in this file.")
-@click.option("--port", type=click.IntRange(0, 65535), help="Of the page. Else 7890 if that is free, else any.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port of the page. [default: 7890 if free, else any]")
 @click.option(
-    "--browser/--no-browser", default=None, help="Open the page in a browser. Else where there seems to be one."
+    "--browser/--no-browser", default=None, help="Open the page in a browser. [default: if a display is found]"
 )
 @click.option(
-    "--model", metavar="MAKER:NAME", envvar="CALLSLIP_MODEL", show_envvar=True, help="Let a model answer what you ask."
+    "--model", metavar="MAKER:NAME", envvar="CALLSLIP_MODEL", show_envvar=True, help="Let a model answer prompts."
 )
-@click.option("--fast", is_flag=True, help="Without pauses.")
+@click.option("--fast", is_flag=True, help="Run without pauses.")
 @click.option(
     "--answer",
     type=click.Choice(["ask", "yes", "no"]),
     default="ask",
     show_default=True,
-    help="With --terminal: what to say to the call that needs approval. Without a terminal, ask means yes.",
+    help="With --terminal: answer to the approval. Without a terminal, ask means yes.",
 )
 @json_option
 @click.pass_context
 def demo(ctx: click.Context, terminal: bool, keep: str | None, fast: bool, answer: str, **page: Any) -> int:
-    """Watch a small scripted agent at work.
+    """Run a scripted demo agent.
 
-    There is no model, but the commands are real: they run in a folder of their own that is removed afterwards. Prints
-    the address of a page that shows the agent live, answers a few prompts, and lets you break things. With --terminal
-    what you see is drawn from the ledger's patches, and at the end compared with a fresh read of the log.
+    It uses no model, but its commands are real. They run in a scratch folder that is removed at the end. The page shows
+    the agent live, answers a few prompts and has a lab that injects faults. With --terminal the live view is compared
+    with the stored session at the end.
     """
     if keep:
         select_location(keep)
     pace = 0.0 if fast else 1.0
-    return _on_terminal(ctx, answer, fast=fast) if terminal else _on_page(ctx, pace=pace, **page)
+    return _run_in_terminal(answer, fast=fast) if terminal else _run_page(pace=pace, **page)
 
 
-def _meant() -> LedgerLocation:
-    meant = selected_location()
-    meant.prepare()
-    if not meant.path:
-        raise click.UsageError("the demo shows what is kept; name a file with --keep")
-    return meant
+def _prepare_location() -> LedgerLocation:
+    location = selected_location()
+    location.prepare()
+    if not location.path:
+        raise click.UsageError("--db: the demo needs a database file. Pass its path.")
+    return location
 
 
 # On a page
 
 
-def _on_page(ctx: click.Context, *, port: int | None, browser: bool | None, model: str | None, pace: float) -> int:
+def _run_page(*, port: int | None, browser: bool | None, model: str | None, pace: float) -> int:
     import secrets
 
     from callslip.agent.models import find_model
     from callslip.demo import browser as browsers
     from callslip.demo import server
 
-    kept = has_selected_location()
-    with _folders() as (own, scratch):
-        if not kept:
+    is_kept = has_selected_location()
+    with _temporary_folders() as (own, scratch):
+        if not is_kept:
             select_location(str(own / "ledger.db"))
-        meant = _meant()
-        browse = browsers.is_there() if browser is None else browser
-        found = find_model(model) if model else None
+        location = _prepare_location()
+        opens_browser = browsers.is_available() if browser is None else browser
+        found_model = find_model(model) if model else None
         token = secrets.token_urlsafe(24)
-        status = server.run(meant, token, scratch, own, port=port, browse=browse, model=found, pace=pace)
-    if kept:
-        tables.print_status(f"look again: callslip serve --db {shlex.quote(meant.path)}")
+        status = server.run(
+            location, token, scratch, own, port=port, opens_browser=opens_browser, model=found_model, pace=pace
+        )
+    if is_kept:
+        tables.print_status(f"View again: callslip serve --db {shlex.quote(location.path)}")
     return status
 
 
 @contextmanager
-def _folders() -> Generator[tuple[Path, Path]]:
-    """What is ours, and where commands run: they see nothing of the other, and both are removed in the end."""
+def _temporary_folders() -> Generator[tuple[Path, Path]]:
+    """Yield a folder for the demo's own files, which commands do not see, and one in which commands run."""
     with (
         tempfile.TemporaryDirectory(prefix="callslip-demo-", ignore_cleanup_errors=True) as own,
         tempfile.TemporaryDirectory(prefix="callslip-work-", ignore_cleanup_errors=True) as scratch,
@@ -100,46 +102,46 @@ def _folders() -> Generator[tuple[Path, Path]]:
         yield Path(own), Path(scratch)
 
 
-# On a terminal
+# In a terminal
 
 
-def _on_terminal(ctx: click.Context, answer: str, *, fast: bool) -> int:
+def _run_in_terminal(answer: str, *, fast: bool) -> int:
     import asyncio
 
-    from callslip.demo.session import perform
+    from callslip.demo.session import play
 
     if not has_selected_location():
         select_location(str(Path(tempfile.mkdtemp(prefix="callslip-demo-")) / "ledger.db"))
-    meant = _meant()
+    location = _prepare_location()
     console = tables.console()
     try:
-        shown = asyncio.run(perform(meant.url, console, fast=fast, answer=answer))
+        summary = asyncio.run(play(location.url, console, fast=fast, answer=answer))
     except KeyboardInterrupt:
-        tables.print_status(f"interrupted; what was recorded is in {meant.path}")
+        tables.print_status(f"interrupted; the session is stored in {location.path}")
         raise
     except asyncio.CancelledError:
-        tables.print_status(f"terminated; what was recorded is in {meant.path}")
+        tables.print_status(f"terminated; the session is stored in {location.path}")
         return exit_status.TERMINATED
-    _report(console, shown, meant)
-    return exit_status.OK if shown.equal else exit_status.FAILED
+    _print_summary(console, summary, location)
+    return exit_status.OK if summary.is_same else exit_status.FAILED
 
 
-def _report(console: Console, shown: Shown, meant: LedgerLocation) -> None:
+def _print_summary(console: Console, summary: Summary, location: LedgerLocation) -> None:
     from rich.text import Text
 
     from callslip.cli.terminal.timeline import styled_state
 
-    def line(text: Text) -> None:
-        console.print(text, soft_wrap=True)  # What may be copied stays in one piece.
+    def print_line(line: Text) -> None:
+        console.print(line, soft_wrap=True)  # Commands to copy must not be wrapped.
 
-    line(Text(f"\n{tally(Counter(call.state for call in shown.calls))}", "bold"))
-    for call in shown.calls:
+    print_line(Text(f"\n{format_counts(Counter(call.state for call in summary.calls))}", "bold"))
+    for call in summary.calls:
         state = styled_state(f"{call.state:<9}")
-        line(Text(f"  {call.id}  ").append_text(state).append(f"  {escape_controls(call.title)}"))
-    said = Text("\nlive view == after refresh: ", "bold")
-    said.append(*(("equal", "bold green") if shown.equal else ("DIFFERENT", "bold red")))
-    line(said.append(f"  ({shown.entries} entries made by {shown.events} events)", "dim"))
-    where = f" --db {shlex.quote(meant.path)}"
-    line(Text(f"\nlook again   callslip show @last{where}"))
-    line(Text(f"one call     callslip show {shown.calls[-1].id}{where}"))
-    line(Text(f"all calls    callslip ls @last{where}"))
+        print_line(Text(f"  {call.id}  ").append_text(state).append(f"  {escape_controls(call.title)}"))
+    comparison = ("same", "bold green") if summary.is_same else ("DIFFERENT", "bold red")
+    line = Text("\nLive view and stored session: ", "bold").append(*comparison)
+    print_line(line.append(f"  ({summary.entries} entries, {summary.events} events)", "dim"))
+    database = f" --db {shlex.quote(location.path)}"
+    print_line(Text(f"\nView again   callslip show @last{database}"))
+    print_line(Text(f"One call     callslip show {summary.calls[-1].id}{database}"))
+    print_line(Text(f"All calls    callslip ls @last{database}"))

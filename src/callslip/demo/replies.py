@@ -1,4 +1,4 @@
-"""What the demo answers when a visitor says something: scripted where it can be, honest where there is no model."""
+"""The demo's answers to prompts: scripted, or by a model if one is configured."""
 
 from __future__ import annotations
 
@@ -15,39 +15,50 @@ from callslip.agent.models import Model
 from callslip.agent.shell_tool import shell_tool
 from callslip.api.ledger import LocalLedger
 from callslip.api.session import Session
-from callslip.demo.agent import Actor
-from callslip.demo.tour import Tour
+from callslip.demo.agent import DemoAgent
+from callslip.demo.project import command_env, write_files
+from callslip.demo.story import Story
 from callslip.demo.workers import Workers
 
 COMMANDS = [
-    {"name": "weather", "description": "The weather in Paris or Tokyo, made up", "input": {"hint": "Paris"}},
-    {"name": "time", "description": "What time it is in Paris or Tokyo", "input": {"hint": "Tokyo"}},
+    {"name": "weather", "description": "Sample weather in Paris or Tokyo", "input": {"hint": "Paris"}},
+    {"name": "time", "description": "The time in Paris or Tokyo", "input": {"hint": "Tokyo"}},
     {
         "name": "run",
-        "description": "Run a command in the scratch folder, once you approve",
-        "input": {"hint": "ls -l notes"},
+        "description": "Run a command in the scratch folder",
+        "input": {"hint": "ls -l app"},
     },
-    {"name": "tour", "description": "Play the tour again"},
+    {"name": "tour", "description": "Play the demo again"},
 ]
 CITIES = {"Paris": (20, "partly cloudy", "Europe/Paris", 1), "Tokyo": (24, "clear", "Asia/Tokyo", 9)}
-"""Degrees and sky, which are made up; the time zone, and its hours ahead of UTC where zones are not known."""
-SYSTEM = (
-    "You help a visitor of a demo. Commands run in a scratch folder with /bin/sh, each after the visitor approved it."
-)
+"""Sample temperature in °C and sky; the time zone, and its hours ahead of UTC for systems without zone data."""
+COMMAND_TIMEOUT_S = 60.0
+SYSTEM = "You help a user of a demo. Commands run in a scratch folder with /bin/sh, each after the user approved it."
+CLOSING = """
+
+Your turn:
+
+- Ask `What's the weather in Paris?` or `What time is it in Tokyo and what's the weather there?`
+- Type `$` and a command, such as `$ cat app/parser.py`. It runs in a scratch folder after you approve it.
+- Reload the page at any time: it shows the same.
+- Open the **Fault lab** at the top and inject faults.
+
+This agent is a script without a model. `/tour` plays it again.
+"""
 NO_MODEL = """\
-No model is configured here, so nobody can answer that: the tour was a script. What works without one:
+No model is configured, so this prompt cannot be answered. These work without a model:
 
 - `What's the weather in Paris?`
 - `What time is it in Tokyo and what's the weather there?`
 - `$ date`, or any other command
 
-With a model: `callslip demo --model openai:NAME` or `anthropic:NAME`, with its key in `OPENAI_API_KEY` or \
+To use a model: `callslip demo --model openai:NAME` or `anthropic:NAME`, with its key in `OPENAI_API_KEY` or \
 `ANTHROPIC_API_KEY`; in a terminal, `callslip run "..." --model openai:NAME`.
 """
 
 
 class Replies:
-    """Whoever answers in one demo: `answers` of `http.standalone`."""
+    """The function that answers the prompts of one demo: `answers` of `http.standalone`."""
 
     def __init__(self, folder: Path, workers: Workers, model: Model | None = None, pace: float = 1.0) -> None:
         self._folder = folder
@@ -56,85 +67,88 @@ class Replies:
         self._pace = pace
 
     def __call__(self, ledger: LocalLedger, name: str, text: str) -> Any:
-        session, said = ledger.session(name), text.strip()
-        if found := re.match(r"(?:\$|/run\b)\s*(.+)", said, re.DOTALL):
-            return _run(Actor(session, self._folder, self._pace), found[1])
-        if re.fullmatch("/tour", said):
-            return Tour(session, self._folder, self._workers, self._pace).play()
-        asked = _asked(said)
-        if asked:
-            return _look_up(Actor(session, self._folder, self._pace), asked)
+        session, prompt = ledger.session(name), text.strip()
+        if prompt == "/tour":
+            return self.play_story(session)
+        agent = DemoAgent(session, self._folder, self._pace)
+        if match := re.match(r"(?:\$|/run\b)\s*(.+)", prompt, re.DOTALL):
+            return _run(agent, match[1])
+        if questions := _find_questions(prompt):
+            return _look_up(agent, questions)
         if self._model is not None:
-            return _answer(session, self._model, self._folder, text)
-        return Actor(session, self._folder, self._pace).say(NO_MODEL)
+            return self._ask_model(session, self._model, text)
+        return agent.say(NO_MODEL)
+
+    async def play_story(self, session: Session) -> None:
+        """Play the story in the session's open turn."""
+        write_files(self._folder)
+        await Story(session, self._folder, self._workers, self._pace, closing=CLOSING).play()
+
+    async def _ask_model(self, session: Session, model: Model, text: str) -> None:
+        """Run the agent loop in the turn that started with this text."""
+        record = await session.ledger.find_session(session.name)
+        shell = shell_tool(cwd=str(self._folder), env=command_env(self._pace, color=False), approval=True)
+        await Agent(session, model, tools=[shell], system=SYSTEM).run(text, turn=record.turn)
 
 
-async def _run(actor: Actor, command: str) -> AsyncGenerator[str]:
-    result = await actor.run(command, approval=True, timeout=60.0)
+async def _run(agent: DemoAgent, command: str) -> AsyncGenerator[str]:
+    result = await agent.run(command, approval=True, timeout=COMMAND_TIMEOUT_S)
     if result is None:
-        yield "It was not run to its end."
+        yield "The command was cancelled."
     elif result.timed_out:
-        yield "It took longer than a minute and was stopped."
+        yield f"The command was stopped after {COMMAND_TIMEOUT_S:g} s."
     elif result.exit_status:
-        yield f"It failed, with exit status {result.exit_status}."
+        yield f"The command failed with exit status {result.exit_status}."
     else:
-        yield "Done." if result.output.strip() else "Done; it printed nothing."
+        yield "Done." if result.output.strip() else "Done, without output."
 
 
-# What seeds a conversation: two tools with known answers
+# Sample questions: two tools with fixed answers
 
-Asked = list[tuple[str, str]]
-"""Tools and the cities they are to be asked about."""
+Questions = list[tuple[str, str]]
+"""Tools to call, and the city for each."""
 
 
-def _asked(text: str) -> Asked:
+def _find_questions(text: str) -> Questions:
     cities = [city for city in CITIES if re.search(rf"\b{city}\b", text, re.IGNORECASE)]
     tools = [
         tool
         for word, tool in (("time", "get_time"), ("weather", "get_weather"))
-        if re.search(rf"\b{word}\b", text, re.I)
+        if re.search(rf"\b{word}\b", text, re.IGNORECASE)
     ]
     return [(tool, city) for city in cities for tool in tools]
 
 
-async def _look_up(actor: Actor, asked: Asked) -> AsyncGenerator[str]:
-    """One call for each, all at once; then what they came to, in a sentence."""
-    things = {"get_time": "time", "get_weather": "weather"}
-    yield f"I'll check the {' and the '.join(dict.fromkeys(things[tool] for tool, _ in asked))}."
-    told = await asyncio.gather(*(_tool(actor, tool, city) for tool, city in asked))
-    for (tool, city), output in zip(asked, told, strict=True):
+async def _look_up(agent: DemoAgent, questions: Questions) -> AsyncGenerator[str]:
+    """Make all calls at once, then yield their results in sentences."""
+    topics = dict.fromkeys(tool.removeprefix("get_") for tool, _ in questions)
+    yield f"I'll check the {' and the '.join(topics)}."
+    outputs = await asyncio.gather(*(_call_tool(agent, tool, city) for tool, city in questions))
+    for (tool, city), output in zip(questions, outputs, strict=True):
         if tool == "get_time":
             yield f"In {city} it is {output['time']}. "
         else:
-            yield f"The weather in {city} is {output['celsius']} °C, {output['sky']} (made up: no service is asked). "
+            yield f"The weather in {city} is {output['celsius']} °C, {output['sky']} (sample data). "
 
 
-async def _tool(actor: Actor, tool: str, city: str) -> dict[str, Any]:
-    async with actor.session.call(
-        tool, {"city": city}, title=f"{tool.removeprefix('get_')} in {city}", kind="fetch"
-    ) as call:
-        await actor.pause(1.2 if tool == "get_weather" else 0.7)
-        output = {"city": city} | (_time(city) if tool == "get_time" else _weather(city))
+async def _call_tool(agent: DemoAgent, tool: str, city: str) -> dict[str, Any]:
+    topic = tool.removeprefix("get_").capitalize()
+    async with agent.session.call(tool, {"city": city}, title=f"{topic} in {city}", kind="fetch") as call:
+        await agent.pause(1.2 if tool == "get_weather" else 0.7)
+        output = {"city": city} | (_get_time(city) if tool == "get_time" else _get_weather(city))
         call.complete(output)
         return output
 
 
-def _weather(city: str) -> dict[str, Any]:
+def _get_weather(city: str) -> dict[str, Any]:
     celsius, sky, _, _ = CITIES[city]
     return {"celsius": celsius, "sky": sky}
 
 
-def _time(city: str) -> dict[str, Any]:
-    _, _, zone, ahead = CITIES[city]
+def _get_time(city: str) -> dict[str, Any]:
+    _, _, zone, utc_hours = CITIES[city]
     try:
-        there = datetime.now(ZoneInfo(zone))
+        now = datetime.now(ZoneInfo(zone))
     except ZoneInfoNotFoundError:
-        there = datetime.now(timezone(timedelta(hours=ahead)))
-    return {"time": f"{there:%H:%M}", "utc": f"{there:%z}"}
-
-
-async def _answer(session: Session, model: Model, folder: Path, text: str) -> None:
-    """The agent's loop, in the turn that has begun with this text."""
-    row = await session.ledger.find_session(session.name)
-    shell = shell_tool(cwd=str(folder), approval=True)
-    await Agent(session, model, tools=[shell], system=SYSTEM).run(text, turn=row.turn)
+        now = datetime.now(timezone(timedelta(hours=utc_hours)))
+    return {"time": f"{now:%H:%M}", "utc": f"{now:%z}"}

@@ -1,4 +1,4 @@
-"""What a demo's server does beside the rest: it starts and kills worker processes."""
+"""The demo's own routes: they start and kill worker processes."""
 
 from __future__ import annotations
 
@@ -9,55 +9,56 @@ from callslip.demo.workers import Workers
 from callslip.http.calls import NoQuery
 from callslip.http.request import RequestContext, Route, json_response
 
+PROBLEMS = (400, 401, 403, 404)
 
-class WorkerFor(msgspec.Struct, forbid_unknown_fields=True):
-    """The session that the worker is to run its call in."""
+
+class WorkerRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The session in which a worker runs its call."""
 
     session: str
 
 
-class WorkerOf(msgspec.Struct):
+class StartedWorker(msgspec.Struct):
     """The call that a worker runs."""
 
     call: str
 
 
-class Killed(msgspec.Struct):
-    """The process that is no more."""
+class KilledWorker(msgspec.Struct):
+    """The process that was killed."""
 
     call: str
     pid: int
 
 
 def routes(workers: Workers) -> tuple[Route, ...]:
-    """The routes of one demo."""
+    """Return the routes of one demo."""
 
-    async def start(visit: RequestContext) -> Response:
-        """A worker process takes up a call."""
-        visit.query(NoQuery)
-        await visit.known()
-        row = await visit.session((await visit.body(WorkerFor)).session)
-        return json_response(WorkerOf(await workers.start(row.name)), 201)
+    async def start(context: RequestContext) -> Response:
+        """Start a worker process that runs a call."""
+        context.query(NoQuery)
+        await context.known()
+        record = await context.session((await context.body(WorkerRequest)).session)
+        return json_response(StartedWorker(await workers.start(record.name)), 201)
 
-    async def kill(visit: RequestContext) -> Response:
+    async def kill(context: RequestContext) -> Response:
         """Kill a worker process."""
-        await visit.admit()
-        visit.query(NoQuery)
-        call = visit.request.path_params["call"]
-        return json_response(Killed(call, await workers.kill(call)))
+        await context.admit()
+        context.query(NoQuery)
+        call = context.request.path_params["call"]
+        return json_response(KilledWorker(call, await workers.kill(call)))
 
-    wrong = (400, 401, 403, 404)
     return (
         Route(
             method="POST",
             path="/demo/workers",
             endpoint=start,
-            about="Let a process of its own run a call.",
+            about="Start a worker process that runs a call.",
             verb="execute",
             query=NoQuery,
-            body=WorkerFor,
-            answers={201: WorkerOf},
-            problems=wrong,
+            body=WorkerRequest,
+            answers={201: StartedWorker},
+            problems=PROBLEMS,
         ),
         Route(
             method="POST",
@@ -66,7 +67,7 @@ def routes(workers: Workers) -> tuple[Route, ...]:
             about="Kill the process that runs a call.",
             verb="execute",
             query=NoQuery,
-            answers={200: Killed},
-            problems=wrong,
+            answers={200: KilledWorker},
+            problems=PROBLEMS,
         ),
     )

@@ -1,7 +1,8 @@
-"""Runs one real shell command as one call: its output is streamed while it runs, its exit status decides the end."""
+"""Run a real shell command as a call: its output is streamed, and its exit status decides how the call ends."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,53 +11,54 @@ from callslip.agent.shell_tool import SCHEMA
 from callslip.api.call import Call
 from callslip.api.session import Session
 
-TIMEOUT = 10.0
+COMMAND_TIMEOUT_S = 30.0
 
 
-async def run(
+async def run_command(
     session: Session,
     command: str,
     folder: Path,
     *,
+    env: Mapping[str, str] | None = None,
     approval: bool = False,
-    timeout: float = TIMEOUT,
+    timeout: float = COMMAND_TIMEOUT_S,
     stream: bool = True,
 ) -> ShellResult:
-    """Run a command in a folder. Cancelled, it takes everything it started with it."""
-    made = session.call(
-        "shell",
-        {"command": command},
-        title=command,
-        kind="execute",
-        approval=approval,
-        schema=SCHEMA if approval else None,
-    )
-    async with made as call:
+    """Run a command in a folder. Cancelling it ends every process that it started."""
+    schema = SCHEMA if approval else None
+    async with session.call(
+        "shell", {"command": command}, title=command, kind="execute", approval=approval, schema=schema
+    ) as call:
 
         async def progress(_: str, text: str) -> None:
             await call.progress(text)
 
-        asked = _command(call, command)
-        shown = progress if stream else None
-        result = await call.run(run_shell(asked, cwd=folder, timeout=timeout, progress=shown))
-        _decide(call, result, timeout)
+        work = run_shell(
+            _approved_command(call, command),
+            cwd=folder,
+            env=env,
+            timeout=timeout,
+            progress=progress if stream else None,
+        )
+        result = await call.run(work)
+        _end_call(call, result, timeout)
         return result
 
 
-def _command(call: Call, command: str) -> str:
-    """Whoever approved may have changed it."""
-    given = cast("dict[str, Any]", call.input) if isinstance(call.input, dict) else {}
-    edited = given.get("command")
+def _approved_command(call: Call, command: str) -> str:
+    """Return the command as the approver edited it."""
+    arguments = cast("dict[str, Any]", call.input) if isinstance(call.input, dict) else {}
+    edited = arguments.get("command")
     return edited if call.edited and isinstance(edited, str) else command
 
 
-def _decide(call: Call, result: ShellResult, timeout: float) -> None:
-    """What it printed stands in the order in which it came, whichever stream it took."""
+def _end_call(call: Call, result: ShellResult, timeout: float) -> None:
+    """End the call with stdout and stderr in the order in which they were printed."""
     if result.timed_out:
         call.expire(f"the command did not end within {timeout:g} s and was stopped", output=result.output)
     elif result.exit_status == 0:
         call.complete(result.output, exit_status=0)
     else:
-        ended = result.exit_status if result.exit_status is not None else {"signal": result.signal}
-        said = f"exit status {ended}" if isinstance(ended, int) else f"ended by {result.signal}"
-        call.fail(result.output or result.problem or said, exit_status=ended)
+        status = result.exit_status if result.exit_status is not None else {"signal": result.signal}
+        reason = f"exit status {status}" if isinstance(status, int) else f"ended by {result.signal}"
+        call.fail(result.output or result.problem or reason, exit_status=status)

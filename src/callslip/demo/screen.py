@@ -1,6 +1,6 @@
-"""How the view is shown: on a terminal it moves, in a pipe it is plain lines. Both show the view and nothing else.
+"""Draw the view: updated in place on a terminal, as plain lines in a pipe.
 
-What is finished scrolls away as ordinary text; only what can still change is drawn again and again.
+Final entries scroll away as ordinary text; only entries that can still change are drawn again.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from rich.text import Text
 from callslip.cli.terminal import timeline
 from callslip.cli.terminal.escape import escape_controls
 from callslip.cli.terminal.patched_session import Json, PatchedSession
-from callslip.cli.terminal.tables import emit
+from callslip.cli.terminal.tables import print_block
 from callslip.rules.lifecycle import TERMINAL_STATES
 
-TAIL = 6
+MAX_OPEN_LINES = 6
+"""Lines of output that are shown of a call while it runs."""
 
 
-def settled(entry: Json) -> bool:
-    """Whether an entry will be as it is from now on."""
+def is_final(entry: Json) -> bool:
+    """Return whether an entry can no longer change."""
     if entry["type"] == "tool_call":
         return entry.get("status") in TERMINAL_STATES
     if entry["type"] == "permission_request":
@@ -33,15 +34,15 @@ def settled(entry: Json) -> bool:
 
 
 class Screen:
-    """Use with `with`; `draw` as often as you like. The question is shown while keys are listened to: `asking`."""
+    """The output of the demo, used with `with`. While `is_asking` it shows the question."""
 
     def __init__(self, view: PatchedSession, console: Console) -> None:
         self._view = view
         self._console = console
-        self.asking = self._asked = False
-        self._printed = 0
-        moves = console.is_terminal and not console.is_dumb_terminal
-        self._live = Live(console=console, auto_refresh=False, transient=True) if moves else None
+        self.is_asking = self._has_asked = False
+        self._last_printed = 0
+        is_live = console.is_terminal and not console.is_dumb_terminal
+        self._live = Live(console=console, auto_refresh=False, transient=True) if is_live else None
 
     def __enter__(self) -> Screen:
         if self._live is not None:
@@ -57,27 +58,28 @@ class Screen:
             self._live.stop()
 
     def draw(self) -> None:
-        """Print what has become final, in order, and draw the rest."""
-        waiting = [entry for number, entry in sorted(self._view.entries.items()) if number > self._printed]
-        final = list(takewhile(settled, waiting))
+        """Print the entries that have become final, in order, and draw the rest."""
+        pending = [entry for number, entry in sorted(self._view.entries.items()) if number > self._last_printed]
+        final = list(takewhile(is_final, pending))
         if self._live is not None:
-            rows = [timeline.row(entry, wrap=True, lines=TAIL, tail=True) for entry in waiting[len(final) :]]
+            rows = [
+                timeline.render_entry(entry, wrap=True, lines=MAX_OPEN_LINES, tail=True)
+                for entry in pending[len(final) :]
+            ]
             self._live.update(Group(*rows, *self._question()), refresh=not final)
         for entry in final:
-            self._printed = entry["id"]
-            emit(self._console, timeline.row(entry, wrap=self._console.is_terminal))
-        if self._live is None and self.asking and not self._asked:
-            self._asked = True
+            self._last_printed = entry["id"]
+            print_block(self._console, timeline.render_entry(entry, wrap=self._console.is_terminal))
+        if self._live is None and self.is_asking and not self._has_asked:
+            self._has_asked = True
             for line in self._question():
-                emit(self._console, line)
+                print_block(self._console, line)
 
     def _question(self) -> list[Padding]:
-        request = self._view.request()
-        if request is None or not self.asking:
+        request = self._view.pending_request()
+        if request is None or not self.is_asking:
             return []
-        left = max(0, round(request.get("expiresAt", 0) / 1000 - time.time()))
-        question = Text("May it run ")
-        question.append(escape_controls(str(request.get("description"))), "bold").append("?  ")
-        question.append(" y ", "reverse").append(" yes  ").append(" n ", "reverse").append(" no")
-        question.append(f"   no answer in {left} s means no", "dim")
+        seconds_left = max(0, round(request.get("expiresAt", 0) / 1000 - time.time()))
+        question = Text("Run ").append(escape_controls(str(request.get("description"))), "bold")
+        question.append("? [y/n]", "bold yellow").append(f"   expires in {seconds_left} s", "dim")
         return [Padding(question, (1, 0, 0, timeline.INDENT))]

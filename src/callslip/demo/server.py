@@ -1,4 +1,4 @@
-"""The demo as a server: a ledger, the page in front of it, and behind it the agent that plays and answers."""
+"""The demo as a server: a ledger with the web page, and the agent that plays the story and answers prompts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import os
 import shlex
 import socket
 from collections.abc import AsyncGenerator, Coroutine
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import callslip
 from callslip.agent.models import Model
-from callslip.api.ledger import LocalLedger, open_ledger
+from callslip.api.ledger import LocalLedger
+from callslip.api.turns import start_turn_if_idle
 from callslip.cli import exit_status
 from callslip.cli.commands import serve
 from callslip.cli.options import wants_json
@@ -23,8 +24,9 @@ from callslip.client.location import LedgerLocation
 from callslip.demo import browser
 from callslip.demo.replies import COMMANDS, Replies
 from callslip.demo.routes import routes
-from callslip.demo.tour import PROMPT
+from callslip.demo.story import PROMPT, TITLE
 from callslip.demo.workers import Workers
+from callslip.errors import ConflictError
 from callslip.http import standalone
 from callslip.http.browser_guard import quiet_access_log
 from callslip.http.turn_runner import Chat, TurnRunner
@@ -38,135 +40,129 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 SETTINGS = Settings(approval_expiry=180.0)
-SHUTDOWN_S = 4.0
-"""Seconds after which the tour begins though nobody looks."""
+START_DELAY_S = 4.0
+"""The time after which the story starts without a visitor."""
 
 
-class Where(serve.Where):
-    """Where the demo is, and how it says so."""
+class Where(serve.ServerInfo):
+    """The address of the demo, and the output that announces it."""
 
-    def __init__(self, meant: LedgerLocation, url: str, token: str, folder: Path, browse: bool, session: str) -> None:
-        super().__init__(meant, url, token, browse=False)
+    def __init__(
+        self, location: LedgerLocation, url: str, token: str, folder: Path, opens_browser: bool, session: str
+    ) -> None:
+        super().__init__(location, url, token, browse=False)
         self._folder = folder
-        self._opens = browse
+        self._opens_browser = opens_browser
         self.session = session
 
     @property
     def page(self) -> str:
         return f"{self.url}/s/{self.session}?token={self.token}"
 
-    def tell(self) -> None:
+    def announce(self) -> None:
         if wants_json():
-            told = {"url": self.url, "token": self.token, "pid": os.getpid(), "db": self.place.path}
-            tables.write_json({**told, "session": self.session, "page": self.page})
+            fields = {"url": self.url, "token": self.token, "pid": os.getpid(), "db": self.location.path}
+            tables.write_json({**fields, "session": self.session, "page": self.page})
         else:
-            tables.write_text(f"the demo is at {self.page}\n")
-        tables.print_status("commands run in a scratch folder that is removed at the end; Ctrl-C ends the demo")
-        tables.print_status(f"from another terminal: export CALLSLIP_DB={shlex.quote(self.place.path)}")
-        if self._opens:
+            tables.write_text(f"View: {self.page}\n")
+        tables.print_status("Commands run in a scratch folder that is removed at the end. Press Ctrl-C to stop.")
+        tables.print_status(f"From another terminal: export CALLSLIP_DB={shlex.quote(self.location.path)}")
+        if self._opens_browser:
             browser.open_page(self.page, self._folder)
 
     def close(self) -> None:
-        logging.getLogger("callslip.chat").setLevel(logging.ERROR)  # That an answer is cut short is no news now.
+        logging.getLogger("callslip.chat").setLevel(logging.ERROR)  # Interrupted answers are expected now.
 
 
 def run(
-    meant: LedgerLocation,
+    location: LedgerLocation,
     token: str,
+    scratch: Path,
     folder: Path,
-    own: Path,
     *,
     port: int | None,
-    browse: bool,
+    opens_browser: bool,
     model: Model | None,
     pace: float,
 ) -> int:
-    """Serve the demo until somebody ends it. Its exit status."""
+    """Serve the demo until it is stopped, and return the exit status. Commands run in the folder `scratch`."""
     session = f"demo-{os.urandom(2).hex()}"
-    with _listening(port) as listening:
-        where = Where(meant, f"http://{HOST}:{listening.getsockname()[1]}", token, own, browse, session)
-        with asyncio.Runner(loop_factory=serve.fast_loop()) as runner:
-            return runner.run(_serve(where, listening, folder, model, pace))
+    with _listen(port) as listener:
+        url = f"http://{HOST}:{listener.getsockname()[1]}"
+        where = Where(location, url, token, folder, opens_browser, session)
+        with asyncio.Runner(loop_factory=serve.loop_factory()) as runner:
+            return runner.run(_serve(where, listener, scratch, model, pace))
 
 
-def _listening(port: int | None) -> contextlib.AbstractContextManager[socket.socket]:
-    """The port that was asked for, else the usual one, else any: two demos may run at once."""
-    taken = port
-    if taken is None:
+def _listen(port: int | None) -> contextlib.AbstractContextManager[socket.socket]:
+    """Listen on a port; without one on the default port, or on any if that is in use by another demo."""
+    if port is None:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((HOST, serve.PORT))
-                taken = serve.PORT
+                port = serve.PORT
             except OSError:
-                taken = 0
-    return serve.listening(HOST, taken)
+                port = 0
+    return serve.open_socket(HOST, port)
 
 
-async def _serve(where: Where, listening: socket.socket, folder: Path, model: Model | None, pace: float) -> int:
+async def _serve(where: Where, listener: socket.socket, scratch: Path, model: Model | None, pace: float) -> int:
     quiet_access_log()
-    workers = Workers(where.place.url)
-    async with await open_ledger(where.place.url, SETTINGS) as ledger:
-        replies = Replies(folder, workers, model, pace)
-        app = await _begin(ledger, where, workers, replies)
-        made = serve.server(app, ledger, where)
-        async with _playing(_play(ledger, where.session, replies, app.seen, SHUTDOWN_S * pace)):
-            try:
-                await made.serve(sockets=[listening])
-            finally:
-                await workers.close()
-                if model is not None:
-                    await model.aclose()
-    return next((serve.STATUS[number] for number in made.asked), exit_status.OK)
+    url = where.location.url
+    async with callslip.open(url, SETTINGS) as ledger, Workers(url) as workers, contextlib.AsyncExitStack() as stack:
+        if model is not None:
+            stack.push_async_callback(model.aclose)
+        replies = Replies(scratch, workers, model, pace)
+        await _create_sessions(ledger, where.session)
+        app = standalone(ledger, where.token, answers=replies, routes=routes(workers), mcp_app=http_app)
+        watched = VisitorWatch(app)
+        server = serve.create_server(watched, ledger, where)
+        async with _in_background(_play(ledger, where.session, replies, watched.visited, START_DELAY_S * pace)):
+            await server.serve(sockets=[listener])
+    return next((serve.STATUS[number] for number in server.stop_signals), exit_status.OK)
 
 
-async def _begin(ledger: LocalLedger, where: Where, workers: Workers, replies: Replies) -> Watched:
-    """The two sessions, so that there is something to look at; then the app in front of them."""
-    broken = f"break-it-{where.session[-4:]}"
-    await ledger.session(broken).append(ev.SessionInfo(title="Break it"))
-    await ledger.session(where.session).append(
-        ev.SessionInfo(title="The demo", options={"breakIt": broken}), ev.SessionCommands(commands=COMMANDS)
-    )
-    return Watched(standalone(ledger, where.token, answers=replies, routes=routes(workers), mcp_app=http_app))
+async def _create_sessions(ledger: LocalLedger, name: str) -> None:
+    """Create the session of the story and that of the fault lab."""
+    fault_lab = f"fault-lab-{name[-4:]}"
+    await ledger.session(fault_lab).append(ev.SessionInfo(title="Fault lab"))
+    info = ev.SessionInfo(title=TITLE, options={"breakIt": fault_lab})
+    await ledger.session(name).append(info, ev.SessionCommands(commands=COMMANDS))
 
 
-class Watched:
-    """An app that notices the first visitor."""
+class VisitorWatch:
+    """An app that sets `visited` when the first visitor opens the page."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self.seen = asyncio.Event()
+        self.visited = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"].endswith("/stream"):
-            self.seen.set()
+            self.visited.set()
         await self._app(scope, receive, send)
 
 
 @contextlib.asynccontextmanager
-async def _playing(tour: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
-    """As long as the block lasts, the tour may go on."""
-    playing = asyncio.create_task(tour)
+async def _in_background(work: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
+    """Run `work` until the block ends."""
+    task = asyncio.create_task(work)
     try:
         yield
     finally:
-        playing.cancel()
-        await asyncio.gather(playing, return_exceptions=True)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
-async def _play(ledger: LocalLedger, name: str, replies: Replies, seen: asyncio.Event, patience: float) -> None:
-    """The tour begins when somebody looks, or after a while."""
+async def _play(ledger: LocalLedger, name: str, replies: Replies, visited: asyncio.Event, max_wait: float) -> None:
+    """Play the story when a visitor comes, or after `max_wait` seconds."""
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(seen.wait(), patience)
-    session = ledger.session(name)
-    row = await ledger.find_session(name)
-    if row.turn:  # Somebody was faster and asked something; the tour can be had by its name.
+        await asyncio.wait_for(visited.wait(), max_wait)
+    try:
+        started = await start_turn_if_idle(ledger.log, name, PROMPT)
+    except ConflictError:  # The visitor has sent a prompt first. `/tour` still plays the story.
         return
-    turn = await session.start_turn(PROMPT, owned=True)
-    answering = TurnRunner(ledger, partial(_tour, replies, ledger))
-    answering.start(Chat(session, turn, PROMPT, {}, [], {}), row.last_seq)
-    await wait_for_turn(ledger.log, name, turn, row.last_seq)
-
-
-def _tour(replies: Replies, ledger: LocalLedger, chat: Chat) -> Any:
-    return replies(ledger, chat.session.name, "/tour")
+    runner = TurnRunner(ledger, lambda chat: replies.play_story(chat.session))
+    runner.start(Chat(ledger.session(name), started.turn, PROMPT, {}, [], {}), started.seq)
+    await wait_for_turn(ledger.log, name, started.turn, started.seq)

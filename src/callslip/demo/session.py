@@ -1,4 +1,4 @@
-"""Script, view, screen and whoever answers, brought together around one ledger for one performance."""
+"""The demo on a terminal: the agent, the view, the screen and the answers to approvals around one ledger."""
 
 from __future__ import annotations
 
@@ -12,100 +12,118 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from callslip.api.ledger import LocalLedger, open_ledger
+import callslip
+from callslip.api.ledger import LocalLedger
 from callslip.cli.terminal import keys
-from callslip.cli.terminal.background import answered, beside, ended_politely, first, yes_or_no
+from callslip.cli.terminal.background import (
+    answer_request,
+    cancel_on_signal,
+    first_result,
+    read_answer,
+    run_in_background,
+)
 from callslip.cli.terminal.patched_session import Json, PatchedSession
-from callslip.demo.agent import furnish
+from callslip.cli.terminal.timeline import INDENT
+from callslip.demo.project import write_files
 from callslip.demo.screen import Screen
-from callslip.demo.script import Script
+from callslip.demo.story import PROMPT, TITLE, Story
+from callslip.demo.workers import Workers
+from callslip.model import events as ev
 from callslip.model.records import CallRecord
 from callslip.settings import Settings
 
-EXPIRY = 20.0
-FRAME = 1 / 15
+APPROVAL_EXPIRY_S = 20.0
+REDRAW_S = 0.5
 
 
-class Shown(NamedTuple):
-    """What there was to see, and whether a fresh read of the log gives the same."""
+class Summary(NamedTuple):
+    """The calls of the session, and whether the live view is the same as the stored session."""
 
     calls: list[CallRecord]
     entries: int
     events: int
-    equal: bool
+    is_same: bool
 
 
-async def perform(url: str, console: Console, *, fast: bool, answer: str) -> Shown:
-    """Play the script, show what the ledger tells of it, then read it all again."""
+async def play(url: str, console: Console, *, fast: bool, answer: str) -> Summary:
+    """Play the story, show the ledger's patches live, then read the session again and compare."""
     pace = 0.0 if fast else 1.0
     name = f"demo-{os.urandom(2).hex()}"
     view = PatchedSession()
-    ask = answer == "ask" and keys.may_ask()
+    can_ask = answer == "ask" and keys.can_prompt()
     with tempfile.TemporaryDirectory(prefix="callslip-work-") as folder, Screen(view, console) as screen:
-        furnish(Path(folder))
-        async with await open_ledger(url, Settings(approval_expiry=EXPIRY)) as ledger:
-            answering = _by_key(ledger, view, screen) if ask else _by_script(ledger, view, console, answer, pace)
-            async with beside(_watch(ledger, name, view, screen), _redraw(screen), answering), ended_politely():
-                await Script(ledger.session(name), Path(folder), pace).play()
-                row = await ledger.find_session(name)
-                await view.until(lambda view: view.seq >= row.last_seq)
-    async with await open_ledger(url) as again:
-        return await _compare(again, name, view)
+        write_files(Path(folder))
+        async with callslip.open(url, Settings(approval_expiry=APPROVAL_EXPIRY_S)) as ledger, Workers(url) as workers:
+            answers = (
+                _answer_by_key(ledger, view, screen) if can_ask else _answer_alone(ledger, view, console, answer, pace)
+            )
+            async with (
+                run_in_background(_watch(ledger, name, view, screen), _redraw(screen), answers),
+                cancel_on_signal(),
+            ):
+                session = ledger.session(name)
+                await session.append(ev.SessionInfo(title=TITLE))
+                async with session.turn(PROMPT):
+                    await Story(session, Path(folder), workers, pace, color=False).play()
+                record = await ledger.find_session(name)
+                await view.wait_until(lambda view: view.seq >= record.last_seq)
+    async with callslip.open(url) as ledger:
+        return await _compare(ledger, name, view)
 
 
-async def _compare(ledger: LocalLedger, name: str, view: PatchedSession) -> Shown:
-    """Twice: entries as they are stored, and entries as the whole log gives them."""
+async def _compare(ledger: LocalLedger, name: str, view: PatchedSession) -> Summary:
+    """Compare the view with the stored entries, and with the entries that the full log results in."""
     stored = await ledger.snapshot(name)
     folded = (await ledger.log.state_at(name)).snapshot()
-    calls: list[CallRecord] = sorted((await ledger.calls(session=name)).items, key=lambda row: row.entry)
-    return Shown(calls, len(stored.entries), stored.seq, view.same_as(stored) and view.same_as(folded))
+    calls: list[CallRecord] = sorted((await ledger.calls(session=name)).items, key=lambda record: record.entry)
+    return Summary(calls, len(stored.entries), stored.seq, view.equals(stored) and view.equals(folded))
 
 
 async def _watch(ledger: LocalLedger, name: str, view: PatchedSession, screen: Screen) -> None:
-    """The only way from the ledger to the screen."""
+    """Apply every patch to the view. Nothing else changes it."""
     async for seq, patches in ledger.log.patches(name):
         view.apply(seq, patches)
         screen.draw()
 
 
 async def _redraw(screen: Screen) -> None:
-    """What time alone changes on the screen: how long there is left to answer."""
+    """Update the time that is left to answer."""
     while True:
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(REDRAW_S)
         screen.draw()
 
 
-async def _by_key(ledger: LocalLedger, view: PatchedSession, screen: Screen) -> None:
-    """Ask the person at the terminal. What was typed before the question is no answer to it."""
+async def _answer_by_key(ledger: LocalLedger, view: PatchedSession, screen: Screen) -> None:
+    """Let the user answer. Keys that were pressed before the question are ignored."""
     while True:
-        request = await view.until(PatchedSession.request)
-        async with keys.pressed() as pressed, _question(screen):
-            said = await first(yes_or_no(pressed), view.until(_answered(request)))
-        if said in ("y", "n"):
-            await answered(ledger, request["requestId"], yes=said == "y", by=os.environ.get("USER") or "you")
-        await view.until(_answered(request))
+        request = await view.wait_until(PatchedSession.pending_request)
+        async with keys.read_keys() as pressed, _asking(screen):
+            key = await first_result(read_answer(pressed), view.wait_until(_is_answered(request)))
+        if key in ("y", "n"):
+            await answer_request(ledger, request["requestId"], yes=key == "y", by=os.environ.get("USER") or "you")
+        await view.wait_until(_is_answered(request))
 
 
 @contextlib.asynccontextmanager
-async def _question(screen: Screen) -> AsyncGenerator[None]:
-    screen.asking = True
+async def _asking(screen: Screen) -> AsyncGenerator[None]:
+    screen.is_asking = True
     screen.draw()
     try:
         yield
     finally:
-        screen.asking = False
+        screen.is_asking = False
 
 
-def _answered(request: Json) -> Callable[[PatchedSession], bool]:
-    return lambda view: view.request() is not request
+def _is_answered(request: Json) -> Callable[[PatchedSession], bool]:
+    return lambda view: view.pending_request() is not request
 
 
-async def _by_script(ledger: LocalLedger, view: PatchedSession, console: Console, answer: str, pace: float) -> None:
-    """Nobody is there to ask, or the answer was given beforehand."""
+async def _answer_alone(ledger: LocalLedger, view: PatchedSession, console: Console, answer: str, pace: float) -> None:
+    """Answer without a user: there is no terminal, or the answer is an option of the command."""
+    reason = "no terminal to prompt on" if answer == "ask" else f"--answer {answer}"
     while True:
-        request = await view.until(PatchedSession.request)
-        why = "nobody is at a terminal" if answer == "ask" else "as --answer said"
-        console.print(f"{' ' * 24}({why}: answered by the script)", style="dim")
+        request = await view.wait_until(PatchedSession.pending_request)
+        console.print(f"{' ' * INDENT}({reason}: answered by the demo)", style="dim")
         await asyncio.sleep(1.2 * pace)
-        await answered(ledger, request["requestId"], yes=answer != "no", by="the demo script")
-        await view.until(_answered(request))
+        await answer_request(ledger, request["requestId"], yes=answer != "no", by="the demo")
+        await view.wait_until(_is_answered(request))

@@ -1,7 +1,7 @@
-"""A worker in a process of its own, `python -m callslip.demo.worker LEDGER SESSION`: there to be killed.
+"""A worker process, `python -m callslip.demo.worker LEDGER SESSION`, that the demo starts in order to kill it.
 
-It takes up a call, says its id on stdout, and copies what it pretends to copy, a line at a time; each of them names the
-title again, as many producers do. It also ends when whoever started it does: then its stdin is closed.
+It runs one call, prints its id on stdout and reports progress line by line. Every line repeats the title, as many
+producers do. The process also ends when its parent does, which closes its stdin.
 """
 
 from __future__ import annotations
@@ -11,31 +11,32 @@ import os
 import sys
 import threading
 
-from callslip.api.ledger import open_ledger
+import callslip
 
-TITLE = "copy the archive"
-LINES = 400
-STEP = 0.15
-
-
-async def work(url: str, name: str) -> None:
-    """One call, with more to do than there will be time for."""
-    async with await open_ledger(url) as ledger:
-        given = {"from": "archive", "shelves": LINES}
-        async with ledger.session(name).call("copy", given, title=TITLE, kind="execute") as call:
-            print(call.id, flush=True)
-            await call.progress(f"process {os.getpid()} at work\n", title=TITLE)
-            for number in range(1, LINES + 1):
-                await asyncio.sleep(STEP)
-                await call.progress(f"shelf {number} of {LINES}\n", title=TITLE)
-            call.complete(f"{LINES} shelves")
+TITLE = "Build the package"
+STEPS = 400
+STEP_S = 0.15
 
 
-def _leave_with_parent() -> None:
-    os.read(0, 1)  # Not by sys.stdin: its lock would be held when we end by ourselves.
+async def build(url: str, session: str) -> None:
+    """Run one call that lasts longer than the demo lets the process live."""
+    async with (
+        callslip.open(url) as ledger,
+        ledger.session(session).call("build", {"steps": STEPS}, title=TITLE, kind="execute") as call,
+    ):
+        print(call.id, flush=True)
+        await call.progress(f"worker process {os.getpid()}\n", title=TITLE)
+        for number in range(1, STEPS + 1):
+            await asyncio.sleep(STEP_S)
+            await call.progress(f"step {number} of {STEPS}\n", title=TITLE)
+        call.complete(f"{STEPS} steps")
+
+
+def _exit_with_parent() -> None:
+    os.read(0, 1)  # Reading sys.stdin would hold its lock when the process exits by itself.
     os._exit(1)
 
 
 if __name__ == "__main__":
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
-    asyncio.run(work(*sys.argv[1:3]))
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    asyncio.run(build(*sys.argv[1:3]))
