@@ -575,7 +575,7 @@ async def test_waiting_ends_with_a_call_of_another_process(ledger: LocalLedger, 
         row = await waiting
     assert await asyncio.to_thread(process.communicate) == ("", "")
     ending = await ledger.log.ending_event(row)
-    assert isinstance(ending, ev.CallCompleted) and ending.output == "from afar"
+    assert isinstance(ending, ev.CallCompleted) and ending.output == "from another process"
 
 
 async def test_waiting_has_a_timeout(ledger: LocalLedger) -> None:

@@ -1,4 +1,4 @@
-"""Files that cannot be written, are full, damaged, newer than we are, or somebody else's: told in words, left as is."""
+"""Test files that are read-only, full, damaged, newer or of another program: a clear error, and the file unchanged."""
 
 from __future__ import annotations
 
@@ -18,8 +18,15 @@ import apsw
 import pytest
 
 import callslip
-from callslip.api.ledger import Ledger
-from callslip.errors import CorruptDataError, DiskFullError, InvalidDatabaseError, StoreError, UnsupportedVersionError
+from callslip.api.ledger import LocalLedger
+from callslip.errors import (
+    CorruptDataError,
+    DiskFullError,
+    InvalidDatabaseError,
+    InvalidInputError,
+    StoreError,
+    UnsupportedVersionError,
+)
 from callslip.ledger.verify import verify
 from callslip.model import codec
 from callslip.model import events as ev
@@ -32,53 +39,53 @@ from tests.support.invariants import PROGRAMS, events, faults, opened
 pytestmark = pytest.mark.anyio
 
 
-def said(*texts: str) -> list[ev.Event]:
+def messages(*texts: str) -> list[ev.Event]:
     return [ev.MessageUser(text=text) for text in texts]
 
 
-async def made(db: str, *texts: str) -> Path:
-    """A ledger of one session, closed."""
+async def create_ledger(db: str, *texts: str) -> Path:
+    """Create a ledger with one session and close it."""
     async with await callslip.open(db) as ledger:
-        await ledger.log.append("a", said(*texts or ("hello",)))
+        await ledger.log.append("a", messages(*texts or ("hello",)))
     return Path(db.removeprefix("sqlite:///"))
 
 
-# Full
+# Full disk
 
 
-async def fill(ledger: Ledger, session: str, text: str) -> tuple[list[str], DiskFullError]:
-    """Append until there is no room; what was acknowledged, and what was said then."""
-    kept: list[str] = []
+async def fill(ledger: LocalLedger, session: str, text: str) -> tuple[list[str], DiskFullError]:
+    """Append until the disk is full. Return the acknowledged texts and the error."""
+    appended: list[str] = []
     for number in range(10_000):
         try:
-            await ledger.log.append(session, said(f"{number} {text}", f"{number}!"))
+            await ledger.log.append(session, messages(f"{number} {text}", f"{number}!"))
         except DiskFullError as full:
-            return kept, full
-        kept += [f"{number} {text}", f"{number}!"]
-    raise AssertionError("the disk never got full")
+            return appended, full
+        appended += [f"{number} {text}", f"{number}!"]
+    raise AssertionError("the disk was never full")
 
 
-async def test_a_full_disk_refuses_and_keeps_what_it_had(db: str) -> None:
-    """Nothing of the refused write is there, all before it is; reading goes on, and writing when there is room."""
+async def test_a_full_disk_rejects_writes_and_keeps_earlier_events(db: str) -> None:
+    """No part of the failed write is stored. Reading works, and writing works again once there is space."""
     with Disk() as disk:
         async with await opened(db, checkpoint_every=10) as ledger:
             disk.room = 400_000
-            kept, full = await fill(ledger, "a", "x" * 3000)
-            assert "no room" in str(full) and "ledger.db" in str(full)
-            assert kept and [event.text for event in await events(ledger, "a")] == kept
-            assert len((await ledger.snapshot("a")).entries) == len(kept)
+            acknowledged, full = await fill(ledger, "a", "x" * 3000)
+            assert "disk full" in str(full) and "ledger.db" in str(full)
+            assert acknowledged and [event.text for event in await events(ledger, "a")] == acknowledged
+            assert len((await ledger.snapshot("a")).entries) == len(acknowledged)
             for _ in range(3):
                 with pytest.raises(DiskFullError):
-                    await ledger.log.append("b", said("y" * 100_000))
+                    await ledger.log.append("b", messages("y" * 100_000))
             disk.room = None
-            await ledger.log.append("a", said("room again"))
-            assert [event.text for event in await events(ledger, "a")] == [*kept, "room again"]
+            await ledger.log.append("a", messages("after space was freed"))
+            assert [event.text for event in await events(ledger, "a")] == [*acknowledged, "after space was freed"]
             assert await ledger.log.store.session("b") is None and not await faults(ledger)
 
 
 @pytest.mark.chaos
-async def test_whenever_the_disk_gets_full_nothing_is_half_written(tmp_path: Path, scale: int) -> None:
-    """A write that met a full disk, in the log, in a checkpoint or in a blob, leaves a sound ledger without it."""
+async def test_a_full_disk_leaves_no_partial_write(tmp_path: Path, scale: int) -> None:
+    """A write that fails in the log, in a checkpoint or in a blob leaves a sound ledger without it."""
     for run in range(6 * min(scale, 20)):
         chance = random.Random(run)
         url = f"sqlite:///{tmp_path / str(run) / 'ledger.db'}"
@@ -89,7 +96,7 @@ async def test_whenever_the_disk_gets_full_nothing_is_half_written(tmp_path: Pat
             full = 0
             for number in range(60):
                 disk.room = None if chance.random() < 0.5 else chance.randrange(60_000)
-                drafts: list[Any] = said(f"{number}", "z" * chance.randrange(6000))
+                drafts: list[Any] = messages(f"{number}", "z" * chance.randrange(6000))
                 if chance.random() < 0.3:
                     drafts.append(ev.CallCompleted(output="w" * chance.randrange(9000)))
                 try:
@@ -99,52 +106,52 @@ async def test_whenever_the_disk_gets_full_nothing_is_half_written(tmp_path: Pat
             disk.room = None
             assert full, "the disk was never full"
             assert await events(ledger, "a") == acknowledged
-            await ledger.log.append("a", said("end"))
+            await ledger.log.append("a", messages("end"))
             assert not await faults(ledger)
             await ledger.close()
         async with await callslip.open(url) as ledger:
             assert (await events(ledger, "a"))[:-1] == acknowledged and not await faults(ledger)
 
 
-def disk_use(disk: Disk) -> int:
+def wal_size(disk: Disk) -> int:
     return max((size for path, size in disk.sizes.items() if path.endswith("-wal")), default=0)
 
 
-async def test_a_full_disk_refuses_all_who_share_the_transaction(db: str) -> None:
-    """Of many writers at once, each hears that nothing of its own was kept, and none waits for ever."""
+async def test_a_full_disk_rejects_all_writes_of_the_transaction(db: str) -> None:
+    """Every concurrent writer gets the error, and none waits forever."""
     with Disk() as disk:
         async with await callslip.open(db) as ledger:
-            await ledger.log.append("a", said("first"))
-            disk.room = disk_use(disk)
+            await ledger.log.append("a", messages("first"))
+            disk.room = wal_size(disk)
             async with asyncio.timeout(10):
                 results = await asyncio.gather(
-                    *(ledger.log.append("a", said(str(n) * 5000)) for n in range(20)), return_exceptions=True
+                    *(ledger.log.append("a", messages(str(n) * 5000)) for n in range(20)), return_exceptions=True
                 )
             assert {type(result) for result in results} == {DiskFullError}
             disk.room = None
             assert [event.text for event in await events(ledger, "a")] == ["first"]
 
 
-async def test_a_limit_on_the_file_is_a_full_disk_too(db: str) -> None:
-    """SQLite's own bound on the number of pages is told in the same words."""
+async def test_a_page_limit_is_reported_as_a_full_disk(db: str) -> None:
+    """The limit of SQLite on the number of pages raises the same error."""
     async with await callslip.open(db) as ledger:
-        await ledger.log.append("a", said("x"))
+        await ledger.log.append("a", messages("x"))
         pages = ledger.log.store._writing.execute("PRAGMA page_count").fetchall()[0][0]  # type: ignore[attr-defined]
         ledger.log.store._writing.execute(f"PRAGMA max_page_count = {pages + 2}").fetchall()  # type: ignore[attr-defined]
-        kept, _ = await fill(ledger, "a", "x" * 500)
+        acknowledged, _ = await fill(ledger, "a", "x" * 500)
         ledger.log.store._writing.execute("PRAGMA max_page_count = 1000000").fetchall()  # type: ignore[attr-defined]
-        await ledger.log.append("a", said("room again"))
-        assert [event.text for event in await events(ledger, "a")] == ["x", *kept, "room again"]
+        await ledger.log.append("a", messages("after space was freed"))
+        assert [event.text for event in await events(ledger, "a")] == ["x", *acknowledged, "after space was freed"]
         assert not await faults(ledger)
 
 
-async def test_a_call_that_ends_on_a_full_disk_is_told_and_can_still_end(db: str) -> None:
-    """C5: the program hears StoreFull; when there is room again, closing the ledger ends the call."""
+async def test_a_call_that_ends_on_a_full_disk_ends_later(db: str) -> None:
+    """C5: the program gets DiskFullError; once there is space, closing the ledger ends the call."""
     with Disk() as disk:
         ledger = await callslip.open(db)
         with pytest.raises(DiskFullError):
             async with ledger.session("a").call("t") as call:
-                disk.room = disk_use(disk)
+                disk.room = wal_size(disk)
                 call.complete("x" * 20_000)
         assert (await call.result()).state == "running"
         disk.room = None
@@ -154,17 +161,17 @@ async def test_a_call_that_ends_on_a_full_disk_is_told_and_can_still_end(db: str
             assert row.state == "lost" and "closed" in row.reason
 
 
-# Disks that fail
+# Failing disk
 
 
 @pytest.mark.parametrize("method", ["xWrite", "xSync", "xRead"])
-async def test_a_failing_disk_is_told_in_our_words(db: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An I/O error in the middle of a write reaches the writer as a StoreError, and nothing is half-written."""
+async def test_a_failing_disk_raises_a_store_error(db: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The writer gets an I/O error during a write as a StoreError, and no partial write is stored."""
     from tests.support import faulty_disk as disks
 
     with Disk():
         async with await callslip.open(db) as ledger:
-            await ledger.log.append("a", said("before"))
+            await ledger.log.append("a", messages("before"))
             ledger.log.store._writing.execute("PRAGMA cache_size = 0").fetchall()  # type: ignore[attr-defined]
 
             def broken(*_: Any) -> Any:
@@ -176,27 +183,27 @@ async def test_a_failing_disk_is_told_in_our_words(db: str, method: str, monkeyp
                     *(ledger.log.append("a", [ev.CallProposed(tool_name="t")]) for _ in range(5)),
                     return_exceptions=True,
                 )
-            if method != "xRead":  # Pages may still be remembered.
+            if method != "xRead":  # Pages may still be in the cache.
                 assert all(isinstance(result, StoreError) for result in results)
             assert all(isinstance(result, StoreError | list) for result in results)
-            await ledger.log.append("a", said("after"))
+            await ledger.log.append("a", messages("after"))
             assert not await faults(ledger)
-            kept = [event.seq for result in results if isinstance(result, list) for event in result]
-            assert len(await events(ledger, "a")) == 2 + len(kept)
+            acknowledged = [event.seq for result in results if isinstance(result, list) for event in result]
+            assert len(await events(ledger, "a")) == 2 + len(acknowledged)
 
 
 # Read-only
 
 
-def as_nobody(url: str) -> dict[str, str]:
-    run = subprocess.run([sys.executable, str(PROGRAMS / "as_nobody.py"), url], capture_output=True, text=True)
+def run_unprivileged(url: str) -> dict[str, str]:
+    run = subprocess.run([sys.executable, str(PROGRAMS / "unprivileged.py"), url], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)
 
 
 @pytest.fixture
 def reachable() -> Iterator[Path]:
-    """A folder that anybody may enter and read; pytest's own are for their owner alone."""
+    """Return a folder that every user can read; pytest's own folders are private."""
     with tempfile.TemporaryDirectory(prefix="callslip-test-") as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -209,24 +216,24 @@ READS = "(2, ['hello', 'there'])"
 
 
 @pytest.mark.parametrize(("file", "folder"), [(0o444, 0o755), (0o666, 0o555), (0o444, 0o555)])
-async def test_what_may_not_be_written_is_read(reachable: Path, file: int, folder: int) -> None:
-    """A file or a folder without write permission opens read-only: reading works, writing says why not."""
-    path = await made(f"sqlite:///{reachable / 'ledger.db'}", "hello", "there")
+async def test_a_file_without_write_permission_can_be_read(reachable: Path, file: int, folder: int) -> None:
+    """A file or a folder without write permission opens read-only; writing raises ReadOnlyStoreError."""
+    path = await create_ledger(f"sqlite:///{reachable / 'ledger.db'}", "hello", "there")
     path.chmod(file)
     reachable.chmod(folder)
     before = path.read_bytes()
-    told = as_nobody(f"sqlite:///{path}")
-    assert told["open"] == "read-only" and told["read"] == READS and told["verify"] == "[]"
-    assert {told[name].partition(":")[0] for name in ("append", "call", "delete")} == {"ReadOnly"}
-    assert "ledger.db" in told["append"]
+    report = run_unprivileged(f"sqlite:///{path}")
+    assert report["open"] == "read-only" and report["read"] == READS and report["verify"] == "[]"
+    assert {report[name].partition(":")[0] for name in ("append", "call", "delete")} == {"ReadOnlyStoreError"}
+    assert "ledger.db" in report["append"]
     assert path.read_bytes() == before
 
 
-async def test_the_newest_events_are_read_from_a_folder_that_may_not_be_written(reachable: Path) -> None:
-    """What a process that was killed left in the WAL is read too."""
+async def test_the_newest_events_are_read_from_a_read_only_folder(reachable: Path) -> None:
+    """Also the events that a killed process left in the WAL."""
     db = f"sqlite:///{reachable / 'ledger.db'}"
     ledger = await callslip.open(db)
-    await ledger.log.append("a", said("hello", "there"))
+    await ledger.log.append("a", messages("hello", "there"))
     copied = reachable / "copy"
     copied.mkdir()
     for name in ("ledger.db", "ledger.db-wal"):
@@ -236,29 +243,29 @@ async def test_the_newest_events_are_read_from_a_folder_that_may_not_be_written(
     for path in copied.iterdir():
         path.chmod(0o444)
     copied.chmod(0o555)
-    told = as_nobody(f"sqlite:///{copied / 'ledger.db'}")
-    assert (told["open"], told["read"]) == ("read-only", READS)
+    report = run_unprivileged(f"sqlite:///{copied / 'ledger.db'}")
+    assert (report["open"], report["read"]) == ("read-only", READS)
 
 
-async def test_a_folder_that_may_not_be_written_takes_no_new_ledger(reachable: Path) -> None:
-    """The error names the file and says what is wrong."""
+async def test_no_ledger_is_created_in_a_read_only_folder(reachable: Path) -> None:
+    """The error names the file."""
     reachable.chmod(0o555)
-    told = as_nobody(f"sqlite:///{reachable / 'new.db'}")
-    assert told["open"].startswith("ReadOnly:") and "new.db" in told["open"]
+    report = run_unprivileged(f"sqlite:///{reachable / 'new.db'}")
+    assert report["open"].startswith("ReadOnlyStoreError:") and "new.db" in report["open"]
     assert list(reachable.iterdir()) == []
 
 
-async def test_a_file_that_may_not_be_read_says_so(reachable: Path) -> None:
-    """No permission at all is an error in words."""
-    path = await made(f"sqlite:///{reachable / 'ledger.db'}")
+async def test_a_file_without_read_permission_raises_an_error(reachable: Path) -> None:
+    """The error names the file."""
+    path = await create_ledger(f"sqlite:///{reachable / 'ledger.db'}")
     path.chmod(0o000)
-    told = as_nobody(f"sqlite:///{path}")
-    assert told["open"].startswith("StoreError:") and "ledger.db" in told["open"]
+    report = run_unprivileged(f"sqlite:///{path}")
+    assert report["open"].startswith("StoreError:") and "ledger.db" in report["open"]
 
 
-# Somebody else's
+# Files of other programs
 
-ALIEN = {
+OTHER_FILES = {
     "random bytes": random.Random(5).randbytes(50_000),
     "text": b"Dear diary,\n" * 500,
     "a short text": b"x",
@@ -269,19 +276,19 @@ ALIEN = {
 }
 
 
-@pytest.mark.parametrize("name", ALIEN)
-async def test_a_file_of_another_kind_is_refused_and_left_alone(tmp_path: Path, name: str) -> None:
-    """What is not a database is never made one, nor is anything left beside it."""
+@pytest.mark.parametrize("name", OTHER_FILES)
+async def test_a_file_of_another_kind_is_rejected_and_unchanged(tmp_path: Path, name: str) -> None:
+    """The file is unchanged, and no other file is created."""
     path = tmp_path / "diary"
-    path.write_bytes(ALIEN[name])
+    path.write_bytes(OTHER_FILES[name])
     with pytest.raises(InvalidDatabaseError, match="diary"):
         await callslip.open(f"sqlite:///{path}")
-    assert path.read_bytes() == ALIEN[name]
+    assert path.read_bytes() == OTHER_FILES[name]
     assert [item.name for item in tmp_path.iterdir()] == ["diary"]
 
 
-async def test_a_folder_is_no_ledger(tmp_path: Path) -> None:
-    """Nor is a path through a file."""
+async def test_a_folder_is_not_a_ledger(tmp_path: Path) -> None:
+    """Nor is a path below a file."""
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("x")
     for url in (tmp_path / "folder", tmp_path / "file" / "ledger.db"):
@@ -291,12 +298,12 @@ async def test_a_folder_is_no_ledger(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("journal", ["delete", "wal"])
-async def test_another_programs_database_is_refused_and_left_alone(tmp_path: Path, journal: str) -> None:
-    """Its bytes are the same afterwards, also where it has a WAL of its own that nobody took over yet."""
+async def test_a_database_of_another_program_is_rejected_and_unchanged(tmp_path: Path, journal: str) -> None:
+    """Its bytes are unchanged, also if it has a WAL that was not checkpointed."""
     path = tmp_path / "places.sqlite"
-    theirs = apsw.Connection(str(path))
-    theirs.execute(f"PRAGMA journal_mode = {journal}").fetchall()
-    theirs.execute(
+    connection = apsw.Connection(str(path))
+    connection.execute(f"PRAGMA journal_mode = {journal}").fetchall()
+    connection.execute(
         "CREATE TABLE places (id INTEGER PRIMARY KEY, url TEXT); INSERT INTO places VALUES (1, 'x')"
     ).fetchall()
     copied = tmp_path / "copy"
@@ -304,7 +311,7 @@ async def test_another_programs_database_is_refused_and_left_alone(tmp_path: Pat
     for file in tmp_path.glob("places.sqlite*"):
         if not file.name.endswith("-shm"):
             shutil.copy(file, copied / file.name)
-    theirs.close()
+    connection.close()
     before = {file.name: file.read_bytes() for file in copied.iterdir()}
     with pytest.raises(InvalidDatabaseError, match="another program"):
         await callslip.open(f"sqlite:///{copied / 'places.sqlite'}")
@@ -313,62 +320,63 @@ async def test_another_programs_database_is_refused_and_left_alone(tmp_path: Pat
 
 
 async def test_an_empty_file_becomes_a_ledger(tmp_path: Path) -> None:
-    """As `mktemp` makes them."""
+    """As created by `mktemp`."""
     path = tmp_path / "ledger.db"
     path.touch()
     async with await callslip.open(f"sqlite:///{path}") as ledger:
-        await ledger.log.append("a", said("x"))
+        await ledger.log.append("a", messages("x"))
         assert not await faults(ledger)
 
 
-async def test_postgres_is_not_taken_for_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A URL of another kind never becomes the name of a file."""
+async def test_a_url_of_another_scheme_creates_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The URL is not used as a file name."""
     monkeypatch.chdir(tmp_path)
     for url in (
         "mysql://localhost/x",
         "postgresql+asyncpg://localhost/x",
+        "postgresql://localhost/x",
         "http://localhost:7890",
         "sqlite://agent.db",
         "",
     ):
-        with pytest.raises(StoreError):
+        with pytest.raises((InvalidInputError, StoreError)):
             await callslip.open(url)
     assert list(tmp_path.iterdir()) == []
 
 
-# Damaged
+# Damaged files
 
 
 @pytest.mark.chaos
-async def test_damage_is_told_in_words(tmp_path: Path, scale: int) -> None:
-    """With a part of a page overwritten, opening, reading and writing work or say that the file is damaged."""
+async def test_damage_is_reported(tmp_path: Path, scale: int) -> None:
+    """With a part of a page overwritten, opening, reading and writing work or raise an error about the file."""
     texts = [f"{number} " + "x" * 300 for number in range(200)]
-    whole = (await made(f"sqlite:///{tmp_path / 'whole.db'}", *texts)).read_bytes()
-    told = 0
+    intact = (await create_ledger(f"sqlite:///{tmp_path / 'whole.db'}", *texts)).read_bytes()
+    reported = 0
     for run in range(20 * scale):
         chance = random.Random(run)
-        data = bytearray(whole)
+        data = bytearray(intact)
         start = chance.randrange(len(data) // 4096) * 4096 + chance.choice((0, 100, chance.randrange(4000)))
         data[start : start + 96] = chance.choice((bytes(96), chance.randbytes(96)))
         path = tmp_path / f"{run}.db"
         path.write_bytes(data)
         try:
             async with await callslip.open(f"sqlite:///{path}") as ledger:
-                told += bool(await ledger.log.store.check())
+                reported += bool(await ledger.log.store.check())
                 await events(ledger, "a")
-                await ledger.log.append("a", said("more"))
+                await ledger.log.append("a", messages("more"))
         except CorruptDataError:
-            told += 1  # The bytes of one event: SQLite cannot know.
+            reported += 1  # The bytes of one event, which SQLite does not check.
         except StoreError as error:
-            told += 1
+            reported += 1
             assert path.name in str(error)
-    assert told
+    assert reported
 
 
 @pytest.mark.parametrize("body", [b"{\x00\x00", b"\xff\xfe", b'{"type":"message.user"}', b"[]"])
-async def test_an_event_that_cannot_be_read_is_told_as_damage(tmp_path: Path, body: bytes) -> None:
-    """Whoever reads it, and however: its bytes are not what was written."""
-    file = await made(f"sqlite:///{tmp_path / 'ledger.db'}", "one", "two")
+async def test_an_unreadable_event_raises_corrupt_data_error(tmp_path: Path, body: bytes) -> None:
+    """Reading, folding and verifying report it."""
+    file = await create_ledger(f"sqlite:///{tmp_path / 'ledger.db'}", "one", "two")
     connection = apsw.Connection(str(file))
     connection.execute("UPDATE events SET body = ? WHERE seq = 2", (body,))
     connection.execute("DELETE FROM checkpoints")
@@ -378,21 +386,23 @@ async def test_an_event_that_cannot_be_read_is_told_as_damage(tmp_path: Path, bo
             await events(ledger, "a")
         with pytest.raises(CorruptDataError, match="an event cannot be read"):
             await ledger.snapshot("a")
-        told = [str(difference) for difference in await verify(ledger.log)]
-        assert any("event 2 cannot be read" in one for one in told), told
+        differences = [str(difference) for difference in await verify(ledger.log)]
+        assert any("event 2 cannot be read" in difference for difference in differences), differences
 
 
-@pytest.mark.parametrize("read", [decode_event, codec.reader(dict, "an event")])
-def test_what_are_no_bytes_any_more_is_told_as_damage(read: Any) -> None:
-    """A page that was overwritten may have a NULL where no column allows one."""
+@pytest.mark.parametrize("read", [decode_event, codec.stored_decoder(dict, "an event")])
+def test_a_null_body_raises_corrupt_data_error(read: Any) -> None:
+    """An overwritten page may have NULL in a column that does not allow it."""
     with pytest.raises(CorruptDataError, match="an event cannot be read"):
         read(None)
 
 
-async def test_a_read_that_fails_inside_a_write_fails_the_whole_of_it(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SQLite may have undone the transaction by then: nobody in it is told that his part was kept."""
+async def test_a_read_that_fails_in_a_transaction_fails_all_its_writes(
+    db: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite may have rolled back by then, so no write of the transaction is acknowledged."""
     async with await callslip.open(db) as ledger:
-        await ledger.log.append("a", said("before"))
+        await ledger.log.append("a", messages("before"))
 
         def damaged(*_: Any) -> Any:
             raise apsw.CorruptError("database disk image is malformed")
@@ -400,20 +410,20 @@ async def test_a_read_that_fails_inside_a_write_fails_the_whole_of_it(db: str, m
         with monkeypatch.context() as patch:
             patch.setattr(Rows, "alias", damaged)
             results = await asyncio.gather(
-                ledger.log.append("a", said("left")),
+                ledger.log.append("a", messages("left")),
                 ledger.log.append("a", [ev.CallStarted(aliases=(Alias("acp", "c"),))]),
-                ledger.log.append("a", said("right")),
+                ledger.log.append("a", messages("right")),
                 return_exceptions=True,
             )
         assert [type(result) for result in results] == [InvalidDatabaseError] * 3
-        await ledger.log.append("a", said("after"))
+        await ledger.log.append("a", messages("after"))
         assert [event.text for event in await events(ledger, "a")] == ["before", "after"]
 
 
 # Versions
 
 
-def change(path: Path, *statements: str) -> None:
+def execute(path: Path, *statements: str) -> None:
     connection = apsw.Connection(str(path))
     for statement in statements:
         connection.execute(statement).fetchall()
@@ -430,9 +440,9 @@ NEWER = (
 
 
 async def test_a_newer_ledger_that_only_added_is_opened(db: str) -> None:
-    """S1.7: an older version reads and writes what a newer one left, without a migration, and leaves its mark alone."""
-    path = await made(db, "hello")
-    change(path, *NEWER)
+    """S1.7: an older version reads and writes a newer file without a migration, and keeps its version number."""
+    path = await create_ledger(db, "hello")
+    execute(path, *NEWER)
     async with await callslip.open(db) as ledger:
         assert [event.text for event in await events(ledger, "a")] == ["hello"]
         async with ledger.session("a").call("t") as call:
@@ -444,12 +454,12 @@ async def test_a_newer_ledger_that_only_added_is_opened(db: str) -> None:
     connection.close()
 
 
-async def test_a_newer_version_finds_its_own_columns_after_an_older_one_wrote(db: str) -> None:
-    """S1.7: rolling back and forth loses nothing of what only the newer version knows."""
-    path = await made(db, "hello")
+async def test_columns_of_a_newer_version_survive_writes_of_an_older_one(db: str) -> None:
+    """S1.7: a downgrade and an upgrade lose no data of the newer version."""
+    path = await create_ledger(db, "hello")
     async with await callslip.open(db) as ledger:
         (proposed,) = await ledger.log.append("a", [ev.CallProposed(tool_name="t")])
-    change(path, *NEWER, "UPDATE calls SET price = 7", "UPDATE sessions SET mood = 'merry'")
+    execute(path, *NEWER, "UPDATE calls SET price = 7", "UPDATE sessions SET mood = 'merry'")
     async with await callslip.open(db) as ledger:
         await ledger.log.append("a", [ev.CallCompleted(call=proposed.call)])
     connection = apsw.Connection(str(path))
@@ -458,10 +468,10 @@ async def test_a_newer_version_finds_its_own_columns_after_an_older_one_wrote(db
     connection.close()
 
 
-async def test_a_newer_ledger_that_we_cannot_read_is_left_alone(db: str) -> None:
-    """S1.7: the error says what is needed, and the file is as it was."""
-    path = await made(db, "hello")
-    change(path, "PRAGMA user_version = 99", "UPDATE meta SET value = '98' WHERE name = 'oldest_reader'")
+async def test_a_newer_ledger_that_cannot_be_read_is_unchanged(db: str) -> None:
+    """S1.7: the error names the required version, and the file is unchanged."""
+    path = await create_ledger(db, "hello")
+    execute(path, "PRAGMA user_version = 99", "UPDATE meta SET value = '98' WHERE name = 'oldest_reader'")
     before = path.read_bytes()
     with pytest.raises(UnsupportedVersionError, match=r"98.*Upgrade"):
         await callslip.open(db)
@@ -469,18 +479,18 @@ async def test_a_newer_ledger_that_we_cannot_read_is_left_alone(db: str) -> None
 
 
 async def test_the_oldest_reader_of_a_newer_ledger_must_be_known(db: str) -> None:
-    """S1.7: a newer file that does not say who can read it is not guessed at."""
-    path = await made(db, "hello")
-    change(path, "PRAGMA user_version = 99", "DELETE FROM meta")
+    """S1.7: a newer file without its oldest reader is rejected."""
+    path = await create_ledger(db, "hello")
+    execute(path, "PRAGMA user_version = 99", "DELETE FROM meta")
     with pytest.raises(UnsupportedVersionError):
         await callslip.open(db)
 
 
 async def test_migrations_bring_an_older_ledger_up_to_date(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S1.7: what a later migration adds is there after opening, what was there stays, and it is done once."""
-    await made(db, "hello")
-    known = sqlite_open.migrations("sqlite")
-    later = [*known, (known[-1][0] + 1, "CREATE TABLE added (x INTEGER); INSERT INTO added VALUES (1)")]
+    """S1.7: a later migration runs once when the file is opened, and keeps the data."""
+    await create_ledger(db, "hello")
+    existing = sqlite_open.migrations("sqlite")
+    later = [*existing, (existing[-1][0] + 1, "CREATE TABLE added (x INTEGER); INSERT INTO added VALUES (1)")]
     monkeypatch.setattr(sqlite_open, "migrations", lambda engine: later)
     for _ in range(2):
         async with await callslip.open(db) as ledger:
@@ -489,10 +499,10 @@ async def test_migrations_bring_an_older_ledger_up_to_date(db: str, monkeypatch:
 
 
 async def test_a_migration_that_fails_changes_nothing(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S1.7: half a migration is none; the version before it still opens the file."""
-    path = await made(db, "hello")
-    known = sqlite_open.migrations("sqlite")
-    broken = [*known, (known[-1][0] + 1, "CREATE TABLE added (x INTEGER); INSERT INTO nowhere VALUES (1)")]
+    """S1.7: a failed migration is rolled back; the previous version still opens the file."""
+    path = await create_ledger(db, "hello")
+    existing = sqlite_open.migrations("sqlite")
+    broken = [*existing, (existing[-1][0] + 1, "CREATE TABLE added (x INTEGER); INSERT INTO nowhere VALUES (1)")]
     with monkeypatch.context() as patch:
         patch.setattr(sqlite_open, "migrations", lambda engine: broken)
         with pytest.raises(StoreError, match=path.name):
@@ -504,7 +514,7 @@ async def test_a_migration_that_fails_changes_nothing(db: str, monkeypatch: pyte
 
 
 async def test_opening_again_after_a_failure_works(db: str) -> None:
-    """No lock and no thread of a failed opening stays behind."""
+    """A failed opening leaves no lock and no open file."""
     path = Path(db.removeprefix("sqlite:///"))
     path.write_bytes(b"not a database, for the moment" * 50)
     for _ in range(3):
@@ -513,7 +523,7 @@ async def test_opening_again_after_a_failure_works(db: str) -> None:
     assert not [name for name in os.listdir("/proc/self/fd") if _points_to(name, path)]
     path.unlink()
     async with await callslip.open(db) as ledger:
-        await ledger.log.append("a", said("x"))
+        await ledger.log.append("a", messages("x"))
 
 
 def _points_to(descriptor: str, path: Path) -> bool:

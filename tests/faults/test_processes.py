@@ -1,4 +1,4 @@
-"""Several processes share one file, and some of them die: nothing acknowledged is lost, nothing shown twice."""
+"""Test several processes on one file, some of which are killed: no acknowledged event is lost or delivered twice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import callslip
-from callslip.api.ledger import Ledger
+from callslip.api.ledger import LocalLedger
 from callslip.model import events as ev
 from callslip.rules.lifecycle import TERMINAL_STATES
 from tests.support.invariants import events, faults, names, program
@@ -24,21 +24,21 @@ from tests.support.invariants import events, faults, names, program
 MEGABYTE = 2**20
 
 
-async def follow(ledger: Ledger, session: str, seen: list[tuple[str, int, float]]) -> None:
-    """Note every event of a session as it is delivered; end when told to."""
+async def follow(ledger: LocalLedger, session: str, seen: list[tuple[str, int, float]]) -> None:
+    """Append every delivered event of a session to `seen`, with the time, until cancelled."""
     async for batch in ledger.log.batches(session):
         now = time.time()
         seen += [(session, stored.event.seq, now) for stored in batch]
 
 
-async def largest(path: Path, found: list[int]) -> None:
+async def record_sizes(path: Path, sizes: list[int]) -> None:
     while True:
         await asyncio.sleep(0.02)
         if path.exists():
-            found.append(path.stat().st_size)
+            sizes.append(path.stat().st_size)
 
 
-def percentiles(values: list[float]) -> str:
+def format_percentiles(values: list[float]) -> str:
     ordered = sorted(values) or [0.0]
     return ", ".join(
         f"p{p} {ordered[min(len(ordered) - 1, len(ordered) * p // 100)] * 1000:.1f} ms" for p in (50, 95, 100)
@@ -48,7 +48,7 @@ def percentiles(values: list[float]) -> str:
 @pytest.mark.anyio
 @pytest.mark.chaos
 async def test_four_processes_write_and_a_fifth_follows(db: str, tmp_path: Path, scale: int) -> None:
-    """C6, C8: no writer meets an error, no event is lost, left out or shown twice, and the WAL stays small."""
+    """C6, C8: no writer gets an error, no event is lost or delivered twice, and the WAL stays small."""
     seconds = min(3 * scale, 20)
     sizes: list[int] = []
     seen: list[tuple[str, int, float]] = []
@@ -56,9 +56,9 @@ async def test_four_processes_write_and_a_fifth_follows(db: str, tmp_path: Path,
         writers = [program("write", db, number, seconds) for number in range(4)]
         sessions = ["shared", *(f"{kind}-{number}" for kind in ("own", "calls") for number in range(4))]
         watching = [asyncio.create_task(follow(ledger, session, seen)) for session in sessions]
-        watching.append(asyncio.create_task(largest(tmp_path / "ledger.db-wal", sizes)))
+        watching.append(asyncio.create_task(record_sizes(tmp_path / "ledger.db-wal", sizes)))
         outputs = await asyncio.gather(*(asyncio.to_thread(writer.communicate) for writer in writers))
-        heads = {row.name: row.head for row in (await ledger.sessions()).items}
+        heads = {row.name: row.last_seq for row in (await ledger.sessions()).items}
         async with asyncio.timeout(10):
             while len(seen) < sum(heads.values()):
                 await asyncio.sleep(0.01)
@@ -69,34 +69,38 @@ async def test_four_processes_write_and_a_fifth_follows(db: str, tmp_path: Path,
         assert [errors for _, errors in outputs] == [""] * 4
         reports = [json.loads(out.partition("\n")[2]) for out, _ in outputs]
         assert [report["errors"] for report in reports] == [[]] * 4
-        told = {(session, seq): (text, at) for report in reports for session, seq, text, at in report["acknowledged"]}
-        assert len(told) == sum(len(report["acknowledged"]) for report in reports), "two were given the same seq"
-        assert await _missing(ledger, told) == []
+        acknowledged = {
+            (session, seq): (text, at) for report in reports for session, seq, text, at in report["acknowledged"]
+        }
+        assert len(acknowledged) == sum(len(report["acknowledged"]) for report in reports), (
+            "two events have the same seq"
+        )
+        assert await _missing(ledger, acknowledged) == []
         assert [(session, seq) for session, seq, _ in sorted(seen)] == [
             (session, seq) for session in sorted(heads) for seq in range(1, heads[session] + 1)
         ]
         assert await faults(ledger) == []
 
     waits = [wait for report in reports for wait in report["waits"]]
-    late = [at - told[session, seq][1] for session, seq, at in seen if (session, seq) in told]
+    delays = [at - acknowledged[session, seq][1] for session, seq, at in seen if (session, seq) in acknowledged]
     print(f"\n4 processes, {seconds} s: {sum(heads.values())} events, {len(waits) / seconds:.0f} messages/s")
-    print(f"a write took {percentiles(waits)}; the follower had it {percentiles(late)} after the writer knew")
+    print(f"a write took {format_percentiles(waits)}; delivery to the follower took {format_percentiles(delays)}")
     print(f"WAL at most {max(sizes) / MEGABYTE:.1f} MB")
     assert max(sizes) < 64 * MEGABYTE
 
 
-async def _missing(ledger: Ledger, told: dict[tuple[str, int], tuple[str, float]]) -> list[Any]:
+async def _missing(ledger: LocalLedger, acknowledged: dict[tuple[str, int], tuple[str, float]]) -> list[Any]:
     logs = {session: {event.seq: event for event in await events(ledger, session)} for session in await names(ledger)}
     return [
         (session, seq, text)
-        for (session, seq), (text, _) in told.items()
+        for (session, seq), (text, _) in acknowledged.items()
         if text not in (getattr(logs[session].get(seq), name, None) for name in ("text", "output"))
         and text != str(getattr(logs[session].get(seq), "output", None))
     ]
 
 
 class Victim:
-    """A writing process, and the lines it got out before it died."""
+    """A writing process, and the lines it printed before it was killed."""
 
     def __init__(self, db: str, name: str) -> None:
         self.process = program("crash", db, name, stderr=subprocess.DEVNULL)
@@ -112,10 +116,10 @@ class Victim:
         return [json.loads(line) for line in lines if line.endswith("]")]
 
 
-async def check_after(db: str, lines: list[list[Any]]) -> None:
-    """What every line promised holds, nothing is left open, and the whole is sound."""
+async def check_ledger(db: str, lines: list[list[Any]]) -> None:
+    """Check that every printed line is true, no call is open, and the ledger is sound."""
     async with await callslip.open(db) as ledger:
-        # At once, without waiting for any lease: the owner is known to be dead.
+        # Without waiting for a lease, since the owner is known to be dead.
         assert await ledger.log.store.open_calls() == []
         logs = {session: await events(ledger, session) for session in await names(ledger)}
         for line in lines:
@@ -134,23 +138,23 @@ async def check_after(db: str, lines: list[list[Any]]) -> None:
 @pytest.mark.anyio
 @pytest.mark.chaos
 async def test_a_process_killed_at_any_moment_loses_nothing_acknowledged(db: str, scale: int) -> None:
-    """C5, C6, C8: after kill -9 every acknowledged event is there, and the dead process's calls are lost at once."""
-    chance = random.Random(3)
+    """C5, C6, C8: after SIGKILL every acknowledged event is stored, and the calls of the process are lost at once."""
+    rng = random.Random(3)
     lines: list[list[Any]] = []
     for number in range(8 if scale == 1 else 50):
         victim = Victim(db, str(number))
-        await asyncio.sleep(chance.random() * 0.25)
-        made = victim.kill()
-        lines = [*lines[-200:], *made]
-        await check_after(db, lines)
+        await asyncio.sleep(rng.random() * 0.25)
+        new_lines = victim.kill()
+        lines = [*lines[-200:], *new_lines]
+        await check_ledger(db, lines)
     assert any(line[0] == "event" for line in lines) and any(line[0] == "open" for line in lines)
 
 
 @pytest.mark.anyio
 @pytest.mark.chaos
-async def test_the_living_write_on_while_others_are_killed(db: str, scale: int) -> None:
-    """C5, C8: a death in the middle of a transaction holds nobody up, and its calls end while the others go on."""
-    chance = random.Random(4)
+async def test_a_process_writes_on_while_others_are_killed(db: str, scale: int) -> None:
+    """C5, C8: a process killed in a transaction blocks no other, and its calls end."""
+    rng = random.Random(4)
     async with await callslip.open(db) as ledger:
         seen: list[tuple[str, int, float]] = []
         watching = asyncio.create_task(follow(ledger, "shared", seen))
@@ -169,7 +173,7 @@ async def test_the_living_write_on_while_others_are_killed(db: str, scale: int) 
         for number in range(3 if scale == 1 else 30):
             victim = await asyncio.to_thread(Victim, db, f"v{number}")
             before = len(acknowledged)
-            await asyncio.sleep(0.05 + chance.random() * 0.1)
+            await asyncio.sleep(0.05 + rng.random() * 0.1)
             lines = await asyncio.to_thread(victim.kill)
             opened += [line[1] for line in lines if line[0] == "open"]
             assert len(acknowledged) > before
@@ -192,7 +196,7 @@ async def test_the_living_write_on_while_others_are_killed(db: str, scale: int) 
 
 @pytest.mark.anyio
 async def test_a_zombie_counts_as_dead(db: str) -> None:
-    """C5: a killed process whose parent has not looked yet does not keep its calls running."""
+    """C5: a killed process that its parent has not reaped does not keep its calls running."""
     victim = Victim(db, "zombie")
     assert victim.process.stdout is not None
     try:
@@ -210,8 +214,8 @@ async def test_a_zombie_counts_as_dead(db: str) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.chaos
-async def test_many_processes_may_make_the_file_at_once(tmp_path: Path, scale: int) -> None:
-    """Whoever comes first makes the tables; the others find them, and all of them write."""
+async def test_many_processes_can_create_the_file_at_once(tmp_path: Path, scale: int) -> None:
+    """The first one creates the tables, and all of them write."""
     for number in range(2 * min(scale, 10)):
         db = f"sqlite:///{tmp_path / str(number) / 'ledger.db'}"
         writers = [program("write", db, n, 0.05) for n in range(6)]
@@ -224,29 +228,31 @@ async def test_many_processes_may_make_the_file_at_once(tmp_path: Path, scale: i
 
 
 @pytest.mark.anyio
-async def test_a_writer_waits_its_turn_and_readers_do_not(db: str, tmp_path: Path) -> None:
-    """While another process is in the middle of a write, writing waits without an error and reading goes on."""
+async def test_a_writer_waits_for_the_lock_and_readers_do_not(db: str, tmp_path: Path) -> None:
+    """While another process writes, writing waits without an error and reading works."""
     async with await callslip.open(db) as ledger:
         await ledger.log.append("a", [ev.MessageUser(text="before")])
         holder = subprocess.Popen(
-            [sys.executable, "-c", HOLDER, str(tmp_path / "ledger.db")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-c", LOCK_HOLDER, str(tmp_path / "ledger.db")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         with holder:
             assert holder.stdout is not None and holder.stdin is not None
             await asyncio.to_thread(holder.stdout.readline)
-            writing = asyncio.create_task(ledger.log.append("a", [ev.MessageUser(text="patient")]))
+            writing = asyncio.create_task(ledger.log.append("a", [ev.MessageUser(text="waited")]))
             await asyncio.wait([writing], timeout=0.2)
             assert not writing.done() and [event.text for event in await events(ledger, "a")] == ["before"]
             holder.stdin.close()
             async with asyncio.timeout(10):
                 await writing
-        assert [event.text for event in await events(ledger, "a")] == ["before", "patient"]
+        assert [event.text for event in await events(ledger, "a")] == ["before", "waited"]
 
 
-HOLDER = """
+LOCK_HOLDER = """
 import sys
-from callslip.store.locks import Turnstile
-with Turnstile(sys.argv[1]).turn():
+from callslip.store.write_lock import WriteLock
+with WriteLock(sys.argv[1]).turn():
     print("holding", flush=True)
     sys.stdin.read()
 """

@@ -1,15 +1,15 @@
-"""A small agent of the Agent Client Protocol, which does what the prompt says.
+"""Run a small agent of the Agent Client Protocol that executes the commands in its prompts.
 
-acp_agent.py SESSION...      the ids that it gives to new sessions, in turn
+acp_agent.py SESSION...      the ids of new sessions, in order
 
-A prompt is a word and its arguments:
-    say TEXT               says it
-    call ID                runs a call to its end
-    begin ID               begins a call and ends the turn's answer never
-    ask ID REQUEST         asks permission; REQUEST is JSON that is merged into the request's params
-    recorded DB TEXT       says whether the ledger holds TEXT already
-    signals                from now on says which signals come
-    exit STATUS | die SIGNAL | quiet | noise BYTES
+A prompt is a command and its arguments:
+    say TEXT               send the text
+    call ID                run a call to its end
+    begin ID               start a call and never end the turn
+    ask ID REQUEST         request permission; REQUEST is JSON that is merged into the params
+    recorded DB TEXT       send how many events of the ledger contain TEXT
+    signals                from now on send the names of received signals
+    exit STATUS | die SIGNAL | noise BYTES | deaf PATH | leave PATH
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ def send(**message: Any) -> None:
     sys.stdout.buffer.flush()
 
 
-def update(session: str, what: str, **more: Any) -> None:
-    send(method="session/update", params={"sessionId": session, "update": {"sessionUpdate": what, **more}})
+def update(session: str, kind: str, **more: Any) -> None:
+    send(method="session/update", params={"sessionId": session, "update": {"sessionUpdate": kind, **more}})
 
 
 def say(session: str, text: str) -> None:
     update(session, "agent_message_chunk", content={"type": "text", "text": text})
 
 
-def heard() -> Any:
+def receive() -> Any:
     line = sys.stdin.buffer.readline()
     if not line:
         sys.exit(0)
@@ -55,9 +55,9 @@ class Agent:
 
     def run(self) -> None:
         while True:
-            self.take(heard())
+            self.handle(receive())
 
-    def take(self, message: Any) -> None:
+    def handle(self, message: Any) -> None:
         answer = getattr(self, str(message.get("method")).replace("/", "_"), None)
         if answer is not None:
             result = answer(message.get("params") or {})
@@ -73,7 +73,7 @@ class Agent:
     def session_load(self, params: Any) -> Any:
         session = params["sessionId"]
         update(session, "user_message_chunk", content={"type": "text", "text": "call c1"})
-        update(session, "tool_call", toolCallId="c1", title="told otherwise", status="completed", rawOutput="other")
+        update(session, "tool_call", toolCallId="c1", title="Other title", status="completed", rawOutput="other")
         return {}
 
     def session_prompt(self, params: Any) -> Any:
@@ -90,12 +90,12 @@ class Agent:
     def do_begin(self, session: str, call: str) -> None:
         update(session, "tool_call", toolCallId=call, title=str(os.getpid()), kind="execute", status="in_progress")
         while True:
-            heard()
+            receive()
 
     def do_ask(self, session: str, rest: str) -> None:
         call, _, more = rest.partition(" ")
         self.requests += 1
-        about = {"sessionId": session, "toolCall": {"toolCallId": call}, "options": OPTIONS}
+        params = {"sessionId": session, "toolCall": {"toolCallId": call}, "options": OPTIONS}
         update(
             session,
             "tool_call",
@@ -104,9 +104,9 @@ class Agent:
             status="pending",
             _meta={"claudeCode": {"toolName": "mcp__x__Do"}},
         )
-        send(id=self.requests, method="session/request_permission", params=about | json.loads(more or "{}"))
-        while "method" in (answer := heard()):
-            self.take(answer)
+        send(id=self.requests, method="session/request_permission", params=params | json.loads(more or "{}"))
+        while "method" in (answer := receive()):
+            self.handle(answer)
         assert answer["id"] == self.requests, answer
         chosen = answer.get("result", {}).get("outcome", {}).get("optionId", "none")
         say(session, f"answer {chosen}")

@@ -1,9 +1,9 @@
-"""An agent of the Agent Client Protocol that asks for permission, several times at once, and keeps reading.
+"""Run an agent of the Agent Client Protocol that requests several permissions at once and keeps reading.
 
-acp_asker.py SESSION...      the ids that it gives to new sessions, in turn
+acp_asker.py SESSION...      the ids of new sessions, in order
 
-A prompt is words, each `CALL=ID` a request about a call; `=` alone before them asks without `reject` options. The turn
-ends when all are answered; what was answered is said as `[CALL OPTION]`.
+A prompt is a list of requests, `CALL=ID` each; a single `=` before them leaves out the `reject` options. The agent
+sends each answer as `[CALL OPTION]` and ends the turn when all are answered.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def send(**message: Any) -> None:
     sys.stdout.buffer.flush()
 
 
-def update(session: str, what: str, **more: Any) -> None:
-    send(method="session/update", params={"sessionId": session, "update": {"sessionUpdate": what, **more}})
+def update(session: str, kind: str, **more: Any) -> None:
+    send(method="session/update", params={"sessionId": session, "update": {"sessionUpdate": kind, **more}})
 
 
 class Turn:
@@ -48,7 +48,7 @@ class Agent:
             message = json.loads(line)
             method = message.get("method")
             if method is None:
-                self.answered(message)
+                self.handle_answer(message)
             else:
                 getattr(self, method.replace("/", "_"))(message.get("params") or {}, message.get("id"))
 
@@ -74,16 +74,16 @@ class Agent:
         self.turns.append(turn)
         options = OPTIONS
         for word in params["prompt"][0]["text"].split():
-            call, _, identity = word.partition("=")
+            call, _, request_id = word.partition("=")
             if not call:
                 options = OPTIONS[:2]
                 continue
-            turn.waiting[identity] = call
-            about = {"toolCallId": call, "title": f"Do {call}", "rawInput": {"n": 1}}
-            params = {"sessionId": turn.session, "toolCall": about, "options": options}
-            send(id=identity, method="session/request_permission", params=params)
+            turn.waiting[request_id] = call
+            call_fields = {"toolCallId": call, "title": f"Do {call}", "rawInput": {"n": 1}}
+            params = {"sessionId": turn.session, "toolCall": call_fields, "options": options}
+            send(id=request_id, method="session/request_permission", params=params)
 
-    def answered(self, message: Any) -> None:
+    def handle_answer(self, message: Any) -> None:
         for turn in [turn for turn in self.turns if message["id"] in turn.waiting]:
             call = turn.waiting.pop(message["id"])
             outcome = message.get("result", {}).get("outcome", {})
@@ -98,7 +98,7 @@ class Agent:
                 self.turns.remove(turn)
                 send(id=turn.number, result={"stopReason": turn.reason})
             return
-        raise AssertionError(f"an answer to nothing: {message}")
+        raise AssertionError(f"no request for this answer: {message}")
 
 
 if __name__ == "__main__":

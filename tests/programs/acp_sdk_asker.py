@@ -1,4 +1,4 @@
-"""An agent with the protocol's library: for every prompt it requests permission and sends the answer as text."""
+"""Run an agent of the protocol's library that requests permission for every prompt and sends the answer as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An executor in a process of its own, on nothing but the standard library: claims one command and completes it."""
+"""Claim one command and complete it, with only the standard library."""
 
 from __future__ import annotations
 

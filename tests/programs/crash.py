@@ -1,4 +1,4 @@
-"""Writes one ledger until it is killed; each thing acknowledged is a line that has left this process.
+"""Write to a ledger until the process is killed, and print each acknowledged event as one line.
 
 crash.py URL NAME
 """
@@ -15,52 +15,52 @@ from callslip.api.ledger import LocalLedger
 from callslip.model import events as ev
 
 
-def tell(*what: object) -> None:
-    os.write(1, (json.dumps(what) + "\n").encode())
+def report(*fields: object) -> None:
+    os.write(1, (json.dumps(fields) + "\n").encode())
 
 
 async def main(url: str, name: str) -> None:
     async with await callslip.open(url) as ledger:
-        tell("ready", os.getpid())
+        report("ready", os.getpid())
         await asyncio.gather(
-            messages(ledger, "shared", name),
-            chunks(ledger, f"text-{name}"),
-            quick_calls(ledger, f"calls-{name}"),
-            *(endless_call(ledger, f"calls-{name}") for _ in range(3)),
+            write_messages(ledger, "shared", name),
+            write_chunks(ledger, f"text-{name}"),
+            run_quick_calls(ledger, f"calls-{name}"),
+            *(run_endless_call(ledger, f"calls-{name}") for _ in range(3)),
         )
 
 
-async def messages(ledger: LocalLedger, session: str, name: str) -> None:
+async def write_messages(ledger: LocalLedger, session: str, name: str) -> None:
     number = 0
     while True:
         number += 1
         drafts = [ev.MessageUser(text=f"{name} {number}.{part}") for part in range(number % 3 + 1)]
         for event in await ledger.log.append(session, drafts):
             assert isinstance(event, ev.MessageUser)
-            tell("event", session, event.seq, event.text)
+            report("event", session, event.seq, event.text)
 
 
-async def chunks(ledger: LocalLedger, session: str) -> None:
-    """Long streamed texts, turn after turn: they move the checkpoints on."""
+async def write_chunks(ledger: LocalLedger, session: str) -> None:
+    """Stream long texts, turn after turn, so that checkpoints are written."""
     while True:
         await ledger.session(session).start_turn("go")
         for number in range(50):
             (event,) = await ledger.log.append(session, [ev.MessageDelta(text=f"{number} ", chunks="delta")])
-            tell("event", session, event.seq, f"{number} ")
+            report("event", session, event.seq, f"{number} ")
         await ledger.session(session).end_turn()
 
 
-async def quick_calls(ledger: LocalLedger, session: str) -> None:
+async def run_quick_calls(ledger: LocalLedger, session: str) -> None:
     while True:
         async with ledger.session(session).call("quick") as call:
             await call.progress("some\n")
             call.complete("z" * 3000)
-        tell("ended", call.id)
+        report("ended", call.id)
 
 
-async def endless_call(ledger: LocalLedger, session: str) -> None:
+async def run_endless_call(ledger: LocalLedger, session: str) -> None:
     async with ledger.session(session).call("endless") as call:
-        tell("open", call.id)
+        report("open", call.id)
         while True:
             await call.progress(".")
             await asyncio.sleep(0.005)

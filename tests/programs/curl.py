@@ -1,4 +1,4 @@
-"""As much of curl as the walk in the docs uses, for machines that have none: -s, -H, -d, -o and -w."""
+"""Run the subset of curl that the docs use, for machines without curl: -s, -H, -d, -o and -w."""
 
 from __future__ import annotations
 
@@ -9,29 +9,31 @@ from urllib.parse import urlsplit
 
 
 def main() -> int:
-    options, addresses = getopt.gnu_getopt(sys.argv[1:], "sH:d:o:w:")
-    given = [text for name, text in options if name == "-H"]
-    named = dict(options)
-    parts = urlsplit(addresses[0])
+    options, urls = getopt.gnu_getopt(sys.argv[1:], "sH:d:o:w:")
+    headers = [text for name, text in options if name == "-H"]
+    values = dict(options)
+    parts = urlsplit(urls[0])
     try:
         connection = http.client.HTTPConnection(parts.netloc, timeout=60)
         target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
-        body = named["-d"].replace("\n", "").encode() if "-d" in named else None
-        connection.request("POST" if body is not None else "GET", target, body, dict(_header(text) for text in given))
-        answer = connection.getresponse()
-        said = answer.read().decode()
+        body = values["-d"].replace("\n", "").encode() if "-d" in values else None
+        connection.request(
+            "POST" if body is not None else "GET", target, body, dict(_parse_header(text) for text in headers)
+        )
+        response = connection.getresponse()
+        content = response.read().decode()
     except OSError:
         return 7
-    if "-o" not in named:
-        sys.stdout.write(said)
-    if "-w" in named:
-        kind = answer.getheader("content-type", "")
-        told = named["-w"].replace("%{http_code}", str(answer.status)).replace("%{content_type}", kind)
-        sys.stdout.write(told.replace("\\n", "\n"))
+    if "-o" not in values:
+        sys.stdout.write(content)
+    if "-w" in values:
+        content_type = response.getheader("content-type", "")
+        text = values["-w"].replace("%{http_code}", str(response.status)).replace("%{content_type}", content_type)
+        sys.stdout.write(text.replace("\\n", "\n"))
     return 0
 
 
-def _header(text: str) -> tuple[str, str]:
+def _parse_header(text: str) -> tuple[str, str]:
     name, _, value = text.partition(":")
     return name, value.strip()
 

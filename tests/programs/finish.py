@@ -1,4 +1,4 @@
-"""From another process: completes a call, or answers an approval.
+"""Complete a call or answer an approval from another process.
 
 finish.py URL call ID | finish.py URL approve ID | finish.py URL deny ID
 """
@@ -12,15 +12,15 @@ import callslip
 from callslip.model import events as ev
 
 
-async def main(url: str, what: str, identity: str) -> None:
+async def main(url: str, action: str, target_id: str) -> None:
     async with await callslip.open(url) as ledger:
-        if what == "call":
-            row = await ledger.find_call(identity)
-            await ledger.log.append(row.session, [ev.CallCompleted(call=row.id, output="from afar")])
-        elif what == "approve":
-            await ledger.approve(identity, by="ann")
+        if action == "call":
+            row = await ledger.find_call(target_id)
+            await ledger.log.append(row.session, [ev.CallCompleted(call=row.id, output="from another process")])
+        elif action == "approve":
+            await ledger.approve(target_id, by="ann")
         else:
-            await ledger.deny(identity, by="ann", reason="not today")
+            await ledger.deny(target_id, by="ann", reason="not today")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The supervisor on a system with fewer functions.
+"""Run the supervisor as on a system with fewer functions.
 
 limited_supervisor.py FOLDER plain      without the adoption of orphans and without epoll
 limited_supervisor.py FOLDER powerless  without permission to signal processes, as if they were another user's

@@ -1,6 +1,6 @@
-"""An MCP server on our task runtime and behind our doors, with the tools that the conformance suites ask for.
+"""Run an MCP server with our task runtime and our request checks, and the tools of the conformance suites.
 
-python mcp_fixtures.py LEDGER        prints the address it listens at
+python mcp_fixtures.py LEDGER        prints its URL
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ PNG = base64.b64encode(
 WAV = base64.b64encode(b"RIFF$\x00\x00\x00WAVEfmt \x10\x00\x00\x00\x01\x00\x01\x00").decode()
 
 
-# Tools that are run as tasks
+# Tools that run as tasks
 
 
 async def slow_compute(seconds: float, label: str = "") -> str:
-    """Takes its time."""
+    """Sleep."""
     await asyncio.sleep(seconds)
     return f"computed {label}"
 
 
 async def failing_job() -> str:
-    """Says that it went wrong."""
+    """Fail."""
     await asyncio.sleep(0.2)
     raise ToolError("this job always fails")
 
 
 async def protocol_error_job() -> str:
-    """Ends in an error of the protocol."""
+    """End with a protocol error."""
     raise MCPError(types.INTERNAL_ERROR, "this job breaks its server")
 
 
@@ -70,34 +70,34 @@ def _content(answer: Any) -> dict[str, Any]:
 
 
 async def confirm_delete(filename: str, ctx: Context) -> str | types.InputRequiredResult:
-    """Asks before it does it."""
+    """Ask for confirmation."""
     if not ctx.input_responses:
-        asked = _question(f"Delete {filename}?", "confirm", "boolean")
-        return types.InputRequiredResult(input_requests={"confirm": asked})
+        question = _question(f"Delete {filename}?", "confirm", "boolean")
+        return types.InputRequiredResult(input_requests={"confirm": question})
     confirmed = _content(ctx.input_responses["confirm"]).get("confirm")
     return f"{filename} was {'deleted' if confirmed else 'kept'}"
 
 
 async def multi_input(ctx: Context) -> str | types.InputRequiredResult:
-    """Asks two things at once."""
+    """Ask two questions at once."""
     if not ctx.input_responses:
-        asked = {"name": _question("Who?", "name", "string"), "sure": _question("Sure?", "confirm", "boolean")}
-        return types.InputRequiredResult(input_requests=asked, request_state="second round")
+        questions = {"name": _question("Who?", "name", "string"), "sure": _question("Sure?", "confirm", "boolean")}
+        return types.InputRequiredResult(input_requests=questions, request_state="second round")
     return f"{ctx.request_state}: {sorted(ctx.input_responses)}"
 
 
 async def test_tool_with_task(ctx: Context) -> str | types.InputRequiredResult:
-    """Asks first, and is a task from then on."""
+    """Ask first, then run as a task."""
     if not ctx.input_responses:
         return types.InputRequiredResult(input_requests={"user_name": _question("Your name?", "name", "string")})
     return f"Hello, {_content(ctx.input_responses['user_name']).get('name')}!"
 
 
-# Tools that answer at once
+# Tools that answer immediately
 
 
 def greet(name: str) -> str:
-    """Says hello."""
+    """Greet."""
     return f"Hello, {name}!"
 
 
@@ -151,10 +151,10 @@ async def test_tool_with_progress(ctx: Context) -> str:
 
 
 async def test_sampling(prompt: str, ctx: Context) -> str:
-    said = types.SamplingMessage(role="user", content=types.TextContent(text=prompt))
+    message = types.SamplingMessage(role="user", content=types.TextContent(text=prompt))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MCPDeprecationWarning)
-        result = await ctx.session.create_message([said], max_tokens=100, related_request_id=ctx.request_id)
+        result = await ctx.session.create_message([message], max_tokens=100, related_request_id=ctx.request_id)
     return f"LLM response: {result.content}"
 
 
@@ -200,10 +200,10 @@ async def test_elicitation_sep1330_enums(ctx: Context) -> str:
 
 
 async def test_reconnection(ctx: Context) -> str:
-    """Breaks off its own stream; the answer waits for the client to come back."""
+    """Close the own stream; the client gets the answer after it has reconnected."""
     await ctx.close_sse_stream()
     await asyncio.sleep(0.1)
-    return "you came back"
+    return "reconnected"
 
 
 def _schema_tool() -> Tool:
@@ -211,18 +211,18 @@ def _schema_tool() -> Tool:
         """Tool with JSON Schema 2020-12 features"""
         return name
 
-    made = Tool.from_function(json_schema_2020_12_tool)
-    made.parameters = {
+    tool = Tool.from_function(json_schema_2020_12_tool)
+    tool.parameters = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "type": "object",
         "$defs": {"address": {"type": "object", "properties": {"street": {"type": "string"}}}},
         "properties": {"name": {"type": "string"}, "address": {"$ref": "#/$defs/address"}},
         "additionalProperties": False,
     }
-    return made
+    return tool
 
 
-PLAIN = (
+PLAIN_TOOLS = (
     greet,
     test_simple_text,
     test_image_content,
@@ -281,12 +281,12 @@ def add_prompts(server: MCPServer) -> None:
         return types.Completion(values=[], total=0, has_more=False)
 
 
-async def _nothing(ctx: Any, params: Any) -> types.EmptyResult:
+async def _ignore(ctx: Any, params: Any) -> types.EmptyResult:
     return types.EmptyResult()
 
 
-class Kept(EventStore):
-    """What was sent on streams, so that one that broke off can be taken up again."""
+class StoredEvents(EventStore):
+    """Store sent events, so that an interrupted stream can be resumed."""
 
     def __init__(self) -> None:
         self._events: list[tuple[str, Any]] = []
@@ -303,8 +303,8 @@ class Kept(EventStore):
         return stream
 
 
-def make(tasks: Tasks) -> Any:
-    """The server; the tasks it has are those that were registered before."""
+def build_server(tasks: Tasks) -> Any:
+    """Return the server."""
     tasks.tool(slow_compute, ttl=3600)
     tasks.tool(failing_job, required=True)
     tasks.tool(protocol_error_job)
@@ -312,25 +312,25 @@ def make(tasks: Tasks) -> Any:
     tasks.tool(multi_input)
     tasks.tool(test_tool_with_task, required=True, asks_first=True)
     server = MCPServer("fixtures", version="1", extensions=[tasks], tools=[_schema_tool()], log_level="WARNING")
-    for function in PLAIN:
+    for function in PLAIN_TOOLS:
         server.add_tool(function, description=function.__doc__ or "For the conformance suite.")
     add_resources(server)
     add_prompts(server)
-    inside = server._lowlevel_server  # pyright: ignore[reportPrivateUsage]
-    inside.add_request_handler("logging/setLevel", types.SetLevelRequestParams, _nothing)
-    inside.add_request_handler("resources/subscribe", types.SubscribeRequestParams, _nothing)
-    inside.add_request_handler("resources/unsubscribe", types.UnsubscribeRequestParams, _nothing)
-    return inside
+    lowlevel = server._lowlevel_server  # pyright: ignore[reportPrivateUsage]
+    lowlevel.add_request_handler("logging/setLevel", types.SetLevelRequestParams, _ignore)
+    lowlevel.add_request_handler("resources/subscribe", types.SubscribeRequestParams, _ignore)
+    lowlevel.add_request_handler("resources/unsubscribe", types.UnsubscribeRequestParams, _ignore)
+    return lowlevel
 
 
 async def main(path: str) -> None:
     async with await open_ledger(f"sqlite:///{path}") as ledger:
         tasks = Tasks(ledger, poll=0.2)
-        mcp = HttpTransport(lambda: make(tasks), AllowAll(), event_store=Kept(), retry_interval=100)
+        mcp = HttpTransport(lambda: build_server(tasks), AllowAll(), event_store=StoredEvents(), retry_interval=100)
         app = BrowserGuard(Starlette(routes=[Route("/mcp", mcp)]), hosts=Hosts("127.0.0.1", ()))
-        with socket.create_server(("127.0.0.1", 0)) as listening:
-            print(f"http://127.0.0.1:{listening.getsockname()[1]}/mcp", flush=True)
-            await uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off")).serve([listening])
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            print(f"http://127.0.0.1:{listener.getsockname()[1]}/mcp", flush=True)
+            await uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off")).serve([listener])
         await mcp.close()
         await tasks.close()
 

@@ -1,14 +1,14 @@
-"""A small server of the Model Context Protocol, on the protocol's own library.
+"""Run a small MCP server that uses the protocol's own library.
 
     quick     answers at once
-    slow      tells its progress, then answers
+    slow      reports progress, then answers
     failing   fails
-    hang      tells its process id as progress, and never answers
-    late      never answers either, whoever cancels it
-    release   writes an answer to the request of that id, whatever became of it
+    hang      reports its process id as progress, and never answers
+    late      never answers, even if it is cancelled
+    release   writes an answer to the request with an id, even if it was cancelled
     ask       asks the client something first
 
-The library answers no request that was cancelled, so that the late answer is written past it.
+The library does not answer cancelled requests, so `release` writes to the client directly.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mcp.server.mcpserver import Context, Elicit, MCPServer, Resolve
 from mcp.types import ToolAnnotations
 from pydantic import BaseModel
 
-WIRE = os.dup(1)  # While it serves, the library keeps what is written to 1 away from the client.
+CLIENT_FD = os.dup(1)  # While serving, the library redirects file descriptor 1.
 
 app = MCPServer("small server", log_level="CRITICAL")
 
@@ -64,7 +64,7 @@ async def late() -> str:
 @app.tool()
 async def release(request: int) -> str:
     answer = {"jsonrpc": "2.0", "id": request, "result": {"content": [{"type": "text", "text": "too late"}]}}
-    os.write(WIRE, json.dumps(answer).encode() + b"\n")
+    os.write(CLIENT_FD, json.dumps(answer).encode() + b"\n")
     return "released"
 
 
@@ -74,7 +74,7 @@ def question() -> Elicit[Answer]:
 
 @app.tool()
 async def ask(answer: Annotated[Answer, Resolve(question)]) -> str:
-    """Asked within the call, or, from version 2026-07-28 on, by a result after which the client calls again."""
+    """Ask within the call, or from protocol version 2026-07-28 on by a result after which the client calls again."""
     return f"hello {answer.name}"
 
 

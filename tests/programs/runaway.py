@@ -1,4 +1,4 @@
-"""Runs away: says where it begins, then each generation forks the next, leaves for a session of its own, and ends.
+"""Fork repeatedly: each process starts the next in a new session and exits.
 
 runaway.py SECONDS
 """
@@ -9,9 +9,9 @@ import os
 import sys
 import time
 
-until = time.monotonic() + float(sys.argv[1])
+deadline = time.monotonic() + float(sys.argv[1])
 os.write(1, b"running\n")
-while time.monotonic() < until:
+while time.monotonic() < deadline:
     if os.fork():
         os._exit(0)
     os.setsid()

@@ -1,4 +1,4 @@
-"""A program without an event loop that uses a ledger. Fails if a loop runs where it stands.
+"""Use a ledger without an event loop. Fail if a loop is running in the main thread.
 
 script.py URL
 """
@@ -15,7 +15,7 @@ from callslip.errors import CallDeniedError, CallEndedError
 from callslip.settings import Settings
 
 
-def no_loop() -> None:
+def assert_no_loop() -> None:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -24,12 +24,12 @@ def no_loop() -> None:
 
 
 def main(url: str) -> None:
-    no_loop()
+    assert_no_loop()
     with callslip.sync.open(url, Settings(approval_expiry=0.1, reaper_interval=0.02)) as ledger:
-        no_loop()
+        assert_no_loop()
         session = ledger.session("script")
         with session.call("ls", {"path": "."}) as call:
-            no_loop()
+            assert_no_loop()
             call.progress("looking\n")
             call.complete(["a.txt"])
         print("completed", call.result().state)
@@ -54,10 +54,10 @@ def main(url: str) -> None:
                 raise AssertionError("entered")
         except CallDeniedError as error:
             print("denied", error)
-        with session.turn("go on") as turn:
+        with session.turn("continue") as turn:
             turn.say("done")
         print("entries", len(session.snapshot().entries))
-    no_loop()
+    assert_no_loop()
     print("threads", [thread.name for thread in threading.enumerate() if thread.name.startswith("callslip")])
 
 

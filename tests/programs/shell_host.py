@@ -1,4 +1,4 @@
-"""Runs the shell command in its input and prints its output, for tests that kill this process.
+"""Run the shell command in its input and print its output, for tests that kill this process.
 
 shell_host.py [fork] < COMMAND
 

@@ -1,4 +1,4 @@
-"""Runs a shell command and prints its result with the peak memory (MB) of this process and its supervisor.
+"""Run a shell command and print its result with the peak memory (MB) of this process and its supervisor.
 
 shell_memory.py COMMAND CAP
 """

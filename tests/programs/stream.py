@@ -1,4 +1,4 @@
-"""Appends numbered messages to one session as fast as it can, or in bursts, and tells how many.
+"""Append numbered messages to one session as fast as possible, or in batches.
 
 stream.py URL SESSION COUNT [BATCH]
 """

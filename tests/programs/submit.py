@@ -1,6 +1,6 @@
-"""From another process: submits a command for each line that comes in, and tells its correlation id.
+"""Submit a command for each line of the input, and print its correlation id.
 
-submit.py URL CLIENT
+submit.py URL QUEUE
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import callslip
 from callslip.api.commands import CommandQueue
 
 
-async def main(url: str, client: str) -> None:
+async def main(url: str, queue: str) -> None:
     async with await callslip.open(url) as ledger:
         commands = CommandQueue(ledger.log)
         print("ready", flush=True)
         while line := await asyncio.to_thread(sys.stdin.readline):
-            command = await commands.submit(line.strip(), queue=client)
+            command = await commands.submit(line.strip(), queue=queue)
             print(command.correlation_id, flush=True)
         await commands.close()
 

@@ -1,4 +1,4 @@
-"""Runs a command and records every byte between it and the process that started this one.
+"""Run a command and record every byte between it and the process that started this one.
 
 tee.py FOLDER COMMAND...     FOLDER/in has what went to the command, FOLDER/out what came from it
 """

@@ -1,4 +1,4 @@
-"""A worker in a process of its own. It says what it does, one line each, and holds what it runs until it is let go.
+"""Run a worker. It prints one line per step, and `hold` and `block` run until a file exists.
 
 worker.py SERVER LEASE CONCURRENCY [TOKEN]
 """
@@ -19,7 +19,7 @@ worker = callslip.Worker(
 )
 
 
-def say(*words: object) -> None:
+def report(*words: object) -> None:
     print(*words, flush=True)
 
 
@@ -30,24 +30,24 @@ async def add(a: int, b: int = 1) -> int:
 
 @worker.action("hold")
 async def hold(claim: Claim) -> str:
-    """Runs until a file is there."""
-    say("began", claim.correlation_id, claim.attempt)
+    """Run until a file exists."""
+    report("began", claim.correlation_id, claim.attempt)
     try:
         while not os.path.exists(claim.params["until"]):
             await asyncio.sleep(0.02)
     except asyncio.CancelledError:
-        say("stopped", claim.correlation_id)
+        report("stopped", claim.correlation_id)
         raise
     return f"held by {os.getpid()}"
 
 
 @worker.action("block")
 def block(params: dict[str, str]) -> str:
-    """The same in a thread, which nobody can stop."""
-    say("began", params["name"])
+    """Run until a file exists, in a thread, which cannot be stopped."""
+    report("began", params["name"])
     while not os.path.exists(params["until"]):
         time.sleep(0.02)
-    say("returned", params["name"])
+    report("returned", params["name"])
     return f"blocked {os.getpid()}"
 
 
@@ -58,6 +58,6 @@ async def count(to: int) -> AsyncGenerator[str]:
 
 
 if __name__ == "__main__":
-    say("ready", os.getpid())
+    report("ready", os.getpid())
     worker.run()
-    say("left")
+    report("left")

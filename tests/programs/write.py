@@ -1,4 +1,4 @@
-"""Writes one ledger for some seconds, beside others, and tells at the end what was acknowledged and how long it took.
+"""Write to a ledger for some seconds, and print what was acknowledged and how long each write took.
 
 write.py URL NAME SECONDS
 """
@@ -19,32 +19,34 @@ async def main(url: str, name: str, seconds: float) -> None:
     report: dict[str, list[object]] = {"acknowledged": [], "waits": [], "errors": []}
     async with await callslip.open(url) as ledger:
         print("ready", flush=True)
-        until = time.monotonic() + seconds
-        writing = [
-            messages(ledger, "shared", name, until, report),
-            messages(ledger, f"own-{name}", name, until, report),
-            calls(ledger, f"calls-{name}", until, report),
+        deadline = time.monotonic() + seconds
+        writers = [
+            write_messages(ledger, "shared", name, deadline, report),
+            write_messages(ledger, f"own-{name}", name, deadline, report),
+            run_calls(ledger, f"calls-{name}", deadline, report),
         ]
-        for failure in await asyncio.gather(*writing, return_exceptions=True):
+        for failure in await asyncio.gather(*writers, return_exceptions=True):
             if failure is not None:
                 report["errors"].append(repr(failure))
     json.dump(report, sys.stdout)
 
 
-async def messages(ledger: LocalLedger, session: str, name: str, until: float, report: dict[str, list[object]]) -> None:
+async def write_messages(
+    ledger: LocalLedger, session: str, name: str, deadline: float, report: dict[str, list[object]]
+) -> None:
     number = 0
-    while time.monotonic() < until:
+    while time.monotonic() < deadline:
         number += 1
         text = f"{name} {number}"
-        begun = time.monotonic()
+        started = time.monotonic()
         (event,) = await ledger.log.append(session, [ev.MessageUser(text=text)])
-        report["waits"].append(time.monotonic() - begun)
+        report["waits"].append(time.monotonic() - started)
         report["acknowledged"].append((session, event.seq, text, time.time()))
 
 
-async def calls(ledger: LocalLedger, session: str, until: float, report: dict[str, list[object]]) -> None:
+async def run_calls(ledger: LocalLedger, session: str, deadline: float, report: dict[str, list[object]]) -> None:
     number = 0
-    while time.monotonic() < until:
+    while time.monotonic() < deadline:
         number += 1
         async with ledger.session(session).call("work", number) as call:
             await call.progress(f"{number}\n")

@@ -1,6 +1,6 @@
-"""Opens a ledger as a user who may not write it, and tells what came of it.
+"""Use a ledger as a user without write permission, and print the result of each operation.
 
-as_nobody.py URL
+unprivileged.py URL
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ import json
 import os
 import sys
 
-# What is loaded later could not be read any more.
+# Without permissions, nothing could be imported later.
 import callslip
-import callslip.api.ledger
+import callslip.client.open
 import callslip.store.sqlite
-from callslip.api.ledger.verify import verify
+from callslip.ledger.verify import verify
 from callslip.model import events as ev
 
 
 async def main(url: str) -> dict[str, object]:
-    told: dict[str, object] = {}
+    report: dict[str, object] = {}
     try:
         ledger = await callslip.open(url)
     except Exception as error:
         return {"open": f"{type(error).__name__}: {error}"}
-    told["open"] = "read-only" if ledger.log.store.read_only else "read-write"
-    for name, trying in (
+    report["open"] = "read-only" if ledger.log.store.read_only else "read-write"
+    for name, operation in (
         ("read", read(ledger)),
         ("append", ledger.log.append("a", [ev.MessageUser(text="x")])),
         ("call", enter(ledger)),
@@ -34,21 +34,21 @@ async def main(url: str) -> dict[str, object]:
         ("project", ledger.log.project("a")),
     ):
         try:
-            told[name] = repr(await trying)
+            report[name] = repr(await operation)
         except Exception as error:
-            told[name] = f"{type(error).__name__}: {error}"
+            report[name] = f"{type(error).__name__}: {error}"
     await ledger.close()
-    return told
+    return report
 
 
-async def read(ledger: callslip.Ledger) -> object:
+async def read(ledger: callslip.LocalLedger) -> object:
     async for batch in ledger.log.batches("a"):
         assert [stored.event.seq for stored in batch] == list(range(1, len(batch) + 1))
         break
     return len((await ledger.snapshot("a")).entries), [event.text async for event in ledger.events("a")]  # type: ignore[attr-defined]
 
 
-async def enter(ledger: callslip.Ledger) -> None:
+async def enter(ledger: callslip.LocalLedger) -> None:
     async with ledger.session("a").call("t"):
         pass
 
