@@ -165,7 +165,7 @@ def test_a_token_is_printed_once_and_kept_as_a_hash(path: Path) -> None:
     (row,) = stored(path)
     assert (row.hash, row.session, row.verbs, row.label) == (hash_token(token), "S", ("read", "approve"), "ci")
     assert row.expires_at - row.created_at == 30 * 86_400_000
-    assert token not in result.stderr and row.id in result.stderr and "no session S yet" in result.stderr
+    assert token not in result.stderr and row.id in result.stderr and "session S does not exist yet" in result.stderr
     for file in path.parent.iterdir():
         assert token.encode() not in file.read_bytes()
     shown = cli("ls")
@@ -237,7 +237,7 @@ def test_a_session_that_is_there_needs_no_word(path: Path) -> None:
 
     asyncio.run(fill())
     assert "yet" not in cli("create", "--session", "session-one").stderr
-    assert "no session session yet" in cli("create", "--session", "session").stderr
+    assert "session session does not exist yet" in cli("create", "--session", "session").stderr
     assert [row.session for row in stored(path)] == ["session-one", "session"]
 
 
