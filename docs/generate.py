@@ -1,4 +1,4 @@
-"""Writes the documents that follow from the code: docs/cli.md from the commands, docs/lifecycle.md from the tables,
+"""Write the documents that follow from the code: docs/cli.md from the commands, docs/lifecycle.md from the tables,
 docs/events.md and docs/entries.md from the structs, docs/routes.md from the routes of the server.
 
 `make docs` runs it. With --check it writes nothing and fails if a document is stale.
@@ -35,19 +35,19 @@ WIDTH = 100
 
 
 OUTPUT = """
-stdout is data, stderr is everything else. With `--json` the data is JSON: one object per line for lists, one document
-otherwise. Colours appear on a terminal only, and `NO_COLOR` switches them off. Nothing is asked where there is no
-terminal. Text that came from tools is shown with its control characters as visible escapes. `CALLSLIP_DEBUG=1` adds a
-traceback to an error.
+Data is printed on stdout, everything else on stderr. With `--json` the data is JSON: one object per line for lists, one
+document otherwise. Colours are used only in a terminal, and `NO_COLOR` switches them off. Without a terminal no command
+prompts. Control characters in the text of tools are shown as visible escapes. `CALLSLIP_DEBUG=1` adds a traceback to an
+error.
 
-The ledger is the file that `--db` names, before the command or after it; else the one that `CALLSLIP_DB` names; else
-`callslip/ledger.db` under `XDG_DATA_HOME`, which is `~/.local/share` unless set. Commands that read make no file. They
-end what dead processes left open, if they may write; `doctor` changes nothing at all.
+The ledger is the file in `--db`, before or after the command; else the one in `CALLSLIP_DB`; else `callslip/ledger.db`
+under `XDG_DATA_HOME` (default: `~/.local/share`). Commands that read create no file. They end what dead processes left
+open, if they can write; `doctor` changes nothing.
 """
 
 
 def cli() -> str:
-    """The reference of the command line."""
+    """Return the reference of the command line."""
     settings: dict[str, Any] = {**main.context_settings, "terminal_width": WIDTH, "max_content_width": WIDTH}
     root = click.Context(main, info_name="callslip", **settings)
     return "\n\n".join(["# The command line", NOTICE, OUTPUT.strip(), _statuses(), *_helps(root)]) + "\n"
@@ -72,21 +72,21 @@ def _helps(context: click.Context) -> Iterator[str]:
 
 STEPS = """
 A call is in one state at a time. The steps between states are one table, `TRANSITIONS` in
-`src/callslip/rules/lifecycle.py`, and this page is drawn from it.
-Events that leave a call in its state are not in the picture.
+`src/callslip/rules/lifecycle.py`, and this page is generated from it. Events that do not change the state of a call are
+not in the picture.
 """
 VERDICTS = """
-A word in italics is the verdict on an event that is kept in the log and changes no state: *orphan* when there is no
-such call, *illegal* when there is no such step (in one's own process that is an exception), *late* after the end, or
-*duplicate* if that end was told before. A request for approval of an unknown call makes the call first.
+A word in italics is the verdict on an event that is stored in the log and changes no state: *orphan* if there is no
+such call, *illegal* if there is no such step (in your own process that is an exception), *late* after the end, or
+*duplicate* if it repeats that end. A request for approval of an unknown call creates the call first.
 """
 
 
 def lifecycle() -> str:
-    """The states, the steps between them, and their words elsewhere."""
+    """Return the states, the steps between them, and their names in other protocols."""
     sections = ["# The lifecycle of a call", NOTICE, STEPS.strip(), _diagram()]
     sections += ["## Every event in every state", VERDICTS.strip(), _steps()]
-    sections += ["## The same states in other vocabularies", "From `src/callslip/model/state_names.py`.", _words()]
+    sections += ["## State names in other protocols", "From `src/callslip/model/state_names.py`.", _words()]
     return "\n\n".join(sections) + "\n"
 
 
@@ -104,7 +104,7 @@ def _diagram() -> str:
 
 
 def _steps() -> str:
-    """Open states have a column each; all ends share one."""
+    """Return a table with a column for each open state and one for all ends."""
     columns = ["none", *(state for state in TRANSITIONS if state in OPEN_STATES)]
     events = [kind for kind in EVENT_TYPES.values() if any(kind in steps for steps in TRANSITIONS.values())]
     rows = [f"| event | {' | '.join(columns)} | an end |", "|---" * (len(columns) + 2) + "|"]
@@ -123,8 +123,8 @@ def _words() -> str:
     names = [field.name for field in msgspec.structs.fields(StateNames)]
     rows = [f"| state | {' | '.join(HEADS.get(name, name) for name in names)} |", "|---" * (len(names) + 1) + "|"]
     for state, words in STATE_NAMES.items():
-        said = [getattr(words, name) for name in names]
-        cells = [("yes" if word else "no") if isinstance(word, bool) else word for word in said]
+        values = [getattr(words, name) for name in names]
+        cells = [("yes" if value else "no") if isinstance(value, bool) else value for value in values]
         rows.append(f"| {state} | {' | '.join(cells)} |")
     return "\n".join(rows)
 
@@ -133,7 +133,7 @@ HEADS = {
     "error": "is an error",
     "shell": "toolStatus",
     "act": "act and observe",
-    "entry": "entry as agents say it",
+    "entry": "entry for agents",
     "command": "command",
     "v4": "AI SDK 4",
     "complete": "isComplete",
@@ -154,21 +154,20 @@ def _name(event: type[Event]) -> str:
 # The events
 
 KINDS = """
-Everything that happens is one of these events in a session's log, in the order of `seq`. This is what
-`POST /v1/sessions/{session}/events` and `callslip import --format events` take, and what `format=events` gives back: a
-JSON object with its `type` and the fields below. A field that has its default is left out; fields in bold must be
-given. Where null is allowed it means "clear this"; absent means "as before". What an event does to the call it names is
-in [the lifecycle](lifecycle.md), with the meaning of `verdict`; which entries come of it is in
-[the entry rules](entry-rules.md), by the number of the RULE.
+The log of a session consists of these events, in the order of `seq`. `POST /v1/sessions/{session}/events` and `callslip
+import --format events` accept them, and `format=events` returns them: a JSON object with its `type` and the fields
+below. A field with its default value is omitted; fields in bold are required. Null, where allowed, clears a field; an
+absent field keeps its value. [The lifecycle](lifecycle.md) describes the effect of an event on its call and the meaning
+of `verdict`; [the entry rules](entry-rules.md) describe its entries, by the number of the RULE.
 
     {"type": "call.completed", "call": "exec_0d5b1c0a9f3e", "output": {"celsius": 20}, "seq": 5, "at": 1794765322451}
 
-A producer leaves `seq` and `verdict` to the ledger, and may name a call by its own id: `"aliases": [["me", "call_1"]]`.
+The ledger sets `seq` and `verdict`. A producer can name a call by its own id: `"aliases": [["me", "call_1"]]`.
 """
 SHARED = {
     Event: "every event",
     CallEvent: "every event about a call",
-    CallUpdate: "what may tell more of a call",
+    CallUpdate: "every update of a call",
     CallEnd: "the ends of a call",
     ApprovalAnswer: "the answers to a request",
 }
@@ -183,35 +182,35 @@ GROUP_OF = {"thought": "message", "plan": "message", "raw": "raw"}
 
 
 def events() -> str:
-    """What the log can hold."""
+    """Return the events that the log can contain."""
     sections = ["# Events", NOTICE, KINDS.strip(), "## Fields in common", _shared()]
     groups: dict[str, list[type[Event]]] = {}
     for name, event in EVENT_TYPES.items():
         first = name.partition(".")[0]
         groups.setdefault(GROUP_OF.get(first, first), []).append(event)
     for group, members in groups.items():
-        rows = [f"| `{_name(event)}` | {_said(event)} | {_fields(event)} | {_also(event)} |" for event in members]
-        head = ["| event | what it says | fields of its own | and those of |", "|---|---|---|---|"]
+        rows = [f"| `{_name(event)}` | {_about(event)} | {_fields(event)} | {_also(event)} |" for event in members]
+        head = ["| event | meaning | own fields | and those of |", "|---|---|---|---|"]
         sections += [f"## {GROUPS.get(group, 'Anything else')}", "\n".join([*head, *rows])]
     return "\n\n".join(sections) + "\n"
 
 
 def _shared() -> str:
-    rows = [f"| {named} | {_said(shared)} | {_fields(shared)} | {_also(shared)} |" for shared, named in SHARED.items()]
-    return "\n".join(["| whose | what they are | fields | and those of |", "|---|---|---|---|", *rows])
+    rows = [f"| {named} | {_about(shared)} | {_fields(shared)} | {_also(shared)} |" for shared, named in SHARED.items()]
+    return "\n".join(["| events | meaning | fields | and those of |", "|---|---|---|---|", *rows])
 
 
 def _also(event: type[Event]) -> str:
-    """The nearest family that the event belongs to; every event has the envelope."""
+    """Return the nearest family of the event; all events have the common fields."""
     return next((SHARED[above] for above in event.__mro__[1:] if above in SHARED and above is not Event), "")
 
 
-def _said(struct: type[msgspec.Struct]) -> str:
+def _about(struct: type[msgspec.Struct]) -> str:
     return " ".join(re.sub(r" \([CS][0-9.]+\)", "", inspect.getdoc(struct) or "").split())
 
 
 def _fields(struct: type[msgspec.Struct]) -> str:
-    """The fields of a struct that it does not share with its family."""
+    """Return the fields of a struct that it does not share with its family."""
     families = [above for above in struct.__mro__[1:] if above in SHARED or above is Entry]
     inherited = {field.name for above in families for field in msgspec.structs.fields(above)}
     own = [field for field in msgspec.structs.fields(struct) if field.name not in inherited]
@@ -235,7 +234,7 @@ WORD = {
 
 
 def _kind(hint: Any) -> str:
-    """The type of a field in words."""
+    """Return the type of a field in words."""
     origin = get_origin(hint)
     if origin is Literal:
         return "one of " + ", ".join(get_args(hint))
@@ -249,79 +248,86 @@ def _kind(hint: Any) -> str:
 # The entries
 
 SEEN = """
-Entries are what a reader sees of a session: `GET /v1/sessions/{session}` gives them, and so does
-`callslip export SESSION`. They are made of the [events](events.md) by [twelve rules](entry-rules.md). A field that has
-its default is left out; fields in bold are always there. Times are ms since the epoch, 0 for "not yet".
+Entries are what a reader sees of a session: `GET /v1/sessions/{session}` and `callslip export SESSION` return them.
+They are computed from the [events](events.md) by [twelve rules](entry-rules.md). A field with its default value is
+omitted; fields in bold are always present. Times are ms since the epoch, 0 for "not yet".
 """
 LARGE = """
-Output that is too large for its event is kept whole beside the log: the entry has a preview, `truncated`, and the size
-and hash in `blob`, by which `GET /v1/blobs/{hash}` gives it all.
+Output that is too large for its event is stored in full outside the log: the entry has a preview, `truncated`, and the
+size and hash in `blob`. `GET /v1/blobs/{hash}` returns the full output.
 """
 CHANGES = """
-Live, a reader gets a snapshot and then patches, of which there are three. Whoever applies them in order has the entries
-that a reload gives, byte for byte; no rule is needed for it, and the page has none.
+A live reader receives a snapshot and then patches, of which there are three kinds. A reader that applies them in order
+has the entries of a reload, byte for byte. It needs no rules for that, and the page has none.
 """
 
 
 def entries() -> str:
-    """What a reader is given, and how it changes."""
-    head = ["| type | what it is | fields |", "|---|---|---|"]
-    kinds = [f"| `{entry.__struct_config__.tag}` | {_said(entry)} | {_fields(entry)} |" for entry in AnyEntry.__args__]
-    every = f"| every entry | {_said(Entry)} | {_fields(Entry)} |"
+    """Return what a reader receives, and how it changes."""
+    head = ["| type | meaning | fields |", "|---|---|---|"]
+    kinds = [f"| `{entry.__struct_config__.tag}` | {_about(entry)} | {_fields(entry)} |" for entry in AnyEntry.__args__]
+    every = f"| every entry | {_about(Entry)} | {_fields(Entry)} |"
     patches = [
-        f"| `{patch.__struct_config__.tag}` | {_said(patch)} | {_fields(patch)} |" for patch in (Put, Set, Append)
+        f"| `{patch.__struct_config__.tag}` | {_about(patch)} | {_fields(patch)} |" for patch in (Put, Set, Append)
     ]
     sections = ["# Entries and patches", NOTICE, SEEN.strip(), "\n".join([*head, every, *kinds]), LARGE.strip()]
-    sections += ["## The session itself", f"{_said(Info)} {_fields(Info)}."]
-    sections += ["## Patches", CHANGES.strip(), "\n".join(["| `op` | what it says | fields |", head[1], *patches])]
+    sections += ["## The session itself", f"{_about(Info)} {_fields(Info)}."]
+    sections += ["## Patches", CHANGES.strip(), "\n".join(["| `op` | meaning | fields |", head[1], *patches])]
     return "\n\n".join(sections) + "\n"
 
 
 # The server
 
 
-ASKED = """
-Every route of the server, as its OpenAPI document has them; a running server gives that document at `/openapi.json`.
-What is told here of limits are the defaults. A walk through them with curl, and what tokens may do, stands in
-[the HTTP API](http.md). Errors are problem documents (RFC 9457). `needs` is the verb that whoever asks must be allowed.
+INTRODUCTION = """
+Every route of the server, as in its OpenAPI document, which a running server returns at `/openapi.json`. Limits are the
+defaults. [The HTTP API](http.md) has examples with curl and describes tokens. Errors are problem documents (RFC 9457).
+"Needs" is the verb that the caller must be allowed.
 """
 
 
 def routes() -> str:
-    """What can be asked of the server: for each route what it is for, what it takes and what it gives."""
-    told = document(ROUTES, Limits())
+    """Return every route of the server with its parameters and answers."""
+    openapi = document(ROUTES, Limits())
     verbs = {(route.path, route.method.lower()): route.verb for route in ROUTES}
-    made = ["# Routes", NOTICE, ASKED.strip()]
-    for path, methods in told["paths"].items():
+    sections = ["# Routes", NOTICE, INTRODUCTION.strip()]
+    for path, methods in openapi["paths"].items():
         for method, operation in methods.items():
-            made += _route(path, method, operation, verbs[path, method])
-    made += ["## Bodies", "\n".join(_body(name, schema) for name, schema in told["components"]["schemas"].items())]
-    return "\n\n".join(made) + "\n"
+            sections += _route(path, method, operation, verbs[path, method])
+    sections += [
+        "## Bodies",
+        "\n".join(_body(name, schema) for name, schema in openapi["components"]["schemas"].items()),
+    ]
+    return "\n\n".join(sections) + "\n"
 
 
 def _route(path: str, method: str, operation: dict[str, Any], verb: str | None) -> list[str]:
     needs = f" Needs `{verb}`." if verb else " Open to all."
-    made = [f"## `{method.upper()} {path}`", operation["summary"] + needs]
-    asked = [_parameter(one) for one in operation["parameters"]]
+    head = [f"## `{method.upper()} {path}`", operation["summary"] + needs]
+    inputs = [_parameter(parameter) for parameter in operation["parameters"]]
     if "requestBody" in operation:
-        asked.append(f"- body: {_medias(operation['requestBody'])}")
+        inputs.append(f"- body: {_medias(operation['requestBody'])}")
     answers = operation["responses"]
-    wrong = [status for status, one in answers.items() if "problem" in str(one.get("content", ""))]
-    given = [f"- {status}: {one['description']}{_given(one)}" for status, one in answers.items() if status not in wrong]
-    return [*made, "\n".join([*asked, *given, f"- problems: {', '.join(wrong)}"])]
+    problems = [status for status, answer in answers.items() if "problem" in str(answer.get("content", ""))]
+    outputs = [
+        f"- {status}: {answer['description']}{_content(answer)}"
+        for status, answer in answers.items()
+        if status not in problems
+    ]
+    return [*head, "\n".join([*inputs, *outputs, f"- problems: {', '.join(problems)}"])]
 
 
-def _parameter(said: dict[str, Any]) -> str:
-    about = f": {said['description']}" if said.get("description") else ""
-    return f"- `{said['name']}` ({said['in']}{', required' if said['required'] else ''}){about}"
+def _parameter(parameter: dict[str, Any]) -> str:
+    about = f": {parameter['description']}" if parameter.get("description") else ""
+    return f"- `{parameter['name']}` ({parameter['in']}{', required' if parameter['required'] else ''}){about}"
 
 
-def _given(response: dict[str, Any]) -> str:
+def _content(response: dict[str, Any]) -> str:
     return f" ({_medias(response)})" if "content" in response else ""
 
 
-def _medias(said: dict[str, Any]) -> str:
-    return ", ".join(_media(media, held["schema"]) for media, held in said["content"].items())
+def _medias(body: dict[str, Any]) -> str:
+    return ", ".join(_media(media, content["schema"]) for media, content in body["content"].items())
 
 
 def _media(media: str, schema: dict[str, Any]) -> str:
@@ -346,7 +352,7 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def stale() -> list[str]:
-    """The documents that no longer say what the code says."""
+    """Return the documents that differ from the code."""
     return [name for name, page in PAGES.items() if _written(name) != page()]
 
 

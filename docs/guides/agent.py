@@ -24,8 +24,8 @@ def update(what: str, **more: Any) -> None:
     send(method="session/update", params={"sessionId": "s1", "update": {"sessionUpdate": what, **more}})
 
 
-def heard() -> dict[str, Any]:
-    """What the editor says next; at the end of it the agent ends too."""
+def receive() -> dict[str, Any]:
+    """Read the next message of the editor, or exit at the end of its input."""
     line = sys.stdin.readline()
     return json.loads(line) if line else sys.exit()
 
@@ -34,13 +34,13 @@ def may(call: dict[str, Any]) -> bool:
     """Ask for permission, and wait for the answer."""
     params = {"sessionId": "s1", "toolCall": call, "options": OPTIONS}
     send(id="may-i", method="session/request_permission", params=params)
-    while (answer := heard()).get("id") != "may-i":
+    while (answer := receive()).get("id") != "may-i":
         pass
     return answer["result"]["outcome"].get("optionId") == "yes"
 
 
 def run(number: int, command: str, kind: str) -> str:
-    """A call of the shell: announced, perhaps asked for, run, and told."""
+    """Announce a shell command, ask for permission if it deletes, run it, and report the result."""
     call = {"toolCallId": f"call_{number}", "title": command, "kind": kind, "rawInput": {"command": command}}
     update("tool_call", status="pending", **call)
     if kind == "delete" and not may(call):
@@ -60,12 +60,12 @@ def answer(message: dict[str, Any]) -> dict[str, Any]:
         return {"sessionId": "s1"}
     run(1, "ls -1 notes", "read")
     run(2, "ls -1 notes", "read")
-    said = run(3, "rm -rf drafts", "delete") if "clean" in message["params"]["prompt"][0]["text"] else "Two files."
-    update("agent_message_chunk", content={"type": "text", "text": said})
+    text = run(3, "rm -rf drafts", "delete") if "clean" in message["params"]["prompt"][0]["text"] else "Two files."
+    update("agent_message_chunk", content={"type": "text", "text": text})
     return {"stopReason": "end_turn"}
 
 
 while True:
-    asked = heard()
-    if "id" in asked and "method" in asked:
-        send(id=asked["id"], result=answer(asked))
+    request = receive()
+    if "id" in request and "method" in request:
+        send(id=request["id"], result=answer(request))
