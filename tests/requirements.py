@@ -336,7 +336,7 @@ ACT_OBSERVE = (
         "S1.8",
         "The docs give the order in which to upgrade servers and readers, and how to check it.",
         (
-            "tests/docs/test_docs.py::test_whatever_a_guide_shows_is_run_somewhere",
+            "tests/docs/test_docs.py::test_all_code_in_a_guide_is_run",
             "tests/docs/test_docs.py::test_examples_print_what_the_docs_say",
         ),
     ),

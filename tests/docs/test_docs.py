@@ -1,4 +1,4 @@
-"""The documents tell the truth: paths they name exist, examples they print run, commands they mention are there."""
+"""The documents are correct: their paths and commands exist, and their examples run."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tests.support.doc_examples import (
     blocks,
     commands,
     headings,
-    is_there,
-    leads_somewhere,
+    link_exists,
     named_paths,
+    path_exists,
     prose,
     run,
     unknown_command,
@@ -33,36 +33,36 @@ from tests.support.doc_examples import (
 
 IDS = [str(path.relative_to(ROOT)) for path in DOCS]
 GUIDES = [ROOT / "README.md", ROOT / "docs" / "upgrading.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
-LONGEST_GUIDE = 150
+MAX_GUIDE_LINES = 220
 
 
 @pytest.mark.parametrize("path", DOCS, ids=IDS)
 def test_paths_named_in_the_docs_exist(path: Path) -> None:
-    """A path in backticks is there, with the test that it names; a pattern matches something."""
-    assert not [name for name in sorted(named_paths(path.read_text("utf-8"))) if not is_there(name)]
+    """A path in backticks exists, with the test that it names; a pattern matches a file."""
+    assert not [name for name in sorted(named_paths(path.read_text("utf-8"))) if not path_exists(name)]
 
 
 @pytest.mark.parametrize("path", DOCS, ids=IDS)
-def test_links_between_the_docs_lead_somewhere(path: Path) -> None:
-    """A relative link, or a picture, is a file, and has the heading that the link names."""
+def test_links_between_the_docs_exist(path: Path) -> None:
+    """A relative link or picture names a file that exists, with the heading in the link."""
     links = LINK.findall(prose(path.read_text("utf-8")))
-    assert not [link for link in links if not leads_somewhere(path, *link)]
+    assert not [link for link in links if not link_exists(path, *link)]
 
 
 @pytest.mark.parametrize("path", DOCS, ids=IDS)
 def test_commands_shown_in_the_docs_exist(path: Path) -> None:
     """Each `callslip <command>` is a command of the program."""
-    shown = list(commands(path.read_text("utf-8")))
-    if shown:
+    found = list(commands(path.read_text("utf-8")))
+    if found:
         from callslip.cli import main
 
         assert isinstance(main, click.Group), "callslip.cli.main is the click group"
-        assert not [shlex.join(words) for words in shown if unknown_command(main, words)]
+        assert not [shlex.join(words) for words in found if unknown_command(main, words)]
 
 
 @pytest.mark.parametrize("path", DOCS, ids=IDS)
 def test_blocks_are_well_formed(path: Path) -> None:
-    """Python, TOML and JSON in the docs can be read as such, fragments included."""
+    """Python, TOML and JSON in the docs can be parsed, including fragments."""
     for block in blocks(path.read_text("utf-8")):
         if block.language == "python":
             compile(block.body, f"{path.name}:{block.line}", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST)
@@ -73,31 +73,31 @@ def test_blocks_are_well_formed(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", GUIDES, ids=[path.name for path in GUIDES])
-def test_whatever_a_guide_shows_is_run_somewhere(path: Path) -> None:
-    """Code and commands are examples, files of examples, or fragments of what a named test runs."""
+def test_all_code_in_a_guide_is_run(path: Path) -> None:
+    """Code and commands are examples, files of examples, or fragments of a named test."""
     text = path.read_text("utf-8")
     code = [block for block in blocks(text) if block.language in ("python", "js", "ts", "tsx", "console", "toml", "sh")]
     assert not [block.info for block in code if block.role not in ("example", "file", "fragment")]
     assert not [block.info for block in code if block.role in ("file", "fragment") and not block.name]
-    assert path.parent.name != "guides" or len(text.splitlines()) <= LONGEST_GUIDE
+    assert path.parent.name != "guides" or len(text.splitlines()) <= MAX_GUIDE_LINES
 
 
 def test_examples_print_what_the_docs_say(tmp_path: Path) -> None:
-    """The examples of each document run in a folder of their own, in order, and print what it says, ids apart."""
+    """The examples of each document run in order in a separate folder and print what it shows, except for ids."""
 
-    def try_out(path: Path) -> list[str]:
+    def run_examples(path: Path) -> list[str]:
         name = str(path.relative_to(ROOT))
         folder = tmp_path / name.replace("/", "_")
         folder.mkdir()
-        return [f"{name}, {wrong}" for wrong in run(path.read_text("utf-8"), folder)]
+        return [f"{name}, {problem}" for problem in run(path.read_text("utf-8"), folder)]
 
     with ThreadPoolExecutor(4) as pool:
-        wrong = [one for found in pool.map(try_out, DOCS) for one in found]
-    assert not wrong, "\n".join(wrong)
+        problems = [problem for found in pool.map(run_examples, DOCS) for problem in found]
+    assert not problems, "\n".join(problems)
 
 
 def test_the_generated_documents_are_up_to_date() -> None:
-    """Commands, events, entries and the lifecycle stand there as in the code; `make docs` makes it so."""
+    """Commands, events, entries, routes and the lifecycle are those of the code; `make docs` writes them."""
     check = subprocess.run([sys.executable, "docs/generate.py", "--check"], cwd=ROOT, capture_output=True, text=True)
     assert check.returncode == 0, check.stderr
     lifecycle = (ROOT / "docs" / "lifecycle.md").read_text("utf-8")
@@ -105,16 +105,16 @@ def test_the_generated_documents_are_up_to_date() -> None:
 
 
 def test_upgrading_is_written_down_in_its_order() -> None:
-    """S1.8: server first, then readers, then verify; what is shown of it is run with the other examples."""
+    """S1.8: server first, then readers, then verify; its commands run with the other examples."""
     text = (ROOT / "docs" / "upgrading.md").read_text("utf-8")
     places = [text.index(f"\n## {head}") for head in ("1. The server", "2. The readers", "3. Verify")]
     assert places == sorted(places)
-    shown = next(block.body for block in blocks(text[places[-1] :]) if block.info == "console example")
-    assert "callslip doctor" in shown and "callslip verify" in shown
+    console = next(block.body for block in blocks(text[places[-1] :]) if block.info == "console example")
+    assert "callslip doctor" in console and "callslip verify" in console
 
 
 def test_every_document_is_in_the_index() -> None:
-    """docs/README.md leads to all others."""
+    """docs/README.md links to all others."""
     index = ROOT / "docs" / "README.md"
     linked = {(index.parent / link).resolve() for link, _ in LINK.findall(index.read_text("utf-8"))}
     assert set(DOCS) - linked == {index}
@@ -129,7 +129,7 @@ $ CALLSLIP_DB=x callslip admin token # callslip nonsense
 ```
 
 ```text file a.txt
-said 5 ms ago
+done 5 ms ago
 ```
 
 ```python example
@@ -146,22 +146,22 @@ await something
 
 ```console example
 $ cat a.txt; cat a.txt
-said 7 s ago
+done 7 s ago
 ...
 $ cat a.txt
-said nothing
+nothing done
 ```
 """
 
 
-def test_the_reader_of_the_docs_finds_what_is_in_them() -> None:
-    """Paths, commands and examples are all picked out of a small document."""
+def test_paths_commands_and_examples_are_found() -> None:
+    """Paths, commands, links, headings and examples of a small document are found."""
     assert named_paths(SAMPLE) == {
         "src/callslip/rules/fold.py",
         "tests/docs/test_docs.py::test_x",
         "tests/docs/test_http_walk.py::steps",
     }
-    assert [is_there(name) for name in sorted(named_paths(SAMPLE))] == [True, False, True]
+    assert [path_exists(name) for name in sorted(named_paths(SAMPLE))] == [True, False, True]
     assert [words[0] for words in commands(SAMPLE)] == ["ls", "import", "admin", "--db"]
     assert LINK.findall('[a](b.md#c) [d](#e) [f](https://g) <img src="h.png">') == [
         ("b.md", "c"),
@@ -172,16 +172,16 @@ def test_the_reader_of_the_docs_finds_what_is_in_them() -> None:
     assert [(block.info, block.output) for block in blocks(SAMPLE)][2] == ("python example", "exec_ba9876543210\n")
 
 
-def test_what_an_example_prints_is_held_against_the_document(tmp_path: Path) -> None:
-    """Of a document's steps the one that prints something else is told, and no other."""
-    (wrong,) = run(SAMPLE, tmp_path)
-    assert wrong.startswith("line 25: cat a.txt\nstatus 0, printed:\nsaid 5 ms ago")
+def test_output_of_examples_is_compared(tmp_path: Path) -> None:
+    """Only the step of a document that prints something else is reported."""
+    (problem,) = run(SAMPLE, tmp_path)
+    assert problem.startswith("line 25: cat a.txt\nstatus 0, printed:\ndone 5 ms ago")
     assert agrees("a\nb\nc\n", "a\n...\nc\n", {}) and not agrees("a\nb\nc\n", "a\n...\nd\n", {})
     assert not agrees("a", "", {})
 
 
 def test_ids_are_equal_where_a_document_shows_them_equal() -> None:
-    """One id in two places of a document is one when it is printed, in the same step or a later one; two are two."""
+    """Equal ids in a document must be equal in the output, in all steps; different ones must differ."""
     one, two, three = (f"exec_{digit * 12}" for digit in "123")
     known: dict[str, str] = {}
     assert agrees(f"{two} {two}", f"{one} {one}", known) and not agrees(f"{two} {three}", f"{one} {one}", {})
@@ -189,8 +189,8 @@ def test_ids_are_equal_where_a_document_shows_them_equal() -> None:
     assert agrees(f"{three}", f"{two}", known) and not agrees(f"{two}", f"{three}", known)
 
 
-def test_an_unknown_command_is_told_from_a_known_one() -> None:
-    """Options before the command are passed over with their values; groups are followed down."""
+def test_unknown_commands_are_found() -> None:
+    """Options before the command are skipped with their values; groups are searched."""
     token = click.Command("token")
     admin = click.Group("admin", commands=[token])
     main = click.Group("callslip", commands=[admin, click.Command("ls")], params=[click.Option(["--db"])])

@@ -1,7 +1,7 @@
-"""Reads the documents: their blocks, the paths and commands they name; and runs the examples in them.
+"""Read the documents (their blocks, the paths and commands in them) and run their examples.
 
-The words after a block's language say what it is: `example` is run, and what it prints is compared; `file NAME` is
-written for the examples that follow; `fragment PATH` is a piece of something that a test of that name runs.
+The words after a block's language say what it is: an `example` is run and its output compared; `file NAME` is written
+for the examples that follow; `fragment PATH` is a part of what a test of that name runs.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tests.support.paths import ROOT
 
 DOCS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 TOP = ("src", "tests", "docs", "bench", "examples", ".ci")
-TIMEOUT = 120
+TIMEOUT_S = 120
 PORT = "7890"
-"""The port that examples name; where they are run it is a free one."""
+"""The port in examples, which is replaced by a free one."""
 
 FENCE = re.compile(r"^(?P<mark>`{3,})(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=mark)[ \t]*$", re.MULTILINE | re.DOTALL)
 SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
@@ -37,7 +37,7 @@ HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
 class Block(NamedTuple):
-    """A fenced block: its info string, its text, and the text block that directly follows it, if one does."""
+    """A fenced block: its info string, its text, and the text block directly after it, if there is one."""
 
     info: str
     body: str
@@ -50,44 +50,44 @@ class Block(NamedTuple):
 
     @property
     def role(self) -> str:
-        """`example`, `file`, `fragment`, or nothing."""
+        """`example`, `file`, `fragment`, or an empty string."""
         return f"{self.info} ".split(" ")[1]
 
     @property
     def name(self) -> str:
-        """What the role is of: a file, or a test."""
+        """The name of the file or the test."""
         return f"{self.info}  ".split(" ")[2]
 
 
 def blocks(text: str) -> list[Block]:
-    """All fenced blocks, in order."""
+    """Return all fenced blocks, in order."""
     fences = list(FENCE.finditer(text))
-    found: list[Block] = []
+    result: list[Block] = []
     for fence, after in zip_longest(fences, fences[1:]):
-        adjoining = after and not text[fence.end() : after.start()].strip()
-        output = after["body"] if adjoining and after["info"].strip() == "text" else None
-        found.append(Block(fence["info"].strip(), fence["body"], text.count("\n", 0, fence.start()) + 1, output))
-    return found
+        is_adjoining = after and not text[fence.end() : after.start()].strip()
+        output = after["body"] if is_adjoining and after["info"].strip() == "text" else None
+        result.append(Block(fence["info"].strip(), fence["body"], text.count("\n", 0, fence.start()) + 1, output))
+    return result
 
 
 def prose(text: str) -> str:
-    """The text without its fenced blocks."""
+    """Return the text without its fenced blocks."""
     return FENCE.sub("", text)
 
 
-def leads_somewhere(path: Path, link: str, heading: str) -> bool:
-    """Whether a link in a document ends at a file, and at the heading of it that it names."""
+def link_exists(path: Path, link: str, heading: str) -> bool:
+    """Return whether the file that a link names exists, with the heading in the link."""
     target = path.parent / link if link else path
     return target.exists() and (not heading or heading in headings(target.read_text("utf-8")))
 
 
 def headings(text: str) -> set[str]:
-    """The headings of a document as links name them."""
+    """Return the headings of a document as links name them."""
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in HEADING.findall(prose(text))}
 
 
 def named_paths(text: str) -> set[str]:
-    """Paths of this repository that stand in backticks: `src/...`, `tests/...::test`, `docs/*.md`, `bench/x.py:12`."""
+    """Return repository paths in backticks: `src/...`, `tests/...::test`, `docs/*.md`, `bench/x.py:12`."""
     fragments = [block.name for block in blocks(text) if block.role == "fragment"]
     spans = [span.replace("::", "\0").split(":")[0].replace("\0", "::") for span in SPAN.findall(prose(text))]
     return {
@@ -97,11 +97,11 @@ def named_paths(text: str) -> set[str]:
     }
 
 
-def is_there(named: str) -> bool:
-    """Whether a path leads to a file, a pattern to some; and to the test in it, if it names one."""
+def path_exists(named: str) -> bool:
+    """Return whether a path or pattern matches a file, which has the test that the path names."""
     path, _, test = named.partition("::")
-    found = list(ROOT.glob(path.rstrip("/")))
-    return bool(found) and (not test or test.rpartition("::")[2] in _functions(found[0]))
+    matches = list(ROOT.glob(path.rstrip("/")))
+    return bool(matches) and (not test or test.rpartition("::")[2] in _functions(matches[0]))
 
 
 def _functions(path: Path) -> set[str]:
@@ -113,7 +113,7 @@ def _functions(path: Path) -> set[str]:
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """The words after `callslip` wherever a document shows it being run, in backticks or in a shell block."""
+    """Yield the words after `callslip` for each command in backticks or in a shell block."""
     shell = [block.body for block in blocks(text) if block.language in ("", "sh", "bash", "console", "shell")]
     lines = "\n".join(shell).replace("\\\n", " ").splitlines()
     for line in [*lines, *SPAN.findall(prose(text))]:
@@ -126,9 +126,9 @@ def commands(text: str) -> Iterator[list[str]]:
 
 
 def unknown_command(group: click.Group, words: list[str]) -> str | None:
-    """The first word that the group, or a group below it, does not know as a command."""
+    """Return the first word that is not a command of the group or of a group below it."""
     context = click.Context(group)
-    valued = {
+    with_value = {
         name
         for parameter in group.params
         if isinstance(parameter, click.Option) and not parameter.is_flag and not parameter.count
@@ -136,7 +136,7 @@ def unknown_command(group: click.Group, words: list[str]) -> str | None:
     }
     rest = iter(words)
     for word in rest:
-        if word in valued:
+        if word in with_value:
             next(rest, None)
         elif re.fullmatch(r"[a-z][a-z-]*", word):
             command = group.get_command(context, word)
@@ -152,16 +152,16 @@ def unknown_command(group: click.Group, words: list[str]) -> str | None:
 
 
 class Step(NamedTuple):
-    """Something to run, and what the document says it prints; None if it does not say."""
+    """A command and its output according to the document, or None if the document does not show it."""
 
     place: str
     command: str
     expected: str | None
 
 
-def prepared(text: str, folder: Path, port: str) -> list[Step]:
-    """Writes the files of a document, and gives what there is to run, in order."""
-    found: list[Step] = []
+def prepare(text: str, folder: Path, port: str) -> list[Step]:
+    """Write the files of a document, and return the commands to run, in order."""
+    todo: list[Step] = []
     for block in blocks(text):
         body = block.body.replace(PORT, port)
         if block.role == "file":
@@ -170,19 +170,20 @@ def prepared(text: str, folder: Path, port: str) -> list[Step]:
             name = block.name or f"line_{block.line}.py"
             (folder / name).write_text(body, "utf-8")
             command = f"python -W error {name} 2>{name}.err || {{ cat {name}.err; false; }}"
-            found.append(Step(f"line {block.line}", command, block.output))
+            todo.append(Step(f"line {block.line}", command, block.output))
         elif block.info == "console example":
             for command, expected in steps(body):
-                found.append(Step(f"line {block.line}: {command}", _in_shell(command, port), expected))
-    return found
+                todo.append(Step(f"line {block.line}: {command}", _in_shell(command, port), expected))
+    return todo
 
 
 def _in_shell(command: str, port: str) -> str:
-    """As at a terminal, where stderr is seen too. A server is waited for."""
+    """Return a command with stderr in its output. For a server, wait until it answers or has ended."""
     if not command.endswith("&"):
         return f"{{ {command}\n}} 2>&1"
     return (
-        f"{command[:-1]} >>server.log 2>&1 &\nuntil curl -s -o /dev/null http://127.0.0.1:{port}/; do sleep 0.05; done"
+        f"{command[:-1]} >>server.log 2>&1 &\n"
+        f"until curl -s -o /dev/null http://127.0.0.1:{port}/; do kill -0 $! || break; sleep 0.05; done"
     )
 
 
@@ -190,16 +191,16 @@ MARK = re.compile(r"\n?-- status (\d+) --\n")
 
 
 def run(text: str, folder: Path) -> list[str]:
-    """Runs the examples of a document, one after the other in one folder. Gives what was not as it says."""
+    """Run the examples of a document in order, in one folder. Return those that do not print what it says."""
     port = str(free_port())
-    todo = prepared(text, folder, port)
+    todo = prepare(text, folder, port)
     if not todo:
         return []
     curl(folder)
     for name in ("docs", "tests"):  # Examples may name what is in a clone.
         (folder / name).symlink_to(ROOT / name)
-    told = _shell([f"{step.command}\nprintf '\\n-- status %s --\\n' $?" for step in todo], folder)
-    pieces = MARK.split(told)
+    output = _run_in_shell([f"{step.command}\nprintf '\\n-- status %s --\\n' $?" for step in todo], folder)
+    pieces = MARK.split(output)
     wrong: list[str] = []
     known: dict[str, str] = {}
     for step, printed, status in zip_longest(todo, pieces[:-1:2], pieces[1::2]):
@@ -209,7 +210,7 @@ def run(text: str, folder: Path) -> list[str]:
     return wrong
 
 
-def _shell(lines: list[str], folder: Path) -> str:
+def _run_in_shell(lines: list[str], folder: Path) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CALLSLIP_")}
     environment |= {
         "HOME": str(folder),
@@ -230,15 +231,15 @@ def _shell(lines: list[str], folder: Path) -> str:
         start_new_session=True,
     )
     try:
-        return started.communicate(timeout=TIMEOUT)[0]
+        return started.communicate(timeout=TIMEOUT_S)[0]
     finally:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(started.pid, signal.SIGTERM)  # What it left running: servers.
+            os.killpg(started.pid, signal.SIGTERM)  # Servers that are still running.
 
 
 ID = re.compile(r"\b(exec|appr|tok)_[0-9a-f]{12}")
 
-# What else differs from run to run, and what it becomes on both sides.
+# What differs between runs, and its replacement on both sides.
 DIFFERS = (
     (r"\bdemo-[0-9a-f]{4}\b", "demo-ID"),
     (r"\b1[0-9]{12}\b", "MOMENT"),
@@ -246,22 +247,23 @@ DIFFERS = (
     (r"\b[0-9]{2}:[0-9]{2}:[0-9]{2}\b", "TIME"),
     (r"\+?\b[0-9.]+ (ms|s)\b( ago)?|just now", "SPAN"),
     (r"\b[0-9]+ events\b", "N events"),
-    (r"(?m)^id: [0-9]+\n", ""),  # Which frames of a live stream have an id depends on when its reader came.
+    (r"(?m)^id: [0-9]+\n", ""),  # Which frames of a live stream have an id depends on when its reader joined.
     (r"[ \t]+", " "),
 )
 
 
-def same(text: str) -> str:
-    for pattern, instead in DIFFERS:
-        text = re.sub(pattern, instead, text)
+def normalize(text: str) -> str:
+    """Replace what differs between runs, and strip spaces at the ends of lines."""
+    for pattern, replacement in DIFFERS:
+        text = re.sub(pattern, replacement, text)
     return "\n".join(line.rstrip() for line in text.strip().splitlines())
 
 
 def agrees(printed: str, expected: str, known: dict[str, str]) -> bool:
-    """Whether a program printed what a document says, ids and times apart. A line `...` stands for some left out.
+    """Return whether a program printed what a document shows. Times may differ; `...` matches any number of lines.
 
-    Ids are others than the document shows, but equal where those are, and only there: `known` has what was printed for
-    each that it has shown so far.
+    Ids may differ too, but must be equal exactly where those in the document are. `known` has the printed id for each
+    id that the document has shown so far.
     """
     groups: set[str] = set()
 
@@ -273,10 +275,10 @@ def agrees(printed: str, expected: str, known: dict[str, str]) -> bool:
         groups.add(shown[0])
         return f"(?P<{shown[0]}>{ID.pattern})"
 
-    lines = [re.escape(f"{line}\n") if line != "..." else r"(?:.*\n)*?" for line in same(expected).splitlines()]
-    wanted = ID.sub(printed_for, "".join(lines))
-    found = re.fullmatch(wanted, f"{same(printed)}\n" if printed.strip() else "")
-    told = known | found.groupdict() if found else {}
-    fits = found is not None and len(set(told.values())) == len(told)
-    known.update(told if fits else {})
-    return fits
+    lines = [re.escape(f"{line}\n") if line != "..." else r"(?:.*\n)*?" for line in normalize(expected).splitlines()]
+    pattern = ID.sub(printed_for, "".join(lines))
+    match = re.fullmatch(pattern, f"{normalize(printed)}\n" if printed.strip() else "")
+    ids = known | match.groupdict() if match else {}
+    is_equal = match is not None and len(set(ids.values())) == len(ids)
+    known.update(ids if is_equal else {})
+    return is_equal
