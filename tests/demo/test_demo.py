@@ -79,11 +79,11 @@ def wait_until(condition: Callable[[], Any], description: str) -> Any:
 STATES = [
     ("ls", "completed"),
     ("ls", "completed"),
-    ("python3 -m unittest -q", "failed"),
+    ("python3 -m tests.test_parser", "failed"),
     ("python3 -m tabnanny -v app", "completed"),
     ("Look up msgspec", "completed"),
     ("Edit app/parser.py", "completed"),
-    ("python3 -m unittest -q", "completed"),
+    ("python3 -m tests.test_parser", "completed"),
     ("sh deploy.sh log", "completed"),
     (HEALTH, "expired"),
     ("Build the package", "lost"),
@@ -102,7 +102,8 @@ def test_story_is_told_on_a_terminal(tmp_path: Path) -> None:
     assert sorted((record.title, record.state) for record in records) == sorted(STATES)
     assert len({record.id for record in records}) == len(STATES)
     assert all(record.id in done.stdout for record in records)
-    assert "AssertionError: 720 != 7200" in done.stdout and "'app/parser.py': Clean bill of health." in done.stdout
+    assert "FAIL parse('2h') == 7200, got 720" in done.stdout and "│ 3 tests passed" in done.stdout
+    assert "'app/parser.py': Clean bill of health." in done.stdout
     assert "The test is fixed and the app is deployed to staging." in done.stdout
     assert "(no terminal to prompt on: answered by the demo)" in done.stdout and "granted by the demo" in done.stdout
     assert re.search(r"^Live view and stored session: same ", done.stdout, re.MULTILINE)
@@ -358,7 +359,7 @@ def test_missing_patch_is_an_error() -> None:
     assert view.entries[1]["content"] == "ab🌿c" and view.info == {"title": "t"}
     view.apply(3, [Set(1, {"streaming": None})])
     assert "streaming" not in view.entries[1]
-    with pytest.raises(AssertionError, match="missed"):
+    with pytest.raises(AssertionError, match="missing"):
         view.apply(4, [Append(1, "content", 3, "d")])
 
 

@@ -1,4 +1,4 @@
-"""The demo in a real Chromium: its tour, its answers to prompts, and its fault lab."""
+"""The demo in a real Chromium: its story, its answers to prompts, and its fault lab."""
 
 from __future__ import annotations
 
@@ -25,16 +25,15 @@ def demo(folder: Path) -> Generator[tuple[Server, str]]:
 
 
 ENDS = (
-    ("wc -w", "completed", "14 notes/monday.txt"),
-    ("sh file-slips.sh", "completed", "✓ slip 5 filed"),
-    ("look up a book", "completed", "hexagon"),
-    ("cat notes/summary.txt", "failed", "No such file"),
-    ("seq -f", "completed", "full output: 166.9 kB"),
-    ("edit notes/tuesday.txt", "completed", "The second copy is on shelf 3."),
-    ("sleep 60", "expired", "did not end within 2 s"),
-    ("copy the archive", "lost", "the process that ran this call ended"),
+    ("python3 -m tabnanny -v app", "completed", "'app/parser.py': Clean bill of health."),
+    ("Look up msgspec", "completed", "requiresPython"),
+    ("Edit app/parser.py", "completed", '"h": 3600'),
+    ("sh deploy.sh log", "completed", "full output: 178.9 kB"),
+    ("sh deploy.sh health", "expired", "did not end within 2 s"),
+    ("Build the package", "lost", "the process that ran this call ended"),
+    ("✓ Restart app", "completed", "sh deploy.sh staging"),
 )
-"""Calls of the tour by a part of their title, with their end state and a text on their card."""
+"""Calls of the story by a text on their card, with their end state and another text."""
 
 
 def card(tab: Tab, text: str) -> Locator:
@@ -47,27 +46,31 @@ def states(tab: Tab, title: str) -> list[str]:
 
 
 @in_browser
-def test_tour_shows_every_feature(tmp_path: Path) -> None:
+def test_story_shows_every_feature(tmp_path: Path) -> None:
     """Identical and parallel calls, live and truncated output, a diff, every end state, a plan, an approval."""
     with demo(tmp_path) as (server, path):
         tab = server.window(height=8000).tab(path)
         tab.page.get_by_role("button", name="Approve", exact=True).click()
         card(tab, "Your turn").wait_for()
-        tab.until(lambda: not tab.state("info").get("turn"), "the end of the tour")
-        one, two = (row for row in tab.rows() if "ls -1 notes" in row.text)
-        assert one.state == two.state == "completed" and "tuesday.txt" in one.text and "tuesday.txt" in two.text
+        tab.until(lambda: not tab.state("info").get("turn"), "the end of the story")
         session = path.removeprefix("/s/")
+        identical = {entry["id"] for entry in server.entries(session) if entry.get("title") == "ls"}
+        one, two = (row for row in tab.rows() if row.id in identical)
+        assert one.state == two.state == "completed" and "deploy.sh" in one.text and "deploy.sh" in two.text
         parallel = server.entries(session, at=two.id)[-2:]
         assert [call["status"] in ("queued", "running") for call in parallel] == [True, True]
-        (stopped,) = (entry for entry in server.entries(session) if "sleep 60" in entry.get("title", ""))
+        (stopped,) = (entry for entry in server.entries(session) if entry.get("title") == "sh deploy.sh health")
         (before,) = (entry for entry in server.entries(session, at=stopped["end"] - 1) if entry["id"] == stopped["id"])
-        assert (before["status"], before["outputText"]) == ("running", "waiting for the archive\n")
+        assert (before["status"], before["outputText"]) == ("running", "GET https://staging.example/health\n")
         for title, state, text in ENDS:
             assert states(tab, title) == [state] and text in card(tab, title).inner_text(), title
-        assert card(tab, "cat notes/summary.txt").inner_text().count("No such file") == 1
-        assert card(tab, "edit notes/tuesday.txt").locator(".diff-add").count() == 2
+        failed, passed = (row for row in tab.rows() if "python3 -m tests.test_parser" in row.text)
+        assert (failed.state, passed.state) == ("failed", "completed")
+        assert failed.text.count("FAIL parse('2h') == 7200, got 720") == 1 and "3 tests passed" in passed.text
+        assert card(tab, "Edit app/parser.py").locator(".diff-add").count() == 1
         assert "✓ Approved by" in card(tab, "Requested parameters").inner_text()
-        assert "5 of 5 done" in card(tab, "Plan").inner_text() and "two calls" in card(tab, "Thought").inner_text()
+        assert "5 of 5 done" in card(tab, "Plan").inner_text()
+        assert "two identical calls" in card(tab, "Thought").inner_text()
         tab.assert_no_problems()
 
 
@@ -188,8 +191,8 @@ FAULTS = {
         ["■ Cancelled npm install cancelled by user late event ignored"],
     ),
     "Kill worker": (
-        ["● Running copy the archive … ✗ should be Lost"],
-        ["~ Lost copy the archive … the process that ran this call ended"],
+        ["● Running Build the package … ✗ should be Lost"],
+        ["~ Lost Build the package … the process that ran this call ended"],
     ),
     "Drop connection": (
         ["● Running curl archive.zip ✗ should be Completed"],
@@ -212,7 +215,7 @@ def inject(tab: Tab, fault: str) -> str:
     """Inject a fault into an empty session, wait for its end, and return its message."""
     status = tab.page.locator(".fault-status")
     reset(tab)
-    tab.page.get_by_role("button", name=fault).click()
+    tab.page.get_by_role("button", name=fault, exact=True).click()
 
     def is_over() -> bool:
         tab.page.clock.fast_forward(500)  # The pauses only help users to follow.
@@ -245,14 +248,14 @@ def test_fault_lab_breaks_only_the_naive_client(tmp_path: Path) -> None:
         window.context.clock.install()
         tab = window.tab(path)
         streams = open_streams(tab)
-        tab.page.get_by_text("Fault lab", exact=True).click()
+        tab.page.get_by_role("heading", name="Fault lab").click()
         naive, ours = Side(tab, "Naive client"), Side(tab, "Callslip")
         tab.page.get_by_role("button", name="Duplicate").wait_for()
         reset(tab, "button => (button.click(), button.parentNode.firstElementChild.click())")  # Only one action runs.
         for fault, (left, right) in FAULTS.items():
             message = inject(tab, fault)
             shown = [
-                [re.sub(r"shelf \d+ of 400|process \d+ at work", "…", row) for row in side.rows()]
+                [re.sub(r"step \d+ of 400|worker process \d+", "…", row) for row in side.rows()]
                 for side in (naive, ours)
             ]
             assert shown == [left, right], fault

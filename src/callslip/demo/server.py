@@ -44,15 +44,14 @@ START_DELAY_S = 4.0
 """The time after which the story starts without a visitor."""
 
 
-class Where(serve.ServerInfo):
+class DemoInfo(serve.ServerInfo):
     """The address of the demo, and the output that announces it."""
 
     def __init__(
         self, location: LedgerLocation, url: str, token: str, folder: Path, opens_browser: bool, session: str
     ) -> None:
-        super().__init__(location, url, token, browse=False)
+        super().__init__(location, url, token, opens_browser)
         self._folder = folder
-        self._opens_browser = opens_browser
         self.session = session
 
     @property
@@ -89,9 +88,9 @@ def run(
     session = f"demo-{os.urandom(2).hex()}"
     with _listen(port) as listener:
         url = f"http://{HOST}:{listener.getsockname()[1]}"
-        where = Where(location, url, token, folder, opens_browser, session)
+        info = DemoInfo(location, url, token, folder, opens_browser, session)
         with asyncio.Runner(loop_factory=serve.loop_factory()) as runner:
-            return runner.run(_serve(where, listener, scratch, model, pace))
+            return runner.run(_serve(info, listener, scratch, model, pace))
 
 
 def _listen(port: int | None) -> contextlib.AbstractContextManager[socket.socket]:
@@ -107,18 +106,18 @@ def _listen(port: int | None) -> contextlib.AbstractContextManager[socket.socket
     return serve.open_socket(HOST, port)
 
 
-async def _serve(where: Where, listener: socket.socket, scratch: Path, model: Model | None, pace: float) -> int:
+async def _serve(info: DemoInfo, listener: socket.socket, scratch: Path, model: Model | None, pace: float) -> int:
     quiet_access_log()
-    url = where.location.url
+    url = info.location.url
     async with callslip.open(url, SETTINGS) as ledger, Workers(url) as workers, contextlib.AsyncExitStack() as stack:
         if model is not None:
             stack.push_async_callback(model.aclose)
         replies = Replies(scratch, workers, model, pace)
-        await _create_sessions(ledger, where.session)
-        app = standalone(ledger, where.token, answers=replies, routes=routes(workers), mcp_app=http_app)
+        await _create_sessions(ledger, info.session)
+        app = standalone(ledger, info.token, answers=replies, routes=routes(workers), mcp_app=http_app)
         watched = VisitorWatch(app)
-        server = serve.create_server(watched, ledger, where)
-        async with _in_background(_play(ledger, where.session, replies, watched.visited, START_DELAY_S * pace)):
+        server = serve.create_server(watched, ledger, info)
+        async with _in_background(_play(ledger, info.session, replies, watched.visited, START_DELAY_S * pace)):
             await server.serve(sockets=[listener])
     return next((serve.STATUS[number] for number in server.stop_signals), exit_status.OK)
 
@@ -127,8 +126,8 @@ async def _create_sessions(ledger: LocalLedger, name: str) -> None:
     """Create the session of the story and that of the fault lab."""
     fault_lab = f"fault-lab-{name[-4:]}"
     await ledger.session(fault_lab).append(ev.SessionInfo(title="Fault lab"))
-    info = ev.SessionInfo(title=TITLE, options={"breakIt": fault_lab})
-    await ledger.session(name).append(info, ev.SessionCommands(commands=COMMANDS))
+    facts = ev.SessionInfo(title=TITLE, options={"breakIt": fault_lab})
+    await ledger.session(name).append(facts, ev.SessionCommands(commands=COMMANDS))
 
 
 class VisitorWatch:

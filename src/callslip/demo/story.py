@@ -15,7 +15,7 @@ from callslip.errors import CallslipError
 
 TITLE = "Demo agent"
 PROMPT = "Fix the failing test and deploy to staging."
-TEST = "python3 -m unittest -q"
+TEST = "python3 -m tests.test_parser"
 HEALTH_TIMEOUT_S = 2.0
 LOST_TIMEOUT_S = 10.0
 

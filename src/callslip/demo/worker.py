@@ -24,8 +24,8 @@ async def build(url: str, session: str) -> None:
         callslip.open(url) as ledger,
         ledger.session(session).call("build", {"steps": STEPS}, title=TITLE, kind="execute") as call,
     ):
-        print(call.id, flush=True)
         await call.progress(f"worker process {os.getpid()}\n", title=TITLE)
+        print(call.id, flush=True)
         for number in range(1, STEPS + 1):
             await asyncio.sleep(STEP_S)
             await call.progress(f"step {number} of {STEPS}\n", title=TITLE)
