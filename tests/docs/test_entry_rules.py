@@ -1,4 +1,4 @@
-"""The twelve rules stand in the docs and in the code, and nowhere else (S2.2, S2.15)."""
+"""The twelve rules are in the docs and in the code, and nowhere else (S2.2, S2.15)."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from callslip.model.events import EVENT_TYPES
 from callslip.rules import fold, fold_calls
 from tests.support.paths import ROOT
 
-ROOMS = {"fold_state.py", "fold.py", "fold_calls.py"}
+MODULES = {"fold_state.py", "fold.py", "fold_calls.py"}
 
 
-def cited(text: str) -> set[int]:
-    """The numbers of the rules that a text names one by one: RULE 4."""
+def cited_rules(text: str) -> set[int]:
+    """Return the numbers of the rules that a text cites: RULE 4."""
     return {int(number) for number in re.findall(r"\bRULE (\d+)\b", text)}
 
 
 def test_every_rule_is_documented_and_cited_in_code() -> None:
     """S2.15: the docs have twelve rules, the fold cites all of them and no others."""
-    documented = cited((ROOT / "docs" / "entry-rules.md").read_text("utf-8"))
+    documented = cited_rules((ROOT / "docs" / "entry-rules.md").read_text("utf-8"))
     coded = set[int]().union(
-        *(cited((ROOT / "src" / "callslip" / "rules" / room).read_text("utf-8")) for room in ROOMS)
+        *(cited_rules((ROOT / "src" / "callslip" / "rules" / module).read_text("utf-8")) for module in MODULES)
     )
     assert documented == coded == set(range(1, 13))
 
 
 def test_a_rule_that_code_cites_exists() -> None:
-    """S2.15: nothing in the package speaks of a rule beyond the twelve."""
+    """S2.15: the package cites no rule beyond the twelve."""
     for path in (ROOT / "src").rglob("*.py"):
-        assert cited(path.read_text("utf-8")) <= set(range(1, 13)), path
+        assert cited_rules(path.read_text("utf-8")) <= set(range(1, 13)), path
 
 
 def test_every_event_that_changes_entries_has_its_rule_in_the_fold() -> None:
-    """S2.2: one table joins events to rules; only `raw` has none."""
+    """S2.2: one table maps events to rules; only `raw` has none."""
     without = [name for name, cls in EVENT_TYPES.items() if cls not in fold.RULES]
     assert without == ["raw"]
     assert {rule.__module__ for rule in fold.RULES.values()} == {fold.__name__, fold_calls.__name__}
 
 
 def test_the_docs_name_every_event_that_makes_an_entry() -> None:
-    """S2.15: every event but those about calls, which go by their kind, stands in the document by its name."""
+    """S2.15: the document names every event, except those about calls, which it names by kind."""
     text = (ROOT / "docs" / "entry-rules.md").read_text("utf-8")
     making = [name for name in EVENT_TYPES if not name.startswith("call.") and name not in ("raw", "session.info")]
     assert not [name for name in making if f"`{name}`" not in text]

@@ -1,4 +1,4 @@
-"""The walk through the HTTP API in the docs, run as it stands: a shell, curl, and a server of its own."""
+"""The examples of the HTTP API in the docs, run in a shell with curl and a separate server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DOCUMENT = ROOT / "docs" / "http.md"
 BLOCK = re.compile(r"```console walk\n(.*?)```", re.DOTALL)
 MARK = "-- next --"
 
-# What differs from run to run, and what it becomes on both sides.
+# What differs between runs, and its replacement on both sides.
 DIFFERS = (
     (re.compile(r"exec_[0-9a-f]{12}"), "exec_ID"),
     (re.compile(r"\b1[0-9]{12}\b"), "TIME"),
@@ -30,13 +30,13 @@ DIFFERS = (
 
 
 def same(text: str) -> str:
-    for pattern, instead in DIFFERS:
-        text = pattern.sub(instead, text)
+    for pattern, replacement in DIFFERS:
+        text = pattern.sub(replacement, text)
     return text
 
 
 def steps(text: str) -> list[tuple[str, str]]:
-    """Every command of a block and what the document says it prints. A command goes on while a quote is open."""
+    """Return every command of a block with its expected output. A command continues while a quote is open."""
     found: list[tuple[str, str]] = []
     for line in text.splitlines():
         if line.startswith("$ "):
@@ -54,16 +54,16 @@ def free_port() -> int:
 
 
 def curl(folder: Path) -> None:
-    """The machine's curl, or what stands in for it."""
+    """Put a replacement for curl into the folder if the machine has none."""
     if os.environ.get("CALLSLIP_CURL") != "stand-in" and shutil.which("curl"):
         return
-    made = folder / "curl"
-    made.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{PROGRAMS / "curl.py"}" "$@"\n')
-    made.chmod(0o755)
+    script = folder / "curl"
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{PROGRAMS / "curl.py"}" "$@"\n')
+    script.chmod(0o755)
 
 
 def walk(commands: list[str], folder: Path) -> list[str]:
-    """What each command prints, in one shell. The server's own start is waited for."""
+    """Run the commands in one shell, and return the output of each. Wait until the server answers."""
     port = str(free_port())
     curl(folder)
     lines = [f'export PATH="{folder}:{Path(sys.executable).parent}:$PATH"']
@@ -78,16 +78,16 @@ def walk(commands: list[str], folder: Path) -> list[str]:
     )
     try:
         assert running.stdout is not None
-        told: list[str] = [""]
+        outputs: list[str] = [""]
         end = time.monotonic() + 120
-        while len(told) <= len(commands):
+        while len(outputs) <= len(commands):
             line = running.stdout.readline()
             assert line and time.monotonic() < end, (folder / "serve.log").read_text()
             if line.strip() == MARK:
-                told.append("")
+                outputs.append("")
             else:
-                told[-1] += line
-        return [f"{one.strip()}\n" if one.strip() else "" for one in told[:-1]]
+                outputs[-1] += line
+        return [f"{output.strip()}\n" if output.strip() else "" for output in outputs[:-1]]
     finally:
         os.killpg(running.pid, signal.SIGTERM)
         running.wait(30)
@@ -96,7 +96,7 @@ def walk(commands: list[str], folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("stand_in", [False, True])
 def test_the_walk_prints_what_the_docs_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stand_in: bool) -> None:
-    """Every command of `docs/http.md`, in order, answers as it is printed there, ids and times apart."""
+    """Every command of `docs/http.md`, in order, prints what the document shows, except for ids and times."""
     if stand_in:
         monkeypatch.setenv("CALLSLIP_CURL", "stand-in")
     document = DOCUMENT.read_text("utf-8")
@@ -106,16 +106,16 @@ def test_the_walk_prints_what_the_docs_say(tmp_path: Path, monkeypatch: pytest.M
     if os.environ.get("CALLSLIP_GOLDENS"):
         rewrite(document, printed)
         return
-    for (command, expected), told in zip(written, printed, strict=True):
-        assert same(told) == same(expected), command
+    for (command, expected), output in zip(written, printed, strict=True):
+        assert same(output) == same(expected), command
 
 
 def rewrite(document: str, printed: list[str]) -> None:
-    """Put what was printed into the document."""
+    """Write the printed output into the document."""
     left = iter(printed)
 
     def block(found: re.Match[str]) -> str:
-        told = "".join(f"$ {command}\n{next(left)}" for command, _ in steps(found[1]))
-        return f"```console walk\n{told}```"
+        body = "".join(f"$ {command}\n{next(left)}" for command, _ in steps(found[1]))
+        return f"```console walk\n{body}```"
 
     DOCUMENT.write_text(BLOCK.sub(block, document), "utf-8")
