@@ -15,33 +15,33 @@ from callslip.model import events as ev
 from callslip.model.entries import Entry
 from callslip.model.events import Alias, Draft, Event
 from callslip.rules.replay_diff import RESULT_UNKNOWN, ReplayDifference, diff_replay, newest_replay
-from tests.support.acp_session import CAPTURES, Reading, rows
-from tests.support.strategies import Desk, json_values
+from tests.support.acp_session import CAPTURES, AcpHarness, rows
+from tests.support.strategies import MemoryLedger, json_values
 
 ONE, TWO = (Alias("acp", "1"),), (Alias("acp", "2"),)
 
 
-def compared(desk: Desk) -> list[ReplayDifference]:
-    entries: list[Entry] = desk.state.snapshot().entries
-    return diff_replay(entries, newest_replay(desk.log))
+def compared(memory: MemoryLedger) -> list[ReplayDifference]:
+    entries: list[Entry] = memory.state.snapshot().entries
+    return diff_replay(entries, newest_replay(memory.log))
 
 
-def otherwise(desk: Desk) -> list[tuple[str, Any, Any]]:
+def otherwise(memory: MemoryLedger) -> list[tuple[str, Any, Any]]:
     """Return field and values of the differences, without their positions."""
-    return [(one.field, one.recorded, one.replayed) for one in compared(desk)]
+    return [(one.field, one.recorded, one.replayed) for one in compared(memory)]
 
 
-def replay(desk: Desk, *events: Event) -> Desk:
+def replay(memory: MemoryLedger, *events: Event) -> MemoryLedger:
     """Write a replay as decoders do: one event for each item, between two `message.ended`."""
-    desk.write(*(Draft(event, witness=True) for event in (ev.MessageEnded(), *events, ev.MessageEnded())))
-    return desk
+    memory.write(*(Draft(event, witness=True) for event in (ev.MessageEnded(), *events, ev.MessageEnded())))
+    return memory
 
 
-def recorded(*events: Event) -> Desk:
+def recorded(*events: Event) -> MemoryLedger:
     """A session of one turn."""
-    desk = Desk(redact=False)
-    desk.write(ev.TurnStarted(), *events, ev.TurnEnded())
-    return desk
+    memory = MemoryLedger(redact=False)
+    memory.write(ev.TurnStarted(), *events, ev.TurnEnded())
+    return memory
 
 
 SAID = "Model metadata for `mock-1` not found. Defaulting to fallback metadata; this can degrade performance and cause "
@@ -78,7 +78,7 @@ FOUND: dict[str, list[tuple[str, Any, Any]]] = {
 @pytest.mark.parametrize("name", CAPTURES)
 def test_what_real_agents_tell_otherwise_is_found(name: str) -> None:
     """S2.11: title, arguments, state and output of calls, and messages; nothing where they agree."""
-    found = otherwise(Reading().feed(*rows(name)).desk)
+    found = otherwise(AcpHarness().feed(*rows(name)).ledger)
     assert [one[0] for one in found] == [one[0] for one in FOUND[name]]
     for one, wanted in zip(found, FOUND[name], strict=True):
         assert all(value == expected for value, expected in zip(one, wanted, strict=True) if expected is not ...)
@@ -86,20 +86,20 @@ def test_what_real_agents_tell_otherwise_is_found(name: str) -> None:
 
 def test_a_disagreement_says_where_both_accounts_stand() -> None:
     """The entry, its call, and the event of the replay."""
-    desk = replay(recorded(ev.CallCompleted(aliases=ONE, title="a")), ev.CallCompleted(aliases=ONE, title="b"))
-    (one,) = compared(desk)
-    (entry,) = desk.state.snapshot().entries
+    memory = replay(recorded(ev.CallCompleted(aliases=ONE, title="a")), ev.CallCompleted(aliases=ONE, title="b"))
+    (one,) = compared(memory)
+    (entry,) = memory.state.snapshot().entries
     assert (one.entry, one.call_id, one.type) == (entry.id, entry.call_id, "tool_call")
-    assert desk.log[one.seq - 1].title == "b"
+    assert memory.log[one.seq - 1].title == "b"
 
 
 def test_what_a_replay_does_not_mention_it_does_not_deny() -> None:
     """C10: an absent field is no difference; null differs from a value."""
     fields = {"title": "a", "kind": "read", "input": {"x": 1}, "content": [], "locations": [], "exit_status": 3}
-    desk = recorded(ev.CallCompleted(aliases=ONE, tool_name="mcp__acp__Read", output="o", **fields))
-    assert otherwise(replay(desk, ev.CallCompleted(aliases=ONE))) == []
-    assert otherwise(replay(desk, ev.CallCompleted(aliases=ONE, tool_name="Read", output="o", **fields))) == []
-    assert otherwise(replay(desk, ev.CallCompleted(aliases=ONE, title=None, exit_status=0))) == [
+    memory = recorded(ev.CallCompleted(aliases=ONE, tool_name="mcp__acp__Read", output="o", **fields))
+    assert otherwise(replay(memory, ev.CallCompleted(aliases=ONE))) == []
+    assert otherwise(replay(memory, ev.CallCompleted(aliases=ONE, tool_name="Read", output="o", **fields))) == []
+    assert otherwise(replay(memory, ev.CallCompleted(aliases=ONE, title=None, exit_status=0))) == [
         ("title", "a", None),
         ("exitStatus", 3, 0),
     ]
@@ -107,31 +107,31 @@ def test_what_a_replay_does_not_mention_it_does_not_deny() -> None:
 
 def test_numbers_are_compared_as_json() -> None:
     """1, 1.0 and true are three values."""
-    desk = recorded(ev.CallCompleted(aliases=ONE, output=1))
-    assert otherwise(replay(desk, ev.CallCompleted(aliases=ONE, output=True))) == [("output", 1, True)]
+    memory = recorded(ev.CallCompleted(aliases=ONE, output=1))
+    assert otherwise(replay(memory, ev.CallCompleted(aliases=ONE, output=True))) == [("output", 1, True)]
 
 
 def test_output_that_was_streamed_is_output() -> None:
     """Streamed output equals the same output in one piece."""
-    desk = recorded(ev.CallProgress(aliases=ONE, text="a"), ev.CallProgress(aliases=ONE, text="b"))
-    desk.write(ev.CallCompleted(aliases=ONE))
-    assert otherwise(replay(desk, ev.CallCompleted(aliases=ONE, output="ab"))) == []
-    assert otherwise(replay(desk, ev.CallCompleted(aliases=ONE, output="ac"))) == [("output", "ab", "ac")]
+    memory = recorded(ev.CallProgress(aliases=ONE, text="a"), ev.CallProgress(aliases=ONE, text="b"))
+    memory.write(ev.CallCompleted(aliases=ONE))
+    assert otherwise(replay(memory, ev.CallCompleted(aliases=ONE, output="ab"))) == []
+    assert otherwise(replay(memory, ev.CallCompleted(aliases=ONE, output="ac"))) == [("output", "ab", "ac")]
 
 
 @pytest.mark.parametrize("how", [ev.ApprovalRefused, ev.ApprovalWithdrawn, ev.CallDenied, ev.CallCancelled])
 def test_an_agents_own_word_for_a_refusal_or_a_stop_is_no_other_account(how: type[Any]) -> None:
     """The agent can only report `failed`, with a report as output; `completed` is a difference."""
-    desk = recorded(ev.ApprovalRequested(aliases=ONE), how(aliases=ONE))
-    assert otherwise(replay(desk, ev.CallFailed(aliases=ONE, output="refused"))) == []
-    (entry,) = [entry for entry in desk.state.snapshot().entries if hasattr(entry, "output")]
-    assert ("status", entry.status, "completed") in otherwise(replay(desk, ev.CallCompleted(aliases=ONE)))
+    memory = recorded(ev.ApprovalRequested(aliases=ONE), how(aliases=ONE))
+    assert otherwise(replay(memory, ev.CallFailed(aliases=ONE, output="refused"))) == []
+    (entry,) = [entry for entry in memory.state.snapshot().entries if hasattr(entry, "output")]
+    assert ("status", entry.status, "completed") in otherwise(replay(memory, ev.CallCompleted(aliases=ONE)))
 
 
 def test_an_end_that_the_replay_does_not_tell_is_no_other_end() -> None:
     """It only shows the call; if no end was recorded, the end in the replay is a difference."""
-    desk = recorded(ev.CallCompleted(aliases=ONE, output=1))
-    assert otherwise(replay(desk, ev.CallFailed(aliases=ONE, reason=RESULT_UNKNOWN))) == []
+    memory = recorded(ev.CallCompleted(aliases=ONE, output=1))
+    assert otherwise(replay(memory, ev.CallFailed(aliases=ONE, reason=RESULT_UNKNOWN))) == []
     lost = recorded(ev.CallStarted(aliases=ONE))
     lost.write(ev.CallLost(aliases=ONE))
     assert otherwise(replay(lost, ev.CallFailed(aliases=ONE))) == [("status", "lost", "failed")]
@@ -139,8 +139,8 @@ def test_an_end_that_the_replay_does_not_tell_is_no_other_end() -> None:
 
 def test_what_a_replay_leaves_out_is_told_as_nothing() -> None:
     """A call and a message that are not in the replay."""
-    desk = recorded(ev.MessageUser(text="go"), ev.CallCompleted(aliases=ONE), ev.CallCompleted(aliases=TWO))
-    assert otherwise(replay(desk, ev.CallCompleted(aliases=TWO))) == [
+    memory = recorded(ev.MessageUser(text="go"), ev.CallCompleted(aliases=ONE), ev.CallCompleted(aliases=TWO))
+    assert otherwise(replay(memory, ev.CallCompleted(aliases=TWO))) == [
         ("content", "go", None),
         ("status", "completed", None),
     ]
@@ -149,12 +149,12 @@ def test_what_a_replay_leaves_out_is_told_as_nothing() -> None:
 def test_texts_are_paired_by_their_order_around_equal_ones() -> None:
     """Agents rarely replay ids: an additional text does not make all later ones differ."""
     messages = [ev.MessageUser(text=text) for text in ("a", "b", "c")]
-    desk = recorded(*messages)
-    assert otherwise(replay(desk, messages[0], messages[2])) == [("content", "b", None)]
-    assert otherwise(replay(desk, messages[0], ev.MessageUser(text="B"), messages[2])) == [("content", "b", "B")]
-    assert otherwise(replay(desk, *messages, ev.MessageUser(text="d"))) == [("content", None, "d")]
-    found = compared(replay(desk, *messages, ev.MessageUser(text="d")))[0]
-    assert (found.entry, desk.log[found.seq - 1].text) == (0, "d")
+    memory = recorded(*messages)
+    assert otherwise(replay(memory, messages[0], messages[2])) == [("content", "b", None)]
+    assert otherwise(replay(memory, messages[0], ev.MessageUser(text="B"), messages[2])) == [("content", "b", "B")]
+    assert otherwise(replay(memory, *messages, ev.MessageUser(text="d"))) == [("content", None, "d")]
+    found = compared(replay(memory, *messages, ev.MessageUser(text="d")))[0]
+    assert (found.entry, memory.log[found.seq - 1].text) == (0, "d")
 
 
 def test_what_is_said_again_and_again_in_a_long_session_is_compared_by_its_order() -> None:
@@ -169,28 +169,28 @@ def test_what_is_said_again_and_again_in_a_long_session_is_compared_by_its_order
 def test_a_message_around_a_call_is_one_if_it_has_an_id() -> None:
     """The replay has it as one text; roles and thoughts are compared separately."""
     live = [ev.MessageDelta(text="I ", message_id="m"), ev.CallCompleted(aliases=ONE)]
-    desk = recorded(*live, ev.MessageDelta(text="see", message_id="m"), ev.ThoughtDelta(text="hm", message_id="h"))
+    memory = recorded(*live, ev.MessageDelta(text="see", message_id="m"), ev.ThoughtDelta(text="hm", message_id="h"))
     rest = [ev.CallCompleted(aliases=ONE), ev.ThoughtDelta(text="hm", message_id="h")]
-    assert otherwise(replay(desk, ev.MessageDelta(text="I see", message_id="m"), *rest)) == []
-    (one,) = compared(replay(desk, ev.MessageDelta(text="I see", message_id="m"), rest[0]))
+    assert otherwise(replay(memory, ev.MessageDelta(text="I see", message_id="m"), *rest)) == []
+    (one,) = compared(replay(memory, ev.MessageDelta(text="I see", message_id="m"), rest[0]))
     assert (one.type, one.recorded, one.replayed) == ("thought", "hm", None)
 
 
 def test_only_the_newest_replay_counts_and_only_for_what_was_before_it() -> None:
     """Later entries are not in the replay."""
-    desk = replay(recorded(ev.CallCompleted(aliases=ONE, title="a")), ev.CallCompleted(aliases=ONE, title="b"))
-    replay(desk, ev.CallCompleted(aliases=ONE, title="a"))
-    desk.write(ev.TurnStarted(), ev.MessageUser(text="more"), ev.CallCompleted(aliases=TWO), ev.TurnEnded())
-    assert otherwise(desk) == []
+    memory = replay(recorded(ev.CallCompleted(aliases=ONE, title="a")), ev.CallCompleted(aliases=ONE, title="b"))
+    replay(memory, ev.CallCompleted(aliases=ONE, title="a"))
+    memory.write(ev.TurnStarted(), ev.MessageUser(text="more"), ev.CallCompleted(aliases=TWO), ev.TurnEnded())
+    assert otherwise(memory) == []
     assert otherwise(recorded(ev.CallCompleted(aliases=ONE))) == [] == newest_replay([])
 
 
 def test_news_in_a_replay_is_not_held_against_it() -> None:
     """An unrecorded item becomes an entry by the replay itself, at any position in it."""
-    desk = recorded(ev.CallCompleted(aliases=ONE, title="a"))
+    memory = recorded(ev.CallCompleted(aliases=ONE, title="a"))
     news = [ev.MessageDelta(text="new", message_id="n"), ev.CallCompleted(aliases=TWO, title="new")]
-    assert otherwise(replay(desk, *news, ev.CallCompleted(aliases=ONE, title="a"))) == []
-    assert len(desk.state.snapshot().entries) == 3
+    assert otherwise(replay(memory, *news, ev.CallCompleted(aliases=ONE, title="a"))) == []
+    assert len(memory.state.snapshot().entries) == 3
     only = replay(recorded(ev.CallCompleted(aliases=ONE)), ev.CallCompleted(aliases=TWO))
     assert otherwise(only) == [("status", "completed", None)]
 
@@ -226,7 +226,7 @@ def ledger(tmp_path: Path) -> str:
 
 def test_show_lists_both_accounts_of_what_differs(ledger: str) -> None:
     """The call, its field, the recorded and the replayed value; long values are cut unless --full."""
-    page = cli("show", "codex-cancel", "--witness", "--db", ledger).stdout
+    page = cli("show", "codex-cancel", "--replay-diff", "--db", ledger).stdout
     lines = [" ".join(line.split()) for line in page.splitlines()]
     at = lines.index("title recorded │ echo hi; sleep 20; echo late")
     assert lines[at - 1].endswith("entry 12 echo hi; sleep 20; echo late")
@@ -237,29 +237,29 @@ def test_show_lists_both_accounts_of_what_differs(ledger: str) -> None:
         "output recorded nothing",
         "replayed │ aborted by user after 2.5s",
     ]
-    cut, full = [cli("show", "codex-allow", "--witness", *more, "--db", ledger).stdout for more in ((), ("--full",))]
+    cut, full = [cli("show", "codex-allow", "--replay-diff", *more, "--db", ledger).stdout for more in ((), ("--full",))]
     assert ("│ … 3 more lines" in cut, "│ hi-from-tool" in cut) == (True, False)
     assert ("more lines" in full, "│ hi-from-tool" in full) == (False, True)
 
 
 def test_show_says_where_there_is_nothing_to_list(ledger: str) -> None:
     """On stderr: replay and recording agree, or there is no replay."""
-    agrees = cli("show", "opencode-allow", "--witness", "--db", ledger)
+    agrees = cli("show", "opencode-allow", "--replay-diff", "--db", ledger)
     assert (agrees.stdout, "agrees with the record" in agrees.stderr) == ("", True)
-    alone = cli("show", "gemini-allow", "--witness", "--db", ledger)
+    alone = cli("show", "gemini-allow", "--replay-diff", "--db", ledger)
     assert (alone.stdout, alone.stderr) == ("", "no replay of this session was recorded\n")
 
 
 def test_show_lists_them_as_json(ledger: str) -> None:
     """With the position of the replay in the log; for one call only its differences, also by its approval."""
-    report = json.loads(cli("show", "codex-cancel", "--witness", "--json", "--db", ledger).stdout)
+    report = json.loads(cli("show", "codex-cancel", "--replay-diff", "--json", "--db", ledger).stdout)
     assert report["session"] == "codex-cancel" and report["replay"]["first"] < report["replay"]["last"]
     assert [one["field"] for one in report["disagreements"]] == [one[0] for one in FOUND["codex-cancel"]]
     (ask,) = [one for one in whole(ledger)["entries"] if one["type"] == "permission_request"]
     for name in (ask["callId"], ask["requestId"]):
-        of_call = json.loads(cli("show", name, "--witness", "--json", "--db", ledger).stdout)
+        of_call = json.loads(cli("show", name, "--replay-diff", "--json", "--db", ledger).stdout)
         assert of_call["disagreements"] == report["disagreements"][1:]
-    none = json.loads(cli("show", "gemini-allow", "--witness", "--json", "--db", ledger).stdout)
+    none = json.loads(cli("show", "gemini-allow", "--replay-diff", "--json", "--db", ledger).stdout)
     assert none == {"session": "gemini-allow", "replay": None, "disagreements": []}
 
 
@@ -281,7 +281,7 @@ def test_hostile_text_of_a_replay_is_inert(tmp_path: Path) -> None:
     (tmp_path / "evil.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows_of), "utf-8")
     db = str(tmp_path / "x.db")
     cli("import", "--format", "acp", str(tmp_path / "evil.jsonl"), "--db", db)
-    page = cli("show", "evil", "--witness", "--db", db).stdout
+    page = cli("show", "evil", "--replay-diff", "--db", db).stdout
     assert "\\x1b[2J\\u202eevil\\x07" in page and not set(evil) & set("\x1b\u202e\x07") & set(page)
 
 
