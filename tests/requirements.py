@@ -80,7 +80,7 @@ CALLS = (
             "tests/wrap/test_wrap.py::test_an_agent_that_is_killed_within_a_call_ends_the_call",
             "tests/wrap/test_approvals.py::test_when_wrap_is_killed_no_request_stays_pending",
             "tests/wrap/test_approvals.py::test_a_client_that_disconnects_leaves_no_pending_request",
-            "tests/web/test_demo.py::test_tour_shows_every_feature",
+            "tests/web/test_demo.py::test_story_shows_every_feature",
         ),
     ),
     R(
