@@ -207,6 +207,7 @@ class _Response:
         self._parser = httptools.HttpResponseParser(self)
         self._chunks: list[bytes] = []
         self.has_headers = False
+        self.has_length = False
         self.is_complete = False
         self.keeps_alive = False
         self.media_type = ""
@@ -215,6 +216,8 @@ class _Response:
     def on_header(self, name: bytes, value: bytes) -> None:
         if name.lower() == b"content-type":
             self.media_type = value.decode("latin-1").lower()
+        elif name.lower() in (b"content-length", b"transfer-encoding"):
+            self.has_length = True
         elif name.lower() == b"date":
             with contextlib.suppress(ValueError, TypeError):
                 self.date = email.utils.parsedate_to_datetime(value.decode("latin-1")).timestamp()
@@ -264,6 +267,9 @@ class _Connection:
         """Feed the next bytes to a response."""
         chunk = await self._reader.read(CHUNK_BYTES)
         if not chunk:
+            response.is_complete = response.has_headers and not response.has_length  # The end of the body is the EOF.
+            if response.is_complete:
+                return
             raise EOFError("the connection was closed")
         self.has_received = True
         response.feed(chunk)
