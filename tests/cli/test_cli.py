@@ -22,12 +22,12 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callslip.api.ledger import Ledger, open_ledger
+from callslip.api.ledger import LocalLedger, open_ledger
 from callslip.cli import COMMANDS, exit_status, main
-from callslip.cli.commands.import_ import name_of
+from callslip.cli.commands.import_ import session_name
 from callslip.cli.terminal import timeline
 from callslip.cli.terminal.escape import escape_block, escape_controls, escape_json
-from callslip.cli.terminal.formatting import format_age, format_duration, seconds, size, span
+from callslip.cli.terminal.formatting import format_age, format_duration, format_size, format_span, parse_duration
 from callslip.errors import InvalidInputError
 from callslip.model import events as ev
 from callslip.model.events import Alias
@@ -46,8 +46,8 @@ def command(*arguments: str) -> list[str]:
 
 def run(*arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
     """The command as a user runs it, without a terminal."""
-    given: dict[str, Any] = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL, "timeout": 60}
-    return subprocess.run(command(*arguments), **(given | more))
+    options: dict[str, Any] = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL, "timeout": 60}
+    return subprocess.run(command(*arguments), **(options | more))
 
 
 def cli(*arguments: str) -> Result:
@@ -55,12 +55,12 @@ def cli(*arguments: str) -> Result:
     return CliRunner().invoke(main, arguments)
 
 
-def with_ledger(db: str, work: Callable[[Ledger], Awaitable[Any]], **settings: Any) -> Any:
-    async def go() -> Any:
+def with_ledger(db: str, work: Callable[[LocalLedger], Awaitable[Any]], **settings: Any) -> Any:
+    async def run_work() -> Any:
         async with await open_ledger(db, Settings(synchronous="NORMAL", **settings)) as ledger:
             return await work(ledger)
 
-    return asyncio.run(go())
+    return asyncio.run(run_work())
 
 
 def path_of(db: str) -> Path:
@@ -70,7 +70,7 @@ def path_of(db: str) -> Path:
 def scenario(db: str, name: str) -> None:
     """A session of that name, made of a scenario of that name."""
 
-    async def fill(ledger: Ledger) -> None:
+    async def fill(ledger: LocalLedger) -> None:
         for draft in scenarios.drafts(name):
             await ledger.log.append(name, [draft], source="test")
 
@@ -81,9 +81,9 @@ def scenario(db: str, name: str) -> None:
 def filled(db: str) -> str:
     """Two sessions: `work` with a completed, a failed and a late call, `other` with the same foreign id as `work`."""
 
-    async def fill(ledger: Ledger) -> None:
+    async def fill(ledger: LocalLedger) -> None:
         work = ledger.session("work")
-        await work.turn("list it, please")
+        await work.start_turn("list it, please")
         await work.say("I am looking.")
         async with work.call("ls", {"path": "."}, title="List the folder") as call:
             call.complete("a.txt\nb.txt")
@@ -106,7 +106,7 @@ def filled(db: str) -> str:
 def calls(db: str, session: str = "work") -> list[Any]:
     """The calls of a session, oldest first."""
 
-    async def read(ledger: Ledger) -> list[Any]:
+    async def read(ledger: LocalLedger) -> list[Any]:
         return sorted((await ledger.calls(session=session)).items, key=lambda row: row.entry)
 
     return with_ledger(db, read)
@@ -133,7 +133,7 @@ def test_the_list_of_commands_says_what_each_says_of_itself(name: str) -> None:
 
 
 def test_without_arguments_there_is_help_on_stderr() -> None:
-    """Whoever forgets the command is shown the commands, and a script notices."""
+    """The list of commands is printed, and the status is that of a usage error."""
     done = run()
     assert done.returncode == exit_status.USAGE and not done.stdout
     assert "Commands:" in done.stderr and "doctor" in done.stderr
@@ -145,34 +145,34 @@ def test_the_version_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
-        (["shwo"], "no command 'shwo'; did you mean 'show'?"),
+        (["shwo"], "no command 'shwo'; similar: 'show'"),
         (["ls", "--nonsense"], "--nonsense"),
         (["show"], "missing argument 'ID'"),
-        (["show", ""], "an id is not empty"),
-        (["show", " "], "an id is not empty"),
+        (["show", ""], "must not be empty"),
+        (["show", " "], "must not be empty"),
         (["ls", "--limit", "0"], "limit"),
         (["ls", "--state", "odd"], "odd"),
         (["--db", "mysql://x", "ls"], "mysql:// is not supported"),
         (["--db", "sqlite://x", "ls"], "three slashes"),
         (["export", "s", "--turn", "t1"], "--turn goes with --stream"),
         (["export", "s", "--stream", "--format", "events"], "--stream goes with"),
-        (["admin", "prune", "--keep", "soon"], "not a length of time"),
+        (["admin", "prune", "--keep", "soon"], "must be a duration like"),
         (["approve", "x", "--input", "{"], "not JSON"),
     ],
 )
-def test_a_command_line_without_sense_is_one_line_and_status_2(arguments: list[str], said: str) -> None:
+def test_a_command_line_without_sense_is_one_line_and_status_2(arguments: list[str], message: str) -> None:
     """Usage errors name what is wrong and print nothing on stdout."""
     done = cli(*arguments)
     assert done.exit_code == exit_status.USAGE and not done.stdout
-    assert done.stderr.startswith("callslip: ") and said in done.stderr and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("callslip: ") and message in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_an_id_that_is_no_text_is_refused(filled: str) -> None:
     """Bytes that are not UTF-8 reach Python as halves of surrogates, and the database never."""
     done = subprocess.run([*map(os.fsencode, command("show", "--db", filled)), b"\xff\xfe"], capture_output=True)
-    assert done.returncode == exit_status.USAGE and b"not UTF-8" in done.stderr
+    assert done.returncode == exit_status.USAGE and b"must be UTF-8" in done.stderr
 
 
 READING = ["ls", "show x", "export x", "wait x", "approve x", "deny x", "verify", "admin delete x --yes"]
@@ -200,7 +200,7 @@ def test_a_file_of_something_else_is_left_alone(tmp_path: Path, line: str) -> No
 
 
 def test_an_empty_file_is_no_ledger(tmp_path: Path) -> None:
-    """Reading does not make a database of a file that somebody touched."""
+    """Reading does not make a database of an empty file."""
     (tmp_path / "e.db").touch()
     assert cli("ls", "--db", str(tmp_path / "e.db")).exit_code == exit_status.NOT_FOUND
     assert (tmp_path / "e.db").stat().st_size == 0
@@ -240,8 +240,8 @@ def test_a_traceback_is_shown_only_on_request(tmp_path: Path) -> None:
 
 
 def test_a_bug_is_one_line_too(monkeypatch: pytest.MonkeyPatch, filled: str) -> None:
-    """What nobody foresaw has its type, its text and the way to learn more."""
-    monkeypatch.setattr(Ledger, "sessions", lambda *_, **__: 1 / 0)
+    """An unexpected error has its type, its text and how to get the traceback."""
+    monkeypatch.setattr(LocalLedger, "sessions", lambda *_, **__: 1 / 0)
     done = cli("ls", "--db", filled)
     assert done.exit_code == exit_status.FAILED
     assert done.stderr == "callslip: unexpected ZeroDivisionError: division by zero (CALLSLIP_DEBUG=1 shows where)\n"
@@ -292,7 +292,7 @@ def in_terminal(*arguments: str, keys: str = "", **environment: str) -> str:
     return shown.decode()
 
 
-def test_a_terminal_gets_colour_unless_told_otherwise(filled: str) -> None:
+def test_a_terminal_gets_colour_unless_disabled(filled: str) -> None:
     """NO_COLOR takes the colours away; a pipe never has any."""
     colour = re.compile(r"\x1b\[[0-9;]*3[0-7]m")
     assert colour.search(in_terminal("ls", "work", "--db", filled))
@@ -305,7 +305,7 @@ def test_a_terminal_gets_colour_unless_told_otherwise(filled: str) -> None:
 
 @given(st.text())
 def test_inert_text_has_nothing_hidden_in_it(text: str) -> None:
-    """Whatever went in, only visible characters come out; line breaks survive in blocks alone."""
+    """Only visible characters remain; line breaks remain only in blocks."""
     assert (
         not HIDDEN.search(escape_controls(text))
         and "\n" not in escape_controls(text)
@@ -356,7 +356,7 @@ def test_inert_json_means_the_same(value: Any) -> None:
 def hostile(db: str) -> str:
     """A session in which everything that can be text is hostile."""
 
-    async def fill(ledger: Ledger) -> None:
+    async def fill(ledger: LocalLedger) -> None:
         text = HOSTILE
         await ledger.log.append("bad", [ev.SessionInfo(title=text), ev.TurnStarted(), ev.MessageUser(text=text)])
         await ledger.log.append("bad", [ev.SessionCapabilities(current_mode=text, current_model=text)])
@@ -364,14 +364,14 @@ def hostile(db: str) -> str:
             "bad", [ev.MessageDelta(text=text), ev.ThoughtDelta(text=text), ev.SessionMode(mode=text)]
         )
         await ledger.log.append("bad", [ev.PlanUpdated(entries=[{"content": text, "status": text}, text, 3])])
-        told: dict[str, Any] = {"tool_name": text, "title": text, "kind": text, "input": {text: text}}
+        fields: dict[str, Any] = {"tool_name": text, "title": text, "kind": text, "input": {text: text}}
         blocks = [{"type": "content", "content": {"type": "text", "text": text}}]
-        (proposed,) = await ledger.log.append("bad", [ev.CallProposed(**told, content=blocks)])
+        (proposed,) = await ledger.log.append("bad", [ev.CallProposed(**fields, content=blocks)])
         assert isinstance(proposed, ev.CallProposed)
         await ledger.log.append("bad", [ev.ApprovalRequested(call=proposed.call, description=text, options=[text])])
         wrong = {"error": text, "type": text}
         await ledger.log.append(
-            "bad", [ev.CallFailed(tool_name=text, error=wrong, reason=text), ev.CallProposed(**told)]
+            "bad", [ev.CallFailed(tool_name=text, error=wrong, reason=text), ev.CallProposed(**fields)]
         )
         named = (Alias("t", "x\u202ey"),)
         await ledger.log.append("bad", [ev.CallCompleted(aliases=named, output=text)])
@@ -434,7 +434,7 @@ def test_ls_lists_sessions_the_last_written_first(filled: str) -> None:
 
 
 def test_ls_of_a_session_lists_its_calls_by_sequence(filled: str) -> None:
-    """The newest call stands first, whatever the clocks said. (C8)"""
+    """The newest call is first, in any state of the clocks. (C8)"""
     rows = [json.loads(line) for line in cli("ls", "work", "--json", "--db", filled).stdout.splitlines()]
     assert [row["call"] for row in rows] == [row.id for row in reversed(calls(filled))]
     assert [row["state"] for row in rows] == ["completed", "failed", "completed"]
@@ -478,8 +478,8 @@ def test_a_table_on_a_terminal_fits_into_it(filled: str) -> None:
 def test_show_prints_a_session_as_a_timeline(filled: str) -> None:
     """What was said and what was called, in order."""
     shown = cli("show", "work", "--db", filled).stdout
-    said = ["list it, please", "I am looking.", "List the folder", "a.txt", "FileNotFoundError: no x", "Read"]
-    assert [shown.index(text) for text in said] == sorted(shown.index(text) for text in said)
+    texts = ["list it, please", "I am looking.", "List the folder", "a.txt", "FileNotFoundError: no x", "Read"]
+    assert [shown.index(text) for text in texts] == sorted(shown.index(text) for text in texts)
 
 
 def test_show_finds_a_call_by_all_its_names(filled: str) -> None:
@@ -497,7 +497,7 @@ def test_show_finds_a_call_by_all_its_names(filled: str) -> None:
 
 
 def test_show_at_last_is_the_last_session(filled: str) -> None:
-    """Whatever was written last."""
+    """The session that was written last."""
     assert json.loads(cli("show", "@last", "--json", "--db", filled).stdout)["session"] == "other"
 
 
@@ -535,10 +535,10 @@ def test_show_tells_all_of_a_call(filled: str) -> None:
     assert "FileNotFoundError: no x" in failed
     late = cli("show", third.id, "--db", filled).stdout
     assert "mcp__fs__Read" in late and "first" in late
-    assert re.search(r"call\.failed +late +came after the end; kept, changed nothing +too late", late)
-    told = json.loads(cli("show", third.id, "--json", "--db", filled).stdout)
-    assert [event["type"] for event in told["events"]] == ["call.proposed", "call.completed", "call.failed"]
-    assert told["events"][-1]["verdict"] == "late" and told["toolCall"]["output"] == "first"
+    assert re.search(r"call\.failed +late +after the end; recorded, no effect +too late", late)
+    data = json.loads(cli("show", third.id, "--json", "--db", filled).stdout)
+    assert [event["type"] for event in data["events"]] == ["call.proposed", "call.completed", "call.failed"]
+    assert data["events"][-1]["verdict"] == "late" and data["toolCall"]["output"] == "first"
 
 
 def test_show_names_the_approval_of_a_call(db: str) -> None:
@@ -553,12 +553,12 @@ def test_show_names_the_approval_of_a_call(db: str) -> None:
 
 
 def test_show_says_the_size_of_what_it_leaves_out(db: str) -> None:
-    """Output that is kept beside the log is shown in part, with its size; --full shows the whole. (S2.8)"""
+    """Output that is stored outside the log is shown in part, with its size; --full shows the whole. (S2.8)"""
     whole = "".join(f"line {number}\n" for number in range(20_000))
     with_ledger(db, lambda ledger: ledger.log.append("big", [ev.CallCompleted(tool_name="cat", output=whole)]))
     (row,) = calls(db, "big")
     part = cli("show", row.id, "--db", db).stdout
-    assert size(len(whole)) in part and "line 19999" not in part and "more line" in part
+    assert format_size(len(whole)) in part and "line 19999" not in part and "more line" in part
     assert "line 19999" in cli("show", row.id, "--full", "--db", db).stdout
     assert json.loads(cli("show", row.id, "--full", "--json", "--db", db).stdout)["toolCall"]["output"] == whole
     assert "more line" in cli("show", "big", "--db", db).stdout
@@ -577,8 +577,8 @@ def test_long_lines_are_cut_and_counted(db: str) -> None:
 
 def test_show_limits_a_long_session(db: str) -> None:
     """The newest entries, and how to see the others."""
-    said = [ev.MessageUser(text=f"word {number}.") for number in range(30)]
-    with_ledger(db, lambda ledger: ledger.log.append("long", said))
+    events = [ev.MessageUser(text=f"word {number}.") for number in range(30)]
+    with_ledger(db, lambda ledger: ledger.log.append("long", events))
     part = cli("show", "long", "--limit", "5", "--db", db).stdout
     assert "word 29." in part and "word 24." not in part and "--limit 0" in part
     assert "word 0." in cli("show", "long", "--limit", "0", "--db", db).stdout
@@ -599,7 +599,7 @@ def test_impossible_times_are_shown_somehow(db: str) -> None:
 def test_export_gives_the_log_as_it_is(filled: str) -> None:
     """Every event, in order, as one JSON document with one event per line. (C8)"""
 
-    async def log(ledger: Ledger) -> list[bytes]:
+    async def log(ledger: LocalLedger) -> list[bytes]:
         return [body for _, body in await ledger.log.store.events("work", 0, 1000)]
 
     bodies = with_ledger(filled, log)
@@ -660,7 +660,7 @@ def test_export_writes_files_whole_or_not_at_all(filled: str, tmp_path: Path) ->
 def test_export_below_what_retention_kept_is_status_3(filled: str) -> None:
     """The removed part cannot be had; the rest can."""
 
-    async def prune(ledger: Ledger) -> int:
+    async def prune(ledger: LocalLedger) -> int:
         await asyncio.sleep(0.01)
         removed = await ledger.prune(0)
         await ledger.log.append("work", [ev.MessageUser(text="afterwards")])
@@ -683,8 +683,8 @@ def exported(db: str, session: str, *arguments: str) -> str:
     return done.stdout
 
 
-# Text that might begin a secret is held back anew, so that numbers may move on by one. And a record that stops in the
-# middle of something is ended where it is imported (C5). All else is equal.
+# Text that might begin a secret is held back again, so that numbers may differ by one. A log that stops in the middle
+# of something is ended where it is imported (C5). Everything else is equal.
 MOVED = ("id", "at", "end", "late")
 ENDED_BY_EOF = ("status", "endedAt", "reason", "state", "streaming", "responseTime")
 
@@ -704,8 +704,8 @@ def test_an_export_imported_elsewhere_is_the_same_session(db: str, tmp_path: Pat
 
 
 def is_open(entry: dict[str, Any]) -> bool:
-    asked = entry["type"] == "permission_request" and entry.get("state", "pending") == "pending"
-    return asked or bool(entry.get("streaming")) or entry.get("status") in OPEN_STATES
+    is_pending = entry["type"] == "permission_request" and entry.get("state", "pending") == "pending"
+    return is_pending or bool(entry.get("streaming")) or entry.get("status") in OPEN_STATES
 
 
 def without(entry: dict[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
@@ -721,12 +721,12 @@ def test_importing_twice_changes_nothing(filled: str, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(document)
     (tmp_path / "a.jsonl").write_text(lines)
     first = cli("import", "--format", "events", str(tmp_path / "a.json"), "--json", "--db", copy)
-    told = json.loads(first.stdout)
-    assert (told["lines"], told["events"], told["seen"], told["sessions"]) == (len(events), len(events), 0, ["a"])
+    data = json.loads(first.stdout)
+    assert (data["lines"], data["events"], data["seen"], data["sessions"]) == (len(events), len(events), 0, ["a"])
     assert "kept without effect: 1 late" in first.stderr
     before = exported(copy, "a", "--format", "events")
     again = cli("import", "--format", "events", str(tmp_path / "a.jsonl"), "--json", "--db", copy)
-    assert json.loads(again.stdout)["seen"] == len(events) and "known from an earlier import" in again.stderr
+    assert json.loads(again.stdout)["seen"] == len(events) and "already imported" in again.stderr
     piped = run("import", "--format", "events", "-", "--session", "a", "--db", copy, stdin=None, input=document)
     assert "0 new events in a" in piped.stderr
     assert exported(copy, "a", "--format", "events") == before
@@ -772,8 +772,8 @@ TALK = (
 )
 
 
-@pytest.mark.parametrize(("chunks", "said"), [(None, "haha"), ("delta", "haha"), ("cumulative", "ha")])
-def test_recorded_agent_traffic_is_imported(tmp_path: Path, chunks: str | None, said: str) -> None:
+@pytest.mark.parametrize(("chunks", "text"), [(None, "haha"), ("delta", "haha"), ("cumulative", "ha")])
+def test_recorded_agent_traffic_is_imported(tmp_path: Path, chunks: str | None, text: str) -> None:
     """--format acp, with texts read as the user says. (S2.4)"""
     (tmp_path / "talk.jsonl").write_text(TALK)
     more = ["--chunks", chunks] if chunks else []
@@ -781,23 +781,23 @@ def test_recorded_agent_traffic_is_imported(tmp_path: Path, chunks: str | None, 
     assert done.exit_code == 0, done.stderr
     entries = json.loads(exported(str(tmp_path / "x.db"), "talk"))["entries"]
     messages = [(entry["role"], entry["content"]) for entry in entries if entry["type"] == "message"]
-    assert messages == [("user", "hello"), ("assistant", said)]
+    assert messages == [("user", "hello"), ("assistant", text)]
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("{not json\n", "line 1: not JSON"),
         ('{"type":"message.user","text":"kept"}\n}\n', "line 2: not JSON"),
-        ('{"session":"x","seq":2,"events":[\n{"type":"message.user","text":"kept"},\n', "cut short"),
+        ('{"session":"x","seq":2,"events":[\n{"type":"message.user","text":"kept"},\n', "is truncated"),
         ("\x00\x01\x02", "line 1: not JSON"),
     ],
 )
-def test_a_broken_file_is_refused_by_its_line(tmp_path: Path, content: str, said: str) -> None:
+def test_a_broken_file_is_refused_by_its_line(tmp_path: Path, content: str, message: str) -> None:
     """What came before it stays; the status is 1. (C11)"""
     (tmp_path / "b.jsonl").write_text(content)
     done = cli("import", "--format", "events", str(tmp_path / "b.jsonl"), "--db", str(tmp_path / "x.db"))
-    assert done.exit_code == exit_status.FAILED and said in done.stderr and "b.jsonl" in done.stderr
+    assert done.exit_code == exit_status.FAILED and message in done.stderr and "b.jsonl" in done.stderr
     if "kept" in content:
         assert [entry["content"] for entry in json.loads(exported(str(tmp_path / "x.db"), "b"))["entries"]] == ["kept"]
 
@@ -819,7 +819,7 @@ def test_import_says_what_it_needs(tmp_path: Path) -> None:
 )
 def test_a_session_is_named_after_its_file(path: str, name: str) -> None:
     """As far as a session may have such a name."""
-    assert name_of(path) == name
+    assert session_name(path) == name
 
 
 def test_the_default_ledger_is_made_for_its_owner_alone(tmp_path: Path, home: Path) -> None:
@@ -847,11 +847,11 @@ def test_a_long_import_shows_how_far_it_is(tmp_path: Path) -> None:
 def asking(db: str) -> str:
     """A session `ask` whose only call waits for approval."""
 
-    async def ask(ledger: Ledger) -> None:
+    async def ask(ledger: LocalLedger) -> None:
         named = (Alias("t", "call_1"),)
         options = [{"optionId": "yes", "kind": "allow_once"}, {"optionId": "no", "kind": "reject_once"}]
-        told: dict[str, Any] = {"tool_name": "rm", "title": "Remove all", "input": {"path": "/"}}
-        await ledger.log.append("ask", [ev.ApprovalRequested(aliases=named, options=options, **told)])
+        fields: dict[str, Any] = {"tool_name": "rm", "title": "Remove all", "input": {"path": "/"}}
+        await ledger.log.append("ask", [ev.ApprovalRequested(aliases=named, options=options, **fields)])
 
     with_ledger(db, ask)
     return db
@@ -861,17 +861,17 @@ def asking(db: str) -> str:
 def test_approve_lets_a_call_run(asking: str, named: str) -> None:
     """By the approval's id, by the call's, by beginnings of them; who did it is recorded. (S2.13)"""
     (row,) = calls(asking, "ask")
-    given = {"approval": row.approval, "call": row.id}.get(named, named)
-    done = cli("approve", given, "--by", "Ada", "--json", "--db", asking)
+    id = {"approval": row.approval, "call": row.id}.get(named, named)
+    done = cli("approve", id, "--by", "Ada", "--json", "--db", asking)
     assert done.exit_code == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert (told["state"], told["option"], told["by"]) == ("granted", "yes", "Ada")
+    data = json.loads(done.stdout)
+    assert (data["state"], data["option"], data["by"]) == ("granted", "yes", "Ada")
     assert calls(asking, "ask")[0].state == "queued" and "granted by Ada (yes): Remove all" in done.stderr
 
 
 def test_approve_may_change_the_arguments(asking: str) -> None:
     """--input replaces them; an option that is not on offer is refused."""
-    assert cli("approve", "@last", "--option", "maybe", "--db", asking).exit_code == exit_status.NOT_FOUND
+    assert cli("approve", "@last", "--option", "maybe", "--db", asking).exit_code == exit_status.USAGE
     assert cli("approve", "@last", "--input", '{"path": "/tmp"}', "--db", asking).exit_code == 0
     shown = json.loads(cli("show", "call_1", "--json", "--db", asking).stdout)
     assert shown["toolCall"]["rawInput"] == {"path": "/tmp"}
@@ -885,7 +885,7 @@ def test_deny_carries_a_reason_to_the_model(asking: str) -> None:
     assert (row.state, row.reason) == ("denied", "not the root")
 
 
-def test_a_second_answer_is_told_who_was_first(asking: str) -> None:
+def test_a_second_answer_names_the_first(asking: str) -> None:
     """And changes nothing. (S2.7)"""
     (row,) = calls(asking, "ask")
     assert cli("deny", row.approval, "--by", "Ada", "--db", asking).exit_code == 0
@@ -893,13 +893,13 @@ def test_a_second_answer_is_told_who_was_first(asking: str) -> None:
     assert done.exit_code == exit_status.FAILED and "it was refused by Ada" in done.stderr
     assert calls(asking, "ask")[0].state == "denied"
     assert calls(asking, "ask")[0].reason == "denied by Ada"
-    assert "nothing waits for approval" in cli("approve", "@last", "--db", asking).stderr
+    assert "no pending approvals" in cli("approve", "@last", "--db", asking).stderr
 
 
-def test_a_call_that_never_asked_cannot_be_approved(filled: str) -> None:
+def test_a_call_without_a_request_cannot_be_approved(filled: str) -> None:
     """The message says how it stands."""
     done = cli("approve", calls(filled)[0].id, "--db", filled)
-    assert done.exit_code == exit_status.NOT_FOUND and "never asked for approval; it is completed" in done.stderr
+    assert done.exit_code == exit_status.NOT_FOUND and "has no pending approval; it is completed" in done.stderr
 
 
 ENDINGS = {
@@ -926,7 +926,7 @@ def test_wait_tells_by_its_status_how_a_call_ended(db: str, state: str) -> None:
 
 
 def test_wait_gives_up_after_its_timeout(asking: str) -> None:
-    """Status 124, as of `timeout`; the call goes on waiting."""
+    """Status 124, as of `timeout`; the call stays pending."""
     for named in ("call_1", calls(asking, "ask")[0].approval):
         done = cli("wait", named, "--timeout", "0.05", "--db", asking)
     assert done.exit_code == exit_status.TIMED_OUT and "has not ended within 0.05 s" in done.stderr
@@ -948,8 +948,7 @@ def test_wait_ends_when_another_process_ends_the_call(asking: str) -> None:
     with subprocess.Popen(
         command("wait", "call_1", "--timeout", "30", "--db", asking), stderr=subprocess.PIPE, text=True
     ) as waiting:
-        time.sleep(0.3)
-        assert waiting.poll() is None
+        wait_for(lambda: has_open(waiting.pid, path_of(asking)), "the ledger is open")
         assert run("deny", "call_1", "--reason", "because", "--db", asking).returncode == 0
         assert waiting.stderr and "denied: because" in waiting.stderr.read()
     assert waiting.returncode == exit_status.DENIED
@@ -980,7 +979,7 @@ def has_open(pid: int, path: Path) -> bool:
 
 
 def test_delete_needs_a_yes(filled: str) -> None:
-    """Without a terminal nobody is asked: --yes or nothing happens. Only the whole name will do."""
+    """Without a terminal --yes is required. Only the full name is accepted."""
     done = run("admin", "delete", "work", "--db", filled)
     assert done.returncode == exit_status.USAGE and "--yes" in done.stderr
     assert "nothing was deleted" in in_terminal("admin", "delete", "work", "--db", filled, keys="n\n")
@@ -995,8 +994,8 @@ def test_delete_needs_a_yes(filled: str) -> None:
 def test_prune_forgets_what_is_old(db: str) -> None:
     """Older than --keep goes, the rest stays."""
     old = int((time.time() - 40 * 86400) * 1000)
-    said = [ev.MessageUser(text="old", at=old), ev.MessageUser(text="new")]
-    with_ledger(db, lambda ledger: ledger.log.append("s", said))
+    events = [ev.MessageUser(text="old", at=old), ev.MessageUser(text="new")]
+    with_ledger(db, lambda ledger: ledger.log.append("s", events))
     done = cli("admin", "prune", "--keep", "30d", "--json", "--db", db)
     assert json.loads(done.stdout) == {"removedEvents": 1} and "1 event older than 30d" in done.stderr
     assert "new" in cli("show", "s", "--db", db).stdout
@@ -1017,14 +1016,14 @@ def tamper(db: str, sql: str) -> None:
 def test_verify_finds_what_the_log_does_not_say(filled: str) -> None:
     """Status 0 and nothing on stdout when all agrees; else a line or an object for each problem, and status 1. (C9)"""
     good = cli("verify", "--db", filled)
-    assert good.exit_code == 0 and not good.stdout and "the ledger agrees with its log" in good.stderr
+    assert good.exit_code == 0 and not good.stdout and "OK: no problems found" in good.stderr
     (row,) = calls(filled, "other")
     tamper(filled, f"UPDATE calls SET state = 'failed', title = 'x' || char(27) WHERE id = '{row.id}'")
     bad = cli("verify", "--db", filled)
     assert bad.exit_code == exit_status.FAILED and row.id in bad.stdout and "1 problem in the ledger" in bad.stderr
     assert not HIDDEN.search(bad.stdout)
-    told = [json.loads(line) for line in cli("verify", "--json", "--db", filled).stdout.splitlines()]
-    assert [problem["session"] for problem in told] == ["other"]
+    data = [json.loads(line) for line in cli("verify", "--json", "--db", filled).stdout.splitlines()]
+    assert [problem["session"] for problem in data] == ["other"]
     assert cli("verify", "work", "--db", filled).exit_code == 0
     assert cli("verify", "other", "--db", filled).exit_code == exit_status.FAILED
 
@@ -1035,12 +1034,12 @@ def test_verify_finds_what_the_log_does_not_say(filled: str) -> None:
 def test_doctor_finds_a_healthy_ledger_healthy(filled: str) -> None:
     """The facts, and nothing odd."""
     done = cli("doctor", "--db", filled)
-    assert done.exit_code == 0 and "nothing odd" in done.stdout
-    told = json.loads(cli("doctor", "--json", "--db", filled).stdout)
-    assert told["path"] == str(path_of(filled)) and told["saidBy"] == "--db" and told["access"] == "read and write"
-    assert told["sessions"] == 2 and told["calls"] == {"completed": 3, "failed": 1}
-    assert told["schema"]["version"] == told["schema"]["newest"] and told["findings"] == [] and told["open"] == []
-    assert set(told["locks"]) == {"queue", "work"} and told["settings"]["synchronous"] == "FULL"
+    assert done.exit_code == 0 and "no problems found" in done.stdout
+    data = json.loads(cli("doctor", "--json", "--db", filled).stdout)
+    assert data["path"] == str(path_of(filled)) and data["saidBy"] == "--db" and data["access"] == "read and write"
+    assert data["sessions"] == 2 and data["calls"] == {"completed": 3, "failed": 1}
+    assert data["schema"]["version"] == data["schema"]["newest"] and data["findings"] == [] and data["open"] == []
+    assert set(data["locks"]) == {"queue", "work"} and data["settings"]["synchronous"] == "FULL"
 
 
 def orphan(db: str) -> str:
@@ -1063,10 +1062,10 @@ def test_doctor_names_a_dead_owner_and_reaps_nothing(db: str) -> None:
     for _ in range(2):
         done = cli("doctor", "--db", db)
         assert done.exit_code == 0 and f"call {call} is running, but process" in done.stdout and "gone" in done.stdout
-    told = json.loads(cli("doctor", "--json", "--db", db).stdout)
-    assert told["open"][0]["alive"] is False and told["findings"][0]["level"] == "note"
+    data = json.loads(cli("doctor", "--json", "--db", db).stdout)
+    assert data["open"][0]["alive"] is False and data["findings"][0]["level"] == "note"
     assert json.loads(cli("ls", "s", "--json", "--db", db).stdout)["state"] == "lost"
-    assert "nothing odd" in cli("doctor", "--db", db).stdout
+    assert "no problems found" in cli("doctor", "--db", db).stdout
 
 
 def test_doctor_names_requests_that_wait(asking: str) -> None:
@@ -1077,7 +1076,7 @@ def test_doctor_names_requests_that_wait(asking: str) -> None:
 
 
 def test_doctor_sees_a_lock_that_is_held(filled: str) -> None:
-    """A writer at work shows."""
+    """The lock of an active writer is shown."""
     import fcntl
 
     with open(f"{path_of(filled)}-work", "rb") as lock:
@@ -1108,15 +1107,17 @@ def test_doctor_knows_a_damaged_file(filled: str) -> None:
 
 def test_a_ledger_that_cannot_be_written_can_be_read(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading commands work as before, and so does doctor; a write is refused in words."""
-    asked = {line: cli(*line.split(), "--db", filled).stdout for line in ("ls work --json", "show work", "export work")}
+    outputs = {
+        line: cli(*line.split(), "--db", filled).stdout for line in ("ls work --json", "show work", "export work")
+    }
     before = {path.name: path.read_bytes() for path in path_of(filled).parent.iterdir()}
-    monkeypatch.setattr(sqlite_open, "may_write", lambda _: False)
-    for line, shown in asked.items():
+    monkeypatch.setattr(sqlite_open, "is_writable", lambda _: False)
+    for line, shown in outputs.items():
         done = cli(*line.split(), "--db", filled)
         assert done.exit_code == 0, done.stderr
         assert re.sub(r"last .*", "", done.stdout) == re.sub(r"last .*", "", shown)
-    told = json.loads(cli("doctor", "--json", "--db", filled).stdout)
-    assert told["access"] == "read only" and told["findings"][0]["level"] == "note"
+    data = json.loads(cli("doctor", "--json", "--db", filled).stdout)
+    assert data["access"] == "read only" and data["findings"][0]["level"] == "note"
     done = cli("admin", "delete", "work", "--yes", "--db", filled)
     assert done.exit_code == exit_status.FAILED and "cannot be written" in done.stderr
     assert {name: path_of(filled).parent.joinpath(name).read_bytes() for name in before if name.endswith(".db")} == {
@@ -1135,7 +1136,7 @@ def test_every_state_has_a_status_and_a_sign() -> None:
 
 def test_lengths_of_time_are_read_and_said() -> None:
     """What a person writes, and what a person reads."""
-    assert [seconds(text, "x") for text in ("90", "90s", "1.5h", "30d", "1h30m", "2W")] == [
+    assert [parse_duration(text, "x") for text in ("90", "90s", "1.5h", "30d", "1h30m", "2W")] == [
         90,
         90,
         5400,
@@ -1145,8 +1146,8 @@ def test_lengths_of_time_are_read_and_said() -> None:
     ]
     for text in ("", "d", "-1d", "1y", "1 d", "10dd", "1d?"):
         with pytest.raises(InvalidInputError):
-            seconds(text, "x")
-    assert [span(n) for n in (0.5, 59, 60, 3600, 86400 * 3)] == ["0 s", "59 s", "1 min", "1 h", "3 d"]
+            parse_duration(text, "x")
+    assert [format_span(n) for n in (0.5, 59, 60, 3600, 86400 * 3)] == ["0 s", "59 s", "1 min", "1 h", "3 d"]
     moments = (1_000_000, 990_000, 1_060_000, 0)
     assert [format_age(at, 1000.0) for at in moments] == ["just now", "10 s ago", "in 1 min", "never"]
     assert [format_duration(*pair) for pair in ((0, 5), (5, 0), (9, 5), (1, 13), (1, 1201))] == [
@@ -1156,4 +1157,4 @@ def test_lengths_of_time_are_read_and_said() -> None:
         "12 ms",
         "1.2 s",
     ]
-    assert [size(n) for n in (0, 999, 1000, 2_500_000)] == ["0 bytes", "999 bytes", "1.0 KB", "2.5 MB"]
+    assert [format_size(n) for n in (0, 999, 1000, 2_500_000)] == ["0 bytes", "999 bytes", "1.0 KB", "2.5 MB"]

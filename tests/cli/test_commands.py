@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from callslip.api.commands import CommandQueue
 from callslip.api.ledger import LocalLedger, open_ledger
 from callslip.cli import main
-from callslip.cli.commands.doctor_commands import Queues, about_commands
+from callslip.cli.commands.doctor_commands import Queues, check_commands
 from callslip.commands import Command
 from callslip.model.records import CallRecord
 from callslip.settings import Settings
@@ -31,20 +31,20 @@ def cli(*arguments: str, stdin: str | None = None) -> Result:
 
 
 def commands_in(path: Path, work: Callable[[CommandQueue], Awaitable[Any]]) -> Any:
-    """Something done with the commands of a ledger."""
+    """Do something with the commands of a ledger."""
 
-    async def go(ledger: LocalLedger) -> Any:
+    async def run_work(ledger: LocalLedger) -> Any:
         commands = CommandQueue(ledger.log)
         try:
             return await work(commands)
         finally:
             await commands.close()
 
-    return with_ledger(path, go)
+    return with_ledger(path, run_work)
 
 
 def claimed(path: Path) -> Any:
-    """What an executor is given of the next command."""
+    """Claim the next command, and return its parameters."""
     return commands_in(path, lambda commands: commands.claim()).params
 
 
@@ -74,24 +74,24 @@ def test_submit_prints_the_id_and_nothing_else(path: Path) -> None:
     done = cli("submit", "reload", "--db", str(path))
     assert done.exit_code == 0 and done.stderr == "queued for client default\n"
     assert commands_in(path, lambda commands: commands.get(done.stdout.strip())).status == "pending"
-    told = cli("submit", "reload", "--json", "--db", str(path), "--id", "mine", "--client", "tab", "--session", "s")
-    assert json.loads(told.stdout) == {"status": "queued", "correlation_id": "mine"}
+    data = cli("submit", "reload", "--json", "--db", str(path), "--id", "mine", "--client", "tab", "--session", "s")
+    assert json.loads(data.stdout) == {"status": "queued", "correlation_id": "mine"}
     row: Command = commands_in(path, lambda commands: commands.get("mine"))
     assert (row.client, row.session, row.action) == ("tab", "s", "reload")
 
 
 @pytest.mark.parametrize("value", [{"a": [1, "ü"]}, {}, [], "text", 0, False, None])
 def test_params_are_given_whole(path: Path, value: Any) -> None:
-    """On the line, in a file or on stdin: an executor gets what was said, also if it is empty."""
+    """As an argument, in a file or on stdin: a worker gets the same value, also an empty one."""
     text, db = json.dumps(value), ("--db", str(path))
     (path.parent / "params.json").write_text(text)
-    for given, stdin in ((text, None), (f"@{path.parent / 'params.json'}", None), ("-", text)):
-        assert cli("submit", "go", *db, "--params", given, stdin=stdin).exit_code == 0
+    for params, stdin in ((text, None), (f"@{path.parent / 'params.json'}", None), ("-", text)):
+        assert cli("submit", "go", *db, "--params", params, stdin=stdin).exit_code == 0
         assert claimed(path) == value
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "said"),
+    ("arguments", "status", "message"),
     [
         (["go", "--params", "{"], 2, "--params"),
         (["go", "--params", '{"a": NaN}'], 2, "--params"),
@@ -99,22 +99,22 @@ def test_params_are_given_whole(path: Path, value: Any) -> None:
         (["go", "--params", "[" * 5000], 2, "--params"),
         (["go", "--timeout", "0"], 2, "--timeout"),
         (["go", "--timeout", "1e12"], 2, "timeout"),
-        (["go", "--timeout", "inf"], 2, "'--timeout': inf is no number of seconds"),
-        (["go", "--timeout", "nan"], 2, "'--timeout': nan is no number of seconds"),
-        (["go", "--wait", "nan"], 2, "'--wait': nan is no number of seconds"),
+        (["go", "--timeout", "inf"], 2, "'--timeout': must be a finite number of seconds, got inf"),
+        (["go", "--timeout", "nan"], 2, "'--timeout': must be a finite number of seconds, got nan"),
+        (["go", "--wait", "nan"], 2, "'--wait': must be a finite number of seconds, got nan"),
         (["go", "--id", "exec_0123456789ab"], 2, "correlation_id"),
-        (["go", "--id", ""], 2, "not empty"),
+        (["go", "--id", ""], 2, "must not be empty"),
         (["go\x1b[2J"], 2, "action"),
         (["x" * 300], 2, "action"),
         (["--wait", "go"], 2, "--wait"),
         ([], 2, "action"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_a_line(path: Path, arguments: list[str], status: int, said: str) -> None:
+def test_what_makes_no_sense_is_refused_in_a_line(path: Path, arguments: list[str], status: int, message: str) -> None:
     """Nothing is queued by it, and no terminal is touched."""
     done = cli("submit", "--db", str(path), *arguments)
     assert done.exit_code == status and not done.stdout
-    assert said in done.stderr.lower() and done.stderr.count("\n") == 1 and "\x1b" not in done.stderr
+    assert message in done.stderr.lower() and done.stderr.count("\n") == 1 and "\x1b" not in done.stderr
     assert not path.exists() or not commands_in(path, lambda commands: commands.pending())
 
 
@@ -124,13 +124,13 @@ def test_an_id_of_ones_own_is_submitted_once(path: Path, where: list[str]) -> No
     for _ in range(2):
         assert cli("submit", "go", *where, "--id", "mine", "--params", "[1]").stdout == "mine\n"
     other = cli("submit", "go", *where, "--id", "mine", "--params", "[2]")
-    assert other.exit_code == 1 and "another body" in other.stderr
+    assert other.exit_code == 1 and "was used before" in other.stderr
     assert len(commands_in(path, lambda commands: commands.pending())) == 1
 
 
 @FILE_AND_HTTP
 def test_an_id_is_ones_own_within_a_session(path: Path, where: list[str]) -> None:
-    """Whoever waits for what they submitted means that, whatever bears the same id elsewhere."""
+    """The wait is for the submitted command, not for one with the same id in another session."""
     assert cli("submit", "go", *where, "--id", "mine", "--session", "other", "--timeout", "60").exit_code == 0
     done = cli("submit", "go", *where, "--id", "mine", "--timeout", "0.1", "--wait")
     assert done.exit_code == 5 and "command mine expired" in done.stderr
@@ -157,7 +157,7 @@ def test_a_full_queue_refuses_one_more(path: Path, where: list[str]) -> None:
 @FILE_AND_HTTP
 def test_the_exit_status_of_waiting_tells_how_a_command_ended(path: Path, where: list[str]) -> None:
     """0 completed, 1 failed, 4 denied, 5 expired, cancelled or lost, 124 not yet."""
-    given: dict[str, tuple[list[str], int, str]] = {
+    cases: dict[str, tuple[list[str], int, str]] = {
         "completed": (["--wait", "30"], 0, "command completed completed"),
         "failed": (["--wait"], 1, "command failed failed: it broke"),
         "denied": (["--wait", "--ask"], 4, "command denied denied: not today"),
@@ -169,23 +169,22 @@ def test_the_exit_status_of_waiting_tells_how_a_command_ended(path: Path, where:
     async def end(commands: CommandQueue) -> None:
         async with asyncio.timeout(30):
             for name in ("completed", "failed", "denied", "cancelled"):
-                while not await commands.ledger.log.store.alias(name):
+                while not await commands.log.store.alias(name):
                     await asyncio.sleep(0.02)
         await commands.complete("completed", {"title": "Home"})
         await commands.fail("failed", "it broke")
-        await commands.cancel("cancelled", "enough")
-        asked = (await commands.find("denied")).approval
-        await commands.ledger.deny(asked, by="ann", reason="not today")
+        await LocalLedger(commands.log).cancel("cancelled", reason="enough")
+        await LocalLedger(commands.log).deny("denied", by="ann", reason="not today")
 
     with contextlib.ExitStack() as stack:
         running: dict[str, Process] = {}
-        for name, (more, _, _) in given.items():
+        for name, (more, _, _) in cases.items():
             flags = [*where, "--id", name, "--timeout", "60", *more]
             running[name] = stack.enter_context(process("submit", "go", *flags))
         commands_in(path, end)
-        for name, (_, status, said) in given.items():
+        for name, (_, status, message) in cases.items():
             assert running[name].end() == status, (name, running[name].err)
-            assert said in "".join(running[name].err)
+            assert message in "".join(running[name].err)
     assert running["completed"].out == ['{"title":"Home"}\n']
     (body,) = running["cancelled"].lines()
     assert (body["correlation_id"], body["status"], body["final"]) == ("cancelled", "cancelled", True)
@@ -194,7 +193,7 @@ def test_the_exit_status_of_waiting_tells_how_a_command_ended(path: Path, where:
 
 @FILE_AND_HTTP
 def test_who_stops_waiting_stops_nothing_else(path: Path, where: list[str]) -> None:
-    """Ctrl-C is status 130; the command goes on, and its id was said before."""
+    """Ctrl-C is status 130; the command stays queued, and its id was printed before."""
     with process("submit", "go", *where, "--id", "mine", "--timeout", "60", "--wait") as waiting:
         waiting.until("submitted as mine")
         assert waiting.signal(signal.SIGINT) == 130
@@ -220,20 +219,20 @@ def test_the_lists_of_commands(path: Path, where: list[str]) -> None:
     """S3.5: three lists, as a table or as one object; of one client, if that is wanted."""
     for name, client in (("waits", "a"), ("done", "a"), ("broken", "a"), ("other", "b")):
         cli("submit", "go\u202e", *where, "--id", name, "--client", client)
-    assert "no commands wait" in cli("ls", "--commands", "--client", "nobody", *where).stderr
+    assert "no pending commands" in cli("ls", "--commands", "--client", "unused", *where).stderr
 
     async def end(commands: CommandQueue) -> None:
         await commands.complete("done", [1, 2])
         await commands.fail("broken", "no\x1b[31m tab")
 
     commands_in(path, end)
-    told = json.loads(cli("ls", "--commands", "--client", "a", "--json", *where).stdout)
-    assert list(told) == ["pending", "completed", "failed"]
-    assert [[row["correlation_id"] for row in rows] for rows in told.values()] == [["waits"], ["done"], ["broken"]]
+    data = json.loads(cli("ls", "--commands", "--client", "a", "--json", *where).stdout)
+    assert list(data) == ["pending", "completed", "failed"]
+    assert [[row["correlation_id"] for row in rows] for rows in data.values()] == [["waits"], ["done"], ["broken"]]
     table = cli("ls", "--commands", *where).stdout
     assert [line.split()[0] for line in table.splitlines()] == ["COMMAND", "waits", "other", "done", "broken"]
     assert "[1,2]" in table and "\x1b" not in table and "\u202e" not in table
-    assert "there may be more than these 1" in cli("ls", "--commands", "--limit", "1", *where).stderr
+    assert "showing the first 1; use --limit" in cli("ls", "--commands", "--limit", "1", *where).stderr
     assert not cli("ls", "--commands", *where).stderr
 
 
@@ -255,7 +254,7 @@ def test_a_narrow_terminal_shows_every_column(path: Path, width: int, shown: lis
 
 def test_lists_of_commands_and_of_calls_are_not_mixed(path: Path) -> None:
     cli("submit", "go", "--db", str(path))
-    for wrong in (["s", "--commands"], ["--commands", "--state", "open"], ["--client", "a"], ["--server", "http://x"]):
+    for wrong in (["s", "--commands"], ["--commands", "--state", "open"], ["--client", "a"]):
         assert cli("ls", *wrong).exit_code == 2
 
 
@@ -265,42 +264,42 @@ NOW = 1_800_000_000_000
 
 
 def row(state: str = "queued", **more: Any) -> CallRecord:
-    told: dict[str, Any] = {"created_at": NOW - 10_000, "deadline": NOW + 20_000, "timeout": 30_000, "client": "tab"}
-    return CallRecord(id="exec_1", session="s", entry=1, state=state, client_call_id="c1", **(told | more))
+    fields: dict[str, Any] = {"created_at": NOW - 10_000, "deadline": NOW + 20_000, "timeout": 30_000, "client": "tab"}
+    return CallRecord(id="exec_1", session="s", entry=1, state=state, client_call_id="c1", **(fields | more))
 
 
 def expired(**more: Any) -> CallRecord:
-    told = {"created_at": NOW - 40_000, "deadline": NOW - 10_000, "ended_at": NOW - 10_000}
-    return row("expired", **(told | more))
+    fields = {"created_at": NOW - 40_000, "deadline": NOW - 10_000, "ended_at": NOW - 10_000}
+    return row("expired", **(fields | more))
 
 
 @pytest.mark.parametrize(
     ("open", "failed", "executors", "cause"),
     [
-        ([row()], [], {}, "nobody has ever asked for work of client tab"),
-        ([row()], [], {"tab": NOW - 300_000}, "nobody has asked for work of client tab for 5 min"),
-        ([row()], [], {"page": NOW - 1000}, "nobody has ever asked for work of client tab; executors ask under an"),
-        ([row()], [], {"tab": NOW - 1000}, "its executors asked 1 s ago, and took none up"),
-        ([row(), row("running", lease=NOW + 20_000)], [], {"tab": NOW - 90_000}, "its executors are at work on c1"),
-        ([row(deadline=NOW - 20_000)], [], {}, "their time is over, and no process has looked since"),
-        ([row(deadline=NOW - 20_000), row()], [], {}, "nobody has ever asked for work of client tab"),
-        ([row()] * 100, [], {"tab": NOW}, "more is submitted than its executors run"),
-        ([row("awaiting_approval")], [], {}, "somebody must approve it first"),
-        ([row("running", lease=NOW + 2000, worker="w1")], [], {}, "the worker was not heard of lately"),
-        ([], [expired()], {}, "nobody has ever asked for work of client tab"),
-        ([], [expired()], {"tab": NOW - 60_000}, "nobody has asked for work of client tab for 1 min"),
-        ([], [expired(timeout=1000)], {"tab": NOW}, "its executors ask, but not within its 1 s"),
-        ([], [expired(started_at=NOW - 39_000)], {"tab": NOW}, "its executor was not done within its 30 s"),
+        ([row()], [], {}, "no worker has ever asked for work of client tab"),
+        ([row()], [], {"tab": NOW - 300_000}, "no worker has asked for work of client tab for 5 min"),
+        ([row()], [], {"page": NOW - 1000}, "no worker has ever asked for work of client tab; workers ask for other"),
+        ([row()], [], {"tab": NOW - 1000}, "its workers asked for work 1 s ago and claimed none"),
+        ([row(), row("running", lease=NOW + 20_000)], [], {"tab": NOW - 90_000}, "its workers are running c1"),
+        ([row(deadline=NOW - 20_000)], [], {}, "their timeout has passed while no process"),
+        ([row(deadline=NOW - 20_000), row()], [], {}, "no worker has ever asked for work of client tab"),
+        ([row()] * 100, [], {"tab": NOW}, "more commands are submitted than its workers run"),
+        ([row("awaiting_approval")], [], {}, "waiting for approval"),
+        ([row("running", lease=NOW + 2000, worker="w1")], [], {}, "the worker has not renewed the lease recently"),
+        ([], [expired()], {}, "no worker has ever asked for work of client tab"),
+        ([], [expired()], {"tab": NOW - 60_000}, "no worker has asked for work of client tab for 1 min"),
+        ([], [expired(timeout=1000)], {"tab": NOW}, "no worker claimed it within 1 s"),
+        ([], [expired(started_at=NOW - 39_000)], {"tab": NOW}, "its worker did not finish within 30 s"),
         ([], [expired(ended_at=NOW - 39_000, reason="a newer command took its place")], {}, "a newer command took its"),
         ([], [expired(deadline=NOW - 400_000)], {}, "the machine slept, its clock was moved forward"),
-        ([], [], {"tab": NOW + 600_000}, "the clock of this machine, or of another one that writes here, was moved"),
+        ([], [], {"tab": NOW + 600_000}, "the clock of this machine or of another writer was changed"),
     ],
 )
 def test_doctor_names_the_likely_cause(
     open: list[CallRecord], failed: list[CallRecord], executors: dict[str, int], cause: str
 ) -> None:
-    """S3.11: one finding, whatever the number of commands, and for every finding something to do."""
-    found = about_commands(Queues(open, failed, executors, NOW), Settings())
+    """S3.11: one finding for any number of commands, and for every finding something to do."""
+    found = check_commands(Queues(open, failed, executors, NOW), Settings())
     assert any(finding.cause.startswith(cause) or cause in finding.cause for finding in found), found
     assert len(found) <= 2 and all(finding.advice for finding in found)
 
@@ -317,8 +316,8 @@ def test_doctor_names_the_likely_cause(
 def test_doctor_says_nothing_of_commands_that_go_their_way(
     open: list[CallRecord], failed: list[CallRecord], executors: dict[str, int]
 ) -> None:
-    """What runs, was just queued, or ended by somebody's will needs nobody."""
-    assert not about_commands(Queues(open, failed, executors, NOW), Settings())
+    """Commands that run, were just queued or were ended on purpose are no finding."""
+    assert not check_commands(Queues(open, failed, executors, NOW), Settings())
 
 
 def test_doctor_tells_of_a_queue_that_nobody_serves(path: Path) -> None:
@@ -334,12 +333,12 @@ def test_doctor_tells_of_a_queue_that_nobody_serves(path: Path) -> None:
     with_ledger(path, ask)
     done = cli("doctor", *db)
     assert done.exit_code == 1
-    assert "tab  1 queued" in done.stdout and "page  asked just now" in done.stdout
-    assert "likely cause: nobody has ever asked for work of client tab; executors ask under another name: page" in (
+    assert "tab  1 queued" in done.stdout and "page  last seen just now" in done.stdout
+    assert "likely cause: no worker has ever asked for work of client tab; workers ask for other queues: page" in (
         done.stdout
     )
-    told = json.loads(cli("doctor", "--json", *db).stdout)
-    assert told["commands"] == {"tab": {"queued": 1}} and list(told["executors"]) == ["page"]
+    data = json.loads(cli("doctor", "--json", *db).stdout)
+    assert data["commands"] == {"tab": {"queued": 1}} and list(data["executors"]) == ["page"]
 
     async def run(commands: CommandQueue) -> None:
         claim = await commands.claim("tab")
@@ -347,7 +346,7 @@ def test_doctor_tells_of_a_queue_that_nobody_serves(path: Path) -> None:
         await commands.complete(claim.call, fence=claim.fence)
 
     commands_in(path, run)
-    assert "nothing odd" in cli("doctor", *db).stdout
+    assert "no problems found" in cli("doctor", *db).stdout
 
 
 def test_doctor_tells_each_queue_in_a_line_of_its_own(path: Path) -> None:

@@ -82,8 +82,8 @@ def test_commands_in_tags_and_json(place: Path, serving: Server) -> None:
     """--tags needs no tools of the model; --json prints one object, after it all."""
     out, err = (running := started(place, serving, "--yes", "--tags", "--json", "Do it.")).communicate(timeout=60)
     assert running.returncode == 0, err
-    told = json.loads(out)
-    assert (told["reason"], told["iterations"], told["text"]) == ("end_turn", 2, "Yes.")
+    data = json.loads(out)
+    assert (data["reason"], data["iterations"], data["text"]) == ("end_turn", 2, "Yes.")
     assert "tools" not in serving.requests[0]
     assert "tagged" in serving.requests[1]["messages"][-1]["content"]
 
@@ -92,7 +92,7 @@ def test_commands_in_tags_and_json(place: Path, serving: Server) -> None:
 def test_a_command_waits_for_an_answer_from_another_terminal(place: Path, serving: Server) -> None:
     """Without a terminal of its own it says how to answer."""
     running = started(place, serving, "Do it.")
-    until(place, "awaiting_approval")
+    until(place, "waiting for approval")
     assert callslip(place, "deny", "@last", "--reason", "not now").returncode == 0
     out, err = running.communicate(timeout=60)
     assert running.returncode == 0, err
@@ -179,7 +179,7 @@ class Terminal:
         os.write(self._end, keys.encode())
 
     def close(self) -> int:
-        """Its exit status. Its terminal must be as it was, so that a shell can go on."""
+        """Return the exit status. The terminal must be restored for the shell."""
         end = time.monotonic() + 60
         while self._read(1.0):
             assert time.monotonic() < end, self.shown
@@ -192,7 +192,7 @@ class Terminal:
 def test_a_person_is_asked_at_the_terminal(place: Path, serving: Server, key: str, state: str) -> None:
     """The command stands on a line of its own; other keys mean nothing, y and n are the answer."""
     terminal = Terminal(place, serving, "Do it.")
-    terminal.until("press y or n")
+    terminal.until("Run? [y/n]")
     assert "I look. \n" in terminal.shown
     assert "echo from the shell" in terminal.shown
     terminal.press("xq \r" + key)
@@ -200,14 +200,14 @@ def test_a_person_is_asked_at_the_terminal(place: Path, serving: Server, key: st
     assert terminal.close() == 0, terminal.shown
     assert state in callslip(place, "ls", "@last").stdout
     answer = serving.requests[1]["messages"][-1]["content"]
-    assert ("from the shell" if key == "y" else "the person said no") in answer
+    assert ("from the shell" if key == "y" else "denied by the user") in answer
 
 
 @pytest.mark.parametrize("serving", [[ECHO]], indirect=True)
 def test_an_interrupt_at_the_question(place: Path, serving: Server) -> None:
     """Ctrl-C instead of an answer: status 130, the request is moot, the turn cancelled."""
     terminal = Terminal(place, serving, "Do it.")
-    terminal.until("press y or n")
+    terminal.until("Run? [y/n]")
     terminal.press("\x03")
     assert terminal.close() == 130, terminal.shown
     assert "Traceback" not in terminal.shown
@@ -223,7 +223,7 @@ LONG = "echo " + "harmless " * 40 + "; rm -rf precious"
 def test_a_question_shows_the_whole_command(place: Path, serving: Server) -> None:
     """What is approved must be seen, however long it is."""
     terminal = Terminal(place, serving, "Do it.")
-    terminal.until("press y or n")
+    terminal.until("Run? [y/n]")
     assert "rm -rf precious" in terminal.shown.replace("\n", "")
     terminal.press("n")
     terminal.close()
@@ -231,7 +231,7 @@ def test_a_question_shows_the_whole_command(place: Path, serving: Server) -> Non
 
 @pytest.mark.parametrize("serving", [[says("Hello.")]], indirect=True)
 def test_what_others_asked_before_is_not_asked_again(place: Path, serving: Server) -> None:
-    """A request that was pending when it began belongs to somebody else, and was not shown here."""
+    """A request that was pending when it began belongs to another process, and is not shown here."""
 
     async def ask() -> None:
         async with await open_ledger(str(place)) as ledger:
@@ -241,5 +241,5 @@ def test_what_others_asked_before_is_not_asked_again(place: Path, serving: Serve
     asyncio.run(ask())
     terminal = Terminal(place, serving, "--session", "shared", "Hello?")
     assert terminal.close() == 0
-    assert "Hello." in terminal.shown and "press y or n" not in terminal.shown
-    assert "awaiting_approval" in callslip(place, "ls", "shared").stdout
+    assert "Hello." in terminal.shown and "Run? [y/n]" not in terminal.shown
+    assert "waiting for approval" in callslip(place, "ls", "shared").stdout

@@ -15,7 +15,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from callslip.api.ledger import Ledger
+from callslip.api.ledger import LocalLedger
 from callslip.cli import exit_status
 from callslip.formats import registry
 from callslip.model import events as ev
@@ -36,9 +36,9 @@ ENDS: dict[str, tuple[type[Any], dict[str, str]]] = {
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """A ledger with a session of every kind of end, one that asks, one that runs, and one that tells a whole story."""
-    made = tmp_path / "ledger.db"
+    file = tmp_path / "ledger.db"
 
-    async def fill(ledger: Ledger) -> None:
+    async def fill(ledger: LocalLedger) -> None:
         for draft in scenarios.drafts("two_turns"):
             await ledger.log.append("two_turns", [draft], source="test")
         for state, (kind, facts) in ENDS.items():
@@ -52,8 +52,8 @@ def path(tmp_path: Path) -> Path:
         await asks(ledger, "asking")
         await ledger.log.append("running", [_proposed("running"), ev.CallStarted(aliases=(Alias("t", "running"),))])
 
-    with_ledger(made, fill)
-    return made
+    with_ledger(file, fill)
+    return file
 
 
 def _proposed(name: str) -> ev.CallProposed:
@@ -62,7 +62,7 @@ def _proposed(name: str) -> ev.CallProposed:
     )
 
 
-async def asks(ledger: Ledger, name: str) -> None:
+async def asks(ledger: LocalLedger, name: str) -> None:
     """A call of that name, in a session of that name, that waits for approval."""
     request = ev.ApprovalRequested(aliases=(Alias("t", name),), description="may I?", options=OPTIONS)
     await ledger.log.append(name, [_proposed(name), request])
@@ -80,22 +80,22 @@ def by(server: Serving) -> list[str]:
 
 
 def test_it_says_where_it_is_and_leaves_a_file_while_it_runs(path: Path, home: Path) -> None:
-    """The token stands in the address on stderr; the file has none, is for its owner alone, and is gone at the end."""
+    """stderr has the URL with the token; the file has no token, is private, and is deleted at the end."""
     with serving(path) as server:
-        assert server.told == {"url": server.url, "token": server.token, "pid": server.pid, "db": str(path)}
-        assert server.err == [f"serving {path} at {server.url}/?token={server.token}\n"]
-        beside = path.with_name("ledger.db.server")
-        said = json.loads(beside.read_text())
-        assert (said["url"], said["pid"]) == (server.url, server.pid) and server.token not in beside.read_text()
-        assert stat.S_IMODE(beside.stat().st_mode) == 0o600
+        assert server.info == {"url": server.url, "token": server.token, "pid": server.pid, "db": str(path)}
+        assert server.err == [f"serving {path}\n", f"View: {server.url}/?token={server.token}\n"]
+        file = path.with_name("ledger.db.server")
+        entry = json.loads(file.read_text())
+        assert (entry["url"], entry["pid"]) == (server.url, server.pid) and server.token not in file.read_text()
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
         token = home / ".local/share/callslip/token"
         assert token.read_text().strip() == server.token and stat.S_IMODE(token.stat().st_mode) == 0o600
-        told = json.loads(run("doctor", "--json", *at(path)).stdout)
-        assert told["server"] == {"url": server.url, "pid": server.pid}
+        data = json.loads(run("doctor", "--json", *at(path)).stdout)
+        assert data["server"] == {"url": server.url, "pid": server.pid}
         assert server.url in run("doctor", *at(path)).stdout
         assert server.signal(signal.SIGTERM) == exit_status.TERMINATED
-        assert not beside.exists()
-    assert "none runs" in run("doctor", *at(path)).stdout
+        assert not file.exists()
+    assert "not running" in run("doctor", *at(path)).stdout
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
@@ -107,7 +107,7 @@ def test_a_signal_ends_open_streams_at_once(path: Path, number: signal.Signals, 
             assert stream.readline() == b"retry: 1000\n"
             assert server.signal(number) == status
             stream.read()  # It is not broken off: the last chunk has come.
-        assert "".join(server.err).count("\n") == 1
+        assert "".join(server.err).count("\n") == 2
 
 
 def test_a_port_that_is_taken_is_named(path: Path) -> None:
@@ -116,16 +116,16 @@ def test_a_port_that_is_taken_is_named(path: Path) -> None:
         port = taken.getsockname()[1]
         done = run("serve", "--port", str(port), *at(path))
     assert done.returncode == exit_status.FAILED and not done.stdout
-    assert f"port {port} of 127.0.0.1 is taken" in done.stderr and "--port 0" in done.stderr
+    assert f"port {port} of 127.0.0.1 is in use" in done.stderr and "--port 0" in done.stderr
     assert not path.with_name("ledger.db.server").exists()
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--host", "192.0.2.1"], "no address of this machine"),
-        (["--host", "no such host"], "no address of this machine"),
-        (["--token", "with a blank"], "a token has letters"),
+        (["--host", "192.0.2.1"], "must be an address of this machine"),
+        (["--host", "no such host"], "must be an address of this machine"),
+        (["--token", "with a blank"], "a token consists of letters"),
         (["--allow-origin", "nonsense"], "is not an origin"),
         (["--allow-host", "http://x"], "is not a host name"),
     ],
@@ -138,9 +138,9 @@ def test_what_cannot_be_served_is_refused(path: Path, arguments: list[str], word
 
 def test_an_open_address_is_warned_about(path: Path) -> None:
     """Also of the address it says, one can make use."""
-    with serving(path, "--host", "0.0.0.0", "--port", "0", "--token", "mine-and-nobody-elses") as server:
+    with serving(path, "--host", "0.0.0.0", "--port", "0", "--token", "a-token-of-my-own") as server:
         assert "warning: 0.0.0.0 can be reached from other machines" in server.err[0]
-        assert server.url.startswith("http://127.0.0.1:") and server.token == "mine-and-nobody-elses"
+        assert server.url.startswith("http://127.0.0.1:") and server.token == "a-token-of-my-own"
         assert run("export", "asking", *by(server)).returncode == 0
 
 
@@ -183,8 +183,8 @@ def test_a_server_that_was_killed_is_not_believed_in(path: Path) -> None:
         assert json.loads(path.with_name("ledger.db.server").read_text())["url"] == server.url
 
 
-def test_a_folder_that_cannot_be_written_is_served_all_the_same(path: Path) -> None:
-    """Only that nobody is told where: the place of the file is taken."""
+def test_a_folder_that_cannot_be_written_is_served_too(path: Path) -> None:
+    """Other commands do not find the server: its file cannot be written."""
     path.with_name("ledger.db.server").mkdir()
     with serving(path) as server:
         assert "other commands will not find this server" in server.err[0]
@@ -195,7 +195,7 @@ def test_a_ledger_in_memory_can_be_served(tmp_path: Path, monkeypatch: pytest.Mo
     """It leaves no file anywhere."""
     monkeypatch.chdir(tmp_path)
     with serving(Path(":memory:")) as server:
-        assert server.told["db"] is None
+        assert server.info["db"] is None
         assert run("export", "@last", *by(server)).returncode == exit_status.NOT_FOUND
         assert not list(tmp_path.iterdir())
 
@@ -221,7 +221,7 @@ EVERY = [
     (["approve", "nothing"], exit_status.NOT_FOUND),
     (["approve", "completed"], exit_status.NOT_FOUND),
     (["approve", "denied"], exit_status.NOT_FOUND),
-    (["approve", "@last", "--option", "maybe"], exit_status.NOT_FOUND),
+    (["approve", "@last", "--option", "maybe"], exit_status.USAGE),
     (["approve", "@last", "--option", "no"], exit_status.USAGE),
     (["deny", "@last", "--option", "yes"], exit_status.USAGE),
     (["export", "nothing"], exit_status.NOT_FOUND),
@@ -271,36 +271,36 @@ def test_every_format_is_exported_the_same(path: Path) -> None:
 
 def test_a_long_log_comes_in_pages(tmp_path: Path) -> None:
     """More events than one answer has."""
-    made = tmp_path / "long.db"
+    file = tmp_path / "long.db"
 
-    async def fill(ledger: Ledger) -> None:
+    async def fill(ledger: LocalLedger) -> None:
         await ledger.log.append("long", [ev.MessageDelta(text=f"{number} ", chunks="delta") for number in range(2500)])
 
-    with_ledger(made, fill)
+    with_ledger(file, fill)
     lines = [["export", "long", "--format", "events", *more] for more in ([], ["--at", "1000"], ["--at", "1001"])]
-    here = [run(*line, *at(made)).stdout for line in lines]
-    with serving(made) as server:
+    here = [run(*line, *at(file)).stdout for line in lines]
+    with serving(file) as server:
         assert [run(*line, *by(server)).stdout for line in lines] == here
     assert [len(json.loads(text)["events"]) for text in here] == [2500, 1000, 1001]
 
 
 def test_an_output_beside_the_log_is_waited_for_whole(tmp_path: Path) -> None:
     """Also over HTTP, where it has an address of its own."""
-    made, text = tmp_path / "large.db", "word " * 400_000
+    file, text = tmp_path / "large.db", "word " * 400_000
 
-    async def fill(ledger: Ledger) -> None:
+    async def fill(ledger: LocalLedger) -> None:
         await ledger.log.append("large", [ev.CallCompleted(tool_name="cat", output=text)])
 
-    with_ledger(made, fill)
-    with serving(made) as server:
-        assert run("wait", "@last", *by(server)).stdout == run("wait", "@last", *at(made)).stdout == text + "\n"
+    with_ledger(file, fill)
+    with serving(file) as server:
+        assert run("wait", "@last", *by(server)).stdout == run("wait", "@last", *at(file)).stdout == text + "\n"
 
 
 # Doing something
 
 
 def test_a_call_is_cancelled(path: Path) -> None:
-    """On the file and by the server; whoever waits for it is told."""
+    """On the file and by the server; a waiting command ends."""
     done = run("cancel", "running", "--reason", "enough", "--json", *at(path), env={"USER": "ada", "LOGNAME": "ada"})
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["reason"] == "cancelled by ada: enough"
@@ -308,21 +308,21 @@ def test_a_call_is_cancelled(path: Path) -> None:
         assert run("cancel", "asking", "--reason", "stop", *by(server)).stderr.endswith("cancelled by user: stop\n")
         assert waiting.end() == exit_status.ENDED
         assert run("cancel", "asking", *by(server)).returncode == exit_status.OK
-    assert "nothing waits" in run("approve", "@last", *at(path)).stderr
+    assert "no pending approvals" in run("approve", "@last", *at(path)).stderr
 
 
 def test_an_answer_by_the_server_bears_the_name_of_its_token(path: Path) -> None:
     """Which is not for the command line to choose."""
-    made = run("admin", "token", "create", "--can", "read,approve", "--label", "Grace", *at(path)).stdout.strip()
+    token = run("admin", "token", "create", "--can", "read,approve", "--label", "Grace", *at(path)).stdout.strip()
     with serving(path) as server, process("wait", "asking", *by(server)) as waiting:
         named = run("approve", "asking", "--by", "Ada", *by(server))
         assert named.returncode == exit_status.USAGE and "label of your token" in named.stderr
-        done = run("deny", "@last", "--json", "--server", server.url, env={"CALLSLIP_TOKEN": made})
+        done = run("deny", "@last", "--json", "--server", server.url, env={"CALLSLIP_TOKEN": token})
         assert done.returncode == 0, done.stderr
-        told = json.loads(done.stdout)
-        assert (told["state"], told["by"], told["reason"]) == ("refused", "Grace", "denied by Grace")
+        data = json.loads(done.stdout)
+        assert (data["state"], data["by"], data["reason"]) == ("refused", "Grace", "denied by Grace")
         assert waiting.end() == exit_status.DENIED
-        again = run("approve", told["approval"], *by(server))
+        again = run("approve", data["approval"], *by(server))
         assert again.returncode == exit_status.FAILED and "it was refused by Grace" in again.stderr
 
 
@@ -343,7 +343,7 @@ def _entries(path: Path, session: str) -> list[Any]:
 
 @pytest.mark.parametrize("verb", ["approve", "deny"])
 def test_while_a_server_runs_an_answer_needs_a_token(path: Path, verb: str) -> None:
-    """One that somebody gives: the one in the token file, which any program of this user can read, is not taken."""
+    """The token must be passed: the token file, which any program of this user can read, is not used."""
     with serving(path) as server:
         done = run(verb, "asking", *at(path))
         assert done.returncode == exit_status.USAGE and not done.stdout
@@ -363,18 +363,18 @@ def test_a_person_at_a_terminal_is_asked_for_the_token(path: Path) -> None:
     """Without an echo; Ctrl-C leaves everything as it was."""
     with serving(path) as server:
         terminal = Terminal("approve", "asking", *at(path))
-        terminal.until("Its token")
+        terminal.until("Token")
         terminal.press("\x03")
         assert terminal.close() == exit_status.INTERRUPTED
         terminal = Terminal("approve", "asking", *at(path))
-        terminal.until("Its token")
+        terminal.until("Token")
         terminal.press(server.token + "\r")
         terminal.until("granted by user")
         assert terminal.close() == 0 and server.token not in terminal.shown
 
 
 def test_reading_takes_the_token_of_this_user(path: Path, home: Path) -> None:
-    """From the file, for a server on this machine; one that the server does not know is told apart from no server."""
+    """From the file, for a server on this machine; one that the server does not know is not the same as no server."""
     with serving(path) as server:
         assert run("export", "asking", "--server", server.url).returncode == 0
         assert run("export", "asking", env={"CALLSLIP_SERVER": f"{server.url}/?token={server.token}"}).returncode == 0
@@ -383,7 +383,7 @@ def test_reading_takes_the_token_of_this_user(path: Path, home: Path) -> None:
             done = run("export", "asking", "--server", server.url, *more)
             assert done.returncode == exit_status.USAGE and "token" in done.stderr
         both = run("export", "asking", "--server", server.url, *at(path))
-        assert both.returncode == exit_status.USAGE and "two places" in both.stderr
+        assert both.returncode == exit_status.USAGE and "exclusive" in both.stderr
 
 
 @pytest.mark.parametrize("line", ["tail", "wait x", "approve x --token t", "deny x --token t", "cancel x", "export x"])
@@ -396,7 +396,7 @@ def test_no_server_is_status_6(line: str) -> None:
 
 
 def test_a_stranger_at_the_address_is_no_server(path: Path) -> None:
-    """Whatever it answers."""
+    """Any other answer is an error."""
     import threading
     from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -415,31 +415,31 @@ def test_a_stranger_at_the_address_is_no_server(path: Path) -> None:
         done = run("export", "@last", "--server", f"http://127.0.0.1:{other.server_port}")
         other.shutdown()
         thread.join()
-    assert done.returncode == exit_status.UNREACHABLE and "no callslip server" in done.stderr
+    assert done.returncode == exit_status.UNREACHABLE and "not a Callslip server" in done.stderr
 
 
-def asked(server: Serving, route: str) -> None:
-    """Return once the server has answered somebody there."""
+def wait_requested(server: Serving, route: str) -> None:
+    """Return once the server has answered a request on a route."""
     headers = {"authorization": f"Bearer {server.token}"}
     for _ in range(2000):
         with urlopen(Request(f"{server.url}/metrics", headers=headers), timeout=60) as answer:
             if f'"{route}"' in answer.read().decode():
                 return
         time.sleep(0.02)
-    raise AssertionError(f"nobody asked {route}")
+    raise AssertionError(f"no request for {route}")
 
 
 def test_a_wait_outlives_a_restart_of_the_server(path: Path) -> None:
-    """It says what happens, and goes on when the server is back."""
+    """It reports the lost connection, and continues when the server is back."""
     with serving(path) as first:
         port = re.sub(r".*:", "", first.url)
         waiting = Process("wait", "running", *by(first))
         try:
-            asked(first, "/v1/calls/{call}")
+            wait_requested(first, "/v1/calls/{call}")
             first.kill()
-            waiting.until("trying again")
+            waiting.until("retrying")
             with serving(path, "--port", port):
-                waiting.until("is back")
+                waiting.until("Reconnected to")
                 run("cancel", "running", *at(path))
                 assert waiting.end() == exit_status.ENDED
         finally:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from callslip.api.ledger import Ledger, open_ledger
+from callslip.api.ledger import LocalLedger, open_ledger
 from callslip.cli import exit_status
 from callslip.cli.terminal.patched_session import PatchedSession
 from callslip.model import events as ev
@@ -36,15 +36,15 @@ WORK: list[Event] = [
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    made = tmp_path / "ledger.db"
-    write(made, *BEGIN)
-    return made
+    file = tmp_path / "ledger.db"
+    write(file, *BEGIN)
+    return file
 
 
 def write(path: Path, *events: Event) -> None:
     """What another process appends to the session, each by itself."""
 
-    async def append(ledger: Ledger) -> None:
+    async def append(ledger: LocalLedger) -> None:
         for event in events:
             await ledger.log.append("work", [event], source="test")
 
@@ -70,15 +70,15 @@ def replayed(lines: list[Any]) -> PatchedSession:
     view = PatchedSession()
     for line in lines:
         if "snapshot" in line:
-            told = line["snapshot"]
-            view.load(Snapshot(told["session"], told["seq"], told["info"], told["entries"]))
+            fields = line["snapshot"]
+            view.load(Snapshot(fields["session"], fields["seq"], fields["info"], fields["entries"]))
         else:
             view.apply(line["seq"], line["patches"])
     return view
 
 
 def snapshot(path: Path) -> Snapshot:
-    async def read(ledger: Ledger) -> Snapshot:
+    async def read(ledger: LocalLedger) -> Snapshot:
         return await ledger.snapshot("work")
 
     return with_ledger(path, read)
@@ -96,7 +96,7 @@ def test_a_snapshot_and_then_patches(path: Path, reach: list[str]) -> None:
     lines = tail.lines()
     assert list(lines[0]) == ["snapshot"]
     assert [list(line) for line in lines[1:]] == [["seq", "patches"]] * len(WORK)
-    assert replayed(lines).same_as(snapshot(path))
+    assert replayed(lines).equals(snapshot(path))
 
 
 def test_events_from_now_on(path: Path, reach: list[str]) -> None:
@@ -118,14 +118,14 @@ def test_from_the_start(path: Path, reach: list[str]) -> None:
     patches = run("tail", "--from-start", "--until-end", *reach)
     lines = [json.loads(line) for line in patches.stdout.splitlines()]
     assert [line["seq"] for line in lines] == list(range(1, 10))
-    assert replayed(lines).same_as(snapshot(path))
+    assert replayed(lines).equals(snapshot(path))
 
 
 def test_the_start_of_a_log_that_was_shortened(path: Path, reach: list[str]) -> None:
     """--from-start gives what is left; a seq before it is gone, and that is said."""
     write(path, *WORK, ev.TurnStarted(), ev.MessageUser(text="more"))
 
-    async def prune(ledger: Ledger) -> None:
+    async def prune(ledger: LocalLedger) -> None:
         await ledger.log.project("work")
         assert await ledger.prune(-1)
 
@@ -136,7 +136,7 @@ def test_the_start_of_a_log_that_was_shortened(path: Path, reach: list[str]) -> 
         tail.until('"snapshot"')
         write(path, ev.TurnEnded(reason="end_turn"))
         assert tail.end() == 0
-    assert replayed(tail.lines()).same_as(snapshot(path))
+    assert replayed(tail.lines()).equals(snapshot(path))
 
 
 def test_an_interrupt_is_status_130(path: Path, reach: list[str]) -> None:
@@ -144,26 +144,26 @@ def test_an_interrupt_is_status_130(path: Path, reach: list[str]) -> None:
     with process("tail", *reach) as tail:
         tail.until('"snapshot"')
         assert tail.signal(signal.SIGINT) == exit_status.INTERRUPTED
-    assert tail.err == ["\n"]  # So that a shell goes on in a line of its own.
+    assert tail.err == ["\n"]  # The prompt of the shell starts on a new line.
 
 
 @pytest.mark.parametrize("format_", ["entries", "events"])
 def test_it_comes_back_to_a_server_that_was_killed(path: Path, format_: str) -> None:
-    """Nothing is missing and nothing comes twice, whatever was written in between; it says so on stderr."""
+    """Every event is printed once, also those written in between; stderr reports both."""
     with serving(path) as server:
         port = server.url.rpartition(":")[2]
         with process("tail", "--format", format_, "--after", "0", "--until-end", "--server", server.url) as tail:
             tail.until('"seq":3')
             server.kill()
-            tail.until("trying again")
+            tail.until("retrying")
             write(path, *WORK[:3])
             with serving(path, "--port", port) as second:
-                tail.until("is back")
+                tail.until("Reconnected to")
                 tail.until('"seq":6')
                 assert second.signal(signal.SIGTERM) == exit_status.TERMINATED
-                tail.until("trying again", 2)
+                tail.until("retrying", 2)
             with serving(path, "--port", port):
-                tail.until("is back", 2)
+                tail.until("Reconnected to", 2)
                 write(path, *WORK[3:])
                 assert tail.end() == 0, tail.err
     assert [line["seq"] for line in tail.lines()] == list(range(1, 10))
@@ -183,7 +183,7 @@ def test_many_events_by_another_process(path: Path, reach: list[str]) -> None:
         tail.until('"snapshot"')
         asyncio.run(burst())
         assert tail.end() == 0, tail.err
-    assert replayed(tail.lines()).same_as(snapshot(path))
+    assert replayed(tail.lines()).equals(snapshot(path))
 
 
 # On a terminal
@@ -206,7 +206,7 @@ def test_a_person_sees_texts_as_they_come_and_a_line_for_each_step(path: Path, r
 
 
 def test_a_request_says_how_to_answer_it(path: Path, reach: list[str]) -> None:
-    """With all of what is asked about, and for this ledger; one that waits already is told of at once."""
+    """With all of what is asked about, and for this ledger; a pending one is shown at once."""
     long = {"command": "echo " + "harmless " * 40 + "; rm -rf precious"}
     write(path, ev.CallProposed(tool_name="sh", input=long, scope="detached", aliases=CALL))
     write(path, ev.ApprovalRequested(aliases=CALL, description="may I?"))
@@ -228,7 +228,7 @@ def test_a_request_says_how_to_answer_it(path: Path, reach: list[str]) -> None:
 
 
 def test_of_a_long_past_the_end_is_shown(path: Path, reach: list[str]) -> None:
-    """Ten entries, all after a seq, or all there are; and always the requests that wait for somebody."""
+    """Ten entries, all after a seq, or all there are; and always the pending requests."""
     write(path, PROPOSED, ev.ApprovalRequested(aliases=CALL, description="may I?"))
     write(path, *(ev.MessageUser(text=f"line {number:02}") for number in range(20)), ev.TurnEnded(reason="end_turn"))
     for more, first in (([], 10), (["--after", "20"], 15), (["--from-start"], 0)):
@@ -263,13 +263,13 @@ def test_what_is_hostile_stays_visible_and_inert(path: Path, reach: list[str]) -
 
 
 def test_a_terminal_outlives_a_restart_of_the_server(path: Path) -> None:
-    """It goes on where it was."""
+    """It continues where it was."""
     with serving(path) as server:
         port = server.url.rpartition(":")[2]
         terminal = Terminal("tail", "--until-end", "--server", server.url)
         terminal.until("I look.")
         server.kill()
-        terminal.until("trying again")
+        terminal.until("retrying")
         write(path, *WORK[:-1])
         with serving(path, "--port", port):
             terminal.until("It is done.")

@@ -1,6 +1,6 @@
-"""The command line. Only click is loaded here: a command's own module comes in when that command is used.
+"""The command line. Only click is loaded here; the module of a command is loaded when the command is used.
 
-stdout is data, stderr is everything else; what each exit status means stands in `exits.py`.
+stdout has data, stderr everything else. `exit_status.py` defines the exit statuses.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ import click
 from callslip.cli import exit_status
 from callslip.cli.options import db_option, json_option
 
-# In the order of the help: what it is called, where it is, and what it does in one sentence.
+# In the order of the help: the name, the place and the first sentence of the help of each command.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("callslip.demo.command:demo", "Watch a small scripted agent at work."),
-    "serve": ("callslip.cli.commands.serve:serve", "Serve the page, the API and the streams of a ledger."),
-    "run": ("callslip.cli.commands.run:run", "Let a model answer, with a shell at hand."),
-    "wrap": ("callslip.cli.commands.wrap:wrap", "Run an agent for its client, and record what they say."),
-    "ls": ("callslip.cli.commands.ls:ls", "List sessions, or the calls of one."),
-    "show": ("callslip.cli.commands.show:show", "Show a session, a call or an approval."),
-    "tail": ("callslip.cli.commands.tail:tail", "Follow a session as it goes on."),
-    "submit": ("callslip.cli.commands.submit:submit", "Submit a command for somebody else to run."),
-    "wait": ("callslip.cli.commands.answer:wait", "Wait until a call has ended."),
-    "approve": ("callslip.cli.commands.answer:approve", "Let a call run that asks for approval."),
-    "deny": ("callslip.cli.commands.answer:deny", "Refuse a call that asks for approval."),
-    "cancel": ("callslip.cli.commands.answer:cancel", "End a call that is open."),
-    "mcp": ("callslip.cli.commands.mcp:mcp", "Serve the ledger to an MCP client, on stdin and stdout."),
-    "import": ("callslip.cli.commands.import_:import_", "Take what a file tells into a session."),
-    "export": ("callslip.cli.commands.export:export", "Write a session in another format."),
-    "verify": ("callslip.cli.commands.verify:verify", "Derive everything again and compare."),
-    "doctor": ("callslip.cli.commands.doctor:doctor", "Look for what is wrong, and say what to do."),
-    "admin": ("callslip.cli.commands.admin:admin", "Delete sessions, forget what is old, give out tokens."),
+    "demo": ("callslip.demo.command:demo", "Run a scripted demo agent."),
+    "serve": ("callslip.cli.commands.serve:serve", "Start the web UI and API server."),
+    "run": ("callslip.cli.commands.run:run", "Run an agent with a shell tool."),
+    "wrap": ("callslip.cli.commands.wrap:wrap", "Run an ACP agent and record its tool calls."),
+    "ls": ("callslip.cli.commands.ls:ls", "List sessions or calls."),
+    "show": ("callslip.cli.commands.show:show", "Show a session, call or approval."),
+    "tail": ("callslip.cli.commands.tail:tail", "Follow a session live."),
+    "submit": ("callslip.cli.commands.submit:submit", "Queue a command for a worker."),
+    "wait": ("callslip.cli.commands.answer:wait", "Wait for a call to finish."),
+    "approve": ("callslip.cli.commands.answer:approve", "Approve a pending call."),
+    "deny": ("callslip.cli.commands.answer:deny", "Deny a pending call."),
+    "cancel": ("callslip.cli.commands.answer:cancel", "Cancel a call."),
+    "mcp": ("callslip.cli.commands.mcp:mcp", "Start an MCP server on stdio."),
+    "import": ("callslip.cli.commands.import_:import_", "Import messages from a file."),
+    "export": ("callslip.cli.commands.export:export", "Export a session."),
+    "verify": ("callslip.cli.commands.verify:verify", "Check stored data against the log."),
+    "doctor": ("callslip.cli.commands.doctor:doctor", "Diagnose problems."),
+    "admin": ("callslip.cli.commands.admin:admin", "Manage sessions, retention and tokens."),
 }
 
 
 class Commands(click.Group):
-    """A group that knows its commands by name and loads them one at a time."""
+    """A group that loads a command when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -58,13 +58,13 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in COMMANDS and not args[0].startswith("-"):
-            raise click.UsageError(f"no command {args[0]!r}{_nearest(args[0])}", ctx)
+            raise click.UsageError(f"no command {args[0]!r}{_suggest(args[0])}", ctx)
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except BrokenPipeError as error:  # click would make it a failure.
+        except BrokenPipeError as error:  # click would report it as a failure.
             return exit_status.report(error)
 
     def main(
@@ -76,7 +76,7 @@ class Commands(click.Group):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """What a command returns is its exit status; what it raises becomes one line and a status."""
+        """Run a command and exit with its status. An error becomes one line on stderr and a status."""
         settings = (args, "callslip", complete_var)
         if not standalone_mode:
             return super().main(*settings, standalone_mode=False, **extra)
@@ -89,15 +89,15 @@ class Commands(click.Group):
         sys.exit(status if isinstance(status, int) else 0)
 
 
-def _nearest(name: str) -> str:
+def _suggest(name: str) -> str:
     from difflib import get_close_matches
 
-    near = get_close_matches(name, COMMANDS, 1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    matches = get_close_matches(name, COMMANDS, 1)
+    return f"; similar: {matches[0]!r}" if matches else ""
 
 
-def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted and not ctx.resilient_parsing:
+def _print_version(ctx: click.Context, _: click.Parameter, is_requested: bool) -> None:
+    if is_requested and not ctx.resilient_parsing:
         from callslip._version import __version__
 
         click.echo(f"callslip {__version__}")
@@ -107,10 +107,12 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @db_option
 @json_option
-@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Say the version.")
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Print the version."
+)
 def main() -> None:
-    """One identity, one lifecycle and one durable log for every tool call of an AI agent.
+    """A durable log for AI agent tool calls.
 
-    IDs: a session by its name, a call by its id (exec_...) or the id that its agent gave it, an approval by its id
-    (appr_...). A beginning that fits only one thing will do; @last is the newest.
+    IDs: the name of a session, the id of a call (exec_...) or the id that its agent uses, the id of an approval
+    (appr_...). A prefix that matches only one is enough; @last is the newest.
     """

@@ -1,4 +1,4 @@
-"""What every outcome is worth to a shell: one status per kind, one line of text, never a traceback unasked."""
+"""Exit statuses, and errors as one line of text. A traceback is shown only with CALLSLIP_DEBUG=1."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ TIMED_OUT, INTERRUPTED, PIPE_CLOSED, TERMINATED = 124, 130, 141, 143
 
 
 MEANING: dict[int, str] = {
-    OK: "it went well; the call completed",
-    FAILED: "the call failed, problems were found, or the ledger could not do it",
-    USAGE: "the command line makes no sense, an id fits several things, or a token is missing or wrong",
+    OK: "success; the call completed",
+    FAILED: "the call failed, problems were found, or the operation failed",
+    USAGE: "invalid command line, ambiguous id, or missing or invalid token",
     NOT_FOUND: "no such ledger, session, call or approval, or retention removed it",
     DENIED: "the call was denied",
-    ENDED: "the call expired, was cancelled or got lost",
+    ENDED: "the call expired, was cancelled or was lost",
     UNREACHABLE: "the server cannot be reached",
-    TIMED_OUT: "what was waited for took longer than the timeout",
+    TIMED_OUT: "timed out",
     INTERRUPTED: "interrupted (Ctrl-C)",
-    PIPE_CLOSED: "whoever read the output stopped reading",
+    PIPE_CLOSED: "the reader of the output closed the pipe",
     TERMINATED: "terminated (SIGTERM)",
 }
 
@@ -38,7 +38,7 @@ STATES: dict[str, int] = {
     "lost": ENDED,
 }
 
-# The first that fits.
+# The first match counts.
 _STATUS: tuple[tuple[type[BaseException], int], ...] = (
     (errors.AmbiguousIdError, USAGE),
     (errors.NotFoundError, NOT_FOUND),
@@ -56,18 +56,18 @@ _QUIET = (click.Abort, KeyboardInterrupt, BrokenPipeError)
 
 
 def keep_text_printable() -> None:
-    """A terminal that lacks a character shows its number instead of ending the program."""
+    """Print escapes for characters that the encoding of the terminal lacks, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def report(error: BaseException) -> int:
-    """Say an error in one line on stderr. Gives the exit status."""
+    """Print an error as one line on stderr, and return the exit status."""
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else FAILED
-    if not _flushed():
-        _stop_writing()
+    if not _flush():
+        _discard_output()
     if not isinstance(error, BrokenPipeError) and os.environ.get("CALLSLIP_DEBUG", "") not in ("", "0"):
         import traceback
 
@@ -75,12 +75,12 @@ def report(error: BaseException) -> int:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         click.echo(error.format_message(), err=True)
     elif not isinstance(error, _QUIET):
-        click.echo(f"callslip: {escape_controls(line(error))}", err=True)
+        click.echo(f"callslip: {escape_controls(describe(error))}", err=True)
     return status(error)
 
 
 def status(error: BaseException) -> int:
-    """The exit status of an error."""
+    """Return the exit status of an error."""
     if isinstance(error, errors.CallEndedError):
         return STATES.get(error.state, FAILED)
     if isinstance(error, click.ClickException):
@@ -88,13 +88,13 @@ def status(error: BaseException) -> int:
     return next((code for kind, code in _STATUS if isinstance(error, kind)), FAILED)
 
 
-def line(error: BaseException) -> str:
-    """What is wrong, in the words of whoever found it."""
+def describe(error: BaseException) -> str:
+    """Return the message of an error."""
     if isinstance(error, click.UsageError):
-        asked = f" (see '{error.ctx.command_path} --help')" if error.ctx else ""
-        return _plain(error.format_message()) + asked
+        hint = f" (see '{error.ctx.command_path} --help')" if error.ctx else ""
+        return _to_line(error.format_message()) + hint
     if isinstance(error, click.ClickException):
-        return _plain(error.format_message())
+        return _to_line(error.format_message())
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if isinstance(error, (errors.CallslipError, TimeoutError)):
@@ -102,14 +102,14 @@ def line(error: BaseException) -> str:
     return f"unexpected {type(error).__name__}: {error} (CALLSLIP_DEBUG=1 shows where)"
 
 
-def _plain(message: str) -> str:
-    """click's sentence in our form: one line, no capital, no full stop."""
+def _to_line(message: str) -> str:
+    """Return a message of click as one line without a capital and a full stop."""
     message = " ".join(message.split()).removesuffix(".")
     return message[:1].lower() + message[1:]
 
 
-def _flushed() -> bool:
-    """Whether what was said so far could be written."""
+def _flush() -> bool:
+    """Flush stdout, and return whether that was possible."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError):
@@ -117,10 +117,10 @@ def _flushed() -> bool:
     return True
 
 
-def _stop_writing() -> None:
-    """Whatever Python still wants to flush at its end goes nowhere, instead of failing once more."""
+def _discard_output() -> None:
+    """Redirect stdout to the null device, so that the flush at exit does not fail again."""
     try:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
     except (OSError, ValueError, io.UnsupportedOperation):
         pass

@@ -72,7 +72,7 @@ def json_option(command: F) -> F:
 def server_options(command: F) -> F:
     """Add `--server` and `--token`."""
     server = "Use this server instead of a file. [env: CALLSLIP_SERVER]"
-    token = "The token for the server. [env: CALLSLIP_TOKEN, which other users cannot see]"
+    token = "The token for the server. Other users can see it here, but not in the variable. [env: CALLSLIP_TOKEN]"
     command = click.option("--token", expose_value=False, callback=_remember, help=token)(command)
     return click.option("--server", metavar="URL", expose_value=False, callback=_remember, help=server)(command)
 

@@ -1,4 +1,4 @@
-"""`callslip admin`: what cannot be taken back, and who may use the server."""
+"""`callslip admin`: delete sessions and old events, and manage access tokens."""
 
 from __future__ import annotations
 
@@ -12,36 +12,38 @@ from callslip.cli import exit_status
 from callslip.cli.options import ID, db_option, json_option, selected_location, wants_json, with_ledger
 from callslip.cli.terminal import tables
 from callslip.cli.terminal.escape import escape_controls
-from callslip.cli.terminal.formatting import format_age, pluralize, seconds
+from callslip.cli.terminal.formatting import format_age, parse_duration, pluralize
 from callslip.errors import AmbiguousIdError, InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:
+    from callslip.api.access import Verb
     from callslip.api.ledger import LocalLedger
     from callslip.model.records import TokenRecord
 
 VERBS = ("read", "write", "approve", "execute")
+MAX_LIFETIME_S = 2**31
 
 
 @click.group()
 def admin() -> None:
-    """Delete sessions, forget what is old, give out tokens."""
+    """Manage sessions, retention and tokens."""
 
 
 @admin.command()
 @click.argument("session", type=ID)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not prompt.")
 @db_option
 @json_option
 def delete(session: str, yes: bool) -> int:
-    """Forget a session altogether: its log, its calls, its approvals.
+    """Delete a session with its events, calls and approvals.
 
-    Only a session's whole name will do. On a terminal you are asked first; elsewhere --yes must be given.
+    SESSION is the full name. On a terminal it prompts first; elsewhere --yes is required.
     """
     selected_location().require()
     if not yes:
         if not sys.stdin.isatty():
-            raise click.UsageError("nobody is there to ask; give --yes to delete")
-        if not click.confirm(f"Delete session {escape_controls(session)} for good?", err=True):
+            raise click.UsageError("no terminal to prompt on; pass --yes")
+        if not click.confirm(f"Delete session {escape_controls(session)} permanently?", err=True):
             tables.print_status("nothing was deleted")
             return exit_status.FAILED
     with_ledger(lambda ledger: ledger.delete(session))
@@ -52,16 +54,16 @@ def delete(session: str, yes: bool) -> int:
 
 
 @admin.command()
-@click.option("--keep", required=True, metavar="TIME", help="What to keep: 12h, 30d, 4w.")
+@click.option("--keep", required=True, metavar="TIME", help="The age to keep: 12h, 30d, 4w.")
 @db_option
 @json_option
 def prune(keep: str) -> None:
-    """Forget events that are older than --keep.
+    """Delete events older than --keep.
 
-    Sessions go on from there: what was open stays whole, and readers of removed events are told to start afresh.
+    Sessions continue: open calls stay complete, and clients that need deleted events start again from a snapshot.
     """
-    age = seconds(keep, "--keep")
-    removed = with_ledger(lambda ledger: ledger.prune(age))
+    age_s = parse_duration(keep, "--keep")
+    removed = with_ledger(lambda ledger: ledger.prune(age_s))
     if wants_json():
         tables.write_json({"removedEvents": removed})
     tables.print_status(f"removed {pluralize(removed, 'event')} older than {keep}")
@@ -69,83 +71,92 @@ def prune(keep: str) -> None:
 
 @admin.group()
 def token() -> None:
-    """Tokens that open a part of the server: one session or all, and only what they say."""
+    """Manage tokens for the server."""
 
 
-def _verbs(ctx: click.Context, parameter: click.Parameter, given: Sequence[str]) -> tuple[str, ...]:
-    """`--can read,write --can approve`, in the order of the help."""
-    said = {verb.strip() for one in given for verb in one.split(",")}
-    unknown = sorted(said - set(VERBS))
+def _parse_verbs(ctx: click.Context, parameter: click.Parameter, values: Sequence[str]) -> tuple[str, ...]:
+    """Parse `--can read,write --can approve`."""
+    verbs = {verb.strip() for value in values for verb in value.split(",")}
+    unknown = sorted(verbs - set(VERBS))
     if unknown:
-        raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(VERBS)}")
-    return tuple(verb for verb in VERBS if verb in said)
+        raise click.BadParameter(f"must be one of {', '.join(VERBS)}, got {unknown[0]!r}")
+    return tuple(verb for verb in VERBS if verb in verbs)
 
 
 @token.command()
-@click.option("--session", type=ID, help="The session it is for, by its whole name; all sessions if not given.")
+@click.option("--session", type=ID, help="The full name of the session it is for. [default: all sessions]")
 @click.option(
     "--can",
     "verbs",
     multiple=True,
     metavar="VERBS",
     default=("read",),
-    callback=_verbs,
-    help="What it is for: read, write, approve, execute. Several with commas, or several times. [default: read]",
+    callback=_parse_verbs,
+    help="What it allows: read, write, approve, execute. Separate with commas, or repeat. [default: read]",
 )
-@click.option("--label", default="", metavar="TEXT", help="Whose it is: the name that its answers bear.")
-@click.option("--expires", metavar="TIME", help="For how long it is good: 12h, 30d, 4w. For ever if not given.")
+@click.option("--label", default="", metavar="TEXT", help="The name that its answers are recorded with.")
+@click.option("--expires", metavar="TIME", help="Its lifetime: 12h, 30d, 4w. [default: no expiry]")
 @db_option
 @json_option
-def create(session: str | None, verbs: tuple[str, ...], label: str, expires: str | None) -> None:
-    """Make a token, and print it.
+def create(session: str | None, verbs: tuple[Verb, ...], label: str, expires: str | None) -> None:
+    """Create a token and print it.
 
-    This is the only time that it is shown: the ledger keeps no more than a hash of it.
+    It is shown only once: the ledger stores a hash of it.
     """
-    age = seconds(expires, "--expires") if expires is not None else 0
-    if expires is not None and not 0 < age < 2**31:
-        raise InvalidInputError("--expires", "must be more than nothing, and less than 68 years")
-    secret, row = with_ledger(lambda ledger: _create(ledger, session or "", verbs, label, age), create=True)
+    lifetime_s = parse_duration(expires, "--expires") if expires is not None else 0.0
+    if expires is not None and not 0 < lifetime_s < MAX_LIFETIME_S:
+        raise InvalidInputError("--expires", "must be more than 0 and less than 68 years")
+    secret, record = with_ledger(lambda ledger: _create(ledger, session or "", verbs, label, lifetime_s), create=True)
     if wants_json():
-        tables.write_json({"token": secret, **_token_json(row)})
+        tables.write_json({"token": secret, **_token_json(record)})
     else:
         tables.write_text(secret)
-    until = f"it is good for {expires}" if expires else "it does not expire"
-    tables.print_status(f"{row.id} may {', '.join(verbs)} in {_where(row)}; {until}. It is not shown again")
+    scope = f"session {record.session}" if record.session else "all sessions"
+    expiry = f"expires in {expires}" if expires else "does not expire"
+    tables.print_status(f"{record.id} can {', '.join(verbs)} in {scope}; {expiry}. It is not shown again")
 
 
 async def _create(
-    ledger: LocalLedger, session: str, verbs: tuple[str, ...], label: str, age: float
+    ledger: LocalLedger, session: str, verbs: tuple[Verb, ...], label: str, lifetime_s: float
 ) -> tuple[str, TokenRecord]:
-    from secrets import token_hex
+    from callslip.api.tokens import create_token
+    from callslip.client.token_file import SCOPED_PREFIX, hash_token, mint_token
 
-    from callslip.client.token_file import SCOPED, hash_token, mint_token
-    from callslip.model.names import check_id, check_session_name
-    from callslip.model.records import TokenRecord
+    secret = SCOPED_PREFIX + mint_token()
+    record = await create_token(
+        ledger.log, hash_token(secret), session=session, verbs=verbs, label=label, lifetime_s=lifetime_s
+    )
+    if session and not await _has_session(ledger, session):
+        tables.print_status(f"session {session} does not exist yet; the token is valid once it does")
+    return secret, record
 
-    if session and await ledger.log.store.session(check_session_name(session)) is None:
-        tables.print_status(f"there is no session {session} yet; the token is good for it once there is")
-    label = check_id(label, "--label") if label else ""
-    secret, now = SCOPED + mint_token(), await ledger.log.store.clock()
-    until = now + int(age * 1000) if age else 0
-    row = TokenRecord(f"tok_{token_hex(6)}", hash_token(secret), label, session, verbs, now, until)
-    await ledger.log.store.put_token(row)
-    return secret, row
+
+async def _has_session(ledger: LocalLedger, name: str) -> bool:
+    try:
+        return (await ledger.find_session(name)).name == name
+    except (NotFoundError, AmbiguousIdError):
+        return False
 
 
 @token.command("ls")
 @db_option
 @json_option
 def list_tokens() -> None:
-    """List the tokens that were made, the oldest first; not the tokens themselves."""
-    rows = with_ledger(lambda ledger: ledger.log.store.tokens())
+    """List tokens, oldest first, without their secrets."""
+    from callslip.api import tokens
+
+    records = with_ledger(lambda ledger: tokens.list_tokens(ledger.log))
     if wants_json():
-        tables.write_json(*(_token_json(row) for row in rows))
-    elif rows:
-        head = ["TOKEN", "SESSION", "CAN", "MADE", "EXPIRES", "LABEL"]
-        cells = [[row.id, row.session or "(all)", ",".join(row.verbs), *_times(row), row.label] for row in rows]
-        tables.columns(head, cells)
+        tables.write_json(*map(_token_json, records))
+    elif records:
+        head = ["TOKEN", "SESSION", "CAN", "CREATED", "EXPIRES", "LABEL"]
+        cells = [
+            [record.id, record.session or "(all)", ",".join(record.verbs), *_times(record), record.label]
+            for record in records
+        ]
+        tables.print_table(head, cells)
     else:
-        tables.print_status("no tokens were made")
+        tables.print_status("no tokens")
 
 
 @token.command()
@@ -153,38 +164,25 @@ def list_tokens() -> None:
 @db_option
 @json_option
 def revoke(identity: str) -> None:
-    """Make a token worthless, from its next use on. ID is its id (tok_...), not the token itself."""
-    row = with_ledger(lambda ledger: _revoke(ledger, identity))
+    """Revoke a token. ID is its id (tok_...), not the token itself."""
+    from callslip.api.tokens import revoke_token
+
+    record = with_ledger(lambda ledger: revoke_token(ledger.log, identity))
     if wants_json():
-        tables.write_json({"id": row.id, "revoked": True})
-    tables.print_status(f"revoked {row.id}" + (f" ({row.label})" if row.label else ""))
+        tables.write_json({"id": record.id, "revoked": True})
+    tables.print_status(f"revoked {record.id}" + (f" ({record.label})" if record.label else ""))
 
 
-async def _revoke(ledger: LocalLedger, identity: str) -> TokenRecord:
-    rows = await ledger.log.store.tokens()
-    fits = [row for row in rows if row.id == identity] or [row for row in rows if row.id.startswith(identity)]
-    if len(fits) > 1:
-        names = [row.id for row in fits]
-        raise AmbiguousIdError(f"{identity!r} fits several: {', '.join(names)}", names)
-    if not fits or not await ledger.log.store.drop_token(fits[0].id):
-        raise NotFoundError("no such token; callslip admin token ls lists them")  # It may be the token: not repeated.
-    return fits[0]
-
-
-def _token_json(row: TokenRecord) -> dict[str, Any]:
+def _token_json(record: TokenRecord) -> dict[str, Any]:
     return {
-        "id": row.id,
-        "session": row.session or None,
-        "can": row.verbs,
-        "label": row.label,
-        "createdAt": row.created_at,
-        "expiresAt": row.expires_at or None,
+        "id": record.id,
+        "session": record.session or None,
+        "can": record.verbs,
+        "label": record.label,
+        "createdAt": record.created_at,
+        "expiresAt": record.expires_at or None,
     }
 
 
-def _where(row: TokenRecord) -> str:
-    return f"session {row.session}" if row.session else "every session"
-
-
-def _times(row: TokenRecord) -> tuple[str, str]:
-    return format_age(row.created_at), format_age(row.expires_at) if row.expires_at else "never"
+def _times(record: TokenRecord) -> tuple[str, str]:
+    return format_age(record.created_at), format_age(record.expires_at) if record.expires_at else "never"

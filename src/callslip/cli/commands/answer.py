@@ -114,16 +114,15 @@ def wait(id: str, timeout: float | None, session: str | None) -> int:
 
     with open_selected() as selected:
         ledger = selected.ledger
-        call = _find_call(selected, id, session).id
-        record = ledger.wait(call, timeout)
-        entry = ledger.entry(call)
+        record = ledger.wait(_find_call(selected, id, session).id if session else id, timeout)
+        entry = ledger.entry(record.id)
         (value,) = entries_json([entry], ledger.blob) if entry is not None else ({},)
     if wants_json():
         tables.write_json({**_call_json(record), "toolCall": value})
     else:
-        from callslip.cli.terminal.timeline import outcome
+        from callslip.cli.terminal.timeline import outcome_text
 
-        tables.write_text(outcome(value))
+        tables.write_text(outcome_text(value))
     tables.print_status(_describe_end(record))
     return exit_status.STATES[record.state]
 

@@ -1,12 +1,12 @@
-"""`callslip doctor`: the facts about a ledger, and for everything odd its likely cause and what to do.
+"""`callslip doctor`: print the facts about a ledger, and for each problem its likely cause and what to do.
 
-It changes nothing: dead owners are named, not reaped.
+It changes nothing: calls of dead owners are reported, not ended.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,19 +14,22 @@ from callslip.cli import exit_status
 from callslip.cli.options import db_option, json_option, selected_location, wants_json
 from callslip.cli.terminal import tables
 from callslip.cli.terminal.escape import escape_controls
-from callslip.cli.terminal.formatting import format_age, pluralize, size
+from callslip.cli.terminal.formatting import format_age, format_size, pluralize, state_name
 from callslip.client.server_file import running_server
+
+if TYPE_CHECKING:
+    from callslip.cli.commands.doctor_commands import Finding
 
 Facts = dict[str, Any]
 Lines = str | list[str]
-"""What is told of a fact: one line, or several, each of which is made inert by itself."""
+"""The text of a fact: one line, or several, each of which is escaped by itself."""
 
 
 @click.command()
 @db_option
 @json_option
 def doctor() -> int:
-    """Look for what is wrong, and say what to do.
+    """Diagnose problems.
 
     Changes nothing. The exit status is 1 if there is a problem, 3 if there is no ledger.
     """
@@ -40,75 +43,74 @@ def doctor() -> int:
     if wants_json():
         tables.write_json({**facts, "findings": [finding._asdict() for finding in findings]})
     else:
-        _print(facts)
+        _print_facts(facts)
         _print_findings(findings)
     if not facts["exists"]:
         return exit_status.NOT_FOUND
     return exit_status.FAILED if any(finding.level == "problem" for finding in findings) else exit_status.OK
 
 
-def _print(facts: Facts) -> None:
+def _print_facts(facts: Facts) -> None:
     from rich.table import Table
     from rich.text import Text
 
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True, style="dim")
     grid.add_column(overflow="fold")
-    for name, tell in _LINES:
-        told = tell(facts) if name in facts or name in _ALWAYS else ""
-        if told:
-            lines = [told] if isinstance(told, str) else told
+    for name, describe in _FACTS:
+        content = describe(facts) if name in facts or name == "ledger" else ""
+        if content:
+            lines = [content] if isinstance(content, str) else content
             grid.add_row(name, Text("\n".join(map(escape_controls, lines))))
-    tables.emit(tables.console(), grid)
-
-
-_ALWAYS = ("ledger", "versions")
+    tables.print_block(tables.console(), grid)
 
 
 def _ledger(facts: Facts) -> str:
-    state = "" if facts["exists"] else ", does not exist"
-    return f"{facts['path'] or 'in memory'} (named by {facts['saidBy']}{state})"
+    suffix = "" if facts["exists"] else ", does not exist"
+    return f"{facts['path'] or 'in memory'} (set by {facts['saidBy']}{suffix})"
 
 
 def _versions(facts: Facts) -> str:
-    found = facts["versions"]
-    return f"callslip {found['callslip']}, SQLite {found['sqlite']}, Python {found['python']}"
+    versions = facts["versions"]
+    return f"callslip {versions['callslip']}, SQLite {versions['sqlite']}, Python {versions['python']}"
 
 
 def _schema(facts: Facts) -> str:
-    found = facts["schema"]
-    return f"version {found['version']} (this program knows {found['newest']}); oldest reader {found['oldestReader']}"
+    schema = facts["schema"]
+    return f"version {schema['version']} (newest {schema['newest']}); oldest reader {schema['oldestReader']}"
 
 
 def _files(facts: Facts) -> str:
-    return ", ".join(f"{name} {size(count)}" for name, count in facts["files"].items())
+    return ", ".join(f"{name} {format_size(count)}" for name, count in facts["files"].items())
 
 
 def _calls(facts: Facts) -> str:
-    states = facts["calls"]
-    parts = ", ".join(f"{count:,} {state}" for state, count in states.items())
-    return f"{sum(states.values()):,}" + (f" ({parts})" if parts else "")
+    counts = facts["calls"]
+    parts = ", ".join(f"{count:,} {state_name(state)}" for state, count in counts.items())
+    return f"{sum(counts.values()):,}" + (f" ({parts})" if parts else "")
 
 
 def _open(facts: Facts) -> Lines:
-    return [f"{row['call']}  {row['state']}  {row['tool']}  {row['owner']}" for row in facts["open"]] or "none"
+    calls = facts["open"]
+    return [f"{row['call']}  {state_name(row['state'])}  {row['tool']}  {row['owner']}" for row in calls] or "none"
 
 
 def _approvals(facts: Facts) -> Lines:
     rows = facts["approvals"]
-    return [f"{row['approval']}  asked {format_age(row['createdAt'])}  {row['description']}" for row in rows] or "none"
+    return [
+        f"{row['approval']}  requested {format_age(row['createdAt'])}  {row['description']}" for row in rows
+    ] or "none"
 
 
 def _commands(facts: Facts) -> Lines:
-    told = [
-        f"{client}  " + ", ".join(f"{count} {state}" for state, count in states.items())
-        for client, states in facts["commands"].items()
-    ]
-    return told or "none is pending"
+    return [
+        f"{client}  " + ", ".join(f"{count} {state_name(state)}" for state, count in counts.items())
+        for client, counts in facts["commands"].items()
+    ] or "none pending"
 
 
-def _executors(facts: Facts) -> Lines:
-    return [f"{name}  asked {format_age(at)}" for name, at in facts["executors"].items()] or "none has ever asked"
+def _workers(facts: Facts) -> Lines:
+    return [f"{name}  last seen {format_age(at)}" for name, at in facts["executors"].items()] or "none seen"
 
 
 def _settings(facts: Facts) -> str:
@@ -116,7 +118,7 @@ def _settings(facts: Facts) -> str:
 
 
 def _blobs(facts: Facts) -> str:
-    return f"{facts['blobs']['count']:,}, {size(facts['blobs']['bytes'])}"
+    return f"{facts['blobs']['count']:,}, {format_size(facts['blobs']['bytes'])}"
 
 
 def _locks(facts: Facts) -> str:
@@ -128,15 +130,15 @@ def _sessions(facts: Facts) -> str:
 
 
 def _server(facts: Facts) -> str:
-    found = facts["server"]
-    return f"{found['url']} (process {found['pid']})" if found else "none runs"
+    server = facts["server"]
+    return f"{server['url']} (process {server['pid']})" if server else "not running"
 
 
 def _access(facts: Facts) -> str:
     return facts["access"]
 
 
-_LINES: tuple[tuple[str, Callable[[Facts], Lines]], ...] = (
+_FACTS: tuple[tuple[str, Callable[[Facts], Lines]], ...] = (
     ("ledger", _ledger),
     ("versions", _versions),
     ("server", _server),
@@ -150,21 +152,21 @@ _LINES: tuple[tuple[str, Callable[[Facts], Lines]], ...] = (
     ("open", _open),
     ("approvals", _approvals),
     ("commands", _commands),
-    ("executors", _executors),
+    ("executors", _workers),
     ("settings", _settings),
 )
 
 
-def _print_findings(findings: list[Any]) -> None:
+def _print_findings(findings: list[Finding]) -> None:
     from rich.text import Text
 
     out = tables.console()
-    tables.emit(out, Text())
+    tables.print_block(out, Text())
     for finding in findings:
-        problem = finding.level == "problem"
-        sign = Text("✗ ", "red") if problem else Text("! ", "yellow")
-        tables.emit(out, sign.append(escape_controls(finding.what), "bold"))
-        tables.emit(out, Text(escape_controls(f"  likely cause: {finding.cause}")))
-        tables.emit(out, Text(escape_controls(f"  what to do:   {finding.advice}")))
+        is_problem = finding.level == "problem"
+        sign = Text("✗ ", "red") if is_problem else Text("! ", "yellow")
+        tables.print_block(out, sign.append(escape_controls(finding.what), "bold"))
+        tables.print_block(out, Text(escape_controls(f"  likely cause: {finding.cause}")))
+        tables.print_block(out, Text(escape_controls(f"  what to do:   {finding.advice}")))
     if not findings:
-        tables.emit(out, Text("✓ nothing odd", "green"))
+        tables.print_block(out, Text("✓ no problems found", "green"))

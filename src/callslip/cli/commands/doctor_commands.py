@@ -1,4 +1,4 @@
-"""Why commands do not get done (S3.11): what the queues, the executors and the last failures tell of it."""
+"""The checks of `callslip doctor` that explain why commands are not run: queues, workers and recent failures."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from callslip.cli.terminal.formatting import format_age, pluralize, span
+from callslip.cli.terminal.formatting import format_age, format_span, pluralize
 from callslip.model.records import CallRecord
 from callslip.settings import Settings
 
-THERE = 60_000
-"""Whoever asked for work within so many ms counts as being there."""
-SOON = 5_000
-LATELY = 60 * 60_000
-CLOCK = 60_000
-"""So many ms are no matter of chance."""
+ACTIVE_MS = 60_000
+"""A worker that asked for work within this time counts as active."""
+SOON_MS = 5_000
+RECENT_MS = 60 * 60_000
+MAX_CLOCK_SKEW_MS = 60_000
 
 
 class Finding(NamedTuple):
-    """Something odd. A `problem` needs somebody; a `note` may be as it should."""
+    """Something unusual. A `problem` needs action; a `note` may be intended."""
 
     level: str
     what: str
@@ -28,144 +27,147 @@ class Finding(NamedTuple):
 
 
 class Queues(NamedTuple):
-    """The commands that are open, the last that failed, when each client's executors last asked, and the time."""
+    """The open commands, the last failed ones, when the workers of each queue last asked for work, and the time."""
 
     open: list[CallRecord]
     failed: list[CallRecord]
-    executors: dict[str, int]
+    workers: dict[str, int]
     now: int
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """How many commands of each client are in which state."""
-        clients = sorted({row.client for row in self.open})
-        return {client: dict(Counter(row.state for row in self.of(client))) for client in clients}
+        """Return the number of open commands of each queue by state."""
+        names = sorted({record.client for record in self.open})
+        return {name: dict(Counter(record.state for record in self.select(name))) for name in names}
 
-    def of(self, client: str, state: str = "") -> list[CallRecord]:
-        """The open commands of a client."""
-        return [row for row in self.open if row.client == client and state in ("", row.state)]
+    def select(self, queue: str, state: str = "") -> list[CallRecord]:
+        """Return the open commands of a queue."""
+        return [record for record in self.open if record.client == queue and state in ("", record.state)]
 
-    def nobody(self, client: str, before: int) -> str:
-        """That no executor of a client has asked for work since then; "" if one has."""
-        seen = self.executors.get(client)
-        if seen is not None and seen >= before:
+    def explain_no_worker(self, queue: str, since: int) -> str:
+        """Return that no worker has asked for work of a queue since then, or "" if one has."""
+        seen = self.workers.get(queue)
+        if seen is not None and seen >= since:
             return ""
-        others = [name for name, at in sorted(self.executors.items()) if name != client and at > self.now - THERE]
-        under = f"; executors ask under another name: {', '.join(others)}" if others else ""
+        others = [name for name, at in sorted(self.workers.items()) if name != queue and at > self.now - ACTIVE_MS]
+        suffix = f"; workers ask for other queues: {', '.join(others)}" if others else ""
         if seen is None:
-            return f"nobody has ever asked for work of client {client}{under}"
-        return f"nobody has asked for work of client {client} for {span((self.now - seen) / 1000)}{under}"
+            return f"no worker has ever asked for work of client {queue}{suffix}"
+        return f"no worker has asked for work of client {queue} for {format_span((self.now - seen) / 1000)}{suffix}"
 
 
-def about_commands(queues: Queues, settings: Settings) -> list[Finding]:
-    """What is odd about commands, and why it may be so."""
-    found = list(_about_clock(queues))
-    for client in queues.counts():
-        found += [*_about_queue(queues, client, settings), *_about_running(queues, client)]
-    return [*found, *_about_expired(queues)]
+def check_commands(queues: Queues, settings: Settings) -> list[Finding]:
+    """Return what is unusual about commands, with the likely causes."""
+    findings = list(_check_clock(queues))
+    for queue in queues.counts():
+        findings += [*_check_queue(queues, queue, settings), *_check_leases(queues, queue)]
+    return [*findings, *_check_expired(queues)]
 
 
-def _about_clock(queues: Queues) -> Iterator[Finding]:
-    ahead = [name for name, at in queues.executors.items() if at > queues.now + CLOCK]
+def _check_clock(queues: Queues) -> Iterator[Finding]:
+    ahead = [name for name, at in queues.workers.items() if at > queues.now + MAX_CLOCK_SKEW_MS]
     if ahead:
-        what = f"executors of client {', '.join(sorted(ahead))} asked for work at a time that is still to come"
-        cause = "the clock of this machine, or of another one that writes here, was moved"
-        yield Finding("problem", what, cause, "set the clock; deadlines and leases go by it")
+        what = f"workers of client {', '.join(sorted(ahead))} asked for work at a time in the future"
+        cause = "the clock of this machine or of another writer was changed"
+        yield Finding("problem", what, cause, "set the clock; deadlines and leases depend on it")
 
 
-def _about_queue(queues: Queues, client: str, settings: Settings) -> Iterator[Finding]:
-    queued, asking = queues.of(client, "queued"), queues.of(client, "awaiting_approval")
-    if len(queued) + len(asking) >= settings.queue_limit:
-        refused = settings.queue_overflow == "refuse"
-        what = f"the queue of client {client} is full: {len(queued) + len(asking)} commands wait"
-        cause = "more is submitted than its executors run" if queued else "they wait for approval"
+def _check_queue(queues: Queues, queue: str, settings: Settings) -> Iterator[Finding]:
+    queued, unapproved = queues.select(queue, "queued"), queues.select(queue, "awaiting_approval")
+    count = len(queued) + len(unapproved)
+    if count >= settings.queue_limit:
+        what = f"the queue of client {queue} is full: {count} commands are pending"
+        cause = "more commands are submitted than its workers run" if queued else "they are waiting for approval"
+        is_refusing = settings.queue_overflow == "refuse"
         advice = (
-            "new ones are refused until some are run or cancelled" if refused else "each new one expires the oldest"
+            "new ones are rejected until some are run or cancelled"
+            if is_refusing
+            else "each new one expires the oldest"
         )
         yield Finding("problem", what, cause, advice)
-    if asking:
-        what = f"{pluralize(len(asking), 'command')} of client {client} not in the queue yet: {_names(asking)}"
-        yield Finding(
-            "note", what, "somebody must approve it first; its time has not begun", "answer the requests above"
-        )
+    if unapproved:
+        what = f"{pluralize(len(unapproved), 'command')} of client {queue} not queued yet: {_list_names(unapproved)}"
+        cause = "waiting for approval; the timeout starts with the answer"
+        yield Finding("note", what, cause, "answer the requests above")
     if queued:
-        yield from _about_waiting(queues, client, queued)
+        yield from _check_queued(queues, queue, queued)
 
 
-def _about_waiting(queues: Queues, client: str, queued: list[CallRecord]) -> Iterator[Finding]:
-    over = [row for row in queued if 0 < row.deadline < queues.now - SOON]
-    waiting = [row for row in queued if not 0 < row.deadline < queues.now - SOON]
-    if over:
-        cause = "their time is over, and no process has looked since"
+def _check_queued(queues: Queues, queue: str, queued: list[CallRecord]) -> Iterator[Finding]:
+    overdue = [record for record in queued if 0 < record.deadline < queues.now - SOON_MS]
+    waiting = [record for record in queued if not 0 < record.deadline < queues.now - SOON_MS]
+    if overdue:
+        cause = "their timeout has passed while no process had the ledger open"
         advice = "they expire once a server, a worker or `callslip wait` has the ledger open"
-        yield Finding("note", _in_queue(queues, client, over), cause, advice)
+        yield Finding("note", _describe_queued(queues, queue, overdue), cause, advice)
     if not waiting:
         return
-    what = _in_queue(queues, client, waiting)
-    nobody, running = queues.nobody(client, queues.now - THERE), queues.of(client, "running")
-    if nobody and not running:
-        yield Finding("problem", what, nobody, _start(client))
+    what = _describe_queued(queues, queue, waiting)
+    no_worker, running = queues.explain_no_worker(queue, queues.now - ACTIVE_MS), queues.select(queue, "running")
+    if no_worker and not running:
+        yield Finding("problem", what, no_worker, _start_worker(queue))
     elif running:
-        cause = f"its executors are at work on {_names(running)}"
-        yield Finding("note", what, cause, "wait, or run more of them")
-    elif queues.now - min(row.created_at for row in waiting) > SOON:
-        asked = format_age(queues.executors[client], queues.now / 1000)
-        cause = f"its executors asked {asked}, and took none up: they only poll, or may not run its session"
-        yield Finding("note", what, cause, "see what its executors say; a token must have the verb execute")
+        cause = f"its workers are running {_list_names(running)}"
+        yield Finding("note", what, cause, "wait, or start more workers")
+    elif queues.now - min(record.created_at for record in waiting) > SOON_MS:
+        age = format_age(queues.workers[queue], queues.now / 1000)
+        cause = f"its workers asked for work {age} and claimed none: they only poll, or may not run its session"
+        yield Finding("note", what, cause, "check the output of its workers; a token needs the verb execute")
 
 
-def _in_queue(queues: Queues, client: str, rows: list[CallRecord]) -> str:
-    waits = f"the oldest for {span((queues.now - min(row.created_at for row in rows)) / 1000)}"
-    return f"{pluralize(len(rows), 'command')} in the queue of client {client}, {waits}: {_names(rows)}"
+def _describe_queued(queues: Queues, queue: str, records: list[CallRecord]) -> str:
+    age = f"the oldest for {format_span((queues.now - min(record.created_at for record in records)) / 1000)}"
+    return f"{pluralize(len(records), 'command')} in the queue of client {queue}, {age}: {_list_names(records)}"
 
 
-def _start(client: str) -> str:
-    return f'start an executor for it: callslip.Worker(..., client="{client}")'
+def _start_worker(queue: str) -> str:
+    return f'start a worker for it: callslip.Worker(..., queue="{queue}")'
 
 
-def _about_running(queues: Queues, client: str) -> Iterator[Finding]:
-    for row in queues.of(client, "running"):
-        left = row.lease - queues.now
-        if row.lease and 0 < left < SOON:
-            what = (
-                f"command {_name(row)} is held by {row.worker or 'a worker'}, whose lease ends in {span(left / 1000)}"
-            )
-            becomes = "it is given to another one" if row.idempotent else "it is lost"
-            cause = "the worker was not heard of lately, or holds commands only for a short time"
-            yield Finding("note", what, cause, f"if the worker is not heard of until then, {becomes}")
+def _check_leases(queues: Queues, queue: str) -> Iterator[Finding]:
+    for record in queues.select(queue, "running"):
+        left_ms = record.lease - queues.now
+        if record.lease and 0 < left_ms < SOON_MS:
+            worker = record.worker or "a worker"
+            what = f"command {_name(record)} is held by {worker}, whose lease ends in {format_span(left_ms / 1000)}"
+            effect = "another worker gets it" if record.idempotent else "it is lost"
+            cause = "the worker has not renewed the lease recently, or uses short leases"
+            yield Finding("note", what, cause, f"if the worker does not renew the lease, {effect}")
 
 
-def _about_expired(queues: Queues) -> Iterator[Finding]:
-    """Grouped by client and cause: a hundred that failed for one reason are one finding."""
+def _check_expired(queues: Queues) -> Iterator[Finding]:
+    """Yield one finding per queue and cause, for any number of commands."""
     groups: dict[tuple[str, str, str], list[CallRecord]] = {}
-    for row in queues.failed:
-        if row.state == "expired" and row.ended_at > queues.now - LATELY:
-            groups.setdefault((row.client, *_why_expired(queues, row)), []).append(row)
-    for (client, cause, advice), rows in groups.items():
-        last = format_age(max(row.ended_at for row in rows), queues.now / 1000)
-        what = f"{pluralize(len(rows), 'command')} of client {client} expired, the last {last}: {_names(rows)}"
+    for record in queues.failed:
+        if record.state == "expired" and record.ended_at > queues.now - RECENT_MS:
+            groups.setdefault((record.client, *_explain_expired(queues, record)), []).append(record)
+    for (queue, cause, advice), records in groups.items():
+        last = format_age(max(record.ended_at for record in records), queues.now / 1000)
+        what = (
+            f"{pluralize(len(records), 'command')} of client {queue} expired, the last {last}: {_list_names(records)}"
+        )
         yield Finding("note", what, cause, advice)
 
 
-def _why_expired(queues: Queues, row: CallRecord) -> tuple[str, str]:
-    had = f"{row.timeout / 1000:g} s"
-    if row.deadline and row.ended_at < row.deadline - SOON:
-        return row.reason or "somebody ended it before its time", "run more executors, or submit more slowly"
-    if row.deadline and row.ended_at > row.deadline + CLOCK:
-        cause = "the machine slept, its clock was moved forward, or no process was there when its time was over"
+def _explain_expired(queues: Queues, record: CallRecord) -> tuple[str, str]:
+    timeout = f"{record.timeout / 1000:g} s"
+    if record.deadline and record.ended_at < record.deadline - SOON_MS:
+        return record.reason or "it was ended before its timeout", "start more workers, or submit more slowly"
+    if record.deadline and record.ended_at > record.deadline + MAX_CLOCK_SKEW_MS:
+        cause = "the machine slept, its clock was moved forward, or no process was running when the timeout passed"
         return cause, "submit it again"
-    if row.started_at:
-        return f"it was taken up, and its executor was not done within its {had}", "give it more time: --timeout"
-    nobody = queues.nobody(row.client, row.created_at)
-    if nobody:
-        return nobody, _start(row.client)
-    cause = f"its executors ask, but not within its {had}: they ask too seldom, were busy, or may not run its session"
-    return cause, "give it more time: --timeout; or let them ask more often"
+    if record.started_at:
+        return f"it was claimed, and its worker did not finish within {timeout}", "give it more time: --timeout"
+    no_worker = queues.explain_no_worker(record.client, record.created_at)
+    if no_worker:
+        return no_worker, _start_worker(record.client)
+    cause = f"no worker claimed it within {timeout}: they poll too rarely, were busy, or may not run its session"
+    return cause, "give it more time: --timeout; or let workers poll more often"
 
 
-def _name(row: CallRecord) -> str:
-    return row.client_call_id or row.id
+def _name(record: CallRecord) -> str:
+    return record.client_call_id or record.id
 
 
-def _names(rows: list[CallRecord]) -> str:
-    """The first few."""
-    return ", ".join(map(_name, rows[:3])) + (f" and {len(rows) - 3} more" if len(rows) > 3 else "")
+def _list_names(records: list[CallRecord]) -> str:
+    """Return the names of the first three, and the number of the others."""
+    return ", ".join(map(_name, records[:3])) + (f" and {len(records) - 3} more" if len(records) > 3 else "")

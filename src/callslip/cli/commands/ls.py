@@ -26,7 +26,7 @@ from callslip.rules.lifecycle import OPEN_STATES, TRANSITIONS
 
 STATES = [state for state in TRANSITIONS if state != "none"]
 MAX_COUNTED = 10_000
-"""Of so many open calls and pending approvals the sessions are counted."""
+"""The maximum number of open calls and of pending approvals that are counted."""
 
 
 @click.command()
@@ -40,7 +40,7 @@ MAX_COUNTED = 10_000
 )
 @click.option("--commands", is_flag=True, help="List commands: pending, completed in the last minute, failed.")
 @click.option("--client", "queue", type=ID, metavar="NAME", help="With --commands: only those of this queue.")
-@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many.")
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="The maximum number of rows.")
 @server_options
 @db_option
 @json_option
@@ -89,7 +89,7 @@ def _list_sessions(selected: SelectedLedger, limit: int) -> None:
     else:
         where = "" if selected.is_remote else f" in {selected_location().path}"
         tables.print_status(f"no sessions{where}")
-    tables.print_status_more(bool(page.cursor), limit)
+    tables.print_more_hint(bool(page.cursor), limit)
 
 
 def session_json(record: SessionRecord, open_calls: int, pending_approvals: int) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def _print_sessions(records: list[SessionRecord], calls: Counter[str], approvals
         open_calls = Text(label, "yellow" if pending else "cyan") if calls[record.name] else "0"
         age = format_age(record.updated_at)
         cells.append([record.name, f"{record.calls:,}", open_calls, f"{record.last_seq:,}", age, record.title])
-    tables.columns(["SESSION", "CALLS", "OPEN", "EVENTS", "LAST", "TITLE"], cells, right=("CALLS", "EVENTS"))
+    tables.print_table(["SESSION", "CALLS", "OPEN", "EVENTS", "LAST", "TITLE"], cells, right=("CALLS", "EVENTS"))
 
 
 def _list_calls(selected: SelectedLedger, id: str, states: list[str], limit: int) -> None:
@@ -127,7 +127,7 @@ def _list_calls(selected: SelectedLedger, id: str, states: list[str], limit: int
         tables.print_status(
             "no " + ("such " if states else "") + "calls" + (f" in session {session}" if session else "")
         )
-    tables.print_status_more(bool(page.cursor), limit)
+    tables.print_more_hint(bool(page.cursor), limit)
 
 
 def _print_calls(records: list[CallRecord], *, with_session: bool) -> None:
@@ -142,4 +142,4 @@ def _print_calls(records: list[CallRecord], *, with_session: bool) -> None:
         duration = format_duration(record.started_at, record.ended_at)
         age = format_age(record.created_at)
         cells.append([record.id, styled_state(record.state), duration, age, *session, record.tool, title])
-    tables.columns(head, cells, right=("TOOK",))
+    tables.print_table(head, cells, right=("TOOK",))

@@ -28,7 +28,7 @@ Over HTTP, use /mcp of `callslip serve` with a bearer token.
 @click.option("--session", type=ID, metavar="NAME", help="The session of commands that name none.")
 @db_option
 def mcp(session: str | None) -> int:
-    """Serve the ledger to an MCP client, on stdin and stdout.
+    """Start an MCP server on stdio.
 
     The client's model can submit commands (interact), get their results (observe), and list, read, wait for and cancel
     calls. Calls are also resources, and commands are tasks for clients that support tasks. No tool can approve a call.

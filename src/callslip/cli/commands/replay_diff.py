@@ -43,13 +43,13 @@ def _print_differences(differences: list[ReplayDifference], entries: dict[int, A
         in_entry = list(group)
         name = in_entry[0].call_id or in_entry[0].type
         title = getattr(entries.get(number), "title", None) or ""
-        tables.emit(
+        tables.print_block(
             out,
             Text(escape_controls(name), "bold").append(
                 escape_controls(f"  entry {number}  {title}" if number else "  new"), "dim"
             ),
         )
-        tables.emit(out, _value_table(in_entry, lines))
+        tables.print_block(out, _value_table(in_entry, lines))
 
 
 def _value_table(differences: list[ReplayDifference], lines: int) -> Table:
@@ -65,6 +65,6 @@ def _value_table(differences: list[ReplayDifference], lines: int) -> Table:
     for difference in differences:
         recorded = (f"  {difference.field}", "recorded", difference.recorded)
         for field, label, value in (recorded, ("", "replayed", difference.replayed)):
-            text = Text("nothing", "dim") if value is None else timeline.block(timeline.text_of(value), lines)
+            text = Text("nothing", "dim") if value is None else timeline.render_block(timeline.to_text(value), lines)
             grid.add_row(field, label, text)
     return grid

@@ -1,4 +1,4 @@
-"""`callslip run`: a small agent with a shell, around any model. What it says goes to stdout, what it does to stderr."""
+"""`callslip run`: run an agent with a shell tool. Its messages go to stdout, lines about its calls to stderr."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from callslip.agent.loop import Agent, Outcome
     from callslip.api.ledger import LocalLedger
 
-SYSTEM = "You help a person at a terminal. Commands run in {folder} with /bin/sh."
+SYSTEM = "You help a user at a terminal. Commands run in {folder} with /bin/sh."
 TAGS = (
     SYSTEM + " To run a command write <shell>the command</shell>; you are then shown what it printed. "
     "Write no tag once you are done."
@@ -29,18 +29,30 @@ TAGS = (
 
 @click.command()
 @click.argument("prompt")
-@click.option("--model", "name", required=True, envvar="CALLSLIP_MODEL", metavar="MAKER:NAME", show_envvar=True)
-@click.option("--base-url", metavar="URL", help="Where the model is, if it only speaks like its maker's.")
-@click.option("--session", type=ID, help="Go on with this session, or begin it; a new one unless given.")
-@click.option("--tags", is_flag=True, help="The model writes commands as <shell> tags instead of calling a tool.")
-@click.option("--yes", is_flag=True, help="Run every command without asking.")
-@click.option("--parallel", is_flag=True, help="Run the calls of one answer at the same time.")
-@click.option("--folder", type=click.Path(exists=True, file_okay=False), default=".", help="Where commands run.")
 @click.option(
-    "--timeout", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="Seconds a command has."
+    "--model",
+    "name",
+    required=True,
+    envvar="CALLSLIP_MODEL",
+    metavar="MAKER:NAME",
+    help="The model. [env: CALLSLIP_MODEL]",
 )
-@click.option("--max-iterations", type=click.IntRange(min=1), default=25, show_default=True)
-@click.option("--system", metavar="TEXT", help="What the model is told first.")
+@click.option("--base-url", metavar="URL", help="The endpoint of the model. [default: that of its maker]")
+@click.option("--session", type=ID, help="The session to continue or to create. [default: a new one]")
+@click.option("--tags", is_flag=True, help="The model writes commands as <shell> tags instead of calling a tool.")
+@click.option("--yes", is_flag=True, help="Run all commands without approval.")
+@click.option("--parallel", is_flag=True, help="Run the calls of one answer at the same time.")
+@click.option(
+    "--folder",
+    type=click.Path(exists=True, file_okay=False),
+    default=".",
+    help="Run commands in this folder. [default: the current one]",
+)
+@click.option(
+    "--timeout", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="Seconds for each command."
+)
+@click.option("--max-iterations", type=click.IntRange(min=1), default=25, show_default=True, help="Maximum answers.")
+@click.option("--system", metavar="TEXT", help="The system prompt.")
 @db_option
 @json_option
 def run(
@@ -56,11 +68,11 @@ def run(
     max_iterations: int,
     system: str | None,
 ) -> int:
-    """Let a model answer, with a shell at hand.
+    """Run an agent with a shell tool.
 
-    PROMPT is what it is asked; - reads it from stdin. The model is openai:NAME or anthropic:NAME, with the key in
-    OPENAI_API_KEY or ANTHROPIC_API_KEY; --base-url names any endpoint that speaks like OpenAI's. Each command waits for
-    approval: press y or n, or use `callslip approve` from another terminal. Ctrl-C ends what runs.
+    PROMPT is the message to the model; - reads it from stdin. The model is openai:NAME or anthropic:NAME, with the key
+    in OPENAI_API_KEY or ANTHROPIC_API_KEY; --base-url selects any endpoint with the same API. Each command waits for
+    approval: press y or n, or use `callslip approve` in another terminal. Ctrl-C cancels what is running.
     """
     import asyncio
 
@@ -69,44 +81,44 @@ def run(
     from callslip.agent.shell_tool import shell_tool
 
     folder = os.path.abspath(folder)
-    said = sys.stdin.read() if prompt == "-" else prompt
-    if not said.strip():
-        raise click.UsageError("there is no prompt")
+    message = sys.stdin.read() if prompt == "-" else prompt
+    if not message.strip():
+        raise click.UsageError("PROMPT must not be empty")
     shell = shell_tool(cwd=folder, timeout=timeout, approval=not yes)
     model = find_model(name, **({"base_url": base_url} if base_url else {}))
-    told = system if system is not None else (TAGS if tags else SYSTEM).format(folder=folder)
-    meant = selected_location()
-    meant.prepare()
-    chosen = session or f"run-{os.urandom(3).hex()}"
+    system_prompt = system if system is not None else (TAGS if tags else SYSTEM).format(folder=folder)
+    location = selected_location()
+    location.prepare()
+    session_name = session or f"run-{os.urandom(3).hex()}"
 
-    def agent(ledger: LocalLedger) -> Agent:
+    def create_agent(ledger: LocalLedger) -> Agent:
         limits = Limits(iterations=max_iterations, parallel=parallel)
         tools: dict[str, Any] = {"shell": shell} if tags else {"tools": [shell]}
-        return Agent(ledger.session(chosen), model, **tools, system=told, limits=limits)
+        return Agent(ledger.session(session_name), model, **tools, system=system_prompt, limits=limits)
 
-    json = wants_json()
+    is_json = wants_json()
     try:
-        outcome = asyncio.run(_answered(meant.url, agent, said, quiet=json))
+        outcome = asyncio.run(_run_agent(location.url, create_agent, message, quiet=is_json))
     except asyncio.CancelledError:
         return exit_status.TERMINATED
-    if json:
-        tables.write_json({"session": chosen, **structs.asdict(outcome)})
+    if is_json:
+        tables.write_json({"session": session_name, **structs.asdict(outcome)})
     answers = pluralize(outcome.iterations, "answer")
-    tables.print_status(f"{outcome.reason} after {answers}; callslip show {chosen} --db {meant.path}")
+    tables.print_status(f"{outcome.reason} after {answers}; callslip show {session_name} --db {location.path}")
     return exit_status.OK if outcome.reason == "end_turn" else exit_status.FAILED
 
 
-async def _answered(url: str, made: Callable[[LocalLedger], Agent], prompt: str, *, quiet: bool) -> Outcome:
-    """Run the agent, with somebody watching it and answering for it."""
+async def _run_agent(url: str, create_agent: Callable[[LocalLedger], Agent], prompt: str, *, quiet: bool) -> Outcome:
+    """Run the agent, print its session, and prompt for its approvals."""
     from callslip.api.ledger import open_ledger
-    from callslip.cli.terminal.background import beside, ended_politely
+    from callslip.cli.terminal.background import cancel_on_signal, run_in_background
     from callslip.cli.terminal.session_watch import SessionWatcher
 
     async with await open_ledger(url) as ledger:
-        agent = made(ledger)
-        watch = SessionWatcher(ledger, agent.session.name, quiet=quiet)
-        await watch.begin()
-        async with aclosing(agent.model), beside(watch.follow(), watch.ask()), ended_politely():
+        agent = create_agent(ledger)
+        watcher = SessionWatcher(ledger, agent.session.name, quiet=quiet)
+        await watcher.start()
+        async with aclosing(agent.model), run_in_background(watcher.follow(), watcher.ask()), cancel_on_signal():
             outcome = await agent.run(prompt)
-            await watch.catch_up()
+            await watcher.catch_up()
         return outcome

@@ -1,6 +1,6 @@
-"""`callslip serve`: the page, the API and the streams of a ledger, for whoever has the token.
+"""`callslip serve`: start the web UI and API server of a ledger.
 
-While it runs a file beside the ledger says so (`reach.server_file`), so that other commands find it.
+While it runs, a file next to the ledger has its address (`callslip.client.server_file`) for other commands.
 """
 
 from __future__ import annotations
@@ -30,52 +30,60 @@ if TYPE_CHECKING:
 
 PORT = 7890
 SHUTDOWN_S = 3
-"""Seconds that requests under way have to come to their end. Streams end at once, their readers come back."""
-EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""The time that running requests have to finish. Streams end at once, and their clients reconnect."""
+WILDCARD_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 STATUS = {signal.SIGINT: exit_status.INTERRUPTED, signal.SIGTERM: exit_status.TERMINATED}
 if hasattr(signal, "SIGHUP"):
     STATUS[signal.SIGHUP] = exit_status.TERMINATED
 
 
 @click.command()
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where to listen.")
-@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0 is any free one.")
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="The address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="The port; 0 is any free one."
+)
 @click.option(
     "--token",
     default="",
-    help="What opens everything, at least 16 characters. Else $CALLSLIP_TOKEN, else one that is kept.",
+    help="The token with full access, at least 16 characters. [env: CALLSLIP_TOKEN; default: a stored one]",
 )
-@click.option("--allow-origin", "origins", multiple=True, metavar="ORIGIN", help="Pages of this origin may ask, too.")
-@click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="The server goes by this name, too.")
-@click.option("--open/--no-browser", "browse", default=False, help="Open the page in a browser, or do not (default).")
+@click.option(
+    "--allow-origin", "origins", multiple=True, metavar="ORIGIN", help="Also accept requests from pages of this origin."
+)
+@click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="Also accept requests for this host name.")
+@click.option(
+    "--open/--no-browser", "opens_browser", default=False, help="Open the web UI in a browser. [default: --no-browser]"
+)
 @db_option
 @json_option
-def serve(host: str, port: int, token: str, origins: tuple[str, ...], hosts: tuple[str, ...], browse: bool) -> int:
-    """Serve the page, the API and the streams of a ledger.
+def serve(
+    host: str, port: int, token: str, origins: tuple[str, ...], hosts: tuple[str, ...], opens_browser: bool
+) -> int:
+    """Start the web UI and API server.
 
-    Prints the address of the page with its token on stderr, and with --json one line on stdout when it listens. The
-    token is made at the first start and kept, readable by you alone. Whoever has it can do everything here; callslip
-    admin token create makes one for a part.
+    Prints the URL with the token on stderr, and with --json one line on stdout when it is ready. The token is created
+    at the first start and stored in a file that only you can read. It gives full access; `callslip admin token create`
+    creates tokens with fewer rights.
     """
     from callslip.client.token_file import main_token
 
-    meant = selected_location()
-    meant.prepare()
+    location = selected_location()
+    location.prepare()
     secret = main_token(data_folder(), token)
     host = host.removeprefix("[").removesuffix("]")
-    with listening(host, port) as bound:
-        where = Where(meant, _url(host, bound.getsockname()[1]), secret, browse)
-        return _run(where, bound, {"host": host, "allow_hosts": hosts, "allow_origins": origins})
+    with open_socket(host, port) as listener:
+        info = ServerInfo(location, _url(host, listener.getsockname()[1]), secret, opens_browser)
+        return _run(info, listener, {"host": host, "allow_hosts": hosts, "allow_origins": origins})
 
 
-class Where:
-    """Where a server is, and how it says so."""
+class ServerInfo:
+    """The address of a server, and the output that announces it."""
 
-    def __init__(self, meant: LedgerLocation, url: str, token: str, browse: bool) -> None:
-        self.place = meant
+    def __init__(self, location: LedgerLocation, url: str, token: str, opens_browser: bool) -> None:
+        self.location = location
         self.url = url
         self._token = token
-        self._browse = browse
+        self._opens_browser = opens_browser
 
     @property
     def page(self) -> str:
@@ -85,96 +93,97 @@ class Where:
     def token(self) -> str:
         return self._token
 
-    def tell(self) -> None:
-        """It listens."""
+    def announce(self) -> None:
+        """Print the address once the server listens."""
         if wants_json():
-            told = {"url": self.url, "token": self._token, "pid": os.getpid(), "db": self.place.path or None}
-            tables.write_json(told)
-        tables.print_status(f"serving {self.place.path or 'a ledger in memory'} at {self.page}")
-        if self._browse:
-            _open(self.page)
+            fields = {"url": self.url, "token": self._token, "pid": os.getpid(), "db": self.location.path or None}
+            tables.write_json(fields)
+        tables.print_status(f"serving {self.location.path or 'a ledger in memory'}")
+        tables.print_status(f"View: {self.page}")
+        if self._opens_browser:
+            _open_browser(self.page)
 
     def close(self) -> None:
-        """What led to the page leads nowhere now."""
-        if self._browse:
+        """Delete the file that redirected the browser."""
+        if self._opens_browser:
             with contextlib.suppress(OSError):
-                os.unlink(_opener())
+                os.unlink(_redirect_file())
 
 
 def _url(host: str, port: int) -> str:
-    named = EVERYWHERE.get(host, host)
-    return f"http://[{named}]:{port}" if ":" in named else f"http://{named}:{port}"
+    name = WILDCARD_HOSTS.get(host, host)
+    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 
 
 @contextlib.contextmanager
-def listening(host: str, port: int) -> Generator[socket.socket]:
-    """A socket of our own: what is wrong with it is said in our words."""
+def open_socket(host: str, port: int) -> Generator[socket.socket]:
+    """Listen on an address, with errors that name the option to change."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        made = socket.create_server((host, port), family=family, backlog=1024)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # Headers and body are two writes.
+        listener = socket.create_server((host, port), family=family, backlog=1024)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # Headers and body are two writes.
     except (socket.gaierror, UnicodeError):
-        raise InvalidInputError("--host", f"{host!r} is no address of this machine") from None
+        raise InvalidInputError("--host", f"must be an address of this machine, got {host!r}") from None
     except OSError as error:
-        raise _not_bound(host, port, error) from None
-    with made:
-        _warn(host, made)
-        yield made
+        raise _listen_error(host, port, error) from None
+    with listener:
+        _warn_if_public(host, listener)
+        yield listener
 
 
-def _not_bound(host: str, port: int, error: OSError) -> StoreError | InvalidInputError:
+def _listen_error(host: str, port: int, error: OSError) -> StoreError | InvalidInputError:
     import errno
 
     if error.errno == errno.EADDRINUSE:
-        return StoreError(f"port {port} of {host} is taken; choose another, or --port 0 for any free one")
+        return StoreError(f"port {port} of {host} is in use; choose another with --port, or --port 0 for any free one")
     if error.errno == errno.EADDRNOTAVAIL:
-        return InvalidInputError("--host", f"{host!r} is no address of this machine")
-    return StoreError(f"cannot listen at port {port} of {host}: {error.strerror}")
+        return InvalidInputError("--host", f"must be an address of this machine, got {host!r}")
+    return StoreError(f"cannot listen on port {port} of {host}: {error.strerror}")
 
 
-def _warn(host: str, made: socket.socket) -> None:
+def _warn_if_public(host: str, listener: socket.socket) -> None:
     from ipaddress import ip_address
 
-    if not ip_address(made.getsockname()[0].partition("%")[0]).is_loopback:
+    if not ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback:
         tables.print_status(
-            f"warning: {host} can be reached from other machines. Whoever has the token can do everything here, and it "
-            "crosses the network in the clear: put something that speaks TLS in front"
+            f"warning: {host} can be reached from other machines. The token gives full access and is sent unencrypted: "
+            "use a reverse proxy with TLS"
         )
 
 
-def _opener() -> Path:
+def _redirect_file() -> Path:
     return data_folder() / f"open-{os.getpid()}.html"
 
 
-def lead_to(page: str, file: Path) -> None:
-    """Keep the token out of the command line of the browser, which others can see: a file of our own leads there."""
+def write_redirect(page: str, file: Path) -> None:
+    """Write a page that redirects to the web UI. Other users see the command line of the browser, but not this file."""
     from html import escape
 
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     _write(str(file), f'<meta http-equiv="refresh" content="0; url={escape(page)}">'.encode())
 
 
-def _open(page: str) -> None:
+def _open_browser(page: str) -> None:
     import webbrowser
 
-    file = _opener()
-    lead_to(page, file)
+    file = _redirect_file()
+    write_redirect(page, file)
     if not webbrowser.open(file.as_uri()):
-        tables.print_status("no browser could be opened; open the address yourself")
+        tables.print_status("no browser could be opened; open the URL above")
 
 
 # Running
 
 
-def _run(where: Where, bound: socket.socket, settings: dict[str, Any]) -> int:
+def _run(info: ServerInfo, listener: socket.socket, settings: dict[str, Any]) -> int:
     import asyncio
 
-    with asyncio.Runner(loop_factory=fast_loop()) as runner:
-        return runner.run(_serve(where, bound, settings))
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(_serve(info, listener, settings))
 
 
-def fast_loop() -> Any:
-    """What makes the event loop: uvloop where it is installed, else Python's own."""
+def loop_factory() -> Any:
+    """Return the factory of uvloop if it is installed, else None for the default event loop."""
     try:
         import uvloop
     except ImportError:
@@ -182,60 +191,60 @@ def fast_loop() -> Any:
     return uvloop.new_event_loop
 
 
-async def _serve(where: Where, bound: socket.socket, settings: dict[str, Any]) -> int:
+async def _serve(info: ServerInfo, listener: socket.socket, settings: dict[str, Any]) -> int:
     from callslip import http
     from callslip.api.ledger import open_ledger
     from callslip.http.browser_guard import quiet_access_log
     from callslip.mcp import http_app
 
     quiet_access_log()
-    async with await open_ledger(where.place.url) as ledger:
-        made = server(http.standalone(ledger, where.token, mcp_app=http_app, **settings), ledger, where)
-        await made.serve(sockets=[bound])
-    return next((STATUS[number] for number in made.asked), exit_status.OK)
+    async with await open_ledger(info.location.url) as ledger:
+        server = create_server(http.standalone(ledger, info.token, mcp_app=http_app, **settings), ledger, info)
+        await server.serve(sockets=[listener])
+    return next((STATUS[number] for number in server.stop_signals), exit_status.OK)
 
 
-def server(app: Any, ledger: LocalLedger, where: Where) -> Any:
-    """A server of the app that tells where it is once it listens; its `asked` are the signals that ended it."""
+def create_server(app: Any, ledger: LocalLedger, info: ServerInfo) -> Any:
+    """Return a server that announces itself once it listens; `stop_signals` are the signals that stopped it."""
     import asyncio
 
     import uvicorn
 
     class Server(uvicorn.Server):
-        """Uvicorn that ends streams first, and whose signals become an exit status."""
+        """Uvicorn that ends streams first, and records the signals that stop it."""
 
         def __init__(self, config: uvicorn.Config) -> None:
             super().__init__(config)
-            self.asked: list[signal.Signals] = []
+            self.stop_signals: list[signal.Signals] = []
 
         @contextlib.contextmanager
         def capture_signals(self) -> Generator[None]:
             loop = asyncio.get_running_loop()
             for number in STATUS:
-                loop.add_signal_handler(number, self._end, number)
+                loop.add_signal_handler(number, self._stop, number)
             try:
                 yield
             finally:
                 for number in STATUS:
                     loop.remove_signal_handler(number)
 
-        def _end(self, number: signal.Signals) -> None:
-            """The second time nothing is waited for."""
+        def _stop(self, number: signal.Signals) -> None:
+            """Stop after running requests; at the second signal at once."""
             self.force_exit = self.should_exit
             self.should_exit = True
-            self.asked.append(number)
+            self.stop_signals.append(number)
 
         async def _serve(self, sockets: list[socket.socket] | None = None) -> None:
-            with _announced(where):
+            with _register(info):
                 await super()._serve(sockets)
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
-            where.tell()
+            info.announce()
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            where.close()
-            await ledger.log.feed.close()  # Every stream and everything that waits ends now.
+            info.close()
+            await ledger.log.feed.close()  # Streams and waiting requests end now.
             await super().shutdown(sockets)
 
     return Server(_config(app))
@@ -257,41 +266,41 @@ def _config(app: Any) -> uvicorn.Config:
     )
 
 
-# The file that says so
+# The file with the address
 
 
 @contextlib.contextmanager
-def _announced(where: Where) -> Generator[None]:
-    """As long as this lasts other commands find the server. One that is there already keeps its place."""
+def _register(info: ServerInfo) -> Generator[None]:
+    """Let other commands find the server while the block runs, unless another server is registered."""
     from callslip.ledger.liveness import is_here, new_owner
 
-    path, there = server_file(where.place), running_server(where.place)
-    if not where.place.path:
+    path, other = server_file(info.location), running_server(info.location)
+    if not info.location.path:
         yield
         return
-    if there is not None and is_here(there.owner):
-        tables.print_status(f"another server runs for this ledger, at {there.url}; other commands will find that one")
+    if other is not None and is_here(other.owner):
+        tables.print_status(f"another server runs for this ledger at {other.url}; other commands use that one")
         yield
         return
-    ours = RunningServer(where.url, os.getpid(), new_owner())
+    entry = RunningServer(info.url, os.getpid(), new_owner())
     try:
-        _write(path, msgspec.json.encode(ours))
+        _write(path, msgspec.json.encode(entry))
     except OSError as error:
         tables.print_status(f"cannot write {path} ({error.strerror}): other commands will not find this server")
     try:
         yield
     finally:
-        found = running_server(where.place)
-        if found is not None and found.owner == ours.owner:
+        current = running_server(info.location)
+        if current is not None and current.owner == entry.owner:
             with contextlib.suppress(OSError):
                 os.unlink(path)
 
 
 def _write(path: str, data: bytes) -> None:
-    """For its owner alone, whole or not at all."""
-    beside = f"{path}.part-{os.getpid()}"
+    """Write a file atomically that only its owner can read."""
+    temporary = f"{path}.part-{os.getpid()}"
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(beside)
-    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+        os.unlink(temporary)
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
         out.write(data)
-    os.replace(beside, path)
+    os.replace(temporary, path)

@@ -69,9 +69,9 @@ def _show_session(selected: SelectedLedger, record: SessionRecord, limit: int, f
         facts = session_json(record, open_calls, len(ledger.approvals(session=record.name)))
         tables.write_json({**facts, "info": snapshot.info, "entries": entries})
         return
-    from callslip.cli.terminal.pages import session_page
+    from callslip.cli.terminal.pages import print_session
 
-    session_page(record, entries, lines=0 if full else 8, cut=bool(limit) and len(entries) == limit)
+    print_session(record, entries, lines=0 if full else 8, is_cut=bool(limit) and len(entries) == limit)
 
 
 def _show_call(selected: SelectedLedger, record: CallRecord, approval: ApprovalRecord | None, full: bool) -> None:
@@ -91,7 +91,7 @@ def _show_call(selected: SelectedLedger, record: CallRecord, approval: ApprovalR
         call = msgspec.to_builtins(call_view(record))
         tables.write_json({**call, "approvalRequest": request, "toolCall": value, "events": events})
         return
-    from callslip.cli.terminal.pages import call_page
+    from callslip.cli.terminal.pages import print_call
 
     pruned_seq = ledger.find_session(record.session).pruned_seq
-    call_page(record, value, approval, events, lines=0 if full else MAX_LINES, low=pruned_seq)
+    print_call(record, value, approval, events, lines=0 if full else MAX_LINES, pruned_seq=pruned_seq)

@@ -138,7 +138,7 @@ def list_commands(queue: str, limit: int) -> None:
         _print_table([command for found in lists.values() for command in found])
     else:
         tables.print_status("no pending commands, and none ended recently")
-    tables.print_status_more(any(len(found) >= limit for found in lists.values()), limit)
+    tables.print_more_hint(any(len(found) >= limit for found in lists.values()), limit)
 
 
 def _print_table(commands: list[Command]) -> None:
@@ -149,4 +149,4 @@ def _print_table(commands: list[Command]) -> None:
         cells.append(
             [command.correlation_id, command.status, format_age(created_ms), command.client, command.action, detail]
         )
-    tables.columns(["COMMAND", "STATUS", "WHEN", "CLIENT", "ACTION", "OUTCOME"], cells)
+    tables.print_table(["COMMAND", "STATUS", "WHEN", "CLIENT", "ACTION", "OUTCOME"], cells)

@@ -35,8 +35,8 @@ def tail(session: str, after: int | None, from_start: bool, format_: str, until_
 
     SESSION defaults to the one that was written last. On a terminal it shows texts as they arrive and a line for each
     change of a call. In a pipe, or with --json, it writes JSON lines: {"snapshot"} once, then {"seq", "patches"} for
-    each event; with --after or --from-start only the latter, unless too much lies in between; with --format events, the
-    events. It runs until Ctrl-C, and reconnects to a server that went away.
+    each event; with --after or --from-start only the latter, unless too many events are in between; with --format
+    events, the events. It runs until Ctrl-C, and reconnects to a server after a lost connection.
     """
     if after is not None and from_start:
         raise click.UsageError("--after and --from-start are exclusive; pass one of them")
@@ -169,7 +169,7 @@ class FollowedSession:
         for patch in body["patches"]:
             entry = patch["entry"]["id"] if patch["op"] == "put" else patch["id"]
             if entry:
-                self.printer.tell(self._session.entries[entry])
+                self.printer.print_changes(self._session.entries[entry])
 
     def _load(self, body: bytes) -> None:
         from callslip.model.entries import Snapshot
@@ -178,11 +178,11 @@ class FollowedSession:
         entries = list(self._session.entries.values())
         if self._has_started:  # Too much was missed to print every change.
             for entry in entries:
-                self.printer.tell(entry)
+                self.printer.print_changes(entry)
             return
         self._has_started = True
         first = len(entries) - INITIAL_ENTRIES
         if self._after is not None:
             first = sum(entry["id"] <= self._after for entry in entries)
         first = max(0, first)
-        self.printer.past(entries[:first], entries[first:])
+        self.printer.print_existing(entries[:first], entries[first:])

@@ -1,4 +1,4 @@
-"""`callslip verify`: every stored projection against what the log says."""
+"""`callslip verify`: check stored data against the log."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 @db_option
 @json_option
 def verify(session: str | None) -> int:
-    """Derive everything again and compare.
+    """Check stored data against the log.
 
-    Each problem is a line on stdout (with --json a JSON object), and the exit status is then 1.
+    Derives the stored records of each session again from its events. Each problem is a line on stdout (with --json a
+    JSON object), and the exit status is then 1.
     """
     return with_ledger(lambda ledger: _verify(ledger, session))
 
 
-async def _verify(ledger: LocalLedger, given: str | None) -> int:
-    from callslip.ledger.verify import verify as derive
+async def _verify(ledger: LocalLedger, id: str | None) -> int:
+    from callslip.ledger.verify import verify as find_problems
 
-    session = (await ledger.find_session(given)).name if given else None
-    problems = await derive(ledger.log, session)
+    session = (await ledger.find_session(id)).name if id else None
+    problems = await find_problems(ledger.log, session)
     if wants_json():
         tables.write_json(*problems)
     else:
         for problem in problems:
             click.echo(escape_controls(str(problem)))
-    whole = f"session {session}" if session else "the ledger"
-    tables.print_status(
-        f"{whole} agrees with its log" if not problems else f"{pluralize(len(problems), 'problem')} in {whole}"
-    )
+    scope = f"session {session}" if session else "the ledger"
+    count = pluralize(len(problems), "problem")
+    tables.print_status(f"{count} in {scope}" if problems else "OK: no problems found")
     return exit_status.FAILED if problems else exit_status.OK

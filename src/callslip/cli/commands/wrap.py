@@ -1,4 +1,4 @@
-"""`callslip wrap`: an agent or an MCP server, run for its client as if nobody stood between them, and recorded."""
+"""`callslip wrap`: run an agent or an MCP server for its client, pass all messages through, and record them."""
 
 from __future__ import annotations
 
@@ -18,146 +18,145 @@ if TYPE_CHECKING:
 
 NO_COMMAND, NOT_RUNNABLE = 127, 126
 
-ALONE = """\
-callslip wrap stands between a client and its agent, and there is no client here: this is a terminal.
+TERMINAL_HINT = """\
+stdin is a terminal. callslip wrap must be started by the client of an agent.
 
 Where your editor or client starts the agent with
     {agent}
-let it run this instead:
+configure this instead:
     callslip wrap -- {agent}
-In a client that asks for a command and its arguments, that is
+In a client with separate fields for command and arguments:
     "command": "callslip", "args": {args}
 
-Then watch what the agent's tools do:
-    callslip ls              the sessions
-    callslip show @last      the newest one
+Then see its tool calls:
+    callslip ls              list sessions
+    callslip show @last      show the newest
 """
 
 
-ALONE_MCP = """\
-callslip wrap --mcp stands between a client and its MCP server, and there is no client here: this is a terminal.
+TERMINAL_HINT_MCP = """\
+stdin is a terminal. callslip wrap --mcp must be started by an MCP client.
 
-In the configuration of your client, let it run this instead of the server:
+In the configuration of your client, replace the server with:
 {servers}
 
-Then watch what the server's tools do:
-    callslip ls              the sessions
-    callslip show @last      the newest one
+Then see its tool calls:
+    callslip ls              list sessions
+    callslip show @last      show the newest
 """
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.argument("agent", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- AGENT...")
 @click.option("--mcp", is_flag=True, help="AGENT... is an MCP server.")
-@click.option("--session", type=ID, metavar="NAME", help="The session to write, instead of AGENT-ID.")
-@click.option("--policy", metavar="FILE", help="A TOML file of rules that answer permission requests.")
+@click.option("--session", type=ID, metavar="NAME", help="The session to write. [default: AGENT-ID]")
+@click.option("--policy", metavar="FILE", help="A TOML file with rules that answer permission requests.")
 @click.option(
     "--approvals",
     type=click.Choice(["client", "callslip"]),
     default="client",
     show_default=True,
-    help="Who is asked what no rule decides: the agent's client, or you, by approve and deny.",
+    help="Who answers requests that no rule matches: the agent's client, or you with approve and deny.",
 )
-@click.option("--fail-closed", is_flag=True, help="Let nothing pass that is not recorded; stop the agent if need be.")
+@click.option("--fail-closed", is_flag=True, help="Pass only recorded messages; stop the agent if recording fails.")
 @db_option
 def wrap(
     agent: tuple[str, ...], mcp: bool, session: str | None, policy: str | None, approvals: str, fail_closed: bool
 ) -> int:
-    """Run an agent for its client, and record what they say.
+    """Run an ACP agent and record its tool calls.
 
     AGENT... is the command that the client would run: an agent that speaks the Agent Client Protocol on stdin and
-    stdout. Every byte passes unchanged, and the exit status is the agent's (128 and the number of a signal that killed
-    it; 127 if there is no such command). Signals go to the agent. If callslip itself is killed, the agent finds its
-    stdin closed.
+    stdout. All bytes pass unchanged. The exit status is that of the agent (128 plus the number of a signal that killed
+    it; 127 if the command does not exist). Signals are forwarded to the agent. If callslip is killed, the agent's stdin
+    is closed.
 
-    A session of the agent is recorded as AGENT-ID: the name of its program and its own id of the session. So one that
-    it loads again later goes on where it was; one that it makes anew under an old id is AGENT-ID.2. With --session the
-    first one is recorded as NAME, and another one, x, as NAME:x.
+    A session of the agent is recorded as AGENT-ID: the name of its program and its own session id. A session that is
+    loaded again continues there; a new session with an old id is recorded as AGENT-ID.2. With --session the first
+    session is recorded as NAME, and another session x as NAME:x.
 
-    If recording fails, the agent goes on, Callslip tries again, and stderr says how many messages were missed. Up to
-    64 MB wait for the ledger; when it is so far behind, the agent waits 2 seconds for it before anything is left out.
-    With --fail-closed each message is recorded before it passes, and a failure ends the agent with status 1.
+    If recording fails, the agent keeps running, callslip retries, and stderr reports how many messages are missing. Up
+    to 64 MB are buffered; when the buffer is full, the agent is blocked for up to 2 seconds before messages are
+    dropped. With --fail-closed each message is recorded before it passes, and a failure stops the agent with status 1.
 
-    With --mcp it is an MCP server that is run for its client. Every tools/call is recorded as a call, with its
-    progress, its result and how it ended; a result that comes after the client gave up is kept as late. All of a run
-    is one session, SERVER-TIME, or NAME. Nobody is asked for permission: --policy and --approvals are for agents.
+    With --mcp the command is an MCP server. Each tools/call is recorded as a call, with its progress, its result and
+    its state; a result that arrives after the client gave up is recorded as late. A run is one session, SERVER-TIME or
+    NAME. --policy and --approvals are for agents only.
 
-    A policy has rules, of which the first that fits decides; what none fits, the client is asked:
+    A policy has rules. The first rule that matches decides; if none matches, the client is asked:
 
     \b
       [[rule]]
       action = "allow"                        # or "deny" or "ask"
       kind = ["read", "search"]               # of the call; also: tool, title
-      path = "~/project/**"                   # every file that it names
+      path = "~/project/**"                   # all files of the call
     \b
       [[rule]]
       action = "deny"
-      input.command = "regex:.*rm -rf.*"      # a member of its input
-      reason = "nothing is removed here"
+      input.command = "regex:.*rm -rf.*"      # a field of its input
+      reason = "deleting files is not allowed"
 
-    Patterns fit whole texts; * is any text, in a path up to the next slash, ** beyond it. An answer is the agent's own
-    option for this once; with always = true, the one that it remembers. Rules believe what the agent says of its call;
-    where it does not say what a rule that denies or asks looks at, you are asked. A tool of an MCP server is allowed
-    by its whole name (mcp__files__read) only.
+    Patterns match full texts; * matches any text, in a path up to the next slash, ** also slashes. The answer is the
+    agent's option for this one call; with always = true, the option that the agent remembers. Rules trust what the
+    agent reports about a call; if it does not report what a deny or ask rule checks, you are asked. A tool of an MCP
+    server is allowed only by its full name (mcp__files__read).
 
-    With --approvals callslip the client is not asked either: a request waits until `callslip approve` or `callslip
-    deny` answers it, from any terminal, and the agent gets its own option that says so. Nobody's answer within 5
-    minutes is no. It is over when the turn ends or the client cancels it. While nothing can be recorded, the client is
-    asked after all.
+    With --approvals callslip the client is not asked: a request waits until `callslip approve` or `callslip deny`
+    answers it from any terminal, and the agent receives the matching option. Without an answer it is denied after 5
+    minutes. It ends with the turn, or when the client cancels it. While recording fails, the client is asked.
     """
     command = list(agent)
     if mcp and (policy is not None or approvals != "client"):
-        raise click.UsageError("--policy and --approvals are for agents: an MCP server asks nobody for permission")
+        raise click.UsageError("--policy and --approvals are for agents: an MCP server sends no permission requests")
     if sys.stdin.isatty():
-        click.echo(escape_block(_alone_mcp(command) if mcp else _alone(command)), err=True)
+        click.echo(escape_block(_terminal_hint_mcp(command) if mcp else _terminal_hint(command)), err=True)
         return exit_status.USAGE
-    return _run(command, session or "", _desk(policy, approvals == "callslip"), fail_closed, mcp)
+    return _run(command, session or "", _create_filter(policy, approvals == "callslip"), fail_closed, mcp)
 
 
-def _alone(command: list[str]) -> str:
+def _terminal_hint(command: list[str]) -> str:
     import json
 
-    return ALONE.format(agent=shlex.join(command), args=json.dumps(["wrap", "--", *command]))
+    return TERMINAL_HINT.format(agent=shlex.join(command), args=json.dumps(["wrap", "--", *command]))
 
 
-def _alone_mcp(command: list[str]) -> str:
+def _terminal_hint_mcp(command: list[str]) -> str:
     import json
 
     from callslip.wrap.session_names import program_name
 
     server = {"command": "callslip", "args": ["wrap", "--mcp", "--", *command]}
     servers = json.dumps({"mcpServers": {program_name(command): server}}, indent=2)
-    return ALONE_MCP.format(servers="\n".join("    " + line for line in servers.splitlines()))
+    return TERMINAL_HINT_MCP.format(servers="\n".join("    " + line for line in servers.splitlines()))
 
 
-def _run(command: list[str], session: str, desk: PermissionFilter | None, fail_closed: bool, mcp: bool) -> int:
+def _run(command: list[str], session: str, permissions: PermissionFilter | None, fail_closed: bool, mcp: bool) -> int:
     from urllib.parse import quote
 
     from callslip.client.server_file import running_server
     from callslip.wrap.launch import Agent, Recording, run
 
-    where = selected_location()
-    recording = Recording(where.url, where.prepare, _checked(session), fail_closed, "mcp" if mcp else "acp")
+    location = selected_location()
+    recording = Recording(location.url, location.prepare, _check_session(session), fail_closed, "mcp" if mcp else "acp")
     try:
         started = Agent(command, "server" if mcp else "agent")
     except OSError as error:
-        _say(f"{command[0]}: {error.strerror}")
+        _print_message(f"{command[0]}: {error.strerror}")
         return NO_COMMAND if isinstance(error, FileNotFoundError) else NOT_RUNNABLE
-    running = running_server(where)
+    running = running_server(location)
     if running is not None:
-        _say(f"watch it at {running.url}/" + (f"s/{quote(session, safe='')}" if session else ""))
-    return run(started, recording, desk, _say)
+        _print_message(f"View: {running.url}/" + (f"s/{quote(session, safe='')}" if session else ""))
+    return run(started, recording, permissions, _print_message)
 
 
-def _say(text: str) -> None:
-    """Nothing that happens to stderr may stop the agent."""
+def _print_message(text: str) -> None:
+    """Print on stderr; an error there must not stop the agent."""
     try:
         tables.print_status(f"callslip: {text}")
     except OSError:
         pass
 
 
-def _checked(session: str) -> str:
+def _check_session(session: str) -> str:
     if session:
         from callslip.model.names import check_session_name
 
@@ -165,7 +164,7 @@ def _checked(session: str) -> str:
     return session
 
 
-def _desk(policy: str | None, holds: bool) -> PermissionFilter | None:
+def _create_filter(policy: str | None, holds: bool) -> PermissionFilter | None:
     if policy is None and not holds:
         return None
     from callslip.wrap.permission_filter import PermissionFilter

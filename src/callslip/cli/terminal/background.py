@@ -1,4 +1,4 @@
-"""What runs beside something else on a terminal: watching, asking, and ending politely."""
+"""Run work in the background of a command: watch a session, prompt for answers, handle signals."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from callslip.errors import ConflictError
 
 
 @contextlib.asynccontextmanager
-async def beside(*work: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
-    """Run these as long as the block lasts; an error in one of them ends the block."""
+async def run_in_background(*work: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
+    """Run coroutines until the block ends; an error in one of them ends the block."""
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one) for one in work]
+            tasks = [group.create_task(coroutine) for coroutine in work]
             try:
                 yield
             finally:
@@ -28,23 +28,23 @@ async def beside(*work: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
 
 
 @contextlib.asynccontextmanager
-async def ended_politely() -> AsyncGenerator[None]:
-    """A request to terminate is treated like Ctrl-C: open calls are ended first."""
+async def cancel_on_signal() -> AsyncGenerator[None]:
+    """Treat SIGTERM and SIGHUP like Ctrl-C: open calls are ended first."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
-    asked = [number for number in (signal.SIGTERM, getattr(signal, "SIGHUP", None)) if number is not None]
-    for number in asked:
+    numbers = [number for number in (signal.SIGTERM, getattr(signal, "SIGHUP", None)) if number is not None]
+    for number in numbers:
         loop.add_signal_handler(number, task.cancel)
     try:
         yield
     finally:
-        for number in asked:
+        for number in numbers:
             loop.remove_signal_handler(number)
 
 
-async def first(*waiting: Coroutine[Any, Any, Any]) -> Any:
-    """The first result of several; the others are given up."""
-    tasks = [asyncio.create_task(one) for one in waiting]
+async def first_result(*work: Coroutine[Any, Any, Any]) -> Any:
+    """Return the first result of several coroutines, and cancel the others."""
+    tasks = [asyncio.create_task(coroutine) for coroutine in work]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         return done.pop().result()
@@ -53,19 +53,19 @@ async def first(*waiting: Coroutine[Any, Any, Any]) -> Any:
             task.cancel()
 
 
-async def yes_or_no(pressed: asyncio.Queue[str]) -> str:
-    """The first key that is an answer."""
-    while (key := (await pressed.get()).lower()) not in ("y", "n"):
+async def read_answer(keys: asyncio.Queue[str]) -> str:
+    """Return the first key that is `y` or `n`."""
+    while (key := (await keys.get()).lower()) not in ("y", "n"):
         pass
     return key
 
 
-async def answered(ledger: LocalLedger, approval: str, *, yes: bool, by: str) -> None:
-    """Answer a request as a person at this terminal said."""
+async def answer_request(ledger: LocalLedger, approval: str, *, yes: bool, by: str) -> None:
+    """Answer a request for the user at this terminal."""
     try:
         if yes:
             await ledger.approve(approval, by=by)
         else:
-            await ledger.deny(approval, by=by, reason="the person said no")
+            await ledger.deny(approval, by=by, reason="denied by the user")
     except ConflictError:
-        pass  # Somebody answered from another terminal in the meantime, and was first.
+        pass  # Another answer was first.

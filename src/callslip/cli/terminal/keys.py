@@ -1,4 +1,4 @@
-"""Single keys from a terminal, while something else is drawn on it."""
+"""Read single keys from a terminal while output is printed on it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from contextlib import asynccontextmanager
 try:
     import termios
     import tty
-except ImportError:  # Windows: nobody is asked there, the script answers.
+except ImportError:  # Windows has no such terminals: nothing is prompted there.
     termios = tty = None
 
 
-def may_ask() -> bool:
-    """Whether a person sits at both ends: keys come from a terminal, what we draw goes to one, and it is ours."""
+def can_prompt() -> bool:
+    """Return whether stdin and stdout are a terminal with this process in the foreground."""
     if termios is None or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return False
     try:
@@ -26,8 +26,8 @@ def may_ask() -> bool:
 
 
 @asynccontextmanager
-async def pressed() -> AsyncGenerator[asyncio.Queue[str]]:
-    """Every key that is pressed, one by one, without waiting for the end of a line and without showing it."""
+async def read_keys() -> AsyncGenerator[asyncio.Queue[str]]:
+    """Queue each pressed key, without waiting for the end of the line and without echo."""
     assert termios is not None and tty is not None
     keys: asyncio.Queue[str] = asyncio.Queue()
     terminal = sys.stdin.fileno()
@@ -48,6 +48,6 @@ def _read(terminal: int, keys: asyncio.Queue[str], loop: asyncio.AbstractEventLo
     except OSError:
         data = b""
     if not data:
-        loop.remove_reader(terminal)  # The terminal went away: nobody will answer.
+        loop.remove_reader(terminal)  # The terminal is gone: no key will follow.
     for key in data.decode("utf-8", "ignore"):
         keys.put_nowait(key)

@@ -1,4 +1,4 @@
-"""The pages that `show` prints for people. Facts first, then what went in, what came out, and the events in order."""
+"""Print a session or a call for `show`: the facts, the input, the outcome and the events."""
 
 from __future__ import annotations
 
@@ -13,117 +13,128 @@ from rich.text import Text
 
 from callslip.cli.terminal import formatting, tables, timeline
 from callslip.cli.terminal.escape import escape_controls
-from callslip.cli.terminal.tables import emit
+from callslip.cli.terminal.tables import print_block
 from callslip.model.events import CallEvent, Event, type_of
 from callslip.model.records import ApprovalRecord, CallRecord, SessionRecord
 
 Json = dict[str, Any]
 Fact = tuple[str, Text | str]
 
-# What a verdict means to somebody who reads it for the first time.
+# The meaning of each verdict.
 VERDICTS = {
-    "late": "came after the end; kept, changed nothing",
-    "duplicate": "said before; changed nothing",
-    "orphan": "named something unknown",
-    "illegal": "not possible in that state; changed nothing",
-    "witness": "the agent's own replay; changed nothing",
+    "late": "after the end; recorded, no effect",
+    "duplicate": "repeated; no effect",
+    "orphan": "refers to something unknown",
+    "illegal": "not possible in that state; no effect",
+    "witness": "the agent's own replay; no effect",
 }
 
 
-def session_page(row: SessionRecord, entries: Sequence[Json], *, lines: int, cut: bool) -> None:
-    """A session from its beginning, or its newest entries."""
+def print_session(record: SessionRecord, entries: Sequence[Json], *, lines: int, is_cut: bool) -> None:
+    """Print a session from its start, or its newest entries."""
     out = tables.console()
     calls = Counter(str(entry.get("status")) for entry in entries if entry.get("type") == "tool_call")
-    title = f"  {row.title}" if row.title else ""
-    emit(out, Text(escape_controls(row.name), "bold").append(escape_controls(title)))
+    title = f"  {record.title}" if record.title else ""
+    print_block(out, Text(escape_controls(record.name), "bold").append(escape_controls(title)))
     facts = [
-        formatting.pluralize(row.last_seq, "event"),
-        escape_controls(formatting.tally(calls)),
-        f"last {formatting.format_age(row.updated_at)}",
+        formatting.pluralize(record.last_seq, "event"),
+        escape_controls(formatting.format_counts(calls)),
+        f"last {formatting.format_age(record.updated_at)}",
     ]
-    emit(out, Text(" · ".join(facts), "dim"))
-    if row.pruned_seq:
-        emit(out, Text(f"events up to {row.pruned_seq:,} were removed by retention", "dim"))
-    if cut:
-        emit(out, Text(f"only the newest {len(entries):,} entries; --limit 0 shows all", "dim"))
-    for day, of_day in groupby(entries, lambda entry: formatting.day(entry.get("at", 0))):
-        emit(out, Text(f"\n{day}", "dim"))
+    print_block(out, Text(" · ".join(facts), "dim"))
+    if record.pruned_seq:
+        print_block(out, Text(f"events up to {record.pruned_seq:,} were removed by retention", "dim"))
+    if is_cut:
+        print_block(out, Text(f"only the newest {len(entries):,} entries; --limit 0 shows all", "dim"))
+    for day, of_day in groupby(entries, lambda entry: formatting.format_date(entry.get("at", 0))):
+        print_block(out, Text(f"\n{day}", "dim"))
         for entry in of_day:
-            emit(out, timeline.row(entry, wrap=out.is_terminal, lines=lines))
+            print_block(out, timeline.render_entry(entry, wrap=out.is_terminal, lines=lines))
 
 
-def call_page(
-    row: CallRecord, entry: Json, approval: ApprovalRecord | None, events: Sequence[CallEvent], *, lines: int, low: int
+def print_call(
+    record: CallRecord,
+    entry: Json,
+    approval: ApprovalRecord | None,
+    events: Sequence[CallEvent],
+    *,
+    lines: int,
+    pruned_seq: int,
 ) -> None:
-    """A call: its facts, its input, its outcome, the events about it."""
+    """Print a call: its facts, its input, its outcome and its events."""
     out = tables.console()
-    emit(out, Text(escape_controls(row.id), "bold").append("  ").append_text(timeline.styled_state(row.state)))
-    _facts(out, [*_call_facts(row, entry), *(_approval_facts(approval) if approval else ())])
-    given = entry.get("rawInput", entry.get("inputText"))
-    _section(out, "input", _pretty(given), lines)
-    _section(out, "error" if entry.get("error") else "output", timeline.outcome(entry), lines)
+    print_block(
+        out, Text(escape_controls(record.id), "bold").append("  ").append_text(timeline.styled_state(record.state))
+    )
+    _facts(out, [*_call_facts(record, entry), *(_approval_facts(approval) if approval else ())])
+    _section(out, "input", _pretty(entry.get("rawInput", entry.get("inputText"))), lines)
+    _section(out, "error" if entry.get("error") else "output", timeline.outcome_text(entry), lines)
     if entry.get("blob"):
-        size = formatting.size(entry["blob"]["size"])
-        whole = f"the whole is {size}; --full shows it" if entry.get("truncated") else size
-        emit(out, Text(f"  {whole}", "dim"))
-    emit(out, Text("\nevents", "dim"))
-    if row.entry <= low:
-        emit(out, Text(f"  up to {low:,} they were removed by retention", "dim"))
-    emit(out, _event_table(events, row.created_at))
+        size = formatting.format_size(entry["blob"]["size"])
+        note = f"truncated; --full shows all {size}" if entry.get("truncated") else size
+        print_block(out, Text(f"  {note}", "dim"))
+    print_block(out, Text("\nevents", "dim"))
+    if record.entry <= pruned_seq:
+        print_block(out, Text(f"  events up to {pruned_seq:,} were removed by retention", "dim"))
+    print_block(out, _event_table(events, record.created_at))
 
 
-def _call_facts(row: CallRecord, entry: Json) -> Iterable[Fact]:
+def _call_facts(record: CallRecord, entry: Json) -> Iterable[Fact]:
     yield (
         "tool",
-        Text(escape_controls(row.tool or "unknown"), "bold").append(
-            f"  {escape_controls(row.kind)}" if row.kind else "", "dim"
+        Text(escape_controls(record.tool or "unknown"), "bold").append(
+            f"  {escape_controls(record.kind)}" if record.kind else "", "dim"
         ),
     )
     if entry.get("rawToolName"):
-        yield "named", str(entry["rawToolName"])
-    if row.title:
-        yield "title", row.title
-    if row.client_call_id != row.id:
-        yield "own id" if row.client else "agent's id", row.client_call_id
-    place = [row.session, f"turn {row.turn}" if row.turn else "", f"entry {row.entry}"]
+        yield "full name", str(entry["rawToolName"])
+    if record.title:
+        yield "title", record.title
+    if record.client_call_id != record.id:
+        yield "own id" if record.client else "agent's id", record.client_call_id
+    place = [record.session, f"turn {record.turn}" if record.turn else "", f"entry {record.entry}"]
     yield "session", "  ".join(part for part in place if part)
-    if row.source:
-        yield "source", row.source
-    if row.client:
-        told = f"given out {row.attempt} times" if row.attempt > 1 else ""
-        yield "client", "  ".join(part for part in (row.client, "idempotent" if row.idempotent else "", told) if part)
-    if row.worker:
-        yield "worker", row.worker
-    created = f"{formatting.day(row.created_at)} {formatting.clock(row.created_at)}"
-    yield "begun", f"{created}  ({formatting.format_age(row.created_at)})"
-    if row.started_at:
-        yield "started", formatting.clock(row.started_at)
-    if row.client and row.deadline and not row.ended_at:
-        yield "expires", f"{formatting.clock(row.deadline)}  ({formatting.format_age(row.deadline)})"
-    if row.ended_at:
-        took = formatting.format_duration(row.started_at or row.created_at, row.ended_at)
-        yield "ended", formatting.clock(row.ended_at) + (f"  (after {took})" if took else "")
+    if record.source:
+        yield "source", record.source
+    if record.client:
+        attempts = f"claimed {record.attempt} times" if record.attempt > 1 else ""
+        parts = (record.client, "idempotent" if record.idempotent else "", attempts)
+        yield "client", "  ".join(part for part in parts if part)
+    if record.worker:
+        yield "worker", record.worker
+    created = f"{formatting.format_date(record.created_at)} {formatting.format_time(record.created_at)}"
+    yield "created", f"{created}  ({formatting.format_age(record.created_at)})"
+    if record.started_at:
+        yield "started", formatting.format_time(record.started_at)
+    if record.client and record.deadline and not record.ended_at:
+        yield "expires", f"{formatting.format_time(record.deadline)}  ({formatting.format_age(record.deadline)})"
+    if record.ended_at:
+        duration = formatting.format_duration(record.started_at or record.created_at, record.ended_at)
+        yield "ended", formatting.format_time(record.ended_at) + (f"  (after {duration})" if duration else "")
     if "exitStatus" in entry:
-        yield "exit status", timeline.text_of(entry["exitStatus"])
-    if row.reason:
-        yield "reason", row.reason
+        yield "exit status", timeline.to_text(entry["exitStatus"])
+    if record.reason:
+        yield "reason", record.reason
     if entry.get("late"):
-        yield "late", "something more was said after the end; see the events"
+        yield "late", "events arrived after the end; see below"
 
 
-def _approval_facts(row: ApprovalRecord) -> Iterable[Fact]:
-    by = f" by {row.by}" if row.by else ""
-    option = f" ({row.option})" if row.option else ""
-    yield "approval", Text(escape_controls(f"{row.id}  {row.state}{by}{option}"), timeline.REQUEST.get(row.state, ""))
-    if row.description:
-        yield "asked", row.description
-    if row.state == "pending":
-        offered = [str(cast(Json, option).get("optionId")) for option in row.options if isinstance(option, dict)]
-        yield "options", ", ".join(offered) or "none"
-        if row.expires_at:
-            yield "expires", formatting.format_age(row.expires_at)
-    if row.reason:
-        yield "said", row.reason
+def _approval_facts(record: ApprovalRecord) -> Iterable[Fact]:
+    by = f" by {record.by}" if record.by else ""
+    option = f" ({record.option})" if record.option else ""
+    yield (
+        "approval",
+        Text(escape_controls(f"{record.id}  {record.state}{by}{option}"), timeline.REQUEST.get(record.state, "")),
+    )
+    if record.description:
+        yield "request", record.description
+    if record.state == "pending":
+        options = [str(cast(Json, option).get("optionId")) for option in record.options if isinstance(option, dict)]
+        yield "options", ", ".join(options) or "none"
+        if record.expires_at:
+            yield "expires", formatting.format_age(record.expires_at)
+    if record.reason:
+        yield "answer", record.reason
 
 
 def _facts(out: Any, facts: Iterable[Fact]) -> None:
@@ -132,13 +143,13 @@ def _facts(out: Any, facts: Iterable[Fact]) -> None:
     grid.add_column(overflow="fold")
     for name, value in facts:
         grid.add_row(f"  {name}", value if isinstance(value, Text) else Text(escape_controls(value)))
-    emit(out, grid)
+    print_block(out, grid)
 
 
 def _section(out: Any, name: str, text: str, lines: int) -> None:
     if text:
-        emit(out, Text(f"\n{name}", "dim"))
-        emit(out, timeline.block(text, lines))
+        print_block(out, Text(f"\n{name}", "dim"))
+        print_block(out, timeline.render_block(text, lines))
 
 
 def _pretty(value: Any) -> str:
@@ -147,7 +158,7 @@ def _pretty(value: Any) -> str:
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
 
 
-def _event_table(events: Sequence[CallEvent], begun: int) -> Table:
+def _event_table(events: Sequence[CallEvent], created_at: int) -> Table:
     grid = Table.grid(padding=(0, 2, 0, 0))
     for justify in ("right", "right", "left", "left"):
         grid.add_column(justify=justify, no_wrap=justify == "right", overflow="fold")
@@ -156,18 +167,20 @@ def _event_table(events: Sequence[CallEvent], begun: int) -> Table:
         first, last = run[0], run[-1]
         seqs = f"{first.seq}" if first is last else f"{first.seq}–{last.seq}"
         name = kind if first is last else f"{kind} ×{len(run)}"
-        grid.add_row(Text(f"  {seqs}", "dim"), Text(_offset(first, begun), "dim"), Text(name), _remark(verdict, first))
+        grid.add_row(
+            Text(f"  {seqs}", "dim"), Text(_offset(first, created_at), "dim"), Text(name), _remark(verdict, first)
+        )
     return grid
 
 
-def _offset(event: Event, begun: int) -> str:
-    passed = event.at - begun
+def _offset(event: Event, created_at: int) -> str:
+    passed = event.at - created_at
     return (
         f"+{passed} ms"
         if 0 <= passed < 1000
         else f"+{passed / 1000:.1f} s"
         if passed >= 0
-        else formatting.clock(event.at)
+        else formatting.format_time(event.at)
     )
 
 
@@ -175,12 +188,12 @@ def _remark(verdict: str, event: CallEvent) -> Text:
     reason = escape_controls(str(getattr(event, "reason", "") or ""))
     if verdict == "applied":
         return Text(reason)
-    said = timeline.outcome({"error": _set(event, "error"), "output": _set(event, "output")})
+    outcome = timeline.outcome_text({"error": _value(event, "error"), "output": _value(event, "output")})
     note = Text(verdict, "yellow").append(f"  {VERDICTS.get(verdict, '')}", "dim")
-    told = " ".join(part for part in (reason, escape_controls(said[:200])) if part)
-    return note.append(f"  {told}") if told else note
+    detail = " ".join(part for part in (reason, escape_controls(outcome[:200])) if part)
+    return note.append(f"  {detail}") if detail else note
 
 
-def _set(event: CallEvent, field: str) -> Any:
+def _value(event: CallEvent, field: str) -> Any:
     value = getattr(event, field, None)
     return None if value is msgspec.UNSET else value

@@ -1,4 +1,4 @@
-"""What a client holds: entries that change by patches alone. It has no rules, as a page in a browser has none."""
+"""A session as a client has it: entries that only patches change. It has no rules, like a page in a browser."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Json = dict[str, Any]
 
 
 class PatchedSession:
-    """A session as far as its patches have told it."""
+    """A snapshot of a session with the patches applied so far."""
 
     def __init__(self) -> None:
         self.seq = 0
@@ -23,13 +23,13 @@ class PatchedSession:
         self._waiting: set[asyncio.Future[None]] = set()
 
     def load(self, snapshot: Snapshot) -> None:
-        """Begin with a session as it stands."""
+        """Start with a snapshot."""
         self.seq = snapshot.seq
         self.info = _plain(snapshot.info)
         self.entries = {entry["id"]: entry for entry in _plain(snapshot.entries)}
 
     def apply(self, seq: int, patches: Sequence[Patch]) -> None:
-        """Take the patches of one event, as they would come over a wire."""
+        """Apply the patches of one event as JSON values, as a client receives them."""
         for patch in _plain(patches):
             OPERATIONS[patch["op"]](self, patch)
         self.seq = seq
@@ -39,24 +39,24 @@ class PatchedSession:
         self._waiting.clear()
 
     def target(self, entry: int) -> Json:
-        """Entry 0 is the session's own facts."""
+        """Return the entry that a patch changes; 0 is the info of the session."""
         return self.entries[entry] if entry else self.info
 
-    async def until(self, true: Callable[[PatchedSession], Any]) -> Any:
-        """The first answer that is not false, looked for after each event."""
-        while not (answer := true(self)):
+    async def wait_until(self, condition: Callable[[PatchedSession], Any]) -> Any:
+        """Return the first true value of a condition, evaluated after each event."""
+        while not (value := condition(self)):
             changed = asyncio.get_running_loop().create_future()
             self._waiting.add(changed)
             await changed
-        return answer
+        return value
 
-    def request(self) -> Json | None:
-        """The request for approval that waits for an answer, if there is one."""
-        asked = (entry for entry in self.entries.values() if entry["type"] == "permission_request")
-        return next((entry for entry in asked if entry.get("state", "pending") == "pending"), None)
+    def pending_request(self) -> Json | None:
+        """Return the first pending approval request, if there is one."""
+        requests = (entry for entry in self.entries.values() if entry["type"] == "permission_request")
+        return next((entry for entry in requests if entry.get("state", "pending") == "pending"), None)
 
-    def same_as(self, snapshot: Snapshot) -> bool:
-        """Whether a snapshot says the same, to the byte."""
+    def equals(self, snapshot: Snapshot) -> bool:
+        """Return whether a snapshot has the same JSON."""
         ours = {"seq": self.seq, "info": self.info, "entries": [self.entries[entry] for entry in sorted(self.entries)]}
         theirs = {"seq": snapshot.seq, "info": snapshot.info, "entries": snapshot.entries}
         return _canonical(ours) == _canonical(theirs)
@@ -86,7 +86,7 @@ def _set(view: PatchedSession, patch: Json) -> None:
 def _append(view: PatchedSession, patch: Json) -> None:
     target = view.target(patch["id"])
     before = target.get(patch["field"], "")
-    assert len(before.encode("utf-16-le")) == 2 * patch["offset"], "a patch was missed"
+    assert len(before.encode("utf-16-le")) == 2 * patch["offset"], "a patch is missing"
     target[patch["field"]] = before + patch["text"]
 
 

@@ -1,6 +1,6 @@
-"""A session on a terminal as it goes on: texts as they come, a line for each change of a call, who is asked what.
+"""Print a session on a terminal live: texts as they arrive, and a line for each change of a call or an approval.
 
-It is fed with entries as a client holds them, and remembers what it has told of each. Every text is made inert.
+It takes entries as a client has them and prints what has changed since the last time. Every text is escaped.
 """
 
 from __future__ import annotations
@@ -12,115 +12,118 @@ from rich.text import Text
 from callslip.cli.terminal import formatting, timeline
 from callslip.cli.terminal.escape import escape_block, escape_controls
 from callslip.cli.terminal.patched_session import Json
-from callslip.cli.terminal.timeline import INDENT, NAME
+from callslip.cli.terminal.timeline import INDENT, LABEL_WIDTH
 
-SPOKEN = {"message": ("agent", ""), "thought": ("thought", "italic dim")}
-PERSON = ("person", "bold")
-ANSWERED = {"granted": "green", "refused": "red"}
+TEXT_LABELS = {"message": ("agent", ""), "thought": ("thinking", "italic dim")}
+USER_LABEL = ("user", "bold")
+ANSWER_STYLES = {"granted": "green", "refused": "red"}
 
 
 class SessionPrinter:
-    """Tells of one session. `flags` is what a command needs to mean the same ledger."""
+    """Prints one session. `flags` are the options that make another command select the same ledger."""
 
     def __init__(self, out: Console, flags: str) -> None:
         self._out = out
         self._flags = flags
         self._states: dict[int, str] = {}
         self._lengths: dict[int, int] = {}
-        self._speaking = 0
+        self._open_text = 0
 
-    def past(self, left_out: list[Json], entries: list[Json]) -> None:
-        """What was there before, as `show` has it. Of what is left out, requests that wait are told all the same."""
-        if left_out:
-            self._line(Text(f"… {len(left_out):,} before", "dim"))
-        for entry in left_out + entries:
-            waits = entry["type"] == "permission_request" and _state(entry) == "pending"
-            if waits or entry["id"] >= (entries[0]["id"] if entries else 0):
-                self._out.print(timeline.row(entry, wrap=True))
-            if waits:
-                self._how_to_answer(entry)
-            self._know(entry)
+    def print_existing(self, omitted: list[Json], entries: list[Json]) -> None:
+        """Print existing entries as `show` does, and the pending requests among the omitted ones."""
+        if omitted:
+            self._print_line(Text(f"… {len(omitted):,} earlier entries", "dim"))
+        for entry in omitted + entries:
+            is_pending = entry["type"] == "permission_request" and _state(entry) == "pending"
+            if is_pending or entry["id"] >= (entries[0]["id"] if entries else 0):
+                self._out.print(timeline.render_entry(entry, wrap=True))
+            if is_pending:
+                self._print_answer_commands(entry)
+            self._mark_printed(entry)
 
-    def _know(self, entry: Json) -> None:
-        """Nothing that this entry says now is news."""
+    def _mark_printed(self, entry: Json) -> None:
         self._states[entry["id"]] = _state(entry)
-        self._lengths[entry["id"]] = len(entry.get("content") or "") if entry["type"] in SPOKEN else 0
+        self._lengths[entry["id"]] = len(entry.get("content") or "") if entry["type"] in TEXT_LABELS else 0
 
-    def tell(self, entry: Json) -> None:
-        """Whatever is new about an entry."""
-        if entry["type"] in SPOKEN:
-            self._say(entry)
+    def print_changes(self, entry: Json) -> None:
+        """Print what is new in an entry."""
+        if entry["type"] in TEXT_LABELS:
+            self._print_text(entry)
         elif entry["type"] in ("tool_call", "permission_request"):
             before, now = self._states.get(entry["id"]), _state(entry)
             self._states[entry["id"]] = now
-            if before != now and not (before and now == "queued"):  # That is what an answer brings, and it was told.
-                (self._call if entry["type"] == "tool_call" else self._request)(entry, now)
+            if before != now and not (before and now == "queued"):  # The answer that queues a call is printed already.
+                (self._print_call if entry["type"] == "tool_call" else self._print_request)(entry, now)
         elif entry["id"] not in self._states:
             self._states[entry["id"]] = ""
             self.end_line()
-            self._out.print(timeline.row(entry, wrap=True))
+            self._out.print(timeline.render_entry(entry, wrap=True))
 
     def end_line(self) -> None:
-        """Whatever comes next begins on a line of its own."""
-        if self._speaking:
+        """End a line of text, so that the next output starts a new line."""
+        if self._open_text:
             self._out.print()
-        self._speaking = 0
+        self._open_text = 0
 
     # Texts
 
-    def _say(self, entry: Json) -> None:
-        """What is new of a text. One that was repaired is said again from its beginning."""
+    def _print_text(self, entry: Json) -> None:
+        """Print the new part of a text; a text that was replaced by a shorter one is printed again."""
         text, before = str(entry.get("content") or ""), self._lengths.get(entry["id"], 0)
         self._lengths[entry["id"]] = len(text)
         new = text[before:] if len(text) >= before else text
         if not new:
             return
-        name, style = PERSON if entry.get("role") == "user" else SPOKEN[entry["type"]]
-        if self._speaking != entry["id"]:
+        name, style = USER_LABEL if entry.get("role") == "user" else TEXT_LABELS[entry["type"]]
+        if self._open_text != entry["id"]:
             self.end_line()
-            self._piece(_lead(entry.get("at", 0), name, style))
-        self._speaking = entry["id"]
-        self._piece(Text(escape_block(new).replace("\n", "\n" + " " * INDENT), style))
+            self._print_part(_line_start(entry.get("at", 0), name, style))
+        self._open_text = entry["id"]
+        self._print_part(Text(escape_block(new).replace("\n", "\n" + " " * INDENT), style))
 
-    def _piece(self, text: Text) -> None:
+    def _print_part(self, text: Text) -> None:
         self._out.print(text, end="", soft_wrap=True)
 
     # Calls
 
-    def _call(self, entry: Json, state: str) -> None:
+    def _print_call(self, entry: Json, state: str) -> None:
         sign, style = timeline.STATES.get(state, ("?", ""))
-        spent = formatting.format_duration(entry.get("startedAt", 0), entry.get("endedAt", 0))
+        duration = formatting.format_duration(entry.get("startedAt", 0), entry.get("endedAt", 0))
         when = entry.get("endedAt") or entry.get("startedAt") or entry.get("at", 0)
-        line = _lead(when, str(entry.get("toolName") or entry.get("kind") or "call"), "bold")
-        line.append(f"{sign} ", style).append(escape_controls(timeline.said(entry)) or "(no arguments)")
-        line.append(f"  {escape_controls(state)}", style).append(f"  in {spent}" if spent else "", "dim")
+        line = _line_start(when, str(entry.get("toolName") or entry.get("kind") or "call"), "bold")
+        line.append(f"{sign} ", style).append(escape_controls(timeline.call_title(entry)) or "(no arguments)")
+        line.append(f"  {escape_controls(formatting.state_name(state))}", style).append(
+            f"  in {duration}" if duration else "", "dim"
+        )
         line.append(escape_controls(f"  {entry.get('callId', '')}"), "dim")
         if entry.get("reason"):
             line.append(escape_controls(f"  {entry['reason']}"), style)
-        self._line(line)
+        self._print_line(line)
 
-    def _request(self, entry: Json, state: str) -> None:
-        asked = entry.get("responseTime") or entry.get("at", 0)
-        line = _lead(asked, "approval", "bold")
-        line.append(escape_controls(str(entry.get("description") or timeline.said(entry))), "bold")
-        line.append(f"  {escape_controls(state)}", ANSWERED.get(state, "yellow"))
-        line.append(escape_controls(f" by {entry['by']}") if entry.get("by") else "", ANSWERED.get(state, "yellow"))
+    def _print_request(self, entry: Json, state: str) -> None:
+        time = entry.get("responseTime") or entry.get("at", 0)
+        line = _line_start(time, "approval", "bold")
+        line.append(escape_controls(str(entry.get("description") or timeline.call_title(entry))), "bold")
+        line.append(f"  {escape_controls(state)}", ANSWER_STYLES.get(state, "yellow"))
+        line.append(
+            escape_controls(f" by {entry['by']}") if entry.get("by") else "", ANSWER_STYLES.get(state, "yellow")
+        )
         if entry.get("reason"):
             line.append(escape_controls(f"  {entry['reason']}"))
-        self._line(line)
+        self._print_line(line)
         if state == "pending":
-            self._how_to_answer(entry)
+            self._print_answer_commands(entry)
 
-    def _how_to_answer(self, entry: Json) -> None:
-        """With what is asked about, whole: nobody can approve what they cannot see."""
+    def _print_answer_commands(self, entry: Json) -> None:
+        """Print the full arguments, which must be seen before approving, and the commands that answer."""
         if entry.get("rawInput") is not None:
-            self._line(Text(" " * INDENT + escape_controls(timeline.text_of(entry["rawInput"]))))
+            self._print_line(Text(" " * INDENT + escape_controls(timeline.to_text(entry["rawInput"]))))
         for verb in ("approve", "deny"):
-            self._line(
+            self._print_line(
                 Text(escape_controls(f"{' ' * INDENT}callslip {verb} {entry['requestId']}{self._flags}"), "yellow")
             )
 
-    def _line(self, text: Text) -> None:
+    def _print_line(self, text: Text) -> None:
         self.end_line()
         self._out.print(text, soft_wrap=True)
 
@@ -131,9 +134,9 @@ def _state(entry: Json) -> str:
     return str(entry.get("status", "none")) if entry["type"] == "tool_call" else ""
 
 
-def _lead(when: int, name: str, style: str) -> Text:
+def _line_start(when: int, name: str, style: str) -> Text:
     return (
         Text()
-        .append(f"{formatting.clock(when)}  ", "dim")
-        .append(f"{set_cell_size(escape_controls(name), NAME)}  ", style)
+        .append(f"{formatting.format_time(when)}  ", "dim")
+        .append(f"{set_cell_size(escape_controls(name), LABEL_WIDTH)}  ", style)
     )

@@ -1,6 +1,6 @@
-"""Watching a session from a terminal while it is worked on: what the agent says, and a line for each thing it does.
+"""Print a session while an agent runs in this process, and prompt for its approvals.
 
-The words go to stdout, so that a pipe gets them and nothing else; everything about calls goes to stderr.
+The agent's messages go to stdout, so that a pipe gets nothing else; lines about calls go to stderr.
 """
 
 from __future__ import annotations
@@ -12,120 +12,131 @@ import click
 from callslip.api.ledger import LocalLedger
 from callslip.cli.commands.answer import user_name
 from callslip.cli.terminal import keys, tables, timeline
-from callslip.cli.terminal.background import answered, first, yes_or_no
+from callslip.cli.terminal.background import answer_request, first_result, read_answer
 from callslip.cli.terminal.escape import escape_block
-from callslip.cli.terminal.formatting import format_duration
+from callslip.cli.terminal.formatting import format_duration, state_name
 from callslip.cli.terminal.patched_session import Json, PatchedSession
+from callslip.errors import NotFoundError
 from callslip.model.entries import Put
 from callslip.rules.lifecycle import TERMINAL_STATES
 
-BREAKS = {"running", "awaiting_approval"}
-WORTH_A_LINE = {*BREAKS, *TERMINAL_STATES}
+INTERRUPTING_STATES = {"running", "awaiting_approval"}
+PRINTED_STATES = {*INTERRUPTING_STATES, *TERMINAL_STATES}
 
 
 class SessionWatcher:
-    """One session, from when `begin` was called."""
+    """Prints what happens in a session after `start`."""
 
     def __init__(self, ledger: LocalLedger, session: str, *, quiet: bool = False) -> None:
         self._ledger = ledger
         self._session = session
         self._quiet = quiet
         self._view = PatchedSession()
-        self._told: dict[int, str] = {}
-        self._shown: dict[int, int] = {}
-        self._speaking = 0
-        self._since = 0
+        self._states: dict[int, str] = {}
+        self._lengths: dict[int, int] = {}
+        self._open_text = 0
+        self._start_seq = 0
 
-    async def begin(self) -> None:
-        """What is there already is not told again."""
-        if await self._ledger.log.store.session(self._session) is not None:
+    async def start(self) -> None:
+        """Skip what exists already."""
+        if await self._last_seq():
             self._view.load(await self._ledger.snapshot(self._session))
-        self._since = self._view.seq
+        self._start_seq = self._view.seq
         for identity, entry in self._view.entries.items():
-            self._told[identity] = entry.get("status", "")
-            self._shown[identity] = len(entry.get("content") or "")
+            self._states[identity] = entry.get("status", "")
+            self._lengths[identity] = len(entry.get("content") or "")
 
     async def follow(self) -> None:
-        """Tell of everything that happens, for ever."""
+        """Print changes until cancelled."""
         async for seq, patches in self._ledger.log.patches(self._session, self._view.seq):
             self._view.apply(seq, patches)
             for patch in patches:
                 identity = patch.entry.id if isinstance(patch, Put) else patch.id
                 if identity:
-                    self._tell(self._view.entries[identity])
+                    self._print_changes(self._view.entries[identity])
 
     async def catch_up(self) -> None:
-        """Return when everything that is in the log now was told."""
-        row = await self._ledger.log.store.session(self._session)
-        head = row.last_seq if row else 0
-        await self._view.until(lambda view: view.seq >= head)
-        self._break()
+        """Return when everything that is in the log now is printed."""
+        last_seq = await self._last_seq()
+        await self._view.wait_until(lambda view: view.seq >= last_seq)
+        self._end_line()
 
-    def _tell(self, entry: Json) -> None:
+    async def _last_seq(self) -> int:
+        """Return the last event of the session, or 0 if it has none yet."""
+        try:
+            record = await self._ledger.find_session(self._session)
+        except NotFoundError:
+            return 0
+        return record.last_seq if record.name == self._session else 0
+
+    def _print_changes(self, entry: Json) -> None:
         if entry["type"] == "message" and entry["role"] != "user":
-            self._say(entry)
-        elif entry["type"] == "tool_call" and self._told.get(entry["id"]) != entry["status"]:
-            self._told[entry["id"]] = entry["status"]
-            if entry["status"] in WORTH_A_LINE:
-                self._line(entry)
+            self._print_text(entry)
+        elif entry["type"] == "tool_call" and self._states.get(entry["id"]) != entry["status"]:
+            self._states[entry["id"]] = entry["status"]
+            if entry["status"] in PRINTED_STATES:
+                self._print_call(entry)
 
-    def _say(self, entry: Json) -> None:
-        """What is new of a text. One that was repaired is said again from its beginning."""
-        text, before = entry["content"], self._shown.get(entry["id"], 0)
-        self._shown[entry["id"]] = len(text)
+    def _print_text(self, entry: Json) -> None:
+        """Print the new part of a text; a text that was replaced by a shorter one is printed again."""
+        text, before = entry["content"], self._lengths.get(entry["id"], 0)
+        self._lengths[entry["id"]] = len(text)
         if self._quiet:
             return
-        if self._speaking != entry["id"]:
-            self._break()
-        self._speaking = entry["id"]
+        if self._open_text != entry["id"]:
+            self._end_line()
+        self._open_text = entry["id"]
         new = text[before:] if len(text) >= before else f"\n{text}"
         click.echo(escape_block(new) if sys.stdout.isatty() else new, nl=False)
 
-    def _break(self) -> None:
-        if self._speaking:
+    def _end_line(self) -> None:
+        if self._open_text:
             click.echo()
-        self._speaking = 0
+        self._open_text = 0
 
-    def _line(self, entry: Json) -> None:
-        if entry["status"] in BREAKS:
-            self._break()
+    def _print_call(self, entry: Json) -> None:
+        if entry["status"] in INTERRUPTING_STATES:
+            self._end_line()
         sign = timeline.STATES[entry["status"]][0]
-        spent = format_duration(entry.get("startedAt", 0), entry.get("endedAt", 0))
-        parts = [sign, entry["status"], entry.get("toolName") or "call", timeline.said(entry), entry.get("reason", "")]
-        tables.print_status("  ".join(part for part in [*parts, spent] if part))
+        duration = format_duration(entry.get("startedAt", 0), entry.get("endedAt", 0))
+        title, reason = timeline.call_title(entry), entry.get("reason", "")
+        parts = [sign, state_name(entry["status"]), entry.get("toolName") or "call", title, reason]
+        tables.print_status("  ".join(part for part in [*parts, duration] if part))
 
     # Answering
 
     async def ask(self) -> None:
-        """Ask the person at the terminal; without one, say how to answer from elsewhere."""
+        """Prompt for each pending approval; without a terminal, print how to answer it."""
         while True:
-            request = await self._view.until(self._request)
-            if keys.may_ask():
-                await self._by_key(request)
+            request = await self._view.wait_until(self._request)
+            if keys.can_prompt():
+                await self._prompt(request)
             else:
                 identity = request["requestId"]
-                tables.print_status(f"   waits for: callslip approve {identity}, or callslip deny {identity}")
-            await self._until_answered(request)
+                tables.print_status(
+                    f"   waiting for approval: callslip approve {identity}, or callslip deny {identity}"
+                )
+            await self._wait_answered(request)
 
-    async def _by_key(self, request: Json) -> None:
-        """Listen first, then ask: what was typed before the question is no answer, what is typed at once is one."""
-        async with keys.pressed() as pressed:
-            tables.print_status(f"   run it? press y or n: {self._asked(request)}")
-            said = await first(yes_or_no(pressed), self._until_answered(request))
-        if said in ("y", "n"):
-            await answered(self._ledger, request["requestId"], yes=said == "y", by=user_name())
+    async def _prompt(self, request: Json) -> None:
+        """Read keys before printing the prompt: earlier input is discarded, and an immediate answer counts."""
+        async with keys.read_keys() as pressed_keys:
+            tables.print_status(f"   Run? [y/n] {self._arguments(request)}")
+            key = await first_result(read_answer(pressed_keys), self._wait_answered(request))
+        if key in ("y", "n"):
+            await answer_request(self._ledger, request["requestId"], yes=key == "y", by=user_name())
 
-    async def _until_answered(self, request: Json) -> None:
-        await self._view.until(lambda view: self._request(view) is not request)
+    async def _wait_answered(self, request: Json) -> None:
+        await self._view.wait_until(lambda view: self._request(view) is not request)
 
     def _request(self, view: PatchedSession) -> Json | None:
-        """The first that waits. One that was there before was not told of here, and is for others to answer."""
-        asked = (entry for identity, entry in view.entries.items() if identity > self._since)
-        waiting = (entry for entry in asked if entry["type"] == "permission_request")
-        return next((entry for entry in waiting if entry.get("state", "pending") == "pending"), None)
+        """Return the first pending request since the start. Earlier ones belong to other processes."""
+        entries = (entry for identity, entry in view.entries.items() if identity > self._start_seq)
+        requests = (entry for entry in entries if entry["type"] == "permission_request")
+        return next((entry for entry in requests if entry.get("state", "pending") == "pending"), None)
 
-    def _asked(self, request: Json) -> str:
-        """What is asked about, whole: nobody can approve what they cannot see."""
+    def _arguments(self, request: Json) -> str:
+        """Return the full arguments of the call, which must be seen before approving."""
         calls = (entry for entry in self._view.entries.values() if entry.get("callId") == request["callId"])
         call = next((entry for entry in calls if entry["type"] == "tool_call"), request)
-        return timeline.text_of(call.get("rawInput") or call.get("title") or "")
+        return timeline.to_text(call.get("rawInput") or call.get("title") or "")

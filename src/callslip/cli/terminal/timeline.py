@@ -1,7 +1,7 @@
-"""Entries as lines that a person reads: one renderable per entry, for `show` and for the demo alike.
+"""Render entries for a terminal, for `show`, `tail` and the demo.
 
-It takes entries as they are on the wire (decoded JSON), so that a view fed by patches and one read from the ledger go
-through the same door. Nothing here decides anything; every text is made inert.
+It takes entries as JSON values, so that entries from patches and from the ledger are rendered alike. Every text is
+escaped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from callslip.model.codec import encode
 
 Json = dict[str, Any]
 
-# The sign and the style of each state; the word always stands beside it, for those who see no colour.
+# The sign and the style of each state. Its name is always printed too, so that no colour is needed.
 STATES: dict[str, tuple[str, str]] = {
     "queued": ("○", "dim"),
     "awaiting_approval": ("?", "yellow"),
@@ -31,55 +31,61 @@ STATES: dict[str, tuple[str, str]] = {
     "expired": ("-", "magenta"),
     "lost": ("-", "magenta"),
 }
-PLAN = {"completed": ("✓", "green"), "in_progress": ("●", "cyan"), "pending": ("○", "dim")}
+PLAN = {
+    "completed": ("✓", "green"),
+    "in_progress": ("●", "cyan"),
+    "pending": ("○", "dim"),
+    "cancelled": ("-", "magenta"),
+}
 REQUEST = {"pending": "yellow", "granted": "green", "refused": "red"}
 
-TITLE = 120
-LINE = 600
-NAME = 12
-INDENT = 10 + NAME + 2
+MAX_TITLE_CHARS = 120
+MAX_LINE_CHARS = 600
+LABEL_WIDTH = 12
+INDENT = 10 + LABEL_WIDTH + 2
 
 
 def styled_state(state: str) -> Text:
-    """A state's word in its colour."""
-    return Text(escape_controls(state), STATES.get(state.strip(), ("", ""))[1])
+    """Return the name of a state in its colour."""
+    return Text(escape_controls(formatting.state_name(state)), STATES.get(state.strip(), ("", ""))[1])
 
 
-def row(entry: Json, *, wrap: bool, lines: int = 8, tail: bool = False) -> Table | Text:
-    """One entry: when, who, what. Long texts show `lines` lines (0: all of them), the last ones if `tail`."""
+def render_entry(entry: Json, *, wrap: bool, lines: int = 8, tail: bool = False) -> Table | Text:
+    """Render an entry with its time and label. Long texts show `lines` lines (0: all), the last ones if `tail`."""
     name, style, body = TYPES.get(str(entry.get("type")), _unknown)(entry, lines, tail)
     if not wrap:
-        told = f"{formatting.clock(_number(entry, 'at'))}  {set_cell_size(escape_controls(name), NAME)}  {body.plain}"
-        return Text(told.replace("\n", "\n" + " " * INDENT))
+        label = set_cell_size(escape_controls(name), LABEL_WIDTH)
+        text = f"{formatting.format_time(_number(entry, 'at'))}  {label}  {body.plain}"
+        return Text(text.replace("\n", "\n" + " " * INDENT))
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(width=8, no_wrap=True)
-    grid.add_column(width=NAME, no_wrap=True, overflow="ellipsis")
+    grid.add_column(width=LABEL_WIDTH, no_wrap=True, overflow="ellipsis")
     grid.add_column(ratio=1, overflow="fold")
-    grid.add_row(Text(formatting.clock(_number(entry, "at")), "dim"), Text(escape_controls(name), style), body)
+    grid.add_row(Text(formatting.format_time(_number(entry, "at")), "dim"), Text(escape_controls(name), style), body)
     return grid
 
 
-def text_of(value: Any) -> str:
-    """Any value of an entry as text: text as it is, blocks of content by their text, the rest as JSON."""
+def to_text(value: Any) -> str:
+    """Return a value of an entry as text: text, the text of content blocks, or JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict) and set(cast(Json, value)) == {"error", "type"}:
         return f"{value['type']}: {value['error']}"
     if isinstance(value, list):
-        parts = [_block(item) for item in cast("list[Any]", value)]
+        parts = [_block_text(item) for item in cast("list[Any]", value)]
         if parts and None not in parts:
             return "\n".join(part for part in parts if part)
     return encode(cast(object, value)).decode()
 
 
-def _block(item: Any) -> str | None:
-    """The text of a block as agents send them, or None if it is something else."""
+def _block_text(item: Any) -> str | None:
+    """Return the text of a content block of an agent, or None if it is something else."""
     if not isinstance(item, dict):
         return None
     block = cast(Json, item)
     inner = block.get("content")
     if isinstance(inner, dict):
-        return _block(inner)
+        return _block_text(inner)
     if isinstance(block.get("text"), str):
         return block["text"]
     if block.get("type") == "diff":
@@ -87,38 +93,38 @@ def _block(item: Any) -> str | None:
     return None
 
 
-def said(call: Json) -> str:
-    """What a call is, in one line: its title, or else what it was given."""
-    given = call.get("title") or call.get("rawInput") or call.get("inputText") or ""
-    line = " ".join(text_of(given).split("\n"))
-    return line if len(line) <= TITLE else line[: TITLE - 1] + "…"
+def call_title(call: Json) -> str:
+    """Return a call in one line: its title, or else its arguments."""
+    value = call.get("title") or call.get("rawInput") or call.get("inputText") or ""
+    line = " ".join(to_text(value).split("\n"))
+    return line if len(line) <= MAX_TITLE_CHARS else line[: MAX_TITLE_CHARS - 1] + "…"
 
 
-def outcome(call: Json) -> str:
-    """What came out of a call so far: the error, the output, or what was streamed."""
+def outcome_text(call: Json) -> str:
+    """Return the outcome of a call so far: the error, the output, or what was streamed."""
     for field in ("error", "output", "outputText", "content"):
         value = call.get(field)
         if value not in (None, "", [], {}):
-            return text_of(value)
+            return to_text(value)
     return ""
 
 
-def block(text: str, lines: int, *, tail: bool = False, style: str = "") -> Text:
-    """Several lines behind a bar; what is left out is said."""
+def render_block(text: str, lines: int, *, tail: bool = False, style: str = "") -> Text:
+    """Render several lines behind a bar, with the number of omitted lines."""
     all_lines = escape_block(text).rstrip("\n").expandtabs().split("\n")
     more = len(all_lines) - lines if lines else 0
-    shown = all_lines if more <= 0 else all_lines[-lines:] if tail else all_lines[:lines]
-    shown = [_cut(line) for line in shown] if lines else shown
+    visible = all_lines if more <= 0 else all_lines[-lines:] if tail else all_lines[:lines]
+    visible = [_truncate(line) for line in visible] if lines else visible
     note = f"… {formatting.pluralize(more, 'more line')}" if more > 0 else ""
     out = Text()
-    for line in [note] * (bool(note) and tail) + shown + [note] * (bool(note) and not tail):
+    for line in [note] * (bool(note) and tail) + visible + [note] * (bool(note) and not tail):
         out.append("\n" if out else "").append("│ ", "dim").append(line, "dim" if line is note else style)
     return out
 
 
-def _cut(line: str) -> str:
-    more = len(line) - LINE
-    return line if more <= 0 else f"{line[:LINE]}… {formatting.pluralize(more, 'more character')}"
+def _truncate(line: str) -> str:
+    more = len(line) - MAX_LINE_CHARS
+    return line if more <= 0 else f"{line[:MAX_LINE_CHARS]}… {formatting.pluralize(more, 'more character')}"
 
 
 def _number(entry: Json, field: str) -> int:
@@ -131,45 +137,47 @@ def _paragraph(entry: Json, lines: int, tail: bool) -> Text:
     return Text(text + ("▌" if entry.get("streaming") else ""))
 
 
-Made = tuple[str, str, Text]
+Rendered = tuple[str, str, Text]
+"""The label of an entry, the style of the label, and the body."""
 
 
-def _message(entry: Json, lines: int, tail: bool) -> Made:
-    person = entry.get("role") == "user"
-    return (
-        ("person", "bold", _paragraph(entry, lines, tail)) if person else ("agent", "", _paragraph(entry, lines, tail))
-    )
+def _message(entry: Json, lines: int, tail: bool) -> Rendered:
+    label, style = ("user", "bold") if entry.get("role") == "user" else ("agent", "")
+    return label, style, _paragraph(entry, lines, tail)
 
 
-def _thought(entry: Json, lines: int, tail: bool) -> Made:
+def _thought(entry: Json, lines: int, tail: bool) -> Rendered:
     body = _paragraph(entry, lines, tail)
     body.stylize("italic dim")
-    return "thought", "dim", body
+    return "thinking", "dim", body
 
 
-def _call(entry: Json, lines: int, tail: bool) -> Made:
+def _call(entry: Json, lines: int, tail: bool) -> Rendered:
     state = str(entry.get("status", "none"))
     sign, style = STATES.get(state, ("?", ""))
-    body = Text().append(f"{sign} ", style).append(escape_controls(said(entry)) or "(no arguments)", "bold")
-    body.append("  ").append(escape_controls(state), style).append_text(_details(entry, state))
-    text = outcome(entry)
+    body = Text().append(f"{sign} ", style).append(escape_controls(call_title(entry)) or "(no arguments)", "bold")
+    body.append("  ").append(escape_controls(formatting.state_name(state)), style).append_text(_details(entry))
+    text = outcome_text(entry)
     if entry.get("reason") and str(entry["reason"]) not in text:
         body.append(f"\n{escape_controls(str(entry['reason']))}", style)
     if text:
-        body.append("\n").append_text(block(text, lines, tail=tail))
+        body.append("\n").append_text(render_block(text, lines, tail=tail))
     return str(entry.get("toolName") or entry.get("kind") or "call"), "bold", body
 
 
-def _details(entry: Json, state: str) -> Text:
-    done = formatting.format_duration(_number(entry, "startedAt"), _number(entry, "endedAt"))
-    facts = [f"in {done}" if done else "", f"exit {text_of(entry['exitStatus'])}" if entry.get("exitStatus") else ""]
-    facts += [escape_controls(str(entry.get("callId", ""))), "late news, see show" if entry.get("late") else ""]
+def _details(entry: Json) -> Text:
+    duration = formatting.format_duration(_number(entry, "startedAt"), _number(entry, "endedAt"))
+    facts = [
+        f"in {duration}" if duration else "",
+        f"exit {to_text(entry['exitStatus'])}" if entry.get("exitStatus") else "",
+    ]
+    facts += [escape_controls(str(entry.get("callId", ""))), "late events, see show" if entry.get("late") else ""]
     return Text("".join(f"  {escape_controls(fact)}" for fact in facts if fact), "dim")
 
 
-def _request(entry: Json, lines: int, tail: bool) -> Made:
+def _request(entry: Json, lines: int, tail: bool) -> Rendered:
     state = str(entry.get("state", "pending"))
-    body = Text().append(escape_controls(str(entry.get("description") or said(entry))), "bold")
+    body = Text().append(escape_controls(str(entry.get("description") or call_title(entry))), "bold")
     body.append("  ").append(escape_controls(state), REQUEST.get(state, "dim"))
     if entry.get("by"):
         body.append(escape_controls(f" by {entry['by']}"), REQUEST.get(state, "dim"))
@@ -179,27 +187,27 @@ def _request(entry: Json, lines: int, tail: bool) -> Made:
     return "approval", "bold", body
 
 
-def _plan(entry: Json, lines: int, tail: bool) -> Made:
+def _plan(entry: Json, lines: int, tail: bool) -> Rendered:
     body = Text()
     for item in cast("list[Any]", entry.get("entries") or []):
-        told = cast(Json, item) if isinstance(item, dict) else {"content": text_of(item)}
-        sign, style = PLAN.get(str(told.get("status")), ("○", ""))
+        step = cast(Json, item) if isinstance(item, dict) else {"content": to_text(item)}
+        sign, style = PLAN.get(str(step.get("status")), ("○", ""))
         body.append("\n" if body else "").append(f"{sign} ", style).append(
-            escape_controls(text_of(told.get("content", "")))
+            escape_controls(to_text(step.get("content", "")))
         )
     return "plan", "", body if body else Text("(empty)", "dim")
 
 
-def _meta(entry: Json, lines: int, tail: bool) -> Made:
+def _meta(entry: Json, lines: int, tail: bool) -> Rendered:
     facts = [
-        f"{word} {entry[field]}"
-        for word, field in (("mode", "currentModeId"), ("model", "currentModelId"))
+        f"{label} {entry[field]}"
+        for label, field in (("mode", "currentModeId"), ("model", "currentModelId"))
         if field in entry
     ]
-    return "offers", "dim", Text(escape_controls(", ".join(facts) or "capabilities"), "dim")
+    return "session", "dim", Text(escape_controls(", ".join(facts) or "capabilities"), "dim")
 
 
-def _mode(entry: Json, lines: int, tail: bool) -> Made:
+def _mode(entry: Json, lines: int, tail: bool) -> Rendered:
     return (
         "mode",
         "dim",
@@ -207,11 +215,11 @@ def _mode(entry: Json, lines: int, tail: bool) -> Made:
     )
 
 
-def _unknown(entry: Json, lines: int, tail: bool) -> Made:
+def _unknown(entry: Json, lines: int, tail: bool) -> Rendered:
     return str(entry.get("type")), "dim", Text(escape_controls(encode(entry).decode()), "dim")
 
 
-TYPES: dict[str, Callable[[Json, int, bool], Made]] = {
+TYPES: dict[str, Callable[[Json, int, bool], Rendered]] = {
     "message": _message,
     "thought": _thought,
     "tool_call": _call,

@@ -1,0 +1,54 @@
+"""Facts about a SQLite database, read without changing it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import apsw
+
+from callslip.errors import InvalidDatabaseError
+from callslip.settings import Settings
+from callslip.store import sqlite_open
+from callslip.store.sql import migrations
+
+_COUNTS = {
+    "sessions": "SELECT count(*) FROM sessions",
+    "events": "SELECT coalesce(sum(head - low), 0) FROM sessions",
+    "newest": "SELECT coalesce(max(updated_at), 0) FROM sessions",
+}
+
+
+def sqlite_version() -> str:
+    """Return the version of the SQLite library."""
+    return apsw.sqlite_lib_version()
+
+
+def read_facts(path: str) -> dict[str, Any]:
+    """Return the schema version and the counts of a database.
+
+    The connection is read-only: opening the store would migrate an old file.
+    """
+    with sqlite_open.translate_errors(path):
+        connection = sqlite_open.connect(path, "", Settings(), read_only=True)
+        try:
+            run = connection.execute
+            if run("PRAGMA application_id").fetchall()[0][0] != sqlite_open.APPLICATION_ID:
+                raise InvalidDatabaseError(f"{path} is a SQLite database of another program")
+            oldest = run("SELECT value FROM meta WHERE name = 'oldest_reader'").fetchall()
+            version = run("PRAGMA user_version").fetchall()[0][0]
+            facts: dict[str, Any] = {
+                "schema": {
+                    "version": version,
+                    "newest": migrations("sqlite")[-1][0],
+                    "oldestReader": int(oldest[0][0]) if oldest else version,
+                    "journal": run("PRAGMA journal_mode").fetchall()[0][0],
+                }
+            }
+            for name, sql in _COUNTS.items():
+                facts[name] = run(sql).fetchall()[0][0]
+            facts["calls"] = dict(run("SELECT state, count(*) FROM calls GROUP BY state ORDER BY 2 DESC").fetchall())
+            count, stored = run("SELECT count(*), coalesce(sum(size), 0) FROM blobs").fetchall()[0]
+            facts["blobs"] = {"count": count, "bytes": stored}
+            return facts
+        finally:
+            connection.close()
