@@ -21,7 +21,7 @@ from callslip.model import events as ev
 from callslip.model.entries import Message, ToolCall
 from callslip.rules.lifecycle import TERMINAL_STATES
 from tests.support import provider_rules
-from tests.support.invariants import events, sound_ledger
+from tests.support.invariants import read_events, sound_ledger
 from tests.support.model_server import Server, calls, says
 
 pytestmark = pytest.mark.anyio
@@ -47,7 +47,7 @@ async def calls_of(ledger: LocalLedger, session: str = "s") -> list[ToolCall]:
 
 
 async def ends_of(ledger: LocalLedger, session: str = "s") -> list[str]:
-    return [event.reason for event in await events(ledger, session) if isinstance(event, ev.TurnEnded)]
+    return [event.reason for event in await read_events(ledger, session) if isinstance(event, ev.TurnEnded)]
 
 
 def shell(**settings: Any) -> Tool:
@@ -142,7 +142,7 @@ async def test_cancelling_during_an_answer_of_the_model(ledger: LocalLedger) -> 
     """The text so far is kept, and the turn ends once."""
     async with serving(None) as (_, model):
         running = asyncio.ensure_future(Agent(ledger.session("s"), model).run("Hello."))
-        while not any(isinstance(event, ev.MessageDelta) for event in await events(ledger, "s")):
+        while not any(isinstance(event, ev.MessageDelta) for event in await read_events(ledger, "s")):
             await asyncio.sleep(0.01)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -157,7 +157,7 @@ async def test_an_endpoint_that_fails_ends_the_turn(ledger: LocalLedger) -> None
     async with serving(RuntimeError("out of order")) as (_, model):
         with pytest.raises(Exception, match="out of order"):
             await Agent(ledger.session("s"), model).run("Hello.")
-    ended = [event for event in await events(ledger, "s") if isinstance(event, ev.TurnEnded)]
+    ended = [event for event in await read_events(ledger, "s") if isinstance(event, ev.TurnEnded)]
     assert [event.reason for event in ended] == ["error"]
     assert "out of order" in ended[0].detail
 
@@ -368,7 +368,7 @@ async def test_a_command_is_proposed_before_the_answer_ends(ledger: LocalLedger)
     """Its call is in the log as soon as the closing tag is read."""
     answer = says("<shell>true</shell> and then some more words")
     await Agent(ledger.session("s"), scripted(answer, says("Done.")), shell=shell()).run("Go.")
-    log = await events(ledger, "s")
+    log = await read_events(ledger, "s")
     proposed = next(event.seq for event in log if isinstance(event, ev.CallProposed))
     started = next(event.seq for event in log if isinstance(event, ev.CallStarted))
     assert len([event for event in log if isinstance(event, ev.MessageDelta) and proposed < event.seq < started]) > 3
@@ -462,7 +462,7 @@ async def test_an_error_in_parallel_calls_is_raised_unchanged(ledger: LocalLedge
     with pytest.raises(RuntimeError, match="out of paper"):
         await agent.run("Go.")
     assert [call.status for call in await calls_of(ledger)] == ["cancelled", "lost"]
-    ended = [event for event in await events(ledger, "s") if isinstance(event, ev.TurnEnded)]
+    ended = [event for event in await read_events(ledger, "s") if isinstance(event, ev.TurnEnded)]
     assert [(event.reason, event.detail) for event in ended] == [("error", "RuntimeError: out of paper")]
 
 
@@ -486,7 +486,7 @@ async def test_a_superseded_turn_does_not_end_the_next_one(ledger: LocalLedger) 
     """A new prompt arrives during an answer: the old turn stops, the new one stays open."""
     async with serving(None) as (_, model):
         running = asyncio.ensure_future(Agent(ledger.session("s"), model).run("First."))
-        while not any(isinstance(event, ev.MessageDelta) for event in await events(ledger, "s")):
+        while not any(isinstance(event, ev.MessageDelta) for event in await read_events(ledger, "s")):
             await asyncio.sleep(0.01)
         turn = await ledger.session("s").start_turn("Second.")
         outcome = await asyncio.wait_for(running, 20)
@@ -707,7 +707,7 @@ async def test_every_end_of_a_call_is_observed(ledger: LocalLedger) -> None:
     with contextlib.suppress(asyncio.CancelledError):
         await running
     encoder = open_stream()
-    items = [item for event in await events(ledger, "s") for item in encoder.feed(event)]
+    items = [item for event in await read_events(ledger, "s") for item in encoder.feed(event)]
     items = [item for item in items if item["type"] in ("act", "observe", "user_message")]
     acts = [item for item in items if item["type"] == "act"]
     seen = {item["execution_id"]: item for item in items if item["type"] == "observe"}

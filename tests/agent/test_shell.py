@@ -28,7 +28,7 @@ from callslip.agent.supervisor import processes, wire
 from callslip.agent.supervisor.output_limit import MAX_CHUNKS, OutputLimit
 from callslip.agent.transcript import StreamOutput, Transcript
 from callslip.errors import InvalidInputError
-from tests.support.invariants import PROGRAMS, program
+from tests.support.invariants import PROGRAMS, start_program
 
 LIBC = 0b11 << 31  # Signals 32 and 33, which the C library reserves.
 PYTHON = sys.executable
@@ -604,7 +604,7 @@ async def test_sigterm_to_the_supervisor_ends_the_command(tagged: Tagged) -> Non
 
 def start_host(tagged: Tagged, command: str, *options: str) -> subprocess.Popen[str]:
     """Start a process that runs a command, and wait for its first line. Only the command has the tag."""
-    host = program("shell_host", *options, stdin=subprocess.PIPE, start_new_session=True)
+    host = start_program("shell_host", *options, stdin=subprocess.PIPE, start_new_session=True)
     assert host.stdin is not None and host.stdout is not None
     host.stdin.write(f"export SHELL_TEST={tagged.tag}\n{command}")
     host.stdin.close()
@@ -775,7 +775,7 @@ async def test_much_output_does_not_block_the_loop() -> None:
 def test_memory_stays_within_a_few_times_the_cap(scale: int) -> None:
     """For hundreds of megabytes of output (1 GB under chaos)."""
     size = 200 * 2**20 if scale == 1 else 2**30
-    out, errors = program("shell_memory", f"head -c {size} /dev/zero", 2**20).communicate(timeout=300)
+    out, errors = start_program("shell_memory", f"head -c {size} /dev/zero", 2**20).communicate(timeout=300)
     assert errors == ""
     report = json.loads(out)
     assert (report["size"], report["cut"]) == (size, size - 2**20)

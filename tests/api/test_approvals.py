@@ -23,7 +23,7 @@ from callslip.model.entries import PermissionRequest
 from callslip.model.events import Alias
 from callslip.model.records import ApprovalRecord
 from callslip.rules.function_schema import function_schema
-from tests.support.invariants import events, opened, sound_ledger
+from tests.support.invariants import open_with_settings, read_events, sound_ledger
 from tests.support.model_server import calls, says
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ async def test_arguments_that_do_not_match_the_schema_change_nothing(ledger: Loc
     """S4.6: the error points to the wrong value, no event is added, and the next answer counts."""
     running = asyncio.create_task(run_call(session))
     request = await wait_for_request(ledger)
-    before = await events(ledger, "a")
+    before = await read_events(ledger, "a")
     wrong = [
         ({"n": 0}, "input/n"),
         ({}, "input/n"),
@@ -82,14 +82,14 @@ async def test_arguments_that_do_not_match_the_schema_change_nothing(ledger: Loc
         with pytest.raises(InvalidInputError) as refusal:
             await ledger.approve(request.id, by="ann", input=edited)
         assert refusal.value.field == field
-    assert await events(ledger, "a") == before and await ledger.approvals() == [request]
+    assert await read_events(ledger, "a") == before and await ledger.approvals() == [request]
     await ledger.approve(request.id, by="ann", input={"n": 7})
     assert await running == {"n": 7}
 
 
 async def test_the_request_and_its_entry_have_the_schema(db: str) -> None:
     """S4.6: another process can check edited arguments and show a form for them."""
-    async with await opened(db) as ledger, await opened(db) as other:
+    async with await open_with_settings(db) as ledger, await open_with_settings(db) as other:
         running = asyncio.create_task(run_call(ledger.session("a")))
         request = await wait_for_request(other)
         event = await approvals.load_request(other.log, request)
@@ -241,7 +241,7 @@ async def test_the_tools_of_the_agent_loop_have_their_schema(ledger: LocalLedger
         assert refusal.value.field == field
     await ledger.approve(request.id, by="ann", input={"n": 21})
     await running
-    ended = [event for event in await events(ledger, "s") if isinstance(event, ev.CallCompleted)]
+    ended = [event for event in await read_events(ledger, "s") if isinstance(event, ev.CallCompleted)]
     assert [event.output for event in ended] == [42]
 
 
@@ -285,7 +285,7 @@ async def test_a_second_answer_fails_with_the_first(ledger: LocalLedger, session
 
 async def test_an_answer_after_the_expiry_is_a_conflict(db: str) -> None:
     """S4.6: the winner is the expiry, which denied the call."""
-    async with await opened(db, approval_expiry=0.1, reaper_interval=0.02) as ledger:
+    async with await open_with_settings(db, approval_expiry=0.1, reaper_interval=0.02) as ledger:
         running = asyncio.create_task(run_call(ledger.session("a")))
         request = await wait_for_request(ledger)
         assert request.expires_at > request.created_at
@@ -325,7 +325,7 @@ async def test_arguments_that_change_during_the_approval_never_run(ledger: Local
         change = ev.CallInput(call=request.call, input={"n": number + 2})
         steps = [ledger.log.append("a", [change], source="openai"), ledger.approve(request.id, by="ann")]
         results = await asyncio.gather(*steps[:: 1 if number % 2 else -1], return_exceptions=True)
-        log = [event for event in await events(ledger, "a") if event.verdict == "applied"]
+        log = [event for event in await read_events(ledger, "a") if event.verdict == "applied"]
         types = [type(event) for event in log if isinstance(event, ev.CallEvent) and event.call == request.call]
         if any(isinstance(result, ConflictError) for result in results):
             assert ev.ApprovalGranted not in types

@@ -20,7 +20,7 @@ from callslip.http.app import build
 from callslip.model import events as ev
 from callslip.model.records import ApprovalRecord, CallRecord, SessionRecord
 from callslip.settings import Settings
-from tests.support.invariants import faults
+from tests.support.invariants import find_faults
 from tests.support.live_server import running
 
 pytestmark = pytest.mark.anyio
@@ -79,7 +79,7 @@ async def backend(tmp_path: Path) -> AsyncIterator[LocalLedger]:
     """The ledger in this process, for what a test prepares and checks."""
     async with callslip.open(tmp_path / "ledger.db", SETTINGS) as ledger:
         yield ledger
-        assert await faults(ledger) == []
+        assert await find_faults(ledger) == []
 
 
 @pytest.fixture(params=["local", "sync", "remote"])

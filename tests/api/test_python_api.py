@@ -32,7 +32,7 @@ from callslip.model import events as ev
 from callslip.model.entries import ToolCall
 from callslip.model.events import Alias
 from callslip.model.records import ApprovalRecord
-from tests.support.invariants import PROGRAMS, events, opened, program, sound_ledger
+from tests.support.invariants import PROGRAMS, open_with_settings, read_events, sound_ledger, start_program
 
 pytestmark = pytest.mark.anyio
 
@@ -208,7 +208,7 @@ async def test_an_invalid_transition_raises(ledger: LocalLedger, session: Sessio
     assert isinstance(event, ev.CallProposed)
     with pytest.raises(InvalidTransitionError, match="queued"):
         await session.append(ev.CallRequeued(call=event.call))
-    assert len(await events(ledger, "a")) == 1
+    assert len(await read_events(ledger, "a")) == 1
 
 
 async def test_turns_and_texts(ledger: LocalLedger, session: Session) -> None:
@@ -412,7 +412,7 @@ async def test_edited_arguments_are_the_ones_that_run(ledger: LocalLedger, sessi
 
 async def test_a_request_without_an_answer_is_denied(db: str) -> None:
     """C5, S2.7: after the expiry the call is denied, and the program gets CallDeniedError."""
-    async with await opened(db, approval_expiry=0.1, reaper_interval=0.02) as ledger:
+    async with await open_with_settings(db, approval_expiry=0.1, reaper_interval=0.02) as ledger:
         async with asyncio.timeout(10):
             with pytest.raises(CallDeniedError, match="no answer in time"):
                 async with ledger.session("a").call("t", approval=True):
@@ -446,7 +446,7 @@ async def _enter_call(session: Session) -> None:
 async def test_an_answer_from_another_process_arrives(ledger: LocalLedger, session: Session, db: str) -> None:
     """S2.7: the answer wakes the call in this process."""
     running = asyncio.create_task(_enter_call(session))
-    process = program("finish", db, "approve", (await wait_for_request(ledger)).id)
+    process = start_program("finish", db, "approve", (await wait_for_request(ledger)).id)
     assert await asyncio.to_thread(process.communicate) == ("", "")
     async with asyncio.timeout(10):
         await running
@@ -570,7 +570,7 @@ async def test_waiting_ends_with_a_call_of_another_process(ledger: LocalLedger, 
     (event,) = await ledger.log.append("a", [ev.CallStarted(tool_name="t")])
     assert isinstance(event, ev.CallStarted)
     waiting = asyncio.create_task(ledger.wait(event.call))
-    process = program("finish", db, "call", event.call)
+    process = start_program("finish", db, "call", event.call)
     async with asyncio.timeout(10):
         row = await waiting
     assert await asyncio.to_thread(process.communicate) == ("", "")

@@ -43,7 +43,7 @@ from callslip.settings import Settings
 from callslip.store import sqlite_open
 from callslip.store.sql import migrations
 from callslip.store.sqlite_rows import SQL
-from tests.support.invariants import events, faults, opened, program, sound_ledger
+from tests.support.invariants import find_faults, open_with_settings, read_events, sound_ledger, start_program
 
 pytestmark = pytest.mark.anyio
 
@@ -120,7 +120,7 @@ async def answer(
 async def log_of(commands: CommandQueue, arguments: str) -> list[ev.CallEvent]:
     """The events of one command."""
     row = await commands.find(arguments)
-    log = await events(ledger_of(commands), row.session)
+    log = await read_events(ledger_of(commands), row.session)
     return [event for event in log if isinstance(event, ev.CallEvent) and event.call == row.id]
 
 
@@ -175,7 +175,8 @@ async def test_the_same_correlation_id_is_the_same_command(commands: CommandQueu
     ended = await commands.submit("a", {"n": 1}, correlation_id="mine", timeout=5)
     assert (ended.status, ended.result) == ("complete", "done")
     assert (
-        len((await ledger_of(commands).calls()).items) == 1 and len(await events(ledger_of(commands), "commands")) == 2
+        len((await ledger_of(commands).calls()).items) == 1
+        and len(await read_events(ledger_of(commands), "commands")) == 2
     )
 
 
@@ -201,7 +202,7 @@ async def test_the_same_correlation_id_for_something_else_is_a_conflict(
     await commands.submit(**arguments, correlation_id="mine")
     with pytest.raises(ConflictError):
         await commands.submit(**arguments | other, correlation_id="mine")
-    assert len(await events(ledger_of(commands), "commands")) == 1
+    assert len(await read_events(ledger_of(commands), "commands")) == 1
     assert (await claimed(commands)).params == {"n": 1}
 
 
@@ -428,7 +429,7 @@ async def test_an_end_in_another_process_wakes_whoever_waits(commands: CommandQu
     """S3.3: the two share nothing but the file."""
     await commands.submit("a", correlation_id="c")
     waiting = asyncio.create_task(commands.get("c", wait=60))
-    async with await opened(db) as ledger:
+    async with await open_with_settings(db) as ledger:
         other = CommandQueue(ledger.log)
         await other.complete("c", 1, fence=(await claimed(other)).fence)
         assert (await soon(waiting)).result == 1
@@ -465,7 +466,7 @@ async def test_a_command_of_a_deleted_session_is_forgotten(commands: CommandQueu
 
 async def test_whoever_waits_is_told_when_the_ledger_closes(db: str) -> None:
     """S3.3: neither a wait for an end nor a wait for work hangs."""
-    ledger = await opened(db)
+    ledger = await open_with_settings(db)
     commands = CommandQueue(ledger.log)
     await commands.submit("a", correlation_id="c", queue="x")
     waiting = [asyncio.create_task(commands.get("c", wait=60)), asyncio.create_task(commands.claim(wait=60))]
@@ -553,7 +554,7 @@ async def test_one_timer_serves_commands_in_any_order(commands: CommandQueue) ->
 
 async def test_what_a_dead_process_submitted_expires_all_the_same(db: str) -> None:
     """S3.4: by any process that has the file open, or the next one that opens it."""
-    async with await opened(db) as ledger:
+    async with await open_with_settings(db) as ledger:
         first = CommandQueue(ledger.log)
         await first.submit("a", correlation_id="c", timeout=0.1)
     await asyncio.sleep(0.11)
@@ -794,7 +795,7 @@ async def test_whoever_waits_for_work_is_woken_by_what_comes_back(commands: Comm
 
 async def test_whoever_waits_for_work_is_woken_by_another_process(commands: CommandQueue, db: str) -> None:
     """S3.6: what is submitted there is taken up here within moments."""
-    with program("submit", db, "default", stdin=subprocess.PIPE) as process:
+    with start_program("submit", db, "default", stdin=subprocess.PIPE) as process:
         assert process.stdin is not None and process.stdout is not None
         assert await asyncio.to_thread(process.stdout.readline) == "ready\n"
         for number in range(3):
@@ -1043,7 +1044,7 @@ async def test_a_worker_that_is_cancelled_twice_gives_back_what_it_took(commands
 
 async def test_a_ledger_that_closes_during_a_hand_over_leaves_nobody_waiting(db: str) -> None:
     """S3.3: a submission in progress is written or raises an error."""
-    ledger = await opened(db)
+    ledger = await open_with_settings(db)
     commands = CommandQueue(ledger.log)
     waiting = await waiting_for_work(commands)
     async with held_up(commands):
@@ -1192,11 +1193,11 @@ async def test_a_full_queue_refuses_the_new_command(db: str) -> None:
     async with at_work(db, queue_limit=3) as commands:
         for number in range(3):
             await commands.submit("a", correlation_id=f"c{number}", approval=number == 2)
-        head = len(await events(ledger_of(commands), "commands"))
+        head = len(await read_events(ledger_of(commands), "commands"))
         with pytest.raises(QueueFullError, match="queue_full") as refusal:
             await commands.submit("a", correlation_id="c3")
         assert (refusal.value.client, refusal.value.limit) == ("default", 3)
-        assert len(await events(ledger_of(commands), "commands")) == head
+        assert len(await read_events(ledger_of(commands), "commands")) == head
         with pytest.raises(NotFoundError):
             await commands.get("c3")
         assert (await commands.submit("a", correlation_id="c1")).correlation_id == "c1", "a retry is no new command"
@@ -1207,7 +1208,7 @@ async def test_a_full_queue_refuses_the_new_command(db: str) -> None:
 
 async def test_a_queue_holds_a_hundred_by_default(db: str) -> None:
     """S3.7: also when they come all at once, from two ledgers on one file."""
-    async with at_work(db) as commands, await opened(db) as other:
+    async with at_work(db) as commands, await open_with_settings(db) as other:
         second = CommandQueue(other.log)
         both = [(commands, second)[number % 2].submit("a") for number in range(150)]
         submitted = await asyncio.gather(*both, return_exceptions=True)
@@ -1407,7 +1408,7 @@ async def test_a_pending_answer_says_the_position_and_who_asked(commands: Comman
 async def test_polling_executors_are_seen_by_other_processes(commands: CommandQueue, db: str) -> None:
     """S3.11: the process that answers the poll may be another one."""
     await commands.submit("a", correlation_id="c")
-    async with await opened(db) as ledger:
+    async with await open_with_settings(db) as ledger:
         other = CommandQueue(ledger.log)
         assert (await other.get("c")).executor_seen_at is None
         await commands.queued()
@@ -1441,12 +1442,12 @@ async def test_open_commands_outlive_retention(commands: CommandQueue) -> None:
     with pytest.raises(StaleClaimError):
         await commands.complete("runs", "zombie", fence=running.fence)
     assert (await commands.complete("runs", "x", fence=again.fence)).result == "x"
-    assert not await faults(ledger_of(commands))
+    assert not await find_faults(ledger_of(commands))
 
 
 async def test_commands_are_there_after_a_reopening(db: str) -> None:
     """S3.5: queued, claimed and ended alike; the worker continues with its fence."""
-    async with await opened(db) as ledger:
+    async with await open_with_settings(db) as ledger:
         commands = CommandQueue(ledger.log)
         for name in ("ended", "runs", "queued"):
             await commands.submit("a", {"name": name, "key": SECRET}, correlation_id=name)
@@ -1463,7 +1464,7 @@ async def test_commands_are_there_after_a_reopening(db: str) -> None:
 
 async def test_a_command_waits_for_nobody_who_made_it(db: str) -> None:
     """C5: the process that submitted it closes its ledger, and the command stays in the queue."""
-    async with await opened(db) as ledger:
+    async with await open_with_settings(db) as ledger:
         submitted = await CommandQueue(ledger.log).submit("a", {"x": 1})
     async with at_work(db) as commands:
         assert (await claimed(commands)).call == submitted.correlation_id
@@ -1535,7 +1536,7 @@ async def test_an_older_process_that_ends_a_command_is_heard(
     """S1.7: it knows neither what tells the others nor where the secrets are, and writes the same file."""
     if how == "delete":
         monkeypatch.setattr(monitor, "END_POLL_S", 0.1)
-    async with await opened(db, reaper_interval=3600) as ledger:
+    async with await open_with_settings(db, reaper_interval=3600) as ledger:
         commands = CommandQueue(ledger.log)
         await commands.submit("a", {"key": SECRET}, correlation_id="c")
         call = (await commands.find("c")).id
@@ -1563,7 +1564,7 @@ async def test_an_older_process_that_ends_a_command_is_heard(
 async def test_two_processes_that_reap_end_a_command_once(db: str) -> None:
     """C4, S3.4: timers and reapers of three ledgers on one file, one end for each."""
     async with at_work(db, reaper_interval=0.02, reaper_grace=0.02) as commands:
-        others = [await opened(db, reaper_interval=0.02, reaper_grace=0.02) for _ in range(2)]
+        others = [await open_with_settings(db, reaper_interval=0.02, reaper_grace=0.02) for _ in range(2)]
         beside = [CommandQueue(ledger.log) for ledger in others]
         names = [f"c{number}" for number in range(30)]
         for number, name in enumerate(names):

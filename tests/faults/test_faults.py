@@ -34,7 +34,7 @@ from callslip.model.events import Alias, decode_event
 from callslip.store import sqlite_open
 from callslip.store.sqlite_rows import Rows
 from tests.support.faulty_disk import Disk
-from tests.support.invariants import PROGRAMS, events, faults, opened
+from tests.support.invariants import PROGRAMS, find_faults, open_with_settings, read_events
 
 pytestmark = pytest.mark.anyio
 
@@ -68,19 +68,19 @@ async def fill(ledger: LocalLedger, session: str, text: str) -> tuple[list[str],
 async def test_a_full_disk_rejects_writes_and_keeps_earlier_events(db: str) -> None:
     """No part of the failed write is stored. Reading works, and writing works again once there is space."""
     with Disk() as disk:
-        async with await opened(db, checkpoint_every=10) as ledger:
+        async with await open_with_settings(db, checkpoint_every=10) as ledger:
             disk.room = 400_000
             acknowledged, full = await fill(ledger, "a", "x" * 3000)
             assert "disk full" in str(full) and "ledger.db" in str(full)
-            assert acknowledged and [event.text for event in await events(ledger, "a")] == acknowledged
+            assert acknowledged and [event.text for event in await read_events(ledger, "a")] == acknowledged
             assert len((await ledger.snapshot("a")).entries) == len(acknowledged)
             for _ in range(3):
                 with pytest.raises(DiskFullError):
                     await ledger.log.append("b", messages("y" * 100_000))
             disk.room = None
             await ledger.log.append("a", messages("after space was freed"))
-            assert [event.text for event in await events(ledger, "a")] == [*acknowledged, "after space was freed"]
-            assert await ledger.log.store.session("b") is None and not await faults(ledger)
+            assert [event.text for event in await read_events(ledger, "a")] == [*acknowledged, "after space was freed"]
+            assert await ledger.log.store.session("b") is None and not await find_faults(ledger)
 
 
 @pytest.mark.chaos
@@ -90,7 +90,7 @@ async def test_a_full_disk_leaves_no_partial_write(tmp_path: Path, scale: int) -
         chance = random.Random(run)
         url = f"sqlite:///{tmp_path / str(run) / 'ledger.db'}"
         with Disk() as disk:
-            ledger = await opened(url, checkpoint_every=4, inline_limit=1000, preview=50)
+            ledger = await open_with_settings(url, checkpoint_every=4, inline_limit=1000, preview=50)
             ledger.log.store._writing.execute("PRAGMA wal_autocheckpoint = 10").fetchall()  # type: ignore[attr-defined]
             acknowledged: list[ev.Event] = []
             full = 0
@@ -105,12 +105,12 @@ async def test_a_full_disk_leaves_no_partial_write(tmp_path: Path, scale: int) -
                     full += 1
             disk.room = None
             assert full, "the disk was never full"
-            assert await events(ledger, "a") == acknowledged
+            assert await read_events(ledger, "a") == acknowledged
             await ledger.log.append("a", messages("end"))
-            assert not await faults(ledger)
+            assert not await find_faults(ledger)
             await ledger.close()
         async with await callslip.open(url) as ledger:
-            assert (await events(ledger, "a"))[:-1] == acknowledged and not await faults(ledger)
+            assert (await read_events(ledger, "a"))[:-1] == acknowledged and not await find_faults(ledger)
 
 
 def wal_size(disk: Disk) -> int:
@@ -129,7 +129,7 @@ async def test_a_full_disk_rejects_all_writes_of_the_transaction(db: str) -> Non
                 )
             assert {type(result) for result in results} == {DiskFullError}
             disk.room = None
-            assert [event.text for event in await events(ledger, "a")] == ["first"]
+            assert [event.text for event in await read_events(ledger, "a")] == ["first"]
 
 
 async def test_a_page_limit_is_reported_as_a_full_disk(db: str) -> None:
@@ -141,8 +141,8 @@ async def test_a_page_limit_is_reported_as_a_full_disk(db: str) -> None:
         acknowledged, _ = await fill(ledger, "a", "x" * 500)
         ledger.log.store._writing.execute("PRAGMA max_page_count = 1000000").fetchall()  # type: ignore[attr-defined]
         await ledger.log.append("a", messages("after space was freed"))
-        assert [event.text for event in await events(ledger, "a")] == ["x", *acknowledged, "after space was freed"]
-        assert not await faults(ledger)
+        assert [event.text for event in await read_events(ledger, "a")] == ["x", *acknowledged, "after space was freed"]
+        assert not await find_faults(ledger)
 
 
 async def test_a_call_that_ends_on_a_full_disk_ends_later(db: str) -> None:
@@ -187,9 +187,9 @@ async def test_a_failing_disk_raises_a_store_error(db: str, method: str, monkeyp
                 assert all(isinstance(result, StoreError) for result in results)
             assert all(isinstance(result, StoreError | list) for result in results)
             await ledger.log.append("a", messages("after"))
-            assert not await faults(ledger)
+            assert not await find_faults(ledger)
             acknowledged = [event.seq for result in results if isinstance(result, list) for event in result]
-            assert len(await events(ledger, "a")) == 2 + len(acknowledged)
+            assert len(await read_events(ledger, "a")) == 2 + len(acknowledged)
 
 
 # Read-only
@@ -325,7 +325,7 @@ async def test_an_empty_file_becomes_a_ledger(tmp_path: Path) -> None:
     path.touch()
     async with await callslip.open(f"sqlite:///{path}") as ledger:
         await ledger.log.append("a", messages("x"))
-        assert not await faults(ledger)
+        assert not await find_faults(ledger)
 
 
 async def test_a_url_of_another_scheme_creates_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,7 +363,7 @@ async def test_damage_is_reported(tmp_path: Path, scale: int) -> None:
         try:
             async with await callslip.open(f"sqlite:///{path}") as ledger:
                 reported += bool(await ledger.log.store.check())
-                await events(ledger, "a")
+                await read_events(ledger, "a")
                 await ledger.log.append("a", messages("more"))
         except CorruptDataError:
             reported += 1  # The bytes of one event, which SQLite does not check.
@@ -383,7 +383,7 @@ async def test_an_unreadable_event_raises_corrupt_data_error(tmp_path: Path, bod
     connection.close()
     async with await callslip.open(f"sqlite:///{file}") as ledger:
         with pytest.raises(CorruptDataError, match="an event cannot be read"):
-            await events(ledger, "a")
+            await read_events(ledger, "a")
         with pytest.raises(CorruptDataError, match="an event cannot be read"):
             await ledger.snapshot("a")
         differences = [str(difference) for difference in await verify(ledger.log)]
@@ -417,7 +417,7 @@ async def test_a_read_that_fails_in_a_transaction_fails_all_its_writes(
             )
         assert [type(result) for result in results] == [InvalidDatabaseError] * 3
         await ledger.log.append("a", messages("after"))
-        assert [event.text for event in await events(ledger, "a")] == ["before", "after"]
+        assert [event.text for event in await read_events(ledger, "a")] == ["before", "after"]
 
 
 # Versions
@@ -444,10 +444,10 @@ async def test_a_newer_ledger_that_only_added_is_opened(db: str) -> None:
     path = await create_ledger(db, "hello")
     execute(path, *NEWER)
     async with await callslip.open(db) as ledger:
-        assert [event.text for event in await events(ledger, "a")] == ["hello"]
+        assert [event.text for event in await read_events(ledger, "a")] == ["hello"]
         async with ledger.session("a").call("t") as call:
             call.complete("done")
-        assert (await call.result()).state == "completed" and not await faults(ledger)
+        assert (await call.result()).state == "completed" and not await find_faults(ledger)
     connection = apsw.Connection(str(path))
     assert connection.execute("PRAGMA user_version").fetchall() == [(99,)]
     assert connection.execute("SELECT count(*) FROM ratings").fetchall() == [(0,)]
@@ -494,7 +494,7 @@ async def test_migrations_bring_an_older_ledger_up_to_date(db: str, monkeypatch:
     monkeypatch.setattr(sqlite_open, "migrations", lambda engine: later)
     for _ in range(2):
         async with await callslip.open(db) as ledger:
-            assert [event.text for event in await events(ledger, "a")] == ["hello"]
+            assert [event.text for event in await read_events(ledger, "a")] == ["hello"]
             assert ledger.log.store._read.execute("SELECT x FROM added").fetchall() == [(1,)]  # type: ignore[attr-defined]
 
 
@@ -508,7 +508,7 @@ async def test_a_migration_that_fails_changes_nothing(db: str, monkeypatch: pyte
         with pytest.raises(StoreError, match=path.name):
             await callslip.open(db)
     async with await callslip.open(db) as ledger:
-        assert [event.text for event in await events(ledger, "a")] == ["hello"]
+        assert [event.text for event in await read_events(ledger, "a")] == ["hello"]
         tables = ledger.log.store._read.execute("SELECT name FROM sqlite_schema").fetchall()  # type: ignore[attr-defined]
         assert ("added",) not in tables
 

@@ -16,7 +16,7 @@ from callslip.api.ledger import LocalLedger
 from callslip.errors import CallslipError
 from callslip.model import events as ev
 from tests.support.faulty_disk import Acknowledged, Delete, Disk, Image, Write, images
-from tests.support.invariants import events, faults, opened
+from tests.support.invariants import find_faults, open_with_settings, read_events
 
 RUNS = 2
 CUTS = 60
@@ -24,7 +24,7 @@ CUTS = 60
 
 async def write_ledger(disk: Disk, url: str, synchronous: str, pages: int, rng: random.Random) -> None:
     """Write messages, calls and deletions concurrently through many resets of the WAL. Note what was acknowledged."""
-    ledger = await opened(url, synchronous=synchronous, checkpoint_every=8, inline_limit=2000, preview=100)
+    ledger = await open_with_settings(url, synchronous=synchronous, checkpoint_every=8, inline_limit=2000, preview=100)
     ledger.log.store._writing.execute(f"PRAGMA wal_autocheckpoint = {pages}").fetchall()  # type: ignore[attr-defined]
     note = disk.log.append
 
@@ -38,7 +38,7 @@ async def write_ledger(disk: Disk, url: str, synchronous: str, pages: int, rng: 
             async with ledger.session(session).call("work", {"number": number}) as call:
                 await call.progress(f"half of {number}\n")
                 call.complete("y" * rng.choice((10, 5000)))
-            note(Acknowledged(await events(ledger, session)))
+            note(Acknowledged(await read_events(ledger, session)))
 
     async def delete_sessions() -> None:
         for number in range(4):
@@ -57,7 +57,7 @@ async def find_missing(ledger: LocalLedger, acknowledged: list[Any]) -> list[Any
     missing: list[Any] = []
     logs: dict[str, dict[int, ev.Event]] = {}
     for session in "abcd":
-        logs[session] = {event.seq: event for event in await events(ledger, session)}
+        logs[session] = {event.seq: event for event in await read_events(ledger, session)}
     for item in acknowledged:
         if isinstance(item, list):
             # Texts and tools identify the session of an event; a call's session is c or d.
@@ -68,14 +68,14 @@ async def find_missing(ledger: LocalLedger, acknowledged: list[Any]) -> list[Any
 async def open_image(image: Image, folder: Path) -> tuple[LocalLedger, list[Any]]:
     """Open the ledger from the disk image. Return it with the events it lost."""
     image.lay_out(folder)
-    ledger = await opened(f"sqlite:///{folder / 'ledger.db'}")
+    ledger = await open_with_settings(f"sqlite:///{folder / 'ledger.db'}")
     return ledger, await find_missing(ledger, image.acknowledged)
 
 
 async def find_undeleted(ledger: LocalLedger, acknowledged: list[Any]) -> list[Any]:
     """Return the deleted texts that are in the ledger again."""
     deleted = max((item for item in acknowledged if isinstance(item, int)), default=-1)
-    return [event.text for event in await events(ledger, "brief") if int(event.text.split()[1]) <= deleted]
+    return [event.text for event in await read_events(ledger, "brief") if int(event.text.split()[1]) <= deleted]
 
 
 async def record_disk_log(folder: Path, synchronous: str, pages: int, rng: random.Random) -> list[Any]:
@@ -99,7 +99,7 @@ async def test_acknowledged_events_survive_a_power_cut_at_any_moment(tmp_path: P
             unsynced_cuts += image.unsynced > 0
             ledger, missing = await open_image(image, folder / f"cut{number}")
             assert not missing, f"run {run}, cut {number}"
-            assert not await faults(ledger), f"run {run}, cut {number}"
+            assert not await find_faults(ledger), f"run {run}, cut {number}"
             assert not await find_undeleted(ledger, image.acknowledged), f"run {run}, cut {number}"
             await ledger.log.append("a", [ev.MessageUser(text="continue")])
             await ledger.close()
@@ -119,7 +119,7 @@ async def test_a_power_cut_while_the_file_is_created_leaves_one_that_opens(tmp_p
     for number, image in enumerate(images(log, cuts, rng)):
         ledger, _ = await open_image(image, tmp_path / f"cut{number}")
         await ledger.log.append("a", [ev.MessageUser(text="continue")])
-        assert not await faults(ledger)
+        assert not await find_faults(ledger)
         await ledger.close()
 
 
@@ -134,7 +134,9 @@ async def test_a_call_open_at_the_power_cut_is_lost_afterwards(tmp_path: Path) -
         image.lay_out(tmp_path / f"cut{number}")
         path = tmp_path / f"cut{number}" / "ledger.db"
         _change_boot_id(path)
-        ledger = await opened(f"sqlite:///{path}", owner_lease=0.01, reaper_grace=0.01, reaper_interval=0.01)
+        ledger = await open_with_settings(
+            f"sqlite:///{path}", owner_lease=0.01, reaper_grace=0.01, reaper_interval=0.01
+        )
         open_before = await ledger.log.store.open_calls()
         open_count += len(open_before)
         async with asyncio.timeout(10):
@@ -162,7 +164,7 @@ async def test_the_simulated_disk_loses_unsynced_writes(tmp_path: Path) -> None:
     for number, image in enumerate(images(log, [rng.randrange(1, len(log)) for _ in range(30)], rng)):
         ledger, missing = await open_image(image, tmp_path / f"cut{number}")
         lossy_cuts += bool(missing)
-        assert not await faults(ledger)
+        assert not await find_faults(ledger)
         await ledger.close()
     assert lossy_cuts
 
@@ -176,6 +178,6 @@ async def test_a_disk_that_ignores_syncs_never_crashes_the_reader(tmp_path: Path
     for number, image in enumerate(images(unsynced_log, [rng.randrange(1, len(unsynced_log)) for _ in range(20)], rng)):
         image.lay_out(tmp_path / f"cut{number}")
         with contextlib.suppress(CallslipError):
-            async with await opened(f"sqlite:///{tmp_path / f'cut{number}' / 'ledger.db'}") as ledger:
-                await faults(ledger)
+            async with await open_with_settings(f"sqlite:///{tmp_path / f'cut{number}' / 'ledger.db'}") as ledger:
+                await find_faults(ledger)
                 await ledger.log.append("a", [ev.MessageUser(text="continue")])

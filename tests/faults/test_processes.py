@@ -19,7 +19,7 @@ import callslip
 from callslip.api.ledger import LocalLedger
 from callslip.model import events as ev
 from callslip.rules.lifecycle import TERMINAL_STATES
-from tests.support.invariants import events, faults, names, program
+from tests.support.invariants import find_faults, read_events, session_names, start_program
 
 MEGABYTE = 2**20
 
@@ -53,7 +53,7 @@ async def test_four_processes_write_and_a_fifth_follows(db: str, tmp_path: Path,
     sizes: list[int] = []
     seen: list[tuple[str, int, float]] = []
     async with await callslip.open(db) as ledger:
-        writers = [program("write", db, number, seconds) for number in range(4)]
+        writers = [start_program("write", db, number, seconds) for number in range(4)]
         sessions = ["shared", *(f"{kind}-{number}" for kind in ("own", "calls") for number in range(4))]
         watching = [asyncio.create_task(follow(ledger, session, seen)) for session in sessions]
         watching.append(asyncio.create_task(record_sizes(tmp_path / "ledger.db-wal", sizes)))
@@ -79,7 +79,7 @@ async def test_four_processes_write_and_a_fifth_follows(db: str, tmp_path: Path,
         assert [(session, seq) for session, seq, _ in sorted(seen)] == [
             (session, seq) for session in sorted(heads) for seq in range(1, heads[session] + 1)
         ]
-        assert await faults(ledger) == []
+        assert await find_faults(ledger) == []
 
     waits = [wait for report in reports for wait in report["waits"]]
     delays = [at - acknowledged[session, seq][1] for session, seq, at in seen if (session, seq) in acknowledged]
@@ -90,7 +90,10 @@ async def test_four_processes_write_and_a_fifth_follows(db: str, tmp_path: Path,
 
 
 async def _missing(ledger: LocalLedger, acknowledged: dict[tuple[str, int], tuple[str, float]]) -> list[Any]:
-    logs = {session: {event.seq: event for event in await events(ledger, session)} for session in await names(ledger)}
+    logs = {
+        session: {event.seq: event for event in await read_events(ledger, session)}
+        for session in await session_names(ledger)
+    }
     return [
         (session, seq, text)
         for (session, seq), (text, _) in acknowledged.items()
@@ -103,7 +106,7 @@ class Victim:
     """A writing process, and the lines it printed before it was killed."""
 
     def __init__(self, db: str, name: str) -> None:
-        self.process = program("crash", db, name, stderr=subprocess.DEVNULL)
+        self.process = start_program("crash", db, name, stderr=subprocess.DEVNULL)
         assert self.process.stdout is not None
         self.first = self.process.stdout.readline()
 
@@ -121,7 +124,7 @@ async def check_ledger(db: str, lines: list[list[Any]]) -> None:
     async with await callslip.open(db) as ledger:
         # Without waiting for a lease, since the owner is known to be dead.
         assert await ledger.log.store.open_calls() == []
-        logs = {session: await events(ledger, session) for session in await names(ledger)}
+        logs = {session: await read_events(ledger, session) for session in await session_names(ledger)}
         for line in lines:
             if line[0] == "event":
                 event = logs[line[1]][line[2] - 1]
@@ -132,7 +135,7 @@ async def check_ledger(db: str, lines: list[list[Any]]) -> None:
             elif line[0] == "open":
                 row = await ledger.find_call(line[1])
                 assert (row.state, row.reason) == ("lost", "the process that ran this call ended")
-        assert await faults(ledger) == []
+        assert await find_faults(ledger) == []
 
 
 @pytest.mark.anyio
@@ -189,9 +192,9 @@ async def test_a_process_writes_on_while_others_are_killed(db: str, scale: int) 
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
         assert [seq for _, seq, _ in seen] == list(range(1, head + 1))
-        log = await events(ledger, "shared")
+        log = await read_events(ledger, "shared")
         assert all(log[seq - 1].text == text for seq, text in acknowledged.items())
-        assert await faults(ledger) == []
+        assert await find_faults(ledger) == []
 
 
 @pytest.mark.anyio
@@ -218,13 +221,13 @@ async def test_many_processes_can_create_the_file_at_once(tmp_path: Path, scale:
     """The first one creates the tables, and all of them write."""
     for number in range(2 * min(scale, 10)):
         db = f"sqlite:///{tmp_path / str(number) / 'ledger.db'}"
-        writers = [program("write", db, n, 0.05) for n in range(6)]
+        writers = [start_program("write", db, n, 0.05) for n in range(6)]
         outputs = await asyncio.gather(*(asyncio.to_thread(writer.communicate) for writer in writers))
         assert [(writer.returncode, errors) for writer, (_, errors) in zip(writers, outputs, strict=True)] == [
             (0, "")
         ] * 6
         async with await callslip.open(db) as ledger:
-            assert await faults(ledger) == []
+            assert await find_faults(ledger) == []
 
 
 @pytest.mark.anyio
@@ -242,11 +245,11 @@ async def test_a_writer_waits_for_the_lock_and_readers_do_not(db: str, tmp_path:
             await asyncio.to_thread(holder.stdout.readline)
             writing = asyncio.create_task(ledger.log.append("a", [ev.MessageUser(text="waited")]))
             await asyncio.wait([writing], timeout=0.2)
-            assert not writing.done() and [event.text for event in await events(ledger, "a")] == ["before"]
+            assert not writing.done() and [event.text for event in await read_events(ledger, "a")] == ["before"]
             holder.stdin.close()
             async with asyncio.timeout(10):
                 await writing
-        assert [event.text for event in await events(ledger, "a")] == ["before", "waited"]
+        assert [event.text for event in await read_events(ledger, "a")] == ["before", "waited"]
 
 
 LOCK_HOLDER = """

@@ -11,7 +11,7 @@ from callslip.ingest.importer import import_lines
 from callslip.model import events as ev
 from callslip.model.entries import Message, PermissionRequest, ToolCall
 from callslip.rules.lifecycle import TERMINAL_STATES, next_state
-from tests.support.acp_session import CAPTURES, Reading, entries_of, live, rows
+from tests.support.acp_session import CAPTURES, AcpHarness, live, normalized_entries, rows
 from tests.support.invariants import sound_ledger
 from tests.support.strategies import canonical
 
@@ -93,7 +93,7 @@ def test_the_table_tells_of_every_capture() -> None:
 @pytest.mark.parametrize("name", CAPTURES)
 def test_every_call_of_a_real_agent_is_found_and_ends_as_it_did(name: str) -> None:
     """C2, C3, S2.6: at the end of the live part each call is one entry, with state, output, exit status and tool."""
-    calls = Reading().feed(*live(name)).calls
+    calls = AcpHarness().feed(*live(name)).calls
     assert len(calls) == len(table(name)), list(map(came_out, calls))
     assert all(map(same, calls, table(name))), list(map(came_out, calls))
 
@@ -101,7 +101,7 @@ def test_every_call_of_a_real_agent_is_found_and_ends_as_it_did(name: str) -> No
 @pytest.mark.parametrize("name", CAPTURES)
 def test_a_call_stays_as_it_ended_whatever_the_replay_says(name: str) -> None:
     """S2.11, C4: with the replay read as well, each call is as the table says, and so is what the replay says of it."""
-    reading = Reading().feed(*rows(name)).close()
+    reading = AcpHarness().feed(*rows(name)).close()
     assert all(map(same, reading.calls, table(name)))
     ends = {event.call: next_state("queued", event) for event in reading.log(ev.CallEnd) if event.verdict == "witness"}
     assert [ends.get(call.call_id) for call in reading.calls] == [row.replayed for row in table(name)]
@@ -111,7 +111,7 @@ def test_a_call_stays_as_it_ended_whatever_the_replay_says(name: str) -> None:
 def test_a_request_that_was_answered_shows_its_answer(name: str) -> None:
     """S2.13: in the answered option's own id, with the time of the answer; and nothing is pending any more."""
     answers = [row for row in rows(name) if row["dir"] == "c2a" and "outcome" in row["msg"].get("result", {})]
-    reading = Reading(started=10**12).feed(*rows(name))
+    reading = AcpHarness(started=10**12).feed(*rows(name))
     shown = [(one.response_option, one.response_time, one.by) for one in reading.entries(PermissionRequest)]
     assert shown == [
         (row["msg"]["result"]["outcome"]["optionId"], 10**12 + int(row["t"] * 1000), "client") for row in answers
@@ -121,14 +121,14 @@ def test_a_request_that_was_answered_shows_its_answer(name: str) -> None:
 
 def test_a_call_that_is_heard_of_first_by_its_request_is_one_call() -> None:
     """S2.6: gemini asks before it reports the call; the update that ends it is about the same call."""
-    reading = Reading().feed(*live("gemini-allow"))
+    reading = AcpHarness().feed(*live("gemini-allow"))
     (request,) = reading.entries(PermissionRequest)
     assert [call.call_id for call in reading.calls if call.title == SHELL] == [request.call_id]
 
 
 def test_a_call_id_that_comes_again_in_the_next_turn_is_another_call() -> None:
     """C2: the example agent counts its calls from the start in every turn."""
-    calls = Reading().feed(*live("ts-example-allow")).calls
+    calls = AcpHarness().feed(*live("ts-example-allow")).calls
     assert [(call.turn, call.tool_call_id == call.call_id) for call in calls] == [
         ("t1", False),
         ("t1", False),
@@ -155,19 +155,21 @@ async def test_wherever_a_record_stops_every_call_has_ended_and_all_is_sound(nam
 def test_a_replay_into_an_empty_session_is_its_record(name: str) -> None:
     """S2.11: what was not recorded is new: messages and calls are there, and every call has ended (C5)."""
     begin, found = len(live(name)), rows(name)
-    reading = Reading().feed(*found[:1], *found[begin:]).close()
+    reading = AcpHarness().feed(*found[:1], *found[begin:]).close()
     assert [call.status for call in reading.calls] == [row.replayed for row in table(name)]
     assert next(entry.role for entry in reading.entries(Message)) == "user"
     assert not [entry for entry in reading.entries(Message) if entry.streaming]
-    again = canonical(entries_of(reading))
-    assert canonical(entries_of(reading.feed(*found[begin:]))) == again
+    again = canonical(normalized_entries(reading))
+    assert canonical(normalized_entries(reading.feed(*found[begin:]))) == again
 
 
 @pytest.mark.parametrize("name", CAPTURES)
 def test_a_capture_reads_the_same_without_its_directions(name: str) -> None:
     """Bare JSON-RPC messages tell by themselves who sent them."""
     bare = [row["msg"] for row in rows(name) if row["dir"] != "mark"]
-    assert canonical(entries_of(Reading().feed(*bare))) == canonical(entries_of(Reading().feed(*rows(name))))
+    assert canonical(normalized_entries(AcpHarness().feed(*bare))) == canonical(
+        normalized_entries(AcpHarness().feed(*rows(name)))
+    )
 
 
 HELD = {

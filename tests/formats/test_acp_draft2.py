@@ -17,15 +17,15 @@ from callslip.model import events as ev
 from callslip.model.entries import Message, Plan, Thought
 from tests.support.acp_session import (
     OPTIONS,
-    Reading,
+    AcpHarness,
     a2c,
     answers,
     asks,
     c2a,
     chosen,
-    entries_of,
     fails,
     more,
+    normalized_entries,
     prompt,
     says,
     update,
@@ -37,12 +37,12 @@ TAKEN = a2c(answers(1, messageId="u1"))
 SHOWS = {"content": [{"type": "terminal", "terminalId": "t"}]}
 
 
-def begun(*messages: Any) -> Reading:
+def begun(*messages: Any) -> AcpHarness:
     """A conversation in which a prompt is being worked on."""
-    return Reading().feed(*HELLO, prompt(), RUNNING, TAKEN).feed(*messages)
+    return AcpHarness().feed(*HELLO, prompt(), RUNNING, TAKEN).feed(*messages)
 
 
-def raws(reading: Reading) -> list[Any]:
+def raws(reading: AcpHarness) -> list[Any]:
     """What was kept whole, but for how the conversation began."""
     return [body for body in reading.raws if body not in (*HELLO, RUNNING, TAKEN)]
 
@@ -81,7 +81,7 @@ def test_a_turn_is_from_the_prompt_until_the_agent_is_idle() -> None:
 
 def test_work_that_nobody_asked_for_is_a_turn_of_its_own() -> None:
     """A prompt that comes meanwhile joins it."""
-    reading = Reading().feed(*HELLO, RUNNING, more("in_progress"), prompt(), TAKEN, IDLE, RUNNING)
+    reading = AcpHarness().feed(*HELLO, RUNNING, more("in_progress"), prompt(), TAKEN, IDLE, RUNNING)
     assert [event.turn for event in reading.log(ev.TurnStarted)] == ["t1", "t2"]
     assert [entry.turn for entry in reading.entries()] == ["t1", "t1"]
 
@@ -107,7 +107,7 @@ def test_a_prompt_that_is_refused_ends_no_other_work() -> None:
     """But while the agent is not running, it ends what the prompt began."""
     refused = a2c(fails(2, "not now"))
     assert begun(prompt(2, "and"), refused).log(ev.TurnEnded) == []
-    alone = Reading().feed(*HELLO, prompt(), a2c(fails(1, "no")))
+    alone = AcpHarness().feed(*HELLO, prompt(), a2c(fails(1, "no")))
     assert [(event.reason, event.detail) for event in alone.log(ev.TurnEnded)] == [("error", "no")]
 
 
@@ -116,7 +116,7 @@ def test_a_prompt_is_echoed_and_shown_once() -> None:
     echoes = [whole("user_message", "go", name="u1"), update("user_message_chunk", messageId="u1", content=text("go"))]
     for echo in echoes:
         for talk in ([echo, RUNNING, TAKEN], [RUNNING, TAKEN, echo], [RUNNING, IDLE, RUNNING, echo, TAKEN, IDLE]):
-            reading = Reading().feed(*HELLO, prompt(), *talk)
+            reading = AcpHarness().feed(*HELLO, prompt(), *talk)
             assert [entry.content for entry in reading.entries(Message)] == ["go"]
             assert echo in reading.raws
 
@@ -137,7 +137,7 @@ def test_chunks_are_deltas() -> None:
     """S2.4: the draft says so; what the importer says still comes first."""
     grows = [says(text, messageId="m") for text in ("I", "I'll", "I'll check")]
     assert begun(*grows, IDLE).entries(Message)[1].content == "II'llI'll check"
-    reading = Reading(chunks="cumulative").feed(*HELLO, prompt(), *grows, IDLE)
+    reading = AcpHarness(chunks="cumulative").feed(*HELLO, prompt(), *grows, IDLE)
     assert reading.entries(Message)[1].content == "I'll check"
 
 
@@ -400,7 +400,7 @@ def resumed(*replay: Any, **result: Any) -> list[Any]:
 
 def test_a_replay_tells_messages_calls_and_terminals() -> None:
     """S2.11: into an empty session, in the order in which each was first told of."""
-    reading = Reading().feed(
+    reading = AcpHarness().feed(
         *HELLO,
         *resumed(
             whole("user_message", "go", name="u1"),
@@ -417,7 +417,7 @@ def test_a_replay_tells_messages_calls_and_terminals() -> None:
             update("plan_update", plan={"type": "items", "planId": "p", "entries": [{"content": "one"}]}),
         ),
     )
-    shown = [entry["type"] for entry in entries_of(reading)]
+    shown = [entry["type"] for entry in normalized_entries(reading)]
     assert shown == ["message", "message", "tool_call", "tool_call", "plan"]
     assert [entry.content for entry in reading.entries(Message)] == ["go", "I see"]
     assert (reading.calls[0].output, reading.calls[0].exit_status) == ("a\nü\n", 2)
@@ -427,7 +427,7 @@ def test_a_replay_tells_messages_calls_and_terminals() -> None:
 def test_what_nobody_shows_in_a_replay_is_kept() -> None:
     """Output of a terminal without a call, messages that say nothing, a plan that was removed."""
     odd = [chunk(b"x"), update("user_message", messageId="u", content=[]), update("plan_removed", planId="p")]
-    reading = Reading().feed(*HELLO, *resumed(*odd))
+    reading = AcpHarness().feed(*HELLO, *resumed(*odd))
     assert reading.entries() == []
     assert all(message in reading.raws for message in odd)
 
@@ -449,7 +449,7 @@ def test_what_is_odd_in_a_replay_is_kept() -> None:
         update("state_update", state="running"),
         update("state_update", state="idle"),
     ]
-    reading = Reading().feed(*HELLO, *resumed(*odd, exitCode=0))
+    reading = AcpHarness().feed(*HELLO, *resumed(*odd, exitCode=0))
     assert [message for message in odd if message not in reading.raws] == [grown({"type": "diff", "path": "/a"})]
     assert [(entry.content, entry.blocks) for entry in reading.entries(Message)] == [("", [image]), ("hi", None)]
     assert (reading.call.output, reading.call.content) == ("x", [{"type": "diff", "path": "/a"}])
@@ -458,7 +458,7 @@ def test_what_is_odd_in_a_replay_is_kept() -> None:
 def test_how_the_agent_stands_is_told_after_the_past() -> None:
     """If it still works, a turn begins that its idling ends; the past belongs to no turn."""
     for state in ("running", "idle"):
-        reading = Reading().feed(*HELLO, *resumed(whole("user_message", "go"), update("state_update", state=state)))
+        reading = AcpHarness().feed(*HELLO, *resumed(whole("user_message", "go"), update("state_update", state=state)))
         assert [entry.turn for entry in reading.entries()] == [""]
         assert len(reading.log(ev.TurnStarted)) == (state == "running")
         assert len(reading.feed(says("on", messageId="n"), IDLE).log(ev.TurnEnded)) == (state == "running")
@@ -469,10 +469,10 @@ def test_a_replay_does_not_change_what_was_recorded() -> None:
     reading = begun(
         says("Hi", messageId="m"), more("in_progress", title="T", **SHOWS), chunk(b"1"), more("failed"), IDLE
     )
-    before = entries_of(reading)
+    before = normalized_entries(reading)
     messages = [whole("user_message", "gone"), whole("agent_message", "Ho"), more("completed", title="U", **SHOWS)]
     reading.feed(*resumed(*messages, screen(b"2")))
-    assert entries_of(reading) == before
+    assert normalized_entries(reading) == before
 
 
 # Nothing is forgotten
@@ -532,7 +532,7 @@ def test_no_kind_of_update_is_lost(kind: str) -> None:
     """It is read, or it is kept whole; never neither."""
     fields, read = (VERSION_1 | LATER)[kind]
     message = update(kind, **fields)
-    log = Reading().feed(message).desk.log
+    log = AcpHarness().feed(message).ledger.log
     assert log
     assert (message in [event.body for event in log if isinstance(event, ev.Raw)]) or read
     assert (len([event for event in log if not isinstance(event, ev.Raw)]) > 0) == read

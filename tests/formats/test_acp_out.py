@@ -21,8 +21,8 @@ from callslip.model.state_names import STATE_NAMES
 from callslip.rules.fold import SessionFold
 from callslip.rules.lifecycle import TERMINAL_STATES, TRANSITIONS
 from tests.support import scenarios, stream_checks
-from tests.support.provider_rules import calls_on, desk_of
-from tests.support.strategies import canonical, scripts, written
+from tests.support.provider_rules import decode_messages, list_calls
+from tests.support.strategies import canonical, scripts, write_script
 
 STATES = sorted(set(TRANSITIONS) - {"none"})
 
@@ -120,14 +120,14 @@ def test_what_real_agents_did_gives_updates_that_are_taken_whole_after_every_eve
 @given(scripts())
 def test_any_session_gives_updates_that_are_taken_whole(script: list[Event]) -> None:
     """Any recorded content, plan, command or location gives a valid update."""
-    for state in states(written(script).log):
+    for state in states(write_script(script).log):
         assert not refused(history(state)), state.seq
 
 
 @given(scripts())
 def test_a_history_is_that_of_its_turns_one_after_the_other(script: list[Event]) -> None:
     """So that it can be had in pieces; and making it changes nothing."""
-    state = written(script).state
+    state = write_script(script).state
     snapshot = state.snapshot()
     before = codec.encode(snapshot)
     whole = history(iter(snapshot.entries))
@@ -144,7 +144,7 @@ def test_a_history_is_that_of_its_turns_one_after_the_other(script: list[Event])
 def test_a_scenario_that_is_read_again_gives_the_same_updates(name: str) -> None:
     """Texts, calls, plans and commands, in their order."""
     *_, state = states(scenarios.events(name))
-    assert bare(desk_of("acp", history(state)).state) == bare(state)
+    assert bare(decode_messages("acp", history(state)).state) == bare(state)
 
 
 @pytest.mark.parametrize("name", stream_checks.CAPTURES)
@@ -152,26 +152,26 @@ def test_a_capture_that_is_read_again_gives_the_same_updates(name: str) -> None:
     """What a real agent did, told as if by one that loads the session."""
     for log in stream_checks.captured(name):
         *_, state = states(log)
-        again = desk_of("acp", history(state))
+        again = decode_messages("acp", history(state))
         assert bare(again.state) == bare(state)
-        assert list(map(known, calls_on(again))) == list(map(known, calls_of(state)))
+        assert list(map(known, list_calls(again))) == list(map(known, calls_of(state)))
 
 
 @pytest.mark.parametrize("name", scenarios.NAMES)
 def test_the_calls_of_a_scenario_come_back_after_every_event(name: str) -> None:
     """The same ones, by the same ids and names, with the same words for where they stand."""
     for state in moments(name):
-        assert list(map(known, calls_on(desk_of("acp", history(state))))) == list(map(known, calls_of(state)))
+        assert list(map(known, list_calls(decode_messages("acp", history(state))))) == list(map(known, calls_of(state)))
 
 
 @given(scripts())
 def test_the_calls_of_any_session_come_back(script: list[Event]) -> None:
     """Also with odd arguments and outputs."""
-    state = written(script, redact=False).state
-    again = desk_of("acp", history(state))
-    assert list(map(known, calls_on(again))) == list(map(known, calls_of(state)))
+    state = write_script(script, redact=False).state
+    again = decode_messages("acp", history(state))
+    assert list(map(known, list_calls(again))) == list(map(known, calls_of(state)))
     inputs = [update.get("rawInput") for update in updates(state) if update["sessionUpdate"] == "tool_call"]
-    assert [canonical(entry.raw_input) for entry in calls_on(again)] == list(map(canonical, inputs))
+    assert [canonical(entry.raw_input) for entry in list_calls(again)] == list(map(canonical, inputs))
 
 
 def test_a_client_of_the_protocol_shows_the_session() -> None:
@@ -366,7 +366,7 @@ def test_what_holds_now_comes_last_and_only_from_a_state() -> None:
         "init",
     ]
     events = [ev.SessionInfo(title="A plan"), ev.SessionCommands(commands=commands), ev.MessageUser(text="Go.")]
-    snapshot = written(events).state.snapshot()
+    snapshot = write_script(events).state.snapshot()
     *_, listed, titled = history(snapshot)
     assert not refused([listed, titled])
     assert listed["params"]["sessionId"] == snapshot.session
@@ -396,8 +396,8 @@ def test_two_calls_of_one_id_are_two() -> None:
     events: list[Event] = []
     for turn in ("a", "b"):
         events += [ev.TurnStarted(turn=turn), ev.CallStarted(aliases=one), ev.CallCompleted(aliases=one, output=turn)]
-    state = written(events).state
-    found = calls_on(desk_of("acp", history(state)))
+    state = write_script(events).state
+    found = list_calls(decode_messages("acp", history(state)))
     assert [(entry.tool_call_id, entry.output) for entry in found] == [
         ("1", "a"),
         (calls_of(state)[1].call_id, "b"),

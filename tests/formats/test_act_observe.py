@@ -18,11 +18,11 @@ from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.entries import Message, Thought
 from callslip.model.events import Alias
-from tests.support.decoder_harness import Read
+from tests.support.decoder_harness import DecoderHarness
 from tests.support.invariants import sound_ledger
 
 
-class Reading(Read):
+class Reading(DecoderHarness):
     """What the decoder makes of messages."""
 
     def __init__(self, **options: Any) -> None:

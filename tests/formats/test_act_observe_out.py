@@ -24,7 +24,7 @@ from callslip.model.events import Alias, Event
 from callslip.model.state_names import STATE_NAMES
 from callslip.rules.lifecycle import TERMINAL_STATES
 from tests.support import scenarios, stream_checks
-from tests.support.strategies import scripts, written
+from tests.support.strategies import scripts, write_script
 
 Item = dict[str, Any]
 
@@ -148,14 +148,14 @@ def test_real_agents_stream_as_they_are_stored(name: str) -> None:
 @given(scripts(), st.data())
 def test_any_session_streams_as_it_is_stored(script: list[Event], data: st.DataObject) -> None:
     """The same for anything that may happen, begun anywhere."""
-    log = written(script).log
+    log = write_script(script).log
     law_of(log).prove(log, [data.draw(st.integers(1, len(log)))])
 
 
 @given(scripts())
 def test_every_execution_is_observed_once(script: list[Event]) -> None:
     """S1.2: every ended call has an act before its observe, with one id; an open call has no observe."""
-    state = written(script).state
+    state = write_script(script).state
     items = timeline(state)
     calls = [entry for entry in state.entries.values() if isinstance(entry, ToolCall)]
     over = {call.call_id for call in calls if call.status in TERMINAL_STATES or call.scope == "detached"}
@@ -168,7 +168,7 @@ def test_every_execution_is_observed_once(script: list[Event]) -> None:
 @given(scripts())
 def test_the_timeline_is_that_of_its_entries(script: list[Event]) -> None:
     """A page of a long timeline is made from its entries alone."""
-    entries = written(script).state.snapshot().entries
+    entries = write_script(script).state.snapshot().entries
     assert timeline(entries) == [item for entry in entries for item in timeline([entry])]
 
 
@@ -181,7 +181,7 @@ READ = ev.CallProposed(aliases=CALL, tool_name="read", input={"path": "a"})
 def streamed(*script: Event) -> list[Item]:
     """All events of the first turn of a script, which needs no restart."""
     encoder, stream = open_stream(), []
-    for event in written([ev.TurnStarted(), *script]).log:
+    for event in write_script([ev.TurnStarted(), *script]).log:
         chunks = encoder.feed(event)
         assert not isinstance(chunks, Restart), chunks.reason
         stream += chunks
@@ -221,7 +221,7 @@ def test_an_act_that_changes_only_its_kind_of_value_comes_again_too() -> None:
 def test_every_way_out_is_observed(cls: type[ev.CallEnd]) -> None:
     """S1.2: with the same id, `is_error` by the one table, and an error that says why."""
     stream = streamed(READ, about(ev.CallStarted), about(cls, reason="because"))
-    state = written([ev.TurnStarted(), READ, about(ev.CallStarted), about(cls, reason="because")]).state
+    state = write_script([ev.TurnStarted(), READ, about(ev.CallStarted), about(cls, reason="because")]).state
     (call,) = (entry for entry in state.entries.values() if isinstance(entry, ToolCall))
     assert stream[-1]["is_error"] == STATE_NAMES[call.status].error
     assert stream[-1]["status"] == STATE_NAMES[call.status].act
@@ -264,7 +264,7 @@ def test_a_detached_call_shows_its_pieces_once_it_has_ended() -> None:
     """It is observed at once, and more may come: stream and timeline wait alike."""
     detached = ev.CallProposed(aliases=CALL, tool_name="read", scope="detached")
     pieces = [about(ev.CallInputDelta, text='{"a":'), about(ev.CallInputDelta, text="1}"), about(ev.CallProgress)]
-    log = written([ev.TurnStarted(), detached, *pieces, about(ev.CallCompleted), ev.TurnEnded()]).log
+    log = write_script([ev.TurnStarted(), detached, *pieces, about(ev.CallCompleted), ev.TurnEnded()]).log
     law_of(log).prove(log, stream_checks.places(log))
     assert [timeline(stream_checks.folded(log[:seq]))[0]["toolInput"] for seq in (4, 6)] == [None, {"a": 1}]
 
@@ -298,7 +298,7 @@ def test_what_is_said_stands_in_the_timeline() -> None:
         "text_end",
         "cancelled",
     ]
-    shown = [(item["type"], item["content"]) for item in timeline(written(texts).state)]
+    shown = [(item["type"], item["content"]) for item in timeline(write_script(texts).state)]
     assert shown == [("user_message", "go"), ("thought", "hm. "), ("assistant_message", "Well. ")]
     assert stream[-2]["full_text"] == "Well. Done."
 
@@ -310,7 +310,7 @@ def test_what_is_written_is_read_back() -> None:
     decoder = ActObserveDecoder()
     events = json.loads(codec.encode(streamed(*script, ev.TurnEnded())))
     drafts = [draft.event for event in events for draft in decoder.feed(event)]
-    first, again = (timeline(written(script).state) for script in ([ev.TurnStarted(), *script], drafts))
+    first, again = (timeline(write_script(script).state) for script in ([ev.TurnStarted(), *script], drafts))
     names = ("type", "content", "toolName", "toolInput", "toolOutput", "isError")
     assert [_only(item, names) for item in again] == [_only(item, names) for item in first]
 
@@ -336,7 +336,7 @@ def test_a_text_in_new_words_asks_for_a_restart() -> None:
 def test_news_after_the_end_ask_for_a_restart() -> None:
     """A detached call has its answer at once; a change of it after the end of the stream needs a new stream."""
     detached = structs.replace(READ, scope="detached")
-    log = written([ev.TurnStarted(), detached, ev.TurnEnded(), about(ev.CallProgress, tool_name="write")]).log
+    log = write_script([ev.TurnStarted(), detached, ev.TurnEnded(), about(ev.CallProgress, tool_name="write")]).log
     encoder = open_stream()
     *answers, after = [encoder.feed(event) for event in log]
     assert [event["type"] for answer in answers for event in answer] == ["act", "observe", "complete"]
@@ -364,7 +364,7 @@ def test_a_stream_says_how_its_turn_ended(reason: str, kind: str) -> None:
 def test_a_stream_waits_for_the_last_call() -> None:
     """The turn is over, its call is not: the end comes when that has ended."""
     encoder = open_stream()
-    log = written([ev.TurnStarted(), READ, about(ev.CallStarted), ev.TurnEnded(), about(ev.CallCompleted)]).log
+    log = write_script([ev.TurnStarted(), READ, about(ev.CallStarted), ev.TurnEnded(), about(ev.CallCompleted)]).log
     for event in log[:-1]:
         encoder.feed(event)
     assert not encoder.finished

@@ -22,18 +22,18 @@ from callslip.model.events import Draft
 from callslip.rules.fold import SessionFold
 from callslip.settings import Settings
 from tests.support import format_cases
-from tests.support.strategies import Desk
+from tests.support.strategies import MemoryLedger
 
 FORMAT = "ag-ui"
 
 
-def read(messages: Iterable[Any], desk: Desk | None = None) -> SessionFold:
+def read(messages: Iterable[Any], memory: MemoryLedger | None = None) -> SessionFold:
     """What a session shows once these messages were read, by one decoder."""
     decoder = registry.decoder(FORMAT)
-    desk = desk or Desk(redact=False)
+    memory = memory or MemoryLedger(redact=False)
     for message in messages:
-        desk.write(*decoder.feed(json.loads(codec.encode(message))))
-    return desk.state
+        memory.write(*decoder.feed(json.loads(codec.encode(message))))
+    return memory.state
 
 
 def case(name: str) -> list[Any]:
@@ -234,12 +234,12 @@ def test_an_interrupt_that_is_about_no_call_is_kept() -> None:
 
 def test_whoever_did_not_see_the_question_can_record_the_answer() -> None:
     """S2.7: the interrupt's id leads to the call, also in another process."""
-    lines, desk = case("client_approval"), Desk(redact=False)
+    lines, memory = case("client_approval"), MemoryLedger(redact=False)
     second = [at for at, line in enumerate(lines) if "type" not in line][1]
-    read(lines[:second], desk)
-    read(lines[second:], desk)
-    assert view(desk.state) == view(read(lines))
-    (request,) = [entry for entry in desk.state.entries.values() if isinstance(entry, PermissionRequest)]
+    read(lines[:second], memory)
+    read(lines[second:], memory)
+    assert view(memory.state) == view(read(lines))
+    (request,) = [entry for entry in memory.state.entries.values() if isinstance(entry, PermissionRequest)]
     assert (request.state, request.by, request.options) == ("granted", "client", OPTIONS)
 
 
@@ -261,14 +261,14 @@ def test_a_run_that_is_cut_and_replayed_tells_nothing_twice(name: str) -> None:
 @pytest.mark.parametrize("name", [*RUNS, "client_frontend_tool"])
 def test_each_run_may_be_read_by_itself(name: str) -> None:
     """S2.11: a server that keeps nothing between two requests records what one that listens all the time does."""
-    lines, desk = case(name), Desk(redact=False)
+    lines, memory = case(name), MemoryLedger(redact=False)
     runs: list[list[Any]] = []
     for line in lines:
         runs += [[]] if "type" not in line or not runs else []
         runs[-1].append(line)
     for run in runs:
-        read(run, desk)
-    assert view(desk.state) == view(read(lines))
+        read(run, memory)
+    assert view(memory.state) == view(read(lines))
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -303,19 +303,19 @@ def test_a_long_conversation_is_not_told_over_and_over(named: bool) -> None:
     """C12: every input carries the whole history; the log grows by what is new."""
 
     def size(turns: int) -> int:
-        desk, decoder, messages = Desk(redact=False), registry.decoder(FORMAT), list[Any]()
+        memory, decoder, messages = MemoryLedger(redact=False), registry.decoder(FORMAT), list[Any]()
         for number in range(turns):
             messages.append({"role": "user", "content": "Hi.", **({"id": f"u{number}"} if named else {})})
             run = {"threadId": "t", "runId": f"r{number}"}
-            desk.write(*decoder.feed({**run, "messages": messages}))
+            memory.write(*decoder.feed({**run, "messages": messages}))
             for event in (
                 {"type": "RUN_STARTED", **run},
                 {"type": "TEXT_MESSAGE_CHUNK", "messageId": f"a{number}", "delta": "Yes."},
                 {"type": "RUN_FINISHED", **run},
             ):
-                desk.write(*decoder.feed(event))
+                memory.write(*decoder.feed(event))
             messages.append({"role": "assistant", "content": "Yes.", **({"id": f"a{number}"} if named else {})})
-        return len(desk.log)
+        return len(memory.log)
 
     assert size(40) - size(20) == 2 * (size(20) - size(10))
 

@@ -27,7 +27,7 @@ from callslip.model.events import Alias, Event
 from callslip.model.state_names import STATE_NAMES
 from callslip.rules.fold import SessionFold
 from tests.support import scenarios, stream_checks
-from tests.support.strategies import scripts, written
+from tests.support.strategies import scripts, write_script
 from tests.support.stream_checks import Client, Job, Law, folded, places
 
 Listed = dict[str, Any]
@@ -168,7 +168,7 @@ def test_any_log_streams_as_its_history(
     drafts = [ev.TurnStarted(), *script]
     if clock:
         drafts = [structs.replace(draft, at=1000 + clock[n % len(clock)]) for n, draft in enumerate(drafts)]
-    log = written(drafts).log
+    log = write_script(drafts).log
     prove(client, log, [after] if after < len(log) else [])
 
 
@@ -185,7 +185,7 @@ def blocks(entries: list[Entry]) -> list[list[Entry]]:
 @given(scripts())
 def test_a_history_is_that_of_its_turns(script: list[Event]) -> None:
     """S4.5: pages of whole turns hold every message once, and no call without its result."""
-    entries = written(script).state.snapshot().entries
+    entries = write_script(script).state.snapshot().entries
     assert history(entries) == [message for block in blocks(entries) for message in history(block)]
 
 
@@ -232,7 +232,7 @@ def test_after_a_restart_only_a_replay_goes_on() -> None:
 
 def test_the_farewell_of_a_restart_is_an_end_that_the_client_reads(client: Client) -> None:
     """An error with a code asks the application to reconnect, and the messages do not show it."""
-    log = written([ev.TurnStarted(), ev.CallProposed(aliases=ONE, tool_name="a"), ev.MessageDelta(text="Hi.")]).log
+    log = write_script([ev.TurnStarted(), ev.CallProposed(aliases=ONE, tool_name="a"), ev.MessageDelta(text="Hi.")]).log
     encoder = open_stream(folded(log))
     seen = encoder.opening()
     restart = encoder.feed(ev.CallProgress(call=log[1].call, seq=9, tool_name="b"))  # pyright: ignore
@@ -263,14 +263,14 @@ def test_arguments_that_came_in_pieces_stand_if_they_mean_the_same(
     """C10: models write JSON with spaces where others have none; that is no reason to begin again."""
     drafts: list[Event] = [ev.TurnStarted(), ev.CallProposed(aliases=ONE, tool_name="t")]
     drafts += [ev.CallInputDelta(aliases=ONE, text=piece) for piece in pieces]
-    log = written([*drafts, ev.CallInput(aliases=ONE, input=whole), ev.CallCompleted(aliases=ONE)]).log
+    log = write_script([*drafts, ev.CallInput(aliases=ONE, input=whole), ev.CallCompleted(aliases=ONE)]).log
     assert stream_checks.restarts("ag-ui", log) == restarts
     prove(client, log, places(log))
 
 
 def test_arguments_are_sent_once_they_are_known() -> None:
     """Agents announce a call before they know its arguments; an empty object in the beginning says nothing yet."""
-    log = written(
+    log = write_script(
         [
             ev.TurnStarted(),
             ev.CallProposed(aliases=ONE, tool_name="read", input={}),
@@ -287,7 +287,7 @@ def test_arguments_are_sent_once_they_are_known() -> None:
 
 def test_arguments_told_again_in_another_order_are_the_same(client: Client) -> None:
     """C10: an agent that repeats what it said has said nothing new, and a call's arguments end once."""
-    log = written(
+    log = write_script(
         [
             ev.TurnStarted(),
             ev.CallProposed(aliases=ONE, tool_name="t", input={"a": 1, "b": {"c": 2, "d": 3}}),
@@ -301,14 +301,14 @@ def test_arguments_told_again_in_another_order_are_the_same(client: Client) -> N
 def test_pieces_that_follow_whole_arguments_are_not_added_to_them(client: Client) -> None:
     """An empty object may be all that came or nothing yet; a client that has it cannot be given another one."""
     drafts = [ev.CallInputDelta(aliases=ONE, text="{}"), ev.CallInput(aliases=ONE, input={})]
-    log = written([ev.TurnStarted(), *drafts, ev.CallInputDelta(aliases=ONE, text='{"a": 1}')]).log
+    log = write_script([ev.TurnStarted(), *drafts, ev.CallInputDelta(aliases=ONE, text='{"a": 1}')]).log
     assert stream_checks.restarts("ag-ui", log) == [REPLACED]
     prove(client, log, places(log))
 
 
 def test_who_comes_while_a_request_is_open_is_told_the_same_as_who_was_there(client: Client) -> None:
     """Arguments that an approver saw stay complete after the answer, for all readers of a stream."""
-    log = written(
+    log = write_script(
         [
             ev.TurnStarted(),
             ev.CallStarted(aliases=TWO, tool_name="read"),
@@ -394,7 +394,7 @@ def test_a_stream_finishes_when_the_last_call_of_its_turn_has() -> None:
 def test_the_client_reads_how_the_turn_ended(client: Client, reason: str, outcome: str) -> None:
     """Every way a turn ends has an outcome that the client knows, and nothing is left for it to answer."""
     drafts = [ev.TurnStarted(), ev.MessageDelta(text="Hi."), ev.CallStarted(aliases=ONE), ev.CallLost(aliases=ONE)]
-    log = written([*drafts, ev.TurnEnded(reason=reason, detail="a fuse blew")]).log
+    log = write_script([*drafts, ev.TurnEnded(reason=reason, detail="a fuse blew")]).log
     (answer,) = client.ask([{"id": 0, "chunks": (chunks := whole_stream(log))}])
     assert answer["error"] is None
     assert (answer["outcome"], answer["pending"], answer["interrupts"]) == (outcome, [], [])
@@ -403,7 +403,7 @@ def test_the_client_reads_how_the_turn_ended(client: Client, reason: str, outcom
 
 def test_an_empty_turn_makes_no_message(client: Client) -> None:
     """Nothing was said, so nothing is shown, streamed or stored; and yet there was a run."""
-    log = written([ev.TurnStarted(), ev.TurnEnded()]).log
+    log = write_script([ev.TurnStarted(), ev.TurnEnded()]).log
     (answer,) = client.ask([{"id": 0, "chunks": whole_stream(log)}])
     assert (answer["message"], answer["outcome"], answer["error"]) == ([], "success", None)
     assert history(folded(log)) == []
@@ -423,7 +423,7 @@ def test_a_stream_grows_with_what_is_said(scale: int) -> None:
     """C12: twice the chunks make twice the stream; output still being written is not sent over and over."""
 
     def size(count: int) -> int:
-        log = written(
+        log = write_script(
             [
                 ev.TurnStarted(),
                 *(ev.MessageDelta(text="word ", chunks="delta") for _ in range(count)),
@@ -452,10 +452,10 @@ ASKED: list[Event] = [
 
 def test_a_request_ends_the_run_and_the_client_waits_for_its_answer(client: Client) -> None:
     """S2.7: that is how an application learns of it: by what, about which call, with which choices, until when."""
-    desk = written(ASKED)
-    (answer,) = client.ask([{"id": 0, "chunks": whole_stream(desk.log)}])
+    memory = write_script(ASKED)
+    (answer,) = client.ask([{"id": 0, "chunks": whole_stream(memory.log)}])
     (waits,) = answer["interrupts"]
-    call = next(entry for entry in desk.state.entries.values() if isinstance(entry, ToolCall))
+    call = next(entry for entry in memory.state.entries.values() if isinstance(entry, ToolCall))
     assert (answer["error"], answer["outcome"], answer["message"][0]["id"]) == (None, "interrupt", "turn-t1-2")
     assert (waits["id"], waits["toolCallId"], waits["message"]) == (call.approval, "one", "List the files?")
     assert waits["expiresAt"] == "2026-11-14T23:46:40Z"
@@ -465,18 +465,18 @@ def test_a_request_ends_the_run_and_the_client_waits_for_its_answer(client: Clie
 
 def test_after_the_answer_the_turn_goes_on_where_it_is_read_again() -> None:
     """The connection that ended with the request is over; the next one continues the run."""
-    desk = written([*ASKED, ev.ApprovalGranted(aliases=ONE)])
-    before, after = open_stream(folded(desk.log[:3])), open_stream(folded(desk.log))
+    memory = write_script([*ASKED, ev.ApprovalGranted(aliases=ONE)])
+    before, after = open_stream(folded(memory.log[:3])), open_stream(folded(memory.log))
     assert before.opening()[-1]["type"] == "RUN_FINISHED" and before.finished
     assert after.opening()[-1]["type"] == "CUSTOM" and not after.finished
-    assert before.feed(desk.log[3]) == Restart(AFTER)
-    answer = after.feed(ev.CallCompleted(call=desk.log[1].call, seq=5, output="a"))  # pyright: ignore
+    assert before.feed(memory.log[3]) == Restart(AFTER)
+    answer = after.feed(ev.CallCompleted(call=memory.log[1].call, seq=5, output="a"))  # pyright: ignore
     assert not isinstance(answer, Restart) and [chunk["type"] for chunk in answer] == ["TOOL_CALL_RESULT"]
 
 
 def test_a_run_goes_on_while_another_call_does_and_then_names_all_that_wait(client: Client) -> None:
     """A result does not wait for the approval of another call; a custom event names the waiting call."""
-    log = written(
+    log = write_script(
         [
             *ASKED[:1],
             ev.CallStarted(aliases=TWO, tool_name="read", input={"n": 1}),
@@ -500,7 +500,7 @@ def test_a_request_is_told_though_a_text_was_never_ended(client: Client) -> None
     """Many agents end no text; a run that waited for that would never ask for the approval."""
     other = [ev.CallStarted(aliases=TWO, tool_name="read", input={"n": 1}), ev.CallProposed(aliases=ONE)]
     text = [ev.ThoughtDelta(text="Hm."), ev.MessageDelta(text="One moment"), ev.CallCompleted(aliases=TWO)]
-    log = written([*ASKED[:1], *other, *ASKED[2:], *text, ev.MessageDelta(text=", please")]).log
+    log = write_script([*ASKED[:1], *other, *ASKED[2:], *text, ev.MessageDelta(text=", please")]).log
     encoder = open_stream()
     *_, ending, after = (encoder.feed(event) for event in log)
     assert isinstance(ending, list)
@@ -515,7 +515,7 @@ def test_a_request_is_told_though_a_text_was_never_ended(client: Client) -> None
 @pytest.mark.parametrize("at", [-1, 0, 10**15 + 1, 10**300])
 def test_a_time_that_no_calendar_has_is_no_deadline(client: Client, at: int) -> None:
     """C11: an odd number in a request does not take the stream down."""
-    state = written(ASKED).state
+    state = write_script(ASKED).state
     state.requests[next(iter(state.requests))].expires_at = at
     (answer,) = client.ask([{"id": 0, "chunks": open_stream(state).opening()}])
     assert answer["error"] is None and "expiresAt" not in answer["interrupts"][0]
@@ -566,7 +566,7 @@ def test_the_clients_own_transport_reads_the_stream(client: Client, name: str) -
 def test_no_frame_is_larger_than_the_client_takes(client: Client) -> None:
     """C11: it gives up on 10 MiB; long texts come in pieces, and a long result is cut and says so."""
     long = "\x01" * 1_800_000
-    log = written(
+    log = write_script(
         [
             ev.TurnStarted(),
             ev.MessageDelta(text=long),
@@ -600,7 +600,7 @@ def test_frames_end_their_lines_as_the_client_wants() -> None:
 
 def messages_of(*drafts: Event) -> list[Listed]:
     """The messages of the one turn that these events make."""
-    return history(written([ev.TurnStarted(), *drafts]).state)
+    return history(write_script([ev.TurnStarted(), *drafts]).state)
 
 
 STATES: dict[str, list[Event]] = {
@@ -619,11 +619,11 @@ STATES: dict[str, list[Event]] = {
 @pytest.mark.parametrize("state", STATE_NAMES)
 def test_every_state_has_its_word_and_keeps_its_own(client: Client, state: str) -> None:
     """C13: a call is open, interrupted or has a result, as the one table says; which of the ends, the metadata says."""
-    desk = written([ev.TurnStarted(), *STATES[state]])
-    call, *results = history(desk.state)
+    memory = write_script([ev.TurnStarted(), *STATES[state]])
+    call, *results = history(memory.state)
     assert call["toolCalls"][0]["function"] == {"name": "bash", "arguments": '{"command":"ls"}'}
     assert bool(results) == (STATE_NAMES[state].ag_ui == "result")
-    (answer,) = client.ask([{"id": 0, "chunks": open_stream(desk.state).opening()}])
+    (answer,) = client.ask([{"id": 0, "chunks": open_stream(memory.state).opening()}])
     assert bool(answer["interrupts"]) == (STATE_NAMES[state].ag_ui == "interrupt")
     for result in results:
         ours = result["metadata"]["callslip"]
@@ -648,7 +648,9 @@ def test_a_result_is_a_text(output: Any, content: str) -> None:
 
 def test_arguments_that_never_came_to_an_end_are_still_json(client: Client) -> None:
     """A call that ended within its arguments has as much of them as was streamed, as a text."""
-    log = written([ev.TurnStarted(), ev.CallInputDelta(aliases=ONE, text='{"path": "a'), ev.CallLost(aliases=ONE)]).log
+    log = write_script(
+        [ev.TurnStarted(), ev.CallInputDelta(aliases=ONE, text='{"path": "a'), ev.CallLost(aliases=ONE)]
+    ).log
     assert json.loads(history(folded(log))[0]["toolCalls"][0]["function"]["arguments"]) == '{"path": "a'
     assert stream_checks.restarts("ag-ui", log) == []
     prove(client, log, places(log))
@@ -656,7 +658,7 @@ def test_arguments_that_never_came_to_an_end_are_still_json(client: Client) -> N
 
 def test_numbers_that_the_client_would_round_are_told_as_texts(client: Client) -> None:
     """In arguments and results they are text; elsewhere JavaScript would show another number."""
-    log = written(
+    log = write_script(
         [
             ev.TurnStarted(),
             ev.PlanUpdated(entries=[{"content": 2**60, "__proto__": {"a": 1}}]),
@@ -702,7 +704,7 @@ def test_a_call_stands_in_the_message_of_its_round_with_its_results_behind_it() 
 def test_what_a_person_says_within_a_turn_ends_the_round(client: Client) -> None:
     """The call that follows belongs to no message from before, streamed or stored."""
     prompt = ev.MessageUser(text="And?")
-    log = written([ev.TurnStarted(), ev.CallStarted(aliases=ONE), prompt, ev.CallStarted(aliases=TWO)]).log
+    log = write_script([ev.TurnStarted(), ev.CallStarted(aliases=ONE), prompt, ev.CallStarted(aliases=TWO)]).log
     assert [message["id"] for message in history(folded(log))] == ["turn-t1-2", "msg-3", "turn-t1-4"]
     prove(client, log, places(log))
 
@@ -757,11 +759,11 @@ def test_what_a_person_sent_comes_with_its_files(client: Client, block: Any, par
 def test_our_own_stream_reads_back_as_what_happened() -> None:
     """A recording of our stream has the same calls with the same ends."""
     decoder, drafts = registry.decoder("ag-ui"), list[Event]()
-    log = written([event for name in ("failed", "denied", "lost") for event in _renamed(STATES[name], name)]).log
-    log = written([ev.TurnStarted(), *(structs.replace(event, seq=0, verdict="applied") for event in log)]).log
+    log = write_script([event for name in ("failed", "denied", "lost") for event in _renamed(STATES[name], name)]).log
+    log = write_script([ev.TurnStarted(), *(structs.replace(event, seq=0, verdict="applied") for event in log)]).log
     for chunk in open_stream(folded(log)).opening():
         drafts += [draft.event for draft in decoder.feed(chunk)]
-    again = [entry for entry in written(drafts).state.entries.values() if isinstance(entry, ToolCall)]
+    again = [entry for entry in write_script(drafts).state.entries.values() if isinstance(entry, ToolCall)]
     assert [entry.status for entry in again] == ["failed", "denied", "lost"]
     assert all(entry.raw_input == {"command": "ls"} for entry in again)
 

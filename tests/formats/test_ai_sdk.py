@@ -23,19 +23,19 @@ from callslip.model.events import Draft, Event
 from callslip.rules.fold import SessionFold
 from callslip.settings import Settings
 from tests.support import format_cases, scenarios
-from tests.support.strategies import Desk, scripts, written
+from tests.support.strategies import MemoryLedger, scripts, write_script
 from tests.support.stream_checks import Client, folded, turns_of
 
 MAJORS = ("ui-v5", "ui-v6", "ui-v7")
 
 
-def read(messages: Iterable[Any], format: str = "ui-v6", desk: Desk | None = None) -> SessionFold:
+def read(messages: Iterable[Any], format: str = "ui-v6", memory: MemoryLedger | None = None) -> SessionFold:
     """What a session shows once these messages were read, by one decoder."""
     decoder = registry.decoder(format)
-    desk = desk or Desk(redact=False)
+    memory = memory or MemoryLedger(redact=False)
     for message in messages:
-        desk.write(*decoder.feed(json.loads(codec.encode(message))))
-    return desk.state
+        memory.write(*decoder.feed(json.loads(codec.encode(message))))
+    return memory.state
 
 
 def case(name: str) -> list[Any]:
@@ -141,7 +141,7 @@ def is_carried(log: Sequence[Event]) -> bool:
 @given(script=scripts())
 def test_any_log_of_ours_reads_as_what_it_was(way: str, script: list[Event]) -> None:
     """C4, C11: any events in any order: its streams and messages bring the same calls and texts."""
-    log = written([ev.TurnStarted(), *script], redact=False).log
+    log = write_script([ev.TurnStarted(), *script], redact=False).log
     assume(is_carried(log))
     stored = [message for message in history(folded(log)) if way == "stored" or message["id"].startswith("turn-")]
     assert parts(history(read(WAYS[way](log)))) == parts(json.loads(codec.encode(stored)))
@@ -207,14 +207,14 @@ def test_a_stream_that_is_cut_and_replayed_tells_nothing_twice(name: str) -> Non
 def test_each_post_may_be_read_by_itself(name: str) -> None:
     """S2.11: a server that keeps nothing between two requests records what one that listens all the time does."""
     lines, format = case(name), format_cases.format_of(name)
-    desk = Desk(redact=False)
+    memory = MemoryLedger(redact=False)
     requests: list[list[Any]] = []
     for line in lines:
         requests += [[]] if isinstance(line, dict) and "messages" in line else []
         requests[-1].append(line)
     for request in requests:
-        read(request, format, desk)
-    entries = [entry[:8] for entry in view(desk.state)]
+        read(request, format, memory)
+    entries = [entry[:8] for entry in view(memory.state)]
     assert entries == [entry[:8] for entry in view(read(lines, format))]
 
 
@@ -238,17 +238,17 @@ def test_a_long_conversation_is_not_told_over_and_over(named: bool) -> None:
     """C12: every post carries the whole history; the log grows by what is new. Servers may keep messages without id."""
 
     def size(turns: int) -> int:
-        desk, decoder, messages = Desk(redact=False), registry.decoder("ui-v6"), list[Any]()
+        memory, decoder, messages = MemoryLedger(redact=False), registry.decoder("ui-v6"), list[Any]()
         for number in range(turns):
             asks, says = (f"u{number}", f"a{number}") if named else ("", "")
             messages.append({"id": asks, "role": "user", "parts": [{"type": "text", "text": "Hi."}]})
-            desk.write(*decoder.feed({"id": "chat", "messages": messages, "trigger": "submit-message"}))
+            memory.write(*decoder.feed({"id": "chat", "messages": messages, "trigger": "submit-message"}))
             for chunk in ({"type": "start", "messageId": says}, {"type": "text-start", "id": "t"}):
-                desk.write(*decoder.feed(chunk))
-            desk.write(*decoder.feed({"type": "text-delta", "id": "t", "delta": "Yes."}))
-            desk.write(*decoder.feed({"type": "finish"}))
+                memory.write(*decoder.feed(chunk))
+            memory.write(*decoder.feed({"type": "text-delta", "id": "t", "delta": "Yes."}))
+            memory.write(*decoder.feed({"type": "finish"}))
             messages.append({"id": says, "role": "assistant", "parts": [{"type": "text", "text": "Yes."}]})
-        return len(desk.log)
+        return len(memory.log)
 
     assert size(40) - size(20) == 2 * (size(20) - size(10))
 

@@ -28,7 +28,7 @@ from callslip.model.state_names import STATE_NAMES
 from callslip.rules.entry_blocks import split_blocks
 from callslip.rules.fold import SessionFold
 from tests.support import scenarios, stream_checks
-from tests.support.strategies import Desk, scripts, written
+from tests.support.strategies import MemoryLedger, scripts, write_script
 from tests.support.stream_checks import Client, Job, Law, folded
 
 MAJORS = ("v5", "v6", "v7")
@@ -118,7 +118,7 @@ def test_any_log_streams_as_its_history(law: Law, script: list[Event], after: in
     drafts = [ev.TurnStarted(), *script]
     if clock:
         drafts = [structs.replace(draft, at=1000 + clock[n % len(clock)]) for n, draft in enumerate(drafts)]
-    log = written(drafts).log
+    log = write_script(drafts).log
     prove(law, log, [after] if after < len(log) else [])
 
 
@@ -143,7 +143,7 @@ def test_a_history_is_the_histories_of_its_turns(history: Any, name: str) -> Non
 def test_any_history_is_the_histories_of_its_turns(history: Any, script: list[Event]) -> None:
     """S4.7: wherever requests, answers and ends come, in their own turn or in a later one."""
     state = SessionFold()
-    for event in written([ev.TurnStarted(), *script]).log:
+    for event in write_script([ev.TurnStarted(), *script]).log:
         state.apply(event)
         check_pages(history, state)
 
@@ -159,9 +159,9 @@ def test_a_request_in_another_turn_tells_the_message_only_that_it_waits(law: Law
     waiting, answered = (part_of_call(law.history, *drafts[:count]) for count in (3, 4))
     assert waiting.get("approval", {}).get("descriptor") == ({} if major != "v5" else None)
     assert "approval" not in answered
-    desk = written([ev.TurnStarted(), *drafts])
-    check_pages(law.history, desk.state)
-    prove(law, desk.log, range(1, len(desk.log)))
+    memory = write_script([ev.TurnStarted(), *drafts])
+    check_pages(law.history, memory.state)
+    prove(law, memory.log, range(1, len(memory.log)))
 
 
 # When a stream has to begin again
@@ -289,7 +289,7 @@ def test_a_stream_finishes_when_the_last_call_of_its_turn_has(stream: Streaming)
 )
 def test_the_client_reads_how_the_turn_ended(law: Law, major: str, reason: str, word: str) -> None:
     """Every way a turn ends has a word that the client knows; early releases of version 5 know none."""
-    log = written([ev.TurnStarted(), ev.MessageDelta(text="Hi."), ev.TurnEnded(reason=reason)]).log
+    log = write_script([ev.TurnStarted(), ev.MessageDelta(text="Hi."), ev.TurnEnded(reason=reason)]).log
     chunks = law.connections(log, "t1")[0].chunks
     assert chunks[-1] == {"type": "finish", **({"finishReason": word} if major != "v5" else {})}
     assert law.client.ask([{"id": 0, "chunks": chunks}])[0]["error"] is None
@@ -297,7 +297,7 @@ def test_the_client_reads_how_the_turn_ended(law: Law, major: str, reason: str, 
 
 def test_an_empty_turn_makes_no_message(law: Law) -> None:
     """Nothing was said, so nothing is shown, streamed or stored."""
-    log = written([ev.TurnStarted(), ev.TurnEnded()]).log
+    log = write_script([ev.TurnStarted(), ev.TurnEnded()]).log
     chunks = law.connections(log, "t1")[0].chunks
     assert [chunk["type"] for chunk in chunks] == ["finish"]
     assert law.client.ask([{"id": 0, "chunks": chunks}])[0]["message"] is None
@@ -361,7 +361,7 @@ def test_a_stream_grows_with_what_is_said(law: Law, stream: Streaming, scale: in
     """C12: twice the chunks make twice the stream; output still being written is not sent over and over."""
 
     def size(count: int) -> int:
-        log = written(
+        log = write_script(
             [
                 ev.TurnStarted(),
                 *(ev.MessageDelta(text="word ", chunks="delta") for _ in range(count)),
@@ -388,7 +388,9 @@ def test_a_stream_grows_with_what_is_said(law: Law, stream: Streaming, scale: in
 def test_arguments_that_come_after_the_question_are_told_once(law: Law, before: list[Event]) -> None:
     """Arguments are not sent again with every delta in any state of a call, and are right when complete."""
     pieces = ['{"a": "', *["piece "] * 200, '}"', "}", " ", "\u00a0", "}"]
-    log = written([ev.TurnStarted(), *before, *(ev.CallInputDelta(aliases=ONE, text=piece) for piece in pieces)]).log
+    log = write_script(
+        [ev.TurnStarted(), *before, *(ev.CallInputDelta(aliases=ONE, text=piece) for piece in pieces)]
+    ).log
     law.prove(log, [3, len(log) - 4])
     chunks = [chunk for segment in law.connections(log, "t1") for chunk in segment.chunks]
     assert sum(len(codec.encode(chunk)) for chunk in chunks if chunk["type"] == "tool-input-available") < 5_000
@@ -403,12 +405,12 @@ def test_ten_thousand_chunks_stream_as_their_history(law: Law) -> None:
         drafts += [ev.CallInputDelta(aliases=alias, text=text) for text in ('{"n": [', *["1, "] * 98, "1]}")]
         drafts += [ev.CallStarted(aliases=alias), *[ev.CallProgress(aliases=alias, text="line\n")] * 100]
         drafts += [ev.CallCompleted(aliases=alias)]
-    desk = Desk()
-    desk.write(*drafts, ev.TurnEnded())
-    assert len(desk.log) > 10_000
-    (segment,) = law.connections(desk.log, "t1")
-    segment.reached = {seq: at for seq, at in segment.reached.items() if seq % 450 == 7 or seq == len(desk.log)}
-    histories = {seq: json.loads(codec.encode(law.history(folded(desk.log[:seq])))) for seq in segment.reached}
+    memory = MemoryLedger()
+    memory.write(*drafts, ev.TurnEnded())
+    assert len(memory.log) > 10_000
+    (segment,) = law.connections(memory.log, "t1")
+    segment.reached = {seq: at for seq, at in segment.reached.items() if seq % 450 == 7 or seq == len(memory.log)}
+    histories = {seq: json.loads(codec.encode(law.history(folded(memory.log[:seq])))) for seq in segment.reached}
     law.check([segment], histories)
 
 
@@ -428,14 +430,14 @@ def test_a_call_that_went_on_without_arguments_does_not_go_back_to_being_written
 
 def parts_of(history: Any, *drafts: Event) -> list[dict[str, Any]]:
     """The parts of the one turn that these events make, without its first step."""
-    (message,) = history(written([ev.TurnStarted(), *drafts]).state)
+    (message,) = history(write_script([ev.TurnStarted(), *drafts]).state)
     assert message["parts"][0] == {"type": "step-start"}
     return message["parts"][1:]
 
 
 def part_of_call(history: Any, *drafts: Event) -> dict[str, Any]:
     """The part of the one call that these events make."""
-    messages = history(written([ev.TurnStarted(), *drafts]).state)
+    messages = history(write_script([ev.TurnStarted(), *drafts]).state)
     (part,) = [part for message in messages for part in message["parts"] if part["type"] == "dynamic-tool"]
     return part
 
@@ -488,7 +490,7 @@ def test_a_granted_request_stays_with_its_call_on_version_7(
     part = part_of_call(history, *drafts)
     assert part["state"] == words[MAJORS.index(major)]
     assert part.get("approval", {}).get("approved") is (True if major == "v7" and ANSWER in drafts else None)
-    (answer,) = client.ask([{"id": 0, "history": history(written([ev.TurnStarted(), *drafts]).state)}])
+    (answer,) = client.ask([{"id": 0, "history": history(write_script([ev.TurnStarted(), *drafts]).state)}])
     assert answer["valid"], answer["validError"]
 
 

@@ -33,7 +33,7 @@ from callslip.rules.entry_blocks import split_blocks
 from callslip.rules.fold import SessionFold
 from tests.formats.test_ai_sdk_v4_rows import call, row, time, weather
 from tests.support import scenarios, stream_checks
-from tests.support.strategies import Desk, scripts, written
+from tests.support.strategies import MemoryLedger, scripts, write_script
 from tests.support.stream_checks import Client, Job, Law, folded
 
 Message = dict[str, Any]
@@ -100,7 +100,7 @@ def test_any_log_streams_as_its_history(
     drafts = [ev.TurnStarted(), *script]
     if clock:
         drafts = [structs.replace(draft, at=1000 + clock[n % len(clock)]) for n, draft in enumerate(drafts)]
-    log = written(drafts).log
+    log = write_script(drafts).log
     check_histories(client, log, law.histories(log))
     law.prove(log, [after] if after < len(log) else [])
 
@@ -187,14 +187,14 @@ def test_a_stream_finishes_when_the_last_call_of_its_turn_has() -> None:
 )
 def test_the_client_reads_how_the_turn_ended(client: Client, reason: str, word: str) -> None:
     """Every way a turn ends has a word that the client knows."""
-    log = written([ev.TurnStarted(), ev.MessageDelta(text="Hi."), ev.TurnEnded(reason=reason)]).log
+    log = write_script([ev.TurnStarted(), ev.MessageDelta(text="Hi."), ev.TurnEnded(reason=reason)]).log
     (answer,) = client.ask([{"id": 0, "chunks": chunks_of(log)}])
     assert (answer["error"], answer["finish"]) == (None, word)
 
 
 def test_an_empty_turn_makes_no_message(client: Client) -> None:
     """Nothing was said, so nothing is shown, streamed or stored."""
-    log = written([ev.TurnStarted(), ev.TurnEnded()]).log
+    log = write_script([ev.TurnStarted(), ev.TurnEnded()]).log
     chunks = chunks_of(log)
     assert chunks == [["d", {"finishReason": "stop"}]]
     assert client.ask([{"id": 0, "chunks": chunks}])[0]["message"] is None
@@ -213,7 +213,7 @@ def test_a_stream_that_is_closed_early_says_why(client: Client) -> None:
 
 def test_a_client_that_may_take_steps_does_not_go_on_after_the_answer(client: Client) -> None:
     """The client looks for calls in the last step: without its `step-start` an answered turn would be sent again."""
-    log = written([ev.TurnStarted(), PROPOSED, DONE, ev.MessageDelta(text="Done."), ev.TurnEnded()]).log
+    log = write_script([ev.TurnStarted(), PROPOSED, DONE, ev.MessageDelta(text="Done."), ev.TurnEnded()]).log
     called, answered = client.ask([{"id": 0, "chunks": chunks_of(part)} for part in (log[:-2], log)])
     assert [part["type"] for part in answered["message"]["parts"]][-2:] == ["step-start", "text"]
     assert (called["again"], answered["again"]) == (True, False)
@@ -236,7 +236,7 @@ def test_a_call_never_shows_as_running_after_its_result() -> None:
 def test_a_detached_call_changes_in_place(client: Client, law: Law) -> None:
     """A change after its answer corrects the call without showing it as running again."""
     drafts = [ev.CallProposed(aliases=ONE, scope="detached"), ev.MessageDelta(text="Queued.")]
-    log = written([ev.TurnStarted(), *drafts, ev.CallInput(aliases=ONE, tool_name="bash", input={"a": 1})]).log
+    log = write_script([ev.TurnStarted(), *drafts, ev.CallInput(aliases=ONE, tool_name="bash", input={"a": 1})]).log
     law.prove(log, stream_checks.places(log))
     assert [code for code, _ in chunks_of(log)] == ["f", "b", "9", "a", "8", "e", "f", "0", "a"]
 
@@ -247,7 +247,7 @@ def test_what_changes_a_turn_that_was_told_to_its_end_asks_for_a_replay() -> Non
     turn = [ev.TurnStarted(), ev.CallProposed(aliases=ONE, scope="detached"), pieces, ev.TurnEnded()]
     answers: list[Any] = []
     for last in (DONE, ev.CallInput(aliases=ONE, input={"b": 2})):
-        log = written([*turn, last]).log
+        log = write_script([*turn, last]).log
         encoder = open_stream(folded(log[:-1]))
         assert encoder.opening()[-1][0] == "d" and encoder.finished
         answers.append(encoder.feed(log[-1]))
@@ -258,7 +258,7 @@ def test_what_changes_a_turn_that_was_told_to_its_end_asks_for_a_replay() -> Non
 def test_a_request_of_a_later_turn_is_not_looked_at(law: Law, answer: Event) -> None:
     """A call whose request came after its turn shows only what is in its own turn."""
     between = [ev.TurnEnded(), ev.TurnStarted()]
-    log = written([ev.TurnStarted(), PROPOSED, *between, ASKED[1], answer, DONE, ev.TurnEnded()]).log
+    log = write_script([ev.TurnStarted(), PROPOSED, *between, ASKED[1], answer, DONE, ev.TurnEnded()]).log
     law.prove(log, stream_checks.places(log))
     (message,) = history(folded(log))
     word = "accepted" if isinstance(answer, ev.ApprovalGranted) else "rejected"
@@ -326,7 +326,7 @@ def test_a_stream_grows_with_what_is_said(scale: int) -> None:
     """C12: twice the chunks make twice the stream; arguments and output still being written are not sent at all."""
 
     def size(count: int) -> int:
-        log = written(
+        log = write_script(
             [
                 ev.TurnStarted(),
                 *(ev.MessageDelta(text="word ", chunks="delta") for _ in range(count)),
@@ -350,12 +350,12 @@ def test_ten_thousand_chunks_stream_as_their_history(law: Law) -> None:
         drafts += [ev.MessageDelta(text=f"{n} ", chunks="delta") for n in range(498)]
         drafts += [ev.CallInputDelta(aliases=alias, text='{"n": 1}'), ev.CallStarted(aliases=alias)]
         drafts += [ev.CallCompleted(aliases=alias, output=number)]
-    desk = Desk()
-    desk.write(*drafts, ev.TurnEnded())
-    assert len(desk.log) > 10_000
-    (segment,) = law.connections(desk.log, "t1")
-    segment.reached = {seq: at for seq, at in segment.reached.items() if seq % 450 == 7 or seq == len(desk.log)}
-    histories = {seq: json.loads(codec.encode(law.history(folded(desk.log[:seq])))) for seq in segment.reached}
+    memory = MemoryLedger()
+    memory.write(*drafts, ev.TurnEnded())
+    assert len(memory.log) > 10_000
+    (segment,) = law.connections(memory.log, "t1")
+    segment.reached = {seq: at for seq, at in segment.reached.items() if seq % 450 == 7 or seq == len(memory.log)}
+    histories = {seq: json.loads(codec.encode(law.history(folded(memory.log[:seq])))) for seq in segment.reached}
     law.check([segment], histories)
 
 
@@ -429,7 +429,7 @@ STATES: dict[str, list[Event]] = {
 
 def told_of(*drafts: Event, turn: bool = True) -> tuple[dict[str, Any], list[Any]]:
     """The one call that these events make, and the annotations of calls in its message."""
-    (message,) = history(written([*([ev.TurnStarted()] if turn else []), *drafts]).state)
+    (message,) = history(write_script([*([ev.TurnStarted()] if turn else []), *drafts]).state)
     (part,) = [part for part in message["parts"] if part["type"] == "tool-invocation"]
     return part["toolInvocation"], [note for note in message["annotations"] if "toolCallId" in note]
 
@@ -573,7 +573,7 @@ def test_a_history_is_that_of_its_blocks(name: str) -> None:
 @given(scripts())
 def test_any_history_is_that_of_its_blocks(script: list[Event]) -> None:
     """For any texts and calls, in turns and between them."""
-    snapshot = written(script).state.snapshot()
+    snapshot = write_script(script).state.snapshot()
     apart = [structs.replace(snapshot, entries=block) for block in split_blocks(snapshot.entries)[::-1]]
     assert history(snapshot) == [message for block in apart for message in history(block)]
     assert history(snapshot.entries) == [message for block in apart for message in history(block.entries)]
@@ -581,7 +581,7 @@ def test_any_history_is_that_of_its_blocks(script: list[Event]) -> None:
 
 def test_a_message_is_complete_when_its_turn_is_over() -> None:
     """S4.2: a pause in a turn is not its end."""
-    log = written([ev.TurnStarted(), *STATES["completed"], ev.TurnEnded()]).log
+    log = write_script([ev.TurnStarted(), *STATES["completed"], ev.TurnEnded()]).log
     (going,), (over,) = history(folded(log[:-1])), history(folded(log))
     assert [note for note in going["annotations"] if "messageId" in note] == []
     assert over["annotations"] == [*going["annotations"], {"messageId": "turn-t1", "isComplete": True}]
@@ -599,7 +599,7 @@ FILES = [
 
 def test_files_of_a_person_are_attachments(client: Client) -> None:
     """What the client takes it is given; one broken file would make it refuse the whole history."""
-    log = written([ev.MessageUser(text="See.", content=FILES)]).log
+    log = write_script([ev.MessageUser(text="See.", content=FILES)]).log
     (message,) = history(folded(log))
     assert message["experimental_attachments"] == [
         {"contentType": "image/png", "url": "data:image/png;base64,iVBORw0KGgo="},

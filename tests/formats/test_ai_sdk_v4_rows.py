@@ -22,7 +22,7 @@ from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.entries import Message, PermissionRequest, ToolCall
 from tests.support import format_cases
-from tests.support.strategies import Desk, canonical
+from tests.support.strategies import MemoryLedger, canonical
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -650,7 +650,7 @@ class Reading:
 
     def __init__(self) -> None:
         self.decoder = RowsDecoder()
-        self.desk = Desk(redact=False)
+        self.memory = MemoryLedger(redact=False)
 
     def feed(self, *messages: Any) -> Reading:
         for message in messages:
@@ -663,18 +663,18 @@ class Reading:
 
     def take(self, drafts: list[ev.Draft]) -> None:
         if drafts:
-            self.desk.write(*drafts)
+            self.memory.write(*drafts)
 
     def entries(self, kind: type[Any] = msgspec.Struct) -> list[Any]:
-        return [entry for entry in self.desk.state.snapshot().entries if isinstance(entry, kind)]
+        return [entry for entry in self.memory.state.snapshot().entries if isinstance(entry, kind)]
 
     def log(self, kind: type[Any]) -> list[Any]:
-        return [event for event in self.desk.log if isinstance(event, kind)]
+        return [event for event in self.memory.log if isinstance(event, kind)]
 
     def shown(self) -> bytes:
         """The entries, with one name for each minted id."""
         text = canonical(self.entries()).decode()
-        for number, name in enumerate(self.desk.names.calls + self.desk.names.approvals):
+        for number, name in enumerate(self.memory.names.calls + self.memory.names.approvals):
             text = text.replace(name, f"#{number}")
         return text.encode()
 

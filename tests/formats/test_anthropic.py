@@ -17,7 +17,7 @@ from callslip.formats.anthropic.decode import AnthropicDecoder
 from callslip.model import events as ev
 from callslip.model.entries import Message, Thought
 from tests.support import format_cases
-from tests.support.provider_rules import calls_on, desk_of, shown
+from tests.support.provider_rules import decode_messages, list_calls, list_entries
 
 USER = {"role": "user", "content": "Go."}
 ORACLE = ["two_rounds", "parallel", "server_tools", "pause", "told_twice"]
@@ -111,13 +111,13 @@ def test_a_stream_reads_as_the_sdk_reads_it(case: str) -> None:
         buffers: dict[int, bytes] = {}
         for event in stream:
             judged = accumulate_event(event=as_sdk(event), current_snapshot=judged, json_bufs=buffers)
-        desk = desk_of("anthropic", stream)
+        memory = decode_messages("anthropic", stream)
         texts = [b.text for b in judged.content if b.type == "text"]
-        assert "".join(e.content for e in shown(desk) if isinstance(e, Message)) == "".join(texts)
+        assert "".join(e.content for e in list_entries(memory) if isinstance(e, Message)) == "".join(texts)
         thought = [b.thinking for b in judged.content if b.type == "thinking"]
-        assert "".join(e.content for e in shown(desk) if isinstance(e, Thought)) == "".join(thought)
+        assert "".join(e.content for e in list_entries(memory) if isinstance(e, Thought)) == "".join(thought)
         uses = [(b.id, b.name, b.input or {}) for b in judged.content if b.type in ("tool_use", "server_tool_use")]
-        found = [(c.tool_call_id, c.tool_name, c.raw_input) for c in calls_on(desk) if c.title is None]
+        found = [(c.tool_call_id, c.tool_name, c.raw_input) for c in list_calls(memory) if c.title is None]
         assert [c for c in found if c[2] is not None] == uses
 
 
@@ -149,10 +149,10 @@ def test_wherever_a_stream_is_cut_it_says_the_same(given_inputs: list[Any], data
         stream += [stop(index)]
         blocks.append({**call(f"toolu_{index}"), "input": value})
     facts = [
-        [(c.tool_call_id, c.tool_name, c.raw_input, c.iteration, c.index) for c in calls_on(desk)]
-        for desk in (
-            desk_of("anthropic", [USER, *stream, *end("tool_use")]),
-            desk_of("anthropic", [USER, whole(*blocks)]),
+        [(c.tool_call_id, c.tool_name, c.raw_input, c.iteration, c.index) for c in list_calls(memory)]
+        for memory in (
+            decode_messages("anthropic", [USER, *stream, *end("tool_use")]),
+            decode_messages("anthropic", [USER, whole(*blocks)]),
         )
     ]
     assert facts[0] == facts[1] and len(facts[0]) == len(given_inputs)
@@ -170,7 +170,7 @@ def test_calls_in_one_place_are_as_many_calls() -> None:
     stream = [begin()]
     for name in "abc":
         stream += [start(0, call(name)), delta(0, type="input_json_delta", partial_json=f'{{"of":"{name}"}}'), stop(0)]
-    found = calls_on(desk_of("anthropic", [*stream, *end("tool_use")]))
+    found = list_calls(decode_messages("anthropic", [*stream, *end("tool_use")]))
     assert [(c.raw_input, c.index) for c in found] == [({"of": name}, index) for index, name in enumerate("abc")]
 
 
@@ -185,8 +185,8 @@ def test_blocks_of_text_that_citations_part_are_one_text() -> None:
         stop(2),
         start(3, text("c")),
     ]
-    desk = desk_of("anthropic", [begin(), *parts, *end()])
-    assert [entry.content for entry in shown(desk) if isinstance(entry, Message)] == ["ab", "c"]
+    memory = decode_messages("anthropic", [begin(), *parts, *end()])
+    assert [entry.content for entry in list_entries(memory) if isinstance(entry, Message)] == ["ab", "c"]
 
 
 # Identity and results
@@ -194,15 +194,15 @@ def test_blocks_of_text_that_citations_part_are_one_text() -> None:
 
 def test_an_id_that_comes_in_every_answer_is_a_new_call_each_time() -> None:
     """C2, C3: also when the calls are equal to the letter, and their results too."""
-    desk = desk_of("anthropic", [USER, *[whole(call("toolu_0")), results(("toolu_0", "ok"))] * 3])
-    assert [(c.status, c.iteration) for c in calls_on(desk)] == [("completed", n) for n in range(3)]
+    memory = decode_messages("anthropic", [USER, *[whole(call("toolu_0")), results(("toolu_0", "ok"))] * 3])
+    assert [(c.status, c.iteration) for c in list_calls(memory)] == [("completed", n) for n in range(3)]
 
 
 @pytest.mark.parametrize("identity", ["", None, "same"])
 def test_calls_without_ids_of_their_own_get_their_results_in_order(identity: Any) -> None:
     """Two equal calls of one answer, two results."""
     messages = [USER, whole(call(identity), call(identity)), results((identity, "first"), (identity, "second"))]
-    assert [c.output for c in calls_on(desk_of("anthropic", messages))] == ["first", "second"]
+    assert [c.output for c in list_calls(decode_messages("anthropic", messages))] == ["first", "second"]
 
 
 @pytest.mark.parametrize(
@@ -218,9 +218,9 @@ def test_calls_without_ids_of_their_own_get_their_results_in_order(identity: Any
 def test_a_result_is_its_text_or_else_its_blocks(content: Any, output: Any) -> None:
     """With `is_error` it is what went wrong."""
     messages = [USER, whole(call("toolu_1"))]
-    (good,) = calls_on(desk_of("anthropic", [*messages, results(("toolu_1", content))]))
+    (good,) = list_calls(decode_messages("anthropic", [*messages, results(("toolu_1", content))]))
     assert (good.status, good.output) == ("completed", output)
-    (bad,) = calls_on(desk_of("anthropic", [*messages, results(("toolu_1", content), is_error=True)]))
+    (bad,) = list_calls(decode_messages("anthropic", [*messages, results(("toolu_1", content), is_error=True)]))
     assert (bad.status, bad.error) == ("failed", output)
 
 
@@ -229,7 +229,7 @@ def test_tools_that_the_provider_runs_are_running_until_their_result(kind: str) 
     """And the client is not asked for it, so that the turn ends with the answer."""
     block = {**call("srv_1", "search"), "type": kind}
     running = [USER, begin(), start(0, block), stop(0)]
-    assert [c.status for c in calls_on(desk_of("anthropic", running))] == ["running"]
+    assert [c.status for c in list_calls(decode_messages("anthropic", running))] == ["running"]
     result = {"type": "search_tool_result", "tool_use_id": "srv_1", "content": [{"url": "https://example.org"}]}
     events = drafted([*running, start(1, result), stop(1), *end()])
     assert of(ev.CallCompleted, events) and of(ev.TurnEnded, events)
@@ -244,8 +244,8 @@ def test_results_of_the_provider_go_to_its_calls_in_order(named: bool) -> None:
     for number in range(2):
         blocks.append({"type": "server_tool_use", **named_by, "name": "web_search", "input": {"n": number}})
         blocks.append({"type": "web_search_tool_result", **answers_to, "content": [{"n": number}]})
-    desk = desk_of("anthropic", [{"type": "message", "id": "m", "role": "assistant", "content": blocks}])
-    assert [(call.raw_input, call.output) for call in calls_on(desk)] == [
+    memory = decode_messages("anthropic", [{"type": "message", "id": "m", "role": "assistant", "content": blocks}])
+    assert [(call.raw_input, call.output) for call in list_calls(memory)] == [
         ({}, None),
         ({"n": 0}, [{"n": 0}]),
         ({"n": 1}, [{"n": 1}]),
@@ -258,8 +258,8 @@ def test_a_pause_is_not_the_end_of_the_turn() -> None:
     result = {"type": "web_search_tool_result", "tool_use_id": "srv_1", "content": []}
     paused = [USER, begin(), start(0, block), stop(0), *end("pause_turn")]
     assert not of(ev.TurnEnded, drafted(paused))
-    desk = desk_of("anthropic", [*paused, begin("msg_2"), start(0, result), stop(0), *end()])
-    assert [c.status for c in calls_on(desk)] == ["completed"]
+    memory = decode_messages("anthropic", [*paused, begin("msg_2"), start(0, result), stop(0), *end()])
+    assert [c.status for c in list_calls(memory)] == ["completed"]
 
 
 # Turns
@@ -308,7 +308,7 @@ def test_a_stream_that_breaks_off_ends_what_is_not_whole(prompt: list[Any], reas
     """C5: with or without a turn of ours; a call that is whole outside of one may still be run."""
     stream = [begin(), start(0, call("whole")), stop(0), start(1, call("cut"))]
     stream.append(delta(1, type="input_json_delta", partial_json='{"a'))
-    one, other = calls_on(desk_of("anthropic", [*prompt, *stream], close=reason))
+    one, other = list_calls(decode_messages("anthropic", [*prompt, *stream], close=reason))
     assert other.status == state and other.raw_input is None
     assert one.raw_input == {} and one.status == (state if prompt else "queued")
 
@@ -339,8 +339,8 @@ def test_an_answer_told_in_another_shape_is_the_same_answer() -> None:
     """As events, whole, and as the message that goes into the next request."""
     stream = [begin(), start(0, text("Hi.")), stop(0), *end()]
     messages = [*stream, whole(text("Hi.")), {"role": "assistant", "content": "Hi."}]
-    assert [entry.content for entry in shown(desk_of("anthropic", messages))] == ["Hi."]
-    assert len(shown(desk_of("anthropic", [*stream, *stream]))) == 2
+    assert [entry.content for entry in list_entries(decode_messages("anthropic", messages))] == ["Hi."]
+    assert len(list_entries(decode_messages("anthropic", [*stream, *stream]))) == 2
 
 
 def test_usage_is_told_once_an_answer() -> None:

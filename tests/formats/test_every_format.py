@@ -21,7 +21,7 @@ from callslip.model.entries import ToolCall
 from callslip.rules.lifecycle import TERMINAL_STATES
 from callslip.settings import Settings
 from tests.support import format_cases, scenarios
-from tests.support.invariants import faults
+from tests.support.invariants import find_faults
 
 QUIET = Settings(synchronous="NORMAL", reaper_interval=3600, checkpoint_every=50)
 READ = [name for name in registry.readable() if name != "events"]
@@ -73,7 +73,7 @@ def test_every_format_has_cases() -> None:
 async def test_a_case_reads_as_its_golden_says(case: str) -> None:
     """The entries of every case, in full."""
     found = await entries_of(case)
-    golden = format_cases.golden_of(case)
+    golden = format_cases.golden_path(case)
     if os.environ.get("CALLSLIP_GOLDENS"):
         golden.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", "utf-8")
     assert found == json.loads(golden.read_text("utf-8"))
@@ -87,7 +87,7 @@ async def test_a_case_read_twice_changes_nothing(case: str) -> None:
         first = await import_lines(ledger.log, "s", format_cases.format_of(case), format_cases.lines_of(case))
         again = await import_lines(ledger.log, "s", format_cases.format_of(case), format_cases.lines_of(case))
         assert first.events and not again.events
-        assert not await faults(ledger)
+        assert not await find_faults(ledger)
 
 
 @anyio
@@ -101,7 +101,7 @@ async def test_wherever_a_case_stops_every_call_has_ended(case: str) -> None:
         assert not await ledger.log.store.open_calls()
         assert not await ledger.approvals()
         assert {row.turn for row in (await ledger.sessions(limit=10_000)).items} == {""}
-        assert not await faults(ledger)
+        assert not await find_faults(ledger)
 
 
 @pytest.mark.parametrize("format", READ)
@@ -117,4 +117,4 @@ async def check_readable(format: str, messages: list[Any]) -> None:
         for row in (await ledger.sessions(limit=100)).items:
             shown = await ledger.snapshot(row.name)
             assert {entry.status for entry in shown.entries if isinstance(entry, ToolCall)} <= TERMINAL_STATES
-        assert not await faults(ledger)
+        assert not await find_faults(ledger)

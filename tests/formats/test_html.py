@@ -40,7 +40,7 @@ from callslip.model.entries import (
 from callslip.model.events import Event
 from callslip.rules.lifecycle import OPEN_STATES, TERMINAL_STATES
 from tests.support import scenarios, stream_checks
-from tests.support.strategies import scripts, written
+from tests.support.strategies import scripts, write_script
 
 NOON = scenarios.NOON
 
@@ -139,7 +139,7 @@ def test_every_entry_of_a_real_agent_shows(name: str) -> None:
 @given(scripts())
 def test_every_entry_of_any_session_shows(script: list[Event]) -> None:
     """The same for anything that may happen."""
-    state = written(script).state
+    state = write_script(script).state
     _check(state.snapshot().entries, document(state))
 
 

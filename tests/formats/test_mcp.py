@@ -19,7 +19,7 @@ from callslip.model.entries import ToolCall
 from callslip.model.events import Alias, Event
 from callslip.settings import Settings
 from tests.support import format_cases
-from tests.support.invariants import faults
+from tests.support.invariants import find_faults
 
 S = "s"
 
@@ -140,7 +140,7 @@ async def test_each_request_is_a_call_even_under_an_id_that_was_used() -> None:
         found = [(entry.status, entry.output) for entry in await calls_of(ledger)]
         assert found == [("completed", "first"), ("completed", "second"), ("lost", None), ("completed", "newer")]
         log = await log_of(ledger)
-        assert {event.verdict for event in log} == {"applied"} and not await faults(ledger)
+        assert {event.verdict for event in log} == {"applied"} and not await find_faults(ledger)
         bears = [event.call for event in log if Alias("mcp", "1") in getattr(event, "aliases", ())]
         assert bears == [entry.call_id for entry in (await calls_of(ledger))[:2]], "each in turn is the newest"
 
@@ -156,7 +156,7 @@ async def test_two_recordings_in_one_session_share_no_call() -> None:
         found = await calls_of(ledger)
         assert [(entry.status, entry.at) for entry in found] == [("completed", 10**12), ("completed", 10**12 + 60_000)]
         assert {event.verdict for event in await log_of(ledger)} == {"applied"}
-        assert not await faults(ledger)
+        assert not await find_faults(ledger)
 
 
 # Ends

@@ -19,7 +19,7 @@ from callslip.formats.openai.chat import ChatDecoder
 from callslip.model import events as ev
 from callslip.model.entries import Message, Thought
 from tests.support import format_cases
-from tests.support.provider_rules import calls_on, desk_of, shown
+from tests.support.provider_rules import decode_messages, list_calls, list_entries
 
 USER = {"role": "user", "content": "Go."}
 ORACLE = ["two_rounds", "parallel_interleaved", "bad_arguments", "refusals", "same_id_in_every_response"]
@@ -90,15 +90,15 @@ def test_a_streamed_answer_reads_as_the_sdk_reads_it(case: str) -> None:
         for message in one:
             state.handle_chunk(ChatCompletionChunk.model_validate(message))
         judged = state.current_completion_snapshot.choices[0].message
-        desk = desk_of("openai", one)
-        text = "".join(entry.content for entry in shown(desk) if isinstance(entry, Message))
+        memory = decode_messages("openai", one)
+        text = "".join(entry.content for entry in list_entries(memory) if isinstance(entry, Message))
         assert text == (judged.content or "") + (judged.refusal or "")
-        called = [(entry.tool_call_id, entry.tool_name) for entry in calls_on(desk)]
+        called = [(entry.tool_call_id, entry.tool_name) for entry in list_calls(memory)]
         assert called == [(call.id, call.function.name) for call in judged.tool_calls or []]
         texts: dict[str, str] = {}
-        for event in of(ev.CallInputDelta, desk.log):
+        for event in of(ev.CallInputDelta, memory.log):
             texts[event.call] = texts.get(event.call, "") + event.text
-        written = [texts.get(entry.call_id, "") for entry in calls_on(desk)]
+        written = [texts.get(entry.call_id, "") for entry in list_calls(memory)]
         assert written == [call.function.arguments for call in judged.tool_calls or []]
 
 
@@ -135,16 +135,18 @@ def test_wherever_a_stream_is_cut_it_says_the_same(inputs_of: list[Any], content
     while any(waiting):
         first = data.draw(st.sampled_from([pieces for pieces in waiting if pieces]))
         stream.append(chunk({"tool_calls": [first.pop(0)]}))
-    streamed = desk_of("openai", [USER, *stream, chunk(finish="tool_calls")])
+    streamed = decode_messages("openai", [USER, *stream, chunk(finish="tool_calls")])
     calls = [tool_call(f"call_{n}", "tool", text) for n, text in enumerate(texts)]
-    whole = desk_of("openai", [USER, answer(content=content, tool_calls=calls)])
+    whole = decode_messages("openai", [USER, answer(content=content, tool_calls=calls)])
     facts = [
-        {(call.tool_call_id, call.tool_name, json.dumps(call.raw_input), call.iteration) for call in calls_on(desk)}
-        for desk in (streamed, whole)
+        {(call.tool_call_id, call.tool_name, json.dumps(call.raw_input), call.iteration) for call in list_calls(memory)}
+        for memory in (streamed, whole)
     ]
     assert facts[0] == facts[1] and len(facts[0]) == len(texts)
-    assert {call.input_text for call in calls_on(streamed)} == {""}
-    spoken = [[entry.content for entry in shown(desk) if isinstance(entry, Message)] for desk in (streamed, whole)]
+    assert {call.input_text for call in list_calls(streamed)} == {""}
+    spoken = [
+        [entry.content for entry in list_entries(memory) if isinstance(entry, Message)] for memory in (streamed, whole)
+    ]
     assert spoken[0] == spoken[1]
 
 
@@ -179,40 +181,40 @@ def test_texts_come_as_deltas_unless_the_caller_knows_better() -> None:
 def test_an_id_that_comes_in_every_response_is_a_new_call_each_time() -> None:
     """C2, C3: also when the calls are equal to the letter, and their results too."""
     called = chunk({"tool_calls": [piece(0, "{}", id="call_0", name="ls")]})
-    desk = desk_of("openai", [USER, *[called, chunk(finish="tool_calls"), result("call_0")] * 3])
-    assert [(call.status, call.iteration) for call in calls_on(desk)] == [("completed", n) for n in range(3)]
-    assert {event.verdict for event in desk.log} == {"applied"}
+    memory = decode_messages("openai", [USER, *[called, chunk(finish="tool_calls"), result("call_0")] * 3])
+    assert [(call.status, call.iteration) for call in list_calls(memory)] == [("completed", n) for n in range(3)]
+    assert {event.verdict for event in memory.log} == {"applied"}
 
 
 def test_an_id_that_looks_made_up_is_still_a_call_of_its_own() -> None:
     """C3: the second `a` needs another id, and a third call has just that one."""
     called = answer(tool_calls=[tool_call("a", "one"), tool_call("a", "two"), tool_call("a#1", "three")])
-    desk = desk_of("openai", [USER, called, result("a", 1), result("a", 2), result("a#1", 3)])
-    assert [(call.tool_name, call.output) for call in calls_on(desk)] == [("one", 1), ("two", 2), ("three", 3)]
+    memory = decode_messages("openai", [USER, called, result("a", 1), result("a", 2), result("a#1", 3)])
+    assert [(call.tool_name, call.output) for call in list_calls(memory)] == [("one", 1), ("two", 2), ("three", 3)]
 
 
 @pytest.mark.parametrize("repeats", [{}, {"id": "a"}])
 def test_a_name_that_comes_with_every_piece_is_one_name(repeats: dict[str, Any]) -> None:
     """Also before any arguments have come."""
     pieces = [piece(0, "", id="a", name="ls"), *(piece(0, part, name="ls", **repeats) for part in ("", '{"a":', "1}"))]
-    desk = desk_of("openai", [*(chunk({"tool_calls": [one]}) for one in pieces), chunk(finish="tool_calls")])
-    assert [(call.tool_name, call.raw_input) for call in calls_on(desk)] == [("ls", {"a": 1})]
+    memory = decode_messages("openai", [*(chunk({"tool_calls": [one]}) for one in pieces), chunk(finish="tool_calls")])
+    assert [(call.tool_name, call.raw_input) for call in list_calls(memory)] == [("ls", {"a": 1})]
 
 
 def test_an_id_and_a_name_may_come_after_the_first_piece() -> None:
     """Both together, of a call that was begun without either."""
     pieces = [piece(0), piece(0, "{}", id="a", name="ls")]
-    desk = desk_of("openai", [*(chunk({"tool_calls": [one]}) for one in pieces), chunk(finish="tool_calls")])
-    assert [(call.tool_name, call.raw_input) for call in calls_on(desk)] == [("ls", {})]
+    memory = decode_messages("openai", [*(chunk({"tool_calls": [one]}) for one in pieces), chunk(finish="tool_calls")])
+    assert [(call.tool_name, call.raw_input) for call in list_calls(memory)] == [("ls", {})]
 
 
 def test_rounds_count_anew_in_every_turn_and_go_on_without_one() -> None:
     """A stream recorded without the prompts is divided by its rounds alone."""
     called = [answer(tool_calls=[tool_call("call_0")]), result("call_0")]
-    with_prompts = desk_of("openai", [USER, *called, *called, answer(content="Done."), USER, *called])
-    assert [call.iteration for call in calls_on(with_prompts)] == [0, 1, 0]
-    without = desk_of("openai", [*called, *called, answer(content="Done."), *called])
-    assert [call.iteration for call in calls_on(without)] == [0, 1, 3]
+    with_prompts = decode_messages("openai", [USER, *called, *called, answer(content="Done."), USER, *called])
+    assert [call.iteration for call in list_calls(with_prompts)] == [0, 1, 0]
+    without = decode_messages("openai", [*called, *called, answer(content="Done."), *called])
+    assert [call.iteration for call in list_calls(without)] == [0, 1, 3]
 
 
 @pytest.mark.parametrize("identity", [None, "", 0, "same"])
@@ -220,7 +222,7 @@ def test_calls_without_ids_of_their_own_get_their_results_in_order(identity: Any
     """Two equal calls of one response, two results."""
     call = {"id": identity, "type": "function", "function": {"name": "ls", "arguments": "{}"}}
     messages = [USER, answer(tool_calls=[call, call]), result(identity, "first"), result(identity, "second")]
-    assert [call.output for call in calls_on(desk_of("openai", messages))] == ["first", "second"]
+    assert [call.output for call in list_calls(decode_messages("openai", messages))] == ["first", "second"]
 
 
 def test_calls_of_two_decoders_without_ids_stay_apart() -> None:
@@ -232,7 +234,7 @@ def test_calls_of_two_decoders_without_ids_stay_apart() -> None:
 
 def test_a_result_of_an_unknown_call_is_a_call_of_its_own() -> None:
     """With the name of its tool, if it has one."""
-    (call,) = calls_on(desk_of("openai", [{**result("call_x"), "name": "cp"}]))
+    (call,) = list_calls(decode_messages("openai", [{**result("call_x"), "name": "cp"}]))
     assert (call.tool_call_id, call.tool_name, call.status) == ("call_x", "cp", "completed")
 
 
@@ -277,7 +279,7 @@ def test_what_a_person_adds_before_the_answer_is_the_same_turn() -> None:
 def test_a_stream_that_breaks_off_ends_what_is_not_whole(prompt: list[Any], reason: str, state: str) -> None:
     """C5: with or without a turn of ours; a call that is whole outside of one may still be run."""
     stream = [chunk({"tool_calls": [piece(0, "{}", id="whole", name="t"), piece(1, '{"a', id="cut", name="t")]})]
-    whole, cut_off = calls_on(desk_of("openai", [*prompt, *stream], close=reason))
+    whole, cut_off = list_calls(decode_messages("openai", [*prompt, *stream], close=reason))
     assert cut_off.status == state and cut_off.raw_input is None
     assert whole.raw_input == {} and whole.status == (state if prompt else "queued")
 
@@ -285,7 +287,7 @@ def test_a_stream_that_breaks_off_ends_what_is_not_whole(prompt: list[Any], reas
 def test_a_stream_without_a_finish_is_whole_once_its_result_comes() -> None:
     """Some servers never say that they are done."""
     stream = [chunk({"tool_calls": [piece(0, "{}", id="a", name="t")]}), result("a")]
-    (call,) = calls_on(desk_of("openai", stream))
+    (call,) = list_calls(decode_messages("openai", stream))
     assert (call.raw_input, call.status) == ({}, "completed")
 
 
@@ -409,8 +411,8 @@ def test_an_answer_told_in_another_shape_is_the_same_answer() -> None:
     """As chunks, whole, and as the message that goes into the next request."""
     stream = [chunk({"content": "Hi."}), chunk(finish="stop")]
     messages = [*stream, answer(content="Hi."), {"role": "assistant", "content": "Hi.\n"}]
-    assert [entry.content for entry in shown(desk_of("openai", messages))] == ["Hi."]
-    assert len(shown(desk_of("openai", [*stream, *stream]))) == 2
+    assert [entry.content for entry in list_entries(decode_messages("openai", messages))] == ["Hi."]
+    assert len(list_entries(decode_messages("openai", [*stream, *stream]))) == 2
 
 
 # What is kept
@@ -456,14 +458,14 @@ def test_a_response_has_the_time_that_it_gives() -> None:
 
 def test_thoughts_come_under_either_name_and_once() -> None:
     """Some servers send both names."""
-    desk = desk_of("openai", [chunk({"reasoning": "a", "reasoning_content": "a"}), chunk({"reasoning": "b"})])
-    assert [entry.content for entry in shown(desk) if isinstance(entry, Thought)] == ["ab"]
+    memory = decode_messages("openai", [chunk({"reasoning": "a", "reasoning_content": "a"}), chunk({"reasoning": "b"})])
+    assert [entry.content for entry in list_entries(memory) if isinstance(entry, Thought)] == ["ab"]
 
 
 @pytest.mark.parametrize("case", [case for case in format_cases.CASES if format_cases.format_of(case) == "openai"])
 def test_nothing_of_a_case_is_left_open(case: str) -> None:
     """C5: once the line ends, so has every turn, and every text is whole."""
     messages = [json.loads(line) for line in format_cases.lines_of(case)]
-    desk = desk_of("openai", messages, close="cancelled")
-    assert desk.state.info.turn == ""
-    assert not [entry for entry in shown(desk) if getattr(entry, "streaming", False)]
+    memory = decode_messages("openai", messages, close="cancelled")
+    assert memory.state.info.turn == ""
+    assert not [entry for entry in list_entries(memory) if getattr(entry, "streaming", False)]

@@ -18,7 +18,7 @@ from callslip.formats.openai.responses import ResponsesDecoder
 from callslip.model import events as ev
 from callslip.model.entries import Message, Thought
 from tests.support import format_cases
-from tests.support.provider_rules import calls_on, desk_of, shown
+from tests.support.provider_rules import decode_messages, list_calls, list_entries
 
 USER = {"role": "user", "content": "Go."}
 ORACLE = ["stream", "parallel_interleaved", "built_in_tools", "tools_run_by_us", "bad_arguments"]
@@ -84,11 +84,11 @@ def test_a_stream_reads_as_the_sdk_reads_it(case: str) -> None:
         for event in stream:
             state.handle_event(as_sdk(event))
             snapshot = state._completed_response or snapshot
-        desk = desk_of("responses", stream)
-        assert "".join(e.content for e in shown(desk) if isinstance(e, Message)) == snapshot.output_text
+        memory = decode_messages("responses", stream)
+        assert "".join(e.content for e in list_entries(memory) if isinstance(e, Message)) == snapshot.output_text
         functions = [item for item in snapshot.output if item.type == "function_call"]
         named = {item.name for item in functions}
-        found = [json.dumps(c.raw_input) for c in calls_on(desk) if c.tool_name in named]
+        found = [json.dumps(c.raw_input) for c in list_calls(memory) if c.tool_name in named]
         assert found == [json.dumps(_read(item.arguments)) for item in functions]
 
 
@@ -103,13 +103,16 @@ def _read(arguments: str) -> Any:
 def test_a_whole_response_reads_as_its_stream(case: str) -> None:
     """The last event of a stream has the response in it: by itself it says the same."""
     for stream in streams_of(case):
-        streamed, alone = desk_of("responses", stream), desk_of("responses", [stream[-1]["response"]])
+        streamed, alone = decode_messages("responses", stream), decode_messages("responses", [stream[-1]["response"]])
         facts = [
-            [(c.tool_call_id, c.tool_name, json.dumps(c.raw_input), c.status, c.iteration) for c in calls_on(desk)]
-            for desk in (streamed, alone)
+            [(c.tool_call_id, c.tool_name, json.dumps(c.raw_input), c.status, c.iteration) for c in list_calls(memory)]
+            for memory in (streamed, alone)
         ]
         assert facts[0] == facts[1]
-        texts = [[e.content for e in shown(desk) if isinstance(e, Message | Thought)] for desk in (streamed, alone)]
+        texts = [
+            [e.content for e in list_entries(memory) if isinstance(e, Message | Thought)]
+            for memory in (streamed, alone)
+        ]
         assert texts[0] == texts[1]
 
 
@@ -150,7 +153,7 @@ def test_wherever_a_stream_is_cut_it_says_the_same(text: str, number: int, data:
     stream += [{**pieces, "delta": part} for part in parts]
     done = {"type": "response.output_item.done", "output_index": 0, "item": {**item, "arguments": arguments}}
     for end in ([done], [{"type": "response.completed", "response": whole(done["item"])}], [result("call_1")]):
-        (found,) = calls_on(desk_of("responses", [*stream, *end]))
+        (found,) = list_calls(decode_messages("responses", [*stream, *end]))
         assert found.raw_input == {"n": number, "t": text} and found.input_text == ""
 
 
@@ -165,7 +168,7 @@ def test_pieces_that_come_before_their_item_belong_to_it() -> None:
     """A late reader sees a call first by an id of its item, which may change meanwhile."""
     late = {"type": "response.function_call_arguments.delta", "item_id": "fc_1", "output_index": 0, "delta": "{}"}
     done = {"type": "response.output_item.done", "output_index": 0, "item": call("call_1", id="fc_2")}
-    (found,) = calls_on(desk_of("responses", [late, done, result("call_1")]))
+    (found,) = list_calls(decode_messages("responses", [late, done, result("call_1")]))
     assert (found.tool_call_id, found.tool_name, found.raw_input, found.output) == ("fc_1", "ls", {}, "ok")
 
 
@@ -214,8 +217,10 @@ def test_calls_whose_items_have_one_id_are_as_many_calls(streamed: bool) -> None
         for verb in ("added", "done")
     ]
     end = {"type": "response.completed", "response": whole(*items)}
-    desk = desk_of("responses", [*events, end] if streamed else [whole(*items)])
-    assert [(one.tool_call_id, one.raw_input) for one in calls_on(desk)] == [(f"call_{n}", {"n": n}) for n in range(3)]
+    memory = decode_messages("responses", [*events, end] if streamed else [whole(*items)])
+    assert [(one.tool_call_id, one.raw_input) for one in list_calls(memory)] == [
+        (f"call_{n}", {"n": n}) for n in range(3)
+    ]
 
 
 def test_an_item_that_has_another_id_in_every_event_is_one_call() -> None:
@@ -223,7 +228,7 @@ def test_an_item_that_has_another_id_in_every_event_is_one_call() -> None:
     search = {"type": "web_search_call", "status": "completed", "action": {"query": "x"}}
     done = {"type": "response.output_item.done", "output_index": 0, "item": {**search, "id": "ws_1"}}
     end = {"type": "response.completed", "response": whole({**search, "id": "ws_2"})}
-    assert len(calls_on(desk_of("responses", [done, end]))) == 1
+    assert len(list_calls(decode_messages("responses", [done, end]))) == 1
 
 
 # Tools that the provider runs
@@ -238,13 +243,13 @@ def test_the_status_of_a_tool_that_the_provider_runs_is_that_of_the_call(status:
     item = {"type": "web_search_call", "id": "ws_1", "status": status, "action": {"type": "search", "query": "x"}}
     added = {"type": "response.output_item.added", "output_index": 0, "item": {**item, "status": "in_progress"}}
     done = {"type": "response.output_item.done", "output_index": 0, "item": item}
-    (found,) = calls_on(desk_of("responses", [added, done]))
+    (found,) = list_calls(decode_messages("responses", [added, done]))
     assert (found.tool_name, found.status) == ("web_search", state)
 
 
 def test_the_status_of_an_item_is_not_that_of_a_call_that_we_run() -> None:
     """`completed` says that the model has written it down."""
-    (found,) = calls_on(desk_of("responses", [whole(call("call_1", status="completed"))]))
+    (found,) = list_calls(decode_messages("responses", [whole(call("call_1", status="completed"))]))
     assert found.status == "queued"
 
 
@@ -254,13 +259,13 @@ def test_leave_to_go_on_is_asked_for_and_given() -> None:
     answer = {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True}
     run = {"type": "mcp_call", "id": "mcp_1", "approval_request_id": "mcpr_1", "name": "wipe", "arguments": "{}"}
     messages = [USER, whole(question)]
-    assert [c.status for c in calls_on(desk_of("responses", messages))] == ["awaiting_approval"]
-    refused = desk_of("responses", [*messages, {**answer, "approve": False, "reason": "no"}])
-    assert [(c.status, c.reason) for c in calls_on(refused)] == [("denied", "no")]
+    assert [c.status for c in list_calls(decode_messages("responses", messages))] == ["awaiting_approval"]
+    refused = decode_messages("responses", [*messages, {**answer, "approve": False, "reason": "no"}])
+    assert [(c.status, c.reason) for c in list_calls(refused)] == [("denied", "no")]
     done = whole({**run, "output": "clean", "server_label": "d"}, text_item("Done."), identity="resp_2")
-    granted = desk_of("responses", [*messages, answer, done])
-    assert [(c.status, c.output) for c in calls_on(granted)] == [("completed", "clean")]
-    assert not desk_of("responses", [*messages, done]).state.requests
+    granted = decode_messages("responses", [*messages, answer, done])
+    assert [(c.status, c.output) for c in list_calls(granted)] == [("completed", "clean")]
+    assert not decode_messages("responses", [*messages, done]).state.requests
     assert not of(ev.TurnEnded, drafted(messages)) and of(ev.TurnEnded, drafted([*messages, answer, done]))
 
 
@@ -320,7 +325,7 @@ def test_a_stream_that_breaks_off_ends_what_is_not_whole(prompt: list[Any], reas
         )
     ]
     cut = {"type": "response.function_call_arguments.delta", "item_id": "fc_a", "output_index": 0, "delta": '{"x'}
-    found = calls_on(desk_of("responses", [*prompt, *begun, cut], close=reason))
+    found = list_calls(decode_messages("responses", [*prompt, *begun, cut], close=reason))
     assert [c.status for c in found] == [state, state] and found[0].raw_input is None
 
 
@@ -369,9 +374,9 @@ def test_an_item_of_the_response_told_once_more_is_the_same_item() -> None:
         call("call_1"),
         result("call_1"),
     ]
-    desk = desk_of("responses", messages)
-    assert [entry.content for entry in shown(desk) if isinstance(entry, Message)] == ["Go.", "Hi."]
-    assert [c.status for c in calls_on(desk)] == ["completed"]
+    memory = decode_messages("responses", messages)
+    assert [entry.content for entry in list_entries(memory) if isinstance(entry, Message)] == ["Go.", "Hi."]
+    assert [c.status for c in list_calls(memory)] == ["completed"]
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from callslip.model.state_names import STATE_NAMES
 from callslip.rules.fold import SessionFold
 from callslip.rules.lifecycle import TERMINAL_STATES
 from tests.support import scenarios, stream_checks
-from tests.support.strategies import scripts, written
+from tests.support.strategies import scripts, write_script
 
 NOON = 1_700_000_000_000
 DIGITS = re.compile(r"0|[1-9][0-9]{0,18}")
@@ -152,7 +152,7 @@ def test_what_real_agents_did_gives_a_span_for_every_ended_call(name: str) -> No
 @given(scripts())
 def test_any_session_gives_a_span_for_every_ended_call(script: list[Event]) -> None:
     """For calls that ended in any way."""
-    log = written(script).log
+    log = write_script(script).log
     for state in states(log):
         if state.seq % 5 == 0 or state.seq == len(log):
             checked(state)
@@ -162,7 +162,7 @@ def test_any_session_gives_a_span_for_every_ended_call(script: list[Event]) -> N
 def test_a_span_that_was_told_stays_as_it_is(script: list[Event]) -> None:
     """A session that grows has more spans, and none of a call that changes."""
     before: dict[str, Any] = {}
-    for state in states(written(script).log):
+    for state in states(write_script(script).log):
         now = {span["spanId"]: span for span in listed(document(state, content=True))}
         assert before.keys() <= now.keys()
         for identity, span in before.items():
@@ -391,5 +391,5 @@ def test_a_turn_that_failed_is_told_with_its_calls() -> None:
     """What the end of a turn closes is a failure of its own kind."""
     one = (Alias("t", "1"),)
     events = [ev.TurnStarted(), ev.CallStarted(aliases=one, tool_name="ls"), ev.TurnEnded(reason="cancelled")]
-    turn, span = listed(document(written(events).state))
+    turn, span = listed(document(write_script(events).state))
     assert (turn["name"], attributes(span)["error.type"]) == ("invoke_agent", "cancelled")

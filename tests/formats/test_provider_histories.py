@@ -29,16 +29,16 @@ from callslip.rules.fold import SessionFold
 from callslip.rules.lifecycle import TRANSITIONS
 from tests.support import format_cases, scenarios
 from tests.support.provider_rules import (
-    calls_on,
     check_anthropic,
     check_openai,
     check_responses,
-    desk_of,
+    decode_messages,
+    list_calls,
     typed_anthropic,
     typed_openai,
     typed_responses,
 )
-from tests.support.strategies import Desk, scripts, written
+from tests.support.strategies import MemoryLedger, scripts, write_script
 
 OWN = ("openai", "responses", "anthropic")
 STATES = sorted(set(TRANSITIONS) - {"none"})
@@ -129,7 +129,7 @@ def test_what_providers_sent_gives_an_accepted_history_after_every_event(case: s
 @given(scripts())
 def test_any_session_gives_an_accepted_history_after_every_event(script: list[Event]) -> None:
     """For any session."""
-    for state in states(written(script).log):
+    for state in states(write_script(script).log):
         assert not broken(state, typed=False), state.seq
     assert not broken(state)
 
@@ -137,7 +137,7 @@ def test_any_session_gives_an_accepted_history_after_every_event(script: list[Ev
 @given(scripts())
 def test_a_history_is_the_same_whenever_it_is_made(script: list[Event]) -> None:
     """From a state, from its snapshot, from its entries; and making it changes none of them."""
-    state = written(script).state
+    state = write_script(script).state
     snapshot = state.snapshot()
     before = codec.encode(snapshot)
     for history in HISTORIES:
@@ -235,7 +235,7 @@ CALLED = (1, "tool_calls", 0)
         (changed(GOOD_OPENAI, *CALLED, "function", "name", to="a b"), "the name"),
         (changed(GOOD_OPENAI, 4, "content", to=None), "no text"),
         (changed(GOOD_OPENAI, 0, "content", to=" "), "blank"),
-        (changed(GOOD_OPENAI, 0, "role", to="critic"), "nobody has the role"),
+        (changed(GOOD_OPENAI, 0, "role", to="critic"), "unknown role"),
         (changed(GOOD_OPENAI, 0, "content", to="\ud800"), "not JSON"),
         (changed(GOOD_OPENAI, 0, "at", to=1), "unknown parameter"),
         (changed(GOOD_OPENAI, 2, "is_error", to=True), "unknown parameter"),
@@ -272,7 +272,7 @@ def test_the_checker_finds_what_openai_refuses(messages: list[Any], complaint: s
         (changed(GOOD_RESPONSES, 2, "name", to="a b"), "the name"),
         (changed(GOOD_RESPONSES, 2, "id", to="call_1"), "unknown parameter"),
         (changed(GOOD_RESPONSES, 1, "content", to=" "), "blank"),
-        (changed(GOOD_RESPONSES, 1, "role", to="tool"), "nobody has the role"),
+        (changed(GOOD_RESPONSES, 1, "role", to="tool"), "unknown role"),
         (changed(GOOD_RESPONSES, 1, "type", to="reasoning"), "of the kind"),
         (changed(GOOD_RESPONSES, 1, "content", to="\ud800"), "not JSON"),
         ("Go.", "not a list"),
@@ -286,8 +286,8 @@ def test_the_checker_finds_what_responses_refuses(items: list[Any], complaint: s
 @pytest.mark.parametrize(
     ("messages", "complaint"),
     [
-        (GOOD_ANTHROPIC[1:], "assistant speaks"),
-        ([GOOD_ANTHROPIC[0], *GOOD_ANTHROPIC], "user speaks"),
+        (GOOD_ANTHROPIC[1:], "role is assistant instead of user"),
+        ([GOOD_ANTHROPIC[0], *GOOD_ANTHROPIC], "role is user instead of assistant"),
         (GOOD_ANTHROPIC[:2], "are missing"),
         (changed(GOOD_ANTHROPIC, 2, "content", 0), "results of"),
         (changed(GOOD_ANTHROPIC, 2, "content", 0, "tool_use_id", to="a"), "results of"),
@@ -305,7 +305,7 @@ def test_the_checker_finds_what_responses_refuses(items: list[Any], complaint: s
         (changed(GOOD_ANTHROPIC, 0, "content", to=""), "blank"),
         (changed(GOOD_ANTHROPIC, 0, "content", to=[{"type": "tool_use", "id": "z"}]), "a call by a person"),
         (changed(GOOD_ANTHROPIC, 3, "content", to=[{"type": "tool_result"}]), "a result by the model"),
-        (changed(GOOD_ANTHROPIC, 3, "content", 0, "text", to="Done. "), "ends in space"),
+        (changed(GOOD_ANTHROPIC, 3, "content", 0, "text", to="Done. "), "ends in whitespace"),
         (changed(GOOD_ANTHROPIC, 0, "id", to="msg_1"), "unknown parameter"),
         (changed(GOOD_ANTHROPIC, 1, "content", 1, "title", to="ls"), "unknown parameter"),
         (None, "not a list"),
@@ -500,7 +500,7 @@ def test_a_call_has_its_own_result_and_no_other(format: str) -> None:
         call(id=n, end=99, call_id=f"exec_{n:012x}", tool_call_id=name, raw_input={"n": n}, output=f"result {n}")
         for n, name in enumerate(raw_ids, 1)
     ]
-    found = calls_on(desk_of(format, registry.encoder(format)(entries)))
+    found = list_calls(decode_messages(format, registry.encoder(format)(entries)))
     assert [(entry.raw_input, entry.output) for entry in found] == [({"n": n}, f"result {n}") for n in range(1, 6)]
 
 
@@ -522,10 +522,10 @@ def test_calls_of_one_round_are_one_answer_with_the_text_before_them() -> None:
         ev.CallProposed(aliases=(Alias("t", "3"),), tool_name="ls", iteration=1),
         ev.MessageDelta(text="Done.", chunks="delta"),
     ]
-    history = chat_history(written(events).state)
+    history = chat_history(write_script(events).state)
     assert shape(history) == ["u", "a2", "t", "t", "a1", "t", "a"]
     assert history[1]["content"] == "Let me.\n\nAnd this."
-    items = responses_history(written(events).state)
+    items = responses_history(write_script(events).state)
     keys = {"message": "content", "function_call": "call_id", "function_call_output": "call_id"}
     assert [(item["type"], item[keys[item["type"]]]) for item in items] == [
         ("message", "Go."),
@@ -562,7 +562,7 @@ def test_without_round_numbers_neighbours_are_one_answer(order: list[str], expec
         **{name: ev.CallProposed(aliases=(Alias("t", name),), tool_name="ls") for name in "12"},
         **{f"{name}.": ev.CallCompleted(aliases=(Alias("t", name),), output="x") for name in "12"},
     }
-    assert shape(chat_history(written([kinds[name] for name in order]).state)) == expected
+    assert shape(chat_history(write_script([kinds[name] for name in order]).state)) == expected
 
 
 def steps(entries: list[Any]) -> int:
@@ -609,8 +609,8 @@ def test_what_no_model_reads_is_left_out() -> None:
         ev.MessageUser(text="Read.", content=[{"type": "resource", "resource": {"uri": "file:///a", "text": "A"}}]),
     ]
     texts = ["[image: image/png]", "Read.\n[resource: file:///a]\nA"]
-    assert [message["content"] for message in chat_history(written(events).state)] == texts
-    assert [item["content"] for item in responses_history(written(events).state)] == texts
+    assert [message["content"] for message in chat_history(write_script(events).state)] == texts
+    assert [item["content"] for item in responses_history(write_script(events).state)] == texts
 
 
 def test_a_session_without_a_word_is_no_message() -> None:
@@ -632,16 +632,16 @@ def joined_texts(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return changed
 
 
-def back(format: str, history: list[dict[str, Any]], *, whole: bool) -> Desk:
+def back(format: str, history: list[dict[str, Any]], *, whole: bool) -> MemoryLedger:
     """A history, read again: as the body of a request, or message by message."""
     body = {"model": "m", "input" if format == "responses" else "messages": history}
-    return desk_of(format, [body] if whole else history)
+    return decode_messages(format, [body] if whole else history)
 
 
 @given(scripts(), st.booleans())
 def test_a_history_that_is_read_again_gives_the_same_history(script: list[Event], whole: bool) -> None:
     """So that every call is there once, with its arguments and its result."""
-    state = written(script, redact=False).state
+    state = write_script(script, redact=False).state
     openai, responses, anthropic = (history(state) for history in HISTORIES)
     assert chat_history(back("openai", openai, whole=whole).state) == openai
     assert responses_history(back("responses", responses, whole=whole).state) == responses
@@ -656,7 +656,7 @@ def test_the_calls_of_a_scenario_come_back(format: str, name: str) -> None:
     *_, state = states(scenarios.events(name))
     calls = [entry for entry in state.snapshot().entries if isinstance(entry, ToolCall)]
     history = registry.encoder(format)(state)
-    found = calls_on(back(format, history, whole=True))
+    found = list_calls(back(format, history, whole=True))
     assert len(found) == len(calls)
     assert [entry.tool_call_id for entry in found] == ids(history)
     failed = [entry.status != "completed" and entry.scope != "detached" for entry in calls]

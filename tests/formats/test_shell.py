@@ -26,7 +26,7 @@ from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.entries import Message
 from callslip.model.events import Alias
-from tests.support.decoder_harness import Read
+from tests.support.decoder_harness import DecoderHarness
 from tests.support.invariants import sound_ledger
 
 # Pieces that texts about tags are made of, so that tags whole, broken, empty and nested are frequent.
@@ -311,7 +311,7 @@ def test_a_long_output_does_not_push_out_what_went_wrong() -> None:
 # Reading producers
 
 
-class Reading(Read):
+class Reading(DecoderHarness):
     """What the decoder makes of messages."""
 
     def __init__(self, **options: Any) -> None:
@@ -546,15 +546,15 @@ def test_both_streams_of_a_result_are_kept() -> None:
 def test_the_text_is_shown_without_its_commands() -> None:
     """Each stands at its place between the texts."""
     reading = Reading().feed(PROMPT, *"Look: <shell>ls</shell> then <b> and <shell>cat").close()
-    assert reading.said == ["Go", "Look: ", " then <b> and <shell>cat"]
+    assert reading.texts == ["Go", "Look: ", " then <b> and <shell>cat"]
     assert [type(entry).__name__ for entry in reading.entries()] == ["Message", "Message", "ToolCall", "Message"]
 
 
 def test_what_was_held_back_comes_out_when_the_round_ends() -> None:
     """A mark, a result, `done` and the end of the line all end the text."""
     for ending in ({"type": "iteration-end"}, event("tool-result", "x", "y", result=""), DONE, {"type": "error"}):
-        assert Reading().feed("a <sh", ending).said == ["a <sh"]
-    assert Reading().feed("a <sh").close().said == ["a <sh"]
+        assert Reading().feed("a <sh", ending).texts == ["a <sh"]
+    assert Reading().feed("a <sh").close().texts == ["a <sh"]
 
 
 @given(texts, st.lists(st.integers(0, 200), max_size=6))
@@ -562,7 +562,7 @@ def test_a_stream_reads_the_same_wherever_it_is_cut(text: str, places: list[int]
     """S0.1 for the whole way: the calls and the text shown do not depend on the messages."""
     whole = Reading().feed(text).close()
     pieces = Reading().feed(*cut(text, places)).close()
-    assert pieces.said == whole.said
+    assert pieces.texts == whole.texts
     assert [call.raw_input for call in pieces.calls] == [call.raw_input for call in whole.calls]
 
 
@@ -571,7 +571,7 @@ def test_a_producer_that_repeats_its_text_is_read_once() -> None:
     full = "Hm <shell>ls</shell> <shell>id</shell>."
     reading = Reading(chunks="cumulative").feed(*[text(full[:end]) for end in range(1, len(full) + 1)])
     assert [call.raw_input["command"] for call in reading.calls] == ["ls", "id"]
-    assert reading.close().said == ["Hm ", " ", "."]
+    assert reading.close().texts == ["Hm ", " ", "."]
 
 
 def test_a_command_of_a_text_that_is_told_otherwise_is_found_once() -> None:
@@ -616,7 +616,7 @@ def test_stored_parts_become_texts_and_cards() -> None:
         name = f"cmd-0-{index}"
         parts.append({"type": "tool", "command": "ls", "commandId": name, "toolStatus": status, "content": content})
     reading = Reading().feed({"role": "user", "content": "Go"}, {"role": "assistant", "content": "So:", "parts": parts})
-    assert reading.said == ["Go", "So:"]
+    assert reading.texts == ["Go", "So:"]
     assert [(call.status, call.output) for call in reading.calls] == states
 
 

@@ -24,7 +24,7 @@ from callslip.model.events import Alias, Event
 from callslip.model.state_names import STATE_NAMES
 from callslip.rules.lifecycle import OPEN_STATES, TERMINAL_STATES
 from tests.support import scenarios, stream_checks
-from tests.support.strategies import scripts, written
+from tests.support.strategies import scripts, write_script
 
 Parts = list[dict[str, Any]]
 Card = dict[str, Any]
@@ -135,14 +135,14 @@ def test_real_agents_stream_as_they_are_stored(law: stream_checks.Law, name: str
 @given(scripts(), st.data())
 def test_any_session_streams_as_it_is_stored(script: list[Event], data: st.DataObject) -> None:
     """The same for anything that may happen, begun anywhere."""
-    log = written(script).log
+    log = write_script(script).log
     stream_checks.Law(Pages(), "shell", parts_of).prove(log, [data.draw(st.integers(1, len(log)))])
 
 
 @given(scripts())
 def test_events_of_a_card_come_in_order_and_done_comes_once(script: list[Event]) -> None:
     """S0.4: `tool-call`, `tool-start`, `tool-result` for each id, each at most once; one `done`, and nothing after."""
-    log = written(script).log
+    log = write_script(script).log
     for turn in stream_checks.turns_of(log):
         for segment in stream_checks.Law(Pages(), "shell", parts_of).connections(log, turn):
             _check_order([event for event in segment.chunks if event["type"].startswith("tool-")])
@@ -163,7 +163,7 @@ def _check_order(events: list[dict[str, Any]]) -> None:
 @given(scripts())
 def test_the_history_is_that_of_its_turns(script: list[Event]) -> None:
     """A page of a long history is made from the entries of its turns alone."""
-    entries = written(script).state.snapshot().entries
+    entries = write_script(script).state.snapshot().entries
     assert history(entries) == [message for block in _blocks(entries) for message in history(block)]
     identities = [message["id"] for message in history(entries)]
     assert len(identities) == len(set(identities))
@@ -188,7 +188,7 @@ LS = ev.CallProposed(aliases=(Alias("shell", "cmd-0-0"),), tool_name="shell", in
 def streamed(*script: Event) -> list[dict[str, Any]]:
     """All events of the first turn of a script, which needs no restart."""
     encoder, stream = open_stream(), []
-    for event in written([ev.TurnStarted(), *script]).log:
+    for event in write_script([ev.TurnStarted(), *script]).log:
         chunks = encoder.feed(event)
         assert not isinstance(chunks, Restart), chunks.reason
         stream += chunks
@@ -216,7 +216,9 @@ def test_a_command_goes_from_queued_to_completed() -> None:
 def test_a_result_is_what_the_model_is_told() -> None:
     """S0.6: the same text on the card, in the stored part, and in the block that goes back to the model."""
     for output in ("", "a\n", "x" * 40_000, "```\nfence\n````", "\n\n", {"n": 1}, None, {"stderr": "e"}):
-        state = written([ev.TurnStarted(), LS, about(ev.CallStarted), about(ev.CallCompleted, output=output)]).state
+        state = write_script(
+            [ev.TurnStarted(), LS, about(ev.CallStarted), about(ev.CallCompleted, output=output)]
+        ).state
         (part,) = history(state)[-1]["parts"]
         block = model_messages(state)[-1]["content"]
         assert block.split("\n", 1)[1].rsplit("\n", 1)[0] == part["content"]
@@ -232,7 +234,7 @@ def test_one_that_never_ran_is_not_started() -> None:
 
 def test_calls_of_other_tools_show_too() -> None:
     """What is no command has its title for one, else its tool's name; nothing known is `unknown`."""
-    state = written(
+    state = write_script(
         [
             ev.CallProposed(aliases=(Alias("t", "1"),), tool_name="read", title="Read a.txt", input={"path": "a.txt"}),
             ev.CallProposed(aliases=(Alias("t", "2"),), tool_name="read", input=["command"]),
@@ -291,7 +293,7 @@ def test_texts_that_follow_each_other_are_paragraphs() -> None:
 
 def test_a_person_s_words_stand_beside() -> None:
     """S0.8: as a message of their own, in the turn or before it."""
-    state = written(
+    state = write_script(
         [ev.MessageUser(text="a"), ev.TurnStarted(), ev.MessageUser(text="b"), ev.MessageDelta(text="c")]
     ).state
     assert [(message["role"], message["parts"]) for message in history(state)] == [
@@ -312,10 +314,10 @@ def test_stored_messages_are_read_back() -> None:
         about(ev.CallStarted),
         ended,
     ]
-    first = history(written([*script, ev.MessageDelta(text="So."), ev.TurnEnded()]).state)
+    first = history(write_script([*script, ev.MessageDelta(text="So."), ev.TurnEnded()]).state)
     decoder = ShellDecoder()
     drafts = [draft.event for message in json.loads(codec.encode(first)) for draft in decoder.feed(message)]
-    again = history(written([ev.TurnStarted(), *drafts]).state)
+    again = history(write_script([ev.TurnStarted(), *drafts]).state)
     kept = [[{**part, "content": "..."} for part in message["parts"]] for message in first]
     assert [[{**part, "content": "..."} for part in message["parts"]] for message in again] == kept
     assert not [event for event in drafts if isinstance(event, ev.Raw)]
@@ -334,7 +336,7 @@ def test_stored_messages_are_read_back() -> None:
 )
 def test_what_a_card_cannot_take_back_asks_for_a_restart(event: Event) -> None:
     """Every feed asks again until the turn was replayed."""
-    log = written([ev.TurnStarted(), LS, about(ev.CallStarted), event, ev.MessageDelta(text="Well.")]).log
+    log = write_script([ev.TurnStarted(), LS, about(ev.CallStarted), event, ev.MessageDelta(text="Well.")]).log
     encoder = open_stream()
     *answers, changed, after = [encoder.feed(event) for event in log]
     assert not [answer for answer in answers if isinstance(answer, Restart)]
@@ -348,7 +350,7 @@ def test_what_a_card_cannot_take_back_asks_for_a_restart(event: Event) -> None:
 def test_a_stream_waits_for_the_last_call() -> None:
     """The turn is over, its command is not: `done` comes when that has ended."""
     encoder = open_stream()
-    log = written([ev.TurnStarted(), LS, about(ev.CallStarted), ev.TurnEnded(), about(ev.CallCompleted)]).log
+    log = write_script([ev.TurnStarted(), LS, about(ev.CallStarted), ev.TurnEnded(), about(ev.CallCompleted)]).log
     for event in log[:-1]:
         encoder.feed(event)
     assert not encoder.finished
@@ -362,7 +364,7 @@ def test_news_after_the_end_ask_for_a_restart() -> None:
     detached = structs.replace(LS, scope="detached")
     rename = about(ev.CallProgress, input={"command": "pwd"})
     encoder = open_stream()
-    log = written([ev.TurnStarted(), detached, ev.TurnEnded(), rename]).log
+    log = write_script([ev.TurnStarted(), detached, ev.TurnEnded(), rename]).log
     *answers, after = [encoder.feed(event) for event in log]
     assert [event["type"] for answer in answers for event in answer] == ["tool-call", "tool-result", "done"]
     assert json.loads(answers[1][-1]["result"])["status"] == "queued"

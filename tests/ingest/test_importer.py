@@ -28,9 +28,9 @@ from callslip.rules.fold import SessionFold
 from callslip.rules.lifecycle import TERMINAL_STATES
 from callslip.settings import Settings
 from tests.support import scenarios
-from tests.support.invariants import faults
+from tests.support.invariants import find_faults
 from tests.support.paths import TESTS
-from tests.support.strategies import Desk, canonical, logs, scripts, written
+from tests.support.strategies import MemoryLedger, canonical, logs, scripts, write_script
 
 CAPTURES = {path.stem: path for path in sorted((TESTS / "captures").glob("*.jsonl"))}
 QUIET = Settings(synchronous="NORMAL", reaper_interval=3600, checkpoint_every=10**9)
@@ -112,7 +112,7 @@ async def test_importing_a_file_twice_changes_nothing(name: str) -> None:
         assert native(await log_of(ledger)) == native(log)
         assert (second.events, second.seen, second.drafts, second.verdicts) == (0, first.drafts, first.drafts, {})
         assert first.events == len(log) and first.lines == second.lines == len(lines_of(name))
-        assert not await faults(ledger)
+        assert not await find_faults(ledger)
 
 
 @pytest.mark.anyio
@@ -312,13 +312,13 @@ async def test_times_of_a_file_are_counted_back_from_its_last_write(tmp_path: Pa
 # The native log
 
 
-def copied(log: list[Event], *, redact: bool = False) -> Desk:
+def copied(log: list[Event], *, redact: bool = False) -> MemoryLedger:
     """A log, exported and imported into an empty ledger."""
-    decoder, desk = EventsDecoder(), Desk(redact=redact)
+    decoder, memory = EventsDecoder(), MemoryLedger(redact=redact)
     for line in native(log):
         for draft in decoder.feed(json.loads(line)):
-            desk.write(draft)
-    return desk
+            memory.write(draft)
+    return memory
 
 
 @given(logs)
@@ -358,7 +358,7 @@ def as_deltas(script: list[Event]) -> list[Event]:
 @given(scripts().map(as_deltas))
 def test_a_copy_that_looks_for_secrets_again_says_the_same(script: list[Event]) -> None:
     """What might begin a secret is held back again, so that numbers and times may move; no text and no outcome does."""
-    log = written(script).log
+    log = write_script(script).log
     copy = copied(log, redact=True)
     copy.write(ev.MessageEnded())  # What waits comes when something follows.
     assert texts_and_ends(copy.log) == texts_and_ends([*log, ev.MessageEnded(seq=len(log) + 1)])
@@ -420,7 +420,7 @@ async def test_a_session_is_copied_within_one_database() -> None:
         assert len(ids) == 8
         await import_lines(ledger.log, "copy", "events", native(log))
         assert await log_of(ledger, "copy") == copy
-        assert not await faults(ledger)
+        assert not await find_faults(ledger)
 
 
 def shown_as_before(copy: list[Event], log: list[Event]) -> bytes:
@@ -548,7 +548,7 @@ async def test_one_refused_part_spoils_no_other_part_of_its_message(several: typ
         assert len([event for event in log if isinstance(event, ev.Raw)]) == 2
         again = await import_lines(ledger.log, S, "several", jsonl(message, message))
         assert report.events and not again.events
-        assert not await faults(ledger)
+        assert not await find_faults(ledger)
 
 
 @pytest.mark.anyio

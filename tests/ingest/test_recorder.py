@@ -16,7 +16,7 @@ from callslip.ingest.stream_parser import StreamParser
 from callslip.model import events as ev
 from callslip.model.entries import Message, ToolCall
 from tests.support import model_server
-from tests.support.invariants import events, sound_ledger
+from tests.support.invariants import read_events, sound_ledger
 from tests.support.model_server import Server, calls, says
 
 pytestmark = pytest.mark.anyio
@@ -47,7 +47,7 @@ async def test_a_stream_passes_unchanged_and_each_chunk_is_durable_first(ledger:
     passed: list[Any] = []
     async for chunk in ledger.session("s").record(each(chunks), format="openai"):
         passed.append(chunk)
-        heard = "".join(event.text for event in await events(ledger, "s") if isinstance(event, ev.MessageDelta))
+        heard = "".join(event.text for event in await read_events(ledger, "s") if isinstance(event, ev.MessageDelta))
         spoken = "".join(item["choices"][0]["delta"].get("content") or "" for item in passed)
         assert heard == spoken
     assert passed == chunks
@@ -58,7 +58,7 @@ async def test_what_comes_live_has_the_time_at_which_it_came(ledger: LocalLedger
     before = await ledger.log.store.clock()
     async for _ in ledger.session("s").record(each(says("Now.")), format="openai"):
         pass
-    assert all(before <= event.at <= before + 60_000 for event in await events(ledger, "s"))
+    assert all(before <= event.at <= before + 60_000 for event in await read_events(ledger, "s"))
 
 
 async def test_a_recorded_call_is_taken_up_by_the_models_id(ledger: LocalLedger) -> None:
@@ -168,7 +168,7 @@ async def test_what_the_ledger_cannot_keep_is_kept_as_it_came(db: str) -> None:
     async with sound_ledger(db, max_event=50_000, inline_limit=1000, preview=100) as ledger:
         async for _ in ledger.session("s").record(each([huge, *says("Still here.")]), format="openai"):
             pass
-        log = await events(ledger, "s")
+        log = await read_events(ledger, "s")
         kept = [event for event in log if isinstance(event, ev.Raw)]
         assert len(kept) == 1 and kept[0].blob is not None
         assert json.loads(await ledger.blob(kept[0].blob.hash)) == huge
@@ -239,7 +239,7 @@ async def test_half_a_line_of_a_broken_stream_does_not_spoil_the_next_stream(led
     whole = model_server.chunk({"content": "Whole."})
     async for _ in session.record([f"data: {json.dumps(whole)}\n\n".encode()], format="openai"):
         pass
-    assert [event.text for event in await events(ledger, "s") if isinstance(event, ev.MessageDelta)] == ["Whole."]
+    assert [event.text for event in await read_events(ledger, "s") if isinstance(event, ev.MessageDelta)] == ["Whole."]
 
 
 async def test_frames_of_several_lines_as_text_are_recorded(ledger: LocalLedger) -> None:
@@ -250,7 +250,7 @@ async def test_frames_of_several_lines_as_text_are_recorded(ledger: LocalLedger)
         pass
     spoken = (await ledger.snapshot("s")).entries
     assert [entry.content for entry in spoken if isinstance(entry, Message)] == ["Good morning."]
-    assert not [event for event in await events(ledger, "s") if isinstance(event, ev.Raw) and event.body in frames]
+    assert not [event for event in await read_events(ledger, "s") if isinstance(event, ev.Raw) and event.body in frames]
 
 
 async def test_a_stream_that_breaks_off_ends_no_call_of_the_one_before(ledger: LocalLedger) -> None:

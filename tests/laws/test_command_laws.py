@@ -38,7 +38,7 @@ from callslip.model.records import CallRecord
 from callslip.rules.lifecycle import TERMINAL_STATES, is_terminal
 from callslip.settings import Settings
 from callslip.store import sqlite, sqlite_maintenance, sqlite_rows
-from tests.support.invariants import events, faults, names, program
+from tests.support.invariants import find_faults, read_events, session_names, start_program
 
 T = TypeVar("T")
 SETTINGS = Settings(
@@ -249,7 +249,7 @@ class Machine(RuleBasedStateMachine):
 
     def catch_up(self) -> None:
         for session in SESSIONS:
-            for event in self.run(events(self.ledger, session, self.cursors[session])):
+            for event in self.run(read_events(self.ledger, session, self.cursors[session])):
                 assert event.seq == self.cursors[session] + 1
                 self.cursors[session] = event.seq
                 if isinstance(event, ev.CallEvent):
@@ -510,7 +510,7 @@ class Machine(RuleBasedStateMachine):
         for call in self.rows():
             self.check_shown(call, self.run(self.places_open[1].get(call)))
             assert self.run(self.ledger.log.store.sealed(call)) is None
-        assert self.run(faults(self.ledger)) == []
+        assert self.run(find_faults(self.ledger)) == []
         assert not self.places_open[0].tracker.pending and not self.places_open[1].tracker.pending
 
 
@@ -526,7 +526,7 @@ class Process:
 
     def __init__(self, db: str, role: str, seed: str) -> None:
         self.role = role
-        self.process = program("traffic", db, role, seed, stdin=subprocess.PIPE)
+        self.process = start_program("traffic", db, role, seed, stdin=subprocess.PIPE)
         assert self.process.stdout is not None
         first = b""
         while not first.endswith(b"\n"):  # By the byte, as `communicate` does not return what is in a buffer.
@@ -586,8 +586,8 @@ async def check(commands: CommandQueue, lines: list[list[Any]], ended: dict[str,
     """Check the result of every output line, and that the log of every command has one end."""
     ledger = LocalLedger(commands.log)
     logs: dict[str, list[ev.CallEvent]] = {}
-    for session in await names(ledger):
-        for event in await events(ledger, session):
+    for session in await session_names(ledger):
+        for event in await read_events(ledger, session):
             if isinstance(event, ev.CallEvent):
                 logs.setdefault(event.call, []).append(event)
     assert len(logs) >= len(ended)
@@ -621,4 +621,4 @@ async def check(commands: CommandQueue, lines: list[list[Any]], ended: dict[str,
     requeued = sum(isinstance(event, ev.CallRequeued) for log in logs.values() for event in log)
     print(f"\n{len(logs)} commands, {len(claims)} claims, {requeued} given back, {late} late; {sorted(statuses)}")
     assert late and requeued
-    assert await faults(ledger) == []
+    assert await find_faults(ledger) == []

@@ -26,7 +26,7 @@ from callslip.rules.redaction import Redactor
 from callslip.settings import Settings
 from tests.support.strategies import (
     SESSION,
-    Desk,
+    MemoryLedger,
     Names,
     any_event,
     call_events,
@@ -36,7 +36,7 @@ from tests.support.strategies import (
     pieces,
     scripts,
     snapshot,
-    written,
+    write_script,
 )
 
 QUIET = Settings(synchronous="NORMAL", reaper_interval=3600, checkpoint_every=10**9)
@@ -156,7 +156,7 @@ async def stored(script: list[Event], projected: set[int]) -> None:
         for number, event in enumerate(script):
             await ledger.log.append(SESSION, [structs.replace(names.resolve(event), at=event.at or 1000 + number)])
             fresh = [one async for one in ledger.events(SESSION, after=len(log))]
-            names.see(fresh)
+            names.add_events(fresh)
             log += fresh
             if number in projected:
                 await ledger.log.project(SESSION)
@@ -181,18 +181,18 @@ def test_the_store_with_checkpoints_anywhere_reads_as_the_fold_of_its_log(
 # The write path
 
 
-def keyed(script: list[Event]) -> tuple[Desk, list[tuple[Draft, Event]]]:
-    """Return a desk with each draft written under its own key, and the result of each."""
-    desk, done = Desk(), list[tuple[Draft, Event]]()
+def keyed(script: list[Event]) -> tuple[MemoryLedger, list[tuple[Draft, Event]]]:
+    """Return a ledger in memory with each draft written under its own key, and the result of each."""
+    memory, done = MemoryLedger(), list[tuple[Draft, Event]]()
     for number, event in enumerate(script):
-        draft = Draft(structs.replace(desk.names.resolve(event), at=1000 + number), key=f"key-{number}")
-        done.append((draft, desk.write(draft)[0]))
-    return desk, done
+        draft = Draft(structs.replace(memory.names.resolve(event), at=1000 + number), key=f"key-{number}")
+        done.append((draft, memory.write(draft)[0]))
+    return memory, done
 
 
-def rows(desk: Desk) -> bytes:
-    """Return all rows of a desk."""
-    unit = desk.unit
+def rows(memory: MemoryLedger) -> bytes:
+    """Return all rows of a ledger in memory."""
+    unit = memory.unit
     tables = (unit.sessions, unit.calls, unit.approvals)
     kept = [[row for _, row in sorted(table.items())] for table in tables]
     return canonical([kept, sorted([*name, call] for name, call in unit.aliases.items())])
@@ -201,11 +201,11 @@ def rows(desk: Desk) -> bytes:
 @given(scripts(), st.data())
 def test_a_draft_sent_again_under_its_key_changes_nothing(script: list[Event], data: st.DataObject) -> None:
     """C7: the first result is returned again, after any other events, and nothing is appended."""
-    desk, done = keyed(script)
-    log, before = desk.log, rows(desk)
+    memory, done = keyed(script)
+    log, before = memory.log, rows(memory)
     for draft, stored in data.draw(st.lists(st.sampled_from(done), min_size=1, max_size=10)):
-        assert desk.write(draft) == [stored]
-    assert (desk.log, rows(desk)) == (log, before)
+        assert memory.write(draft) == [stored]
+    assert (memory.log, rows(memory)) == (log, before)
 
 
 @given(scripts(), any_event, st.data())
@@ -213,20 +213,20 @@ def test_another_body_under_a_key_is_refused_and_leaves_no_trace(
     script: list[Event], other: Event, data: st.DataObject
 ) -> None:
     """C7: nothing of a write is kept when one of its drafts has a key that was used for something else."""
-    desk, done = keyed(script)
-    log, before = desk.log, rows(desk)
+    memory, done = keyed(script)
+    log, before = memory.log, rows(memory)
     draft, stored = data.draw(st.sampled_from(done))
     changed = structs.replace(draft, event=structs.replace(draft.event, at=draft.event.at + 1))
     with pytest.raises(ConflictError) as refused:
-        desk.write(other, changed)
+        memory.write(other, changed)
     assert refused.value.winner == stored
-    assert (desk.log, rows(desk)) == (log, before)
+    assert (memory.log, rows(memory)) == (log, before)
 
 
 @given(scripts())
 def test_events_are_numbered_from_one_without_gaps(script: list[Event]) -> None:
     """C8: for any drafts, and for any number of events of one draft."""
-    log = written(script).log
+    log = write_script(script).log
     assert [event.seq for event in log] == list(range(1, len(log) + 1))
 
 
@@ -234,7 +234,7 @@ def test_events_are_numbered_from_one_without_gaps(script: list[Event]) -> None:
 def test_a_call_ends_at_most_once_and_stays_as_it_ended(script: list[Event]) -> None:
     """C4: after its end only the `late` field of a call changes."""
     state, ended = SessionFold(SESSION), dict[int, bytes]()
-    for event in written(script).log:
+    for event in write_script(script).log:
         state.apply(event)
         if isinstance(event, ev.CallEvent) and event.verdict == "applied" and is_terminal(event):
             entry = next(e for e in state.entries.values() if isinstance(e, ToolCall) and e.call_id == event.call)
@@ -247,11 +247,11 @@ def test_a_call_ends_at_most_once_and_stays_as_it_ended(script: list[Event]) -> 
 @given(scripts())
 def test_rows_and_entries_agree(script: list[Event]) -> None:
     """The rows for writes and the entries for readers agree on every call and approval."""
-    desk = written(script)
-    entries = desk.state.snapshot().entries
+    memory = write_script(script)
+    entries = memory.state.snapshot().entries
     calls = {entry.call_id: entry for entry in entries if isinstance(entry, ToolCall)}
-    assert calls.keys() == desk.unit.calls.keys()
-    for row in desk.unit.calls.values():
+    assert calls.keys() == memory.unit.calls.keys()
+    for row in memory.unit.calls.values():
         entry = calls[row.id]
         assert (row.entry, row.state, row.client_call_id) == (entry.id, entry.status, entry.tool_call_id)
         assert (row.tool, row.title, row.kind) == (entry.tool_name or "", entry.title or "", entry.kind or "")
@@ -261,8 +261,8 @@ def test_rows_and_entries_agree(script: list[Event]) -> None:
         assert (row.started_at, row.ended_at, row.end) == (entry.started_at, entry.ended_at, entry.end)
         assert row.input_mark == input_mark(entry.raw_input)
     requests = {entry.id: entry for entry in entries if isinstance(entry, PermissionRequest)}
-    assert {row.entry for row in desk.unit.approvals.values()} == requests.keys()
-    for row in desk.unit.approvals.values():
+    assert {row.entry for row in memory.unit.approvals.values()} == requests.keys()
+    for row in memory.unit.approvals.values():
         entry = requests[row.entry]
         assert (row.id, row.call, row.state) == (entry.request_id, entry.call_id, entry.state)
         assert (row.option, row.by, row.reason) == (entry.response_option or "", entry.by, entry.reason)
@@ -272,7 +272,7 @@ def test_rows_and_entries_agree(script: list[Event]) -> None:
 @given(scripts())
 def test_a_pending_approval_is_one_that_its_call_awaits(script: list[Event]) -> None:
     """An approval is pending exactly while its call awaits it."""
-    unit = written(script).unit
+    unit = write_script(script).unit
     pending = {row.call: row.id for row in unit.approvals.values() if row.state == "pending"}
     assert pending == {row.id: row.approval for row in unit.calls.values() if row.state == "awaiting_approval"}
 
@@ -288,9 +288,9 @@ def unnamed(event: Event) -> dict[str, str]:
     return {"approval": ""} if isinstance(event, ev.ApprovalAnswer | ev.ApprovalRequested) else {}
 
 
-def final(desk: Desk) -> list[bytes]:
+def final(memory: MemoryLedger) -> list[bytes]:
     """Return the final calls, without fields that depend on their position in the log."""
-    found = [entry for entry in desk.state.snapshot().entries if isinstance(entry, ToolCall)]
+    found = [entry for entry in memory.state.snapshot().entries if isinstance(entry, ToolCall)]
     calls = [
         structs.replace(e, id=0, call_id="", approval=str(bool(e.approval)), late=int(e.late > 0), end=int(e.end > 0))
         for e in found
@@ -304,14 +304,14 @@ def final(desk: Desk) -> list[bytes]:
 @given(about(Alias("acp", "1")), about(Alias("acp", "2")), st.lists(st.integers(0, 1), max_size=16))
 def test_events_of_different_calls_commute(one: list[Event], other: list[Event], picks: list[int]) -> None:
     """However the events of two calls are interleaved, each call ends up the same."""
-    assert final(written(interleaved([one, other], picks))) == final(written(one + other))
+    assert final(write_script(interleaved([one, other], picks))) == final(write_script(one + other))
 
 
 @given(st.lists(call_events([ev.CallProposed], {}), min_size=2, max_size=5))
 def test_calls_without_a_foreign_id_are_each_their_own(proposals: list[Event]) -> None:
     """C2, C3: as many calls as proposals, even if they are alike to the byte."""
-    desk = written([*proposals, proposals[0]])
-    assert len(desk.unit.calls) == len(proposals) + 1
+    memory = write_script([*proposals, proposals[0]])
+    assert len(memory.unit.calls) == len(proposals) + 1
 
 
 # Secrets
@@ -337,8 +337,8 @@ texts = st.lists(pieces, min_size=1, max_size=10).map("".join)
 
 def joined(parts: list[str], policy: str) -> str:
     """Return the text of an ended message of these chunks."""
-    desk = written([*(ev.MessageDelta(text=part, chunks=policy) for part in parts), ev.MessageEnded()])
-    return "".join(entry.content for entry in desk.state.snapshot().entries)
+    memory = write_script([*(ev.MessageDelta(text=part, chunks=policy) for part in parts), ev.MessageEnded()])
+    return "".join(entry.content for entry in memory.state.snapshot().entries)
 
 
 def uncovers(parts: list[str]) -> bool:
@@ -368,7 +368,7 @@ def test_an_undeclared_text_reads_the_same_with_and_without_redaction(text: str,
     """S2.4: neither held text nor empty chunks change the policy that chunks prove."""
     for parts in (Reading.deltas(text, cuts), Reading.growing(text, cuts)):
         parts = [part for whole in parts for part in (whole, "")] if gaps else parts
-        plain = written([*(ev.MessageDelta(text=part) for part in parts), ev.MessageEnded()], redact=False)
+        plain = write_script([*(ev.MessageDelta(text=part) for part in parts), ev.MessageEnded()], redact=False)
         seen = "".join(entry.content for entry in plain.state.snapshot().entries)
         assume(Redactor().text(seen) == seen and not uncovers(parts))
         assert joined(parts, "auto") == seen
@@ -385,7 +385,7 @@ def test_a_secret_in_two_chunks_does_not_show(policy: str, gap: list[str]) -> No
 def test_what_waited_says_nothing_that_is_old() -> None:
     """C10: released text is appended without the title of its chunk, which may be outdated."""
     one = {"aliases": (Alias("acp", "1"),)}
-    desk = written(
+    memory = write_script(
         [
             ev.CallStarted(**one),
             ev.CallProgress(**one, text="key: sk-", title="old", content=1, source="agent"),
@@ -393,9 +393,9 @@ def test_what_waited_says_nothing_that_is_old() -> None:
             ev.CallCompleted(**one, source="other"),
         ]
     )
-    (entry,) = desk.state.snapshot().entries
+    (entry,) = memory.state.snapshot().entries
     assert (entry.output_text, entry.title, entry.content) == ("key: sk-", "new", 2)
-    (released,) = [event for event in desk.log if getattr(event, "text", "") == "sk-"]
+    (released,) = [event for event in memory.log if getattr(event, "text", "") == "sk-"]
     assert released.source == "agent"
 
 
@@ -406,8 +406,8 @@ def test_what_waited_says_nothing_that_is_old() -> None:
 )
 def test_what_waited_leaves_before_what_ends_its_text(policy: str, event: Event) -> None:
     """S2.12: the message is complete before the next entry, even if its last word might begin a secret."""
-    desk = written([ev.TurnStarted(), ev.MessageDelta(text="ask for s", chunks=policy), event])
-    first = desk.state.snapshot().entries[0]
+    memory = write_script([ev.TurnStarted(), ev.MessageDelta(text="ask for s", chunks=policy), event])
+    first = memory.state.snapshot().entries[0]
     assert (first.content, first.streaming) == ("ask for s", False)
 
 

@@ -35,7 +35,16 @@ from callslip.rules.fold import SessionFold
 from callslip.rules.lifecycle import OPEN_STATES, TERMINAL_STATES, is_terminal
 from callslip.settings import Settings
 from callslip.store import sqlite, sqlite_maintenance, sqlite_rows
-from tests.support.strategies import Names, any_event, call_events, canonical, either, interleaved, lives, talks
+from tests.support.strategies import (
+    Names,
+    any_event,
+    call_events,
+    call_sequences,
+    canonical,
+    interleaved,
+    text_sequences,
+    weighted_choice,
+)
 
 T = TypeVar("T")
 SETTINGS = Settings(synchronous="NORMAL", reaper_interval=10**6, checkpoint_every=10**9, read_page=7)
@@ -74,7 +83,7 @@ class Seen:
                 self.ended.add(event.call)
             self.log.append(event)
             self.state.apply(event)
-        self.names.see(events)
+        self.names.add_events(events)
 
     def cut(self, low: int) -> None:
         """Remove what retention removes: everything up to `low` that is not open."""
@@ -163,12 +172,20 @@ class Machine(RuleBasedStateMachine):
         for event in events:
             self.append(session, self.resolved(session, event))
 
-    @rule(session=sessions, threads=st.lists(either(lives(), talks()), min_size=2, max_size=4), picks=picks)
+    @rule(
+        session=sessions,
+        threads=st.lists(weighted_choice(call_sequences(), text_sequences()), min_size=2, max_size=4),
+        picks=picks,
+    )
     def interleaved_one_by_one(self, session: str, threads: list[list[Event]], picks: list[int]) -> None:
         for event in interleaved(threads, picks):
             self.append(session, event)
 
-    @rule(session=sessions, threads=st.lists(either(lives(), talks()), min_size=2, max_size=4), picks=picks)
+    @rule(
+        session=sessions,
+        threads=st.lists(weighted_choice(call_sequences(), text_sequences()), min_size=2, max_size=4),
+        picks=picks,
+    )
     def interleaved_at_once(self, session: str, threads: list[list[Event]], picks: list[int]) -> None:
         self.append(session, *interleaved(threads, picks))
 

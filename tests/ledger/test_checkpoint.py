@@ -498,7 +498,7 @@ async def cut_and_go_on(script: list[Event], cuts: list[int]) -> None:
         for number, event in enumerate(script):
             await ledger.log.append(SESSION, [structs.replace(names.resolve(event), at=1000 + number)])
             log += [one async for one in ledger.events(SESSION, after=len(log))]
-            names.see(log)
+            names.add_events(log)
             if number not in cuts:
                 continue
             if removed := await checkpoint.prune(ledger.log.store, SESSION, 1000 + number - number % 3):

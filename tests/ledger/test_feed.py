@@ -18,7 +18,7 @@ from callslip.errors import CursorExpiredError, InvalidInputError, NotFoundError
 from callslip.model import events as ev
 from callslip.model.entries import Append, Put, Set
 from callslip.store.protocol import StoredEvent
-from tests.support.invariants import events, opened, program
+from tests.support.invariants import open_with_settings, read_events, start_program
 
 pytestmark = pytest.mark.anyio
 
@@ -55,7 +55,7 @@ class Other:
     """Another process that writes when told to."""
 
     def __init__(self, db: str, session: str, count: int, batch: int = 1) -> None:
-        self.process = program("stream", db, session, count, batch, stdin=subprocess.PIPE)
+        self.process = start_program("stream", db, session, count, batch, stdin=subprocess.PIPE)
 
     async def ready(self) -> None:
         assert self.process.stdout is not None
@@ -76,7 +76,7 @@ class Other:
 
 async def test_a_reader_catches_up_and_goes_live(db: str) -> None:
     """C6: what was there and what comes arrive in one order, each once, as it is stored."""
-    async with await opened(db, read_page=10) as ledger:
+    async with await open_with_settings(db, read_page=10) as ledger:
         await ledger.log.append("a", deltas(*range(35)))
         reading = asyncio.create_task(take(ledger, "a", 60))
         await asyncio.sleep(0.01)
@@ -112,7 +112,7 @@ async def test_readers_that_come_at_random_miss_nothing(db: str, scale: int) -> 
     """C6: for any cursor of a reader, while this and another process write, it sees every event after it once."""
     chance = random.Random(8)
     count = 400 * min(scale, 10)
-    async with await opened(db, read_page=7, feed_length=16_384) as ledger:
+    async with await open_with_settings(db, read_page=7, feed_length=16_384) as ledger:
         other = Other(db, "a", count)
         await other.ready()
         other.go()
@@ -127,7 +127,7 @@ async def test_readers_that_come_at_random_miss_nothing(db: str, scale: int) -> 
         assert readers
         for after, reading in readers:
             assert seqs(await reading) == list(range(after + 1, 2 * count + 1))
-        texts = [event.text for event in await events(ledger, "a")]
+        texts = [event.text for event in await read_events(ledger, "a")]
         assert [text for text in texts if text.startswith("theirs")] == [f"theirs {n}" for n in range(count)]
 
 
@@ -218,7 +218,7 @@ async def test_a_cursor_below_what_was_kept_is_gone(ledger: LocalLedger) -> None
 
 async def test_retention_during_the_catching_up_is_told(db: str) -> None:
     """A reader never jumps over what was removed under it."""
-    async with await opened(db, read_page=5) as ledger:
+    async with await open_with_settings(db, read_page=5) as ledger:
         await ledger.log.append("a", [ev.MessageUser(text=str(n), at=1000 + n) for n in range(30)])
         await ledger.log.append("a", deltas("kept"))
         async with contextlib.aclosing(ledger.log.batches("a")) as batches:
@@ -251,7 +251,7 @@ async def test_a_deleted_session_ends_its_readers(ledger: LocalLedger, db: str) 
 
 async def test_a_slow_reader_is_dropped_and_resumes_without_loss(db: str) -> None:
     """A reader that falls behind the channel gets the cursor from which nothing is lost."""
-    async with await opened(db, feed_length=10) as ledger:
+    async with await open_with_settings(db, feed_length=10) as ledger:
         await ledger.log.append("a", deltas(0))
         batches = ledger.log.batches("a")
         seen = seqs(await anext(batches))
@@ -270,7 +270,7 @@ async def test_a_slow_reader_is_dropped_and_resumes_without_loss(db: str) -> Non
 
 async def test_a_burst_longer_than_the_channel_drops_nobody_who_waited(db: str) -> None:
     """A reader that was up to date is not slow because a process wrote much at once, here or elsewhere."""
-    async with await opened(db, feed_length=10, read_page=8) as ledger:
+    async with await open_with_settings(db, feed_length=10, read_page=8) as ledger:
         reading = asyncio.create_task(take(ledger, "a", 200))
         await asyncio.sleep(0.01)
         await ledger.log.append("a", deltas(*range(100)))
@@ -283,7 +283,7 @@ async def test_a_burst_longer_than_the_channel_drops_nobody_who_waited(db: str) 
 
 async def test_nobody_waits_for_the_slow(db: str) -> None:
     """Writers and other readers continue while one reader does nothing."""
-    async with await opened(db, feed_length=10) as ledger:
+    async with await open_with_settings(db, feed_length=10) as ledger:
         await ledger.log.append("a", deltas(0))
         idle = ledger.log.batches("a")
         await anext(idle)

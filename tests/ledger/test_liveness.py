@@ -23,7 +23,7 @@ from callslip.model import events as ev
 from callslip.model.events import Alias
 from callslip.model.records import CallRecord, OwnerRecord, SessionRecord
 from callslip.settings import Settings
-from tests.support.invariants import events, opened, sound_ledger
+from tests.support.invariants import open_with_settings, read_events, sound_ledger
 
 pytestmark = pytest.mark.anyio
 
@@ -147,7 +147,7 @@ async def test_a_connections_end_ends_its_calls_and_no_others(ledger: LocalLedge
 
 async def test_owners_are_renewed_while_they_live(db: str) -> None:
     """C5: other machines see by the lease that this process, and each of its connections, lives."""
-    async with await opened(db, owner_lease=0.3, reaper_interval=0.05) as ledger:
+    async with await open_with_settings(db, owner_lease=0.3, reaper_interval=0.05) as ledger:
         connection = new_owner()
         await call_of(ledger, owner=ledger.log.owner)
         await call_of(ledger, owner=connection)
@@ -300,7 +300,7 @@ async def test_a_turn_that_broke_off_ends_its_calls_at_once(ledger: LocalLedger,
         ended, why = await state(ledger, call)
         assert ended == ends_as and reason in why
     assert await ledger.approvals() == []
-    assert isinstance((await events(ledger, "a"))[-1], ev.TurnEnded)
+    assert isinstance((await read_events(ledger, "a"))[-1], ev.TurnEnded)
 
 
 async def test_a_turns_detail_is_the_reason_of_its_calls(ledger: LocalLedger) -> None:
@@ -387,7 +387,7 @@ async def open_turn(ledger: LocalLedger, session: str = "a") -> str:
 
 
 async def last(ledger: LocalLedger, session: str = "a") -> Any:
-    return (await events(ledger, session))[-1]
+    return (await read_events(ledger, session))[-1]
 
 
 def gone() -> str:
@@ -483,7 +483,7 @@ async def test_a_reapers_verdict_on_a_turn_vanishes_if_it_went_on(
     await turn_of(ledger, gone())
     stale = await ledger.log.store.sessions_with_owned_turn()
     await ledger.log.append("a", meanwhile)
-    before = await events(ledger, "a")
+    before = await read_events(ledger, "a")
 
     async def as_it_was() -> list[SessionRecord]:
         return stale
@@ -491,7 +491,7 @@ async def test_a_reapers_verdict_on_a_turn_vanishes_if_it_went_on(
     ledger.log.store.sessions_with_owned_turn = as_it_was  # type: ignore[method-assign]
     assert await reaper.reap() == 0
     del ledger.log.store.sessions_with_owned_turn
-    assert await events(ledger, "a") == before
+    assert await read_events(ledger, "a") == before
 
 
 async def test_the_next_turn_has_an_owner_of_its_own(ledger: LocalLedger, reaper: Reaper) -> None:
@@ -607,7 +607,7 @@ async def test_of_two_reapers_one_ends_a_call(ledger: LocalLedger, db: str, cloc
         assert sum(await asyncio.gather(*(one.reap() for one in reapers))) == 0
         clocks.pass_time(700)
         assert sum(await asyncio.gather(*(one.reap() for one in reapers))) == 20
-    endings = [event.call for event in await events(ledger, "a") if isinstance(event, ev.CallLost)]
+    endings = [event.call for event in await read_events(ledger, "a") if isinstance(event, ev.CallLost)]
     assert sorted(endings) == sorted(calls)
 
 
@@ -639,7 +639,7 @@ def _spoken(event: ev.Event) -> dict[str, Any]:
 
 async def test_the_ledger_reaps_by_itself(db: str) -> None:
     """C5: a running process needs no request."""
-    async with await opened(db, ingest_lease=0.1, reaper_interval=0.02, reaper_grace=0.02) as ledger:
+    async with await open_with_settings(db, ingest_lease=0.1, reaper_interval=0.02, reaper_grace=0.02) as ledger:
         call = await call_of(ledger)
         async with asyncio.timeout(10):
             assert (await ledger.wait(call)).state == "lost"
@@ -647,7 +647,7 @@ async def test_the_ledger_reaps_by_itself(db: str) -> None:
 
 async def test_the_watch_goes_on_after_a_failure(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """C5: a full disk or a broken one stops the reaping only as long as it lasts."""
-    async with await opened(db, ingest_lease=0.1, reaper_interval=0.02, reaper_grace=0.02) as ledger:
+    async with await open_with_settings(db, ingest_lease=0.1, reaper_interval=0.02, reaper_grace=0.02) as ledger:
         call = await call_of(ledger)
         tried = asyncio.Event()
 

@@ -82,7 +82,7 @@ async def rewritten(ledger: LocalLedger, script: Sequence[Event], kept: set[int]
     names = Names()
     for number, event in enumerate(script):
         with contextlib.suppress(CallslipError):
-            names.see(await ledger.log.append(SESSION, [names.resolve(event)]))
+            names.add_events(await ledger.log.append(SESSION, [names.resolve(event)]))
         if number in kept:
             await ledger.log.project(SESSION)
     return [event async for event in ledger.events(SESSION)]

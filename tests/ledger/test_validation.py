@@ -24,7 +24,7 @@ from callslip.model import events as ev
 from callslip.model.events import EVENT_TYPES, Alias, Draft, Event, read_event
 from callslip.model.names import MAX_NAME_BYTES
 from callslip.settings import Settings
-from tests.support.invariants import events, faults
+from tests.support.invariants import find_faults, read_events
 
 pytestmark = pytest.mark.anyio
 
@@ -38,10 +38,10 @@ async def ledger(db: str) -> AsyncIterator[LocalLedger]:
     try:
         yield opened
         await opened.log.append("s", [ev.MessageUser(text="after")])
-        log = await events(opened, "s")
+        log = await read_events(opened, "s")
         assert (log[0].text, log[-1].text) == ("before", "after")
         assert (await opened.snapshot("s")).entries[-1].content == "after"
-        assert not await faults(opened)
+        assert not await find_faults(opened)
     finally:
         await opened.close()
 
@@ -110,13 +110,13 @@ async def test_odd_values_are_kept_and_read_back(ledger: LocalLedger, name: str)
 async def test_what_is_not_json_is_refused_with_its_field(ledger: LocalLedger, name: str) -> None:
     """C11: the refusal names the field, the place in it, and the limit; nothing of the batch is written."""
     value, problem_text = REFUSED[name]
-    head = len(await events(ledger, "s"))
+    head = len(await read_events(ledger, "s"))
     with pytest.raises(InvalidInputError, match=problem_text):
         await ledger.log.append("s", [ev.MessageUser(text="x"), ev.CallProposed(tool_name="t", input=value)])
     with pytest.raises(InvalidInputError, match=problem_text):
         async with ledger.session("s").call("tool", value):
             raise AssertionError("entered")
-    assert len(await events(ledger, "s")) == head and (await ledger.calls()).items == []
+    assert len(await read_events(ledger, "s")) == head and (await ledger.calls()).items == []
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -226,7 +226,7 @@ async def test_a_field_of_the_wrong_kind_is_refused_by_name(ledger: LocalLedger,
     with pytest.raises(InvalidInputError, match=f"^{field}"):
         await ledger.log.append("s", [ev.MessageUser(text="first"), draft, ev.MessageUser(text="last")])
     await neighbour
-    assert [event.text for event in await events(ledger, "s")] == ["before"]
+    assert [event.text for event in await read_events(ledger, "s")] == ["before"]
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "a\\b", "a\x00b", "a\nb", LONE, "n" * 10_000, 5, None])
@@ -415,7 +415,7 @@ async def _write_all(drafts: list[Event]) -> None:
             except CallslipError:
                 pass
         await ledger.log.append("s", [ev.MessageUser(text="after")])
-        assert not await faults(ledger)
+        assert not await find_faults(ledger)
         assert (await ledger.snapshot("s")).entries[-1].content == "after"
 
 

@@ -13,7 +13,7 @@ from callslip.model import events as ev
 from callslip.model.entries import Append, Entry, Patch, Put, Set
 from callslip.model.events import Alias, Event
 from callslip.rules.fold import RULES, SessionFold
-from tests.support.strategies import call_events, canonical, json_values, maybe, written
+from tests.support.strategies import call_events, canonical, json_values, maybe, write_script
 
 ID = (Alias("acp", "1"),)
 
@@ -468,7 +468,7 @@ def test_every_kind_of_event_has_its_rule_or_needs_none() -> None:
 
 def test_the_seven_types_of_entry_are_those_that_the_rules_make() -> None:
     """S2.1"""
-    desk = written(
+    memory = write_script(
         [
             ev.SessionCapabilities(modes=["ask"]),
             ev.SessionMode(mode="code"),
@@ -479,6 +479,6 @@ def test_the_seven_types_of_entry_are_those_that_the_rules_make() -> None:
             ev.ApprovalRequested(tool_name="rm"),
         ]
     )
-    assert kinds(desk.state.snapshot().entries) == [
+    assert kinds(memory.state.snapshot().entries) == [
         *("meta", "mode_change", "message", "thought", "message", "plan", "tool_call", "permission_request")
     ]

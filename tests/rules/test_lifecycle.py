@@ -33,7 +33,7 @@ from callslip.rules.lifecycle import (
     strip_mcp_prefix,
 )
 from callslip.rules.projection import apply_event
-from tests.support.strategies import SESSION, Desk, canonical, scripts, written
+from tests.support.strategies import SESSION, MemoryLedger, canonical, scripts, write_script
 
 MATRIX = Path(__file__).with_name("lifecycle_matrix.json")
 UPDATE = bool(os.environ.get("CALLSLIP_UPDATE"))  # read before the tests get an environment of their own
@@ -161,35 +161,35 @@ STATES: dict[str, list[Event]] = {
 )
 def test_rows_make_no_step_that_the_table_does_not_have(state: str, name: str) -> None:
     """C4: a log that calls an impossible step applied, written by another version or damaged, changes no row."""
-    desk = written(STATES[state])
-    (row,) = desk.unit.calls.values()
+    memory = write_script(STATES[state])
+    (row,) = memory.unit.calls.values()
     assert row.state == state
-    before = canonical([desk.unit.calls, desk.unit.approvals])
-    step = structs.replace(an_event(name), call=row.id, seq=len(desk.log) + 1, at=desk.time + 1)
-    apply_event(desk.unit, desk.unit.sessions[SESSION], step)
-    assert canonical([desk.unit.calls, desk.unit.approvals]) == before
+    before = canonical([memory.unit.calls, memory.unit.approvals])
+    step = structs.replace(an_event(name), call=row.id, seq=len(memory.log) + 1, at=memory.time + 1)
+    apply_event(memory.unit, memory.unit.sessions[SESSION], step)
+    assert canonical([memory.unit.calls, memory.unit.approvals]) == before
 
 
 @given(scripts())
 def test_every_event_has_the_verdict_and_makes_the_step_of_the_table(script: list[Event]) -> None:
     """C4: in any session each applied event about a call is a transition of the table; others change no state."""
-    desk, states = Desk(), dict[str, str]()
+    memory, states = MemoryLedger(), dict[str, str]()
     for draft in script:
-        before = len(desk.log)
-        desk.write(draft)
-        for event in desk.log[before:]:
+        before = len(memory.log)
+        memory.write(draft)
+        for event in memory.log[before:]:
             if isinstance(event, ev.CallEvent) and event.verdict == "applied":
                 states[event.call] = TRANSITIONS[states.get(event.call, "none")][type(event)]
-        assert {row.id: row.state for row in desk.unit.calls.values()} == states
+        assert {row.id: row.state for row in memory.unit.calls.values()} == states
 
 
 def test_reasons_that_end_a_turn_at_once() -> None:
     """C5: a cancelled turn cancels its calls; a failed or lost one loses them; others give them a grace period."""
     for reason, state in {"cancelled": "cancelled", "error": "lost", "eof": "lost", "end_turn": "running"}.items():
-        desk = written(
+        memory = write_script(
             [ev.TurnStarted(), ev.CallStarted(), ev.CallProposed(scope="detached"), ev.TurnEnded(reason=reason)]
         )
-        assert [row.state for row in desk.unit.calls.values()] == [state, "queued"]
+        assert [row.state for row in memory.unit.calls.values()] == [state, "queued"]
         assert (TURN_CLOSES.get(reason) is None) == (state == "running")
 
 
@@ -227,8 +227,8 @@ def test_an_ending_that_says_the_same_is_a_duplicate(first: ev.CallEnd, second: 
 
 def test_late_events_change_nothing_but_the_note() -> None:
     """C4: a start, update or result after the end is kept in the log and shown as late."""
-    desk = written([ev.CallStarted(), ev.CallCompleted(call="#0", output="done", title="t")])
-    before = structs.replace(desk.state.snapshot().entries[0])
+    memory = write_script([ev.CallStarted(), ev.CallCompleted(call="#0", output="done", title="t")])
+    before = structs.replace(memory.state.snapshot().entries[0])
     for late in (
         ev.CallStarted(call="#0", worker="w"),
         ev.CallProgress(call="#0", text="more", title="other"),
@@ -236,9 +236,9 @@ def test_late_events_change_nothing_but_the_note() -> None:
         ev.ApprovalRequested(call="#0"),
         ev.CallRequeued(call="#0"),
     ):
-        (stored,) = desk.write(late)
+        (stored,) = memory.write(late)
         assert (stored.verdict, stored.entry) == ("late", 1)
-        assert desk.state.snapshot().entries == [structs.replace(before, late=stored.seq)]
+        assert memory.state.snapshot().entries == [structs.replace(before, late=stored.seq)]
 
 
 def test_an_answer_counts_once_for_the_request_that_its_call_awaits() -> None:
@@ -309,7 +309,7 @@ def test_which_call_a_foreign_id_means(known: CallRecord | None, event: ev.CallE
 def test_a_foreign_id_over_a_whole_session() -> None:
     """C2: one id, four calls: a new turn, a new opening, and one that is only repeated."""
     again = structs.replace(OPENING, title="again")
-    desk = written(
+    memory = write_script(
         [
             ev.TurnStarted(),
             OPENING,
@@ -326,19 +326,21 @@ def test_a_foreign_id_over_a_whole_session() -> None:
             ev.CallCompleted(aliases=ID, output=3),
         ]
     )
-    calls = list(desk.unit.calls.values())
+    calls = list(memory.unit.calls.values())
     assert [row.state for row in calls] == ["completed", "completed", "queued", "completed"]
-    assert [event.verdict for event in desk.log if isinstance(event, ev.CallEvent)].count("duplicate") == 1
-    assert [entry.late for entry in desk.state.snapshot().entries] == [6, 0, 0, 0]
+    assert [event.verdict for event in memory.log if isinstance(event, ev.CallEvent)].count("duplicate") == 1
+    assert [entry.late for entry in memory.state.snapshot().entries] == [6, 0, 0, 0]
     assert [row.client_call_id for row in calls] == ["1", *(row.id for row in calls[1:])]
 
 
 def test_an_execution_id_never_reopens() -> None:
     """C2: any event with the id of an ended call is late, in this turn and in later ones."""
-    desk = written([ev.TurnStarted(), ev.CallProposed(tool_name="ls"), ev.CallCompleted(call="#0"), ev.TurnStarted()])
+    memory = write_script(
+        [ev.TurnStarted(), ev.CallProposed(tool_name="ls"), ev.CallCompleted(call="#0"), ev.TurnStarted()]
+    )
     for opening in (ev.CallProposed(call="#0"), ev.CallStarted(call="#0"), ev.ApprovalRequested(call="#0")):
-        assert desk.write(opening)[0].verdict == "late"
-    assert len(desk.unit.calls) == 1
+        assert memory.write(opening)[0].verdict == "late"
+    assert len(memory.unit.calls) == 1
 
 
 COPY = Alias(SOURCE_LEDGER, "exec_000000000001")
@@ -357,37 +359,37 @@ COPY = Alias(SOURCE_LEDGER, "exec_000000000001")
 def test_a_copied_execution_id_never_reopens(aliases: tuple[Alias, ...], repeated: ev.CallEvent, verdict: str) -> None:
     """C2: in an imported log the id of the original means its copy; only a foreign id can repeat its opening."""
     copy = [structs.replace(event, aliases=aliases) for event in (OPENING, ev.CallCompleted(), repeated)]
-    desk = written(copy)
-    assert [event.verdict for event in desk.log] == ["applied", "applied", verdict]
-    assert len(desk.unit.calls) == 1
+    memory = write_script(copy)
+    assert [event.verdict for event in memory.log] == ["applied", "applied", verdict]
+    assert len(memory.unit.calls) == 1
 
 
 @pytest.mark.parametrize("fields", [{}, {"aliases": ()}, {"call": ""}])
 def test_without_a_foreign_id_each_opening_is_a_call_of_its_own(fields: dict[str, object]) -> None:
     """C2, C3: two identical `ls` are two calls."""
-    desk = written([ev.CallProposed(tool_name="ls", input={}, **fields)] * 2)
-    assert len(desk.unit.calls) == 2
+    memory = write_script([ev.CallProposed(tool_name="ls", input={}, **fields)] * 2)
+    assert len(memory.unit.calls) == 2
 
 
 def test_the_same_id_in_another_namespace_is_another_call() -> None:
     """C2: and only the first of them keeps it for clients."""
-    desk = written([ev.CallProposed(aliases=(Alias(ns, "1"),)) for ns in ("acp", "shell")])
-    first, second = desk.unit.calls.values()
+    memory = write_script([ev.CallProposed(aliases=(Alias(ns, "1"),)) for ns in ("acp", "shell")])
+    first, second = memory.unit.calls.values()
     assert (first.client_call_id, second.client_call_id) == ("1", second.id)
 
 
 def test_a_call_may_have_several_foreign_ids() -> None:
     """C1: all of them find it, also those added later."""
     other = (Alias("shell", "cmd-0-0"),)
-    desk = written([OPENING, ev.CallStarted(aliases=(*ID, *other)), ev.CallCompleted(aliases=other)])
-    assert [row.state for row in desk.unit.calls.values()] == ["completed"]
+    memory = write_script([OPENING, ev.CallStarted(aliases=(*ID, *other)), ev.CallCompleted(aliases=other)])
+    assert [row.state for row in memory.unit.calls.values()] == ["completed"]
 
 
 def test_a_request_for_an_unknown_call_proposes_it_first() -> None:
     """S2.6: the call inside a permission request is an update, and creates the call if there is none."""
-    desk = written([ev.ApprovalRequested(aliases=ID, tool_name="mcp__acp__Read", input={"path": "x"})])
-    assert [type(event) for event in desk.log] == [ev.CallProposed, ev.ApprovalRequested]
-    call, request = desk.state.snapshot().entries
+    memory = write_script([ev.ApprovalRequested(aliases=ID, tool_name="mcp__acp__Read", input={"path": "x"})])
+    assert [type(event) for event in memory.log] == [ev.CallProposed, ev.ApprovalRequested]
+    call, request = memory.state.snapshot().entries
     assert (call.status, call.tool_name, call.raw_tool_name) == ("awaiting_approval", "Read", "mcp__acp__Read")
     assert (request.call_id, request.raw_input, request.state) == (call.call_id, {"path": "x"}, "pending")
 
@@ -417,9 +419,9 @@ def test_an_impossible_step_is_recorded_of_others_and_refused_of_ourselves(state
     """C4: from a foreign source it is kept and changes nothing; in this process it raises and writes nothing."""
     opening = {"queued": ev.CallProposed(), "running": ev.CallStarted(), "awaiting_approval": ev.ApprovalRequested()}
     step = structs.replace(an_event(name), call="#0")
-    foreign, own = Desk(), Desk(strict=True)
-    for desk in (foreign, own):
-        desk.write(opening[state])
+    foreign, own = MemoryLedger(), MemoryLedger(strict=True)
+    for memory in (foreign, own):
+        memory.write(opening[state])
     before, head = foreign.state.snapshot().entries, len(own.log)
     assert foreign.write(step)[0].verdict in ("illegal", "orphan")
     assert foreign.state.snapshot().entries == before

@@ -25,7 +25,7 @@ from callslip.model import events as ev
 from callslip.model.entries import Message, ToolCall
 from callslip.model.events import EVENT_TYPES, Alias, Draft
 from callslip.settings import Settings
-from tests.support.invariants import events, faults, opened, sound_ledger
+from tests.support.invariants import find_faults, open_with_settings, read_events, sound_ledger
 
 pytestmark = pytest.mark.anyio
 
@@ -288,19 +288,19 @@ async def test_what_was_held_back_survives_the_death_of_the_process(db: str, tmp
     async with await callslip.open(db) as ledger:
         await ledger.log.append("a", [ev.MessageEnded()])
         assert (await ledger.snapshot("a")).entries[0].content == TEXT.replace(SECRET, MARK)
-        assert not await faults(ledger)
+        assert not await find_faults(ledger)
     assert not found_in(tmp_path)
 
 
 async def test_a_person_may_name_secrets_of_his_own_or_none(tmp_path: Path) -> None:
     """A pattern of the settings is used like the default ones; without redaction everything is stored."""
     own = (("house", "house-", "0-9", 4),)
-    async with await opened(f"sqlite:///{tmp_path / 'own' / 'l.db'}", secret_patterns=own) as ledger:
+    async with await open_with_settings(f"sqlite:///{tmp_path / 'own' / 'l.db'}", secret_patterns=own) as ledger:
         await ledger.log.append("a", [ev.MessageUser(text=f"house-12345 {SECRET}")])
-        assert (await events(ledger, "a"))[0].text == f"[redacted:house] {MARK}"
-    async with await opened(f"sqlite:///{tmp_path / 'none' / 'l.db'}", redact=False) as ledger:
+        assert (await read_events(ledger, "a"))[0].text == f"[redacted:house] {MARK}"
+    async with await open_with_settings(f"sqlite:///{tmp_path / 'none' / 'l.db'}", redact=False) as ledger:
         await ledger.log.append("a", [ev.MessageDelta(text=TEXT)])
-        assert (await events(ledger, "a"))[0].text == TEXT
+        assert (await read_events(ledger, "a"))[0].text == TEXT
     assert found_in(tmp_path / "none") and not found_in(tmp_path / "own")
 
 
@@ -331,7 +331,7 @@ async def _mixed(mixture: list[tuple[str, str]]) -> None:
         for entry in (await ledger.snapshot("a")).entries:
             text = streamed(entry)
             assert ledger.log.redactor.text(text) == text
-        assert not await faults(ledger)
+        assert not await find_faults(ledger)
 
 
 # Values too large for an event
@@ -355,7 +355,7 @@ async def test_large_json_is_kept_whole_too(ledger: LocalLedger) -> None:
     """S2.8: and reads back as the value it was."""
     rows = [{"number": number, "name": f"row {number} \u00e4\U0001f600"} for number in range(5000)]
     await ledger.log.append("a", [ev.CallCompleted(output=rows), ev.Raw(body={"all": rows})])
-    stored = await events(ledger, "a")
+    stored = await read_events(ledger, "a")
     assert [event.blob.media for event in stored] == ["application/json"] * 2
     assert msgspec.json.decode(await ledger.blob(stored[0].blob.hash)) == rows
     assert msgspec.json.decode(await ledger.blob(stored[1].blob.hash)) == {"all": rows}
@@ -368,7 +368,7 @@ async def test_equal_outputs_are_kept_once(ledger: LocalLedger, tmp_path: Path) 
     await asyncio.gather(
         *(ledger.log.append(session, [ev.CallCompleted(output=output)]) for session in ("a", "a", "b", "b"))
     )
-    found = [event.blob.hash for session in ("a", "b") for event in await events(ledger, session)]
+    found = [event.blob.hash for session in ("a", "b") for event in await read_events(ledger, session)]
     assert len(found) == 4 and len(set(found)) == 1
     connection = apsw.Connection(str(tmp_path / "ledger.db"), flags=apsw.SQLITE_OPEN_READONLY)
     assert connection.execute("SELECT count(*), sum(size) FROM blobs").fetchall() == [(1, len(output))]
@@ -386,10 +386,10 @@ async def test_output_at_the_limit_stays_in_its_event(ledger: LocalLedger) -> No
 
 async def test_a_preview_never_splits_a_character(db: str) -> None:
     """S2.8: the preview of text in any script is text."""
-    async with await opened(db, preview=1001, inline_limit=2000) as ledger:
+    async with await open_with_settings(db, preview=1001, inline_limit=2000) as ledger:
         await ledger.log.append("a", [ev.CallCompleted(output="\U0001f600" * 1000)])
         (shown,) = (await ledger.snapshot("a")).entries
-        assert shown.output == "\U0001f600" * 250 and not await faults(ledger)
+        assert shown.output == "\U0001f600" * 250 and not await find_faults(ledger)
 
 
 async def test_a_blob_half_written_by_a_dead_process_is_written_again(db: str, tmp_path: Path) -> None:
@@ -408,37 +408,37 @@ async def test_a_blob_half_written_by_a_dead_process_is_written_again(db: str, t
 
 async def test_a_deleted_sessions_blobs_are_gone_from_the_file(db: str, tmp_path: Path) -> None:
     """S2.8: deleting a session deletes its blobs, unless another session uses them."""
-    async with await opened(db, inline_limit=1000) as ledger:
+    async with await open_with_settings(db, inline_limit=1000) as ledger:
         await ledger.log.append(
             "a", [ev.CallCompleted(output="only a " * 1000), ev.CallCompleted(output="shared " * 1000)]
         )
         await ledger.log.append("b", [ev.CallCompleted(output="shared " * 1000)])
-        only, shared = [event.blob.hash for event in await events(ledger, "a")]
+        only, shared = [event.blob.hash for event in await read_events(ledger, "a")]
         await ledger.delete("a")
         assert await ledger.log.store.blob(only) is None
         assert await ledger.blob(shared) == b"shared " * 1000
-        assert not await faults(ledger)
+        assert not await find_faults(ledger)
 
 
 async def test_retention_takes_blobs_along_and_those_that_nothing_names(db: str, tmp_path: Path) -> None:
     """S2.8: retention deletes the blobs of removed events, and those that no event uses."""
-    async with await opened(db, inline_limit=1000) as ledger:
+    async with await open_with_settings(db, inline_limit=1000) as ledger:
         await ledger.log.append("a", [ev.CallCompleted(output="old " * 1000, at=1000), ev.MessageUser(text="x")])
-        (old, _) = await events(ledger, "a")
+        (old, _) = await read_events(ledger, "a")
         orphan = await ledger.log.store.put_blob(b"orphan" * 1000, "text/plain")
         await ledger.log.append("a", [ev.CallCompleted(output="new " * 1000)])
-        new = (await events(ledger, "a"))[-1].blob.hash
+        new = (await read_events(ledger, "a"))[-1].blob.hash
         connection = apsw.Connection(str(tmp_path / "ledger.db"))
         connection.execute("UPDATE blobs SET created_at = 1000 WHERE hash = ?", (orphan,)).fetchall()
         connection.close()
         assert await ledger.prune(60) == 1
         assert await ledger.log.store.blob(old.blob.hash) is None and await ledger.log.store.blob(orphan) is None
-        assert await ledger.blob(new) == b"new " * 1000 and not await faults(ledger)
+        assert await ledger.blob(new) == b"new " * 1000 and not await find_faults(ledger)
 
 
 async def test_a_blob_swept_away_in_the_last_moment_is_put_again(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """S2.8: between the blob and its event, another process may delete the last event that used it."""
-    async with await opened(db, inline_limit=1000) as ledger:
+    async with await open_with_settings(db, inline_limit=1000) as ledger:
         await ledger.log.append("a", [ev.CallCompleted(output="shared " * 1000)])
         put = ledger.log.store.put_blob
         swept = False
@@ -460,7 +460,7 @@ async def test_a_blob_swept_away_in_the_last_moment_is_put_again(db: str, monkey
 
 async def test_a_deleted_session_is_gone_from_the_bytes_of_the_file(db: str, tmp_path: Path) -> None:
     """Deleted texts are not in any free page of the closed file."""
-    async with await opened(db, inline_limit=1000) as ledger:
+    async with await open_with_settings(db, inline_limit=1000) as ledger:
         await ledger.log.append("a", [ev.MessageUser(text="confide " * 20), ev.CallCompleted(output="confide " * 5000)])
         await ledger.log.append("b", [ev.MessageUser(text="other")])
         await ledger.log.project("a")

@@ -38,7 +38,7 @@ from callslip.settings import Settings
 from callslip.store import sqlite_open
 from callslip.store.protocol import Checkpoint, Progress, StoredEvent
 from callslip.store.sql import migrations
-from tests.support.invariants import events, faults, opened
+from tests.support.invariants import find_faults, open_with_settings, read_events
 
 
 def messages(*texts: str) -> list[ev.Event]:
@@ -80,7 +80,7 @@ class StoreSuite:
         stored = await asyncio.gather(*(ledger.log.append("a", messages(f"{n}", f"{n}!")) for n in range(64)))
         assert sorted(event.seq for batch in stored for event in batch) == list(range(1, 129))
         assert all(second.seq == first.seq + 1 for first, second in stored)
-        assert {event.seq: event for event in await events(ledger, "a")} == {
+        assert {event.seq: event for event in await read_events(ledger, "a")} == {
             e.seq: e for batch in stored for e in batch
         }
 
@@ -91,7 +91,7 @@ class StoreSuite:
         for number, now in enumerate((5000.0, 3000.0, 4000.0)):
             monkeypatch.setattr(time, "time", lambda now=now: now)
             await ledger.log.append("a", messages(str(number)))
-        assert [event.text for event in await events(ledger, "a")] == ["0", "1", "2"]
+        assert [event.text for event in await read_events(ledger, "a")] == ["0", "1", "2"]
 
     # Writing
 
@@ -103,47 +103,47 @@ class StoreSuite:
             ev.PlanUpdated(entries=[{"content": "x"}]),
         ]
         stored = await ledger.log.append("a", drafts, source="test")
-        assert await events(ledger, "a") == stored
+        assert await read_events(ledger, "a") == stored
         assert [(event.source, event.verdict) for event in stored] == [("test", "applied")] * 3
 
     async def test_the_log_is_read_in_pages(self, ledger: LocalLedger) -> None:
         """A log longer than a page is read completely, from any cursor and up to any seq."""
         await ledger.log.append("a", messages(*"abcdefgh"))
-        assert "".join(event.text for event in await events(ledger, "a")) == "abcdefgh"
-        assert "".join(event.text for event in await events(ledger, "a", 5)) == "fgh"
+        assert "".join(event.text for event in await read_events(ledger, "a")) == "abcdefgh"
+        assert "".join(event.text for event in await read_events(ledger, "a", 5)) == "fgh"
         assert "".join([event.text async for event in ledger.events("a", 1, 4)]) == "bcd"
-        assert await events(ledger, "a", 8) == [] and await events(ledger, "nothing") == []
+        assert await read_events(ledger, "a", 8) == [] and await read_events(ledger, "nothing") == []
 
     async def test_the_same_key_gives_the_first_result(self, ledger: LocalLedger) -> None:
         """C7: sending again under a key appends nothing and answers as before."""
         (first,) = await ledger.log.append("a", [Draft(ev.MessageUser(text="once"), key="k")])
         (again,) = await ledger.log.append("a", [Draft(ev.MessageUser(text="once"), key="k")])
-        assert again == first and len(await events(ledger, "a")) == 1
+        assert again == first and len(await read_events(ledger, "a")) == 1
 
     async def test_a_key_twice_in_one_batch_is_one_event(self, ledger: LocalLedger) -> None:
         """C7: also where the first has not been written yet."""
         draft = Draft(ev.MessageUser(text="once"), key="k")
         first, again = await ledger.log.append("a", [draft, draft])
-        assert first == again and len(await events(ledger, "a")) == 1
+        assert first == again and len(await read_events(ledger, "a")) == 1
 
     async def test_the_same_key_at_the_same_time_is_one_event(self, ledger: LocalLedger) -> None:
         """C7: of many who send the same at once, all get the event of one."""
         draft = Draft(ev.MessageUser(text="once"), key="k")
         stored = await asyncio.gather(*(ledger.log.append("a", [draft]) for _ in range(20)))
-        assert all(batch == stored[0] for batch in stored) and len(await events(ledger, "a")) == 1
+        assert all(batch == stored[0] for batch in stored) and len(await read_events(ledger, "a")) == 1
 
     async def test_the_same_key_with_another_body_is_a_conflict(self, ledger: LocalLedger) -> None:
         """C7: the second is refused with the first as winner, and nothing of its batch is written."""
         (first,) = await ledger.log.append("a", [Draft(ev.MessageUser(text="one"), key="k")])
         with pytest.raises(ConflictError) as refusal:
             await ledger.log.append("a", [*messages("before"), Draft(ev.MessageUser(text="two"), key="k")])
-        assert refusal.value.winner == first and len(await events(ledger, "a")) == 1
+        assert refusal.value.winner == first and len(await read_events(ledger, "a")) == 1
 
     async def test_a_key_belongs_to_its_session(self, ledger: LocalLedger) -> None:
         """C7: another session may use the same key for something else."""
         for session in ("a", "b"):
             await ledger.log.append(session, [Draft(ev.MessageUser(text=session), key="k")])
-        assert [event.text for event in await events(ledger, "b")] == ["b"]
+        assert [event.text for event in await read_events(ledger, "b")] == ["b"]
 
     async def test_a_batch_is_written_whole_or_not_at_all(self, ledger: LocalLedger) -> None:
         """An invalid transition fails its whole batch, but not concurrent writes."""
@@ -158,7 +158,7 @@ class StoreSuite:
             return_exceptions=True,
         )
         assert [isinstance(result, list) for result in results] == [True, False, True]
-        assert [getattr(event, "text", "") for event in await events(ledger, "a")] == ["", "left", "right"]
+        assert [getattr(event, "text", "") for event in await read_events(ledger, "a")] == ["", "left", "right"]
         assert (await ledger.log.append("a", [illegal]))[0].verdict == "orphan"
 
     async def test_appending_nothing_makes_no_session(self, ledger: LocalLedger) -> None:
@@ -174,7 +174,7 @@ class StoreSuite:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await ledger.log.append("a", messages("end", "end"))
-        texts = [event.text for event in await events(ledger, "a")]
+        texts = [event.text for event in await read_events(ledger, "a")]
         assert texts[-1] == "end" and texts[::2] == texts[1::2]
         assert {str(n) for n in range(1, 20, 2)} <= set(texts)
 
@@ -195,14 +195,14 @@ class StoreSuite:
             assert not await ledger.log.store.changed()
             await other.log.append("a", messages("hello"))
             assert await ledger.log.store.changed()
-            assert [event.text for event in await events(ledger, "a")] == ["hello"]
+            assert [event.text for event in await read_events(ledger, "a")] == ["hello"]
 
     async def test_two_ledgers_write_one_session_without_gaps(self, ledger: LocalLedger, url: str) -> None:
         """C8: the store sets the order, however many ledgers write."""
         async with await callslip.open(url) as other:
             await asyncio.gather(*((ledger, other)[n % 2].log.append("a", messages(str(n))) for n in range(60)))
-            assert sorted(int(event.text) for event in await events(ledger, "a")) == list(range(60))
-            assert not await faults(ledger)
+            assert sorted(int(event.text) for event in await read_events(ledger, "a")) == list(range(60))
+            assert not await find_faults(ledger)
 
     # Sessions
 
@@ -253,7 +253,7 @@ class StoreSuite:
         for name in odd:
             await ledger.log.append(name, messages(name))
         for name in odd:
-            assert [event.text for event in await events(ledger, name)] == [name]
+            assert [event.text for event in await read_events(ledger, name)] == [name]
         assert {row.name for row in (await ledger.sessions()).items} == set(odd)
 
     async def test_a_deleted_session_leaves_nothing(self, ledger: LocalLedger) -> None:
@@ -266,9 +266,9 @@ class StoreSuite:
         with pytest.raises(NotFoundError):
             await ledger.delete("a")
         assert await ledger.log.store.call(call.id) is None and await ledger.log.store.alias("c1") == []
-        assert await ledger.approvals() == [] and await events(ledger, "a") == []
+        assert await ledger.approvals() == [] and await read_events(ledger, "a") == []
         (event,) = await ledger.log.append("a", [Draft(ev.MessageUser(text="another body"), key="k")])
-        assert event.seq == 1 and not await faults(ledger)
+        assert event.seq == 1 and not await find_faults(ledger)
 
     # Calls
 
@@ -371,12 +371,12 @@ class StoreSuite:
         assert await ledger.prune(3600) == 5
         row = await ledger.log.store.session("a")
         assert row is not None and (row.pruned_seq, row.last_seq) == (5, 6)
-        assert [event.text for event in await events(ledger, "a")] == ["now"]
+        assert [event.text for event in await read_events(ledger, "a")] == ["now"]
         assert (await ledger.snapshot("a")).entries == whole.entries[5:]
         with pytest.raises(CursorExpiredError):
             await ledger.log.state_at("a", 3)
         assert (await ledger.log.append("a", messages("more")))[0].seq == 7
-        assert not await faults(ledger)
+        assert not await find_faults(ledger)
 
     async def test_owners_come_and_go(self, ledger: LocalLedger) -> None:
         """C5: every process can read the owners that keep calls alive."""
@@ -399,7 +399,7 @@ class StoreSuite:
             row = await ledger.log.store.session("a")
             assert row is not None and row.owner == (await ledger.snapshot("a")).info.owner
             owners.append(row.owner)
-        assert owners == ["", "ann", "ann"] and not await faults(ledger)
+        assert owners == ["", "ann", "ann"] and not await find_faults(ledger)
         assert [row.owner for row in (await ledger.sessions()).items] == ["ann"]
 
     async def test_the_last_labels_that_the_log_names_count(self, ledger: LocalLedger) -> None:
@@ -416,7 +416,7 @@ class StoreSuite:
             await ledger.log.append("a", [event])
             row = await ledger.log.store.session("a")
             assert row is not None and row.labels == (await ledger.snapshot("a")).info.labels
-            assert not await faults(ledger)
+            assert not await find_faults(ledger)
             seen.append(row.labels)
         assert seen == [deep, deep, "", 0, None]
 
@@ -428,15 +428,15 @@ class StoreSuite:
         await ledger.log.append("a", [ev.SessionInfo(owner="bob")])
         row = await ledger.log.store.session("a")
         assert row is not None and (row.pruned_seq, row.owner, row.labels) == (1, "ann", {"a": 1})
-        assert (await ledger.snapshot("a")).info.owner == "ann" and not await faults(ledger)
+        assert (await ledger.snapshot("a")).info.owner == "ann" and not await find_faults(ledger)
 
     async def test_a_blob_is_of_every_session_that_names_it(self, url: str) -> None:
         """Access to a session gives access to the blobs of its events; other blobs have no session."""
-        async with await opened(url, inline_limit=100) as ledger:
+        async with await open_with_settings(url, inline_limit=100) as ledger:
             for name in ("b", "a"):
                 for _ in range(2):
                     await ledger.log.append(name, [ev.CallCompleted(output="z" * 500)])
-            identity = (await events(ledger, "a"))[-1].blob.hash
+            identity = (await read_events(ledger, "a"))[-1].blob.hash
             loose = await ledger.log.store.put_blob(b"loose", "text/plain")
             assert await ledger.log.store.sessions_with_blob(identity) == ["a", "b"]
             assert await ledger.log.store.sessions_with_blob(loose) == []
@@ -469,7 +469,7 @@ class StoreSuite:
 
     async def test_everything_is_there_after_a_reopening(self, url: str) -> None:
         """C9: events, rows, keys, approvals and blobs outlive the process."""
-        async with await opened(url, inline_limit=100) as ledger:
+        async with await open_with_settings(url, inline_limit=100) as ledger:
             key = Draft(ev.CallProposed(tool_name="t", aliases=(Alias("acp", "c"),)), key="k")
             stored = await ledger.log.append("a", [key, ev.ApprovalRequested(aliases=(Alias("acp", "c"),))])
             await ledger.log.append("a", [ev.CallCompleted(aliases=(Alias("acp", "d"),), output="z" * 500)])
@@ -479,23 +479,23 @@ class StoreSuite:
                 await ledger.snapshot("a"),
                 await ledger.calls(),
                 await ledger.approvals(),
-                await events(ledger, "a"),
+                await read_events(ledger, "a"),
                 await ledger.log.store.session("a"),
                 await ledger.log.store.tokens(),
             )
-        async with await opened(url, inline_limit=100) as ledger:
+        async with await open_with_settings(url, inline_limit=100) as ledger:
             after = (
                 await ledger.snapshot("a"),
                 await ledger.calls(),
                 await ledger.approvals(),
-                await events(ledger, "a"),
+                await read_events(ledger, "a"),
                 await ledger.log.store.session("a"),
                 await ledger.log.store.tokens(),
             )
             assert after == before
             assert await ledger.log.append("a", [key]) == stored[:1]
-            assert await ledger.blob((await events(ledger, "a"))[-2].blob.hash) == b"z" * 500
-            assert not await faults(ledger)
+            assert await ledger.blob((await read_events(ledger, "a"))[-2].blob.hash) == b"z" * 500
+            assert not await find_faults(ledger)
 
     # Turns
 
@@ -507,7 +507,7 @@ class StoreSuite:
         wanted = ["again", "again.2", "again.3", "t4", "t6", "t6.6", "again.8", "again.8.8"]
         assert names[::2] == names[1::2] == wanted
         assert _turns(await ledger.log.append("b", [ev.TurnStarted(turn="again")])) == ["again"]
-        assert not await faults(ledger)
+        assert not await find_faults(ledger)
 
     async def test_a_turn_is_ended_by_the_name_that_its_producer_gave_it(self, ledger: LocalLedger) -> None:
         """A source can end a renamed turn by its own name; an ended turn does not match."""
@@ -517,31 +517,31 @@ class StoreSuite:
         verdicts = ["duplicate", "duplicate", "orphan", "applied", "orphan", "orphan"]
         assert [event.verdict for event in stored] == verdicts and stored[3].turn == "x.2"  # type: ignore[attr-defined]
         row = await ledger.log.store.session("a")
-        assert row is not None and (row.turn, row.turns) == ("", 2) and not await faults(ledger)
+        assert row is not None and (row.turn, row.turns) == ("", 2) and not await find_faults(ledger)
 
     async def test_a_turn_that_is_superseded_ends_by_its_own_name(self, ledger: LocalLedger) -> None:
         """The next turn of the same name is another one, with calls of its own."""
         for name in ("x", "y", "x", "y"):
             await ledger.log.append("a", [ev.TurnStarted(turn=name), ev.CallProposed(tool_name=name)])
-        log = [(ev.type_of(event), event.turn) for event in await events(ledger, "a") if hasattr(event, "turn")]
+        log = [(ev.type_of(event), event.turn) for event in await read_events(ledger, "a") if hasattr(event, "turn")]
         ends, begins = "turn.ended", "turn.started"
         assert log == [
             *((begins, "x"), (ends, "x"), (begins, "y"), (ends, "y")),
             *((begins, "x.3"), (ends, "x.3"), (begins, "y.4")),
         ]
         assert [row.turn for row in (await ledger.calls()).items] == ["y.4", "x.3", "y", "x"]
-        assert not await faults(ledger)
+        assert not await find_faults(ledger)
 
     async def test_a_log_with_renamed_turns_is_copied_as_it_is(self, ledger: LocalLedger) -> None:
         """A copy has the same names, and copying it again changes nothing (C7)."""
         for _ in range(3):
             await ledger.log.append("a", [ev.TurnStarted(turn="x"), *messages("hi"), ev.TurnEnded(turn="x")])
-        log = await events(ledger, "a")
+        log = await read_events(ledger, "a")
         drafts = [Draft(event, key=f"copy:{event.seq}") for event in log]
         first = await ledger.log.append("b", drafts)
         assert _turns(first) == _turns(log) and [event.verdict for event in first] == ["applied"] * 9
-        assert await ledger.log.append("b", drafts) == first and len(await events(ledger, "b")) == 9
-        assert not await faults(ledger)
+        assert await ledger.log.append("b", drafts) == first and len(await read_events(ledger, "b")) == 9
+        assert not await find_faults(ledger)
 
     async def test_a_turn_that_retention_took_leaves_its_name(self, ledger: LocalLedger) -> None:
         """The name of an old turn never refers to another one."""
@@ -549,11 +549,11 @@ class StoreSuite:
             "a", [ev.TurnStarted(turn="x", at=1), ev.TurnEnded(at=2), ev.TurnStarted(turn="y", at=3)]
         )
         await ledger.log.append("a", messages("now"))
-        assert await ledger.prune(3600) == 3 and not await faults(ledger)
+        assert await ledger.prune(3600) == 3 and not await find_faults(ledger)
         stored = await ledger.log.append(
             "a", [ev.TurnEnded(turn="y"), ev.TurnStarted(turn="x"), ev.TurnStarted(turn="y")]
         )
-        assert _turns(stored) == ["y", "x.3", "y.4"] and not await faults(ledger)
+        assert _turns(stored) == ["y", "x.3", "y.4"] and not await find_faults(ledger)
 
     # Limits of the row of a session
 
@@ -589,7 +589,7 @@ class StoreSuite:
         async with asyncio.timeout(5):
             stored = await asyncio.gather(*writing)
         async with await callslip.open(url) as again:
-            assert len(await events(again, "a")) == len(stored) == 50
+            assert len(await read_events(again, "a")) == len(stored) == 50
 
 
 class TestSqlite(StoreSuite):
@@ -658,7 +658,7 @@ async def test_labels_of_an_older_file_come_from_its_log(tmp_path: Path, db: str
         found = {name: (row.owner, row.labels) for name, row in rows.items()}
         expected = {"log": ("", {"a": 1}), "cleared": ("", None), "cut": ("", "kept")}
         assert found == expected | dict.fromkeys(("bare", "turns"), ("", None))
-        assert await ledger.log.store.tokens() == [] and not await faults(ledger)
+        assert await ledger.log.store.tokens() == [] and not await find_faults(ledger)
 
 
 @pytest.mark.anyio
@@ -667,11 +667,11 @@ async def test_turns_of_an_older_file_keep_their_names(tmp_path: Path, db: str) 
     first_schema(tmp_path / "ledger.db")
     async with await callslip.open(db) as ledger:
         kept = [row.id for row in await ledger.log.store.aliases("turns", None, 100)]
-        assert kept == ["same", "t1"] and not await faults(ledger)
+        assert kept == ["same", "t1"] and not await find_faults(ledger)
         drafts = [ev.TurnEnded(turn="same"), ev.TurnStarted(turn="same"), ev.TurnStarted(turn="t1")]
         stored = await ledger.log.append("turns", drafts)
         assert [event.turn for event in stored] == ["same", "same.4", "t1.5"]  # type: ignore[attr-defined]
-        assert not await faults(ledger)
+        assert not await find_faults(ledger)
 
 
 @pytest.mark.anyio
@@ -705,7 +705,7 @@ async def test_a_migration_that_is_cut_short_leaves_the_file_as_it_was(
     assert connection.execute("SELECT count(*) FROM aliases").fetchall() == [(0,)]
     connection.close()
     async with await callslip.open(db) as ledger:
-        assert not await faults(ledger)
+        assert not await find_faults(ledger)
 
 
 @pytest.mark.anyio
@@ -721,7 +721,7 @@ async def test_what_the_first_version_writes_later_is_sound(tmp_path: Path, db: 
         connection.executemany("INSERT INTO events VALUES (1, ?, ?)", [(e.seq, encode_event(e)) for e in more])
         connection.execute("UPDATE sessions SET head = 4, turn = '', turns = 2")
         connection.close()
-        assert not await faults(ledger)
+        assert not await find_faults(ledger)
     for _ in range(2):
         async with await callslip.open(db) as ledger:
             row = await ledger.log.store.session("a")
@@ -760,7 +760,7 @@ async def test_the_first_version_still_reads_and_writes_the_file(tmp_path: Path,
     connection.close()
     async with await callslip.open(db) as ledger:
         row = await ledger.log.store.session("b")
-        assert row is not None and (row.owner, row.labels) == ("", None) and not await faults(ledger)
+        assert row is not None and (row.owner, row.labels) == ("", None) and not await find_faults(ledger)
 
 
 @pytest.mark.anyio
@@ -773,7 +773,7 @@ async def test_labels_that_cannot_be_read_are_told_and_fail_no_list(tmp_path: Pa
         connection.execute("UPDATE sessions SET labels = '{' WHERE name = 'a'")
         connection.close()
         assert {row.name for row in (await ledger.sessions()).items} == {"a", "b"}
-        assert ["labels is '{'" in fault for fault in await faults(ledger)] == [True]
+        assert ["labels is '{'" in fault for fault in await find_faults(ledger)] == [True]
 
 
 @pytest.mark.anyio
@@ -782,8 +782,8 @@ async def test_a_ledger_in_memory_works_like_any_other(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     async with await callslip.open("sqlite:///:memory:") as one, await callslip.open("sqlite:///:memory:") as two:
         await asyncio.gather(*(one.log.append("a", messages(str(n))) for n in range(100)))
-        assert len(await events(one, "a")) == 100 and await events(two, "a") == []
-        assert not await faults(one)
+        assert len(await read_events(one, "a")) == 100 and await read_events(two, "a") == []
+        assert not await find_faults(one)
     assert os.listdir(tmp_path) == []
 
 
@@ -797,7 +797,7 @@ async def test_reading_goes_on_while_a_ledger_in_memory_is_written() -> None:
             assert (await ledger.snapshot("a")).entries
             await asyncio.sleep(0)
         await asyncio.gather(*writing)
-        assert len(await events(ledger, "a")) == 301
+        assert len(await read_events(ledger, "a")) == 301
 
 
 @pytest.mark.anyio
@@ -811,7 +811,7 @@ async def test_a_file_may_have_any_name(tmp_path: Path, name: str) -> None:
         await ledger.log.append("a", messages("x"))
     assert (tmp_path / name).is_file()
     async with await callslip.open(url) as ledger:
-        assert len(await events(ledger, "a")) == 1
+        assert len(await read_events(ledger, "a")) == 1
 
 
 @pytest.mark.anyio

@@ -18,7 +18,7 @@ from typing import Any
 from callslip.api.ledger import LocalLedger, open_ledger
 from callslip.model.entries import ToolCall
 from callslip.settings import Settings
-from tests.support.invariants import faults
+from tests.support.invariants import find_faults
 from tests.support.paths import PROGRAMS
 
 AGENT = [sys.executable, str(PROGRAMS / "acp_agent.py")]
@@ -138,7 +138,7 @@ def with_ledger(db: str, work: Callable[[LocalLedger], Awaitable[Any]]) -> Any:
     async def run() -> Any:
         url = f"sqlite:///{db}"
         async with await open_ledger(url, Settings(reaper_interval=3600)) as ledger:
-            assert not await faults(ledger)
+            assert not await find_faults(ledger)
             return await work(ledger)
 
     return asyncio.run(run())

@@ -1,4 +1,4 @@
-"""Talk between a client and an agent, as both write it down; a decoder with the ledger's write path behind it."""
+"""Build messages between an ACP client and an agent, and decode them into a ledger in memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from callslip.formats.acp.decode import AcpDecoder
-from tests.support.decoder_harness import Read
+from tests.support.decoder_harness import DecoderHarness
 from tests.support.paths import TESTS
 from tests.support.strategies import canonical
 
@@ -15,34 +15,34 @@ CAPTURES = {path.stem: path for path in sorted(FOLDER.glob("*.jsonl"))}
 
 
 def rows(name: str) -> list[Any]:
-    """The rows of a capture."""
+    """Return the rows of a capture."""
     return [json.loads(line) for line in CAPTURES[name].read_text("utf-8").splitlines()]
 
 
 def live(name: str) -> list[Any]:
-    """The rows before the session is loaded again."""
-    found = rows(name)
-    marks = [number for number, row in enumerate(found) if row["dir"] == "mark"]
-    return found[: marks[0]] if marks else found
+    """Return the rows before the session is loaded again."""
+    captured = rows(name)
+    marks = [number for number, row in enumerate(captured) if row["dir"] == "mark"]
+    return captured[: marks[0]] if marks else captured
 
 
-class Reading(Read):
-    """What the decoder makes of messages."""
+class AcpHarness(DecoderHarness):
+    """The ACP decoder with a ledger in memory."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(AcpDecoder(**options))
 
 
-def entries_of(reading: Reading) -> list[Any]:
-    """The entries, with one name for each minted id."""
+def normalized_entries(reading: AcpHarness) -> list[Any]:
+    """Return the entries as JSON without times, with numbers in place of generated ids."""
     text = canonical(reading.entries()).decode()
-    for number, name in enumerate(reading.desk.names.calls + reading.desk.names.approvals):
+    for number, name in enumerate(reading.ledger.names.calls + reading.ledger.names.approvals):
         text = text.replace(name, f"#{number}")
-    found = json.loads(text)
-    for entry in found:
+    entries = json.loads(text)
+    for entry in entries:
         for field in ("at", "startedAt", "endedAt", "responseTime"):
             entry.pop(field, None)
-    return found
+    return entries
 
 
 # Messages
@@ -86,13 +86,13 @@ def done(key: Any = 1, reason: str = "end_turn") -> dict[str, Any]:
 
 
 def call(status: str | None = "pending", name: str = "c1", **fields: Any) -> dict[str, Any]:
-    told = {} if status is None else {"status": status}
-    return update("tool_call", toolCallId=name, **{"title": "T", "kind": "execute", **told, **fields})
+    values = {} if status is None else {"status": status}
+    return update("tool_call", toolCallId=name, **{"title": "T", "kind": "execute", **values, **fields})
 
 
 def more(status: str | None = None, name: str = "c1", **fields: Any) -> dict[str, Any]:
-    told = {} if status is None else {"status": status}
-    return update("tool_call_update", toolCallId=name, **told, **fields)
+    values = {} if status is None else {"status": status}
+    return update("tool_call_update", toolCallId=name, **values, **fields)
 
 
 OPTIONS = [
@@ -103,9 +103,9 @@ OPTIONS = [
 ]
 
 
-def may_i(key: Any = 0, name: str = "c1", **fields: Any) -> dict[str, Any]:
-    told = {"toolCallId": name, **fields}
-    return a2c(asks("session/request_permission", key, toolCall=told, options=OPTIONS))
+def request_permission(key: Any = 0, name: str = "c1", **fields: Any) -> dict[str, Any]:
+    tool_call = {"toolCallId": name, **fields}
+    return a2c(asks("session/request_permission", key, toolCall=tool_call, options=OPTIONS))
 
 
 def chosen(option: str, key: Any = 0) -> dict[str, Any]:

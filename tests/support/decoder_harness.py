@@ -1,4 +1,4 @@
-"""A decoder with the ledger's write path behind it, without a store: what a test of a decoder looks at."""
+"""Run a decoder with the write path of the ledger in memory, for tests of decoders."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from callslip.formats.base import Decoder
 from callslip.model import events as ev
 from callslip.model.entries import Message, PermissionRequest, ToolCall
 from callslip.model.events import Draft
-from tests.support.strategies import Desk
+from tests.support.strategies import MemoryLedger
 
 
-class Read:
-    """Feed it messages, then look at its entries and its log."""
+class DecoderHarness:
+    """Decodes messages and has the resulting entries and events."""
 
     def __init__(self, decoder: Decoder) -> None:
         self.decoder = decoder
-        self.desk = Desk()
+        self.ledger = MemoryLedger()
 
     def feed(self, *messages: Any) -> Self:
         for message in messages:
-            self.take(self.decoder.feed(message))
+            self.write(self.decoder.feed(message))
         return self
 
     def close(self, reason: str = "eof") -> Self:
-        self.take(self.decoder.close(reason))
+        self.write(self.decoder.close(reason))
         return self
 
-    def take(self, drafts: list[Draft]) -> None:
+    def write(self, drafts: list[Draft]) -> None:
         if drafts:
-            self.desk.write(*drafts)
+            self.ledger.write(*drafts)
 
     def entries(self, kind: type[Any] = msgspec.Struct) -> list[Any]:
-        return [entry for entry in self.desk.state.snapshot().entries if isinstance(entry, kind)]
+        return [entry for entry in self.ledger.state.snapshot().entries if isinstance(entry, kind)]
 
     @property
     def calls(self) -> list[ToolCall]:
@@ -50,7 +50,7 @@ class Read:
         return [call.output for call in self.calls]
 
     @property
-    def said(self) -> list[str]:
+    def texts(self) -> list[str]:
         return [entry.content for entry in self.entries(Message)]
 
     @property
@@ -59,10 +59,10 @@ class Read:
 
     @property
     def verdicts(self) -> list[str]:
-        return [event.verdict for event in self.desk.log]
+        return [event.verdict for event in self.ledger.log]
 
     def log(self, kind: type[Any]) -> list[Any]:
-        return [event for event in self.desk.log if isinstance(event, kind)]
+        return [event for event in self.ledger.log if isinstance(event, kind)]
 
     @property
     def raws(self) -> list[Any]:

@@ -1,11 +1,11 @@
-"""A disk that can fail: SQLite's own files through a VFS that remembers what was written since the last sync.
+"""Simulate a disk that fails: a SQLite VFS that logs every write and sync.
 
-While it stands, every connection of this process goes through it. From what it remembers, `images` makes the files as
-they may lie after the power went: all that was synced, and any part of what was not, down to single sectors. The
-shared memory of the WAL is not on the disk and is not in the image.
+While a `Disk` is registered, every connection of this process uses it. From its log, `images` builds the files as they
+may be after a power cut: everything that was synced, and any part of the rest, down to single sectors. The shared
+memory of the WAL is not on the disk and is not in the image.
 
-With `room` it is a disk that gets full: its WALs and journals are written no further than that. The main file is, since
-SQLite ignores a checkpoint that fails, but apsw would raise the exception that told it so.
+With `room` the disk is full once a WAL or a journal reaches that size. The main file is not limited: SQLite ignores a
+failed checkpoint, but apsw would raise its exception.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import apsw
 
-SECTOR = 512
+SECTOR_BYTES = 512
 _numbers = iter(range(1, 2**31))
 
 
@@ -44,13 +44,13 @@ class Delete(NamedTuple):
 
 
 class Acknowledged(NamedTuple):
-    """Not done to the disk: what somebody was told is safe, at this point."""
+    """Not an operation of the disk: what was acknowledged as stored at this point."""
 
     what: Any
 
 
 class Disk(apsw.VFS):
-    """All that happened to the files, in order, in `log`."""
+    """Logs every change of a file in `log`."""
 
     def __init__(self, room: int | None = None) -> None:
         self.below = apsw.vfs_names()[0]
@@ -76,9 +76,9 @@ class Disk(apsw.VFS):
         self.sizes.pop(filename, None)
 
     def take(self, path: str, end: int) -> None:
-        """Room for a file to reach so far, or there is none."""
+        """Raise FullError if a file may not reach this size."""
         if self.room is not None and path.endswith(("-wal", "-journal")) and end > self.room:
-            raise apsw.FullError("no room")
+            raise apsw.FullError("disk full")
         self.sizes[path] = max(end, self.sizes.get(path, 0))
 
     def shrink(self, path: str, size: int) -> None:
@@ -86,7 +86,7 @@ class Disk(apsw.VFS):
 
 
 class File(apsw.VFSFile):
-    """One open file: the real one, and a line in the log for each change."""
+    """An open file that logs each change."""
 
     def __init__(self, disk: Disk, name: Any, flags: list[int]) -> None:
         self.disk = disk
@@ -108,8 +108,8 @@ class File(apsw.VFSFile):
         self.disk.log.append(Sync(self.path))
 
 
-class Platter:
-    """One file on the disk: what is surely there, and what may be."""
+class SimulatedFile:
+    """A file on the simulated disk: its synced content and the writes since."""
 
     def __init__(self) -> None:
         self.synced = bytearray()
@@ -122,21 +122,21 @@ class Platter:
             _apply(self.synced, change, 0)
         self.pending.clear()
 
-    def after_cut(self, chance: random.Random) -> bytes:
-        """What a reader finds after the power went at this moment."""
+    def after_cut(self, rng: random.Random) -> bytes:
+        """Return a possible content of the file after a power cut."""
         data = bytearray(self.synced)
-        garbage = chance.choice((0, chance.randrange(1, 256)))
-        for change in WAYS[chance.randrange(len(WAYS))](self.pending, chance):
-            _apply(data, change, garbage)
+        fill_byte = rng.choice((0, rng.randrange(1, 256)))
+        for change in CUT_OUTCOMES[rng.randrange(len(CUT_OUTCOMES))](self.pending, rng):
+            _apply(data, change, fill_byte)
         return bytes(data)
 
 
-def _apply(data: bytearray, change: Write | Truncate, hole: int) -> None:
+def _apply(data: bytearray, change: Write | Truncate, fill_byte: int) -> None:
     if isinstance(change, Truncate):
         del data[change.size :]
         return
     if len(data) < change.at:
-        data.extend(bytes([hole]) * (change.at - len(data)))
+        data.extend(bytes([fill_byte]) * (change.at - len(data)))
     data[change.at : change.at + len(change.data)] = change.data
 
 
@@ -147,38 +147,38 @@ def _sectors(change: Write | Truncate) -> Iterator[Write | Truncate]:
     if isinstance(change, Truncate):
         yield change
         return
-    for start in range(0, len(change.data), SECTOR):
-        yield Write(change.path, change.at + start, change.data[start : start + SECTOR])
+    for start in range(0, len(change.data), SECTOR_BYTES):
+        yield Write(change.path, change.at + start, change.data[start : start + SECTOR_BYTES])
 
 
-def _none(pending: Changes, chance: random.Random) -> Changes:
+def _none(pending: Changes, rng: random.Random) -> Changes:
     return []
 
 
-def _all(pending: Changes, chance: random.Random) -> Changes:
+def _all(pending: Changes, rng: random.Random) -> Changes:
     return pending
 
 
-def _prefix(pending: Changes, chance: random.Random) -> Changes:
-    """As far as the disk had come, in the middle of a write."""
+def _prefix(pending: Changes, rng: random.Random) -> Changes:
+    """Return the first sectors, as if the disk stopped in the middle of a write."""
     sectors = [sector for change in pending for sector in _sectors(change)]
-    return sectors[: chance.randrange(len(sectors) + 1)]
+    return sectors[: rng.randrange(len(sectors) + 1)]
 
 
-def _any_writes(pending: Changes, chance: random.Random) -> Changes:
-    return [change for change in pending if chance.random() < 0.5]
+def _any_writes(pending: Changes, rng: random.Random) -> Changes:
+    return [change for change in pending if rng.random() < 0.5]
 
 
-def _any_sectors(pending: Changes, chance: random.Random) -> Changes:
-    likely = chance.choice((0.1, 0.5, 0.9))
-    return [sector for change in pending for sector in _sectors(change) if chance.random() < likely]
+def _any_sectors(pending: Changes, rng: random.Random) -> Changes:
+    probability = rng.choice((0.1, 0.5, 0.9))
+    return [sector for change in pending for sector in _sectors(change) if rng.random() < probability]
 
 
-WAYS = (_none, _all, _prefix, _any_writes, _any_sectors)
+CUT_OUTCOMES = (_none, _all, _prefix, _any_writes, _any_sectors)
 
 
 class Image(NamedTuple):
-    """The disk after a power cut: what had been acknowledged, its files, and how many writes were not synced."""
+    """The disk after a power cut: what was acknowledged, the files, and the number of unsynced writes."""
 
     acknowledged: list[Any]
     files: dict[str, bytes]
@@ -191,35 +191,35 @@ class Image(NamedTuple):
             (folder / os.path.basename(path)).write_bytes(data)
 
 
-def images(log: Iterable[Any], cuts: Iterable[int], chance: random.Random) -> Iterator[Image]:
-    """The disk as it may lie if the power goes after so many lines of the log, for each of the cuts."""
-    wanted = sorted(cuts, reverse=True)
-    files: dict[str, Platter] = {}
-    ghosts: dict[str, bytes] = {}
+def images(log: Iterable[Any], cuts: Iterable[int], rng: random.Random) -> Iterator[Image]:
+    """Yield the disk after a power cut at each of these positions in the log."""
+    remaining = sorted(cuts, reverse=True)
+    files: dict[str, SimulatedFile] = {}
+    undeleted: dict[str, bytes] = {}
     acknowledged: list[Any] = []
-    for number, line in enumerate(log, 1):
-        if isinstance(line, Acknowledged):
-            acknowledged.append(line.what)
+    for number, operation in enumerate(log, 1):
+        if isinstance(operation, Acknowledged):
+            acknowledged.append(operation.what)
         else:
-            _take(line, files, ghosts)
-        while wanted and wanted[-1] <= number:
-            wanted.pop()
-            found = {path: file.after_cut(chance) for path, file in files.items()}
-            risen = {path: data for path, data in ghosts.items() if path not in found and chance.random() < 0.5}
+            _apply_operation(operation, files, undeleted)
+        while remaining and remaining[-1] <= number:
+            remaining.pop()
+            existing = {path: file.after_cut(rng) for path, file in files.items()}
+            restored = {path: data for path, data in undeleted.items() if path not in existing and rng.random() < 0.5}
             unsynced = sum(len(file.pending) for file in files.values())
-            yield Image(list(acknowledged), found | risen, unsynced)
+            yield Image(list(acknowledged), existing | restored, unsynced)
 
 
-def _take(line: Any, files: dict[str, Platter], ghosts: dict[str, bytes]) -> None:
-    if isinstance(line, Delete):
-        gone = files.pop(line.path, None)
-        if gone is not None and not line.durable:
-            ghosts[line.path] = bytes(gone.synced)
+def _apply_operation(operation: Any, files: dict[str, SimulatedFile], undeleted: dict[str, bytes]) -> None:
+    if isinstance(operation, Delete):
+        deleted = files.pop(operation.path, None)
+        if deleted is not None and not operation.durable:
+            undeleted[operation.path] = bytes(deleted.synced)
         return
-    file = files.setdefault(line.path, Platter())
-    if isinstance(line, Sync):
-        if file.fresh and line.path.endswith(("-wal", "-journal")):
-            ghosts.clear()  # SQLite syncs the folder too when it first syncs a new journal.
+    file = files.setdefault(operation.path, SimulatedFile())
+    if isinstance(operation, Sync):
+        if file.fresh and operation.path.endswith(("-wal", "-journal")):
+            undeleted.clear()  # SQLite syncs the folder too when it first syncs a new journal.
         file.sync()
     else:
-        file.pending.append(line)
+        file.pending.append(operation)

@@ -1,7 +1,7 @@
-"""What producers send, as data: tests/inputs/FORMAT/CASE.jsonl, one message per line, with the entries beside it.
+"""Read the messages of producers: tests/inputs/FORMAT/CASE.jsonl, one message per line.
 
-CASE.entries.json is what a session shows once the messages were imported. `CALLSLIP_GOLDENS=1` writes it anew, to be
-read before it is committed.
+CASE.entries.json has the entries of a session into which the messages were imported. `CALLSLIP_GOLDENS=1` writes it
+again; read it before you commit it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def path_of(case: str) -> Path:
     return FOLDER / f"{case}.jsonl"
 
 
-def golden_of(case: str) -> Path:
+def golden_path(case: str) -> Path:
     return FOLDER / f"{case}.entries.json"
 
 
@@ -39,7 +39,7 @@ def lines_of(case: str) -> list[bytes]:
 
 @cache
 def messages_of(format: str) -> tuple[Any, ...]:
-    """Every message that the cases of a format hold."""
+    """Return every message of the cases of a format."""
     folders = (FOLDER / format, *((CAPTURES,) if format == "acp" else ()))
     files = sorted(file for folder in folders for file in folder.glob("*.jsonl"))
     return tuple(json.loads(line) for file in files for line in file.read_bytes().splitlines() if line.strip())
@@ -57,48 +57,50 @@ _leaf = st.one_of(
 )
 
 
-def _nested(inside: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    return st.one_of(st.lists(inside, max_size=3), st.dictionaries(st.text(max_size=8), inside, max_size=3))
+def _nested(members: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.one_of(st.lists(members, max_size=3), st.dictionaries(st.text(max_size=8), members, max_size=3))
 
 
 garbage = st.recursive(_leaf, _nested, max_leaves=6)
 
 
-def places(value: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Everywhere in a JSON value."""
-    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [here, *(place for key, member in inside for place in places(member, (*here, key)))]
+def value_paths(value: Any, prefix: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the path of every value inside a JSON value."""
+    members = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [prefix, *(place for key, member in members for place in value_paths(member, (*prefix, key)))]
 
 
-def changed(value: Any, place: tuple[Any, ...], new: Any) -> Any:
-    """The value with something else at a place, or with nothing there."""
+def replace_at(value: Any, place: tuple[Any, ...], new: Any) -> Any:
+    """Return the value with another value at a path, or without it if `new` is `...`."""
     if not place:
         return None if new is ... else new
-    made = copy.copy(value)
+    copied = copy.copy(value)
     if len(place) == 1 and new is ...:
-        del made[place[0]]
+        del copied[place[0]]
     else:
-        made[place[0]] = changed(value[place[0]], place[1:], new)
-    return made
+        copied[place[0]] = replace_at(value[place[0]], place[1:], new)
+    return copied
 
 
 @st.composite
-def whole(draw: st.DrawFn, format: str) -> Any:
-    """A message of the format's cases. Drawn by number: Hypothesis would describe all of them at once."""
+def intact(draw: st.DrawFn, format: str) -> Any:
+    """Draw a message of the format's cases, by index, since Hypothesis would print all of them."""
     messages = messages_of(format)
     return messages[draw(st.integers(0, len(messages) - 1))]
 
 
 @st.composite
 def damaged(draw: st.DrawFn, format: str) -> Any:
-    """A message of the format's cases, with something in it replaced or taken out."""
-    message = draw(whole(format))
+    """Draw a message of the format's cases with some values replaced or removed."""
+    message = draw(intact(format))
     for _ in range(draw(st.integers(1, 3))):
-        message = changed(message, draw(st.sampled_from(places(message))), draw(st.one_of(garbage, st.just(...))))
+        message = replace_at(
+            message, draw(st.sampled_from(value_paths(message))), draw(st.one_of(garbage, st.just(...)))
+        )
     return message
 
 
 def streams(format: str) -> st.SearchStrategy[list[Any]]:
-    """Messages in any order, whole, damaged and meaningless."""
-    one = st.one_of(whole(format), damaged(format), garbage)
-    return st.lists(one, max_size=14)
+    """Draw intact, damaged and meaningless messages in any order."""
+    message = st.one_of(intact(format), damaged(format), garbage)
+    return st.lists(message, max_size=14)

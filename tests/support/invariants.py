@@ -1,4 +1,4 @@
-"""What must hold of any ledger at rest, however it came to be so: used after every fault."""
+"""Check what must hold for every ledger, and open ledgers for tests."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from typing import Any
 import msgspec
 
 import callslip
-from callslip.api.ledger import Ledger
+from callslip.api.ledger import LocalLedger
 from callslip.ledger.verify import verify
 from callslip.settings import Settings
 from tests.support.paths import PROGRAMS
 
 
-def program(name: str, *arguments: object, **options: Any) -> subprocess.Popen[str]:
-    """One of the small programs, started."""
+def start_program(name: str, *arguments: object, **options: Any) -> subprocess.Popen[str]:
+    """Start one of the programs of tests/programs."""
     command = [sys.executable, str(PROGRAMS / f"{name}.py"), *map(str, arguments)]
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options
     return subprocess.Popen(command, **options)
 
 
-async def faults(ledger: Ledger) -> list[str]:
-    """Everything that is wrong with a ledger; nothing, it is hoped."""
+async def find_faults(ledger: LocalLedger) -> list[str]:
+    """Return everything that is wrong with a ledger."""
     found = await ledger.log.store.check()
-    for session in await names(ledger):
+    for session in await session_names(ledger):
         found += await _session_faults(ledger, session)
     return found + [str(difference) for difference in await verify(ledger.log)]
 
 
-async def names(ledger: Ledger) -> list[str]:
-    """Every session."""
+async def session_names(ledger: LocalLedger) -> list[str]:
+    """Return the names of all sessions."""
     return [row.name for row in (await ledger.sessions(limit=100_000)).items]
 
 
-async def _session_faults(ledger: Ledger, session: str) -> list[str]:
+async def _session_faults(ledger: LocalLedger, session: str) -> list[str]:
     row = await ledger.log.store.session(session)
     assert row is not None
     log = [event async for event in ledger.events(session, upto=row.last_seq)]
@@ -50,29 +50,29 @@ async def _session_faults(ledger: Ledger, session: str) -> list[str]:
     blobs = [event.blob for event in log if getattr(event, "blob", None)]
     found += [f"{session}: blob {blob.hash}" for blob in blobs if len(await ledger.blob(blob.hash)) != blob.size]
     if not row.pruned_seq:
-        read = await ledger.snapshot(session)
-        folded = (await ledger.log.state_at(session, read.seq)).snapshot()
-        if msgspec.json.encode(folded.entries) != msgspec.json.encode(read.entries):
-            found.append(f"{session}: the stored entries are not those that the log gives")
+        stored = await ledger.snapshot(session)
+        folded = (await ledger.log.state_at(session, stored.seq)).snapshot()
+        if msgspec.json.encode(folded.entries) != msgspec.json.encode(stored.entries):
+            found.append(f"{session}: the stored entries differ from the fold of the log")
     return found
 
 
-async def events(ledger: Ledger, session: str, after: int = 0) -> list[Any]:
-    """The log of a session."""
+async def read_events(ledger: LocalLedger, session: str, after: int = 0) -> list[Any]:
+    """Return the events of a session."""
     return [event async for event in ledger.events(session, after)]
 
 
-async def opened(url: str, **settings: Any) -> Ledger:
-    """A ledger with some settings of its own."""
+async def open_with_settings(url: str, **settings: Any) -> LocalLedger:
+    """Open a ledger with settings."""
     return await callslip.open(url, Settings(**settings))
 
 
 @asynccontextmanager
-async def sound_ledger(url: str, **settings: Any) -> AsyncGenerator[Ledger]:
-    """A ledger for one test, which must leave it without faults."""
-    ledger = await opened(url, **settings)
+async def sound_ledger(url: str, **settings: Any) -> AsyncGenerator[LocalLedger]:
+    """Open a ledger for one test, and check it at the end."""
+    ledger = await open_with_settings(url, **settings)
     try:
         yield ledger
-        assert not await faults(ledger)
+        assert not await find_faults(ledger)
     finally:
         await ledger.close()

@@ -1,7 +1,7 @@
-"""What OpenAI's Chat Completions and Responses and Anthropic's Messages accept as a history, as rules; and their SDKs.
+"""Check histories against the rules of OpenAI Chat Completions, OpenAI Responses and Anthropic Messages.
 
-Written from the APIs' side and without a look at the encoders: each function goes through the messages once and gives
-every rule that is broken, in words. An empty list is a history that is accepted. At the end: reading into memory.
+The rules come from the APIs, not from our encoders. Each check returns a line for every broken rule; an accepted
+history gives an empty list. The last part decodes messages into a ledger in memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from callslip.formats import registry
 from callslip.model.entries import ToolCall
-from tests.support.strategies import Desk
+from tests.support.strategies import MemoryLedger
 
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 ANTHROPIC_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -25,69 +25,69 @@ BLOCKS = {
     "tool_use": {"type", "id", "name", "input"},
     "tool_result": {"type", "tool_use_id", "content", "is_error"},
 }
-OPENAI_ID_LENGTH = 40
-RESPONSES_ID_LENGTH = 64
+OPENAI_ID_CHARS = 40
+RESPONSES_ID_CHARS = 64
 
 
 # Chat Completions
 
 
 def check_openai(messages: Any) -> list[str]:
-    """What the API would refuse in these messages."""
+    """Return what the API would reject in these messages."""
     if not isinstance(messages, list):
         return ["the messages are not a list"]
-    wrong: list[str] = []
-    owed: list[str] = []
+    problems: list[str] = []
+    unanswered: list[str] = []
     used: set[str] = set()
     for number, message in enumerate(messages):
         role = message.get("role")
         if role == "tool":
-            wrong += [f"{number}: {problem}" for problem in _openai_result(message, owed)]
+            problems += [f"{number}: {problem}" for problem in _openai_result(message, unanswered)]
             continue
-        if owed:
-            wrong.append(f"{number}: {role} comes before the results of {owed}")
-            owed = []
+        if unanswered:
+            problems.append(f"{number}: {role} comes before the results of {unanswered}")
+            unanswered = []
         if role == "assistant":
-            wrong += [f"{number}: {problem}" for problem in _openai_answer(message, used)]
-            owed = [call.get("id") for call in message.get("tool_calls") or []]
+            problems += [f"{number}: {problem}" for problem in _openai_answer(message, used)]
+            unanswered = [call.get("id") for call in message.get("tool_calls") or []]
         elif role in ("user", "system", "developer"):
-            found = [*_only(message, {"role", "content"}), *_text(message.get("content"), "content")]
-            wrong += [f"{number}: {problem}" for problem in found]
+            found = [*_check_names(message, {"role", "content"}), *_check_text(message.get("content"), "content")]
+            problems += [f"{number}: {problem}" for problem in found]
         else:
-            wrong.append(f"{number}: nobody has the role {role!r}")
-    return wrong + ([f"the results of {owed} are missing"] if owed else []) + _json(messages)
+            problems.append(f"{number}: unknown role {role!r}")
+    return problems + ([f"the results of {unanswered} are missing"] if unanswered else []) + _check_json(messages)
 
 
-def _openai_result(message: dict[str, Any], owed: list[str]) -> Iterator[str]:
+def _openai_result(message: dict[str, Any], unanswered: list[str]) -> Iterator[str]:
     identity = message.get("tool_call_id")
-    yield from _only(message, {"role", "tool_call_id", "content"})
-    if identity in owed:
-        owed.remove(identity)
+    yield from _check_names(message, {"role", "tool_call_id", "content"})
+    if identity in unanswered:
+        unanswered.remove(identity)
     else:
         yield f"a result for {identity!r}, which no call directly before it waits for"
-    yield from _text(message.get("content"), "result")
+    yield from _check_text(message.get("content"), "result")
 
 
 def _openai_answer(message: dict[str, Any], used: set[str]) -> Iterator[str]:
     calls, content = message.get("tool_calls"), message.get("content")
-    yield from _only(message, {"role", "content", "tool_calls"})
+    yield from _check_names(message, {"role", "content", "tool_calls"})
     if "tool_calls" in message and not calls:
         yield "an empty list of calls"
     if content is not None or not calls:
-        yield from _text(content, "content")
+        yield from _check_text(content, "content")
     for call in calls or []:
-        yield from _only(call, {"id", "type", "function"})
-        yield from _identity(call.get("id"), used, OPENAI_ID_LENGTH)
+        yield from _check_names(call, {"id", "type", "function"})
+        yield from _check_id(call.get("id"), used, OPENAI_ID_CHARS)
         function = call.get("function")
         if call.get("type") != "function" or not isinstance(function, dict):
             yield "a call that is no function"
             continue
-        yield from _only(function, {"name", "arguments"})
-        yield from _name(function.get("name"))
-        yield from _arguments(function.get("arguments"))
+        yield from _check_names(function, {"name", "arguments"})
+        yield from _check_name(function.get("name"))
+        yield from _check_arguments(function.get("arguments"))
 
 
-def _arguments(text: Any) -> Iterator[str]:
+def _check_arguments(text: Any) -> Iterator[str]:
     try:
         value = json.loads(text, parse_constant=_no_constant)
     except (TypeError, ValueError):
@@ -105,49 +105,51 @@ def _no_constant(word: str) -> Any:
 
 
 def check_responses(items: Any) -> list[str]:
-    """What the API would refuse in these input items."""
+    """Return what the API would reject in these input items."""
     if not isinstance(items, list):
         return ["the items are not a list"]
-    wrong: list[str] = []
+    problems: list[str] = []
     used: set[str] = set()
-    owed: list[str] = []
+    unanswered: list[str] = []
     answered = False
     for number, item in enumerate(items):
         kind = item.get("type", "message")
         rule = _ITEMS.get(kind)
-        if owed and (kind not in ("function_call", "function_call_output") or (kind == "function_call" and answered)):
-            wrong.append(f"{number}: {kind} comes before the results of {owed}")
-            owed = []
-        found = rule(item, owed, used) if rule else [f"an item of the kind {kind!r}"]
-        wrong += [f"{number}: {problem}" for problem in found]
+        if unanswered and (
+            kind not in ("function_call", "function_call_output") or (kind == "function_call" and answered)
+        ):
+            problems.append(f"{number}: {kind} comes before the results of {unanswered}")
+            unanswered = []
+        found = rule(item, unanswered, used) if rule else [f"an item of the kind {kind!r}"]
+        problems += [f"{number}: {problem}" for problem in found]
         answered = kind == "function_call_output"
-    return wrong + ([f"the results of {owed} are missing"] if owed else []) + _json(items)
+    return problems + ([f"the results of {unanswered} are missing"] if unanswered else []) + _check_json(items)
 
 
-def _item_message(item: dict[str, Any], owed: list[str], used: set[str]) -> Iterator[str]:
+def _item_message(item: dict[str, Any], unanswered: list[str], used: set[str]) -> Iterator[str]:
     role, content = item.get("role"), item.get("content")
     if role not in ("user", "assistant", "system", "developer"):
-        yield f"nobody has the role {role!r}"
-    yield from _only(item, {"type", "role", "content"})
-    yield from _text(content, "content")
+        yield f"unknown role {role!r}"
+    yield from _check_names(item, {"type", "role", "content"})
+    yield from _check_text(content, "content")
 
 
-def _item_call(item: dict[str, Any], owed: list[str], used: set[str]) -> Iterator[str]:
-    yield from _only(item, {"type", "call_id", "name", "arguments"})
-    yield from _identity(item.get("call_id"), used, RESPONSES_ID_LENGTH)
-    yield from _name(item.get("name"))
-    yield from _arguments(item.get("arguments"))
-    owed.append(item.get("call_id", ""))
+def _item_call(item: dict[str, Any], unanswered: list[str], used: set[str]) -> Iterator[str]:
+    yield from _check_names(item, {"type", "call_id", "name", "arguments"})
+    yield from _check_id(item.get("call_id"), used, RESPONSES_ID_CHARS)
+    yield from _check_name(item.get("name"))
+    yield from _check_arguments(item.get("arguments"))
+    unanswered.append(item.get("call_id", ""))
 
 
-def _item_result(item: dict[str, Any], owed: list[str], used: set[str]) -> Iterator[str]:
+def _item_result(item: dict[str, Any], unanswered: list[str], used: set[str]) -> Iterator[str]:
     identity = item.get("call_id")
-    yield from _only(item, {"type", "call_id", "output"})
-    if identity in owed:
-        owed.remove(identity)
+    yield from _check_names(item, {"type", "call_id", "output"})
+    if identity in unanswered:
+        unanswered.remove(identity)
     else:
         yield f"a result for {identity!r}, which no call directly before it waits for"
-    yield from _text(item.get("output"), "result")
+    yield from _check_text(item.get("output"), "result")
 
 
 _ITEMS = {"message": _item_message, "function_call": _item_call, "function_call_output": _item_result}
@@ -157,97 +159,97 @@ _ITEMS = {"message": _item_message, "function_call": _item_call, "function_call_
 
 
 def check_anthropic(messages: Any) -> list[str]:
-    """What the API would refuse in these messages."""
+    """Return what the API would reject in these messages."""
     if not isinstance(messages, list):
         return ["the messages are not a list"]
-    wrong: list[str] = []
+    problems: list[str] = []
     used: set[str] = set()
-    owed: list[str] = []
+    unanswered: list[str] = []
     for number, message in enumerate(messages):
         role, expected = message.get("role"), "assistant" if number % 2 else "user"
         if role != expected:
-            wrong.append(f"{number}: {role} speaks where it is for the {expected} to speak")
+            problems.append(f"{number}: the role is {role} instead of {expected}")
         blocks = message.get("content")
-        wrong += [f"{number}: {problem}" for problem in _only(message, {"role", "content"})]
+        problems += [f"{number}: {problem}" for problem in _check_names(message, {"role", "content"})]
         if not isinstance(blocks, list):
-            wrong += [f"{number}: {problem}" for problem in _text(blocks, "content")]
+            problems += [f"{number}: {problem}" for problem in _check_text(blocks, "content")]
             blocks = []
         elif not blocks:
-            wrong.append(f"{number}: no content")
-        wrong += [f"{number}: {problem}" for problem in _results_first(blocks, owed)]
-        wrong += [f"{number}: {problem}" for block in blocks for problem in _block(block, role, used)]
-        owed = [block.get("id") for block in blocks if block.get("type") == "tool_use"]
-    if owed:
-        wrong.append(f"the results of {owed} are missing")
-    return wrong + _last(messages) + _json(messages)
+            problems.append(f"{number}: no content")
+        problems += [f"{number}: {problem}" for problem in _results_first(blocks, unanswered)]
+        problems += [f"{number}: {problem}" for block in blocks for problem in _check_block(block, role, used)]
+        unanswered = [block.get("id") for block in blocks if block.get("type") == "tool_use"]
+    if unanswered:
+        problems.append(f"the results of {unanswered} are missing")
+    return problems + _check_last(messages) + _check_json(messages)
 
 
-def _results_first(blocks: list[Any], owed: list[str]) -> Iterator[str]:
-    """The results of all calls of the message before, each once, and nothing in front of them."""
+def _results_first(blocks: list[Any], unanswered: list[str]) -> Iterator[str]:
+    """Check that the results of all calls of the previous message come first, each once."""
     kinds = [block.get("type") for block in blocks]
-    given = [block.get("tool_use_id") for block in blocks if block.get("type") == "tool_result"]
-    if sorted(map(str, given)) != sorted(map(str, owed)):
-        yield f"results of {given} after calls {owed}"
-    if "tool_result" in kinds[len(given) :]:
-        yield "something stands before a result"
+    result_ids = [block.get("tool_use_id") for block in blocks if block.get("type") == "tool_result"]
+    if sorted(map(str, result_ids)) != sorted(map(str, unanswered)):
+        yield f"results of {result_ids} after calls {unanswered}"
+    if "tool_result" in kinds[len(result_ids) :]:
+        yield "content before a result"
 
 
-def _block(block: dict[str, Any], role: Any, used: set[str]) -> Iterator[str]:
+def _check_block(block: dict[str, Any], role: Any, used: set[str]) -> Iterator[str]:
     kind = block.get("type")
-    yield from _only(block, BLOCKS.get(str(kind), set(block)))
+    yield from _check_names(block, BLOCKS.get(str(kind), set(block)))
     if kind == "text":
-        yield from _text(block.get("text"), "text")
+        yield from _check_text(block.get("text"), "text")
     elif kind == "tool_use":
         yield from [] if role == "assistant" else ["a call by a person"]
-        yield from _identity(block.get("id"), used, 64)
+        yield from _check_id(block.get("id"), used, 64)
         yield from [] if ANTHROPIC_ID.fullmatch(str(block.get("id"))) else ["an id in letters that are not allowed"]
-        yield from _name(block.get("name"))
+        yield from _check_name(block.get("name"))
         yield from [] if isinstance(block.get("input"), dict) else ["an input that is no object"]
     elif kind == "tool_result":
         yield from [] if role == "user" else ["a result by the model"]
-        yield from _text(block.get("content"), "result")
+        yield from _check_text(block.get("content"), "result")
         yield from [] if isinstance(block.get("is_error", False), bool) else ["is_error is neither true nor false"]
     else:
         yield f"a block of the kind {kind!r}"
 
 
-def _last(messages: list[Any]) -> list[str]:
-    """What the model is to go on from may not end in space."""
+def _check_last(messages: list[Any]) -> list[str]:
+    """Check that a message for the model to continue does not end in whitespace."""
     if not messages or messages[-1].get("role") != "assistant" or not isinstance(messages[-1].get("content"), list):
         return []
-    said = messages[-1]["content"][-1].get("text", "") if messages[-1]["content"] else ""
-    return ["the last message ends in space"] if said != said.rstrip() else []
+    text = messages[-1]["content"][-1].get("text", "") if messages[-1]["content"] else ""
+    return ["the last message ends in whitespace"] if text != text.rstrip() else []
 
 
-# All of them
+# Shared checks
 
 
-def _only(said: dict[str, Any], known: set[str]) -> Iterator[str]:
-    """An API refuses parameters that it does not know; ids that it did not give itself are among them."""
-    yield from (f"an unknown parameter {name!r}" for name in said if name not in known)
+def _check_names(value: dict[str, Any], allowed: set[str]) -> Iterator[str]:
+    """Check for parameters that the API does not accept, such as ids that it did not generate."""
+    yield from (f"an unknown parameter {name!r}" for name in value if name not in allowed)
 
 
-def _text(value: Any, what: str) -> Iterator[str]:
+def _check_text(value: Any, what: str) -> Iterator[str]:
     if not isinstance(value, str):
         yield f"{what} that is no text: {value!r}"
     elif not value.strip():
         yield f"{what} that is blank"
 
 
-def _identity(identity: Any, used: set[str], longest: int) -> Iterator[str]:
-    if not isinstance(identity, str) or not 0 < len(identity) <= longest:
+def _check_id(identity: Any, used: set[str], max_chars: int) -> Iterator[str]:
+    if not isinstance(identity, str) or not 0 < len(identity) <= max_chars:
         yield f"an id of the wrong length: {identity!r}"
     elif identity in used:
         yield f"the id {identity!r} a second time"
     used.add(str(identity))
 
 
-def _name(name: Any) -> Iterator[str]:
+def _check_name(name: Any) -> Iterator[str]:
     if not isinstance(name, str) or not NAME.fullmatch(name):
         yield f"the name {name!r}"
 
 
-def _json(messages: list[Any]) -> list[str]:
+def _check_json(messages: list[Any]) -> list[str]:
     try:
         json.dumps(messages, allow_nan=False, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
@@ -280,21 +282,21 @@ def _anthropic_types() -> TypeAdapter[Any]:
 
 
 def typed_openai(messages: list[Any]) -> list[str]:
-    """What the types of the SDK `openai` say against these messages."""
-    return _against(_openai_types(), messages)
+    """Return the errors of the types of the SDK `openai` for these messages."""
+    return _validate(_openai_types(), messages)
 
 
 def typed_responses(items: list[Any]) -> list[str]:
-    """What the types of the SDK `openai` say against these input items."""
-    return _against(_responses_types(), items)
+    """Return the errors of the types of the SDK `openai` for these input items."""
+    return _validate(_responses_types(), items)
 
 
 def typed_anthropic(messages: list[Any]) -> list[str]:
-    """What the types of the SDK `anthropic` say against these messages."""
-    return _against(_anthropic_types(), messages)
+    """Return the errors of the types of the SDK `anthropic` for these messages."""
+    return _validate(_anthropic_types(), messages)
 
 
-def _against(types: TypeAdapter[Any], messages: list[Any]) -> list[str]:
+def _validate(types: TypeAdapter[Any], messages: list[Any]) -> list[str]:
     try:
         _walk(types.validate_python(messages))
     except ValidationError as error:
@@ -303,7 +305,7 @@ def _against(types: TypeAdapter[Any], messages: list[Any]) -> list[str]:
 
 
 def _walk(value: Any) -> None:
-    """Look at everything: what an SDK declares as iterable is only checked when somebody goes through it."""
+    """Visit every value, since pydantic checks iterables only while they are iterated."""
     if isinstance(value, dict):
         for member in value.values():
             _walk(member)
@@ -312,23 +314,23 @@ def _walk(value: Any) -> None:
             _walk(item)
 
 
-# Reading, without a store
+# Decoding without a store
 
 
-def desk_of(format: str, messages: Iterable[Any], *, close: str = "", **options: Any) -> Desk:
-    """What a ledger makes of messages of a format, read one after the other."""
-    desk, decoder = Desk(redact=False), registry.decoder(format, **options)
+def decode_messages(format: str, messages: Iterable[Any], *, close: str = "", **options: Any) -> MemoryLedger:
+    """Decode messages of a format into a ledger in memory."""
+    memory, decoder = MemoryLedger(redact=False), registry.decoder(format, **options)
     for message in messages:
-        desk.write(*decoder.feed(message))
-    desk.write(*(decoder.close(close) if close else []))
-    return desk
+        memory.write(*decoder.feed(message))
+    memory.write(*(decoder.close(close) if close else []))
+    return memory
 
 
-def shown(desk: Desk) -> list[Any]:
-    """The entries on a desk."""
-    return desk.state.snapshot().entries
+def list_entries(memory: MemoryLedger) -> list[Any]:
+    """Return the entries."""
+    return memory.state.snapshot().entries
 
 
-def calls_on(desk: Desk) -> list[ToolCall]:
-    """The calls on a desk."""
-    return [entry for entry in shown(desk) if isinstance(entry, ToolCall)]
+def list_calls(memory: MemoryLedger) -> list[ToolCall]:
+    """Return the calls."""
+    return [entry for entry in list_entries(memory) if isinstance(entry, ToolCall)]

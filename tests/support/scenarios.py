@@ -1,8 +1,8 @@
-"""Scenarios are data: each file of tests/scenarios holds the drafts of one small session, one JSON object per line.
+"""Load scenarios: each file of tests/scenarios has the drafts of one small session, one JSON object per line.
 
-A line is an event as `read_event` takes it. A call is named by alias, `"aliases": [["t", "call_1"]]`, so that no file
-depends on ids the ledger mints. The loader has two keys of its own: `times` repeats a line, with its number for every
-`{n}` in the text, and `witness` marks a draft as an agent's replay.
+A line is the JSON form of an event. A call is named by alias, `"aliases": [["t", "call_1"]]`, so no file depends on
+generated ids. The loader has two keys of its own: `times` repeats a line, with its number for every `{n}` in the text,
+and `witness` marks a draft as an agent's replay.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ FOLDER = TESTS / "scenarios"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.jsonl"))
 SESSION = "scenario"
 NOON = 1_700_000_000_000
-STEP = 250
+STEP_MS = 250
 
-# Nothing but the file decides what is in the log: no reaper ends a call while a slow machine reads it.
+# The log depends on the file only: no reaper ends a call on a slow machine.
 QUIET = Settings(synchronous="NORMAL", reaper_interval=3600.0, checkpoint_every=10**9)
 
 
 def drafts(name: str) -> list[Draft]:
-    """The drafts of a scenario, 250 ms apart unless they tell their own time."""
+    """Return the drafts of a scenario, 250 ms apart unless they have their own time."""
     with (FOLDER / f"{name}.jsonl").open(encoding="utf-8", newline="\n") as file:
         bodies = [body for line in file if line.strip() for body in _repeated(json.loads(line))]
-    return [_draft(body, NOON + STEP * number) for number, body in enumerate(bodies)]
+    return [_draft(body, NOON + STEP_MS * number) for number, body in enumerate(bodies)]
 
 
 def _repeated(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -54,7 +54,7 @@ def _draft(body: dict[str, Any], at: int) -> Draft:
 
 @contextmanager
 def counted_ids() -> Iterator[None]:
-    """Ids that count up from 1 instead of random ones, so that a golden file can hold them."""
+    """Generate ids that count from 1 instead of random ones, for golden files."""
     calls, approvals = count(1), count(1)
     with (
         patch("callslip.model.ids.call_id", lambda: f"exec_{next(calls):012x}"),
@@ -63,16 +63,16 @@ def counted_ids() -> Iterator[None]:
         yield
 
 
-async def record(given: Iterable[Event | Draft], *, settings: Settings = QUIET) -> list[Event]:
-    """What a ledger of its own makes of drafts, one append each: its whole log, in order."""
+async def record(drafts_or_events: Iterable[Event | Draft], *, settings: Settings = QUIET) -> list[Event]:
+    """Append drafts to a new ledger, one at a time, and return its events."""
     async with await open_ledger("sqlite:///:memory:", settings) as ledger:
-        for draft in given:
+        for draft in drafts_or_events:
             await ledger.log.append(SESSION, [draft], source="scenario")
         return [event async for event in ledger.events(SESSION)]
 
 
 @cache
 def events(name: str) -> tuple[Event, ...]:
-    """The log of a scenario, the same on every run."""
+    """Return the events of a scenario, identical in every run."""
     with counted_ids():
         return tuple(asyncio.run(record(drafts(name))))

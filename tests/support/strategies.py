@@ -1,7 +1,7 @@
-"""What may happen to a session, as Hypothesis draws it: drafts of every kind, in any order, about calls that share ids.
+"""Hypothesis strategies for the events of a session: drafts of every kind, in any order, about calls that share ids.
 
-A draft names a call by a foreign id of a small pool, or as `#2`: the third call of the session so far. `Desk` resolves
-that and runs the ledger's own write path in memory: the door, the decisions, the rows; there is no store below.
+A draft names a call by a foreign id of a small pool, or as `#2`, the third call of the session so far. `MemoryLedger`
+resolves that and runs the write path of the ledger without a store.
 """
 
 from __future__ import annotations
@@ -30,27 +30,29 @@ START = 1_000_000
 
 
 def canonical(value: Any) -> bytes:
-    """JSON with sorted keys: equal values give equal bytes, and 1, 1.0 and true stay apart."""
+    """Return JSON with sorted keys: equal values give equal bytes, and 1, 1.0 and true differ."""
     return msgspec.json.encode(value, order="sorted")
 
 
 def snapshot(state: SessionFold) -> bytes:
-    """A state as its readers see it."""
+    """Return the snapshot of a state as JSON."""
     return canonical(state.snapshot())
 
 
-def either(*strategies: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """One of them, each as likely as it is often named: `one_of` would count what is inside of each."""
-    return st.sampled_from(strategies).flatmap(lambda chosen: chosen)
+def weighted_choice(*strategies: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Draw from one of the strategies. A strategy that is named twice is twice as likely, unlike with `one_of`."""
+    return st.sampled_from(strategies).flatmap(lambda selected: selected)
 
 
 # Values
 
 astral = st.sampled_from(["😀", "👩‍👧", "e\u0301", "é", "日本", "\u202e", "\U0001f1fa\U0001f1e6", "ﬁ", "\u200d", "𝒳"])
 plain = st.text(st.characters(exclude_categories=("Cs",)), max_size=6)
-secretive = st.sampled_from(["s", " sk", "sk-", "ghp_", " a", "sk-ant-api03-abcdefghij0123456789", "Bearer ", "AKIA"])
+secret_parts = st.sampled_from(
+    ["s", " sk", "sk-", "ghp_", " a", "sk-ant-api03-abcdefghij0123456789", "Bearer ", "AKIA"]
+)
 words = st.sampled_from(["ha", "1", "0", "I", "I'll", "I'll check", " the", "\n", " ", "a", "aa", "x" * 30])
-pieces = either(words, words, astral, secretive, plain)
+pieces = weighted_choice(words, words, astral, secret_parts, plain)
 json_values = st.recursive(
     st.one_of(st.none(), st.booleans(), st.sampled_from([-1, 0, 1, 1.0, 2**53, 0.5, -0.0]), pieces),
     lambda inside: st.lists(inside, max_size=2) | st.dictionaries(st.sampled_from(["a", "b"]), inside, max_size=2),
@@ -59,7 +61,7 @@ json_values = st.recursive(
 
 
 def maybe(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Absent, null, or a value (C10)."""
+    """Draw absent, null, or a value (C10)."""
     return st.one_of(st.just(UNSET), st.just(UNSET), st.none(), values)
 
 
@@ -69,8 +71,8 @@ aliases = st.sampled_from([Alias("acp", "1"), Alias("acp", "2"), Alias("acp", "3
 calls = st.sampled_from(["", "#0", "#1", "#2"])
 names = st.sampled_from(["bash", "Read", "mcp__acp__Read", "mcp__x"])
 
-# What a draft about a call may say, field by field; an event takes those it has.
-TOLD: dict[str, st.SearchStrategy[Any]] = {
+# Values for the fields of events about calls; an event uses those it has.
+CALL_FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "tool_name": maybe(names),
     "raw_tool_name": maybe(names),
     "title": maybe(pieces),
@@ -107,20 +109,20 @@ ANSWERS = (ev.ApprovalGranted, ev.ApprovalRefused, ev.ApprovalWithdrawn)
 def call_events(
     draw: st.DrawFn, types: Sequence[type[Event]] = CALL_TYPES, names_call: dict[str, Any] | None = None
 ) -> Event:
-    """Anything about some call."""
+    """Draw any event about a call."""
     cls = draw(st.sampled_from(types))
-    told = [name for name in cls.__struct_fields__ if name in TOLD]
-    chosen = draw(st.sets(st.sampled_from(told), max_size=4)) if told else set()
-    chosen |= {"text"} & set(told)
+    possible = [name for name in cls.__struct_fields__ if name in CALL_FIELDS]
+    selected = draw(st.sets(st.sampled_from(possible), max_size=4)) if possible else set()
+    selected |= {"text"} & set(possible)
     if issubclass(cls, ev.ApprovalAnswer):
-        chosen |= {"approval"}
+        selected |= {"approval"}
     elif cls is ev.ApprovalRequested:
-        chosen -= {"approval"}
-    fields = {name: draw(TOLD[name]) for name in sorted(chosen)}
-    return cls(**fields, **(draw(who) if names_call is None else names_call), source=draw(sources))
+        selected -= {"approval"}
+    fields = {name: draw(CALL_FIELDS[name]) for name in sorted(selected)}
+    return cls(**fields, **(draw(call_references) if names_call is None else names_call), source=draw(sources))
 
 
-who = st.one_of(
+call_references = st.one_of(
     aliases.map(lambda alias: {"aliases": (alias,)}),
     aliases.map(lambda alias: {"aliases": (alias,)}),
     st.sets(aliases, min_size=2, max_size=2).map(lambda two: {"aliases": tuple(sorted(two, key=tuple_of))}),
@@ -132,7 +134,7 @@ def tuple_of(alias: Alias) -> tuple[str, str]:
     return alias.ns, alias.id
 
 
-LIVES: list[list[type[Event]]] = [
+CALL_SEQUENCES: list[list[type[Event]]] = [
     [ev.CallProposed, ev.CallStarted, ev.CallProgress, ev.CallProgress, ev.CallCompleted, ev.CallProgress],
     [ev.CallProposed, ev.CallInputDelta, ev.CallInputDelta, ev.CallInput, ev.CallStarted, ev.CallFailed],
     [ev.CallInputDelta, ev.CallInput, ev.CallInputDelta, ev.CallStarted, ev.CallRequeued, ev.CallStarted, ev.CallLost],
@@ -144,32 +146,34 @@ LIVES: list[list[type[Event]]] = [
 
 
 @st.composite
-def lives(draw: st.DrawFn) -> list[Event]:
-    """A call as calls usually go, under one foreign id, cut off anywhere."""
+def call_sequences(draw: st.DrawFn) -> list[Event]:
+    """Draw a typical sequence of events of a call with one foreign id, cut anywhere."""
     alias = draw(aliases)
-    kinds = draw(st.sampled_from(LIVES))
+    kinds = draw(st.sampled_from(CALL_SEQUENCES))
     kinds = kinds[: draw(st.integers(1, len(kinds)))]
-    made = [draw(call_events([kind], {"aliases": (alias,)})) for kind in kinds]
-    return [structs.replace(e, approval="") if isinstance(e, ev.ApprovalAnswer) else e for e in made]
+    events = [draw(call_events([kind], {"aliases": (alias,)})) for kind in kinds]
+    return [structs.replace(e, approval="") if isinstance(e, ev.ApprovalAnswer) else e for e in events]
 
 
 CHUNKS = {ev.MessageDelta: "message", ev.ThoughtDelta: "thought"}
 
 
 @st.composite
-def talks(draw: st.DrawFn, policies: Sequence[str] = ("auto", "auto", "delta", "cumulative", "dedupe")) -> list[Event]:
-    """A run of chunks: a text split anyhow, a text that grows, or anything."""
+def text_sequences(
+    draw: st.DrawFn, policies: Sequence[str] = ("auto", "auto", "delta", "cumulative", "dedupe")
+) -> list[Event]:
+    """Draw the chunks of a text: deltas, cumulative, or arbitrary."""
     cls = draw(st.sampled_from(list(CHUNKS)))
-    told = {"message_id": draw(message_ids), "source": draw(sources), "chunks": draw(st.sampled_from(policies))}
+    fields = {"message_id": draw(message_ids), "source": draw(sources), "chunks": draw(st.sampled_from(policies))}
     parts = draw(st.lists(pieces, min_size=1, max_size=6))
     if draw(st.booleans()):
         parts = ["".join(parts[: n + 1]) for n in range(len(parts))]
-    made: list[Event] = [cls(text=part, **told) for part in parts]
-    return made + [ev.MessageEnded(message_id=draw(message_ids))] * draw(st.integers(0, 1))
+    events: list[Event] = [cls(text=part, **fields) for part in parts]
+    return events + [ev.MessageEnded(message_id=draw(message_ids))] * draw(st.integers(0, 1))
 
 
 chunk_soup = st.builds(
-    lambda cls, **told: cls(**told),
+    lambda cls, **fields: cls(**fields),
     st.sampled_from(list(CHUNKS)),
     text=pieces | st.just(""),
     message_id=message_ids,
@@ -207,36 +211,36 @@ facts = st.one_of(
     st.builds(ev.PlanUpdated, entries=st.lists(json_values, max_size=2)),
     st.builds(ev.Raw, format=st.just("acp"), body=json_values),
 )
-any_event = either(call_events(), chunk_soup, turns, facts)
-singles = either(call_events(), call_events(), call_events(), turns, chunk_soup, facts).map(lambda one: [one])
-threads = either(singles, lives(), talks(), lives())
+any_event = weighted_choice(call_events(), chunk_soup, turns, facts)
+singles = weighted_choice(call_events(), call_events(), call_events(), turns, chunk_soup, facts).map(lambda one: [one])
+sequences = weighted_choice(singles, call_sequences(), text_sequences(), call_sequences())
 
 
 @st.composite
 def scripts(draw: st.DrawFn, least: int = 7, most: int = 14) -> list[Event]:
-    """A session: lives of calls, texts and loose events, interleaved."""
-    made = draw(st.lists(threads, min_size=least, max_size=most))
-    return interleaved(made, draw(st.lists(st.integers(0, 5), min_size=2 * least, max_size=4 * most)))
+    """Draw a session: sequences of calls, texts and single events, interleaved."""
+    drawn = draw(st.lists(sequences, min_size=least, max_size=most))
+    return interleaved(drawn, draw(st.lists(st.integers(0, 5), min_size=2 * least, max_size=4 * most)))
 
 
-def interleaved(threads: list[list[Event]], picks: list[int]) -> list[Event]:
-    """The threads as one, each in its own order; where nothing is picked, the first goes on."""
-    made: list[Event] = []
+def interleaved(sequences: list[list[Event]], picks: list[int]) -> list[Event]:
+    """Merge sequences, each in its own order, by `picks`; without picks left, take the first sequence."""
+    merged: list[Event] = []
     picks = picks[::-1]
-    threads = [list(thread) for thread in threads]
-    while threads:
-        at = picks.pop() % len(threads) if picks else 0
-        made.append(threads[at].pop(0))
-        if not threads[at]:
-            del threads[at]
-    return made
+    sequences = [list(sequence) for sequence in sequences]
+    while sequences:
+        at = picks.pop() % len(sequences) if picks else 0
+        merged.append(sequences[at].pop(0))
+        if not sequences[at]:
+            del sequences[at]
+    return merged
 
 
 # Running them
 
 
-class Nothing:
-    """What a unit of work reads from a store that is empty."""
+class EmptyStore:
+    """An empty store for a unit of work."""
 
     def __init__(self, now: int = START) -> None:
         self._now = now
@@ -262,13 +266,13 @@ class Nothing:
 
 
 class Names:
-    """The calls and approvals of a session in the order they came to be."""
+    """The ids of calls and approvals of a session in the order of their creation."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.approvals: list[str] = []
 
-    def see(self, events: Sequence[Event]) -> None:
+    def add_events(self, events: Sequence[Event]) -> None:
         for event in events:
             if isinstance(event, ev.CallEvent) and event.verdict == "applied":
                 if event.call not in self.calls:
@@ -277,37 +281,37 @@ class Names:
                     self.approvals.append(event.approval)
 
     def resolve(self, event: Event) -> Event:
-        """The event with real ids in place of `#n`; where there is none yet, with none."""
+        """Return the event with real ids in place of `#n`, or without an id if there is none yet."""
         changes: dict[str, str] = {}
-        for field, known in (("call", self.calls), ("approval", self.approvals)):
-            given = getattr(event, field, "")
-            if given.startswith("#"):
-                changes[field] = known[int(given[1:]) % len(known)] if known else ""
+        for field, ids in (("call", self.calls), ("approval", self.approvals)):
+            reference = getattr(event, field, "")
+            if reference.startswith("#"):
+                changes[field] = ids[int(reference[1:]) % len(ids)] if ids else ""
         return structs.replace(event, **changes) if changes else event
 
 
-class Desk:
-    """A ledger's write path over an empty store."""
+class MemoryLedger:
+    """The write path of a ledger over an empty store."""
 
     def __init__(self, *, redact: bool = True, strict: bool = False) -> None:
         redactor = Redactor() if redact else Redactor(())
-        self.intake = DraftValidator(Settings(), redactor)
-        self.unit = UnitOfWork(Nothing())
-        self.how = WriteContext(redactor=redactor, source="desk", strict=strict)
+        self.validator = DraftValidator(Settings(), redactor)
+        self.unit = UnitOfWork(EmptyStore())
+        self.context = WriteContext(redactor=redactor, source="test", strict=strict)
         self.names = Names()
         self.time = START
 
     def write(self, *drafts: Event | Draft) -> list[Event]:
-        """Append drafts, each a step later than the last; a refused write leaves no trace."""
-        admitted = [self.intake.validate(self._timed(draft)) for draft in drafts]
+        """Append drafts, each a step later than the last; a rejected write changes nothing."""
+        admitted = [self.validator.validate(self._timed(draft)) for draft in drafts]
         unit = self._copied()
-        done = write_events(unit, SESSION, admitted, self.how)
-        self.names.see([stored.event for stored in unit.events[len(self.unit.events) :]])
+        stored = write_events(unit, SESSION, admitted, self.context)
+        self.names.add_events([row.event for row in unit.events[len(self.unit.events) :]])
         self.unit = unit
-        return done
+        return stored
 
     def _copied(self) -> UnitOfWork:
-        unit = UnitOfWork(Nothing())
+        unit = UnitOfWork(EmptyStore())
         for table in ("calls", "approvals", "aliases", "keys", "owners", "events"):
             setattr(unit, table, copy(getattr(self.unit, table)))
         unit.sessions = {name: structs.replace(row) for name, row in self.unit.sessions.items()}
@@ -321,23 +325,23 @@ class Desk:
 
     @property
     def log(self) -> list[Event]:
-        """Every event so far."""
-        return [stored.event for stored in self.unit.events]
+        """Return all events."""
+        return [row.event for row in self.unit.events]
 
     @property
     def state(self) -> SessionFold:
-        """The log, folded."""
+        """Return the fold of all events."""
         state = SessionFold(SESSION)
         state.fold(self.log)
         return state
 
 
-def written(script: Sequence[Event], *, redact: bool = True) -> Desk:
-    """A desk on which a script was written, one draft at a time."""
-    desk = Desk(redact=redact)
+def write_script(script: Sequence[Event], *, redact: bool = True) -> MemoryLedger:
+    """Write a script, one draft at a time."""
+    memory = MemoryLedger(redact=redact)
     for event in script:
-        desk.write(event)
-    return desk
+        memory.write(event)
+    return memory
 
 
-logs = scripts().map(lambda script: written(script).log)
+logs = scripts().map(lambda script: write_script(script).log)

@@ -48,7 +48,7 @@ from tests.support.acp_process import (
     with_ledger,
     wrapping,
 )
-from tests.support.acp_session import OPTIONS, asks, c2a, call, chosen, done, may_i, more, prompt
+from tests.support.acp_session import OPTIONS, asks, c2a, call, chosen, done, more, prompt, request_permission
 from tests.support.invariants import sound_ledger
 from tests.support.paths import ROOT
 
@@ -306,7 +306,7 @@ def test_a_client_that_disconnects_leaves_no_pending_request(path: str) -> None:
 def test_requests_of_an_agent_that_outlives_its_client_are_withdrawn(path: str) -> None:
     """As soon as the client has disconnected."""
     agent = "import sys, time; sys.stdout.write(sys.argv[1] + '\\n'); sys.stdout.flush(); time.sleep(60)"
-    line = json.dumps(may_i("a")["msg"])
+    line = json.dumps(request_permission("a")["msg"])
     command = [*wrapping(path, "--approvals", "callslip", "--session", "s"), sys.executable, "-c", agent, line]
     with Client(command) as client:
         wait_pending(path)
@@ -464,11 +464,11 @@ def line(message: Any) -> bytes:
 @pytest.mark.parametrize(
     ("message", "key"),
     [
-        (may_i(7)["msg"], b"7"),
-        (may_i('"\n')["msg"], b'"\\"\\n"'),
-        (may_i(None)["msg"], None),
-        (may_i(True)["msg"], None),
-        (may_i([1])["msg"], None),
+        (request_permission(7)["msg"], b"7"),
+        (request_permission('"\n')["msg"], b'"\\"\\n"'),
+        (request_permission(None)["msg"], None),
+        (request_permission(True)["msg"], None),
+        (request_permission([1])["msg"], None),
         (asks("session/request_permission", 1, toolCall={"toolCallId": "c"}, options=[]), None),
         (asks("session/request_permission", 1, toolCall={"toolCallId": "c"}, options=[{"name": "x"}]), None),
         (asks("session/request_permission", 1, toolCall="c", options=OPTIONS), None),
@@ -595,10 +595,10 @@ async def test_the_same_request_again_in_one_turn_goes_to_the_client(db: str) ->
     """For the ledger it repeats an answered request, so it cannot be answered there."""
     recorder = RecorderHarness(db, approval_expiry=0.0, reaper_grace=0.02)
     recorder.send_message(Kind.CLIENT_BYTES, prompt())
-    recorder.send_message(Kind.REQUEST_HELD, may_i("a"))
+    recorder.send_message(Kind.REQUEST_HELD, request_permission("a"))
     assert (await recorder.outcome())["optionId"] == "no"
     recorder.send_message(Kind.ANSWER_SENT, chosen("no", "a"))
-    recorder.send_message(Kind.REQUEST_HELD, may_i("b"))
+    recorder.send_message(Kind.REQUEST_HELD, request_permission("b"))
     assert await recorder.released() == b'"b"'
     recorder.send(Kind.REQUEST_RELEASED, b'"b"')
     recorder.send_message(Kind.CLIENT_BYTES, chosen("yes", "b"))
@@ -619,7 +619,7 @@ async def test_a_request_that_cannot_be_decoded_goes_to_the_client(db: str, monk
 
     monkeypatch.setattr(AcpDecoder, "feed", broken)
     recorder = RecorderHarness(db)
-    recorder.send_message(Kind.REQUEST_HELD, may_i("a"))
+    recorder.send_message(Kind.REQUEST_HELD, request_permission("a"))
     assert await recorder.released() == b'"a"'
     recorder.send(Kind.REQUEST_RELEASED, b'"a"')
     await recorder.end()
@@ -632,7 +632,7 @@ async def test_an_agent_that_starts_without_an_answer_receives_no_permission(db:
     """The log has a grant by the agent; the agent receives `cancelled`."""
     recorder = RecorderHarness(db)
     recorder.send_message(Kind.CLIENT_BYTES, prompt())
-    recorder.send_message(Kind.REQUEST_HELD, may_i("a"))
+    recorder.send_message(Kind.REQUEST_HELD, request_permission("a"))
     recorder.send_message(Kind.AGENT_BYTES, more("in_progress"))
     assert await recorder.outcome() == CANCELLED
     await recorder.end()
@@ -644,8 +644,8 @@ async def test_a_second_request_for_the_same_call_gives_both_their_answer(db: st
     recorder = RecorderHarness(db, approval_expiry=0.0, reaper_grace=0.02)
     recorder.send_message(Kind.CLIENT_BYTES, prompt())
     recorder.send_message(Kind.AGENT_BYTES, call())
-    recorder.send_message(Kind.REQUEST_HELD, may_i("a"))
-    recorder.send_message(Kind.REQUEST_HELD, may_i("b", title="More"))
+    recorder.send_message(Kind.REQUEST_HELD, request_permission("a"))
+    recorder.send_message(Kind.REQUEST_HELD, request_permission("b", title="More"))
     for request_id in (b'"a"', b'"b"'):
         assert (await recorder.outcome(request_id))["optionId"] == "no"
     await recorder.end()
@@ -657,8 +657,8 @@ async def test_a_grant_is_for_one_request_only(db: str) -> None:
     recorder = RecorderHarness(db)
     recorder.send_message(Kind.CLIENT_BYTES, prompt())
     recorder.send_message(Kind.AGENT_BYTES, call())
-    recorder.send_message(Kind.REQUEST_HELD, may_i("a"))
-    recorder.send_message(Kind.REQUEST_HELD, may_i("b", title="More"))
+    recorder.send_message(Kind.REQUEST_HELD, request_permission("a"))
+    recorder.send_message(Kind.REQUEST_HELD, request_permission("b", title="More"))
     await recorder.until_recorded(4)
     async with sound_ledger(db) as ledger:
         (request,) = await ledger.approvals()
@@ -675,13 +675,13 @@ async def test_a_request_that_crosses_with_its_cancellation_is_cancelled_too(db:
     recorder.send_message(Kind.CLIENT_BYTES, prompt())
     cancel = c2a({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": "s1"}})
     recorder.send_message(Kind.CLIENT_BYTES, cancel)
-    recorder.send_message(Kind.REQUEST_HELD, may_i("a"))
+    recorder.send_message(Kind.REQUEST_HELD, request_permission("a"))
     assert await recorder.outcome() == CANCELLED
     answer = c2a({"jsonrpc": "2.0", "id": "a", "result": {"outcome": CANCELLED}})
     recorder.send_message(Kind.ANSWER_SENT, answer)
     recorder.send_message(Kind.AGENT_BYTES, done(reason="cancelled"))
     recorder.send_message(Kind.CLIENT_BYTES, prompt(2))
-    recorder.send_message(Kind.REQUEST_HELD, may_i("b"))
+    recorder.send_message(Kind.REQUEST_HELD, request_permission("b"))
     await recorder.until_recorded(7)
     async with sound_ledger(db) as ledger:
         (request,) = await ledger.approvals()
@@ -697,7 +697,7 @@ async def test_a_request_whose_watch_fails_goes_to_the_client(db: str, monkeypat
     """An unexpected error does not block the agent."""
     monkeypatch.setattr(EventLog, "batches", lambda *_: 1 / 0)
     recorder = RecorderHarness(db)
-    recorder.send_message(Kind.REQUEST_HELD, may_i("a"))
+    recorder.send_message(Kind.REQUEST_HELD, request_permission("a"))
     assert await recorder.released() == b'"a"'
     await recorder.end()
 
@@ -707,7 +707,7 @@ async def test_an_agent_may_withdraw_its_request(db: str) -> None:
     """By the id of the request, which is answered with `cancelled`."""
     recorder = RecorderHarness(db)
     recorder.send_message(Kind.CLIENT_BYTES, prompt())
-    recorder.send_message(Kind.REQUEST_HELD, may_i("a"))
+    recorder.send_message(Kind.REQUEST_HELD, request_permission("a"))
     cancel = {"msg": {"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": "a"}}}
     recorder.send_message(Kind.AGENT_BYTES, cancel)
     assert await recorder.outcome() == CANCELLED
@@ -723,7 +723,7 @@ async def test_a_request_ends_with_its_turn(db: str, reason: str) -> None:
     """At once, or after the grace period of its calls."""
     recorder = RecorderHarness(db, turn_grace=0.05, reaper_grace=0.05)
     recorder.send_message(Kind.CLIENT_BYTES, prompt())
-    recorder.send_message(Kind.REQUEST_HELD, may_i("a"))
+    recorder.send_message(Kind.REQUEST_HELD, request_permission("a"))
     recorder.send_message(Kind.AGENT_BYTES, done(reason=reason))
     assert await recorder.outcome() == CANCELLED
     await recorder.end()
@@ -734,7 +734,7 @@ async def test_a_request_of_a_deleted_session_goes_to_the_client(db: str) -> Non
     """The ledger has no request to answer any more."""
     recorder = RecorderHarness(db)
     recorder.send_message(Kind.CLIENT_BYTES, prompt())
-    recorder.send_message(Kind.REQUEST_HELD, may_i("a"))
+    recorder.send_message(Kind.REQUEST_HELD, request_permission("a"))
     await recorder.until_recorded(2)
     async with sound_ledger(db) as ledger:
         await ledger.delete("s")
