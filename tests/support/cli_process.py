@@ -1,4 +1,4 @@
-"""`callslip serve` and other commands as real processes: in pipes, and on a terminal of their own."""
+"""Run `callslip serve` and other commands as real processes, in pipes and on terminals."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from collections.abc import Awaitable, Callable, Generator
 from pathlib import Path
 from typing import Any
 
-from callslip.api.ledger import Ledger, open_ledger
+from callslip.api.ledger import LocalLedger, open_ledger
 
-PATIENCE = 60.0
-"""How long anything may take before a test gives up; nothing takes so long unless it hangs."""
+TIMEOUT_S = 60.0
+"""Nothing takes this long unless it hangs."""
 
 
 def command(*arguments: str) -> list[str]:
@@ -29,27 +29,27 @@ def command(*arguments: str) -> list[str]:
 
 
 def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """A command as a script runs it."""
+    """Run a command as a script does."""
     return subprocess.run(
         command(*arguments),
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,
-        timeout=PATIENCE,
+        timeout=TIMEOUT_S,
         env={**os.environ, **(env or {})},
     )
 
 
-def with_ledger(path: Path, work: Callable[[Ledger], Awaitable[Any]]) -> Any:
-    async def go() -> Any:
+def with_ledger(path: Path, work: Callable[[LocalLedger], Awaitable[Any]]) -> Any:
+    async def run_work() -> Any:
         async with await open_ledger(f"sqlite:///{path}") as ledger:
             return await work(ledger)
 
-    return asyncio.run(go())
+    return asyncio.run(run_work())
 
 
 class Process:
-    """A command under way, with every line of what it says as it says it."""
+    """A running command, with the lines of its output so far."""
 
     def __init__(self, *arguments: str, env: dict[str, str] | None = None, program: str = "") -> None:
         self.out: list[str] = []
@@ -69,25 +69,25 @@ class Process:
             reader.start()
 
     def until(self, text: str, count: int = 1) -> None:
-        """Wait until it has said this, on either side, in so many lines."""
-        end = time.monotonic() + PATIENCE
+        """Wait until this text is in so many lines of stdout and stderr."""
+        end = time.monotonic() + TIMEOUT_S
         while sum(text in line for line in [*self.out, *self.err]) < count:
             ended = self._popen.poll() is not None
-            assert time.monotonic() < end and not ended, f"never said: {text}\n{self.out}\n{self.err}"
+            assert time.monotonic() < end and not ended, f"never printed: {text}\n{self.out}\n{self.err}"
             time.sleep(0.01)
 
     def lines(self) -> list[Any]:
         return [json.loads(line) for line in self.out]
 
     def signal(self, number: signal.Signals) -> int:
-        """Its exit status."""
+        """Send a signal, and return the exit status."""
         self._popen.send_signal(number)
         return self.end()
 
     def end(self) -> int:
-        status = self._popen.wait(PATIENCE)
+        status = self._popen.wait(TIMEOUT_S)
         for reader in self._readers:
-            reader.join(PATIENCE)
+            reader.join(TIMEOUT_S)
         return status
 
     def kill(self) -> None:
@@ -107,41 +107,41 @@ def _read(pipe: Any, lines: list[str]) -> None:
 
 @contextlib.contextmanager
 def process(*arguments: str, env: dict[str, str] | None = None, program: str = "") -> Generator[Process]:
-    """A command, or another program, that is gone when the block ends."""
-    made = Process(*arguments, env=env, program=program)
+    """Run a command, or another program, and kill it when the block ends."""
+    running = Process(*arguments, env=env, program=program)
     try:
-        yield made
+        yield running
     finally:
-        made.kill()
+        running.kill()
 
 
 class Serving(Process):
-    """`callslip serve`, once it listens."""
+    """A running `callslip serve` that listens."""
 
     def __init__(self, path: Path, *arguments: str) -> None:
         super().__init__("serve", "--json", "--db", str(path), *(arguments or ("--port", "0")))
-        self.until("serving ")
+        self.until("View: ")
         self.until('"url"')
-        self.told = json.loads(self.out[0])
-        self.url, self.token = self.told["url"], self.told["token"]
+        self.info = json.loads(self.out[0])
+        self.url, self.token = self.info["url"], self.info["token"]
 
 
 @contextlib.contextmanager
 def serving(path: Path, *arguments: str) -> Generator[Serving]:
-    made = Serving(path, *arguments)
+    server = Serving(path, *arguments)
     try:
-        yield made
+        yield server
     finally:
-        made.kill()
+        server.kill()
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return found.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
 
 
 class Terminal:
-    """A command on a terminal that knows no colours: what it shows, and keys for it."""
+    """A command on a terminal without colours: its output, and keys for it."""
 
     def __init__(self, *arguments: str) -> None:
         self.shown = ""
@@ -152,12 +152,12 @@ class Terminal:
             os.execv(sys.executable, command(*arguments))
 
     def until(self, text: str) -> None:
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT_S
         while text not in self.shown:
             assert time.monotonic() < end and self._read(1.0), f"never shown: {text}\n{self.shown}"
 
     def _read(self, wait: float) -> bool:
-        """Whether there may be more."""
+        """Read output, and return whether there may be more."""
         if not select.select([self._end], [], [], wait)[0]:
             return True
         try:
@@ -172,8 +172,8 @@ class Terminal:
         os.write(self._end, keys.encode())
 
     def close(self) -> int:
-        """Its exit status, once it has ended."""
-        end = time.monotonic() + PATIENCE
+        """Wait for the end, and return the exit status."""
+        end = time.monotonic() + TIMEOUT_S
         while self._read(1.0):
             assert time.monotonic() < end, self.shown
         os.close(self._end)
