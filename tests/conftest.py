@@ -1,4 +1,4 @@
-"""What every test file may rely on: Hypothesis profiles, asyncio alone, Node, a browser, and a home of its own."""
+"""Fixtures and settings for all tests: Hypothesis profiles, asyncio, Node, a browser, and a separate home folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LONG = os.environ.get("CALLSLIP_LONG", "") not in ("", "0")
 EXAMPLES = 40
 
-# What changes nothing must not fail: chance has its place in `make chaos`.
+# The same code must give the same result, so examples are random only in `make chaos`.
 settings.register_profile(
     "short",
     max_examples=EXAMPLES,
@@ -32,23 +32,23 @@ settings.register_profile(
 settings.register_profile("long", settings.get_profile("short"), max_examples=15 * EXAMPLES, derandomize=False)
 settings.load_profile("long" if LONG else "short")
 
-# Where `make` puts what the JavaScript tests run on; plain `pytest` finds it too.
+# `make` installs Node and the JavaScript packages here; plain `pytest` finds them too.
 os.environ["PATH"] = os.pathsep.join([str(ROOT / ".cache" / "node"), os.environ.get("PATH", os.defpath)])
 os.environ.setdefault("CALLSLIP_NODE_MODULES", str(ROOT / ".cache" / "npm" / "node_modules"))
 
-# A shell lets what it runs in the background ignore this, and the processes of tests would inherit that.
+# A shell ignores SIGINT for background jobs, and the processes of tests would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
-    """Tests marked `anyio` run on asyncio, once."""
+    """Run tests marked `anyio` on asyncio only."""
     return "asyncio"
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A new home for each test: no test reads or writes the ledger or the settings of whoever runs it."""
+    """Set a new home folder for each test, so that no test uses the ledger or the settings of the user."""
     folder = tmp_path_factory.mktemp("home")
     for name in [name for name in os.environ if name.startswith(("XDG_", "CALLSLIP_"))]:
         if name not in ("CALLSLIP_LONG", "CALLSLIP_NODE_MODULES", "CALLSLIP_GOLDENS"):
@@ -59,29 +59,29 @@ def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture
 def db(tmp_path: Path) -> str:
-    """The URL of a SQLite ledger that does not exist yet."""
+    """Return the URL of a SQLite ledger that does not exist yet."""
     return f"sqlite:///{tmp_path / 'ledger.db'}"
 
 
 @pytest.fixture(scope="session")
 def scale() -> int:
-    """How many times longer than usual a fault or volume test goes on: 1, or 50 under `make chaos`."""
+    """Return the factor for the length of fault and volume tests: 1, or 50 in `make chaos`."""
     return 50 if LONG else 1
 
 
 @pytest.fixture(scope="session")
 def node() -> str:
-    """The path of Node. Without it and its packages the JavaScript tests fail: `make test` installs both."""
-    found = shutil.which("node")
-    assert found, "no node on PATH and none in .cache/node; run `make test`"
+    """Return the path of Node. Fail if Node or its packages are missing; `make test` installs both."""
+    path = shutil.which("node")
+    assert path, "no node on PATH and none in .cache/node; run `make test`"
     packages = os.environ["CALLSLIP_NODE_MODULES"]
     assert Path(packages).is_dir(), f"{packages} is missing; run `make test`"
-    return found
+    return path
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[None]:
-    """What `tests.support.browser.in_browser` asks for, so that the browser is closed after the last test."""
+    """Close the browser of `tests.support.browser.in_browser` after the last test."""
     from tests.support.browser import close_chromium
 
     yield
@@ -90,7 +90,7 @@ def browser() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def site(browser: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """`callslip serve`, a real process for all tests of the page: each has sessions of its own there."""
+    """Run `callslip serve` for all tests of the page; each test has its own sessions."""
     from tests.support.browser import serving
 
     with serving(tmp_path_factory.mktemp("site")) as server:

