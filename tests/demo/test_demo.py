@@ -105,7 +105,7 @@ def test_story_is_told_on_a_terminal(tmp_path: Path) -> None:
     assert "FAIL parse('2h') == 7200, got 720" in done.stdout and "│ 3 tests passed" in done.stdout
     assert "'app/parser.py': Clean bill of health." in done.stdout
     assert "The test is fixed and the app is deployed to staging." in done.stdout
-    assert "(no terminal to prompt on: answered by the demo)" in done.stdout and "granted by the demo" in done.stdout
+    assert "(no terminal to prompt on: answered by the demo)" in done.stdout and "approved by the demo" in done.stdout
     assert re.search(r"^Live view and stored session: same ", done.stdout, re.MULTILINE)
 
 
@@ -297,7 +297,7 @@ def test_another_terminal_can_answer(tmp_path: Path) -> None:
     done = subprocess.run(command("approve", "@last", "--by", "Bob", "--db", db), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     terminal.wait_for("Live view and stored session: same")
-    assert terminal.close() == 0 and "granted by Bob" in terminal.plain()
+    assert terminal.close() == 0 and "approved by Bob" in terminal.plain()
 
 
 def test_ctrl_c_at_the_question(tmp_path: Path) -> None:
