@@ -120,6 +120,8 @@ export function Thought({ entry }) {
 
 // Plans
 
+const ENDED_STEPS = new Set(["completed", "cancelled"]);
+
 const STEP_STATES = /** @type {Record<string, {glyph: string, label: string, look: string}>} */ ({
   pending: { glyph: "○", label: "To do", look: "queued" },
   in_progress: { glyph: "●", label: "In progress", look: "running" },
@@ -147,7 +149,7 @@ export function planProgress(steps) {
 export function Plan({ entry }) {
   const steps = Array.isArray(entry.entries) ? entry.entries : [];
   const first = (/** @type {(step: any) => boolean} */ matches) => steps.find(matches);
-  const next = first((step) => step?.status === "in_progress") ?? first((step) => step?.status !== "completed");
+  const next = first((step) => step?.status === "in_progress") ?? first((step) => !ENDED_STEPS.has(step?.status));
   const nextStep = next?.content ? ` · ${firstLine(String(next.content), 100)}` : "";
   const head = html`<span class="label">Plan</span>${" "}
     <span class="peek" dir="auto">${planProgress(steps)}${nextStep}</span>`;
