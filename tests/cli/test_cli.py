@@ -547,7 +547,7 @@ def test_show_names_the_approval_of_a_call(db: str) -> None:
     (row,) = calls(db, "approval_granted")
     shown = cli("show", row.id, "--db", db).stdout
     approval = re.search(r"appr_[0-9a-f]{12}", shown)
-    assert approval and "granted" in shown
+    assert approval and "approved" in shown
     assert row.id in cli("show", approval[0], "--db", db).stdout
     assert json.loads(cli("show", approval[0], "--json", "--db", db).stdout)["approvalRequest"]["state"] == "granted"
 
@@ -866,7 +866,7 @@ def test_approve_lets_a_call_run(asking: str, named: str) -> None:
     assert done.exit_code == 0, done.stderr
     data = json.loads(done.stdout)
     assert (data["state"], data["option"], data["by"]) == ("granted", "yes", "Ada")
-    assert calls(asking, "ask")[0].state == "queued" and "granted by Ada (yes): Remove all" in done.stderr
+    assert calls(asking, "ask")[0].state == "queued" and "approved by Ada (yes): Remove all" in done.stderr
 
 
 def test_approve_may_change_the_arguments(asking: str) -> None:
@@ -890,7 +890,7 @@ def test_a_second_answer_names_the_first(asking: str) -> None:
     (row,) = calls(asking, "ask")
     assert cli("deny", row.approval, "--by", "Ada", "--db", asking).exit_code == 0
     done = cli("approve", row.approval, "--by", "Bob", "--db", asking)
-    assert done.exit_code == exit_status.FAILED and "it was refused by Ada" in done.stderr
+    assert done.exit_code == exit_status.FAILED and "it was denied by Ada" in done.stderr
     assert calls(asking, "ask")[0].state == "denied"
     assert calls(asking, "ask")[0].reason == "denied by Ada"
     assert "no pending approvals" in cli("approve", "@last", "--db", asking).stderr

@@ -323,7 +323,7 @@ def test_an_answer_by_the_server_bears_the_name_of_its_token(path: Path) -> None
         assert (data["state"], data["by"], data["reason"]) == ("refused", "Grace", "denied by Grace")
         assert waiting.end() == exit_status.DENIED
         again = run("approve", data["approval"], *by(server))
-        assert again.returncode == exit_status.FAILED and "it was refused by Grace" in again.stderr
+        assert again.returncode == exit_status.FAILED and "it was denied by Grace" in again.stderr
 
 
 def test_arguments_are_edited_by_the_server(path: Path) -> None:
@@ -369,7 +369,7 @@ def test_a_person_at_a_terminal_is_asked_for_the_token(path: Path) -> None:
         terminal = Terminal("approve", "asking", *at(path))
         terminal.until("Token")
         terminal.press(server.token + "\r")
-        terminal.until("granted by user")
+        terminal.until("approved by user")
         assert terminal.close() == 0 and server.token not in terminal.shown
 
 

@@ -222,7 +222,7 @@ def test_a_request_says_how_to_answer_it(path: Path, reach: list[str]) -> None:
     token = (Path.home() / ".local/share/callslip/token").read_text().strip() if "--server" in reach else ""
     done = run(*answer.split(), env={"CALLSLIP_TOKEN": token} if token else {})
     assert done.returncode == 0, done.stderr
-    terminal.until("may I?  granted by")
+    terminal.until("may I?  approved by")
     write(path, ev.TurnEnded(reason="end_turn"))
     assert terminal.close() == 0
 

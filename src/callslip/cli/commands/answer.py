@@ -10,7 +10,7 @@ import click
 from callslip.cli import exit_status
 from callslip.cli.options import ID, SelectedLedger, db_option, json_option, open_selected, server_options, wants_json
 from callslip.cli.terminal import tables
-from callslip.cli.terminal.formatting import Seconds
+from callslip.cli.terminal.formatting import Seconds, approval_state_name
 from callslip.errors import ConflictError
 from callslip.model.records import ApprovalRecord, CallRecord
 
@@ -85,7 +85,7 @@ def _answer(id: str, by: str | None, *, approves: bool, **fields: Any) -> None:
         tables.write_json(approval_view(record))
     option = f" ({record.option})" if record.option else ""
     title = record.description or record.id
-    tables.print_status(f"{record.state} by {record.by}{option}: {title}, call {record.call}")
+    tables.print_status(f"{approval_state_name(record.state)} by {record.by}{option}: {title}, call {record.call}")
 
 
 def _describe_conflict(error: ConflictError) -> ConflictError:
@@ -94,7 +94,7 @@ def _describe_conflict(error: ConflictError) -> ConflictError:
     if not isinstance(winner, ApprovalRecord) or winner.state == "pending":
         return error
     by = f" by {winner.by}" if winner.by else ""
-    return ConflictError(f"approval {winner.id} is not pending: it was {winner.state}{by}", winner)
+    return ConflictError(f"approval {winner.id} is not pending: it was {approval_state_name(winner.state)}{by}", winner)
 
 
 @click.command()

@@ -88,6 +88,19 @@ def state_name(state: str) -> str:
     return "waiting for approval" if state == "awaiting_approval" else state
 
 
+APPROVAL_STATE_NAMES = {
+    "granted": "approved",
+    "refused": "denied",
+    "moot": "no longer needed",
+    "superseded": "replaced",
+}
+
+
+def approval_state_name(state: str) -> str:
+    """Return the name of an approval state for people."""
+    return APPROVAL_STATE_NAMES.get(state, state)
+
+
 def pluralize(count: int, noun: str) -> str:
     """Return `1 call` or `1,234 calls`."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")

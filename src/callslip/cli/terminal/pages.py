@@ -122,9 +122,10 @@ def _call_facts(record: CallRecord, entry: Json) -> Iterable[Fact]:
 def _approval_facts(record: ApprovalRecord) -> Iterable[Fact]:
     by = f" by {record.by}" if record.by else ""
     option = f" ({record.option})" if record.option else ""
+    state = formatting.approval_state_name(record.state)
     yield (
         "approval",
-        Text(escape_controls(f"{record.id}  {record.state}{by}{option}"), timeline.REQUEST.get(record.state, "")),
+        Text(escape_controls(f"{record.id}  {state}{by}{option}"), timeline.REQUEST.get(record.state, "")),
     )
     if record.description:
         yield "request", record.description

@@ -104,7 +104,7 @@ class SessionPrinter:
         time = entry.get("responseTime") or entry.get("at", 0)
         line = _line_start(time, "approval", "bold")
         line.append(escape_controls(str(entry.get("description") or timeline.call_title(entry))), "bold")
-        line.append(f"  {escape_controls(state)}", ANSWER_STYLES.get(state, "yellow"))
+        line.append(f"  {escape_controls(formatting.approval_state_name(state))}", ANSWER_STYLES.get(state, "yellow"))
         line.append(
             escape_controls(f" by {entry['by']}") if entry.get("by") else "", ANSWER_STYLES.get(state, "yellow")
         )

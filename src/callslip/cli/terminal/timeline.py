@@ -178,7 +178,7 @@ def _details(entry: Json) -> Text:
 def _request(entry: Json, lines: int, tail: bool) -> Rendered:
     state = str(entry.get("state", "pending"))
     body = Text().append(escape_controls(str(entry.get("description") or call_title(entry))), "bold")
-    body.append("  ").append(escape_controls(state), REQUEST.get(state, "dim"))
+    body.append("  ").append(escape_controls(formatting.approval_state_name(state)), REQUEST.get(state, "dim"))
     if entry.get("by"):
         body.append(escape_controls(f" by {entry['by']}"), REQUEST.get(state, "dim"))
     body.append(escape_controls(f"  {entry.get('requestId', '')}"), "dim")
