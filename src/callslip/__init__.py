@@ -43,9 +43,9 @@ if TYPE_CHECKING:
         UnsupportedVersionError,
         WaitTimeoutError,
     )
-    from callslip.serving import asgi
     from callslip.http.chat import chat
     from callslip.model.records import ApprovalRecord, CallRecord, Page, SessionRecord
+    from callslip.serving import asgi
     from callslip.settings import Settings
     from callslip.worker import Worker
 

@@ -237,7 +237,8 @@ def test_show_lists_both_accounts_of_what_differs(ledger: str) -> None:
         "output recorded nothing",
         "replayed │ aborted by user after 2.5s",
     ]
-    cut, full = [cli("show", "codex-allow", "--replay-diff", *more, "--db", ledger).stdout for more in ((), ("--full",))]
+    command = ("show", "codex-allow", "--replay-diff", "--db", ledger)
+    cut, full = cli(*command).stdout, cli(*command, "--full").stdout
     assert ("│ … 3 more lines" in cut, "│ hi-from-tool" in cut) == (True, False)
     assert ("more lines" in full, "│ hi-from-tool" in full) == (False, True)
 

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 import callslip
-from callslip.api import approvals
-from callslip.api.ledger import Ledger
+from callslip.api.ledger import LocalLedger
 from callslip.errors import NotFoundError
 from callslip.http.access import Principal
 from callslip.http.limits import Limits
@@ -39,7 +38,7 @@ def client(node: str) -> Iterator[Client]:
 
 
 @pytest.fixture
-async def ledger(db: str) -> AsyncIterator[Ledger]:
+async def ledger(db: str) -> AsyncIterator[LocalLedger]:
     async with await callslip.open(db, SETTINGS) as opened:
         yield opened
 
@@ -48,23 +47,23 @@ def message(text: str) -> ev.MessageDelta:
     return ev.MessageDelta(text=text, chunks="delta")
 
 
-async def work(ledger: Ledger, session: str, rounds: int) -> None:
+async def work(ledger: LocalLedger, session: str, rounds: int) -> None:
     """Append entries of every kind to a session, and change them."""
     for number in range(rounds):
         one = (Alias("t", str(number)),)
-        await ledger.append(
+        await ledger.log.append(
             session, [ev.TurnStarted(), ev.MessageUser(text="Go 😀"), message("I go"), message(" now 🇺🇦")]
         )
-        await ledger.append(session, [ev.CallProposed(aliases=one, tool_name="look", input={"n": number})])
-        await ledger.append(session, [ev.ApprovalRequested(aliases=one), ev.ThoughtDelta(text="hm")])
+        await ledger.log.append(session, [ev.CallProposed(aliases=one, tool_name="look", input={"n": number})])
+        await ledger.log.append(session, [ev.ApprovalRequested(aliases=one), ev.ThoughtDelta(text="hm")])
         (request,) = await ledger.approvals(session=session)
-        await approvals.approve(ledger, request.id, by="ada")
-        await ledger.append(session, [ev.CallStarted(aliases=one), ev.CallProgress(aliases=one, text="é💥 out")])
-        await ledger.append(
+        await ledger.approve(request.id, by="ada")
+        await ledger.log.append(session, [ev.CallStarted(aliases=one), ev.CallProgress(aliases=one, text="é💥 out")])
+        await ledger.log.append(
             session, [ev.CallCompleted(aliases=one, output=[number]), ev.SessionInfo(title=f"T{number}")]
         )
-        await ledger.append(session, [ev.PlanUpdated(entries=[{"content": "x"}]), ev.TurnEnded()])
-        await ledger.append(session, [ev.CallProgress(aliases=one, text="late")])
+        await ledger.log.append(session, [ev.PlanUpdated(entries=[{"content": "x"}]), ev.TurnEnded()])
+        await ledger.log.append(session, [ev.CallProgress(aliases=one, text="late")])
         await asyncio.sleep(0)
 
 
@@ -76,11 +75,11 @@ def same(held: dict[str, Any], document: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("cut", [None, 7])
-async def test_client_state_equals_the_ledger(ledger: Ledger, client: Client, cut: int | None) -> None:
+async def test_client_state_equals_the_ledger(ledger: LocalLedger, client: Client, cut: int | None) -> None:
     """Several sessions on one connection, interrupted often or never, end up as the API returns them."""
     rounds = 12
     for name in ("a", "b:ü x"):
-        await ledger.append(name, [message("first")])
+        await ledger.log.append(name, [message("first")])
     writing = asyncio.gather(work(ledger, "a", rounds), work(ledger, "b:ü x", rounds))
     async with served(ledger) as url:
         await asyncio.sleep(0)
@@ -94,17 +93,17 @@ async def test_client_state_equals_the_ledger(ledger: Ledger, client: Client, cu
     assert bool(held["cuts"]) == bool(cut)
 
 
-async def test_topics_are_sent_in_full_and_then_by_changes(ledger: Ledger, client: Client) -> None:
+async def test_topics_are_sent_in_full_and_then_by_changes(ledger: LocalLedger, client: Client) -> None:
     """New sessions, new requests and answered requests are added to their lists and removed from them."""
-    await ledger.append("a", [ev.CallProposed(aliases=(Alias("t", "1"),), tool_name="x"), message("hi")])
+    await ledger.log.append("a", [ev.CallProposed(aliases=(Alias("t", "1"),), tool_name="x"), message("hi")])
     async with served(ledger) as url:
         job = {"url": url, "topics": ["inbox", "sessions"], "rows": {"sessions": ["a", "b"]}}
 
         async def later() -> str:
             await asyncio.sleep(0.1)
-            await ledger.append("a", [ev.ApprovalRequested(aliases=(Alias("t", "1"),))])
+            await ledger.log.append("a", [ev.ApprovalRequested(aliases=(Alias("t", "1"),))])
             await asyncio.sleep(0.1)
-            await ledger.append("b", [message("hi")])
+            await ledger.log.append("b", [message("hi")])
             return (await ledger.approvals())[0].id
 
         (held,), approval = await asyncio.gather(asyncio.to_thread(client.ask, [job]), later())
@@ -115,16 +114,16 @@ async def test_topics_are_sent_in_full_and_then_by_changes(ledger: Ledger, clien
         assert [row["approval"] for row in held["topics"]["inbox"]] == [approval]
         async with asking(f"{url}/v1/stream?topic=inbox") as reply:
             await reply.until(approval.encode())
-            await approvals.deny(ledger, approval, by="ada", reason="no")
+            await ledger.deny(approval, by="ada", reason="no")
             await reply.until(b'"gone":true')
             frames = [json.loads(line[6:]) for line in reply.body.split(b"\n") if line.startswith(b"data: ")]
             assert (frames[-1]["row"]["state"], frames[-1]["row"]["by"]) == ("refused", "ada")
 
 
-async def test_deleted_session_leaves_the_list(ledger: Ledger) -> None:
+async def test_deleted_session_leaves_the_list(ledger: LocalLedger) -> None:
     """Its row is removed by name."""
-    await ledger.append("a", [message("hi")])
-    await ledger.append("b", [message("hi")])
+    await ledger.log.append("a", [message("hi")])
+    await ledger.log.append("b", [message("hi")])
     async with served(ledger) as url, asking(f"{url}/v1/stream?topic=sessions") as reply:
         await reply.until(b'"session":"b"')
         await ledger.delete("a")
@@ -141,18 +140,18 @@ class TwoUsers:
         return Principal(who)
 
 
-async def test_rows_of_other_users_are_not_sent(ledger: Ledger) -> None:
+async def test_rows_of_other_users_are_not_sent(ledger: LocalLedger) -> None:
     """They are neither in the list nor in the changes, and cannot be requested by name."""
     for name in ("ada-1", "bob-1"):
-        await ledger.append(name, [message("hi"), ev.CallProposed(aliases=(Alias("t", "1"),))])
+        await ledger.log.append(name, [message("hi"), ev.CallProposed(aliases=(Alias("t", "1"),))])
     async with (
         served(ledger, gate=TwoUsers()) as url,
         asking(f"{url}/v1/stream?topic=sessions&topic=inbox", headers={"who": "bob"}) as reply,
     ):
         await reply.until(b'"session":"bob-1"')
         for name in ("ada-2", "bob-2"):
-            await ledger.append(name, [ev.CallProposed(aliases=(Alias("t", "1"),))])
-            await ledger.append(name, [ev.ApprovalRequested(aliases=(Alias("t", "1"),))])
+            await ledger.log.append(name, [ev.CallProposed(aliases=(Alias("t", "1"),))])
+            await ledger.log.append(name, [ev.ApprovalRequested(aliases=(Alias("t", "1"),))])
         await reply.until(b'"session":"bob-2","call"')
         assert b"ada" not in reply.body
         assert (await ask(f"{url}/v1/stream?session=ada-1", headers={"who": "bob"})).status == 404
@@ -174,16 +173,16 @@ async def test_rows_of_other_users_are_not_sent(ledger: Ledger) -> None:
     ],
 )
 async def test_invalid_stream_requests_return_a_problem(
-    ledger: Ledger, query: str, headers: dict[str, str], status: int
+    ledger: LocalLedger, query: str, headers: dict[str, str], status: int
 ) -> None:
     """An invalid cursor or name returns a problem and not a stream."""
-    await ledger.append("s", [message("hi")])
+    await ledger.log.append("s", [message("hi")])
     async with served(ledger) as url:
         answer = await ask(f"{url}/v1/stream?{query}", headers=headers)
         assert (answer.status, answer.headers["content-type"]) == (status, "application/problem+json"), answer.text
 
 
-async def test_client_stops_when_it_is_refused(ledger: Ledger, client: Client) -> None:
+async def test_client_stops_when_it_is_refused(ledger: LocalLedger, client: Client) -> None:
     """The client does not retry for a session that does not exist."""
     async with served(ledger) as url:
         (held,) = await asyncio.to_thread(client.ask, [{"url": url, "sessions": ["none"], "until": {"none": 1}}])
@@ -191,10 +190,10 @@ async def test_client_stops_when_it_is_refused(ledger: Ledger, client: Client) -
     assert "no session" in held["error"]
 
 
-async def test_missing_session_does_not_end_the_others(ledger: Ledger, client: Client) -> None:
+async def test_missing_session_does_not_end_the_others(ledger: LocalLedger, client: Client) -> None:
     """One session never existed and one is deleted while followed; the third and the topics are still followed."""
-    await ledger.append("kept", [message("one")])
-    await ledger.append("left", [message("one")])
+    await ledger.log.append("kept", [message("one")])
+    await ledger.log.append("left", [message("one")])
     async with served(ledger) as url:
         gone, rows = ["none", "left"], {"sessions": ["kept"]}
         job = {"url": url, "sessions": [*gone, "kept"], "topics": ["sessions"], "gone": gone, "rows": rows}
@@ -204,15 +203,15 @@ async def test_missing_session_does_not_end_the_others(ledger: Ledger, client: C
             while not (await ask(f"{url}/metrics")).body.count(b"callslip_readers 1"):
                 await asyncio.sleep(0.02)
         await ledger.delete("left")
-        await ledger.append("kept", [message("two")])
+        await ledger.log.append("kept", [message("two")])
         (held,) = await answer
     assert list(held["sessions"]) == ["kept"] and held["sessions"]["kept"]["seq"] == 2
     assert held["gone"] == gone and "refused" not in held["statuses"]
 
 
-async def test_client_reconnects_after_a_server_restart(ledger: Ledger, client: Client) -> None:
+async def test_client_reconnects_after_a_server_restart(ledger: LocalLedger, client: Client) -> None:
     """The client reconnects to a restarted server and receives what it missed."""
-    await ledger.append("s", [message("one")])
+    await ledger.log.append("s", [message("one")])
     async with served(ledger) as url:
         port = int(url.rpartition(":")[2])
         job = {"url": url, "sessions": ["s"], "until": {"s": 2}}
@@ -220,16 +219,16 @@ async def test_client_reconnects_after_a_server_restart(ledger: Ledger, client: 
         async with asyncio.timeout(20):
             while not (await ask(f"{url}/metrics")).body.count(b"callslip_readers 1"):
                 await asyncio.sleep(0.02)
-    await ledger.append("s", [message("two")])
+    await ledger.log.append("s", [message("two")])
     async with served(ledger, port=port):
         (held,) = await answer
     assert held["sessions"]["s"]["seq"] == 2
     assert "waiting" in held["statuses"] and held["statuses"].count("live") == 2
 
 
-async def test_idle_streams_are_kept_alive(ledger: Ledger) -> None:
+async def test_idle_streams_are_kept_alive(ledger: LocalLedger) -> None:
     """The server sends comments as heartbeats."""
-    await ledger.append("s", [message("hi")])
+    await ledger.log.append("s", [message("hi")])
     async with served(ledger, limits=Limits(heartbeat=0.02)) as url, asking(f"{url}/v1/stream?session=s") as reply:
         await reply.until(b"\n\n:\n\n:\n\n")
 
@@ -273,10 +272,10 @@ class SlowUsers(TwoUsers):
         return await super().admit(request, session, verb)
 
 
-async def test_event_during_an_access_check_is_sent(ledger: Ledger) -> None:
+async def test_event_during_an_access_check_is_sent(ledger: LocalLedger) -> None:
     """An event that arrives while access to another row is checked is sent after the check."""
     gate = SlowUsers()
-    await ledger.append("bob-1", [message("hi")])
+    await ledger.log.append("bob-1", [message("hi")])
     async with (
         served(ledger, gate=gate, limits=Limits(heartbeat=3600.0)) as url,
         asking(f"{url}/v1/stream?session=bob-1&topic=inbox", headers={"who": "bob"}) as reply,
@@ -284,18 +283,18 @@ async def test_event_during_an_access_check_is_sent(ledger: Ledger) -> None:
         await reply.until(b"id: bob-1")
         gate.may_continue.clear()
         request = [ev.CallProposed(aliases=(Alias("t", "1"),)), ev.ApprovalRequested(aliases=(Alias("t", "1"),))]
-        await ledger.append("ada-1", request)
+        await ledger.log.append("ada-1", request)
         await gate.is_checking.wait()
-        await ledger.append("bob-1", [message("there")])
+        await ledger.log.append("bob-1", [message("there")])
         await asyncio.sleep(0.1)  # The stream has it by now; otherwise the test proves less but still passes.
         gate.may_continue.set()
         await reply.until(b"there")
 
 
-async def test_deletion_of_a_session_is_only_sent_to_users_who_may_see_it(ledger: Ledger) -> None:
+async def test_deletion_of_a_session_is_only_sent_to_users_who_may_see_it(ledger: LocalLedger) -> None:
     """Other users do not receive the name of a deleted session."""
     for name in ("ada-1", "bob-1"):
-        await ledger.append(name, [message("hi")])
+        await ledger.log.append(name, [message("hi")])
     where = "/v1/stream?topic=sessions"
     async with (
         served(ledger, gate=TwoUsers()) as url,
@@ -311,26 +310,26 @@ async def test_deletion_of_a_session_is_only_sent_to_users_who_may_see_it(ledger
         assert b"ada-1" not in bob.body
 
 
-async def test_open_command_stays_in_the_list_after_many_calls(ledger: Ledger) -> None:
+async def test_open_command_stays_in_the_list_after_many_calls(ledger: LocalLedger) -> None:
     """Calls that are not commands take no place in the list of commands."""
     job = ev.CallProposed(aliases=(Alias("t", "1"),), tool_name="job", scope="detached", client="default")
-    await ledger.append("a", [job])
+    await ledger.log.append("a", [job])
     for start in range(0, 300, 100):
         calls = [(Alias("u", str(start + number)),) for number in range(100)]
-        await ledger.append("a", [ev.CallStarted(aliases=one, tool_name="look") for one in calls])
+        await ledger.log.append("a", [ev.CallStarted(aliases=one, tool_name="look") for one in calls])
     async with served(ledger) as url, asking(f"{url}/v1/stream?topic=commands") as reply:
         await reply.until(b'"topic":"commands"')
         assert b'"job"' in reply.body and b'"look"' not in reply.body
 
 
-async def test_cursor_of_a_deleted_session_is_expired(ledger: Ledger) -> None:
+async def test_cursor_of_a_deleted_session_is_expired(ledger: LocalLedger) -> None:
     """A new session of the same name has other entries, so the old cursor is not valid for it."""
-    await ledger.append("s", [message("old"), message("er")])
+    await ledger.log.append("s", [message("old"), message("er")])
     async with served(ledger) as url:
         async with asking(f"{url}/v1/stream?session=s") as reply:
             cursor = await anext(frame["id"] async for frame in reply.frames() if "id" in frame)
         await ledger.delete("s")
-        await ledger.append("s", [ev.MessageUser(text="new") for _ in range(5)])
+        await ledger.log.append("s", [ev.MessageUser(text="new") for _ in range(5)])
         assert (await ask(f"{url}/v1/stream?session=s", headers={"last-event-id": cursor})).status == 410
 
 

@@ -20,7 +20,7 @@ const STEPS = [
     about: "Record calls from your own program. Use the database file of this server; callslip doctor shows its path.",
     text: `import callslip
 
-async with await callslip.open("sqlite:////path/to/ledger.db") as ledger:
+async with callslip.open("sqlite:////path/to/ledger.db") as ledger:
     session = ledger.session("first")
     async with session.call("add", {"a": 1, "b": 2}) as call:
         call.complete(3)`,
