@@ -21,7 +21,6 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from msgspec import structs
 
 import callslip
-from callslip.api import approvals
 from callslip.api.ledger import LocalLedger
 from callslip.errors import ConflictError, CursorExpiredError, InvalidTransitionError, NotFoundError
 from callslip.ledger import checkpoint
@@ -257,8 +256,8 @@ class Machine(RuleBasedStateMachine):
         if not pending:
             return
         row = pending[which % len(pending)]
-        verbs = {"approve": approvals.approve, "deny": approvals.deny, "withdraw": approvals.withdraw}
-        answered = self.run(verbs[answer](self.ledger, row.id, by="ann", reason="because"))
+        verbs = {"approve": self.ledger.approve, "deny": self.ledger.deny, "withdraw": self.ledger.withdraw}
+        answered = self.run(verbs[answer](row.id, by="ann", reason="because"))
         self.catch_up()
         assert answered.state == {"approve": "granted", "deny": "refused", "withdraw": "withdrawn"}[answer]
         with pytest.raises(ConflictError):

@@ -291,7 +291,7 @@ def test_an_agent_that_is_killed_leaves_no_pending_request(path: str) -> None:
     assert pending_now(path) == []
     assert calls(path, NAME)["c1"].status == "lost" and [entry.state for entry in requests(path)] == ["moot"]
     late = callslip(path, "approve", request.id)
-    assert late.returncode == 1 and "it was moot" in late.stderr
+    assert late.returncode == 1 and "it was no longer needed" in late.stderr
 
 
 def test_a_client_that_disconnects_leaves_no_pending_request(path: str) -> None:
