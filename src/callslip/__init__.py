@@ -12,11 +12,14 @@ from callslip._version import __version__ as __version__
 if TYPE_CHECKING:
     from callslip import sync
     from callslip.api.call import Call
-    from callslip.api.ledger import Ledger
+    from callslip.api.commands import Commands
+    from callslip.api.follow import Frame
+    from callslip.api.ledger import Ledger, LocalLedger, OpenLedger
     from callslip.api.session import Session
     from callslip.api.tools import tool
     from callslip.api.turn import Turn
     from callslip.client.open import connect, open
+    from callslip.client.remote_ledger import RemoteLedger
     from callslip.commands import Claim, Command
     from callslip.errors import (
         AmbiguousIdError,
@@ -44,6 +47,10 @@ if TYPE_CHECKING:
         WaitTimeoutError,
     )
     from callslip.http.chat import chat
+    from callslip.http.limits import Limits
+    from callslip.http.turn_runner import Chat
+    from callslip.model.entries import Snapshot, ToolCall
+    from callslip.model.events import Event
     from callslip.model.records import ApprovalRecord, CallRecord, Page, SessionRecord
     from callslip.serving import asgi
     from callslip.settings import Settings
@@ -58,29 +65,39 @@ __all__ = [
     "CallEndedError",
     "CallRecord",
     "CallslipError",
+    "Chat",
     "Claim",
     "Command",
     "CommandNotFoundError",
+    "Commands",
     "ConflictError",
     "CorruptDataError",
     "CursorExpiredError",
     "DiskFullError",
+    "Event",
+    "Frame",
     "InvalidDatabaseError",
     "InvalidInputError",
     "InvalidTransitionError",
     "Ledger",
+    "Limits",
+    "LocalLedger",
     "NoSessionError",
     "NotFoundError",
+    "OpenLedger",
     "Page",
     "QueueFullError",
     "ReadOnlyStoreError",
+    "RemoteLedger",
     "ServerUnavailableError",
     "Session",
     "SessionRecord",
     "Settings",
     "SlowReaderError",
+    "Snapshot",
     "StaleClaimError",
     "StoreError",
+    "ToolCall",
     "Turn",
     "UnsupportedVersionError",
     "WaitTimeoutError",
@@ -102,29 +119,39 @@ _MODULES = {
     "CallEndedError": "callslip.errors",
     "CallRecord": "callslip.model.records",
     "CallslipError": "callslip.errors",
+    "Chat": "callslip.http.turn_runner",
     "Claim": "callslip.commands",
     "Command": "callslip.commands",
     "CommandNotFoundError": "callslip.errors",
+    "Commands": "callslip.api.commands",
     "ConflictError": "callslip.errors",
     "CorruptDataError": "callslip.errors",
     "CursorExpiredError": "callslip.errors",
     "DiskFullError": "callslip.errors",
+    "Event": "callslip.model.events",
+    "Frame": "callslip.api.follow",
     "InvalidDatabaseError": "callslip.errors",
     "InvalidInputError": "callslip.errors",
     "InvalidTransitionError": "callslip.errors",
     "Ledger": "callslip.api.ledger",
+    "Limits": "callslip.http.limits",
+    "LocalLedger": "callslip.api.ledger",
     "NoSessionError": "callslip.errors",
     "NotFoundError": "callslip.errors",
+    "OpenLedger": "callslip.api.ledger",
     "Page": "callslip.model.records",
     "QueueFullError": "callslip.errors",
     "ReadOnlyStoreError": "callslip.errors",
+    "RemoteLedger": "callslip.client.remote_ledger",
     "ServerUnavailableError": "callslip.errors",
     "Session": "callslip.api.session",
     "SessionRecord": "callslip.model.records",
     "Settings": "callslip.settings",
     "SlowReaderError": "callslip.errors",
+    "Snapshot": "callslip.model.entries",
     "StaleClaimError": "callslip.errors",
     "StoreError": "callslip.errors",
+    "ToolCall": "callslip.model.entries",
     "Turn": "callslip.api.turn",
     "UnsupportedVersionError": "callslip.errors",
     "WaitTimeoutError": "callslip.errors",

@@ -375,7 +375,9 @@ async def test_a_call_waits_for_its_approval(ledger: LocalLedger, session: Sessi
 
     running = asyncio.create_task(remove("x"))
     request = await wait_for_request(ledger)
-    assert not ran and (await entry(ledger)).status == "awaiting_approval"
+    for _ in range(3):  # A tool that did not wait would have run by the end of these writes.
+        await ledger.session("other").say("meanwhile")
+    assert not ran and not running.done() and (await entry(ledger)).status == "awaiting_approval"
     assert request.call == (await entry(ledger)).call_id
     answered = await ledger.approve(request.id, by="ann", reason="go ahead")
     assert (answered.state, answered.by, answered.option) == ("granted", "ann", "approve")

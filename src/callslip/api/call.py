@@ -16,6 +16,7 @@ from callslip.ledger.aio import finish_despite_cancel, race
 from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.events import Alias, Event
+from callslip.model.names import SOURCE_PYTHON
 from callslip.model.records import CallRecord
 from callslip.rules.lifecycle import APPROVAL_OPTIONS, TERMINAL_STATES
 
@@ -97,8 +98,10 @@ class Call:
             await self._timeout_scope.__aenter__()
         return self
 
-    async def _append(self, *drafts: Event) -> list[Event]:
-        return await self.session.append(*drafts, owner=self._log.owner)
+    async def _append(self, *events: Event) -> list[Event]:
+        """Append events; the call ends with this process."""
+        log = self._log
+        return await log.append(self.session.name, events, source=SOURCE_PYTHON, owner=log.owner, strict=True)
 
     async def _begin(self) -> None:
         call = self._proposed or _NEW_CALL

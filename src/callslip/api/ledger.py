@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Sequence
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar, Unpack
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from msgspec import UNSET
 
 from callslip.api import approvals as answers
 from callslip.api import find
 from callslip.api.cancel import cancel_call
-from callslip.api.commands import ClaimOptions, CommandQueue, SubmitOptions
+from callslip.api.commands import CommandQueue, Commands
 from callslip.api.export import export_session, export_turn
 from callslip.api.follow import Frame, follow_frames
 from callslip.api.session import Session
-from callslip.commands import Claim, Command
 from callslip.errors import StoreError, WaitTimeoutError
 from callslip.ledger.call_entry import load_call_entry
 from callslip.ledger.checkpoint import ALL
@@ -141,55 +140,6 @@ class Ledger(Protocol):
 
     async def close(self) -> None:
         """Close the ledger. A local one ends the calls and turns that this process owns."""
-        ...
-
-
-class Commands(Protocol):
-    """The commands of a ledger."""
-
-    async def submit(self, action: str, params: Any = None, **options: Unpack[SubmitOptions]) -> Command:
-        """Queue a command for the workers of a queue; raise QueueFullError if too many are pending."""
-        ...
-
-    async def get(self, id_or_prefix: str, *, wait: float = 0.0, session: str = "") -> Command:
-        """Return a command; with `wait`, when it has ended, or after so many seconds."""
-        ...
-
-    async def pending(self, queue: str = "", limit: int = 100) -> list[Command]:
-        """Return the open commands, oldest first."""
-        ...
-
-    async def completed(self, queue: str = "", limit: int = 100) -> list[Command]:
-        """Return the commands completed in the last minute, newest first."""
-        ...
-
-    async def failed(self, queue: str = "", limit: int | None = None) -> list[Command]:
-        """Return the last hundred commands that ended otherwise, newest first."""
-        ...
-
-    max_claim_wait_s: float
-    """How long one claim should wait for a command."""
-    can_cancel_claim: bool
-    """Whether a waiting claim may be cancelled without losing a command that was claimed at that moment."""
-
-    async def claim(self, queue: str = "default", **options: Unpack[ClaimOptions]) -> Claim | None:
-        """Claim the next command of a queue for the length of a lease; wait for one if there is none."""
-        ...
-
-    async def heartbeat(self, command: str, fence: int, *, lease: float | None = None, text: str = "") -> int:
-        """Renew the lease of a claimed command, with its progress if given. Return its end in ms since the epoch."""
-        ...
-
-    async def release(self, command: str, fence: int, reason: str = "") -> None:
-        """Give a claimed command back: one that was not started, or one that may run twice."""
-        ...
-
-    async def complete(self, command: str, result: Any = None, *, fence: int = 0) -> Command:
-        """Complete a command. A repeated result counts once; one with a stale fence is kept as late."""
-        ...
-
-    async def fail(self, command: str, error: Any, *, fence: int = 0) -> Command:
-        """Fail a command."""
         ...
 
 

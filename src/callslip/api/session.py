@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterable, Coroutine, Generator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Generator, Iterable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
@@ -13,7 +13,7 @@ from callslip.errors import NoSessionError
 from callslip.ingest.recorder import Recorder, record_stream
 from callslip.model import events as ev
 from callslip.model.entries import Snapshot
-from callslip.model.events import Chunks, Draft, Event
+from callslip.model.events import Chunks, Event
 from callslip.model.names import SOURCE_PYTHON
 
 if TYPE_CHECKING:
@@ -32,11 +32,9 @@ class Session:
         self.name = name
         self._recorders: dict[str, Recorder] = {}
 
-    def append(
-        self, *drafts: Event | Draft, source: str = SOURCE_PYTHON, owner: str = ""
-    ) -> Coroutine[Any, Any, list[Event]]:
+    async def append(self, *events: Event) -> list[Event]:
         """Append events, all or none; an impossible step raises InvalidTransitionError."""
-        return self.log.append(self.name, drafts, source=source, owner=owner, strict=True)
+        return await self.log.append(self.name, events, source=SOURCE_PYTHON, strict=True)
 
     async def snapshot(self, limit: int | None = None) -> Snapshot:
         """Return the session's entries, or the newest `limit` of them."""
@@ -59,10 +57,11 @@ class Session:
 
     async def start_turn(self, prompt: str = "", *, owned: bool = False) -> str:
         """Start a turn with the user's prompt, and return its id. An `owned` turn ends when this process does."""
-        drafts: list[Event] = [ev.TurnStarted()]
+        events: list[Event] = [ev.TurnStarted()]
         if prompt:
-            drafts.append(ev.MessageUser(text=prompt))
-        started = (await self.append(*drafts, owner=self.log.owner if owned else ""))[0]
+            events.append(ev.MessageUser(text=prompt))
+        owner = self.log.owner if owned else ""
+        started = (await self.log.append(self.name, events, source=SOURCE_PYTHON, owner=owner, strict=True))[0]
         assert isinstance(started, ev.TurnStarted)
         return started.turn
 

@@ -27,9 +27,9 @@ from typing import Any, Generic, TypeVar, Unpack
 from msgspec import UNSET
 
 from callslip.api.call import Call, CallOptions
-from callslip.api.commands import ClaimOptions, SubmitOptions
+from callslip.api.commands import ClaimOptions, Commands, SubmitOptions
 from callslip.api.follow import Frame
-from callslip.api.ledger import Commands, Ledger, OpenLedger
+from callslip.api.ledger import Ledger, OpenLedger
 from callslip.api.session import Session
 from callslip.api.turn import Turn
 from callslip.commands import Claim, Command

@@ -7,9 +7,8 @@ from uuid import uuid4
 
 import msgspec
 
-from callslip.api.commands import DEFAULT_QUEUE, DEFAULT_SESSION, ClaimOptions, SubmitOptions
+from callslip.api.commands import DEFAULT_QUEUE, DEFAULT_SESSION, ClaimOptions, Commands, SubmitOptions
 from callslip.api.keywords import check_keywords
-from callslip.api.ledger import Commands
 from callslip.client.address import READ_TIMEOUT_S
 from callslip.client.problems import decode_answer
 from callslip.client.remote_log import RemoteLog, path_of

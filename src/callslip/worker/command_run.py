@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from callslip.api.call import describe_error
-from callslip.api.ledger import Commands
+from callslip.api.commands import Commands
 from callslip.commands import Claim
 from callslip.errors import (
     CallslipError,

@@ -21,7 +21,8 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-from callslip.api.ledger import Commands, Ledger, OpenLedger
+from callslip.api.commands import Commands
+from callslip.api.ledger import Ledger, OpenLedger
 from callslip.client.open import describe, open_any
 from callslip.commands import Claim
 from callslip.errors import CallslipError, InvalidInputError, NotFoundError
