@@ -746,4 +746,112 @@ HISTORY = (
     ),
 )
 
-REQUIREMENTS = (*CALLS, *SHELL, *ACT_OBSERVE, *ENTRIES, *COMMANDS, *HISTORY)
+PYTHON_API = (
+    R(
+        "API1",
+        "Every operation gives the same result on a local ledger, through callslip.sync and through callslip.connect.",
+        (
+            "tests/api/test_operations.py::test_a_call_is_recorded_from_start_to_end",
+            "tests/api/test_operations.py::test_things_are_found_by_the_ids_that_people_write",
+            "tests/api/test_operations.py::test_an_approved_call_runs",
+            "tests/api/test_operations.py::test_a_denied_call_does_not_run",
+            "tests/api/test_operations.py::test_a_call_is_cancelled_once",
+            "tests/api/test_operations.py::test_waiting_ends_with_the_call_or_with_the_timeout",
+            "tests/api/test_operations.py::test_followers_receive_every_event_once",
+            "tests/api/test_operations.py::test_exports_are_the_same_everywhere",
+            "tests/api/test_operations.py::test_commands_are_submitted_claimed_and_completed",
+        ),
+    ),
+    R(
+        "API2",
+        "Public signatures use exported types only, and dir(callslip) lists the public names.",
+        (
+            "tests/api/test_public_names.py::test_public_signatures_use_public_types",
+            "tests/api/test_public_names.py::test_every_exception_is_exported_and_named_as_one",
+            "tests/api/test_public_names.py::test_dir_lists_the_public_names",
+        ),
+    ),
+    R(
+        "API3",
+        "Connecting does no I/O, and a write whose response was lost counts once.",
+        (
+            "tests/client/test_remote_ledger.py::test_connecting_does_no_io",
+            "tests/client/test_remote_ledger.py::test_an_append_whose_answer_was_lost_is_written_once",
+            "tests/client/test_remote_ledger.py::test_an_answer_whose_confirmation_was_lost_counts",
+            "tests/client/test_remote_ledger.py::test_a_command_whose_confirmation_was_lost_is_queued_once",
+        ),
+    ),
+    R(
+        "API4",
+        "A remote call lives as long as its client renews its lease, and ends when the client is gone.",
+        (
+            "tests/client/test_remote_ledger.py::test_a_call_outlives_its_lease",
+            "tests/client/test_remote_ledger.py::test_a_call_of_a_client_that_is_gone_ends",
+        ),
+    ),
+    R(
+        "API5",
+        "Remote answers carry the name of the token; another name is refused.",
+        ("tests/client/test_remote_ledger.py::test_the_token_says_who_answers",),
+    ),
+    R(
+        "API6",
+        "Leaving the block of a call or a turn ends it; a tool outside a session raises NoSessionError.",
+        (
+            "tests/api/test_operations.py::test_an_exception_fails_the_call",
+            "tests/api/test_operations.py::test_a_turn_is_ended_by_its_block",
+            "tests/api/test_python_api.py::test_cancelling_at_any_moment_leaves_no_call_open",
+            "tests/api/test_python_api.py::test_a_tool_needs_a_session",
+        ),
+    ),
+    R(
+        "API7",
+        "A misspelt keyword argument is refused instead of ignored.",
+        ("tests/api/test_operations.py::test_a_misspelt_option_is_refused",),
+    ),
+    R(
+        "API8",
+        "HTTP, MCP, CLI and worker use operations: they touch no store and build no lifecycle events.",
+        (
+            "tests/docs/test_edges.py::test_edges_call_operations",
+            "tests/docs/test_edges.py::test_a_violation_is_found",
+        ),
+    ),
+    R(
+        "API9",
+        "Imports between packages point downward, and the documented walks follow the code.",
+        (
+            "tests/docs/test_layout.py::test_imports_point_one_way",
+            "tests/docs/test_layout.py::test_a_wrong_import_is_found",
+            "tests/docs/test_walks.py::test_each_step_of_a_walk_leads_to_the_next",
+        ),
+    ),
+    R(
+        "API10",
+        "A ledger written by version 0.1 opens, verifies, continues and exports the same.",
+        (
+            "tests/ledger/test_ledger_fixture.py::test_an_old_ledger_exports_the_same",
+            "tests/ledger/test_ledger_fixture.py::test_an_old_ledger_verifies_and_lists_the_same",
+            "tests/ledger/test_ledger_fixture.py::test_an_old_ledger_answers_the_same",
+            "tests/ledger/test_ledger_fixture.py::test_an_old_session_is_continued_after_retention_and_after_a_checkpoint",
+        ),
+    ),
+    R(
+        "API11",
+        "Code, docs and texts avoid the words on the project's list.",
+        (
+            "tests/docs/test_language.py::test_no_avoided_word_or_name_is_used",
+            "tests/docs/test_language.py::test_avoided_words_and_names_are_found",
+        ),
+    ),
+    R(
+        "API12",
+        "CI repeats failed tests one at a time and names those that pass then as flaky.",
+        (
+            "tests/docs/test_ci.py::test_a_test_that_passes_alone_is_named_as_flaky",
+            "tests/docs/test_ci.py::test_a_test_that_fails_twice_fails_the_run",
+        ),
+    ),
+)
+
+REQUIREMENTS = (*CALLS, *SHELL, *ACT_OBSERVE, *ENTRIES, *COMMANDS, *HISTORY, *PYTHON_API)

@@ -12,6 +12,8 @@ import typing
 import pytest
 
 import callslip
+import callslip.errors
+import callslip.sync
 
 USER_CONSTRUCTED = {"Worker", "Settings", "Limits"}
 """Other classes are created by `open`, `connect` and the methods of a ledger."""
@@ -78,6 +80,24 @@ def internal_types(module: types.ModuleType) -> dict[str, set[str]]:
                 if hidden := {kind.__qualname__ for kind in _types_in(hint) if not _is_public(kind)}:
                     found.setdefault(name, set()).update(hidden)
     return found
+
+
+def test_dir_lists_the_public_names() -> None:
+    """An interactive session offers the public names and nothing else."""
+    assert set(dir(callslip)) == {*callslip.__all__, "__version__"}
+    assert all(hasattr(callslip, name) for name in callslip.__all__)
+
+
+def test_every_exception_is_exported_and_named_as_one() -> None:
+    """Whatever the package raises on purpose can be caught by an exported name that ends in Error."""
+    errors = {
+        name: value
+        for name, value in vars(callslip.errors).items()
+        if inspect.isclass(value) and issubclass(value, BaseException) and value.__module__ == "callslip.errors"
+    }
+    assert errors and all(name.endswith("Error") for name in errors)
+    assert {name: getattr(callslip, name, None) for name in errors} == errors
+    assert issubclass(callslip.WaitTimeoutError, TimeoutError)
 
 
 @pytest.mark.parametrize("module", [callslip, callslip.sync], ids=["callslip", "callslip.sync"])

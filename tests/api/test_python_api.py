@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import datetime
 import importlib
 import pkgutil
@@ -270,6 +271,21 @@ async def test_functions_of_every_kind_are_tools(ledger: LocalLedger, session: S
         ("lines", {}, "two\n", "one\ntwo\n"),
     ]
     assert add.__name__ == "add" and {item.status for item in entries} == {"completed"}
+
+
+async def test_a_tool_needs_a_session(ledger: LocalLedger) -> None:
+    """Outside `session.use()` and turns the tool does not run; inside a turn it does."""
+    ran: list[str] = []
+
+    @callslip.tool
+    def touch(path: str) -> None:
+        ran.append(path)
+
+    with pytest.raises(callslip.NoSessionError, match="no current session"):
+        await contextvars.Context().run(lambda: asyncio.create_task(touch("a")))
+    async with ledger.session("s").turn("Touch b"):
+        await touch("b")
+    assert ran == ["b"]
 
 
 async def test_a_tool_takes_arguments_of_every_kind(session: Session) -> None:
