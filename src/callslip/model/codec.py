@@ -200,9 +200,13 @@ def _canonical(value: Any, field: str, depth: int) -> Any:
     if isinstance(value, str):
         return clean_text(str.__str__(value))
     if isinstance(value, int):
-        return _integer(value, field)
+        if -_TOO_LARGE < value < _TOO_LARGE:
+            return int.__index__(value)
+        raise InvalidInputError(field, f"integers must have at most {MAX_DIGITS} digits", MAX_DIGITS)
     if isinstance(value, float):
-        return _finite(value, field)
+        if math.isfinite(value):
+            return float.__float__(value)
+        raise InvalidInputError(field, f"must be a finite number, got {float.__repr__(value)}")
     if not isinstance(value, dict | list | tuple):
         raise InvalidInputError(field, f"must be JSON, got {type(value).__name__}")
     if depth <= 0:
@@ -227,18 +231,6 @@ def _key(key: object, field: str) -> str:
     if key is None or isinstance(key, int | float):
         return encode(_canonical(key, f"a key of {field}", 0)).decode()
     raise InvalidInputError(field, f"keys must be JSON, got {type(key).__name__}")
-
-
-def _integer(value: int, field: str) -> int:
-    if -_TOO_LARGE < value < _TOO_LARGE:
-        return int.__index__(value)
-    raise InvalidInputError(field, f"integers must have at most {MAX_DIGITS} digits", MAX_DIGITS)
-
-
-def _finite(value: float, field: str) -> float:
-    if math.isfinite(value):
-        return float.__float__(value)
-    raise InvalidInputError(field, f"must be a finite number, got {float.__repr__(value)}")
 
 
 def _too_big(field: str, size: int, limit: int) -> InvalidInputError:
@@ -290,7 +282,8 @@ class _Converter:
             if self.left <= 0:
                 members[_TOO_MANY_ITEMS] = None
                 break
-            members[self._name(key, depth)] = self.convert(member, depth)
+            name = self.convert(key, depth)
+            members[name if isinstance(name, str) else encode(name).decode()] = self.convert(member, depth)
         return members
 
     def _items(self, layer: list[object], depth: int) -> list[Any]:
@@ -301,10 +294,6 @@ class _Converter:
                 break
             items.append(self.convert(item, depth))
         return items
-
-    def _name(self, key: object, depth: int) -> str:
-        name = self.convert(key, depth)
-        return name if isinstance(name, str) else encode(name).decode()
 
 
 def _layer(value: object) -> object:

@@ -36,6 +36,8 @@ from callslip.store.sqlite_rows import (
     SQL,
     approval_row,
     call_row,
+    first,
+    first_value,
     glob_containing,
     session_row,
     token_row,
@@ -147,13 +149,8 @@ class SqliteStore:
             except UnicodeEncodeError:  # A text with lone surrogates cannot be in any row.
                 return []
 
-    def _one(self, name: str, *values: Any) -> tuple[Any, ...] | None:
-        rows = self._all(name, *values)
-        return rows[0] if rows else None
-
     async def session(self, name: str) -> SessionRecord | None:
-        row = self._one("session", name)
-        return session_row(row) if row else None
+        return first(self._all("session", name), session_row)
 
     async def sessions(self, *, limit: int, cursor: str = "", prefix: str = "") -> Page[SessionRecord]:
         at, number = read_cursor(cursor, int, int) if cursor else (2**62, 2**62)
@@ -166,8 +163,7 @@ class SqliteStore:
         return self._all("events", session, after, limit)  # pyright: ignore[reportReturnType]
 
     async def call(self, call: str) -> CallRecord | None:
-        row = self._one("call", call)
-        return call_row(row) if row else None
+        return first(self._all("call", call), call_row)
 
     async def calls(
         self,
@@ -194,7 +190,7 @@ class SqliteStore:
         return [session_row(row) for row in self._all("sessions_with_owned_turn")]
 
     async def open_calls(self) -> list[CallRecord]:
-        return [call_row(row) for row in self._all("all_open_calls")]
+        return self._calls("all_open_calls")
 
     async def open_states(self) -> dict[str, int]:
         """Return the number of calls in each open state."""
@@ -216,8 +212,7 @@ class SqliteStore:
 
     async def commands_before(self, row: CallRecord, limit: int) -> int:
         """Return how many queued commands of its client precede a command, at most `limit`."""
-        count = self._one("commands_before", row.id, row.client, limit)
-        return count[0] if count else 0
+        return first_value(self._all("commands_before", row.id, row.client, limit), 0)
 
     async def pending_commands(self, client: str, limit: int) -> list[CallRecord]:
         return self._calls("pending_commands", client, limit)
@@ -232,12 +227,11 @@ class SqliteStore:
         return self._calls("commands_changed", after, limit)
 
     async def last_change(self) -> int:
-        return self._all("last_change")[0][0]
+        return first_value(self._all("last_change"))
 
     async def sealed(self, call: str) -> bytes | None:
         """Return the unredacted arguments of a command, if they differ from those in the log."""
-        row = self._one("sealed", call)
-        return row[0] if row else None
+        return first_value(self._all("sealed", call))
 
     async def executors(self) -> dict[str, int]:
         """Return when the workers of each client last asked for work."""
@@ -245,8 +239,7 @@ class SqliteStore:
 
     async def executor_seen(self, client: str) -> int:
         """Return when the workers of a client last asked for work, 0 for never."""
-        row = self._one("executor", client)
-        return row[0] if row else 0
+        return first_value(self._all("executor", client), 0)
 
     async def put_executor(self, client: str, asked_at: int) -> None:
         def put(connection: Connection) -> None:
@@ -260,8 +253,7 @@ class SqliteStore:
         return [call for call in calls if call is not None]
 
     async def approval(self, approval: str) -> ApprovalRecord | None:
-        row = self._one("approval", approval)
-        return approval_row(row) if row else None
+        return first(self._all("approval", approval), approval_row)
 
     async def approvals(
         self, *, session: str = "", state: str = "", prefix: str = "", limit: int = 100
@@ -281,8 +273,7 @@ class SqliteStore:
     # Tokens
 
     async def token(self, digest: str) -> TokenRecord | None:
-        row = self._one("token", digest)
-        return token_row(row) if row else None
+        return first(self._all("token", digest), token_row)
 
     async def tokens(self) -> list[TokenRecord]:
         return [token_row(row) for row in self._all("tokens")]
@@ -296,12 +287,10 @@ class SqliteStore:
     # Checkpoints
 
     async def checkpoint(self, session: str) -> Checkpoint | None:
-        row = self._one("checkpoint", session)
-        return Checkpoint(*row) if row else None
+        return first(self._all("checkpoint", session), lambda row: Checkpoint(*row))
 
     async def base(self, session: str) -> Checkpoint | None:
-        row = self._one("base", session)
-        return Checkpoint(*row) if row else None
+        return first(self._all("base", session), lambda row: Checkpoint(*row))
 
     async def entries(self, session: str, before: int, limit: int) -> list[tuple[int, bytes]]:
         return self._all("entries", session, before, limit)  # pyright: ignore[reportReturnType]
@@ -320,7 +309,7 @@ class SqliteStore:
     async def put_blob(self, data: bytes, media: str) -> str:
         """Store a blob under the hash of its content; in pieces, so that other writes need not wait for all of it."""
         identity = hashlib.blake2b(data, digest_size=32).hexdigest()
-        if self._one("blob", identity):
+        if self._all("blob", identity):
             return identity
         now = int(time.time() * 1000)
         await self._alone(lambda c: c.execute(SQL["add_blob"], (identity, len(data), media, now)).fetchall())
@@ -331,23 +320,20 @@ class SqliteStore:
         return identity
 
     async def blob(self, identity: str) -> tuple[bytes, str] | None:
-        row = self._one("blob", identity)
-        return (b"".join(piece[0] for piece in self._all("blob_pieces", identity)), row[1]) if row else None
+        rows = self._all("blob", identity)
+        return (b"".join(piece[0] for piece in self._all("blob_pieces", identity)), rows[0][1]) if rows else None
 
     async def blob_size(self, identity: str) -> tuple[int, str] | None:
         """Return the size and the media type of a blob."""
-        row = self._one("blob", identity)
-        return (row[0], row[1]) if row else None
+        return first(self._all("blob", identity), lambda row: (row[0], row[1]))
 
     async def blob_piece(self, identity: str, number: int) -> bytes:
         """Return a piece of a blob, or b"" after its end."""
-        row = self._one("blob_piece", identity, number)
-        return row[0] if row else b""
+        return first_value(self._all("blob_piece", identity, number), b"")
 
     async def used_blob(self, session: str, seq: int) -> str:
         """Return the hash of the blob of an event, or ""."""
-        row = self._one("used_blob", session, seq)
-        return row[0] if row else ""
+        return first_value(self._all("used_blob", session, seq), "")
 
     async def sessions_with_blob(self, identity: str) -> list[str]:
         """Return the sessions with an event that uses a blob; access to one of them gives access to the blob."""
@@ -364,14 +350,14 @@ class SqliteStore:
             view._read = sqlite_open.connect(self.path, self._memory, self._settings, read_only=self.read_only)
         try:
             view._read.execute("BEGIN")
-            view._one("session", "")  # The first read starts the snapshot.
+            view._all("session", "")  # The first read starts the snapshot.
             yield view
         finally:
             view._read.close()
 
     async def row_counts(self, session: str) -> RowCounts:
-        row = self._one("row_counts", session)
-        return RowCounts(*row) if row else RowCounts(0, 0, 0, 0, 0, 0, 0)
+        rows = self._all("row_counts", session)
+        return RowCounts(*rows[0]) if rows else RowCounts(0, 0, 0, 0, 0, 0, 0)
 
     async def keys(self, session: str, after: str, limit: int) -> list[KeyRecord]:
         return [KeyRecord(*row) for row in self._all("keys", session, after, limit)]

@@ -34,13 +34,11 @@ def read_facts(path: str) -> dict[str, Any]:
             run = connection.execute
             if run("PRAGMA application_id").fetchall()[0][0] != sqlite_open.APPLICATION_ID:
                 raise InvalidDatabaseError(f"{path} is a SQLite database of another program")
-            oldest = run("SELECT value FROM meta WHERE name = 'oldest_reader'").fetchall()
-            version = run("PRAGMA user_version").fetchall()[0][0]
             facts: dict[str, Any] = {
                 "schema": {
-                    "version": version,
+                    "version": run("PRAGMA user_version").fetchall()[0][0],
                     "newest": migrations("sqlite")[-1][0],
-                    "oldestReader": int(oldest[0][0]) if oldest else version,
+                    "oldestReader": sqlite_open.oldest_reader(connection),
                     "journal": run("PRAGMA journal_mode").fetchall()[0][0],
                 }
             }

@@ -9,7 +9,7 @@ import msgspec
 
 from callslip.store.protocol import Progress
 from callslip.store.sql import Connection
-from callslip.store.sqlite_rows import SQL
+from callslip.store.sqlite_rows import SQL, first_value
 
 TABLES = (
     *("events", "keys", "calls", "aliases", "approvals"),
@@ -19,8 +19,7 @@ DAY_MS = 24 * 60 * 60 * 1000
 
 
 def _session_id(connection: Connection, name: str) -> int | None:
-    rows = connection.execute("SELECT id FROM sessions WHERE name = ?", (name,)).fetchall()
-    return rows[0][0] if rows else None
+    return first_value(connection.execute("SELECT id FROM sessions WHERE name = ?", (name,)).fetchall())
 
 
 def save_progress(connection: Connection, progress: Progress) -> bool:
@@ -42,17 +41,13 @@ def save_progress(connection: Connection, progress: Progress) -> bool:
     connection.executemany(SQL["put_piece"], [(session, *piece) for piece in progress.pieces])
     connection.executemany(SQL["put_entry"], [(session, identity, body) for identity, body in progress.entries])
     for identity, fields in progress.notes:
-        _set_entry_fields(connection, session, identity, fields)
+        rows = connection.execute(SQL["entry"], (session, identity)).fetchall()
+        if rows:
+            entry = msgspec.json.decode(rows[0][0]) | fields
+            connection.execute(SQL["put_entry"], (session, identity, msgspec.json.encode(entry))).fetchall()
     new = progress.checkpoint
     connection.execute(SQL["put_checkpoint"], (session, new.seq, new.version, new.state)).fetchall()
     return True
-
-
-def _set_entry_fields(connection: Connection, session: int, identity: int, fields: dict[str, object]) -> None:
-    rows = connection.execute(SQL["entry"], (session, identity)).fetchall()
-    if rows:
-        entry = msgspec.json.decode(rows[0][0]) | fields
-        connection.execute(SQL["put_entry"], (session, identity, msgspec.json.encode(entry))).fetchall()
 
 
 def prune_session(connection: Connection, name: str, seq: int, base: bytes, kept: list[int]) -> int:

@@ -186,7 +186,9 @@ def prepare(connection: Connection, path: str, write_lock: WriteLock, *, read_on
     if read_only:
         return
     if path:
-        _enable_wal(connection, path)
+        mode = connection.execute("PRAGMA journal_mode = WAL").fetchall()[0][0]
+        if mode != "wal":
+            raise StoreError(f"{path}: this file system does not allow a write-ahead log (journal mode {mode})")
     newest = migrations("sqlite")[-1][0]
     if _version(connection) >= newest:
         return
@@ -205,14 +207,14 @@ def prepare(connection: Connection, path: str, write_lock: WriteLock, *, read_on
         connection.execute("COMMIT")
 
 
-def _enable_wal(connection: Connection, path: str) -> None:
-    mode = connection.execute("PRAGMA journal_mode = WAL").fetchall()[0][0]
-    if mode != "wal":
-        raise StoreError(f"{path}: this file system does not allow a write-ahead log (journal mode {mode})")
-
-
 def _version(connection: Connection) -> int:
     return connection.execute("PRAGMA user_version").fetchall()[0][0]
+
+
+def oldest_reader(connection: Connection) -> int:
+    """Return the oldest schema version that a program must support to read this file."""
+    rows = connection.execute("SELECT value FROM meta WHERE name = 'oldest_reader'").fetchall()
+    return int(rows[0][0]) if rows else _version(connection)
 
 
 def _check(connection: Connection, path: str) -> None:
@@ -222,8 +224,7 @@ def _check(connection: Connection, path: str) -> None:
         raise InvalidDatabaseError(f"{path} is a SQLite database of another program. Use another file with --db.")
     newest = migrations("sqlite")[-1][0]
     if tables and _version(connection) > newest:
-        rows = connection.execute("SELECT value FROM meta WHERE name = 'oldest_reader'").fetchall()
-        oldest = int(rows[0][0]) if rows else _version(connection)
+        oldest = oldest_reader(connection)
         if oldest > newest:
             raise UnsupportedVersionError(
                 f"{path}: schema {_version(connection)} needs a Callslip that supports schema {oldest}, "

@@ -6,9 +6,10 @@ import re
 import time
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import astuple, replace
 
 from callslip.model import codec
 from callslip.model.events import Event, blob_of, decode_event
@@ -17,6 +18,7 @@ from callslip.rules.lifecycle import TERMINAL_STATES
 from callslip.store.sql import Connection, statements
 from callslip.store.unit_of_work import UnitOfWork
 
+T = TypeVar("T")
 SQL = statements("sqlite.sql")
 ROWS_PER_STATEMENT = (64, 8, 1)
 MAX_CACHED_ROWS = 8192
@@ -28,16 +30,11 @@ def session_row(row: tuple[Any, ...]) -> SessionRecord:
     """Convert a row to a session."""
     record = SessionRecord(*row)
     record.carry = _decode_carry(row[9]) if row[9] else {}
-    record.labels = _labels(row[13])
-    return record
-
-
-def _labels(text: str) -> Any:
-    """Decode labels; damaged ones stay text, so that lists of sessions still work. `verify` reports them."""
     try:
-        return msgspec.json.decode(text) if text else None
+        record.labels = msgspec.json.decode(row[13]) if row[13] else None
     except msgspec.DecodeError:
-        return text
+        pass  # Damaged labels stay text, so that lists of sessions still work. `verify` reports them.
+    return record
 
 
 def call_row(row: tuple[Any, ...]) -> CallRecord:
@@ -66,12 +63,22 @@ def approval_row(row: tuple[Any, ...]) -> ApprovalRecord:
 
 def token_row(row: tuple[Any, ...]) -> TokenRecord:
     """Convert a row to a token."""
-    return msgspec.structs.replace(TokenRecord(*row), verbs=tuple(row[4].split(",")))
+    return replace(TokenRecord(*row), verbs=tuple(row[4].split(",")))
 
 
 def token_values(row: TokenRecord) -> tuple[Any, ...]:
     """Convert a token to a row."""
     return (row.id, row.hash, row.label, row.session, ",".join(row.verbs), row.created_at, row.expires_at)
+
+
+def first(rows: list[tuple[Any, ...]], convert: Callable[[tuple[Any, ...]], T]) -> T | None:
+    """Convert the first row; None if there is none."""
+    return convert(rows[0]) if rows else None
+
+
+def first_value(rows: list[tuple[Any, ...]], default: Any = None) -> Any:
+    """Return the first column of the first row, or the default."""
+    return rows[0][0] if rows else default
 
 
 class Rows:
@@ -107,72 +114,57 @@ class Rows:
         self._sessions.clear()
         self._calls.clear()
 
-    def _one(self, name: str, *values: Any) -> tuple[Any, ...] | None:
-        rows = self._run(SQL[name], values).fetchall()
-        return rows[0] if rows else None
+    def _all(self, name: str, *values: Any) -> list[tuple[Any, ...]]:
+        return self._run(SQL[name], values).fetchall()
 
     def now(self) -> int:
         return self._now
 
     def session(self, name: str) -> SessionRecord | None:
-        cached = self._sessions.get(name)
-        if cached is not None:
-            return cached
-        row = self._one("session", name)
-        return session_row(row) if row else None
+        return self._sessions.get(name) or first(self._all("session", name), session_row)
 
     def call(self, call: str) -> CallRecord | None:
-        cached = self._calls.get(call)
-        if cached is not None:
-            return cached
-        row = self._one("call", call)
-        return call_row(row) if row else None
+        return self._calls.get(call) or first(self._all("call", call), call_row)
 
     def approval(self, approval: str) -> ApprovalRecord | None:
-        row = self._one("approval", approval)
-        return approval_row(row) if row else None
+        return first(self._all("approval", approval), approval_row)
 
     def alias(self, session: str, ns: str, identity: str) -> str | None:
-        row = self._one("alias", session, identity, ns)
-        return row[0] if row else None
+        return first_value(self._all("alias", session, identity, ns))
 
     def has_alias(self, session: str, identity: str) -> bool:
-        return self._one("has_alias", session, identity) is not None
+        return bool(self._all("has_alias", session, identity))
 
     def key(self, session: str, key: str) -> KeyRecord | None:
-        row = self._one("key", session, key)
-        return KeyRecord(session, key, row[1], row[0]) if row else None
+        return first(self._all("key", session, key), lambda row: KeyRecord(session, key, row[1], row[0]))
 
     def event(self, session: str, seq: int) -> Event | None:
-        row = self._one("event", session, seq)
-        return decode_event(row[0]) if row else None
+        return first(self._all("event", session, seq), lambda row: decode_event(row[0]))
 
     def has_blob(self, identity: str) -> bool:
-        return self._one("blob", identity) is not None
+        return bool(self._all("blob", identity))
 
     def open_calls(self, session: str) -> list[CallRecord]:
-        return [call_row(row) for row in self._run(SQL["open_calls"], (session,))]
+        return [call_row(row) for row in self._all("open_calls", session)]
 
     def owned_calls(self, owner: str) -> list[CallRecord]:
-        return [call_row(row) for row in self._run(SQL["owned_calls"], (owner,))]
+        return [call_row(row) for row in self._all("owned_calls", owner)]
 
     def pending_count(self, client: str) -> int:
-        """Return how many commands of a client are pending, counted once and then updated by `remember`."""
+        """Return how many commands of a client are pending, counted once and then updated by `update_cache`."""
         count = self._waiting.get(client)
         if count is None:
-            row = self._one("pending_count", client)
-            count = self._waiting[client] = row[0] if row else 0
+            count = self._waiting[client] = first_value(self._all("pending_count", client), 0)
         return count
 
     def oldest_pending(self, client: str, limit: int) -> list[CallRecord]:
-        return [call_row(row) for row in self._run(SQL["oldest_pending"], (client, limit))]
+        return [call_row(row) for row in self._all("oldest_pending", client, limit)]
 
     def sealed(self, call: str) -> bytes | None:
-        row = self._one("sealed", call)
-        return row[0] if row else None
+        return first_value(self._all("sealed", call))
 
     def owned_turns(self, owner: str) -> list[SessionRecord]:
-        sessions = [session_row(row) for row in self._run(SQL["sessions_with_owned_turn"])]
+        sessions = [session_row(row) for row in self._all("sessions_with_owned_turn")]
         return [session for session in sessions if session.turn_owner == owner]
 
 
@@ -195,19 +187,27 @@ def put_many(connection: Connection, name: str, rows: list[tuple[Any, ...]]) -> 
 
 def flush(connection: Connection, unit: UnitOfWork) -> None:
     """Write the changes of a unit of work."""
-    _put_sessions(connection, [row for row in unit.sessions.values() if row.last_seq])
+    sessions = [row for row in unit.sessions.values() if row.last_seq]
+    for row in sessions:
+        if not row.id:
+            row.id = connection.execute(SQL["add_session"], _session_values(row)[1:]).fetchall()[0][0]
+    put_many(connection, "put_session", [_session_values(row) for row in sessions])
     session_ids = {name: row.id for name, row in unit.sessions.items()}
     put_many(connection, "add_event", [(session_ids[m.session], m.event.seq, m.body) for m in unit.events])
     if unit.calls:
         _number_changes(connection, unit.commands())
-        put_many(connection, "put_call", [_call_values(row, session_ids[row.session]) for row in unit.calls.values()])
+        calls = [astuple(replace(row, session=session_ids[row.session])) for row in unit.calls.values()]
+        put_many(connection, "put_call", calls)
     for call, (session, data) in unit.seals.items():
         if unit.calls[call].state in TERMINAL_STATES:  # It ended in the same transaction.
             continue
         connection.execute(SQL["seal"], (call, session_ids[session], data)).fetchall()
     if unit.approvals:
-        rows = [_approval_values(row, session_ids[row.session]) for row in unit.approvals.values()]
-        put_many(connection, "put_approval", rows)
+        approvals = [
+            astuple(replace(row, session=session_ids[row.session], options=msgspec.json.encode(row.options)))
+            for row in unit.approvals.values()
+        ]
+        put_many(connection, "put_approval", approvals)
     if unit.aliases:
         aliases = [(session_ids[s], identity, ns, call) for (s, identity, ns), call in unit.aliases.items() if ns]
         put_many(connection, "put_alias", aliases)
@@ -231,27 +231,8 @@ def _number_changes(connection: Connection, commands: list[CallRecord]) -> None:
     connection.execute(SQL["put_last_change"], (last + len(commands),)).fetchall()
 
 
-def _put_sessions(connection: Connection, rows: list[SessionRecord]) -> None:
-    for row in rows:
-        if not row.id:
-            row.id = connection.execute(SQL["add_session"], _session_values(row)[1:]).fetchall()[0][0]
-    put_many(connection, "put_session", [_session_values(row) for row in rows])
-
-
 def _session_values(row: SessionRecord) -> tuple[Any, ...]:
-    name, number, *rest = msgspec.structs.astuple(row)
-    rest[7] = msgspec.json.encode(row.carry) if row.carry else None
-    rest[11] = msgspec.json.encode(row.labels).decode() if row.labels is not None else ""
+    carry = msgspec.json.encode(row.carry) if row.carry else None
+    labels = msgspec.json.encode(row.labels).decode() if row.labels is not None else ""
+    name, number, *rest = astuple(replace(row, carry=carry, labels=labels))
     return (number, name, *rest)
-
-
-def _call_values(row: CallRecord, session: int) -> tuple[Any, ...]:
-    identity, _, *rest = msgspec.structs.astuple(row)
-    return (identity, session, *rest)
-
-
-def _approval_values(row: ApprovalRecord, session: int) -> tuple[Any, ...]:
-    identity, _, *rest = msgspec.structs.astuple(row)
-    values = [identity, session, *rest]
-    values[8] = msgspec.json.encode(row.options)
-    return tuple(values)

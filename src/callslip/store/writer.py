@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 import apsw
 
@@ -28,42 +28,22 @@ MAX_BATCH = 1024
 Done = tuple["asyncio.Future[Any]", Any, BaseException | None]
 
 
-class Task:
+class Task(NamedTuple):
     """A function to run in a transaction, on a unit of work or, if `alone`, on the connection itself.
 
     Data that can be rebuilt from the log need not be `durable`, which saves a sync of the disk.
     """
 
-    __slots__ = ("alone", "durable", "future", "work")
-
-    def __init__(
-        self, work: Callable[[Any], Any], future: asyncio.Future[Any], alone: bool = False, durable: bool = True
-    ) -> None:
-        self.work = work
-        self.future = future
-        self.alone = alone
-        self.durable = durable
-
-
-class WriteResult:
-    """The events and commands that a transaction wrote."""
-
-    __slots__ = ("commands", "events")
-
-    def __init__(self, unit: UnitOfWork | None = None) -> None:
-        self.events: list[StoredEvent] = unit.events if unit else []
-        self.commands: list[CallRecord] = unit.commands() if unit else []
-
-    def add(self, unit: UnitOfWork) -> None:
-        """Add what a unit wrote."""
-        self.events += unit.events
-        self.commands += unit.commands()
+    work: Callable[[Any], Any]
+    future: asyncio.Future[Any]
+    alone: bool
+    durable: bool
 
 
 class Writer:
     """Runs tasks in order, `alone` ones after the others of their batch.
 
-    `deliver` is called on the loop with what each transaction wrote.
+    `deliver` is called on the loop with the events and commands that were written.
     """
 
     def __init__(
@@ -128,7 +108,7 @@ class Writer:
 
     def _transact(self, batch: list[Task]) -> None:
         results: list[Done] = []
-        written = WriteResult()
+        written: list[UnitOfWork] = []
         try:
             with translate_errors(self._path), self._write_lock.turn():
                 written = self._run_batch(batch, results)
@@ -137,11 +117,12 @@ class Writer:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._settle, results, written)
 
-    def _run_batch(self, batch: list[Task], results: list[Done]) -> WriteResult:
+    def _run_batch(self, batch: list[Task], results: list[Done]) -> list[UnitOfWork]:
+        """Run tasks in a transaction, add their results, and return what they wrote."""
         try:
             if batch[0].alone:
                 results.append((batch[0].future, self._alone(batch[0]), None))
-                return WriteResult()
+                return []
             self._connection.execute("BEGIN IMMEDIATE")
             return self._run_group(batch, results)
         except BaseException:
@@ -150,7 +131,7 @@ class Writer:
                 self._connection.execute("ROLLBACK")
             raise
 
-    def _run_group(self, batch: list[Task], results: list[Done]) -> WriteResult:
+    def _run_group(self, batch: list[Task], results: list[Done]) -> list[UnitOfWork]:
         self._rows.begin()
         unit = UnitOfWork(self._rows)
         try:
@@ -163,11 +144,11 @@ class Writer:
         self._connection.execute("COMMIT")
         self._rows.update_cache(unit)
         results += done
-        return WriteResult(unit)
+        return [unit]
 
-    def _one_by_one(self, batch: list[Task], results: list[Done]) -> WriteResult:
+    def _one_by_one(self, batch: list[Task], results: list[Done]) -> list[UnitOfWork]:
         """Run the tasks of a batch again, each with a unit of its own, because one of them failed."""
-        written = WriteResult()
+        written: list[UnitOfWork] = []
         for task in batch:
             unit = UnitOfWork(self._rows)
             try:
@@ -179,7 +160,7 @@ class Writer:
                 continue
             flush(self._connection, unit)
             self._rows.update_cache(unit)
-            written.add(unit)
+            written.append(unit)
         self._connection.execute("COMMIT")
         return written
 
@@ -200,10 +181,10 @@ class Writer:
             else:
                 run(f"PRAGMA synchronous = {self._synchronous}")
 
-    def _settle(self, results: list[Done], written: WriteResult) -> None:
+    def _settle(self, results: list[Done], written: list[UnitOfWork]) -> None:
         try:
-            if written.events or written.commands:
-                self._deliver(written.events, written.commands)
+            for unit in written:
+                self._deliver(unit.events, unit.commands())
         finally:  # Callers get their result even if a listener fails.
             for future, value, error in results:
                 if future.done():
