@@ -1,6 +1,7 @@
-"""Every real client, over a real socket: at every prefix of every scenario it shows what GET gives in the same format.
+"""Every real client, over a real socket: at every prefix of a scenario it shows what GET gives in the same format.
 
-The encoders have their own tests of the same law, chunk by chunk; here it is the server that is asked.
+The encoders have their own tests of the same law, chunk by chunk and on every scenario. Here the server sends the
+chunks, so four scenarios are enough; `make chaos` runs all of them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from callslip.errors import CallslipError
 from callslip.model import events as ev
 from callslip.model.events import Draft
 from callslip.rules.lifecycle import TERMINAL_STATES
+from tests.conftest import LONG
 from tests.formats.test_ag_ui_out import of_turn, parse_calls
 from tests.formats.test_ai_sdk_out import message_of as ui_message
 from tests.formats.test_ai_sdk_v4 import message_of as v4_message
@@ -29,6 +31,8 @@ pytestmark = pytest.mark.anyio
 
 S = scenarios.SESSION
 BUSY = threading.Lock()
+# These four have more kinds of events, verdicts and restarts than any other four.
+SCENARIOS = scenarios.NAMES if LONG else ("commands", "cumulative_text", "orphans", "streamed_arguments")
 PLACES = 24
 """At how many of its prefixes a long scenario is looked at."""
 
@@ -106,7 +110,8 @@ async def last_turn(ledger: LocalLedger) -> str:
     return info.turn or info.last_turn
 
 
-@pytest.mark.parametrize("name", scenarios.NAMES)
+@pytest.mark.chaos
+@pytest.mark.parametrize("name", SCENARIOS)
 async def test_a_stream_read_at_any_moment_is_the_history(
     client: Client, ledger: LocalLedger, peer: Peer, name: str
 ) -> None:
@@ -126,7 +131,8 @@ async def test_a_stream_read_at_any_moment_is_the_history(
             assert exact(shown) == exact(expected), f"after {number + 1} drafts"
 
 
-@pytest.mark.parametrize("name", scenarios.NAMES)
+@pytest.mark.chaos
+@pytest.mark.parametrize("name", SCENARIOS)
 async def test_a_stream_watched_from_its_beginning_is_the_history(
     client: Client, ledger: LocalLedger, peer: Peer, name: str
 ) -> None:

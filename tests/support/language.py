@@ -11,7 +11,7 @@ import io
 import re
 import sys
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,6 +45,11 @@ AVOIDED_NAMES = {"told", "said", "made", "given", "asked", "meant"}
 AVOIDED_CONSTANTS = {"LONGEST", "MOST", "SHOWN", "PATIENCE", "PAUSE"}
 
 _WORDS = re.compile("|".join(f"(?:{pattern})" for pattern in AVOIDED_WORDS), re.IGNORECASE)
+# What is between the parts of a text in source code: escapes, and the quotes between adjacent literals.
+_SEAMS = re.compile(r"""\\(?:\n|x..|u....|.)|["']\s*[bfru]{0,2}["']""", re.IGNORECASE)
+_NAMES = f"_*(?:{'|'.join(sorted(AVOIDED_NAMES | AVOIDED_CONSTANTS))})_*"
+# A name and what follows it where it may be bound. Prose and plain uses rarely look like this.
+_BINDINGS = re.compile(rf"\b{_NAMES}\s*(?:[=:,)\]}}|]|[-+*/&^%@<>]+=|(?:in|if)\b)|\b(?:def|class)\s+{_NAMES}\b")
 
 
 class Finding(NamedTuple):
@@ -78,39 +83,52 @@ def checked_files(root: Path = ROOT) -> list[Path]:
     return sorted(path for path in set(found) if not any(path.is_relative_to(other) for other in unchecked))
 
 
-def find_words(path: Path) -> Iterator[Finding]:
-    """Yield the avoided words in the prose of a file."""
+def find_avoided(path: Path) -> list[Finding]:
+    """Return the avoided words in the prose of a file, and the avoided names that it binds."""
     text = path.read_text("utf-8")
-    is_test = path.is_relative_to(ROOT / "tests")
-    prose = _python_prose(text, with_strings=not is_test) if path.suffix == ".py" else enumerate(text.splitlines(), 1)
-    for number, line in prose:
-        for match in _WORDS.finditer(line):
-            yield Finding(path.relative_to(ROOT), number, match.group())
-
-
-def find_names(path: Path) -> Iterator[Finding]:
-    """Yield the avoided names that a Python file binds."""
     if path.suffix != ".py":
+        places = [(number, match.group()) for number, match in _words(enumerate(text.splitlines(), 1))]
+    else:
+        places = _avoided_in_python(text, with_strings=not path.is_relative_to(ROOT / "tests"))
+    return [Finding(path.relative_to(ROOT), number, found) for number, found in places]
+
+
+def _words(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, re.Match[str]]]:
+    for number, line in lines:
+        for match in _WORDS.finditer(line):
+            yield number, match
+
+
+def _avoided_in_python(text: str, *, with_strings: bool) -> Iterator[tuple[int, str]]:
+    # Parsing takes longer than everything else, so it is left out for files in which a search finds nothing.
+    has_words = _WORDS.search(_SEAMS.sub("", text)) is not None
+    if not has_words and not _BINDINGS.search(text):
         return
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    nodes = list(ast.walk(ast.parse(text)))
+    if has_words:
+        lines = [*_comments(text), *_strings(nodes, with_strings=with_strings)]
+        yield from ((number, match.group()) for number, match in _words(lines))
+    for node in nodes:
         for name in _bound_names(node):
             if name.strip("_") in AVOIDED_NAMES | AVOIDED_CONSTANTS:
-                yield Finding(path.relative_to(ROOT), getattr(node, "lineno", 0), name)
+                yield getattr(node, "lineno", 0), name
 
 
-def _python_prose(text: str, *, with_strings: bool) -> Iterator[tuple[int, str]]:
+def _comments(text: str) -> Iterator[tuple[int, str]]:
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string
-    tree = ast.parse(text)
+
+
+def _strings(nodes: list[ast.AST], *, with_strings: bool) -> Iterator[tuple[int, str]]:
     docstrings = {
         id(node.body[0].value)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         and node.body
         and isinstance(node.body[0], ast.Expr)
     }
-    for node in ast.walk(tree):
+    for node in nodes:
         if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
             continue
         if with_strings or id(node) in docstrings:
@@ -134,7 +152,7 @@ def main(arguments: list[str]) -> int:
         finding
         for path in checked_files()
         if not chosen or any(path.is_relative_to(other) for other in chosen)
-        for finding in [*find_words(path), *find_names(path)]
+        for finding in find_avoided(path)
     ]
     for finding in findings:
         print(finding)
