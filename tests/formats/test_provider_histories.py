@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from callslip.api.ledger import open_ledger
 from callslip.formats import registry
 from callslip.formats.anthropic.history import anthropic_history
-from callslip.formats.openai.chat_history import chat_history
-from callslip.formats.openai.responses_history import responses_history
+from callslip.formats.openai.history import chat_history, responses_history
 from callslip.ingest.importer import import_lines
 from callslip.model import codec
 from callslip.model import events as ev

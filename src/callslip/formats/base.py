@@ -7,7 +7,7 @@ message that it does not understand becomes a `raw` draft of the full message. F
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 import msgspec
 from msgspec import structs
@@ -17,6 +17,8 @@ from callslip.model import events as ev
 from callslip.model.entries import Entry, Info, Snapshot
 from callslip.model.events import Draft, Event
 from callslip.rules.fold_state import FoldState
+
+Events: TypeAlias = list[Event]
 
 
 class Decoder(Protocol):
@@ -59,7 +61,7 @@ def drafts_of(events: Iterable[Event], at: int = 0) -> list[Draft]:
     return [Draft(structs.replace(event, at=at) if at else event) for event in events]
 
 
-def raw_if(condition: object, format: str, body: Any) -> list[Event]:
+def raw_if(condition: object, format: str, body: Any) -> Events:
     """Return the full message as a raw event if `condition` is true: if other events do not carry all of it."""
     return [ev.Raw(format=format, body=body)] if condition else []
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from callslip.errors import InvalidInputError
 from callslip.model import codec
 from callslip.model.names import check_id
+
+Fields: TypeAlias = dict[str, Any]
 
 MIN_EPOCH_S, MAX_NUMBER = 10**9, 10**11
 

@@ -99,13 +99,13 @@ FORMATS: dict[str, Format] = {
             name="openai",
             about="OpenAI Chat Completions: streamed chunks, whole completions, messages",
             decoder="callslip.formats.openai.chat:ChatDecoder",
-            encoder="callslip.formats.openai.chat_history:chat_history",
+            encoder="callslip.formats.openai.history:chat_history",
         ),
         Format(
             name="responses",
             about="OpenAI Responses: stream events, whole responses, items",
             decoder="callslip.formats.openai.responses:ResponsesDecoder",
-            encoder="callslip.formats.openai.responses_history:responses_history",
+            encoder="callslip.formats.openai.history:responses_history",
         ),
         Format(
             name="anthropic",

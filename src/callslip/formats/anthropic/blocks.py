@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
-from msgspec import UNSET
-
-from callslip.formats.json_fields import as_dict, as_list, as_str, has_other_content, identifier, text_digest
+from callslip.formats.json_fields import Fields, as_dict, as_list, as_str, has_other_content, identifier, text_digest
+from callslip.formats.providers.content import plain_output
+from callslip.formats.providers.reply import DeltaType
 from callslip.model import events as ev
-from callslip.model.events import CallEnd, Event
+from callslip.model.events import CallEnd
 
 FORMAT = "anthropic"
 ASSISTANT, USER, SYSTEM = "assistant", "user", "system"
 
-DeltaType = type[ev.MessageDelta] | type[ev.ThoughtDelta]
-
 # Kinds of text blocks with their field.
 TEXTS: dict[str, tuple[DeltaType, str]] = {"text": (ev.MessageDelta, "text"), "thinking": (ev.ThoughtDelta, "thinking")}
+TEXT_DELTAS = {f"{kind}_delta": rule for kind, rule in TEXTS.items()}
 
 # Kinds of calls, and whether the provider runs them.
 CALLS = {"tool_use": False, "server_tool_use": True, "mcp_tool_use": True}
@@ -49,7 +48,7 @@ def is_result(block: Any) -> bool:
     return kind_of(block).endswith("tool_result")
 
 
-def blocks_of(message: dict[str, Any]) -> list[Any]:
+def blocks_of(message: Fields) -> list[Any]:
     """Return the blocks of a message; a string becomes a text block."""
     content = message.get("content")
     return [{"type": "text", "text": content}] if isinstance(content, str) else as_list(content)
@@ -68,40 +67,21 @@ def block_needs_raw(block: Any) -> bool:
 # Calls
 
 
-def call_fields(block: dict[str, Any]) -> dict[str, Any]:
+def call_fields(block: Fields) -> Fields:
     """Return the tool of a call; the title of an MCP tool includes its server."""
     name, server = as_str(block.get("name")), as_str(block.get("server_name"))
-    fields: dict[str, Any] = {"tool_name": name} if name else {}
+    fields: Fields = {"tool_name": name} if name else {}
     return {**fields, "title": f"{server}: {name}"} if server and name else fields
 
 
-def result_of(block: dict[str, Any]) -> tuple[type[CallEnd], dict[str, Any]]:
+def result_of(block: Fields) -> tuple[type[CallEnd], Fields]:
     """Return the end of a call and its fields from a result."""
     content = block.get("content")
-    inner = as_dict(content)
-    output = _plain_content(content)
+    inner, output = as_dict(content), plain_output(content)
     if block.get("is_error") is True or kind_of(inner).endswith("_error"):
         return ev.CallFailed, {"error": as_str(inner.get("error_code")) or output}
     status = inner.get("return_code")
     return ev.CallCompleted, {"output": output, **({"exit_status": status} if type(status) is int else {})}
-
-
-def _plain_content(content: Any) -> Any:
-    """Return the text of blocks that are all text, any other content as it is."""
-    blocks = [as_dict(block) for block in as_list(content)]
-    texts = [block["text"] for block in blocks if block.get("type") == "text" and isinstance(block.get("text"), str)]
-    is_text = len(texts) == len(blocks) and isinstance(content, list | None)
-    return "\n".join(texts) if is_text else cast(Any, content)
-
-
-# Messages of the user
-
-
-def user_message(blocks: list[Any]) -> Event:
-    """Return the event of a user's message, with its blocks if it has more than text."""
-    texts = [as_str(as_dict(block).get("text")) for block in blocks if kind_of(block) == "text"]
-    is_plain = len(texts) == len(blocks)
-    return ev.MessageUser(text="\n".join(texts), content=UNSET if is_plain else blocks)
 
 
 # Digests

@@ -2,50 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar, TypeAlias
+from typing import Any
 
 from msgspec import UNSET
 
 from callslip.formats.anthropic import blocks
 from callslip.formats.anthropic.blocks import kind_of
-from callslip.formats.json_fields import as_dict, as_index, as_str, identifier, is_json, parse_arguments
+from callslip.formats.base import Events
+from callslip.formats.json_fields import Fields, as_dict, as_index, as_str, identifier, is_json, parse_arguments
 from callslip.formats.providers.conversation import ARGUMENTS_CUT, ModelCall, ModelConversation, interrupt_with
+from callslip.formats.providers.reply import ModelReply
 from callslip.model import events as ev
-from callslip.model.events import Event
-
-Events: TypeAlias = list[Event]
-Fields: TypeAlias = dict[str, Any]
 
 
-class Reply:
+class Reply(ModelReply):
     """One answer. `reason` is its stop reason, "" until that is known."""
 
-    def __init__(self, conversation: ModelConversation, message_id: str, chunks: ev.Chunks) -> None:
-        self.message_id = message_id
-        self.is_finished = False
+    def __init__(self, conversation: ModelConversation, reply_id: str, chunks: ev.Chunks) -> None:
+        super().__init__(conversation, reply_id, chunks)
         self.reason = ""
         self.detail = ""
-        self.usage: Fields = {}
-        self._conversation = conversation
-        self._chunks: ev.Chunks = chunks
         self._calls: dict[int, ModelCall] = {}
-        self._texts: list[str] = []
-        self._in_text = False
 
     # Blocks, streamed or complete
-
-    def _add_text(self, delta_type: blocks.DeltaType, piece: str) -> Events:
-        if not piece:
-            return []
-        self._in_text = True
-        self._texts += [piece] if delta_type is ev.MessageDelta else []
-        return [delta_type(text=piece, message_id=self.message_id, chunks=self._chunks)]
 
     def _propose(self, position: int, block: Fields, *, is_complete: bool) -> Events:
         """Open a call. Its arguments follow in pieces unless the block is complete."""
         call_id, fields = identifier(block.get("id")), blocks.call_fields(block)
-        alias = self._conversation.new_alias(call_id, self.message_id)
+        alias = self._conversation.new_alias(call_id, self.id)
         call = ModelCall(
             aliases=(alias,),
             id=call_id,
@@ -68,13 +52,6 @@ class Reply:
         """Start a call that the provider runs, once its arguments are complete."""
         return [ev.CallStarted(aliases=call.aliases)] if call.is_served and call.is_input_complete else []
 
-    def _result(self, block: Fields) -> Events:
-        """End a call that the provider ran."""
-        end_type, fields = blocks.result_of(block)
-        self._in_text = False
-        target = self._conversation.result_target(identifier(block.get("tool_use_id")), is_served=True)
-        return [end_type(**target, **fields)]
-
     def read_block(self, position: int, block: Fields, *, is_complete: bool) -> Events | None:
         """Return the events of a block, or of the start of one; None for an unknown kind."""
         kind = kind_of(block)
@@ -83,7 +60,12 @@ class Reply:
             return self._add_text(delta_type, as_str(block.get(field)))
         if kind in blocks.CALLS:
             return self._propose(position, block, is_complete=is_complete)
-        return self._result(block) if blocks.is_result(block) else None
+        if not blocks.is_result(block):
+            return None
+        end_type, fields = blocks.result_of(block)  # The provider ran the call.
+        self._in_text = False
+        target = self._conversation.result_target(identifier(block.get("tool_use_id")), is_served=True)
+        return [end_type(**target, **fields)]
 
     # Events of the stream; the result is None if one is not understood
 
@@ -92,18 +74,12 @@ class Reply:
 
     def add_delta(self, event: Fields) -> Events | None:
         delta = as_dict(event.get("delta"))
-        handler = self._DELTAS.get(kind_of(delta))
-        return handler(self, as_index(event.get("index")), delta) if handler else None
-
-    def _text_delta(self, position: int, delta: Fields) -> Events | None:
-        return self._add_text(ev.MessageDelta, as_str(delta.get("text")))
-
-    def _thinking_delta(self, position: int, delta: Fields) -> Events | None:
-        return self._add_text(ev.ThoughtDelta, as_str(delta.get("thinking")))
-
-    def _input_delta(self, position: int, delta: Fields) -> Events | None:
-        call, piece = self._calls.get(position), as_str(delta.get("partial_json"))
-        if call is None:
+        kind = kind_of(delta)
+        if kind in blocks.TEXT_DELTAS:
+            delta_type, field = blocks.TEXT_DELTAS[kind]
+            return self._add_text(delta_type, as_str(delta.get(field)))
+        call, piece = self._calls.get(as_index(event.get("index"))), as_str(delta.get("partial_json"))
+        if kind != "input_json_delta" or call is None:
             return None
         call.input_pieces.append(piece)
         return [ev.CallInputDelta(aliases=call.aliases, text=piece)] if piece else []
@@ -125,7 +101,8 @@ class Reply:
 
     def finish(self) -> Events:
         """End a complete answer."""
-        return [event for position in list(self._calls) for event in self.stop_block(position)] + self._end()
+        stopped = [event for position in list(self._calls) for event in self.stop_block(position)]
+        return stopped + self._end()
 
     def interrupt(self, reason: str, cause: str = "") -> Events:
         """End an incomplete answer, and its calls that are incomplete or run by the provider."""
@@ -136,17 +113,8 @@ class Reply:
             events += [end_call(call)] if is_lost else self.stop_block(position)
         return events + self._end()
 
-    def _end(self) -> Events:
-        self.is_finished = True
-        call_ids = [call.id for call in self._calls.values()]
-        self._conversation.seen.add(blocks.answer_digest(call_ids, "".join(self._texts)))
-        return [ev.MessageEnded()] if self._in_text else []
-
-    _DELTAS: ClassVar[dict[str, Callable[[Any, int, Fields], Events | None]]] = {
-        "text_delta": _text_delta,
-        "thinking_delta": _thinking_delta,
-        "input_json_delta": _input_delta,
-    }
+    def _digest(self) -> str:
+        return blocks.answer_digest([call.id for call in self._calls.values()], "".join(self._texts))
 
 
 def _arguments(call: ModelCall) -> Any:

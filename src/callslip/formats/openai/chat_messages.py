@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import UNSET
-
 from callslip.formats.json_fields import (
+    Fields,
     as_dict,
     as_list,
     as_str,
@@ -15,9 +14,10 @@ from callslip.formats.json_fields import (
     parse_arguments,
     text_digest,
 )
+from callslip.formats.providers.content import join_texts
 from callslip.formats.providers.conversation import ModelCall
+from callslip.formats.providers.reply import DeltaType
 from callslip.model import events as ev
-from callslip.model.events import Event
 
 FORMAT = "openai"
 ASSISTANT, USER, SYSTEM, RESULT = "assistant", "user", ("system", "developer"), ("tool", "function")
@@ -41,8 +41,6 @@ _FUNCTION_FIELDS = {"name", "arguments", "input"}
 RESULT_FIELDS = {"role", "content", "tool_call_id", "name"}
 PROMPT_FIELDS = {"role", "content"}
 
-DeltaType = type[ev.MessageDelta] | type[ev.ThoughtDelta]
-
 # The field and the event of a part of content by its type.
 _PARTS: dict[str, tuple[str, DeltaType]] = {
     "text": ("text", ev.MessageDelta),
@@ -54,69 +52,37 @@ _PARTS: dict[str, tuple[str, DeltaType]] = {
 # Texts
 
 
-def answer_texts(message: dict[str, Any]) -> list[tuple[DeltaType, str]]:
+def answer_texts(message: Fields) -> list[tuple[DeltaType, str]]:
     """Return the thoughts and texts of the model, in this order. Servers may send a thought under two names."""
     thought = as_str(message.get("reasoning_content")) or as_str(message.get("reasoning"))
-    texts: list[tuple[DeltaType, str]] = [(ev.ThoughtDelta, thought), *_content_texts(message.get("content"))]
+    content = message.get("content")
+    texts: list[tuple[DeltaType, str]] = [(ev.ThoughtDelta, thought), (ev.MessageDelta, as_str(content))]
+    for part in map(as_dict, as_list(content)):
+        kind = as_str(part.get("type"))
+        if kind in _PARTS:
+            field, delta_type = _PARTS[kind]
+            inner_texts = (as_str(as_dict(inner).get("text")) for inner in as_list(part.get(field)))
+            texts.append((delta_type, as_str(part.get(field)) or "".join(inner_texts)))
     texts.append((ev.MessageDelta, as_str(message.get("refusal"))))
     return [(delta_type, text) for delta_type, text in texts if text]
-
-
-def _content_texts(content: Any) -> list[tuple[DeltaType, str]]:
-    if isinstance(content, str):
-        return [(ev.MessageDelta, content)]
-    parts = [(part, _PARTS.get(as_str(part.get("type")))) for part in map(as_dict, as_list(content))]
-    return [(rule[1], _part_text(part.get(rule[0]))) for part, rule in parts if rule]
-
-
-def _part_text(value: Any) -> str:
-    """Return a text, or the texts of parts within a part."""
-    return as_str(value) or "".join(as_str(as_dict(part).get("text")) for part in as_list(value))
-
-
-def is_plain(content: Any) -> bool:
-    """Return whether content is only text."""
-    if isinstance(content, list):
-        parts = map(as_dict, as_list(content))
-        return all(part.get("type") == "text" and isinstance(part.get("text"), str) for part in parts)
-    return content is None or isinstance(content, str)
-
-
-def join_texts(content: Any) -> str:
-    """Return the text of content, its parts as lines."""
-    texts = [as_str(as_dict(part).get("text")) for part in as_list(content) if as_dict(part).get("type") == "text"]
-    return as_str(content) or "\n".join(texts)
-
-
-def user_message(message: dict[str, Any]) -> Event:
-    """Return the event of a user's message, with its parts if it has more than text."""
-    content = message.get("content")
-    return ev.MessageUser(text=join_texts(content), content=UNSET if is_plain(content) else content)
-
-
-def result_output(message: dict[str, Any]) -> Any:
-    """Return the output of a tool: its text, or its parts if they are not all text."""
-    content = message.get("content")
-    return join_texts(content) if is_plain(content) else content
 
 
 # Calls
 
 
-def read_calls(message: dict[str, Any]) -> list[ModelCall]:
+def read_calls(message: Fields) -> list[ModelCall]:
     """Return the calls of a full message. The older API had at most one, without an id."""
     old = [{"function": message["function_call"]}] if isinstance(message.get("function_call"), dict) else []
-    return [_read_call(as_dict(call)) for call in [*as_list(message.get("tool_calls")), *old] if isinstance(call, dict)]
+    calls: list[ModelCall] = []
+    for call in [as_dict(item) for item in [*as_list(message.get("tool_calls")), *old] if isinstance(item, dict)]:
+        custom = as_dict(call.get("custom"))
+        function = custom or as_dict(call.get("function"))
+        arguments = as_str(function.get("input")) if custom else parse_arguments(function.get("arguments"))
+        calls.append(ModelCall(id=identifier(call.get("id")), name=as_str(function.get("name")), input=arguments))
+    return calls
 
 
-def _read_call(call: dict[str, Any]) -> ModelCall:
-    custom = as_dict(call.get("custom"))
-    function = custom or as_dict(call.get("function"))
-    arguments = as_str(function.get("input")) if custom else parse_arguments(function.get("arguments"))
-    return ModelCall(id=identifier(call.get("id")), name=as_str(function.get("name")), input=arguments)
-
-
-def answer_needs_raw(message: dict[str, Any]) -> bool:
+def answer_needs_raw(message: Fields) -> bool:
     """Return whether the model's message, or a delta of it, has more than its events carry."""
     parts, calls = as_list(message.get("content")), as_list(message.get("tool_calls"))
     has_odd_parts = any(as_str(as_dict(part).get("type")) not in _PARTS for part in parts)

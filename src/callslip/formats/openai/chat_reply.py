@@ -11,9 +11,20 @@ from typing import Any
 
 from msgspec import UNSET
 
-from callslip.formats.json_fields import as_dict, as_index, as_list, as_str, identifier, is_json, parse_arguments
+from callslip.formats.base import Events
+from callslip.formats.json_fields import (
+    Fields,
+    as_dict,
+    as_index,
+    as_list,
+    as_str,
+    identifier,
+    is_json,
+    parse_arguments,
+)
 from callslip.formats.openai.chat_messages import answer_digest, answer_texts
 from callslip.formats.providers.conversation import ARGUMENTS_CUT, ModelCall, ModelConversation, interrupt_with
+from callslip.formats.providers.reply import ModelReply
 from callslip.model import events as ev
 from callslip.model.events import Event
 
@@ -26,35 +37,31 @@ class StreamedCall(ModelCall, kw_only=True):
     is_custom: bool = False
 
     @property
-    def arguments(self) -> Any:
-        """Return the arguments once they are complete."""
-        if self.input is not UNSET:
-            return self.input
-        return self.input_text if self.is_custom else parse_arguments(self.input_text)
+    def has_input(self) -> bool:
+        """Return whether the arguments are complete, in a response that was interrupted."""
+        return self.input is not UNSET or (not self.is_custom and is_json(self.input_text))
+
+    def input_event(self) -> Event:
+        """Return the event of the complete arguments."""
+        text = self.input_text
+        streamed_input = text if self.is_custom else parse_arguments(text)
+        return ev.CallInput(aliases=self.aliases, input=streamed_input if self.input is UNSET else self.input)
 
 
-class Reply:
+class Reply(ModelReply):
     """One response. `is_refused`: the model declined."""
 
-    def __init__(self, conversation: ModelConversation, response_id: str, chunks: ev.Chunks) -> None:
-        self.response_id = response_id
-        self.is_finished = False
+    def __init__(self, conversation: ModelConversation, reply_id: str, chunks: ev.Chunks) -> None:
+        super().__init__(conversation, reply_id, chunks)
         self.is_refused = False
-        self.usage: Any = None
         self.calls: list[StreamedCall] = []
         self._newest: dict[int | str, StreamedCall] = {}  # By position and by id.
-        self._conversation = conversation
-        self._chunks: ev.Chunks = chunks
-        self._texts: list[str] = []
-        self._in_text = False
 
-    def add_delta(self, delta: dict[str, Any]) -> list[Event]:
+    def add_delta(self, delta: Fields) -> Events:
         """Return the events of a delta: thoughts, text, calls."""
-        events: list[Event] = []
+        events: Events = []
         for delta_type, text in answer_texts(delta):
-            events.append(delta_type(text=text, message_id=self.response_id, chunks=self._chunks))
-            self._in_text = True
-            self._texts += [text] if delta_type is ev.MessageDelta else []
+            events += self._add_text(delta_type, text)
         self.is_refused = self.is_refused or bool(as_str(delta.get("refusal")))
         for fragment in as_list(delta.get("tool_calls")):
             events += self._add_fragment(as_dict(fragment)) if isinstance(fragment, dict) else []
@@ -64,7 +71,7 @@ class Reply:
 
     # Calls
 
-    def _add_fragment(self, fragment: dict[str, Any]) -> list[Event]:
+    def _add_fragment(self, fragment: Fields) -> Events:
         custom = as_dict(fragment.get("custom"))
         inner = custom or as_dict(fragment.get("function"))
         call_id, name = identifier(fragment.get("id")), as_str(inner.get("name"))
@@ -74,11 +81,15 @@ class Reply:
         call = call or self._begin_call(position, call_id)
         call.is_custom = call.is_custom or bool(custom)
         if call_id and not call.id:
-            self._set_id(call, call_id)
+            call.id, self._newest[call_id] = call_id, call
+            call.aliases = (*call.aliases, self._conversation.new_alias(call_id, self.id))
         # A name may come in pieces, or again with every piece. It precedes the arguments.
         has_name = bool(name) and name != call.name and not call.input_pieces
         call.name += name if has_name else ""
-        proposed = [self._proposal(call)] if is_new or has_name else []
+        proposed: Events = []
+        if is_new or has_name:
+            fields: Fields = {"iteration": self._conversation.round, "index": call.index}
+            proposed = [ev.CallProposed(aliases=call.aliases, tool_name=call.name or UNSET, **fields)]
         return proposed + self._add_input(call, inner.get("input" if custom else "arguments"))
 
     def _find_call(self, position: int, call_id: str, name: str) -> StreamedCall | None:
@@ -91,23 +102,14 @@ class Reply:
         return None if is_next else call
 
     def _begin_call(self, position: int, call_id: str) -> StreamedCall:
-        alias = self._conversation.new_alias(call_id, self.response_id)
+        alias = self._conversation.new_alias(call_id, self.id)
         call = StreamedCall(aliases=(alias,), id=call_id, index=len(self.calls))
         self.calls.append(call)
         self._newest |= {key: call for key in (position, call_id) if key not in (-1, "")}
         self._in_text = False  # A call ends the text.
         return call
 
-    def _set_id(self, call: StreamedCall, call_id: str) -> None:
-        """Add an id that arrives after the beginning of a call."""
-        call.id, self._newest[call_id] = call_id, call
-        call.aliases = (*call.aliases, self._conversation.new_alias(call_id, self.response_id))
-
-    def _proposal(self, call: StreamedCall) -> Event:
-        iteration, name = self._conversation.round, call.name or UNSET
-        return ev.CallProposed(aliases=call.aliases, tool_name=name, iteration=iteration, index=call.index)
-
-    def _add_input(self, call: StreamedCall, piece: Any) -> list[Event]:
+    def _add_input(self, call: StreamedCall, piece: Any) -> Events:
         if isinstance(piece, str) and piece:
             call.input_pieces.append(piece)
             call.last_char = piece.rstrip()[-1:] or call.last_char
@@ -118,26 +120,20 @@ class Reply:
 
     # Ends
 
-    def finish(self) -> list[Event]:
+    def finish(self) -> Events:
         """End a complete response and complete the arguments of its calls."""
-        return self._end() + [_input_event(call) for call in self.calls]
+        return [*self._end_calls(), *(call.input_event() for call in self.calls)]
 
-    def interrupt(self, reason: str, cause: str = "") -> list[Event]:
+    def interrupt(self, reason: str, cause: str = "") -> Events:
         """End an incomplete response, and the calls with incomplete arguments: no client can run them."""
         end_call = interrupt_with(reason, ARGUMENTS_CUT, cause)
-        return self._end() + [_input_event(call) if _is_complete(call) else end_call(call) for call in self.calls]
+        ends = [call.input_event() if call.has_input else end_call(call) for call in self.calls]
+        return self._end_calls() + ends
 
-    def _end(self) -> list[Event]:
-        self.is_finished = True
+    def _end_calls(self) -> Events:
         for call in self.calls:
             self._conversation.await_result(call.id, call.name, call.aliases[0])
-        self._conversation.seen.add(answer_digest([*self.calls], "".join(self._texts)))
-        return [ev.MessageEnded()] if self._in_text else []
+        return self._end()
 
-
-def _input_event(call: StreamedCall) -> Event:
-    return ev.CallInput(aliases=call.aliases, input=call.arguments)
-
-
-def _is_complete(call: StreamedCall) -> bool:
-    return call.input is not UNSET or (not call.is_custom and is_json(call.input_text))
+    def _digest(self) -> str:
+        return answer_digest([*self.calls], "".join(self._texts))

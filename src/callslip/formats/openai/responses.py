@@ -8,12 +8,13 @@ is over if its last item needs nothing from the client and the user sends anothe
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 from msgspec import UNSET
 
-from callslip.formats.base import raw_if
+from callslip.formats.base import Events
 from callslip.formats.json_fields import (
+    Fields,
     as_dict,
     as_index,
     as_list,
@@ -25,14 +26,11 @@ from callslip.formats.json_fields import (
 )
 from callslip.formats.openai import responses_items as items
 from callslip.formats.openai.responses_items import FORMAT, kind_of, needs_raw
-from callslip.formats.openai.responses_output import DeltaType, Output
-from callslip.formats.providers.conversation import ModelConversation
-from callslip.formats.providers.requests import Requests
+from callslip.formats.openai.responses_output import Output
+from callslip.formats.providers.decoder import ModelDecoder, usage_events
+from callslip.formats.providers.reply import DeltaType
 from callslip.model import events as ev
-from callslip.model.events import Draft, Event
-
-Events: TypeAlias = list[Event]
-Fields: TypeAlias = dict[str, Any]
+from callslip.model.events import Draft
 
 # Events about texts: the delta type, the field of the item, the name of the index in it, the name of the full text.
 TEXTS: dict[str, tuple[DeltaType, str, str, str]] = {
@@ -55,19 +53,18 @@ END_STATES = {"completed", "incomplete", *FAILURES}
 REQUEST_FIELDS = {"type", "input", "previous_response_id", "event_id"}
 
 
-class ResponsesDecoder:
+class ResponsesDecoder(ModelDecoder):
     """One conversation."""
 
     def __init__(self, *, chunks: ev.Chunks | None = None, started: int = 0) -> None:
-        self._conversation = ModelConversation(FORMAT)
-        self._output = Output(self._conversation, chunks or "delta")
+        super().__init__(FORMAT, items.item_digest, chunks, REQUEST_FIELDS)
+        self._output = Output(self._conversation, self._chunks)
         self._response = ""
         self._is_open = False
         self._is_model_active = False
         self._is_from_response = False
         self._last_sequence = -1
         self._has_sequence = False
-        self._requests = Requests(FORMAT, self._conversation.seen, REQUEST_FIELDS)
 
     def feed(self, message: Any) -> list[Draft]:
         response = as_dict(as_dict(message).get("response")) or as_dict(message)
@@ -87,11 +84,11 @@ class ResponsesDecoder:
         if kind.startswith("response."):
             return self._event(kind, fields)
         if kind == "error" or (not kind and isinstance(fields.get("error"), dict) and "output" not in fields):
-            return self._error(fields)
+            return self._fail(error_text(fields.get("error") or fields), fields)
         for name, value_type, handler in self._SHAPES:
             if isinstance(fields.get(name), value_type):
                 return handler(self, fields)
-        return _raw_if(True, message)
+        return self._raw_if(True, message)
 
     # Streams
 
@@ -104,7 +101,7 @@ class ResponsesDecoder:
             return []
         started = self._begin("") if not self._is_open else []
         events = self._item_part(subject, verb, fields)
-        return started + (_raw_if(True, fields) if events is None else events)
+        return started + (self._raw_if(True, fields) if events is None else events)
 
     def _is_repeated(self, fields: Fields) -> bool:
         """Return whether an event is sent again after a reconnection. Some servers send no numbers or one for all."""
@@ -140,7 +137,7 @@ class ResponsesDecoder:
         if verb == "added":
             return self._output.add(item, fields.get("output_index"))
         events = self._output.complete(item, fields.get("output_index"))
-        return None if events is None else events + _raw_if(needs_raw(item), fields)
+        return None if events is None else events + self._raw_if(needs_raw(item), fields)
 
     def _state(self, fields: Fields, response: Fields, state: str) -> Events:
         """Read the state of a response: it begins, continues, or ends."""
@@ -166,17 +163,17 @@ class ResponsesDecoder:
         for index, item in enumerate(as_list(response.get("output"))):
             item_events = self._output.complete(as_dict(item), index)
             is_raw = item_events is None or (item_events and needs_raw(as_dict(item)))
-            events += [*(item_events or []), *_raw_if(is_raw, item)]
+            events += [*(item_events or []), *self._raw_if(is_raw, item)]
         incomplete_reason = as_str(as_dict(response.get("incomplete_details")).get("reason"))
         cause = error_text(response.get("error")) or incomplete_reason
         failure = FAILURES.get(state, "")
         events += self._output.interrupt(failure, cause) if failure else self._output.finish()
-        events += [ev.SessionInfo(usage=response["usage"])] if response.get("usage") else []
+        events += usage_events(response.get("usage"))
         self._is_open = False
         reason = failure or items.REASONS.get(cause, "refusal" if self._output.is_refused else "end_turn")
         if failure or not self._output.awaits_client:
             events += self._conversation.end(reason, cause if failure else "")
-        return events + _raw_if(state == "failed", fields)
+        return events + self._raw_if(state == "failed", fields)
 
     def _interrupt(self, reason: str, cause: str = "") -> Events:
         if not self._is_open:
@@ -184,39 +181,36 @@ class ResponsesDecoder:
         self._is_open = False
         return self._output.interrupt(reason, cause)
 
-    def _error(self, fields: Fields) -> Events:
-        cause = error_text(fields.get("error") or fields)
-        interrupted = self._interrupt("error", cause)
-        return [*interrupted, *self._conversation.end("error", cause), *_raw_if(True, fields)]
-
     def _full_response(self, fields: Fields) -> Events:
         """Read a full response, unless it is the one that was streamed."""
-        return self._state(fields, fields, as_str(fields.get("status")) or "completed") or _raw_if(True, fields)
+        return self._state(fields, fields, as_str(fields.get("status")) or "completed") or self._raw_if(True, fields)
 
     # Single items
 
     def _settle(self) -> Events:
-        """Finish an open response: another message implies that it is complete."""
         if not self._is_open:
             return []
         self._is_open = False
         return self._output.finish() + ([] if self._output.awaits_client else self._conversation.end("end_turn"))
 
-    def _item(self, item: Fields) -> Events:
+    def _is_item(self, value: Any) -> bool:
+        return bool(kind_of(as_dict(value)))
+
+    def _read_item(self, item: Fields) -> Events:
         events = self._settle()
         kind, role = kind_of(item), as_str(item.get("role"))
         if kind == "message" and role != "assistant":
             self._conversation.seen.add(items.item_digest(item))
-            return events + (self._prompt(item) if role == "user" else _raw_if(True, item))
+            return events + (self._prompt(item) if role == "user" else self._raw_if(True, item))
         is_models = kind in ("message", "reasoning", items.REQUEST) or kind in items.CALLS
         if is_models and self._is_model_active and self._is_from_response and self._output.has(item):
-            return events + _raw_if(True, item)  # A part of the response, sent again.
+            return events + self._raw_if(True, item)  # A part of the response, sent again.
         if is_models and not self._is_model_active:
             self._output.begin("")
             self._is_from_response = False
         self._is_model_active = is_models
         item_events = self._output.complete(item)
-        return events + (item_events or []) + _raw_if(item_events is None or needs_raw(item), item)
+        return events + (item_events or []) + self._raw_if(item_events is None or needs_raw(item), item)
 
     def _prompt(self, item: Fields) -> Events:
         is_turn_over = self._is_model_active and not self._output.awaits_client
@@ -225,28 +219,18 @@ class ResponsesDecoder:
         content = UNSET if items.is_plain(item) else item.get("content")
         message_id = identifier(item.get("id"))
         message = ev.MessageUser(text=items.join_texts(item), message_id=message_id, content=content)
-        raw = _raw_if(has_other_content(item, items.MESSAGE_FIELDS), item)
+        raw = self._raw_if(has_other_content(item, items.MESSAGE_FIELDS), item)
         return [*ended, *self._conversation.prompt(), message, *raw]
 
     def _request(self, fields: Fields) -> Events:
         content = fields.get("input")
         all_items = [{"role": "user", "content": content}] if isinstance(content, str) else as_list(content)
-        events = self._settle()
-        is_continued = bool(
-            fields.get("previous_response_id") or fields.get("conversation")
-        )  # The server has the past.
-        new_items, raw = self._requests.read(fields, all_items, items.item_digest, all_new=is_continued)
-        for item in new_items:
-            events += self._item(as_dict(item)) if kind_of(as_dict(item)) else _raw_if(True, item)
-        return events + raw
+        has_past_elsewhere = bool(fields.get("previous_response_id") or fields.get("conversation"))
+        return self._read_request(fields, all_items, all_new=has_past_elsewhere)
 
     _SHAPES: ClassVar[tuple[tuple[str, Any, Callable[[Any, Fields], Events]], ...]] = (
-        ("type", str, _item),
+        ("type", str, _read_item),
         ("output", list, _full_response),
         ("input", (str, list), _request),
-        ("role", str, _item),
+        ("role", str, _read_item),
     )
-
-
-def _raw_if(condition: object, body: Any) -> Events:
-    return raw_if(condition, FORMAT, body)

@@ -7,21 +7,20 @@ the id of an item in every event, so the first id for an index is used.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import msgspec
 from msgspec import UNSET
 
+from callslip.formats.base import Events
 from callslip.formats.call_tracker import TrackedCall
 from callslip.formats.json_fields import as_dict, as_index, as_str, identifier, is_json, parse_arguments
 from callslip.formats.openai import responses_items as items
 from callslip.formats.openai.responses_items import CALLS, FORMAT, Item, Kind, kind_of
 from callslip.formats.providers.conversation import ModelConversation, interrupt_with
+from callslip.formats.providers.reply import DeltaType
 from callslip.model import events as ev
-from callslip.model.events import Alias, Event
-
-Events: TypeAlias = list[Event]
-DeltaType: TypeAlias = type[ev.MessageDelta] | type[ev.ThoughtDelta]
+from callslip.model.events import Alias
 
 UNNAMED = "@+"
 CALL_CUT = "the model's answer broke off before this call was whole"

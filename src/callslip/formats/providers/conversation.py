@@ -161,12 +161,12 @@ class SeenMessages:
         if not last:
             return 0
         positions = [number for number, digest in enumerate(digests, 1) if digest == self._digests[last - 1]]
-        return max(positions, key=lambda position: (self._count_equal(digests, position, last), position))
 
-    def _count_equal(self, digests: list[str], position: int, last: int) -> int:
-        """Return how many messages before a position equal those before the last known one."""
-        limit = min(position, last, MAX_COMPARED_MESSAGES)
-        return next((n for n in range(limit) if digests[position - 1 - n] != self._digests[last - 1 - n]), limit)
+        def count_equal(position: int) -> int:
+            limit = min(position, last, MAX_COMPARED_MESSAGES)
+            return next((n for n in range(limit) if digests[position - 1 - n] != self._digests[last - 1 - n]), limit)
+
+        return max(positions, key=lambda position: (count_equal(position), position))
 
     def is_rewritten(self, digests: list[str]) -> bool:
         """Return whether a message was never seen. A client repeats it, so it counts only once."""

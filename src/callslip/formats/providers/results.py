@@ -6,7 +6,7 @@ The same entry always gives the same text. Events after the end of a call are no
 from __future__ import annotations
 
 import re
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -51,21 +51,17 @@ def result_of(entry: ToolCall) -> Result:
     if entry.status == "completed":
         return Result(_lines([output if output.strip() else NOTHING, *_notes(entry)]), False)
     error = STATE_NAMES[entry.status].error or entry.status not in TERMINAL_STATES
-    return Result(_lines([_explain(entry, output), output, *_notes(entry)]), error)
+    error_fields = as_dict(entry.error)
+    reason = as_str(error_fields.get("message")) or _plain(error_fields or entry.error) or entry.reason
+    if entry.status != "failed" or not (reason or output).strip():  # The message of a failed tool is enough.
+        reason = HOW[entry.status] + (f": {reason}" if reason.strip() else ".")
+    return Result(_lines([reason, output, *_notes(entry)]), error)
 
 
 def _lines(parts: list[str]) -> str:
     """Return the parts that are not blank, each on its own lines, without repetitions."""
     *first, last = dict.fromkeys(part for part in parts if part.strip())
     return "\n".join([*(part.rstrip("\n") for part in first), last])
-
-
-def _explain(entry: ToolCall, output: str) -> str:
-    """Return why there is no result. The message of a failed tool needs no explanation."""
-    reason = _message(entry.error) or entry.reason
-    if entry.status == "failed" and (reason or output).strip():
-        return reason
-    return HOW[entry.status] + (f": {reason}" if reason.strip() else ".")
 
 
 def _notes(entry: ToolCall) -> list[str]:
@@ -80,7 +76,7 @@ def _notes(entry: ToolCall) -> list[str]:
 
 def _exit_status(status: Any) -> str:
     """Return how a process ended, "" for success. The status is a number, or an object with it or with a signal."""
-    fields = cast("dict[str, Any]", status) if isinstance(status, dict) else {"exitCode": status}
+    fields = as_dict(status) if isinstance(status, dict) else {"exitCode": status}
     signal = fields.get("signal")
     if signal:
         return f"ended by signal {_plain(signal)}"
@@ -93,12 +89,6 @@ def _plain(value: Any) -> str:
     if value is None or isinstance(value, str):
         return value or ""
     return codec.encode(value).decode()
-
-
-def _message(error: Any) -> str:
-    """Return the message of an error, else the error as text."""
-    fields = as_dict(error)
-    return as_str(fields.get("message")) or _plain(fields or error)
 
 
 # The call itself
@@ -131,10 +121,6 @@ class Ids:
     def __init__(self, max_chars: int) -> None:
         self._used: set[str] = set()
         self._valid = re.compile(rf"[a-zA-Z0-9_-]{{1,{max_chars}}}")
-
-    def named(self, calls: list[ToolCall]) -> list[tuple[str, ToolCall]]:
-        """Return some calls, each with its id."""
-        return [(self.next(call), call) for call in calls]
 
     def next(self, entry: ToolCall) -> str:
         """Return the id of the next call."""

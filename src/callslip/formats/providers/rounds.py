@@ -7,11 +7,12 @@ recorded round, adjacent calls belong together if none of them had ended before 
 from __future__ import annotations
 
 import math
-from typing import Any, cast
 
 import msgspec
 
 from callslip.formats.base import Source, snapshot_of
+from callslip.formats.json_fields import Fields, as_dict, as_list, as_str
+from callslip.formats.providers.results import Ids
 from callslip.model.entries import Message, ToolCall
 
 EMPTY = "(empty message)"
@@ -25,15 +26,15 @@ class Prompt(msgspec.Struct, frozen=True):
 
 
 class Round(msgspec.Struct, frozen=True):
-    """One answer of the model: its text and its calls. At least one of them is not empty."""
+    """One answer of the model: its text and its calls with their ids. At least one of them is not empty."""
 
     text: str
-    calls: list[ToolCall]
+    calls: list[tuple[str, ToolCall]]
 
 
-def rounds(source: Source) -> list[Prompt | Round]:
-    """Return a session as prompts and rounds."""
-    exchange = _Exchange()
+def rounds(source: Source, max_id_chars: int) -> list[Prompt | Round]:
+    """Return a session as prompts and rounds. The ids of calls have at most `max_id_chars` characters."""
+    exchange = _Exchange(Ids(max_id_chars))
     for entry in snapshot_of(source).entries:
         if isinstance(entry, ToolCall):
             exchange.add_call(entry)
@@ -50,8 +51,9 @@ class _Exchange:
     `_round_texts` and `_calls` belong to the current round, which has an open call until `_open_until`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ids: Ids) -> None:
         self.texts: list[str] = []
+        self._ids = ids
         self._items: list[Prompt | Round] = []
         self._round_texts: list[str] = []
         self._calls: list[ToolCall] = []
@@ -59,7 +61,10 @@ class _Exchange:
 
     def add_prompt(self, entry: Message) -> None:
         self._flush()
-        self._items.append(Prompt(_prompt_text(entry)))
+        # Whether the model supports attachments is unknown here, so they are only named.
+        blocks = [as_dict(block) for block in as_list(entry.blocks)]
+        parts = (entry.content.strip(), *map(_mention, blocks))
+        self._items.append(Prompt("\n".join(part for part in parts if part) or EMPTY))
 
     def add_call(self, entry: ToolCall) -> None:
         texts, self.texts = self.texts, []
@@ -84,36 +89,20 @@ class _Exchange:
 
     def _flush(self) -> None:
         if self._calls:
-            self._items.append(Round("\n\n".join(self._round_texts), self._calls))
+            calls = [(self._ids.next(call), call) for call in self._calls]
+            self._items.append(Round("\n\n".join(self._round_texts), calls))
         if self.texts:
             self._items.append(Round("\n\n".join(self.texts), []))
         self.texts, self._round_texts, self._calls, self._open_until = [], [], [], 0.0
 
 
-# Messages of the user
-
-
-def _prompt_text(entry: Message) -> str:
-    """Return the text and the names of attachments: whether the model supports them is unknown here."""
-    blocks = cast("list[Any]", entry.blocks) if isinstance(entry.blocks, list) else []
-    mentions = [_mention(cast("dict[str, Any]", block)) for block in blocks if isinstance(block, dict)]
-    return "\n".join(part for part in (entry.content.strip(), *mentions) if part) or EMPTY
-
-
-def _mention(block: dict[str, Any]) -> str:
+def _mention(block: Fields) -> str:
     """Return the kind and name of a block that is not text, and the text inside of it."""
     kind = block.get("type")
     if not isinstance(kind, str) or kind in ("text", "input_text"):
         return ""  # The text of the message includes it.
-    inner: Any = block.get("resource")
-    fields = cast("dict[str, Any]", inner) if isinstance(inner, dict) else block
-    keys = ("name", "title", "uri", "filename", "mimeType")
-    name = next((fields[key] for key in keys if _is_short(fields.get(key))), "")
-    body = fields.get("text")
-    return f"[{kind[:MAX_NAME_CHARS]}{': ' if name else ''}{name}]" + (
-        f"\n{body}" if isinstance(body, str) and body else ""
-    )
-
-
-def _is_short(value: Any) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= MAX_NAME_CHARS
+    fields = as_dict(block["resource"]) if isinstance(block.get("resource"), dict) else block
+    names = [as_str(fields.get(key)) for key in ("name", "title", "uri", "filename", "mimeType")]
+    name = next((name for name in names if 0 < len(name) <= MAX_NAME_CHARS), "")
+    body = as_str(fields.get("text"))
+    return f"[{kind[:MAX_NAME_CHARS]}{': ' if name else ''}{name}]" + (f"\n{body}" if body else "")
