@@ -27,9 +27,10 @@ from callslip.cli import COMMANDS, exit_status, main
 from callslip.cli.commands.import_ import session_name
 from callslip.cli.terminal import timeline
 from callslip.cli.terminal.escape import escape_block, escape_controls, escape_json
-from callslip.cli.terminal.formatting import format_age, format_duration, format_size, format_span, parse_duration
+from callslip.cli.terminal.formatting import format_age, format_span, parse_duration
 from callslip.errors import InvalidInputError
 from callslip.model import events as ev
+from callslip.model.display import format_duration, format_size
 from callslip.model.events import Alias
 from callslip.rules.lifecycle import OPEN_STATES, TERMINAL_STATES
 from callslip.settings import Settings
@@ -1131,7 +1132,7 @@ def test_a_ledger_that_cannot_be_written_can_be_read(filled: str, monkeypatch: p
 def test_every_state_has_a_status_and_a_sign() -> None:
     """A new state cannot be forgotten here. (C4)"""
     assert set(exit_status.STATES) == TERMINAL_STATES
-    assert set(timeline.STATES) == TERMINAL_STATES | OPEN_STATES
+    assert set(timeline.STATE_STYLES) == TERMINAL_STATES | OPEN_STATES
 
 
 def test_lengths_of_time_are_read_and_said() -> None:

@@ -18,11 +18,11 @@ from hypothesis import given
 from msgspec import structs
 
 from callslip.formats import registry
-from callslip.formats.html.calls import ANSWERS, STATES
 from callslip.formats.html.encode import document
 from callslip.formats.html.page import NEEDS_A_SERVER
 from callslip.formats.html.style import DARK, GROUNDS, INKS, LIGHT, STYLE
 from callslip.model import codec
+from callslip.model.display import APPROVAL_STATES, CALL_STATES
 from callslip.model.entries import (
     AnyEntry,
     Blob,
@@ -157,9 +157,9 @@ def _expected_texts(entry: AnyEntry) -> list[str]:
     if isinstance(entry, Message | Thought):
         return [entry.content]
     if isinstance(entry, ToolCall):
-        return [STATES[entry.status][1], entry.tool_name or "", entry.call_id[:13], *_outcome(entry)]
+        return [CALL_STATES[entry.status][1], entry.tool_name or "", entry.call_id[:13], *_outcome(entry)]
     if isinstance(entry, PermissionRequest):
-        return [ANSWERS[entry.state][1], entry.description, entry.by, COLOURS.sub("", entry.reason)]
+        return [APPROVAL_STATES[entry.state][1], entry.description, entry.by, COLOURS.sub("", entry.reason)]
     if isinstance(entry, ModeChange):
         return [entry.previous_mode_id, entry.new_mode_id]
     return []
@@ -189,12 +189,12 @@ def test_a_process_that_was_killed_says_by_what() -> None:
 
 def test_every_state_has_a_sign_a_word_and_a_colour() -> None:
     """The label is readable without colours, and every state has a colour."""
-    assert set(STATES) == OPEN_STATES | TERMINAL_STATES
-    for state in STATES:
+    assert set(CALL_STATES) == OPEN_STATES | TERMINAL_STATES
+    for state in CALL_STATES:
         page = page_of(call(status=state))
-        assert " ".join(STATES[state]) in page.texts["e7"]
+        assert " ".join(CALL_STATES[state]) in page.texts["e7"]
         assert f".{state.partition('_')[0]}" in STYLE
-    assert all(f".{state}" in STYLE for state in ANSWERS)
+    assert all(f".{state}" in STYLE for state in APPROVAL_STATES)
 
 
 def test_what_was_cut_and_what_came_late_is_expected_texts() -> None:

@@ -58,7 +58,10 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in COMMANDS and not args[0].startswith("-"):
-            raise click.UsageError(f"no command {args[0]!r}{_suggest(args[0])}", ctx)
+            from difflib import get_close_matches
+
+            similar = "".join(f"; similar: {name!r}" for name in get_close_matches(args[0], COMMANDS, 1))
+            raise click.UsageError(f"no command {args[0]!r}{similar}", ctx)
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -87,13 +90,6 @@ class Commands(click.Group):
         except BaseException as error:
             status = exit_status.report(error)
         sys.exit(status if isinstance(status, int) else 0)
-
-
-def _suggest(name: str) -> str:
-    from difflib import get_close_matches
-
-    matches = get_close_matches(name, COMMANDS, 1)
-    return f"; similar: {matches[0]!r}" if matches else ""
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, is_requested: bool) -> None:

@@ -90,22 +90,17 @@ def status(error: BaseException) -> int:
 
 def describe(error: BaseException) -> str:
     """Return the message of an error."""
-    if isinstance(error, click.UsageError):
-        hint = f" (see '{error.ctx.command_path} --help')" if error.ctx else ""
-        return _to_line(error.format_message()) + hint
     if isinstance(error, click.ClickException):
-        return _to_line(error.format_message())
+        # The messages of click begin with a capital and end with a full stop.
+        message = " ".join(error.format_message().split()).removesuffix(".")
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        hint = f" (see '{context.command_path} --help')" if context else ""
+        return message[:1].lower() + message[1:] + hint
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if isinstance(error, (errors.CallslipError, TimeoutError)):
         return str(error) or type(error).__name__
     return f"unexpected {type(error).__name__}: {error} (CALLSLIP_DEBUG=1 shows where)"
-
-
-def _to_line(message: str) -> str:
-    """Return a message of click as one line without a capital and a full stop."""
-    message = " ".join(message.split()).removesuffix(".")
-    return message[:1].lower() + message[1:]
 
 
 def _flush() -> bool:

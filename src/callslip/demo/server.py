@@ -9,6 +9,7 @@ import os
 import shlex
 import socket
 from collections.abc import AsyncGenerator, Coroutine
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,15 +45,12 @@ START_DELAY_S = 4.0
 """The time after which the story starts without a visitor."""
 
 
+@dataclass(frozen=True)
 class DemoInfo(serve.ServerInfo):
     """The address of the demo, and the output that announces it."""
 
-    def __init__(
-        self, location: LedgerLocation, url: str, token: str, folder: Path, opens_browser: bool, session: str
-    ) -> None:
-        super().__init__(location, url, token, opens_browser)
-        self._folder = folder
-        self.session = session
+    folder: Path
+    session: str
 
     @property
     def page(self) -> str:
@@ -66,8 +64,8 @@ class DemoInfo(serve.ServerInfo):
             tables.write_text(f"View: {self.page}\n")
         tables.print_status("Commands run in a scratch folder that is removed at the end. Press Ctrl-C to stop.")
         tables.print_status(f"From another terminal: export CALLSLIP_DB={shlex.quote(self.location.path)}")
-        if self._opens_browser:
-            browser.open_page(self.page, self._folder)
+        if self.opens_browser:
+            browser.open_page(self.page, self.folder)
 
     def close(self) -> None:
         logging.getLogger("callslip.chat").setLevel(logging.ERROR)  # Interrupted answers are expected now.
@@ -88,7 +86,7 @@ def run(
     session = f"demo-{os.urandom(2).hex()}"
     with _listen(port) as listener:
         url = f"http://{HOST}:{listener.getsockname()[1]}"
-        info = DemoInfo(location, url, token, folder, opens_browser, session)
+        info = DemoInfo(location, url, token, opens_browser, folder, session)
         with asyncio.Runner(loop_factory=serve.loop_factory()) as runner:
             return runner.run(_serve(info, listener, scratch, model, pace))
 

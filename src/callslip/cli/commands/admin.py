@@ -12,8 +12,9 @@ from callslip.cli import exit_status
 from callslip.cli.options import ID, db_option, json_option, selected_location, wants_json, with_ledger
 from callslip.cli.terminal import tables
 from callslip.cli.terminal.escape import escape_controls
-from callslip.cli.terminal.formatting import format_age, parse_duration, pluralize
+from callslip.cli.terminal.formatting import format_age, parse_duration
 from callslip.errors import AmbiguousIdError, InvalidInputError, NotFoundError
+from callslip.model.display import pluralize
 
 if TYPE_CHECKING:
     from callslip.api.access import Verb
@@ -150,10 +151,10 @@ def list_tokens() -> None:
         tables.write_json(*map(_token_json, records))
     elif records:
         head = ["TOKEN", "SESSION", "CAN", "CREATED", "EXPIRES", "LABEL"]
-        cells = [
-            [record.id, record.session or "(all)", ",".join(record.verbs), *_times(record), record.label]
-            for record in records
-        ]
+        cells: list[list[str]] = []
+        for record in records:
+            created, expires = format_age(record.created_at), format_age(record.expires_at)  # 0 is never.
+            cells.append([record.id, record.session or "(all)", ",".join(record.verbs), created, expires, record.label])
         tables.print_table(head, cells)
     else:
         tables.print_status("no tokens")
@@ -182,7 +183,3 @@ def _token_json(record: TokenRecord) -> dict[str, Any]:
         "createdAt": record.created_at,
         "expiresAt": record.expires_at or None,
     }
-
-
-def _times(record: TokenRecord) -> tuple[str, str]:
-    return format_age(record.created_at), format_age(record.expires_at) if record.expires_at else "never"

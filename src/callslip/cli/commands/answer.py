@@ -10,8 +10,9 @@ import click
 from callslip.cli import exit_status
 from callslip.cli.options import ID, SelectedLedger, db_option, json_option, open_selected, server_options, wants_json
 from callslip.cli.terminal import tables
-from callslip.cli.terminal.formatting import Seconds, approval_state_name
+from callslip.cli.terminal.formatting import Seconds
 from callslip.errors import ConflictError
+from callslip.model.display import approval_state_name
 from callslip.model.records import ApprovalRecord, CallRecord
 
 
@@ -99,7 +100,7 @@ def _describe_conflict(error: ConflictError) -> ConflictError:
 
 @click.command()
 @click.argument("id", metavar="ID", type=ID)
-@click.option("--timeout", metavar="SECONDS", type=Seconds(0), help="Give up after this time.")
+@click.option("--timeout", metavar="SECONDS", type=Seconds(), help="Give up after this time.")
 @click.option("--session", type=ID, help="Look for the call in this session only.")
 @server_options
 @db_option

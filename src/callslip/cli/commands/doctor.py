@@ -5,7 +5,7 @@ It changes nothing: calls of dead owners are reported, not ended.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,8 +14,9 @@ from callslip.cli import exit_status
 from callslip.cli.options import db_option, json_option, selected_location, wants_json
 from callslip.cli.terminal import tables
 from callslip.cli.terminal.escape import escape_controls
-from callslip.cli.terminal.formatting import format_age, format_size, pluralize, state_name
+from callslip.cli.terminal.formatting import format_age
 from callslip.client.server_file import running_server
+from callslip.model.display import call_state_name, format_size, pluralize
 
 if TYPE_CHECKING:
     from callslip.cli.commands.doctor_commands import Finding
@@ -43,118 +44,52 @@ def doctor() -> int:
     if wants_json():
         tables.write_json({**facts, "findings": [finding._asdict() for finding in findings]})
     else:
-        _print_facts(facts)
+        tables.print_facts(tables.console(), _describe_facts(facts))
         _print_findings(findings)
     if not facts["exists"]:
         return exit_status.NOT_FOUND
     return exit_status.FAILED if any(finding.level == "problem" for finding in findings) else exit_status.OK
 
 
-def _print_facts(facts: Facts) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(no_wrap=True, style="dim")
-    grid.add_column(overflow="fold")
-    for name, describe in _FACTS:
-        content = describe(facts) if name in facts or name == "ledger" else ""
-        if content:
-            lines = [content] if isinstance(content, str) else content
-            grid.add_row(name, Text("\n".join(map(escape_controls, lines))))
-    tables.print_block(tables.console(), grid)
-
-
-def _ledger(facts: Facts) -> str:
+def _describe_facts(facts: Facts) -> Iterator[tuple[str, Lines]]:
+    """Yield the name and the text of each fact. A ledger that cannot be read has fewer of them."""
     suffix = "" if facts["exists"] else ", does not exist"
-    return f"{facts['path'] or 'in memory'} (set by {facts['saidBy']}{suffix})"
+    yield "ledger", f"{facts['path'] or 'in memory'} (set by {facts['saidBy']}{suffix})"
+    versions, server = facts["versions"], facts["server"]
+    yield "versions", f"callslip {versions['callslip']}, SQLite {versions['sqlite']}, Python {versions['python']}"
+    yield "server", f"{server['url']} (process {server['pid']})" if server else "not running"
+    if "files" in facts:
+        yield "access", facts["access"]
+        yield "files", ", ".join(f"{name} {format_size(count)}" for name, count in facts["files"].items())
+        yield "locks", ", ".join(f"{name} {state}" for name, state in facts["locks"].items())
+    if "schema" in facts:
+        schema, blobs = facts["schema"], facts["blobs"]
+        readers = f"oldest reader {schema['oldestReader']}"
+        yield "schema", f"version {schema['version']} (newest {schema['newest']}); {readers}"
+        yield "sessions", f"{facts['sessions']:,}, {pluralize(facts['events'], 'event')}"
+        states = ", ".join(f"{count:,} {call_state_name(state)}" for state, count in facts["calls"].items())
+        yield "calls", f"{sum(facts['calls'].values()):,}" + (f" ({states})" if states else "")
+        yield "blobs", f"{blobs['count']:,}, {format_size(blobs['bytes'])}"
+    if "open" in facts:
+        yield from _describe_open_work(facts)
+    yield "settings", ", ".join(f"{name} {value}" for name, value in facts["settings"].items())
 
 
-def _versions(facts: Facts) -> str:
-    versions = facts["versions"]
-    return f"callslip {versions['callslip']}, SQLite {versions['sqlite']}, Python {versions['python']}"
-
-
-def _schema(facts: Facts) -> str:
-    schema = facts["schema"]
-    return f"version {schema['version']} (newest {schema['newest']}); oldest reader {schema['oldestReader']}"
-
-
-def _files(facts: Facts) -> str:
-    return ", ".join(f"{name} {format_size(count)}" for name, count in facts["files"].items())
-
-
-def _calls(facts: Facts) -> str:
-    counts = facts["calls"]
-    parts = ", ".join(f"{count:,} {state_name(state)}" for state, count in counts.items())
-    return f"{sum(counts.values()):,}" + (f" ({parts})" if parts else "")
-
-
-def _open(facts: Facts) -> Lines:
-    calls = facts["open"]
-    return [f"{row['call']}  {state_name(row['state'])}  {row['tool']}  {row['owner']}" for row in calls] or "none"
-
-
-def _approvals(facts: Facts) -> Lines:
-    rows = facts["approvals"]
-    return [
-        f"{row['approval']}  requested {format_age(row['createdAt'])}  {row['description']}" for row in rows
-    ] or "none"
-
-
-def _commands(facts: Facts) -> Lines:
-    return [
-        f"{client}  " + ", ".join(f"{count} {state_name(state)}" for state, count in counts.items())
-        for client, counts in facts["commands"].items()
-    ] or "none pending"
-
-
-def _workers(facts: Facts) -> Lines:
-    return [f"{name}  last seen {format_age(at)}" for name, at in facts["executors"].items()] or "none seen"
-
-
-def _settings(facts: Facts) -> str:
-    return ", ".join(f"{name} {value}" for name, value in facts["settings"].items())
-
-
-def _blobs(facts: Facts) -> str:
-    return f"{facts['blobs']['count']:,}, {format_size(facts['blobs']['bytes'])}"
-
-
-def _locks(facts: Facts) -> str:
-    return ", ".join(f"{name} {state}" for name, state in facts["locks"].items())
-
-
-def _sessions(facts: Facts) -> str:
-    return f"{facts['sessions']:,}, {pluralize(facts['events'], 'event')}"
-
-
-def _server(facts: Facts) -> str:
-    server = facts["server"]
-    return f"{server['url']} (process {server['pid']})" if server else "not running"
-
-
-def _access(facts: Facts) -> str:
-    return facts["access"]
-
-
-_FACTS: tuple[tuple[str, Callable[[Facts], Lines]], ...] = (
-    ("ledger", _ledger),
-    ("versions", _versions),
-    ("server", _server),
-    ("access", _access),
-    ("files", _files),
-    ("locks", _locks),
-    ("schema", _schema),
-    ("sessions", _sessions),
-    ("calls", _calls),
-    ("blobs", _blobs),
-    ("open", _open),
-    ("approvals", _approvals),
-    ("commands", _commands),
-    ("executors", _workers),
-    ("settings", _settings),
-)
+def _describe_open_work(facts: Facts) -> Iterator[tuple[str, Lines]]:
+    calls = [f"{row['call']}  {call_state_name(row['state'])}  {row['tool']}  {row['owner']}" for row in facts["open"]]
+    yield "open", calls or "none"
+    approvals = [
+        f"{row['approval']}  requested {format_age(row['createdAt'])}  {row['description']}"
+        for row in facts["approvals"]
+    ]
+    yield "approvals", approvals or "none"
+    commands = [
+        f"{queue}  " + ", ".join(f"{count} {call_state_name(state)}" for state, count in counts.items())
+        for queue, counts in facts["commands"].items()
+    ]
+    yield "commands", commands or "none pending"
+    workers = [f"{name}  last seen {format_age(at)}" for name, at in facts["executors"].items()]
+    yield "executors", workers or "none seen"
 
 
 def _print_findings(findings: list[Finding]) -> None:

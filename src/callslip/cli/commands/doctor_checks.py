@@ -14,10 +14,11 @@ from callslip._version import __version__
 from callslip.api import diagnose
 from callslip.api.diagnose import OpenWork
 from callslip.cli.commands.doctor_commands import Finding, Queues, check_commands
-from callslip.cli.terminal.formatting import format_age, format_size, format_span, state_name
+from callslip.cli.terminal.formatting import format_age, format_span
 from callslip.client.location import LedgerLocation
 from callslip.errors import CallslipError, UnsupportedVersionError
 from callslip.ledger.liveness import is_dead, is_here
+from callslip.model.display import call_state_name, format_size
 from callslip.model.records import ApprovalRecord, CallRecord
 from callslip.settings import Settings
 
@@ -188,7 +189,7 @@ def _describe_owner(record: CallRecord, work: OpenWork) -> str:
 
 
 def _dead_owner(record: CallRecord, work: OpenWork, is_read_only: bool) -> Finding:
-    what = f"call {record.id} is {state_name(record.state)}, but {_describe_owner(record, work)}"
+    what = f"call {record.id} is {call_state_name(record.state)}, but {_describe_owner(record, work)}"
     cause = "its process ended without closing the ledger" if record.owner else "its lease was not renewed"
     effect = "gives it to another worker" if record.client and record.idempotent else "ends it as lost"
     advice = f"any command that opens the ledger {effect} within seconds (`callslip ls`)"

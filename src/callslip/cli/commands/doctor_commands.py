@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from callslip.cli.terminal.formatting import format_age, format_span, pluralize
+from callslip.cli.terminal.formatting import format_age, format_span
+from callslip.model.display import pluralize
 from callslip.model.records import CallRecord
 from callslip.settings import Settings
 

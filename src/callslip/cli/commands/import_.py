@@ -15,11 +15,11 @@ import msgspec
 
 from callslip.cli.options import ID, db_option, json_option, wants_json, with_ledger
 from callslip.cli.terminal import tables
-from callslip.cli.terminal.formatting import pluralize
 from callslip.errors import InvalidInputError
 from callslip.formats import registry
 from callslip.ingest.importer import BOM, Report, import_file, import_lines
 from callslip.ingest.stream_parser import MAX_LINE_BYTES
+from callslip.model.display import pluralize
 from callslip.model.names import MAX_NAME_BYTES, check_session_name
 
 if TYPE_CHECKING:

@@ -131,8 +131,9 @@ def _list_calls(selected: SelectedLedger, id: str, states: list[str], limit: int
 
 
 def _print_calls(records: list[CallRecord], *, with_session: bool) -> None:
-    from callslip.cli.terminal.formatting import format_age, format_duration
+    from callslip.cli.terminal.formatting import format_age
     from callslip.cli.terminal.timeline import styled_state
+    from callslip.model.display import format_duration
 
     head = ["CALL", "STATE", "TOOK", "WHEN", *(["SESSION"] if with_session else []), "TOOL", "TITLE"]
     cells: list[list[Any]] = []

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import signal
 import sys
-from functools import partial
 
 import click
 
-from callslip.api.ledger import LocalLedger
 from callslip.cli import exit_status
 from callslip.cli.options import ID, db_option, with_ledger
 from callslip.errors import StoreError
@@ -42,19 +40,15 @@ def mcp(session: str | None) -> int:
         import mcp as _sdk  # noqa: F401  # pyright: ignore[reportUnusedImport]
     except ModuleNotFoundError:
         raise StoreError(SDK_MISSING) from None
+    from callslip.mcp import serve_stdio
     from callslip.model.names import check_session_name
 
     # The SDK reads stdin in a thread that exceptions do not reach. This process owns no calls, so it may be killed.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.unraisablehook = _ignore_broken_pipe
-    with_ledger(partial(_serve, check_session_name(session) if session else ""), create=True)
+    name = check_session_name(session) if session else ""
+    with_ledger(lambda ledger: serve_stdio(ledger, name), create=True)
     return exit_status.OK
-
-
-async def _serve(session: str, ledger: LocalLedger) -> None:
-    from callslip.mcp import serve_stdio
-
-    await serve_stdio(ledger, session)
 
 
 def _ignore_broken_pipe(error: sys.UnraisableHookArgs) -> None:

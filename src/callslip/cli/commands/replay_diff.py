@@ -6,8 +6,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from callslip.cli.options import SelectedLedger, wants_json
-from callslip.cli.terminal import formatting, tables
+from callslip.cli.terminal import tables
 from callslip.cli.terminal.escape import escape_controls
+from callslip.model.display import pluralize
 from callslip.rules.replay_diff import ReplayDifference, diff_replay, newest_replay
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def show_replay_diff(selected: SelectedLedger, session: str, call: str = "", *, 
     elif differences:
         _print_differences(differences, {entry.id: entry for entry in entries}, 0 if full else MAX_LINES)
     elif replay:
-        count = formatting.pluralize(len(replay), "event")
+        count = pluralize(len(replay), "event")
         tables.print_status(f"the agent's replay agrees with the record ({count} compared)")
     else:
         tables.print_status("no replay of this session was recorded")
@@ -53,15 +54,12 @@ def _print_differences(differences: list[ReplayDifference], entries: dict[int, A
 
 
 def _value_table(differences: list[ReplayDifference], lines: int) -> Table:
-    from rich.table import Table
     from rich.text import Text
 
     from callslip.cli.terminal import timeline
 
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    for _ in range(2):
-        grid.add_column(no_wrap=True, style="dim")
-    grid.add_column(overflow="fold")
+    label = {"no_wrap": True, "style": "dim"}
+    grid = tables.grid(label, label, {"overflow": "fold"})
     for difference in differences:
         recorded = (f"  {difference.field}", "recorded", difference.recorded)
         for field, label, value in (recorded, ("", "replayed", difference.replayed)):

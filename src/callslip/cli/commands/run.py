@@ -14,7 +14,7 @@ from msgspec import structs
 from callslip.cli import exit_status
 from callslip.cli.options import ID, db_option, json_option, selected_location, wants_json
 from callslip.cli.terminal import tables
-from callslip.cli.terminal.formatting import pluralize
+from callslip.model.display import pluralize
 
 if TYPE_CHECKING:
     from callslip.agent.loop import Agent, Outcome

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 from collections.abc import Generator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,8 @@ def serve(
     at the first start and stored in a file that only you can read. It gives full access; `callslip admin token create`
     creates tokens with fewer rights.
     """
+    import asyncio
+
     from callslip.client.token_file import main_token
 
     location = selected_location()
@@ -72,47 +75,42 @@ def serve(
     secret = main_token(data_folder(), token)
     host = host.removeprefix("[").removesuffix("]")
     with open_socket(host, port) as listener:
-        info = ServerInfo(location, _url(host, listener.getsockname()[1]), secret, opens_browser)
-        return _run(info, listener, {"host": host, "allow_hosts": hosts, "allow_origins": origins})
+        name, bound_port = WILDCARD_HOSTS.get(host, host), listener.getsockname()[1]
+        url = f"http://[{name}]:{bound_port}" if ":" in name else f"http://{name}:{bound_port}"
+        info = ServerInfo(location, url, secret, opens_browser)
+        settings = {"host": host, "allow_hosts": hosts, "allow_origins": origins}
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            return runner.run(_serve(info, listener, settings))
 
 
+@dataclass(frozen=True)
 class ServerInfo:
     """The address of a server, and the output that announces it."""
 
-    def __init__(self, location: LedgerLocation, url: str, token: str, opens_browser: bool) -> None:
-        self.location = location
-        self.url = url
-        self._token = token
-        self._opens_browser = opens_browser
+    location: LedgerLocation
+    url: str
+    token: str
+    opens_browser: bool
 
     @property
     def page(self) -> str:
-        return f"{self.url}/?token={self._token}"
-
-    @property
-    def token(self) -> str:
-        return self._token
+        return f"{self.url}/?token={self.token}"
 
     def announce(self) -> None:
         """Print the address once the server listens."""
         if wants_json():
-            fields = {"url": self.url, "token": self._token, "pid": os.getpid(), "db": self.location.path or None}
+            fields = {"url": self.url, "token": self.token, "pid": os.getpid(), "db": self.location.path or None}
             tables.write_json(fields)
         tables.print_status(f"serving {self.location.path or 'a ledger in memory'}")
         tables.print_status(f"View: {self.page}")
-        if self._opens_browser:
+        if self.opens_browser:
             _open_browser(self.page)
 
     def close(self) -> None:
         """Delete the file that redirected the browser."""
-        if self._opens_browser:
+        if self.opens_browser:
             with contextlib.suppress(OSError):
                 os.unlink(_redirect_file())
-
-
-def _url(host: str, port: int) -> str:
-    name = WILDCARD_HOSTS.get(host, host)
-    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 
 
 @contextlib.contextmanager
@@ -173,13 +171,6 @@ def _open_browser(page: str) -> None:
 
 
 # Running
-
-
-def _run(info: ServerInfo, listener: socket.socket, settings: dict[str, Any]) -> int:
-    import asyncio
-
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(_serve(info, listener, settings))
 
 
 def loop_factory() -> Any:
@@ -247,13 +238,7 @@ def create_server(app: Any, ledger: LocalLedger, info: ServerInfo) -> Any:
             await ledger.log.feed.close()  # Streams and waiting requests end now.
             await super().shutdown(sockets)
 
-    return Server(_config(app))
-
-
-def _config(app: Any) -> uvicorn.Config:
-    import uvicorn
-
-    return uvicorn.Config(
+    config = uvicorn.Config(
         app,
         ws="none",
         lifespan="off",
@@ -264,6 +249,7 @@ def _config(app: Any) -> uvicorn.Config:
         date_header=False,
         timeout_graceful_shutdown=SHUTDOWN_S,
     )
+    return Server(config)
 
 
 # The file with the address

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -19,7 +20,7 @@ from callslip.errors import WaitTimeoutError
 
 DEFAULT_SESSION = "commands"
 DEFAULT_QUEUE = "default"
-FOREVER = -1.0
+FOREVER = math.inf
 
 
 def _parse_params(ctx: click.Context, parameter: click.Parameter, value: str | None) -> Any:
@@ -42,17 +43,17 @@ def _parse_params(ctx: click.Context, parameter: click.Parameter, value: str | N
 @click.option("--params", metavar="JSON|@FILE|-", callback=_parse_params, help="Its arguments; - reads stdin.")
 @click.option("--client", "queue", type=ID, metavar="NAME", help=f"The queue to use. [default: {DEFAULT_QUEUE}]")
 @click.option("--session", type=ID, metavar="NAME", help=f"The session it belongs to. [default: {DEFAULT_SESSION}]")
-@click.option("--timeout", metavar="SECONDS", type=Seconds(0, min_open=True), help="When it expires. [default: 30]")
+@click.option("--timeout", metavar="SECONDS", type=Seconds(above_zero=True), help="When it expires. [default: 30]")
 @click.option("--idempotent", is_flag=True, help="Safe to retry: if its worker dies, another one runs it.")
 @click.option("--ask", is_flag=True, help="Require approval; the timeout starts with the answer.")
 @click.option("--id", "correlation_id", type=ID, metavar="ID", help="Your own id. A command with it is queued once.")
 @click.option(
     "--wait",
     metavar="[SECONDS]",
-    type=Seconds(-1),
+    type=Seconds(),
     is_flag=False,
     flag_value=FOREVER,
-    help="Wait until it has ended, for at most so long, and print the result.",
+    help="Wait until it has ended, and print the result. SECONDS limits the wait. [default: no limit]",
 )
 @server_options
 @db_option

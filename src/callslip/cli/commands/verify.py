@@ -10,7 +10,7 @@ from callslip.cli import exit_status
 from callslip.cli.options import ID, db_option, json_option, wants_json, with_ledger
 from callslip.cli.terminal import tables
 from callslip.cli.terminal.escape import escape_controls
-from callslip.cli.terminal.formatting import pluralize
+from callslip.model.display import pluralize
 
 if TYPE_CHECKING:
     from callslip.api.ledger import LocalLedger

@@ -108,20 +108,16 @@ def wrap(
     if mcp and (policy is not None or approvals != "client"):
         raise click.UsageError("--policy and --approvals are for agents: an MCP server sends no permission requests")
     if sys.stdin.isatty():
-        click.echo(escape_block(_terminal_hint_mcp(command) if mcp else _terminal_hint(command)), err=True)
+        click.echo(escape_block(_terminal_hint(command, mcp=mcp)), err=True)
         return exit_status.USAGE
     return _run(command, session or "", _create_filter(policy, approvals == "callslip"), fail_closed, mcp)
 
 
-def _terminal_hint(command: list[str]) -> str:
+def _terminal_hint(command: list[str], *, mcp: bool) -> str:
     import json
 
-    return TERMINAL_HINT.format(agent=shlex.join(command), args=json.dumps(["wrap", "--", *command]))
-
-
-def _terminal_hint_mcp(command: list[str]) -> str:
-    import json
-
+    if not mcp:
+        return TERMINAL_HINT.format(agent=shlex.join(command), args=json.dumps(["wrap", "--", *command]))
     from callslip.wrap.session_names import program_name
 
     server = {"command": "callslip", "args": ["wrap", "--mcp", "--", *command]}
@@ -133,10 +129,13 @@ def _run(command: list[str], session: str, permissions: PermissionFilter | None,
     from urllib.parse import quote
 
     from callslip.client.server_file import running_server
+    from callslip.model.names import check_session_name
     from callslip.wrap.launch import Agent, Recording, run
 
+    if session:
+        check_session_name(session)
     location = selected_location()
-    recording = Recording(location.url, location.prepare, _check_session(session), fail_closed, "mcp" if mcp else "acp")
+    recording = Recording(location.url, location.prepare, session, fail_closed, "mcp" if mcp else "acp")
     try:
         started = Agent(command, "server" if mcp else "agent")
     except OSError as error:
@@ -154,14 +153,6 @@ def _print_message(text: str) -> None:
         tables.print_status(f"callslip: {text}")
     except OSError:
         pass
-
-
-def _check_session(session: str) -> str:
-    if session:
-        from callslip.model.names import check_session_name
-
-        check_session_name(session)
-    return session
 
 
 def _create_filter(policy: str | None, holds: bool) -> PermissionFilter | None:

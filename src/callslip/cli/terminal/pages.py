@@ -14,6 +14,7 @@ from rich.text import Text
 from callslip.cli.terminal import formatting, tables, timeline
 from callslip.cli.terminal.escape import escape_controls
 from callslip.cli.terminal.tables import print_block
+from callslip.model.display import approval_state_name, format_duration, format_size, pluralize
 from callslip.model.events import CallEvent, Event, type_of
 from callslip.model.records import ApprovalRecord, CallRecord, SessionRecord
 
@@ -37,7 +38,7 @@ def print_session(record: SessionRecord, entries: Sequence[Json], *, lines: int,
     title = f"  {record.title}" if record.title else ""
     print_block(out, Text(escape_controls(record.name), "bold").append(escape_controls(title)))
     facts = [
-        formatting.pluralize(record.last_seq, "event"),
+        pluralize(record.last_seq, "event"),
         escape_controls(formatting.format_counts(calls)),
         f"last {formatting.format_age(record.updated_at)}",
     ]
@@ -66,11 +67,15 @@ def print_call(
     print_block(
         out, Text(escape_controls(record.id), "bold").append("  ").append_text(timeline.styled_state(record.state))
     )
-    _facts(out, [*_call_facts(record, entry), *(_approval_facts(approval) if approval else ())])
-    _section(out, "input", _pretty(entry.get("rawInput", entry.get("inputText"))), lines)
+    approval_facts = _approval_facts(approval) if approval else ()
+    tables.print_facts(out, [*_call_facts(record, entry), *approval_facts], indent="  ")
+    call_input = entry.get("rawInput", entry.get("inputText")) or ""
+    is_text = isinstance(call_input, str)
+    pretty_input = call_input if is_text else msgspec.json.format(msgspec.json.encode(call_input), indent=2).decode()
+    _section(out, "input", pretty_input, lines)
     _section(out, "error" if entry.get("error") else "output", timeline.outcome_text(entry), lines)
     if entry.get("blob"):
-        size = formatting.format_size(entry["blob"]["size"])
+        size = format_size(entry["blob"]["size"])
         note = f"truncated; --full shows all {size}" if entry.get("truncated") else size
         print_block(out, Text(f"  {note}", "dim"))
     print_block(out, Text("\nevents", "dim"))
@@ -109,7 +114,7 @@ def _call_facts(record: CallRecord, entry: Json) -> Iterable[Fact]:
     if record.client and record.deadline and not record.ended_at:
         yield "expires", f"{formatting.format_time(record.deadline)}  ({formatting.format_age(record.deadline)})"
     if record.ended_at:
-        duration = formatting.format_duration(record.started_at or record.created_at, record.ended_at)
+        duration = format_duration(record.started_at or record.created_at, record.ended_at)
         yield "ended", formatting.format_time(record.ended_at) + (f"  (after {duration})" if duration else "")
     if "exitStatus" in entry:
         yield "exit status", timeline.to_text(entry["exitStatus"])
@@ -122,10 +127,10 @@ def _call_facts(record: CallRecord, entry: Json) -> Iterable[Fact]:
 def _approval_facts(record: ApprovalRecord) -> Iterable[Fact]:
     by = f" by {record.by}" if record.by else ""
     option = f" ({record.option})" if record.option else ""
-    state = formatting.approval_state_name(record.state)
+    state = approval_state_name(record.state)
     yield (
         "approval",
-        Text(escape_controls(f"{record.id}  {state}{by}{option}"), timeline.REQUEST.get(record.state, "")),
+        Text(escape_controls(f"{record.id}  {state}{by}{option}"), timeline.APPROVAL_STYLES.get(record.state, "")),
     )
     if record.description:
         yield "request", record.description
@@ -138,31 +143,15 @@ def _approval_facts(record: ApprovalRecord) -> Iterable[Fact]:
         yield "answer", record.reason
 
 
-def _facts(out: Any, facts: Iterable[Fact]) -> None:
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(no_wrap=True, style="dim")
-    grid.add_column(overflow="fold")
-    for name, value in facts:
-        grid.add_row(f"  {name}", value if isinstance(value, Text) else Text(escape_controls(value)))
-    print_block(out, grid)
-
-
 def _section(out: Any, name: str, text: str, lines: int) -> None:
     if text:
         print_block(out, Text(f"\n{name}", "dim"))
         print_block(out, timeline.render_block(text, lines))
 
 
-def _pretty(value: Any) -> str:
-    if value is None or isinstance(value, str):
-        return value or ""
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-
-
 def _event_table(events: Sequence[CallEvent], created_at: int) -> Table:
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    for justify in ("right", "right", "left", "left"):
-        grid.add_column(justify=justify, no_wrap=justify == "right", overflow="fold")
+    number, note = {"justify": "right", "no_wrap": True}, {"overflow": "fold"}
+    grid = tables.grid(number, number, note, note)
     for (kind, verdict), alike in groupby(events, lambda event: (type_of(event), event.verdict)):
         run = list(alike)
         first, last = run[0], run[-1]

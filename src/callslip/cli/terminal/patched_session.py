@@ -50,9 +50,10 @@ class PatchedSession:
             await changed
         return value
 
-    def pending_request(self) -> Json | None:
-        """Return the first pending approval request, if there is one."""
-        requests = (entry for entry in self.entries.values() if entry["type"] == "permission_request")
+    def pending_request(self, after: int = 0) -> Json | None:
+        """Return the first pending approval request with an id above `after`, if there is one."""
+        entries = (entry for identity, entry in self.entries.items() if identity > after)
+        requests = (entry for entry in entries if entry["type"] == "permission_request")
         return next((entry for entry in requests if entry.get("state", "pending") == "pending"), None)
 
     def equals(self, snapshot: Snapshot) -> bool:

@@ -13,10 +13,10 @@ from callslip.cli.terminal import formatting, timeline
 from callslip.cli.terminal.escape import escape_block, escape_controls
 from callslip.cli.terminal.patched_session import Json
 from callslip.cli.terminal.timeline import INDENT, LABEL_WIDTH
+from callslip.model.display import format_duration
 
 TEXT_LABELS = {"message": ("agent", ""), "thought": ("thinking", "italic dim")}
 USER_LABEL = ("user", "bold")
-ANSWER_STYLES = {"granted": "green", "refused": "red"}
 
 
 class SessionPrinter:
@@ -39,11 +39,8 @@ class SessionPrinter:
                 self._out.print(timeline.render_entry(entry, wrap=True))
             if is_pending:
                 self._print_answer_commands(entry)
-            self._mark_printed(entry)
-
-    def _mark_printed(self, entry: Json) -> None:
-        self._states[entry["id"]] = _state(entry)
-        self._lengths[entry["id"]] = len(entry.get("content") or "") if entry["type"] in TEXT_LABELS else 0
+            self._states[entry["id"]] = _state(entry)
+            self._lengths[entry["id"]] = len(entry.get("content") or "") if entry["type"] in TEXT_LABELS else 0
 
     def print_changes(self, entry: Json) -> None:
         """Print what is new in an entry."""
@@ -87,27 +84,18 @@ class SessionPrinter:
     # Calls
 
     def _print_call(self, entry: Json, state: str) -> None:
-        sign, style = timeline.STATES.get(state, ("?", ""))
-        duration = formatting.format_duration(entry.get("startedAt", 0), entry.get("endedAt", 0))
+        duration = format_duration(entry.get("startedAt", 0), entry.get("endedAt", 0))
         when = entry.get("endedAt") or entry.get("startedAt") or entry.get("at", 0)
         line = _line_start(when, str(entry.get("toolName") or entry.get("kind") or "call"), "bold")
-        line.append(f"{sign} ", style).append(escape_controls(timeline.call_title(entry)) or "(no arguments)")
-        line.append(f"  {escape_controls(formatting.state_name(state))}", style).append(
-            f"  in {duration}" if duration else "", "dim"
-        )
+        line.append_text(timeline.call_heading(entry, state)).append(f"  in {duration}" if duration else "", "dim")
         line.append(escape_controls(f"  {entry.get('callId', '')}"), "dim")
         if entry.get("reason"):
-            line.append(escape_controls(f"  {entry['reason']}"), style)
+            line.append(escape_controls(f"  {entry['reason']}"), timeline.STATE_STYLES.get(state, ""))
         self._print_line(line)
 
     def _print_request(self, entry: Json, state: str) -> None:
         time = entry.get("responseTime") or entry.get("at", 0)
-        line = _line_start(time, "approval", "bold")
-        line.append(escape_controls(str(entry.get("description") or timeline.call_title(entry))), "bold")
-        line.append(f"  {escape_controls(formatting.approval_state_name(state))}", ANSWER_STYLES.get(state, "yellow"))
-        line.append(
-            escape_controls(f" by {entry['by']}") if entry.get("by") else "", ANSWER_STYLES.get(state, "yellow")
-        )
+        line = _line_start(time, "approval", "bold").append_text(timeline.request_heading(entry, state))
         if entry.get("reason"):
             line.append(escape_controls(f"  {entry['reason']}"))
         self._print_line(line)

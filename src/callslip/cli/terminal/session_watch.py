@@ -14,9 +14,9 @@ from callslip.cli.commands.answer import user_name
 from callslip.cli.terminal import keys, tables, timeline
 from callslip.cli.terminal.background import answer_request, first_result, read_answer
 from callslip.cli.terminal.escape import escape_block
-from callslip.cli.terminal.formatting import format_duration, state_name
 from callslip.cli.terminal.patched_session import Json, PatchedSession
 from callslip.errors import NotFoundError
+from callslip.model.display import CALL_STATES, call_state_name, format_duration
 from callslip.model.entries import Put
 from callslip.rules.lifecycle import TERMINAL_STATES
 
@@ -97,10 +97,10 @@ class SessionWatcher:
     def _print_call(self, entry: Json) -> None:
         if entry["status"] in INTERRUPTING_STATES:
             self._end_line()
-        sign = timeline.STATES[entry["status"]][0]
+        sign = CALL_STATES[entry["status"]][0]
         duration = format_duration(entry.get("startedAt", 0), entry.get("endedAt", 0))
         title, reason = timeline.call_title(entry), entry.get("reason", "")
-        parts = [sign, state_name(entry["status"]), entry.get("toolName") or "call", title, reason]
+        parts = [sign, call_state_name(entry["status"]), entry.get("toolName") or "call", title, reason]
         tables.print_status("  ".join(part for part in [*parts, duration] if part))
 
     # Answering
@@ -131,9 +131,7 @@ class SessionWatcher:
 
     def _request(self, view: PatchedSession) -> Json | None:
         """Return the first pending request since the start. Earlier ones belong to other processes."""
-        entries = (entry for identity, entry in view.entries.items() if identity > self._start_seq)
-        requests = (entry for entry in entries if entry["type"] == "permission_request")
-        return next((entry for entry in requests if entry.get("state", "pending") == "pending"), None)
+        return view.pending_request(after=self._start_seq)
 
     def _arguments(self, request: Json) -> str:
         """Return the full arguments of the call, which must be seen before approving."""

@@ -12,6 +12,7 @@ from callslip.cli.terminal.escape import escape_block, escape_controls, escape_j
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.table import Table
     from rich.text import Text
 
 PIPE_WIDTH = 100_000
@@ -86,6 +87,27 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str | Text]], *, ri
         table.add_column(name, justify=side, width=width, no_wrap=True, overflow="ellipsis")
     for row in texts:
         table.add_row(*row)
+    print_block(out, table)
+
+
+def grid(*columns: dict[str, Any]) -> Table:
+    """Return a table without lines and head; each column has options of rich."""
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for options in columns:
+        table.add_column(**options)
+    return table
+
+
+def print_facts(out: Console, facts: Iterable[tuple[str, Text | str | list[str]]], indent: str = "") -> None:
+    """Print a line for each fact with its name. A list of texts has a line for each."""
+    from rich.text import Text
+
+    table = grid({"no_wrap": True, "style": "dim"}, {"overflow": "fold"})
+    for name, value in facts:
+        lines = [value] if isinstance(value, str) else value
+        table.add_row(indent + name, lines if isinstance(lines, Text) else Text("\n".join(map(escape_controls, lines))))
     print_block(out, table)
 
 

@@ -13,31 +13,29 @@ from rich.cells import set_cell_size
 from rich.table import Table
 from rich.text import Text
 
-from callslip.cli.terminal import formatting
+from callslip.cli.terminal import formatting, tables
 from callslip.cli.terminal.escape import escape_block, escape_controls
 from callslip.model.codec import encode
+from callslip.model.display import CALL_STATES, approval_state_name, call_state_name, format_duration, pluralize
 
 Json = dict[str, Any]
 
-# The sign and the style of each state. Its name is always printed too, so that no colour is needed.
-STATES: dict[str, tuple[str, str]] = {
-    "queued": ("○", "dim"),
-    "awaiting_approval": ("?", "yellow"),
-    "running": ("●", "cyan"),
-    "completed": ("✓", "green"),
-    "failed": ("✗", "red"),
-    "denied": ("✗", "red"),
-    "cancelled": ("-", "magenta"),
-    "expired": ("-", "magenta"),
-    "lost": ("-", "magenta"),
+# The name and the sign of a state are always printed too, so that no colour is needed.
+STATE_STYLES = {
+    "queued": "dim",
+    "awaiting_approval": "yellow",
+    "running": "cyan",
+    "completed": "green",
+    **dict.fromkeys(("failed", "denied"), "red"),
+    **dict.fromkeys(("cancelled", "expired", "lost"), "magenta"),
 }
+APPROVAL_STYLES = {"pending": "yellow", "granted": "green", "refused": "red"}
 PLAN = {
     "completed": ("✓", "green"),
     "in_progress": ("●", "cyan"),
     "pending": ("○", "dim"),
-    "cancelled": ("-", "magenta"),
+    "cancelled": ("■", "magenta"),
 }
-REQUEST = {"pending": "yellow", "granted": "green", "refused": "red"}
 
 MAX_TITLE_CHARS = 120
 MAX_LINE_CHARS = 600
@@ -47,7 +45,7 @@ INDENT = 10 + LABEL_WIDTH + 2
 
 def styled_state(state: str) -> Text:
     """Return the name of a state in its colour."""
-    return Text(escape_controls(formatting.state_name(state)), STATES.get(state.strip(), ("", ""))[1])
+    return Text(escape_controls(call_state_name(state)), STATE_STYLES.get(state.strip(), ""))
 
 
 def render_entry(entry: Json, *, wrap: bool, lines: int = 8, tail: bool = False) -> Table | Text:
@@ -57,10 +55,8 @@ def render_entry(entry: Json, *, wrap: bool, lines: int = 8, tail: bool = False)
         label = set_cell_size(escape_controls(name), LABEL_WIDTH)
         text = f"{formatting.format_time(_number(entry, 'at'))}  {label}  {body.plain}"
         return Text(text.replace("\n", "\n" + " " * INDENT))
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(width=8, no_wrap=True)
-    grid.add_column(width=LABEL_WIDTH, no_wrap=True, overflow="ellipsis")
-    grid.add_column(ratio=1, overflow="fold")
+    label = {"width": LABEL_WIDTH, "no_wrap": True, "overflow": "ellipsis"}
+    grid = tables.grid({"width": 8, "no_wrap": True}, label, {"ratio": 1, "overflow": "fold"})
     grid.add_row(Text(formatting.format_time(_number(entry, "at")), "dim"), Text(escape_controls(name), style), body)
     return grid
 
@@ -100,6 +96,21 @@ def call_title(call: Json) -> str:
     return line if len(line) <= MAX_TITLE_CHARS else line[: MAX_TITLE_CHARS - 1] + "…"
 
 
+def call_heading(call: Json, state: str) -> Text:
+    """Render the title and the state of a call."""
+    sign, style = CALL_STATES.get(state, ("?", ""))[0], STATE_STYLES.get(state, "")
+    heading = Text().append(f"{sign} ", style).append(escape_controls(call_title(call)) or "(no arguments)", "bold")
+    return heading.append("  ").append(escape_controls(call_state_name(state)), style)
+
+
+def request_heading(request: Json, state: str) -> Text:
+    """Render the description, the state and the answer of a request for approval."""
+    style = APPROVAL_STYLES.get(state, "dim")
+    heading = Text().append(escape_controls(str(request.get("description") or call_title(request))), "bold")
+    heading.append("  ").append(escape_controls(approval_state_name(state)), style)
+    return heading.append(escape_controls(f" by {request['by']}") if request.get("by") else "", style)
+
+
 def outcome_text(call: Json) -> str:
     """Return the outcome of a call so far: the error, the output, or what was streamed."""
     for field in ("error", "output", "outputText", "content"):
@@ -114,17 +125,13 @@ def render_block(text: str, lines: int, *, tail: bool = False, style: str = "") 
     all_lines = escape_block(text).rstrip("\n").expandtabs().split("\n")
     more = len(all_lines) - lines if lines else 0
     visible = all_lines if more <= 0 else all_lines[-lines:] if tail else all_lines[:lines]
-    visible = [_truncate(line) for line in visible] if lines else visible
-    note = f"… {formatting.pluralize(more, 'more line')}" if more > 0 else ""
+    note = f"… {pluralize(more, 'more line')}" if more > 0 else ""
     out = Text()
     for line in [note] * (bool(note) and tail) + visible + [note] * (bool(note) and not tail):
-        out.append("\n" if out else "").append("│ ", "dim").append(line, "dim" if line is note else style)
+        extra = len(line) - MAX_LINE_CHARS if lines else 0
+        text = line if extra <= 0 else f"{line[:MAX_LINE_CHARS]}… {pluralize(extra, 'more character')}"
+        out.append("\n" if out else "").append("│ ", "dim").append(text, "dim" if line is note else style)
     return out
-
-
-def _truncate(line: str) -> str:
-    more = len(line) - MAX_LINE_CHARS
-    return line if more <= 0 else f"{line[:MAX_LINE_CHARS]}… {formatting.pluralize(more, 'more character')}"
 
 
 def _number(entry: Json, field: str) -> int:
@@ -132,7 +139,7 @@ def _number(entry: Json, field: str) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _paragraph(entry: Json, lines: int, tail: bool) -> Text:
+def _paragraph(entry: Json) -> Text:
     text = escape_block(str(entry.get("content", ""))).strip("\n")
     return Text(text + ("▌" if entry.get("streaming") else ""))
 
@@ -143,30 +150,28 @@ Rendered = tuple[str, str, Text]
 
 def _message(entry: Json, lines: int, tail: bool) -> Rendered:
     label, style = ("user", "bold") if entry.get("role") == "user" else ("agent", "")
-    return label, style, _paragraph(entry, lines, tail)
+    return label, style, _paragraph(entry)
 
 
 def _thought(entry: Json, lines: int, tail: bool) -> Rendered:
-    body = _paragraph(entry, lines, tail)
+    body = _paragraph(entry)
     body.stylize("italic dim")
     return "thinking", "dim", body
 
 
 def _call(entry: Json, lines: int, tail: bool) -> Rendered:
     state = str(entry.get("status", "none"))
-    sign, style = STATES.get(state, ("?", ""))
-    body = Text().append(f"{sign} ", style).append(escape_controls(call_title(entry)) or "(no arguments)", "bold")
-    body.append("  ").append(escape_controls(formatting.state_name(state)), style).append_text(_details(entry))
+    body = call_heading(entry, state).append_text(_details(entry))
     text = outcome_text(entry)
     if entry.get("reason") and str(entry["reason"]) not in text:
-        body.append(f"\n{escape_controls(str(entry['reason']))}", style)
+        body.append(f"\n{escape_controls(str(entry['reason']))}", STATE_STYLES.get(state, ""))
     if text:
         body.append("\n").append_text(render_block(text, lines, tail=tail))
     return str(entry.get("toolName") or entry.get("kind") or "call"), "bold", body
 
 
 def _details(entry: Json) -> Text:
-    duration = formatting.format_duration(_number(entry, "startedAt"), _number(entry, "endedAt"))
+    duration = format_duration(_number(entry, "startedAt"), _number(entry, "endedAt"))
     facts = [
         f"in {duration}" if duration else "",
         f"exit {to_text(entry['exitStatus'])}" if entry.get("exitStatus") else "",
@@ -176,11 +181,7 @@ def _details(entry: Json) -> Text:
 
 
 def _request(entry: Json, lines: int, tail: bool) -> Rendered:
-    state = str(entry.get("state", "pending"))
-    body = Text().append(escape_controls(str(entry.get("description") or call_title(entry))), "bold")
-    body.append("  ").append(escape_controls(formatting.approval_state_name(state)), REQUEST.get(state, "dim"))
-    if entry.get("by"):
-        body.append(escape_controls(f" by {entry['by']}"), REQUEST.get(state, "dim"))
+    body = request_heading(entry, str(entry.get("state", "pending")))
     body.append(escape_controls(f"  {entry.get('requestId', '')}"), "dim")
     if entry.get("reason"):
         body.append(f"\n{escape_controls(str(entry['reason']))}")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from callslip.formats.html.file_changes import render_diff
-from callslip.formats.html.formatting import as_text, block_text, format_size
+from callslip.formats.html.formatting import as_text, block_text
 from callslip.formats.html.markup import NOTHING, Html, element, fold, joined, lines, name, printed, text
 from callslip.formats.json_fields import as_dict
+from callslip.model.display import format_size
 
 
 def join_texts(blocks: list[Any]) -> str:

@@ -8,43 +8,20 @@ from callslip.formats.html.blocks import join_texts, render_others, render_outpu
 from callslip.formats.html.formatting import (
     as_text,
     date_and_time,
-    format_duration,
-    format_size,
     indented_json,
-    parse_time,
     shorten,
     time_of_day,
 )
 from callslip.formats.html.markup import NOTHING, Html, block, element, fold, joined, lines, name, printed, text
 from callslip.formats.json_fields import as_dict
 from callslip.formats.outcome import content_blocks
+from callslip.model.display import APPROVAL_STATES, CALL_STATES, format_duration, format_size, parse_time
 from callslip.model.entries import PermissionRequest, ToolCall
-
-# The sign and the label of each state. The label is always shown, for readers who do not see the colour.
-STATES = {
-    "queued": ("○", "Queued"),
-    "awaiting_approval": ("?", "Waiting for approval"),
-    "running": ("●", "Running"),
-    "completed": ("✓", "Completed"),
-    "failed": ("✗", "Failed"),
-    "denied": ("⊘", "Denied"),
-    "cancelled": ("■", "Cancelled"),
-    "expired": ("!", "Expired"),
-    "lost": ("~", "Lost"),
-}
-ANSWERS = {
-    "pending": ("?", "Pending"),
-    "granted": ("✓", "Approved"),
-    "refused": ("⊘", "Denied"),
-    "withdrawn": ("■", "Withdrawn"),
-    "moot": ("■", "No longer needed"),
-    "superseded": ("■", "Replaced"),
-}
 
 
 def state_css(state: str) -> str:
     """Return the class that gives a state its colour."""
-    return state.partition("_")[0] if state in STATES or state in ANSWERS else ""
+    return state.partition("_")[0] if state in CALL_STATES or state in APPROVAL_STATES else ""
 
 
 def _sign_and_label(sign: str, label: str) -> Html:
@@ -53,7 +30,7 @@ def _sign_and_label(sign: str, label: str) -> Html:
 
 def state_label(state: str, count: str = "") -> Html:
     """Render the state of a call, or of several calls if there is a count."""
-    sign, label = STATES.get(state, ("·", state.replace("_", " ")))
+    sign, label = CALL_STATES.get(state, ("·", state.replace("_", " ")))
     return _sign_and_label(sign, f"{count} {label.lower()}" if count else label)
 
 
@@ -155,7 +132,7 @@ def _note(value: str) -> Html:
 
 def request_card(entry: PermissionRequest) -> Html:
     """Render a request for approval with its options and its answer."""
-    sign, label = ANSWERS.get(entry.state, ("·", entry.state))
+    sign, label = APPROVAL_STATES.get(entry.state, ("·", entry.state))
     title = name(entry.description or entry.tool_name or "A call", "span", "title")
     top = element("div", element("span", _sign_and_label(sign, label), css="state"), title, css="top")
     facts = [text("Approval"), name(entry.tool_name, "code") if entry.tool_name else NOTHING]

@@ -11,15 +11,13 @@ from typing import Any, cast
 
 from callslip.formats.base import Source, snapshot_of
 from callslip.formats.html.blocks import render_attachment
-from callslip.formats.html.calls import STATES, call_card, request_card, state_css, state_label
+from callslip.formats.html.calls import call_card, request_card, state_css, state_label
 from callslip.formats.html.formatting import (
     as_text,
     block_text,
     date_and_time,
     date_of,
     indented_json,
-    parse_time,
-    pluralize,
     time_of_day,
 )
 from callslip.formats.html.markup import NOTHING, Html, block, data, element, empty, fold, joined, lines, name, text
@@ -27,6 +25,7 @@ from callslip.formats.html.page import embedded
 from callslip.formats.json_fields import as_dict
 from callslip.formats.outcome import content_blocks
 from callslip.model import codec
+from callslip.model.display import CALL_STATES, parse_time, pluralize
 from callslip.model.entries import (
     Entry,
     Message,
@@ -98,7 +97,7 @@ def _tally(states: list[str]) -> Html:
     if not states:
         return element("p", text("No calls"), css="about")
     counts = Counter(states)
-    ordered = [state for state in STATES if state in counts] + sorted(set(counts) - set(STATES))
+    ordered = [state for state in CALL_STATES if state in counts] + sorted(set(counts) - set(CALL_STATES))
     items = [element("li", state_label(state, f"{counts[state]:,}"), css=state_css(state)) for state in ordered]
     return element("ul", element("li", text(pluralize(len(states), "call"))), *items, css="tally")
 
