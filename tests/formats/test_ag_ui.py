@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 import callslip
 from callslip.formats import registry
-from callslip.formats.ag_ui.wire import OPTIONS
 from callslip.ledger.liveness import Reaper
 from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.entries import Message, PermissionRequest, Thought, ToolCall
 from callslip.model.events import Draft
 from callslip.rules.fold import SessionFold
+from callslip.rules.lifecycle import APPROVAL_OPTIONS
 from callslip.settings import Settings
 from tests.support import format_cases
 from tests.support.strategies import MemoryLedger
@@ -240,7 +240,7 @@ def test_whoever_did_not_see_the_question_can_record_the_answer() -> None:
     read(lines[second:], memory)
     assert view(memory.state) == view(read(lines))
     (request,) = [entry for entry in memory.state.entries.values() if isinstance(entry, PermissionRequest)]
-    assert (request.state, request.by, request.options) == ("granted", "client", OPTIONS)
+    assert (request.state, request.by, request.options) == ("granted", "client", APPROVAL_OPTIONS)
 
 
 # Repeated messages

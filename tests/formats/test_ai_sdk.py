@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 import callslip
 from callslip.formats import registry
 from callslip.formats.ai_sdk import history_v6 as history
-from callslip.formats.ai_sdk.decode_calls import OPTIONS
 from callslip.formats.base import Restart
 from callslip.ledger.liveness import Reaper
 from callslip.model import codec
@@ -21,6 +20,7 @@ from callslip.model import events as ev
 from callslip.model.entries import Message, PermissionRequest, Thought, ToolCall
 from callslip.model.events import Draft, Event
 from callslip.rules.fold import SessionFold
+from callslip.rules.lifecycle import APPROVAL_OPTIONS
 from callslip.settings import Settings
 from tests.support import format_cases, scenarios
 from tests.support.strategies import MemoryLedger, scripts, write_script
@@ -74,7 +74,8 @@ def parts(messages: Iterable[dict[str, Any]]) -> list[Any]:
             kept["toolMetadata"] = {key: value for key, value in ours.items() if key not in dropped}
         if "approval" in kept:
             descriptor = kept["approval"]["descriptor"]
-            kept["approval"] = [descriptor.get("description", part.get("title")), descriptor.get("options", OPTIONS)]
+            options = descriptor.get("options", APPROVAL_OPTIONS)
+            kept["approval"] = [descriptor.get("description", part.get("title")), options]
         listed += [kept] if part["type"] != "step-start" else []
     return listed
 
@@ -285,7 +286,7 @@ def test_a_request_is_put_in_words() -> None:
     requests = [
         entry for entry in read(case("ui-v6/approvals")).entries.values() if isinstance(entry, PermissionRequest)
     ]
-    assert requests[0].options == OPTIONS
+    assert requests[0].options == APPROVAL_OPTIONS
     assert [option["name"] for option in requests[2].options] == ["Yes", "No"]
 
 

@@ -1,10 +1,19 @@
-"""Decide which entries make up the message of the agent, and which id it has."""
+"""Decide which entries make up the message of the agent, which id it has, and how it finished."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from callslip.model.entries import Entry, Message, ModeChange, Plan, Thought, ToolCall
+
+# The finish reason of the AI SDK by the reason that the turn ended; `other` for any other reason.
+AI_SDK_FINISH_REASONS = {
+    "end_turn": "stop",
+    "max_tokens": "length",
+    "refusal": "content-filter",
+    "error": "error",
+    "eof": "error",
+}
 
 
 def turn_message_id(turn: str) -> str:

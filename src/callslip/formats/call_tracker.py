@@ -13,9 +13,18 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from callslip.model.events import Alias
+from callslip.model import events as ev
+from callslip.model.events import Alias, CallEnd
 
 ENDED = "ended"
+
+# The ends of calls without a result of their tool, by the state of the call.
+ENDS_WITHOUT_RESULT: dict[str, type[CallEnd]] = {
+    "denied": ev.CallDenied,
+    "cancelled": ev.CallCancelled,
+    "expired": ev.CallExpired,
+    "lost": ev.CallLost,
+}
 
 
 class TrackedCall(msgspec.Struct, kw_only=True):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from callslip.errors import InvalidInputError
-from callslip.formats.json_fields import as_dict
-from callslip.model import codec
+from callslip.formats.json_fields import as_dict, parse_json_or
 from callslip.model.entries import ToolCall
 from callslip.rules.lifecycle import TERMINAL_STATES
 
@@ -24,15 +22,7 @@ def queued(entry: ToolCall) -> dict[str, str]:
 def parsed_input(entry: ToolCall) -> Any:
     """Return the arguments. Arguments that were only streamed are parsed, or returned as text if they are not JSON."""
     is_streamed = entry.raw_input is None and entry.input_text
-    return parse_or_text(entry.input_text) if is_streamed else entry.raw_input
-
-
-def parse_or_text(text: str) -> Any:
-    """Return the value of a JSON text, or the text itself if it is not JSON."""
-    try:
-        return codec.parse_json(text)
-    except InvalidInputError:
-        return text
+    return parse_json_or(entry.input_text, entry.input_text) if is_streamed else entry.raw_input
 
 
 def output_of(entry: ToolCall) -> Any:

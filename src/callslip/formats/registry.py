@@ -1,6 +1,7 @@
 """List the formats: their names for import, export, POST and GET, and where their code is.
 
-A format is imported when it is first used. Paths are written `module:attribute`.
+A format is imported when it is first used. Paths are written `module:attribute`; one that begins with a dot is
+relative to this package.
 """
 
 from __future__ import annotations
@@ -48,113 +49,100 @@ FORMATS: dict[str, Format] = {
         Format(
             name="events",
             about="the log itself, one event per line",
-            decoder="callslip.formats.events.decode:EventsDecoder",
+            decoder=".events.decode:EventsDecoder",
         ),
         Format(
             name="acp",
             about="recorded traffic of the Agent Client Protocol, version 1 and the draft of version 2",
-            decoder="callslip.formats.acp.decode:AcpDecoder",
-            splitter="callslip.formats.acp.wire:Wire",
-            encoder="callslip.formats.acp.encode:history",
+            decoder=".acp.decode:AcpDecoder",
+            splitter=".acp.wire:Wire",
+            encoder=".acp.encode:history",
         ),
         Format(
             name="mcp",
             about="recorded traffic of the Model Context Protocol, up to version 2026-07-28",
-            decoder="callslip.formats.mcp.decode:McpDecoder",
-            splitter="callslip.formats.mcp.wire:Wire",
+            decoder=".mcp.decode:McpDecoder",
+            splitter=".mcp.wire:Wire",
         ),
         Format(
             name="shell",
             about="a model's text with <shell> tags in it, and the results of the commands",
-            decoder="callslip.formats.shell.decode:ShellDecoder",
+            decoder=".shell.decode:ShellDecoder",
             plain=True,
             ended={"type": "iteration-end"},
-            encoder="callslip.formats.shell.encode:history",
-            stream="callslip.formats.shell.encode:STREAM",
+            encoder=".shell.encode:history",
+            stream=".shell.encode:STREAM",
             paged=True,
         ),
         Format(
             name="act-observe",
             about="act and observe events of an agent runtime",
-            decoder="callslip.formats.act_observe.decode:ActObserveDecoder",
-            encoder="callslip.formats.act_observe.encode:timeline",
-            stream="callslip.formats.act_observe.encode:STREAM",
+            decoder=".act_observe.decode:ActObserveDecoder",
+            encoder=".act_observe.encode:timeline",
+            stream=".act_observe.encode:STREAM",
             paged=True,
         ),
         Format(
             name="rows",
             about="messages as a chat backend stores them: USER, AI_TOOL, TOOL, AI_MESSAGE",
-            decoder="callslip.formats.ai_sdk_v4.rows_decode:RowsDecoder",
-            splitter="callslip.formats.ai_sdk_v4.threads:Threads",
+            decoder=".ai_sdk_v4.rows_decode:RowsDecoder",
+            splitter=".ai_sdk_v4.threads:Threads",
         ),
         Format(
             name="vercel-v4",
             about="messages and data stream of the AI SDK 4, newest first",
-            encoder="callslip.formats.ai_sdk_v4.encode:history",
-            stream="callslip.formats.ai_sdk_v4.stream:STREAM",
+            encoder=".ai_sdk_v4.encode:history",
+            stream=".ai_sdk_v4.stream:STREAM",
             paged=True,
             newest_first=True,
         ),
         Format(
             name="openai",
             about="OpenAI Chat Completions: streamed chunks, whole completions, messages",
-            decoder="callslip.formats.openai.chat:ChatDecoder",
-            encoder="callslip.formats.openai.history:chat_history",
+            decoder=".openai.chat:ChatDecoder",
+            encoder=".openai.history:chat_history",
         ),
         Format(
             name="responses",
             about="OpenAI Responses: stream events, whole responses, items",
-            decoder="callslip.formats.openai.responses:ResponsesDecoder",
-            encoder="callslip.formats.openai.history:responses_history",
+            decoder=".openai.responses:ResponsesDecoder",
+            encoder=".openai.history:responses_history",
         ),
         Format(
             name="anthropic",
             about="Anthropic Messages: stream events, whole messages",
-            decoder="callslip.formats.anthropic.decode:AnthropicDecoder",
-            encoder="callslip.formats.anthropic.history:anthropic_history",
+            decoder=".anthropic.decode:AnthropicDecoder",
+            encoder=".anthropic.history:anthropic_history",
         ),
-        Format(
-            name="ui-v5",
-            about="UI message stream and messages of the AI SDK 5",
-            decoder="callslip.formats.ai_sdk.decode:UiV5Decoder",
-            encoder="callslip.formats.ai_sdk:history_v5",
-            stream="callslip.formats.ai_sdk:STREAM_V5",
-            paged=True,
-        ),
-        Format(
-            name="ui-v6",
-            about="UI message stream and messages of the AI SDK 6",
-            decoder="callslip.formats.ai_sdk.decode:UiV6Decoder",
-            encoder="callslip.formats.ai_sdk:history_v6",
-            stream="callslip.formats.ai_sdk:STREAM_V6",
-            paged=True,
-        ),
-        Format(
-            name="ui-v7",
-            about="UI message stream and messages of the AI SDK 7",
-            decoder="callslip.formats.ai_sdk.decode:UiV7Decoder",
-            encoder="callslip.formats.ai_sdk:history_v7",
-            stream="callslip.formats.ai_sdk:STREAM_V7",
-            paged=True,
+        *(
+            Format(
+                name=f"ui-v{major}",
+                about=f"UI message stream and messages of the AI SDK {major}",
+                decoder=f".ai_sdk.decode:UiV{major}Decoder",
+                encoder=f".ai_sdk:history_v{major}",
+                stream=f".ai_sdk:STREAM_V{major}",
+                paged=True,
+            )
+            for major in (5, 6, 7)
         ),
         Format(
             name="ag-ui",
             about="events of AG-UI 1.0",
-            decoder="callslip.formats.ag_ui.decode:AgUiDecoder",
-            encoder="callslip.formats.ag_ui.encode:history",
-            stream="callslip.formats.ag_ui.encode:STREAM",
+            decoder=".ag_ui.decode:AgUiDecoder",
+            encoder=".ag_ui.encode:history",
+            stream=".ag_ui.encode:STREAM",
             paged=True,
         ),
         Format(
             name="html",
             about="a page in one file, for sharing",
-            document="callslip.formats.html.encode:document",
+            document=".html.encode:document",
             media="text/html; charset=utf-8",
         ),
         Format(
             name="otel",
             about="spans of OpenTelemetry, as OTLP JSON",
-            document="callslip.formats.otel.encode:document",
+            document=".otel.encode:document",
         ),
     )
 }
@@ -219,4 +207,4 @@ def _load_or_refuse(name: str, path: str, use: str, alternatives: list[str]) -> 
 
 def _load(path: str) -> Any:
     module, _, attribute = path.partition(":")
-    return getattr(import_module(module), attribute)
+    return getattr(import_module(module, "callslip.formats"), attribute)

@@ -11,12 +11,13 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import UNSET, structs
 
-from callslip.formats.ag_ui.wire import ENDED, FORMAT, OPTIONS, parse_arguments
+from callslip.formats.ag_ui.wire import ENDED, FORMAT, parse_arguments
 from callslip.formats.call_tracker import CallTracker, TrackedCall
 from callslip.formats.json_fields import as_dict, as_str, has_other_fields, identifier, value_digest
 from callslip.formats.repeated_text import RepeatedText
 from callslip.model import events as ev
 from callslip.model.events import Alias, CallEnd, Event
+from callslip.rules.lifecycle import APPROVAL_OPTIONS
 
 Events: TypeAlias = list[Event]
 INTERRUPT = f"{FORMAT}-interrupt"
@@ -150,7 +151,7 @@ class Calls:
         reason = as_str(interrupt.get("reason"))
         description = as_str(interrupt.get("message")) or ("" if reason == "tool_call" else reason)
         aliases = (*aliases_of(call_id), Alias(INTERRUPT, request))
-        return [ev.ApprovalRequested(aliases=aliases, description=description, options=OPTIONS)]
+        return [ev.ApprovalRequested(aliases=aliases, description=description, options=APPROVAL_OPTIONS)]
 
     def resume(self, entry: dict[str, Any]) -> Events:
         """Read an answer. The payload has a refusal; the status `cancelled` means that there is no answer."""

@@ -13,8 +13,8 @@ from typing import Any, cast
 from callslip.formats.ag_ui.outgoing import MAX_DELTA_CHARS, metadata
 from callslip.formats.assistant_message import activity_data, is_text_or_call
 from callslip.formats.js_json import readable
-from callslip.formats.json_fields import as_dict, as_list, as_str
-from callslip.formats.outcome import end_facts, is_open, parse_or_text
+from callslip.formats.json_fields import as_dict, as_list, as_str, parse_json_or
+from callslip.formats.outcome import end_facts, is_open
 from callslip.formats.providers.results import result_of
 from callslip.model import codec
 from callslip.model.entries import Entry, Message, ModeChange, PermissionRequest, Plan, Thought, ToolCall
@@ -124,7 +124,7 @@ def arguments_of(entry: ToolCall, input_text: str) -> tuple[str, bool]:
         return input_text, False
     if not input_text.strip():
         return "{}", True
-    is_json = parse_or_text(input_text) != input_text
+    is_json = parse_json_or(input_text, input_text) != input_text
     return input_text if is_json else codec.encode(input_text).decode(), True
 
 
@@ -134,7 +134,7 @@ def is_same_input(one: str, other: str) -> bool:
 
 
 def _canonical(arguments: str) -> bytes:
-    return codec.encode(_sort_keys(parse_or_text(arguments) if arguments.strip() else {}))
+    return codec.encode(_sort_keys(parse_json_or(arguments, arguments) if arguments.strip() else {}))
 
 
 def _sort_keys(value: Any) -> Any:

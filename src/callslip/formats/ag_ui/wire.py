@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from callslip.formats.call_tracker import ENDS_WITHOUT_RESULT
 from callslip.formats.json_fields import parse_json_or
 from callslip.model import events as ev
 from callslip.model.events import CallEnd
 
 FORMAT = "ag-ui"
-OPTIONS = [
-    {"optionId": "approve", "name": "Approve", "kind": "allow_once"},
-    {"optionId": "deny", "name": "Deny", "kind": "reject_once"},
-]
 
 # Every event may have these. The provider's own event is for debugging and not part of the conversation.
 ENVELOPE = {"type", "timestamp", "rawEvent"}
@@ -27,13 +24,7 @@ RENAMED = {
 }
 
 # How a call ended, if a producer sets it under `metadata.callslip`: a result has no field for it.
-ENDED: dict[str, type[CallEnd]] = {
-    "failed": ev.CallFailed,
-    "denied": ev.CallDenied,
-    "cancelled": ev.CallCancelled,
-    "expired": ev.CallExpired,
-    "lost": ev.CallLost,
-}
+ENDED: dict[str, type[CallEnd]] = {"failed": ev.CallFailed, **ENDS_WITHOUT_RESULT}
 
 _MIN_TIME_MS, _MAX_TIME_MS = 10**11, 10**14  # The years 1973 to 5138: other numbers are not milliseconds.
 

@@ -12,8 +12,8 @@ from typing import Any
 from callslip.formats.ai_sdk.dialects import Dialect
 from callslip.formats.ai_sdk.wire import Part
 from callslip.formats.js_json import readable
-from callslip.formats.json_fields import as_dict
-from callslip.formats.outcome import end_facts, is_open, output_of, parse_or_text, queued
+from callslip.formats.json_fields import as_dict, parse_json_or
+from callslip.formats.outcome import end_facts, is_open, output_of, queued
 from callslip.model import codec
 from callslip.model.entries import PermissionRequest, ToolCall
 
@@ -48,7 +48,13 @@ def call_part(dialect: Dialect, entry: ToolCall, input_text: str, request: Permi
     if entry.scope == "detached":
         return part | {"state": "output-available", "input": _input(entry, input_text), "output": queued(entry)}
     if not approval and _expects_input(entry, input_text):
-        return part | _partial_input(dialect, input_text)
+        # Streamed arguments show as text: the client would have to guess what partial JSON means. Version 5 can only
+        # guess, so it gets complete arguments only.
+        part["state"] = "input-streaming"
+        if dialect.shows_partial_input:
+            part["inputEncoding"] = "text"
+            part |= {"input": input_text, "rawInput": input_text} if input_text else {}
+        return part
     part |= {"approval": approval} if approval else {}
     answer = approval.get("approved")
     part["state"] = state = dialect.state_name(entry.status, answer is False, answer is True)
@@ -80,17 +86,6 @@ def may_change(part: Part, entry: ToolCall, piece: str) -> bool:
     return "}" in piece or (bool(part["input"]) and bool(piece.strip(_JSON_BLANKS)))
 
 
-def _partial_input(dialect: Dialect, input_text: str) -> Part:
-    """Return streamed arguments as text: the client would have to guess what partial JSON means.
-
-    Version 5 can only guess, so it gets complete arguments only.
-    """
-    if not dialect.shows_partial_input:
-        return {"state": "input-streaming"}
-    fields: Part = {"state": "input-streaming", "inputEncoding": "text"}
-    return fields | ({"input": input_text, "rawInput": input_text} if input_text else {})
-
-
 def _input(entry: ToolCall, input_text: str) -> Any:
     """Return the arguments; of a call that ended, as much of them as was streamed.
 
@@ -99,7 +94,7 @@ def _input(entry: ToolCall, input_text: str) -> Any:
     """
     if entry.raw_input is not None:
         return readable(entry.raw_input)
-    value: Any = parse_or_text(input_text) if input_text else {}
+    value: Any = parse_json_or(input_text, input_text) if input_text else {}
     is_final = entry.scope != "detached" and not is_open(entry)
     return readable(value) if is_final or isinstance(value, dict) else {}
 

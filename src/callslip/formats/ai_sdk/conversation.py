@@ -17,11 +17,11 @@ from callslip.formats.ai_sdk.decode_calls import Calls
 from callslip.formats.ai_sdk.decode_messages import DELTA_TYPES, user_message
 from callslip.formats.ai_sdk.message_state import MessageState
 from callslip.formats.ai_sdk.wire import Chunk, UIMessage
+from callslip.formats.base import Events
 from callslip.formats.json_fields import as_dict, as_list, as_str, has_other_fields, identifier, value_digest
 from callslip.model import events as ev
 from callslip.model.events import Event
 
-Events: TypeAlias = list[Event]
 Phase: TypeAlias = Literal["idle", "prompted", "streaming", "held"]
 
 # The reasons of `turn.ended` for those of `finish`; others are the same.
@@ -122,12 +122,10 @@ class Conversation:
         text, self._open_text, self.phase = self._open_text, "", "held"
         return [ev.MessageEnded()] if text else []
 
-    def _abort(self, chunk: Chunk) -> Events | None:
-        return None if self.phase == "idle" else self.end("cancelled", as_str(chunk.get("reason")))
-
-    def _error(self, chunk: Chunk) -> Events | None:
-        """End the turn: the client stops reading at an error."""
-        return None if self.phase == "idle" else self.end("error", as_str(chunk.get("errorText")))
+    def _stop(self, chunk: Chunk) -> Events | None:
+        """End the turn: the client stops reading at an abort or an error."""
+        reason, field = ("cancelled", "reason") if chunk["type"] == "abort" else ("error", "errorText")
+        return None if self.phase == "idle" else self.end(reason, as_str(chunk.get(field)))
 
     # Messages
 
@@ -173,9 +171,6 @@ class Conversation:
 
     def _start_step(self, chunk: Chunk) -> Events:
         self.message.begin_step()
-        return []
-
-    def _finish_step(self, chunk: Chunk) -> Events:
         return []
 
     def _reset_step(self, chunk: Chunk) -> Events:
@@ -238,20 +233,17 @@ class Conversation:
         self.message.digests.add(digest)
         return [] if is_known and self.message.is_repeated else [event]
 
-    def _approval_response(self, chunk: Chunk) -> Events | None:
-        return self._calls.respond(chunk)
-
     _HANDLERS: ClassVar[dict[str, tuple[Callable[[Any, Chunk], Events | None], set[str]]]] = {
         "start": (_start, {"type", "messageId"}),
         "finish": (_finish, {"type", "finishReason"}),
-        "abort": (_abort, {"type", "reason"}),
-        "error": (_error, {"type", "errorText"}),
+        "abort": (_stop, {"type", "reason"}),
+        "error": (_stop, {"type", "errorText"}),
         "start-step": (_start_step, {"type"}),
-        "finish-step": (_finish_step, {"type"}),
+        "finish-step": (lambda self, chunk: [], {"type"}),
         "reset-step": (_reset_step, {"type"}),
         **dict.fromkeys(("text-start", "reasoning-start"), (_start_text, {"type", "id"})),
         **dict.fromkeys(("text-delta", "reasoning-delta"), (_add_text, {"type", "id", "delta"})),
         **dict.fromkeys(("text-end", "reasoning-end"), (_end_text, {"type", "id"})),
         "steering-message": (_steering_message, {"type", "id", "parts"}),
-        "tool-approval-response": (_approval_response, set()),
+        "tool-approval-response": (lambda self, chunk: self._calls.respond(chunk), set()),
     }

@@ -9,14 +9,15 @@ was streamed before; if it was not, it is a second witness.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any
 
 from callslip.formats.ai_sdk import decode_messages
-from callslip.formats.ai_sdk.conversation import Conversation, Events
+from callslip.formats.ai_sdk.conversation import Conversation
 from callslip.formats.ai_sdk.decode_messages import chunks_of, history_events, is_message, messages_in, turn_of
 from callslip.formats.ai_sdk.message_state import MessageState
-from callslip.formats.ai_sdk.wire import Chunk, UIMessage
-from callslip.formats.base import Unfinished, drafts_of, raw_if
+from callslip.formats.ai_sdk.wire import UIMessage
+from callslip.formats.base import Events, Unfinished, drafts_of, raw_if
 from callslip.formats.json_fields import as_dict, as_list, has_other_fields, identifier, value_digest
 from callslip.model import events as ev
 from callslip.model.events import CallEnd, Draft
@@ -31,10 +32,9 @@ DOCUMENT_FIELDS = {"session", "seq", "messages"}
 class UiDecoder:
     """One conversation in any mix of chunks, messages and posts."""
 
-    FORMAT: ClassVar[str]
-
-    def __init__(self, *, chunks: ev.Chunks | None = None, started: int = 0) -> None:
-        self._conversation = Conversation(self.FORMAT, chunks or "delta")
+    def __init__(self, format: str, *, chunks: ev.Chunks | None = None, started: int = 0) -> None:
+        self._format = format
+        self._conversation = Conversation(format, chunks or "delta")
         self._history: set[str] = set()
         self._unfinished = Unfinished()
 
@@ -52,38 +52,29 @@ class UiDecoder:
         """Return the drafts of a message; None if it is not understood."""
         fields = as_dict(message)
         if message == DONE:
-            return drafts_of(self._done())
+            is_unfinished = self._conversation.phase == "streaming"
+            return drafts_of(self._finish() if is_unfinished else [])
         if is_message(fields):
             return drafts_of(self._stored_message(fields))
         messages = messages_in(message)
         if messages and ("id" in fields or "trigger" in fields):
             return self._post(fields, messages)
         if messages:
-            return self._document(message, messages)
-        return self._chunk(fields)
-
-    def _raw_if(self, condition: object, body: Any) -> Events:
-        return raw_if(condition, self.FORMAT, body)
-
-    def _chunk(self, chunk: Chunk) -> list[Draft] | None:
-        events = self._conversation.read(chunk)
+            events = [event for item in messages for event in self._stored_message(item)]
+            needs_raw = has_other_fields(fields, DOCUMENT_FIELDS) or len(messages) < len(as_list(message))
+            return drafts_of(events + self._raw_if(needs_raw, message))
+        events = self._conversation.read(fields)
         if events is None:
             return None
-        return drafts_of(events + self._raw_if(self._conversation.needs_raw(chunk), chunk))
+        return drafts_of(events + self._raw_if(self._conversation.needs_raw(fields), fields))
 
-    def _done(self) -> Events:
-        """Finish a stream that ended without `finish`."""
-        return self._finish() if self._conversation.phase == "streaming" else []
+    def _raw_if(self, condition: object, body: Any) -> Events:
+        return raw_if(condition, self._format, body)
 
     def _finish(self) -> Events:
         return self._conversation.read({"type": "finish"}) or []
 
     # Full messages
-
-    def _document(self, message: Any, messages: list[UIMessage]) -> list[Draft]:
-        events = [event for item in messages for event in self._stored_message(item)]
-        needs_raw = has_other_fields(as_dict(message), DOCUMENT_FIELDS) or len(messages) < len(as_list(message))
-        return drafts_of(events + self._raw_if(needs_raw, message))
 
     def _stored_message(self, message: UIMessage) -> Events:
         """Read a stored message: what it has beyond earlier messages is new."""
@@ -131,7 +122,7 @@ class UiDecoder:
         if state is not None:
             return drafts_of(self._call_events(message, state))
         known.add(name)
-        return [Draft(event, witness=True) for event in history_events(message, self.FORMAT)]
+        return [Draft(event, witness=True) for event in history_events(message, self._format)]
 
     def _prompt(self, message: UIMessage, *, is_regenerated: bool) -> list[Draft]:
         """Read a prompt, new or to answer again. If each post is decoded by itself, the ledger detects it by its id."""
@@ -178,19 +169,4 @@ class UiDecoder:
         return [event for event in events if isinstance(event, ev.CallEvent)]
 
 
-class UiV5Decoder(UiDecoder):
-    """npm `ai` 5."""
-
-    FORMAT = "ui-v5"
-
-
-class UiV6Decoder(UiDecoder):
-    """npm `ai` 6."""
-
-    FORMAT = "ui-v6"
-
-
-class UiV7Decoder(UiDecoder):
-    """npm `ai` 7."""
-
-    FORMAT = "ui-v7"
+UiV5Decoder, UiV6Decoder, UiV7Decoder = (partial(UiDecoder, f"ui-v{major}") for major in (5, 6, 7))

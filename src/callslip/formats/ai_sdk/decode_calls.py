@@ -7,33 +7,22 @@ A call waits for the client from the moment its arguments are complete. Our own 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 from msgspec import UNSET, structs
 
 from callslip.formats.ai_sdk.message_state import MessageState, UiCall
 from callslip.formats.ai_sdk.wire import Chunk
-from callslip.formats.call_tracker import CallTracker
+from callslip.formats.base import Events
+from callslip.formats.call_tracker import ENDS_WITHOUT_RESULT, CallTracker
 from callslip.formats.json_fields import as_dict, as_list, as_str, has_other_fields, identifier, value_digest
 from callslip.model import events as ev
 from callslip.model.events import Alias, CallEnd, Event
 from callslip.rules.approval_options import choose_option
+from callslip.rules.lifecycle import APPROVAL_OPTIONS
 
-Events: TypeAlias = list[Event]
-
-OPTIONS = [
-    {"optionId": "approve", "name": "Approve", "kind": "allow_once"},
-    {"optionId": "deny", "name": "Deny", "kind": "reject_once"},
-]
 STEP_RESTARTED = "the model began its step anew"
 
-# How calls end in our own streams; the protocol has only an error for all of them.
-ENDED: dict[str, type[CallEnd]] = {
-    "denied": ev.CallDenied,
-    "cancelled": ev.CallCancelled,
-    "expired": ev.CallExpired,
-    "lost": ev.CallLost,
-}
 # The answer to a pending request that an end implies.
 ANSWERS: dict[type[CallEnd], type[ev.ApprovalAnswer]] = {
     ev.CallCompleted: ev.ApprovalGranted,
@@ -159,12 +148,9 @@ class Calls:
 
     def _output_error(self, message: MessageState, call_id: str, chunk: Chunk) -> Events:
         """Read an error; in our own streams also the ends that the protocol cannot express."""
-        end_type = ENDED.get(as_str(_metadata(chunk).get("state")))
+        end_type = ENDS_WITHOUT_RESULT.get(as_str(_metadata(chunk).get("state")))
         fields = _error_field(chunk) if end_type is None else _own_error_fields(chunk)
         return self._end(message, call_id, (end_type or ev.CallFailed)(**fields, **_metadata_fields(chunk)))
-
-    def _output_denied(self, message: MessageState, call_id: str, chunk: Chunk) -> Events:
-        return self._end(message, call_id, ev.CallDenied())
 
     def _end(self, message: MessageState, call_id: str, end: CallEnd) -> Events:
         """End a call, and answer its pending request if the end implies an answer."""
@@ -189,7 +175,7 @@ class Calls:
         call = self._find_or_begin(message, call_id)
         if not self._calls.add_request(request, call_id, call):
             return []
-        call.options = as_list(descriptor.get("options")) or OPTIONS
+        call.options = as_list(descriptor.get("options")) or APPROVAL_OPTIONS
         description = as_str(descriptor.get("description")) or as_str(chunk.get("reason"))
         aliases = (*self._aliases(call_id), *self._request_alias(request))
         return [ev.ApprovalRequested(aliases=aliases, description=description, options=call.options)]
@@ -211,7 +197,7 @@ class Calls:
             return []
         if call is not None and call.pending_request == request:
             return self._answer(call_id, call, answer_type, reason, by, choose_option(call.options, approved))
-        option = choose_option(OPTIONS, approved)
+        option = choose_option(APPROVAL_OPTIONS, approved)
         aliases = self._aliases(call_id) if call_id else self._request_alias(request)
         return [answer_type(approval=request, aliases=aliases, option=option, by=by, reason=reason)]
 
@@ -236,7 +222,7 @@ class Calls:
         "tool-input-error": _input_error,
         "tool-output-available": _output,
         "tool-output-error": _output_error,
-        "tool-output-denied": _output_denied,
+        "tool-output-denied": lambda self, message, call_id, chunk: self._end(message, call_id, ev.CallDenied()),
         "tool-approval-request": _request,
     }
     KINDS: ClassVar[frozenset[str]] = frozenset(_HANDLERS)

@@ -81,10 +81,6 @@ def is_call(kind: str) -> bool:
     return kind.startswith("tool-") or kind == "dynamic-tool"
 
 
-def _step(part: Part, name: str) -> list[Chunk]:
-    return [{"type": "start-step"}]
-
-
 def _same(part: Part, name: str) -> list[Chunk]:
     return [part]
 
@@ -148,19 +144,18 @@ def _approval(part: Part, base: Chunk) -> Iterator[Chunk]:
         yield {**ids, **answer, "type": "tool-approval-response"}
 
 
-def _output(part: Part) -> Chunk:
-    fields = {key: part[key] for key in ("output", "preliminary") if key in part}
-    return {"type": "tool-output-available", **fields}
-
-
+_OUTPUT_FIELDS = ("output", "preliminary")
 _ENDS: dict[str, Callable[[Part], Chunk]] = {
-    "output-available": _output,
+    "output-available": lambda part: {
+        "type": "tool-output-available",
+        **{key: part[key] for key in _OUTPUT_FIELDS if key in part},
+    },
     "output-error": lambda part: {"type": "tool-output-error", "errorText": part.get("errorText")},
     "output-denied": lambda part: {"type": "tool-output-denied"},
 }
 _PARTS: dict[str, Callable[[Part, str], list[Chunk]]] = {
     **dict.fromkeys(DELTA_TYPES, _text),
-    "step-start": _step,
+    "step-start": lambda part, name: [{"type": "start-step"}],
     "steering-message": _same,
 }
 

@@ -29,15 +29,14 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     has_reasons: bool = True
 
 
-def _v5(state: str, is_refused: bool, is_granted: bool) -> str:
-    return STATE_NAMES[state].v5
-
-
-def _v6(state: str, is_refused: bool, is_granted: bool) -> str:
-    return STATE_NAMES[state].v6
-
-
 # Early releases of version 5 refuse chunks with unknown keys, so it gets no keys that were added later.
-V5 = Dialect(major=5, state_name=_v5, has_extras=False, shows_partial_input=False, requests="apart", has_reasons=False)
-V6 = Dialect(major=6, state_name=_v6)
+V5 = Dialect(
+    major=5,
+    state_name=lambda state, is_refused, is_granted: STATE_NAMES[state].v5,
+    has_extras=False,
+    shows_partial_input=False,
+    requests="apart",
+    has_reasons=False,
+)
+V6 = Dialect(major=6, state_name=lambda state, is_refused, is_granted: STATE_NAMES[state].v6)
 V7 = Dialect(major=7, state_name=ai_sdk_v7_state_name, requests="kept")

@@ -43,14 +43,11 @@ class UiRenderer:
         if isinstance(entry, ToolCall):
             return chunks
         if isinstance(entry, Message | Thought):
-            return chunks + self._begin_text(entry)
+            chunks.append(wire.text(text_kind(entry), "start", text_id(entry)))
+            if self._stream.is_replay and entry.content:
+                chunks += self.append_text(entry, entry.content)
+            return chunks if entry.streaming else chunks + self.end_text(entry)
         return [*chunks, part_of(self._dialect, entry)]  # a data part is its own chunk
-
-    def _begin_text(self, entry: Message | Thought) -> list[Chunk]:
-        chunks = [wire.text(text_kind(entry), "start", text_id(entry))]
-        if self._stream.is_replay and entry.content:
-            chunks += self.append_text(entry, entry.content)
-        return chunks if entry.streaming else chunks + self.end_text(entry)
 
     def append_text(self, entry: Message | Thought, text: str) -> list[Chunk]:
         return [wire.text(text_kind(entry), "delta", text_id(entry), delta=text)]

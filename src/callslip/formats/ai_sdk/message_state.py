@@ -30,23 +30,17 @@ class SentText(RepeatedText, kw_only=True):
     def add(self, piece: str) -> tuple[str, bool]:
         """Return the new part of a piece and False, or the full text so far and True if it differs from before."""
         start = self.seen
-        if self.length > start and self.is_stored and not self._matches(start, piece):
-            self.seen += len(piece)
-            text = self._value()[:start] + piece
-            self.pieces, self.length = [text], len(text)
-            return text, True
+        if self.length > start and self.is_stored:
+            text = "".join(self.pieces)
+            if not text.startswith(piece, start) and not piece.startswith(text[start:]):
+                self.seen += len(piece)
+                text = text[:start] + piece
+                self.pieces, self.length = [text], len(text)
+                return text, True
+            self.pieces = [text]
         new = self.take_new(piece)
         self.pieces += [new] if new and self.is_stored else []
         return new, False
-
-    def _matches(self, start: int, piece: str) -> bool:
-        text = self._value()
-        return text.startswith(piece, start) or piece.startswith(text[start:])
-
-    def _value(self) -> str:
-        if len(self.pieces) > 1:
-            self.pieces = ["".join(self.pieces)]
-        return self.pieces[0] if self.pieces else ""
 
 
 class UiCall(TrackedCall, kw_only=True):
@@ -132,16 +126,14 @@ class MessageState:
         """Drop the parts of a step that the model restarts. Return the ids of its open calls."""
         for kind in KINDS:
             for number in range(self._counts_before_step[kind], self._text_counts[kind]):
-                self._drop_text(_part_name(kind, number))
+                part = _part_name(kind, number)
+                if not self.is_repeated:
+                    self._texts.pop(part, None)
+                elif part in self._texts:
+                    self._texts[part].restart()
         self._text_counts = dict(self._counts_before_step)
         self._parts.clear()
         return [] if self.is_repeated else self._drop_calls()
-
-    def _drop_text(self, part: str) -> None:
-        if not self.is_repeated:
-            self._texts.pop(part, None)
-        elif part in self._texts:
-            self._texts[part].restart()
 
     def _drop_calls(self) -> list[str]:
         self._rounds += 1

@@ -73,27 +73,23 @@ class Steps:
 
     def _all_ended(self, seq: int) -> bool:
         """Return whether the step has calls and all of them had ended by this event."""
-        while self._open and 0 < _answered(self._open[-1]) < seq:
+        while self._open:
+            call = self._open[-1]
+            end = call.id if call.scope == "detached" else call.end  # A detached call has its answer at once.
+            if not 0 < end < seq:
+                return False
             self._open.pop()
-        return self._called and not self._open
-
-
-def _answered(call: ToolCall) -> int:
-    """Return the seq of the event that answered a call. A detached call is answered at once."""
-    return call.id if call.scope == "detached" else call.end
+        return self._called
 
 
 # Messages of users
 
 
 def _user_message(entry: Message) -> UIMessage:
-    return {"id": f"msg-{entry.id}", "role": "user", "parts": _user_parts(entry)}
-
-
-def _user_parts(entry: Message) -> list[Part]:
     """Return the text and the blocks of a user message. Text blocks are part of the text already."""
     blocks = [block for block in as_list(entry.blocks) if as_dict(block).get("type") != "text"]
-    return [{"type": "text", "text": entry.content}, *map(_block_part, blocks)]
+    parts: list[Part] = [{"type": "text", "text": entry.content}, *map(_block_part, blocks)]
+    return {"id": f"msg-{entry.id}", "role": "user", "parts": parts}
 
 
 def _block_part(block: Any) -> Part:

@@ -26,7 +26,9 @@ def part_of(dialect: Dialect, entry: Entry, request: PermissionRequest | None = 
     if isinstance(entry, ToolCall):
         return call_part(dialect, entry, entry.input_text, request)
     if isinstance(entry, Message | Thought):
-        return _text_part(entry)
+        kind = text_kind(entry)
+        ids = {"id": text_id(entry)} if kind == "reasoning" else {}
+        return {"type": kind, **ids, "text": entry.content, "state": "streaming" if entry.streaming else "done"}
     kind, data = _data(entry)
     return {"type": f"data-{kind}", "id": f"{kind}-{entry.id}", "data": readable(data)}
 
@@ -39,12 +41,6 @@ def text_kind(entry: Spoken) -> str:
 def text_id(entry: Spoken) -> str:
     """Return the id of a text in chunks."""
     return f"{text_kind(entry)}-{entry.id}"
-
-
-def _text_part(entry: Spoken) -> Part:
-    kind = text_kind(entry)
-    ids = {"id": text_id(entry)} if kind == "reasoning" else {}
-    return {"type": kind, **ids, "text": entry.content, "state": "streaming" if entry.streaming else "done"}
 
 
 def _data(entry: Entry) -> tuple[str, dict[str, Any]]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from callslip.formats.assistant_message import AI_SDK_FINISH_REASONS
 from callslip.formats.base import SSE_HEADERS
 
 Chunk = dict[str, Any]
@@ -34,15 +35,6 @@ FINISH_STEP: Chunk = {"type": "finish-step"}
 # Reaches the application's `onData` and does not show in the message: clients do not reconnect after a clean end.
 RESTART: Chunk = {"type": "data-restart", "data": {}, "transient": True}
 
-# The client's finish reason by the reason that the turn ended; `other` for any other reason.
-FINISH_REASONS = {
-    "end_turn": "stop",
-    "max_tokens": "length",
-    "refusal": "content-filter",
-    "error": "error",
-    "eof": "error",
-}
-
 
 def start(message: str) -> Chunk:
     return {"type": "start", "messageId": message}
@@ -50,7 +42,7 @@ def start(message: str) -> Chunk:
 
 def finish(reason: str = "") -> Chunk:
     """Return the end of the stream. `reason` is why the turn ended, "" if it is unknown or not sent."""
-    return {"type": "finish", **({"finishReason": FINISH_REASONS.get(reason, "other")} if reason else {})}
+    return {"type": "finish", **({"finishReason": AI_SDK_FINISH_REASONS.get(reason, "other")} if reason else {})}
 
 
 def abort(reason: str = "") -> Chunk:

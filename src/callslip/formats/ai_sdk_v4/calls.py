@@ -40,25 +40,18 @@ class Annotation(msgspec.Struct, frozen=True):
 
 def invocation(entry: ToolCall, step: int) -> Invocation:
     """Return the current part of a call. Incomplete arguments are left out: the client would guess the rest."""
-    call = Invocation(_state(entry), step, entry.tool_call_id, entry.tool_name or entry.kind or "unknown")
+    is_detached = entry.scope == "detached"
+    is_new = not is_detached and entry.status == "queued" and not entry.approval and not entry.started_at
+    state = STATE_NAMES["completed" if is_detached else entry.status].v4
+    if is_new and entry.raw_input is None:
+        state = PARTIAL
+    call = Invocation(state, step, entry.tool_call_id, entry.tool_name or entry.kind or "unknown")
     if call.state != PARTIAL:
-        call.args = _args(entry)
+        is_final = entry.raw_input is not None or (not is_detached and entry.status in TERMINAL_STATES)
+        call.args = readable(input_of(entry)) if is_final else {}  # The client ends the stream if it is not an object.
     if call.state == "result":
         call.result = _result(entry)
     return call
-
-
-def _state(entry: ToolCall) -> str:
-    if entry.scope == "detached":
-        return STATE_NAMES["completed"].v4
-    is_new = entry.status == "queued" and not entry.approval and not entry.started_at
-    return PARTIAL if is_new and entry.raw_input is None else STATE_NAMES[entry.status].v4
-
-
-def _args(entry: ToolCall) -> Any:
-    """Return the arguments as an object: the client ends the stream at anything else."""
-    is_final = entry.raw_input is not None or (entry.scope != "detached" and entry.status in TERMINAL_STATES)
-    return readable(input_of(entry)) if is_final else {}
 
 
 def _result(entry: ToolCall) -> Any:
@@ -76,21 +69,23 @@ def _result(entry: ToolCall) -> Any:
 def note_of(entry: ToolCall, request: PermissionRequest | None) -> Annotation | None:
     """Return the annotation of a call, if it has one yet. `request` is its request for approval in the same turn."""
     if entry.scope == "detached":
-        return Annotation(
-            entry.id, entry.id, CallNote(entry.tool_call_id, NOT_REQUIRED, STATE_NAMES["completed"].complete)
-        )
-    if entry.status in TERMINAL_STATES:
-        return Annotation(entry.id, entry.end, _add_end(entry, _note(entry, request)))
-    if entry.status == "awaiting_approval" and request is not None:
-        return Annotation(entry.id, request.id, _note(entry, request))
-    return None if entry.turn else Annotation(entry.id, entry.id, _note(entry, request))
-
-
-def _note(entry: ToolCall, request: PermissionRequest | None) -> CallNote:
+        note = CallNote(entry.tool_call_id, NOT_REQUIRED, STATE_NAMES["completed"].complete)
+        return Annotation(entry.id, entry.id, note)
+    is_ended, at = entry.status in TERMINAL_STATES, entry.id
+    if is_ended:
+        at = entry.end
+    elif entry.status == "awaiting_approval" and request is not None:
+        at = request.id
+    elif entry.turn:
+        return None
     note = CallNote(entry.tool_call_id, _validated(entry, request), STATE_NAMES[entry.status].complete)
     if note.validated == PENDING:
         note.approval_id = entry.approval
-    return note
+    if is_ended:  # Add what the result does not show: the exit status, and the blob with the full output.
+        note.exit_status = UNSET if entry.exit_status is None else readable(entry.exit_status)
+        if entry.blob is not None:
+            note.truncated, note.size, note.blob = True, entry.blob.size, entry.blob.hash
+    return Annotation(entry.id, at, note)
 
 
 def _validated(entry: ToolCall, request: PermissionRequest | None) -> str:
@@ -102,11 +97,3 @@ def _validated(entry: ToolCall, request: PermissionRequest | None) -> str:
     if request is None:  # The request is in another turn. The call continued, so it was granted.
         return ACCEPTED if entry.approval else NOT_REQUIRED
     return _VALIDATED_BY_REQUEST.get(request.state, NOT_REQUIRED)
-
-
-def _add_end(entry: ToolCall, note: CallNote) -> CallNote:
-    """Add what the result does not show: the exit status, and the blob with the full output."""
-    note.exit_status = UNSET if entry.exit_status is None else readable(entry.exit_status)
-    if entry.blob is not None:
-        note.truncated, note.size, note.blob = True, entry.blob.size, entry.blob.hash
-    return note

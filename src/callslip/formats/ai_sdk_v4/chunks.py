@@ -12,30 +12,17 @@ from typing import Any
 import msgspec
 
 from callslip.formats.ai_sdk_v4.messages import Invocation, Note
+from callslip.formats.assistant_message import AI_SDK_FINISH_REASONS
+from callslip.formats.base import SSE_HEADERS
 from callslip.model import codec
 from callslip.model.entries import Thought
 
 Chunk = list[Any]
 
-HEADERS = {
-    "content-type": "text/plain; charset=utf-8",
-    "cache-control": "no-cache",
-    "x-vercel-ai-data-stream": "v1",
-    "x-accel-buffering": "no",
-}
+HEADERS = {**SSE_HEADERS, "content-type": "text/plain; charset=utf-8", "x-vercel-ai-data-stream": "v1"}
 
 # Reaches the application's `data` and does not show in the message: clients do not reconnect after a clean end.
 RESTART: Chunk = ["2", [{"type": "restart"}]]
-
-# The client's finish reason by the reason that the turn ended; `other` for any other reason.
-FINISH_REASONS = {
-    "": "unknown",
-    "end_turn": "stop",
-    "max_tokens": "length",
-    "refusal": "content-filter",
-    "error": "error",
-    "eof": "error",
-}
 
 
 def frame(chunk: Chunk) -> bytes:
@@ -54,7 +41,7 @@ def step_end(called: bool) -> Chunk:
 
 def finish(reason: str) -> Chunk:
     """Return the end of the stream. `reason` is why the turn ended, "" if unknown."""
-    return ["d", {"finishReason": FINISH_REASONS.get(reason, "other")}]
+    return ["d", {"finishReason": AI_SDK_FINISH_REASONS.get(reason, "other") if reason else "unknown"}]
 
 
 def error(reason: str) -> Chunk:

@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from callslip.formats.ai_sdk_v4.calls import Annotation, invocation, note_of
 from callslip.formats.ai_sdk_v4.messages import (
@@ -114,7 +114,8 @@ def _agent_message(entries: list[Shown], requests: dict[str, PermissionRequest],
         parts.append(_part(entry, steps.number))
     content = "".join(entry.content for entry in entries if isinstance(entry, Spoken))
     notes: list[Note] = [annotation.note for annotation in call_notes(entries, requests)]
-    is_complete = _is_over(entries) and not (open_turn and first.turn == open_turn)
+    is_open_entry = [is_open(entry) if isinstance(entry, ToolCall) else entry.streaming for entry in entries]
+    is_complete = not any(is_open_entry) and not (open_turn and first.turn == open_turn)
     if is_complete or not first.turn:
         notes.append(MessageNote(identity, is_complete))
     return Message(identity, "assistant", _time(first), content, parts, notes)
@@ -135,10 +136,6 @@ def call_notes(entries: Iterable[Entry], requests: dict[str, PermissionRequest])
     return sorted((note for note in notes if note is not None), key=lambda note: note.at)
 
 
-def _is_over(entries: list[Shown]) -> bool:
-    return not any(is_open(entry) if isinstance(entry, ToolCall) else entry.streaming for entry in entries)
-
-
 # Messages of users
 
 
@@ -146,12 +143,9 @@ def _user_message(entry: Spoken) -> Message:
     identity = f"msg-{entry.id}"
     parts: list[Part] = [Text(entry.content)] if entry.content else []
     note = MessageNote(identity, True)
-    return Message(identity, "user", _time(entry), entry.content, parts, [note], _attachments(entry.blocks))
-
-
-def _attachments(blocks: Any) -> list[Attachment] | UnsetType:
-    """Return the files among the blocks. Invalid files are left out: the client would refuse all of them."""
-    return [file for block in as_list(blocks) if (file := _file(as_dict(block))) is not None] or UNSET
+    # Invalid files are left out: the client would refuse all of them.
+    files = [file for block in as_list(entry.blocks) if (file := _file(as_dict(block))) is not None]
+    return Message(identity, "user", _time(entry), entry.content, parts, [note], files or UNSET)
 
 
 _MEDIA = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)

@@ -146,7 +146,10 @@ def _call_row(packed: Packed) -> Row:
     text, reasoning = _text(message.content), _text(message.reasoning)
     if not (packed.id and packed.tool_calls and (text or message.role != NOTHING)):
         raise UnusualRowError
-    calls = [_read_call(call) for call in packed.tool_calls]
+    calls = [
+        Call(call.tool_call_id or call.id, call.name, _arguments(call.arguments), VALIDATED.get(call.validated, ""))
+        for call in packed.tool_calls
+    ]
     complete = bool(packed.is_complete)
     return Row(AI_TOOL, packed.id, created, _parse_time(created), None, complete, text, reasoning, UNSET, calls)
 
@@ -173,11 +176,6 @@ def _text(raw: Raw) -> Any:
     if memoryview(raw)[0] != QUOTE:
         raise UnusualRowError
     return raw
-
-
-def _read_call(call: PackedCall) -> Call:
-    call_id = call.tool_call_id or call.id
-    return Call(call_id, call.name, _arguments(call.arguments), VALIDATED.get(call.validated, ""))
 
 
 def _arguments(text: str) -> Any:

@@ -9,20 +9,19 @@ rows until their order is known (`rows_order.py`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 from msgspec import UNSET, structs
 
 from callslip.formats.ai_sdk_v4 import wire
 from callslip.formats.ai_sdk_v4.rows_order import NEWEST, RowQueue, detect_order, oldest_first
 from callslip.formats.ai_sdk_v4.wire import AI_MESSAGE, AI_TOOL, FORMAT, TOOL, USER, Call, Row
-from callslip.formats.base import Unfinished, drafts_of, raw_if
+from callslip.formats.base import Events, Unfinished, drafts_of, raw_if
 from callslip.formats.json_fields import identifier
 from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.events import Alias, Draft, Event
 
-Events: TypeAlias = list[Event]
 USER_NAME = "user"
 MAX_REASON_CHARS = 10_000
 STOPPED = "stopped before it was done"
@@ -78,19 +77,15 @@ class RowsDecoder:
     def _read(self, row: Row, max_bytes: int) -> list[Draft]:
         self._row_count, self._last_row = self._row_count + 1, row
         body = codec.encode(row.body)
-        is_readable = self._is_new(row, body) and (len(body) <= max_bytes or row.kind == TOOL)
+        digest = codec.digest(body)
+        is_repeated = bool(row.id) and self._digests.get(row.id) == digest  # Overlapping pages contain a row twice.
+        self._digests.setdefault(row.id, digest)
+        is_readable = not is_repeated and (len(body) <= max_bytes or row.kind == TOOL)
         events = self._HANDLERS[row.kind](self, row) if is_readable else []
         raw = _raw(row.body) if row.needs_raw or events == [] else []
         drafts = [Draft(_with_time(event, row)) for event in [*(events or []), *raw]]
         self._unfinished.follow(drafts)
         return drafts
-
-    def _is_new(self, row: Row, body: bytes) -> bool:
-        """Return whether a row is new. Overlapping pages contain a row twice."""
-        digest = codec.digest(body)
-        is_repeated = bool(row.id) and self._digests.get(row.id) == digest
-        self._digests.setdefault(row.id, digest)
-        return not is_repeated
 
     # Rows
 

@@ -29,8 +29,9 @@ class OrderDetector:
     def add(self, row: Row) -> int:
         """Return the order once it is known."""
         if self.order == UNKNOWN:
-            has_time = row.at is not None or self._time is not None
-            self.order = self._by_time(row) or (UNKNOWN if has_time else self._by_calls(row))
+            order = _compare(self._time, row.at) or _compare(self._number, row.number)
+            self._time, self._number = self._time or row.at, row.number if self._number is None else self._number
+            self.order = order or (self._by_calls(row) if self._time is None else UNKNOWN)
             self._last = row
         return self.order
 
@@ -38,11 +39,6 @@ class OrderDetector:
         """Return the likely order: rows that end with a user's message begin with the newest."""
         ends_with_user = self._last is not None and self._last.kind == USER and not self._time
         return self.order or (NEWEST if ends_with_user else OLDEST)
-
-    def _by_time(self, row: Row) -> int:
-        order = _compare(self._time, row.at) or _compare(self._number, row.number)
-        self._time, self._number = self._time or row.at, row.number if self._number is None else self._number
-        return order
 
     def _by_calls(self, row: Row) -> int:
         if self._last is None and row.kind == USER:

@@ -19,12 +19,9 @@ class Threads:
         bare, _ = unwrapped(message)
         parts: dict[str, list[Any]] = {}
         for row in rows_in(bare):
-            parts.setdefault(self._conversation(row), []).append(row)
+            thread = as_id(first_value(as_mapping(row), THREAD))
+            self._first = self._first or thread
+            parts.setdefault("" if thread == self._first else thread, []).append(row)
         if len(parts) < 2:
             return [(next(iter(parts), ""), bare)]
         return list(parts.items())
-
-    def _conversation(self, row: Any) -> str:
-        thread = as_id(first_value(as_mapping(row), THREAD))
-        self._first = self._first or thread
-        return "" if thread == self._first else thread

@@ -87,7 +87,10 @@ def rows_in(message: Any) -> list[Any]:
 def read_row(value: Any) -> Row | None:
     """Return a row; None if a value is not one."""
     fields = as_mapping(value)
-    kind = KIND.get(_entity_name(fields.get("entity")))
+    entity = fields.get("entity")
+    if isinstance(entity, Enum):
+        entity = entity.value if isinstance(entity.value, str) else entity.name
+    kind = KIND.get(as_str(entity))
     if kind is None:
         return None
     row_id, created = first_value(fields, ID), first_value(fields, CREATED)
@@ -136,17 +139,14 @@ def _read_call(item: Mapping[str, Any]) -> Call:
     fields = {**as_mapping(item.get("function")), **item}
     validated = fields.get("validated")
     answer = VALIDATED.get(validated, "") if isinstance(validated, bool | int | str) else ""
-    return Call(as_id(first_value(item, CALL_ID)), as_str(fields.get("name")), _arguments(fields), answer)
-
-
-def _arguments(fields: Mapping[str, Any]) -> Any:
-    """Return arguments; text that is not JSON stays text, so that only this call is affected."""
     arguments = fields.get("arguments")
-    return parse_text(arguments) if isinstance(arguments, str) else {} if arguments is None else arguments
+    arguments = "" if arguments is None else arguments
+    value = parse_text(arguments) if isinstance(arguments, str) else arguments
+    return Call(as_id(first_value(item, CALL_ID)), as_str(fields.get("name")), value, answer)
 
 
 def parse_text(arguments: str) -> Any:
-    """Return the value of arguments that are text."""
+    """Return the value of arguments that are text; text that is not JSON stays text: only this call is affected."""
     return parse_json_or(arguments, arguments, MAX_TEXT_BYTES) if arguments.strip() else {}
 
 
@@ -231,12 +231,6 @@ def as_id(value: Any) -> str:
 def as_bool(value: Any) -> bool | None:
     """Return a boolean, which some databases store as a number; None for anything else."""
     return bool(value) if isinstance(value, bool | int) else None
-
-
-def _entity_name(entity: Any) -> str:
-    if isinstance(entity, Enum):
-        entity = entity.value if isinstance(entity.value, str) else entity.name
-    return as_str(entity)
 
 
 def _has_other_fields(fields: Mapping[str, Any], known: set[str]) -> bool:
