@@ -78,7 +78,7 @@ async def _callslip(serve: Callable[[Any], Awaitable[None]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         async with await callslip.open(f"sqlite:///{folder}/b.db", Settings(synchronous="NORMAL")) as ledger:
             await ledger.log.append("s", [MessageUser(text="Go.")])
-            edge = http.server(ledger, AllowAll(), http.Limits(readers=10_000, backlog=2 * EVENTS))
+            edge = http.Server(ledger, AllowAll(), http.Limits(readers=10_000, backlog=2 * EVENTS))
 
             async def write() -> None:
                 while edge.hub.readers < READERS:

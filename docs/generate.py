@@ -19,12 +19,12 @@ import msgspec
 
 from callslip.cli import exit_status, main
 from callslip.http import ROUTES
-from callslip.http.limits import Limits
 from callslip.http.openapi import document
 from callslip.model.entries import AnyEntry, Append, Entry, Info, Put, Set
 from callslip.model.events import EVENT_TYPES, ApprovalAnswer, CallEnd, CallEvent, CallUpdate, Event
 from callslip.model.state_names import STATE_NAMES, StateNames
 from callslip.rules.lifecycle import OPEN_STATES, TERMINAL_STATES, TRANSITIONS
+from callslip.settings import Limits
 
 DOCS = Path(__file__).resolve().parent
 NOTICE = "<!-- Written by docs/generate.py; change the code, then run `make docs`. -->"

@@ -47,13 +47,12 @@ if TYPE_CHECKING:
         WaitTimeoutError,
     )
     from callslip.http.chat import chat
-    from callslip.http.limits import Limits
     from callslip.http.turn_runner import Chat
     from callslip.model.entries import Snapshot, ToolCall
     from callslip.model.events import Event
     from callslip.model.records import ApprovalRecord, CallRecord, Page, SessionRecord
     from callslip.serving import asgi
-    from callslip.settings import Settings
+    from callslip.settings import Limits, Settings
     from callslip.worker import Worker
 
 __all__ = [
@@ -134,7 +133,7 @@ _MODULES = {
     "InvalidInputError": "callslip.errors",
     "InvalidTransitionError": "callslip.errors",
     "Ledger": "callslip.api.ledger",
-    "Limits": "callslip.http.limits",
+    "Limits": "callslip.settings",
     "LocalLedger": "callslip.api.ledger",
     "NoSessionError": "callslip.errors",
     "NotFoundError": "callslip.errors",

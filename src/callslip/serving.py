@@ -6,14 +6,16 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from callslip import http
+from callslip.http.access import CallbackAuthorizer
+from callslip.http.browser_guard import BrowserGuard
 from callslip.mcp import http_app
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from callslip.api.ledger import LocalLedger
-    from callslip.http.limits import Limits
     from callslip.http.prompts import Answers
+    from callslip.settings import Limits
 
 
 def asgi(
@@ -31,6 +33,5 @@ def asgi(
     sessions, it has no name and the owner `*`. `answers(ledger, session, text)` answers prompts from the page; see
     `callslip.http.prompts`.
     """
-    return http.asgi(
-        ledger, authorize=authorize, allow_origins=allow_origins, limits=limits, answers=answers, mcp_app=http_app
-    )
+    server = http.Server(ledger, CallbackAuthorizer(authorize), limits, answers)
+    return BrowserGuard(http.app(server, mcp_app=http_app), allow_origins=allow_origins)

@@ -92,7 +92,7 @@ async def ledger(request: pytest.FixtureRequest, backend: LocalLedger, tmp_path:
         yield InThreads(opened)
         await asyncio.to_thread(opened.close)
     else:
-        server = build(http.server(backend, AllowAll()), http.ROUTES)
+        server = build(http.Server(backend, AllowAll()), http.ROUTES)
         async with running(server) as url, callslip.connect(url, token="t" * 16) as connected:
             yield connected
 

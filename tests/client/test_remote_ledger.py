@@ -68,7 +68,7 @@ async def backend(tmp_path: Path) -> AsyncIterator[LocalLedger]:
 
 @pytest.fixture
 async def url(backend: LocalLedger) -> AsyncIterator[str]:
-    async with running(build(http.server(backend, AllowAll()), http.ROUTES)) as url:
+    async with running(build(http.Server(backend, AllowAll()), http.ROUTES)) as url:
         yield url
 
 
@@ -190,7 +190,7 @@ async def test_the_token_says_who_answers(backend: LocalLedger, url: str) -> Non
 
 async def test_followers_and_waiters_survive_a_restart_of_the_server(backend: LocalLedger) -> None:
     """They reconnect by themselves, miss nothing, and report it once."""
-    app = build(http.server(backend, AllowAll()), http.ROUTES)
+    app = build(http.Server(backend, AllowAll()), http.ROUTES)
     reports: list[str] = []
     texts: list[str] = []
     await backend.log.append("s", [ev.MessageUser(text="one")])

@@ -17,7 +17,6 @@ from callslip.api.access import VERBS, Verb
 from callslip.api.ledger import LocalLedger
 from callslip.client.token_file import hash_token
 from callslip.errors import InvalidInputError, NotFoundError
-from callslip.http import server
 from callslip.http.access import (
     COOKIE,
     AllowAll,
@@ -30,6 +29,7 @@ from callslip.http.access import (
 )
 from callslip.http.app import build
 from callslip.http.request import RequestAccess, RequestContext, Route, json_response
+from callslip.http.server import Server
 from callslip.model import events as ev
 from callslip.model.records import SessionRecord, TokenRecord
 from tests.support.asgi_client import get, scope_of
@@ -228,7 +228,7 @@ ROUTES = [
 async def app_of(ledger: LocalLedger, gate: Authorizer) -> Any:
     for row in (MINE, THEIRS):
         await ledger.log.append(row.name, [ev.SessionInfo(owner=row.owner)])
-    return build(server(ledger, gate), ROUTES)
+    return build(Server(ledger, gate), ROUTES)
 
 
 async def test_what_a_token_may_not_see_is_not_there(ledger: LocalLedger, gate: TokenAuthorizer) -> None:

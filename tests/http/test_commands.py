@@ -16,11 +16,10 @@ from callslip import http
 from callslip.api.ledger import LocalLedger
 from callslip.client.token_file import hash_token
 from callslip.http.access import TokenAuthorizer
-from callslip.http.limits import Limits
 from callslip.model import events as ev
 from callslip.model.events import encode_event
 from callslip.model.records import TokenRecord
-from callslip.settings import Settings
+from callslip.settings import Limits, Settings
 from tests.support import asgi_client
 from tests.support import cli_process as processes
 from tests.support.live_server import Answer, ask, asking, running, served
@@ -214,7 +213,7 @@ async def test_nobody_is_given_work_who_goes_at_that_moment(ledger: LocalLedger,
     async def send(message: Any) -> None:
         statuses.append(message.get("status", 0))
 
-    app = http.asgi(ledger, authorize=lambda *_: "ann")
+    app = callslip.asgi(ledger, authorize=lambda *_: "ann")
     await app(asgi_client.scope_of("/v1/calls/claim", method="POST"), receive, send)
     assert (statuses[0], requests) == (204, 3)
     row = await ledger.find_call(name)

@@ -21,10 +21,10 @@ from callslip.http import approvals
 from callslip.http.access import AllowAll, Forbidden, Principal, TokenAuthorizer, Verb
 from callslip.http.app import build
 from callslip.http.blobs import parse_range
-from callslip.http.limits import Limits
 from callslip.model import events as ev
 from callslip.model.records import CallRecord, SessionRecord, TokenRecord
 from callslip.rules.lifecycle import OPEN_STATES
+from callslip.settings import Limits
 from tests.support import acp_session, live_server
 from tests.support.live_server import TIMEOUT_S, Answer, ask, asking, served
 
@@ -596,7 +596,7 @@ async def test_what_was_refused_is_not_written_by_the_next_body(ledger: LocalLed
 
     other = acp_session.prompt(2, "two")
     other["msg"]["params"]["sessionId"] = "s2"
-    shared = http.server(ledger, Slowly())
+    shared = http.Server(ledger, Slowly())
     async with live_server.running(build(shared, http.ROUTES)) as url:
         place = f"{url}/v1/sessions/n/events?format=acp"
         bodies = [[acp_session.prompt(1, "refused"), other], [acp_session.prompt(3, "taken")]]
@@ -765,7 +765,7 @@ async def test_a_host_header_that_is_none_breaks_nothing(url: str, host: str, me
 async def test_what_breaks_is_a_problem_too(ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before or after the endpoint returns, it is a problem without the text of the error."""
     await ran(ledger)
-    shared = http.server(ledger, AllowAll())
+    shared = http.Server(ledger, AllowAll())
 
     def broken(*value: Any, **more: Any) -> Any:
         raise RuntimeError("the secret of this server")

@@ -19,9 +19,9 @@ import callslip
 from callslip import http
 from callslip.formats import registry
 from callslip.http.access import TokenAuthorizer
-from callslip.http.limits import Limits
 from callslip.http.openapi import document
 from callslip.model import events as ev
+from callslip.settings import Limits
 from tests.support.live_server import TIMEOUT_S, ask, served
 
 TOKEN = "a-token-that-is-long-enough-for-the-main-one"

@@ -43,7 +43,7 @@ async def ledger(db: str) -> AsyncIterator[LocalLedger]:
 async def answering(
     ledger: LocalLedger, answers: Answers | None, gate: Authorizer | None = None
 ) -> AsyncGenerator[str]:
-    created = build(http.server(ledger, gate or AllowAll(), answers=answers), http.ROUTES)
+    created = build(http.Server(ledger, gate or AllowAll(), answers=answers), http.ROUTES)
     async with running(created) as url:
         yield url + PLACE
 

@@ -18,13 +18,12 @@ from callslip.client.token_file import hash_token, mint_token
 from callslip.http.access import AllowAll, TokenAuthorizer
 from callslip.http.app import build
 from callslip.http.broadcast import Broadcast, wait_any
-from callslip.http.limits import Limits
 from callslip.http.streams import follow
 from callslip.ledger import checkpoint
 from callslip.model import events as ev
 from callslip.model.events import Alias
 from callslip.model.records import TokenRecord
-from callslip.settings import Settings
+from callslip.settings import Limits, Settings
 from tests.support.live_server import Reply, ask, asking, running, served
 from tests.support.strategies import canonical
 
@@ -302,7 +301,7 @@ async def test_one_reader_too_many_is_told_so(ledger: LocalLedger) -> None:
 async def test_nothing_is_left_running_when_the_last_reader_has_gone(ledger: LocalLedger) -> None:
     """A stream, its tasks and the heartbeat run only while there are readers."""
     await ledger.log.append(S, [ev.TurnStarted(), text_delta("a")])
-    edge = http.server(ledger, AllowAll())
+    edge = http.Server(ledger, AllowAll())
     async with running(build(edge, http.ROUTES)) as url:
         before = len(asyncio.all_tasks())
         for query in ("format=events", "format=entries", "format=ui-v6"):
@@ -498,7 +497,7 @@ async def test_the_first_frame_comes_at_once_on_a_machine_that_has_just_booted(m
 async def test_what_a_line_remembers_does_not_grow_with_the_session(ledger: LocalLedger) -> None:
     """Entries that nothing can change any more are of no use to who makes patches."""
     await ledger.log.append(S, [text_delta("a")])
-    edge = http.server(ledger, AllowAll())
+    edge = http.Server(ledger, AllowAll())
     async with edge.hub.by_seq(S, "entries") as numbered:
         for _ in range(30):
             await ledger.log.append(S, [ev.MessageUser(text=str(number)) for number in range(100)])

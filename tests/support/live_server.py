@@ -20,7 +20,7 @@ from callslip import http
 from callslip.api.ledger import LocalLedger
 from callslip.http.access import AllowAll, Authorizer
 from callslip.http.app import build
-from callslip.http.limits import Limits
+from callslip.settings import Limits
 
 TIMEOUT_S = 20.0
 """How long anything may take before a test gives up; nothing takes so long unless it hangs."""
@@ -92,7 +92,7 @@ async def served(
     ledger: LocalLedger, *, gate: Authorizer | None = None, limits: Limits | None = None, port: int = 0
 ) -> AsyncGenerator[str]:
     """Serve a ledger over HTTP; without `gate` every caller may do everything."""
-    async with running(build(http.server(ledger, gate or AllowAll(), limits), http.ROUTES), port) as url:
+    async with running(build(http.Server(ledger, gate or AllowAll(), limits), http.ROUTES), port) as url:
         yield url
 
 

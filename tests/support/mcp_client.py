@@ -42,7 +42,7 @@ async def over_stdio(path: Path, mode: str = "auto", **options: Any) -> AsyncGen
 @contextlib.asynccontextmanager
 async def served(ledger: LocalLedger, gate: Authorizer | None = None) -> AsyncGenerator[str]:
     """Serve a ledger over HTTP, and return the address of its MCP server."""
-    async with running(http.app(http.server(ledger, gate or AllowAll()), mcp_app=http_app)) as url:
+    async with running(http.app(http.Server(ledger, gate or AllowAll()), mcp_app=http_app)) as url:
         yield f"{url}/mcp"
 
 

@@ -16,10 +16,9 @@ import callslip
 from callslip.api.ledger import LocalLedger
 from callslip.errors import NotFoundError
 from callslip.http.access import Principal
-from callslip.http.limits import Limits
 from callslip.model import events as ev
 from callslip.model.events import Alias
-from callslip.settings import Settings
+from callslip.settings import Limits, Settings
 from tests.support.live_server import ask, asking, running, served
 from tests.support.strategies import canonical
 from tests.support.stream_checks import Client

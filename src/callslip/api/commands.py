@@ -14,6 +14,7 @@ from msgspec import UNSET
 from callslip.api.access import FULL_ACCESS, Access
 from callslip.api.find import find_command, first_visible
 from callslip.api.keywords import check_keywords
+from callslip.api.sessions import write_or_create
 from callslip.commands import transactions
 from callslip.commands.claims import ClaimRequest, Dispatcher
 from callslip.commands.deadlines import DeadlineTracker
@@ -144,6 +145,17 @@ class CommandQueue(Commands):
     async def submit(self, action: str, params: Any = None, **options: Unpack[SubmitOptions]) -> Command:
         """Queue a command for the workers of a queue; raise QueueFullError if too many are pending."""
         return await self.submit_after((), action, params, options)
+
+    async def submit_as(
+        self, access: Access, action: str, params: Any, options: SubmitOptions, *, is_owned: bool = True
+    ) -> Command:
+        """Queue a command for a caller. If `is_owned`, a session that it creates belongs to the caller."""
+
+        def write(before: Sequence[Draft]) -> Awaitable[Command]:
+            return self.submit_after(before, action, params, options)
+
+        session = options.get("session", DEFAULT_SESSION)
+        return await write_or_create(self.log, session, write, access=access, is_owned=is_owned)
 
     async def submit_after(self, before: Sequence[Draft], action: str, params: Any, options: SubmitOptions) -> Command:
         """Queue a command, and write the drafts in `before` ahead of it in the same transaction."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from callslip.agent.shell import ShellResult
@@ -49,13 +49,15 @@ class DemoAgent:
         await self.pause(0.3)
 
     async def say(self, text: str) -> None:
-        for word in _split_words(text):
-            await self.session.say(word)
-            await self.pause(WORD_PAUSE_S)
+        await self._write(text, self.session.say)
 
     async def think(self, text: str) -> None:
-        for word in _split_words(text):
-            await self.session.think(word)
+        await self._write(text, self.session.think)
+
+    async def _write(self, text: str, append: Callable[[str], Awaitable[object]]) -> None:
+        """Append a text in chunks like those that a model sends."""
+        for word in text.split(" "):
+            await append(word + " ")
             await self.pause(WORD_PAUSE_S)
 
     async def pause(self, seconds: float) -> None:
@@ -67,8 +69,3 @@ async def run_parallel(*work: Awaitable[object]) -> None:
     for result in await asyncio.gather(*work, return_exceptions=True):
         if isinstance(result, BaseException):
             raise result
-
-
-def _split_words(text: str) -> list[str]:
-    """Split a text into chunks like those that a model sends."""
-    return [word + " " for word in text.split(" ")]

@@ -6,10 +6,7 @@ import msgspec
 from starlette.responses import Response
 
 from callslip.demo.workers import Workers
-from callslip.http.calls import NoQuery
-from callslip.http.request import RequestContext, Route, json_response
-
-PROBLEMS = (400, 401, 403, 404)
+from callslip.http.request import NoQuery, RequestContext, Route, json_response
 
 
 class WorkerRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -42,32 +39,13 @@ def routes(workers: Workers) -> tuple[Route, ...]:
         return json_response(StartedWorker(await workers.start(record.name)), 201)
 
     async def kill(context: RequestContext) -> Response:
-        """Kill a worker process."""
+        """Kill the process that runs a call."""
         await context.admit()
         context.query(NoQuery)
-        call = context.request.path_params["call"]
+        call = context.path_params["call"]
         return json_response(KilledWorker(call, await workers.kill(call)))
 
     return (
-        Route(
-            method="POST",
-            path="/demo/workers",
-            endpoint=start,
-            about="Start a worker process that runs a call.",
-            verb="execute",
-            query=NoQuery,
-            body=WorkerRequest,
-            answers={201: StartedWorker},
-            problems=PROBLEMS,
-        ),
-        Route(
-            method="POST",
-            path="/demo/workers/{call}/kill",
-            endpoint=kill,
-            about="Kill the process that runs a call.",
-            verb="execute",
-            query=NoQuery,
-            answers={200: KilledWorker},
-            problems=PROBLEMS,
-        ),
+        Route("POST", "/demo/workers", start, "execute", NoQuery, WorkerRequest, {201: StartedWorker}, (404,)),
+        Route("POST", "/demo/workers/{call}/kill", kill, "execute", NoQuery, answers={200: KilledWorker}),
     )

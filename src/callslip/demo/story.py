@@ -6,7 +6,6 @@ import contextlib
 from importlib import metadata
 from pathlib import Path
 
-from callslip.agent.shell import ShellResult
 from callslip.api.session import Session
 from callslip.demo.agent import DemoAgent, run_parallel
 from callslip.demo.project import FIXED_PARSER, PARSER
@@ -103,8 +102,8 @@ class Story(DemoAgent):
         result = await self.run("sh deploy.sh staging", approval=True)
         is_deployed = result is not None and result.exit_status == 0
         await (self.plan(5) if is_deployed else self.plan(4, "cancelled"))
-        return "The test is fixed and the app is deployed to staging." if is_deployed else _describe_failure(result)
-
-
-def _describe_failure(result: ShellResult | None) -> str:
-    return "Deploy cancelled." if result is None else f"Deploy failed with exit status {result.exit_status}."
+        if result is None:
+            return "Deploy cancelled."
+        if not is_deployed:
+            return f"Deploy failed with exit status {result.exit_status}."
+        return "The test is fixed and the app is deployed to staging."

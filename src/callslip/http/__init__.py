@@ -1,9 +1,9 @@
-"""The HTTP server: REST, server-sent events and the page. `asgi` returns an app that any ASGI host can mount."""
+"""The HTTP server: REST, server-sent events and the page."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from callslip.http import (
     approvals,
@@ -18,15 +18,14 @@ from callslip.http import (
     prompts,
     sessions,
 )
-from callslip.http.access import Authorizer, CallbackAuthorizer, TokenAuthorizer
+from callslip.http.access import TokenAuthorizer
 from callslip.http.app import build
 from callslip.http.browser_guard import BrowserGuard
-from callslip.http.ingest import Posts
-from callslip.http.limits import Limits
 from callslip.http.origins import Hosts
-from callslip.http.prompts import Answers, Prompts
-from callslip.http.request import Route, Server
-from callslip.http.streams import Hub
+from callslip.http.prompts import Answers
+from callslip.http.request import Route
+from callslip.http.server import Server
+from callslip.settings import Limits
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -51,32 +50,10 @@ McpApp = Callable[[Server], "ASGIApp"]
 """Return the app for `/mcp` of a server: `callslip.mcp.http_app`."""
 
 
-def server(
-    ledger: LocalLedger, gate: Authorizer, limits: Limits | None = None, answers: Answers | None = None
-) -> Server:
-    """Return what the requests of one server share. Nothing runs before the first of them."""
-    limits = limits or Limits()
-    return Server(ledger, gate, limits, Hub(ledger, limits), Posts(ledger), Prompts(ledger, answers))
-
-
 def app(server: Server, routes: Sequence[Route] = (), mcp_app: McpApp | None = None) -> ASGIApp:
     """Return the app of a server, with further `routes` and an app for `/mcp`."""
     apps = {"/mcp": mcp_app(server)} if mcp_app is not None else {}
     return build(server, (*ROUTES, *routes), apps, page.not_found_page)
-
-
-def asgi(
-    ledger: LocalLedger,
-    *,
-    authorize: Callable[..., Any],
-    allow_origins: Sequence[str] = (),
-    limits: Limits | None = None,
-    answers: Answers | None = None,
-    mcp_app: McpApp | None = None,
-) -> ASGIApp:
-    """Return an app to be mounted under any prefix of a host that authenticates its own users. See `callslip.asgi`."""
-    authorizer = CallbackAuthorizer(authorize)
-    return BrowserGuard(app(server(ledger, authorizer, limits, answers), (), mcp_app), allow_origins=allow_origins)
 
 
 def standalone(
@@ -98,7 +75,7 @@ def standalone(
     """
     cookies = "*" not in allow_origins
     authorizer = TokenAuthorizer(ledger.log, token, cookies=cookies)
-    inner = app(server(ledger, authorizer, limits, answers), routes, mcp_app)
+    inner = app(Server(ledger, authorizer, limits, answers), routes, mcp_app)
     return BrowserGuard(
         inner, hosts=Hosts(host, allow_hosts), allow_origins=allow_origins, cookies=cookies, login=authorizer
     )

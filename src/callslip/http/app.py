@@ -20,7 +20,8 @@ from starlette.routing import Route as StarletteRoute
 from callslip.errors import CallslipError
 from callslip.http import problems, sse
 from callslip.http.accept import accepts_gzip, accepts_html
-from callslip.http.request import Endpoint, RequestContext, Route, Server
+from callslip.http.request import Endpoint, RequestContext, Route
+from callslip.http.server import Server
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send

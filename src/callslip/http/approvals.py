@@ -12,9 +12,8 @@ from callslip.api.approvals import approve, deny
 from callslip.api.find import find_approval, list_approvals
 from callslip.errors import InvalidInputError
 from callslip.http import schemas
-from callslip.http.calls import NoQuery
-from callslip.http.request import RequestAccess, RequestContext, Route, json_response
-from callslip.http.sessions import check_limit
+from callslip.http.request import NoQuery, RequestContext, Route, json_response
+from callslip.http.sessions import Limit, check_limit
 from callslip.rules.lifecycle import ANSWER_STATES
 
 STATES = ("pending", *ANSWER_STATES.values(), "moot", "superseded")
@@ -28,7 +27,7 @@ class ApprovalsQuery(msgspec.Struct, kw_only=True):
         Meta(description="The state; empty for all.", extra_json_schema={"enum": ["", *STATES]}),
     ] = "pending"
     session: Annotated[str, Meta(description="Only approvals of this session.")] = ""
-    limit: Annotated[int, Meta(ge=1, description="The maximum number of items.")] | None = None
+    limit: Limit | None = None
 
 
 async def approvals(context: RequestContext) -> Response:
@@ -44,16 +43,14 @@ async def approvals(context: RequestContext) -> Response:
         session=query.session,
         state=query.state,
         limit=check_limit(context, query.limit),
-        access=RequestAccess(context),
+        access=context.access,
     )
     return json_response(schemas.Approvals(approvals=[schemas.approval_view(record) for record in records]))
 
 
 async def approval(context: RequestContext) -> Response:
-    """Return one approval, and its answer."""
-    record = await find_approval(
-        context.ledger.log, context.request.path_params["approval"], access=RequestAccess(context)
-    )
+    """Return an approval and its answer."""
+    record = await find_approval(context.ledger.log, context.path_params["approval"], access=context.access)
     context.query(NoQuery)
     return json_response(schemas.approval_view(record))
 
@@ -62,11 +59,11 @@ _ANSWER = cast("type[schemas.Answer]", schemas.Answer)
 
 
 async def answer_one(context: RequestContext) -> Response:
-    """Answer a request for approval, in the name of the caller."""
+    """Answer an approval. The first answer wins; a second one gets a conflict with the winner."""
     await context.known()
     context.query(NoQuery)
     body = await context.body(_ANSWER)
-    log, params, access = context.ledger.log, context.request.path_params, RequestAccess(context)
+    log, params, access = context.ledger.log, context.path_params, context.access
     approval, session = params["approval"], params.get("session", "")
     if body.by:
         pending = await find_approval(log, approval, session=session, access=access, verb="approve")
@@ -83,36 +80,10 @@ async def answer_one(context: RequestContext) -> Response:
 
 
 ROUTES = (
-    Route(
-        method="GET",
-        path="/v1/approvals",
-        endpoint=approvals,
-        about="Approvals, oldest first.",
-        query=ApprovalsQuery,
-        answers={200: schemas.Approvals},
-        problems=(400, 401, 403, 404),
-    ),
-    Route(
-        method="GET",
-        path="/v1/approvals/{approval}",
-        endpoint=approval,
-        about="An approval and its answer.",
-        query=NoQuery,
-        answers={200: schemas.ApprovalView},
-        problems=(400, 401, 403, 404),
-    ),
+    Route("GET", "/v1/approvals", approvals, query=ApprovalsQuery, answers={200: schemas.Approvals}, problems=(404,)),
+    Route("GET", "/v1/approvals/{approval}", approval, query=NoQuery, answers={200: schemas.ApprovalView}),
     *(
-        Route(
-            method="POST",
-            path=path,
-            endpoint=answer_one,
-            verb="approve",
-            about="Answer an approval. The first answer wins; a second one gets a conflict with the winner.",
-            query=NoQuery,
-            body=schemas.Answer,
-            answers={200: schemas.ApprovalView},
-            problems=(400, 401, 403, 404, 409, 413, 415, 503, 507),
-        )
+        Route("POST", path, answer_one, "approve", NoQuery, schemas.Answer, {200: schemas.ApprovalView})
         for path in ("/v1/approvals/{approval}", "/v1/sessions/{session}/approvals/{approval}")
     ),
 )

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import re
 
-import msgspec
 from starlette.responses import Response, StreamingResponse
 
 from callslip.api.blobs import find_blob, read_blob
-from callslip.http.calls import NoQuery
-from callslip.http.problems import Problem
-from callslip.http.request import RequestAccess, RequestContext, Route
+from callslip.http import problems
+from callslip.http.request import NoQuery, RequestContext, Route
 
 RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 BINARY = "application/octet-stream"
@@ -25,19 +23,20 @@ MEDIA_TYPES = ", ".join([*INLINE_MEDIA_TYPES, BINARY])
 
 
 async def blob(context: RequestContext) -> Response:
-    """Return a large value, or a range of its bytes."""
-    hash = context.request.path_params["hash"]
-    size, media_type = await find_blob(context.ledger.log, hash, access=RequestAccess(context))
+    """Return a value that is too large for its event, or a range of its bytes."""
+    hash = context.path_params["hash"]
+    size, media_type = await find_blob(context.ledger.log, hash, access=context.access)
     context.query(NoQuery)
     headers = _headers(hash, media_type)
     request_headers = context.request.headers
-    if headers["etag"] in request_headers.get("if-none-match", ""):
+    if context.has_version(headers["etag"]):
         return Response(None, 304, headers)
     start, end = 0, size
     if request_headers.get("if-range", headers["etag"]) == headers["etag"]:
         bounds = parse_range(request_headers.get("range", ""), size)
         if bounds is None:
-            return _range_error(size)
+            detail = f"range: beyond the end; the value has {size} bytes"
+            return problems.problem_response(416, "range", detail, {"content-range": f"bytes */{size}"})
         start, end = bounds
     status = 206 if end - start < size else 200
     headers["content-length"] = str(end - start)
@@ -75,27 +74,14 @@ def parse_range(header: str, size: int) -> tuple[int, int] | None:
     return (start, end) if start < end else None
 
 
-def _range_error(size: int) -> Response:
-    detail = f"range: beyond the end; the value has {size} bytes"
-    problem = Problem(type="urn:callslip:range", title="Range Not Satisfiable", status=416, detail=detail)
-    return Response(
-        msgspec.json.encode(problem), 416, {"content-range": f"bytes */{size}"}, media_type="application/problem+json"
-    )
-
-
 ROUTES = (
     Route(
-        method="GET",
-        path="/v1/blobs/{hash}",
-        endpoint=blob,
-        about="A value that is too large for its event, by its hash.",
+        "GET",
+        "/v1/blobs/{hash}",
+        blob,
         query=NoQuery,
-        headers={
-            "range": "The bytes to return: `bytes=0-1023`.",
-            "if-range": "The ETag of the value that you have a part of.",
-            "if-none-match": "The ETag of the value that you have.",
-        },
+        headers=("range", "if-range", "if-none-match"),
         answers={200: MEDIA_TYPES, 206: MEDIA_TYPES, 304: None},
-        problems=(400, 401, 403, 404, 416),
+        problems=(416,),
     ),
 )

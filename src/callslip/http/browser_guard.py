@@ -93,7 +93,9 @@ class BrowserGuard:
         try:
             origin = self._check(request)
         except Forbidden as error:
-            return await _refuse(problems.response(error), scope, receive, self._add_headers(send, ""))
+            if scope["type"] == "websocket":
+                return await send({"type": "websocket.close", "code": 1008})
+            return await problems.response(error)(scope, receive, self._add_headers(send, ""))
         if scope["type"] == "websocket":
             return await self._app(scope, receive, send)
         response = await self._handle(request, origin)
@@ -105,7 +107,9 @@ class BrowserGuard:
         """Return the origin to allow in the response ("" for none), or raise Forbidden."""
         own = self._own_origin(request)
         origins = request.headers.getlist("origin")
-        if origins and not _is_own_form(request, origins):
+        # Our own form sends `null`, as it has no referrer. A sandboxed frame does too, but cross-site.
+        is_own_form = origins == ["null"] and request.headers.get("sec-fetch-site") == "same-origin"
+        if origins and not is_own_form:
             return self._allowed_origin(origins, own)
         if not origins and _is_from_other_page(request):
             raise Forbidden("another page may not use your cookie")
@@ -169,11 +173,6 @@ class BrowserGuard:
             headers["access-control-allow-credentials"] = "true"
 
 
-def _is_own_form(request: HTTPConnection, origins: list[str]) -> bool:
-    """Return whether our own form sends `null`, as it has no referrer. A sandboxed frame does too, cross-site."""
-    return origins == ["null"] and request.headers.get("sec-fetch-site") == "same-origin"
-
-
 def _is_from_other_page(request: HTTPConnection) -> bool:
     """Return whether another page sends a request with the user's cookie, unless the user followed a link."""
     if request.headers.get("sec-fetch-site", "") not in OTHER_SITES or not has_only_cookie(request):
@@ -182,13 +181,6 @@ def _is_from_other_page(request: HTTPConnection) -> bool:
         request.headers.get("sec-fetch-mode") == "navigate" and request.headers.get("sec-fetch-dest") == "document"
     )
     return not (is_link and request.scope.get("method") in READ_METHODS)
-
-
-async def _refuse(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["type"] == "websocket":
-        await send({"type": "websocket.close", "code": 1008})
-    else:
-        await response(scope, receive, send)
 
 
 def _preflight(headers: Headers) -> Response:

@@ -19,8 +19,8 @@ from callslip.errors import (
     WaitTimeoutError,
 )
 from callslip.http import schemas
-from callslip.http.request import RequestAccess, RequestContext, Route, json_response
-from callslip.http.sessions import check_limit, check_wait
+from callslip.http.request import RequestContext, Route, json_response
+from callslip.http.sessions import Cursor, Limit, check_limit, check_wait
 from callslip.ledger.call_entry import load_call_entry
 from callslip.model import codec
 from callslip.model.records import CallRecord
@@ -49,8 +49,8 @@ class CallsQuery(msgspec.Struct, kw_only=True):
     ] = ""
     tool: Annotated[str, Meta(description="The name of the tool.")] = ""
     q: Annotated[Part, Meta(description="Text in the title, the tool's name or an id, ignoring case.")] = ""
-    limit: Annotated[int, Meta(ge=1, description="The maximum number of items.")] | None = None
-    cursor: Annotated[str, Meta(description="The cursor of the previous page.")] = ""
+    limit: Limit | None = None
+    cursor: Cursor = ""
 
 
 async def calls(context: RequestContext) -> Response:
@@ -71,7 +71,7 @@ async def calls(context: RequestContext) -> Response:
         query=query.q,
         limit=check_limit(context, query.limit),
         cursor=query.cursor,
-        access=RequestAccess(context),
+        access=context.access,
     )
     return json_response(schemas.Calls(calls=[schemas.call_view(record) for record in page.items], cursor=page.cursor))
 
@@ -90,23 +90,22 @@ class CallQuery(msgspec.Struct, kw_only=True):
 
 
 async def call(context: RequestContext) -> Response:
-    """Return a call and its entry, at once or when it has ended."""
+    """Return a call by its id, a prefix of it, or an id of its producer; at once or when it has ended."""
     query = context.query(CallQuery)
     check_wait(context, query.wait)
-    find = find_command if query.format == "command" else find_call
-    access = RequestAccess(context)
-    record = await find(context.ledger.log, context.request.path_params["call"], session=query.session, access=access)
-    is_command = query.format == "command"
+    id, access, is_command = context.path_params["call"], context.access, query.format == "command"
+    find = find_command if is_command else find_call
+    record = await find(context.ledger.log, id, session=query.session, access=access)
     try:
         record = await wait_ended(context, record, query.wait)
     except NotFoundError:
         if is_command:
-            raise CommandNotFoundError(context.request.path_params["call"]) from None
+            raise CommandNotFoundError(id) from None
         raise
     response = json_response(await (context.server.commands.view(record) if is_command else _detail(context, record)))
     etag = f'"{codec.digest(bytes(response.body))[:24]}"'
     headers = {"etag": etag, "cache-control": "private, no-cache"}
-    if etag in context.request.headers.get("if-none-match", ""):
+    if context.has_version(etag):
         return Response(None, 304, headers)
     response.headers.update(headers)
     return response
@@ -140,17 +139,13 @@ async def cancel(context: RequestContext) -> Response:
     body = await context.body(_OPTIONAL_CANCEL) or schemas.Cancel()
     record = await cancel_call(
         context.ledger.log,
-        context.request.path_params["call"],
+        context.path_params["call"],
         reason=body.reason,
         session=session,
         source=SOURCE,
-        access=RequestAccess(context),
+        access=context.access,
     )
     return json_response(await _detail(context, record))
-
-
-class NoQuery(msgspec.Struct, kw_only=True):
-    """Takes no parameters."""
 
 
 class CancelQuery(msgspec.Struct, kw_only=True):
@@ -160,34 +155,23 @@ class CancelQuery(msgspec.Struct, kw_only=True):
 
 
 ROUTES = (
+    Route("GET", "/v1/calls", calls, query=CallsQuery, answers={200: schemas.Calls}, problems=(404,)),
     Route(
-        method="GET",
-        path="/v1/calls",
-        endpoint=calls,
-        about="Calls, newest first.",
-        query=CallsQuery,
-        answers={200: schemas.Calls},
-        problems=(400, 401, 403, 404),
-    ),
-    Route(
-        method="GET",
-        path="/v1/calls/{call}",
-        endpoint=call,
-        about="A call by its id, a prefix of it, or an id of its producer; at once or when it has ended.",
+        "GET",
+        "/v1/calls/{call}",
+        call,
         query=CallQuery,
-        headers={"if-none-match": "The ETag of the call that you have; 304 if it is unchanged."},
+        headers=("if-none-match",),
         answers={200: (schemas.CallDetail, Command), 304: None},
-        problems=(400, 401, 403, 404, 409),
+        problems=(409,),
     ),
     Route(
-        method="POST",
-        path="/v1/calls/{call}/cancel",
-        endpoint=cancel,
-        verb="write",
-        about="Cancel a call. Cancelling it twice changes nothing.",
-        query=CancelQuery,
+        "POST",
+        "/v1/calls/{call}/cancel",
+        cancel,
+        "write",
+        CancelQuery,
         body=schemas.Cancel | None,
         answers={200: schemas.CallDetail},
-        problems=(400, 401, 403, 404, 409, 413, 415, 503, 507),
     ),
 )

@@ -23,19 +23,20 @@ from callslip.api.turns import cancel_turn, find_running_turn, find_turn_by_key,
 from callslip.errors import ConflictError, InvalidInputError, NotFoundError
 from callslip.formats import registry
 from callslip.http import access as authorizers
-from callslip.http import chat_request, chat_stream
+from callslip.http import chat_request, chat_stream, streams
 from callslip.http.app import build
 from callslip.http.browser_guard import BrowserGuard
 from callslip.http.chat_request import ChatRequest, Decision
 from callslip.http.chat_stream import TurnRequest, waits_for_client
-from callslip.http.limits import Limits
 from callslip.http.problems import Unsupported
-from callslip.http.request import RequestAccess, RequestContext, Route, Server, json_response
+from callslip.http.request import RequestAccess, RequestContext, Route, json_response
+from callslip.http.server import Server
 from callslip.http.turn_runner import Chat, Handler, TurnRunner
 from callslip.model.entries import Message
 from callslip.model.names import check_session_name
 from callslip.model.records import SessionRecord
 from callslip.rules.fold import SessionFold
+from callslip.settings import Limits
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -66,22 +67,23 @@ class ChatApp:
 
     def routes(self) -> list[Route]:
         return [
-            Route(method="POST", path="/", endpoint=self.post, verb="write", about="Continue a chat."),
-            Route(method="GET", path="/", endpoint=self.resume_by_query, about="Resume a chat, as version 4 does."),
-            Route(method="GET", path="/{chat}", endpoint=self.history, about="The messages of a chat."),
-            Route(method="GET", path="/{chat}/stream", endpoint=self.resume, about="Resume a chat."),
-            Route(method="POST", path="/{chat}/stop", endpoint=self.stop, verb="write", about="Stop answering."),
+            Route("POST", "/", self.post, "write"),
+            Route("GET", "/", self.resume_by_query),
+            Route("GET", "/{chat}", self.history),
+            Route("GET", "/{chat}/stream", self.resume),
+            Route("POST", "/{chat}/stop", self.stop, "write"),
         ]
 
     # Posting
 
     async def post(self, context: RequestContext) -> Response:
         """Start a turn with a prompt, or pass answers to the calls that wait for them. Stream the turn."""
-        body = await _read_body(context)
+        if context.media_type not in ("", "application/json"):
+            raise Unsupported(f"content-type {context.media_type} is not supported; use application/json")
+        body = await context.body(dict[str, Any])
         request = chat_request.parse(self.format, body)
         name = check_session_name(request.chat)
-        record = await context.ledger.log.get_session(name)
-        principal = await context.admit(record or SessionRecord(name=name))
+        record, principal = await context.admit_to(name)
         if request.has_prompt:
             turn = await self._start_or_find(context, record, principal, request, body)
             turn_request = TurnRequest(name, self.format, turn, request.run)
@@ -111,7 +113,7 @@ class ChatApp:
                 content=request.content,
                 key=_turn_key(record.turns + 1 if record else 1, request),
                 source=SOURCE,
-                access=RequestAccess(context),
+                access=context.access,
             )
         except ConflictError:  # Posted twice at once: the other request has started it.
             turn = await _find_started(log, await log.get_session(name), request)
@@ -127,7 +129,7 @@ class ChatApp:
         """Pass on decisions and results, and return the turn from where the client has it."""
         if record is None:
             raise NotFoundError(f"no chat {request.chat!r}")
-        log, access = context.ledger.log, RequestAccess(context)
+        log, access = context.ledger.log, context.access
         waiting = await _find_waiting(log, record.name, request)
         if not waiting:
             raise ConflictError("no call in this chat waits for what was posted")
@@ -147,17 +149,21 @@ class ChatApp:
 
     async def resume(self, context: RequestContext) -> Response:
         """Stream the turn in progress from its start; 204 if there is none."""
-        return await self._resume(context, context.request.path_params["chat"])
+        return await self._resume(context, context.path_params["chat"])
 
     async def resume_by_query(self, context: RequestContext) -> Response:
+        """Resume a chat, as version 4 does."""
         return await self._resume(context, context.request.query_params.get("chatId", ""))
 
     async def _resume(self, context: RequestContext, name: str) -> Response:
-        record = await context.ledger.log.get_session(name)
-        await context.admit(record or SessionRecord(name=name))
+        record, _ = await context.admit_to(name)
         turn = context.request.query_params.get("turn", "")
         turn = turn or (await self._current_turn(context.ledger.log, record) if record else "")
-        return self._stream(context, TurnRequest(name, self.format, turn)) if turn else self._idle_response()
+        if turn:
+            return self._stream(context, TurnRequest(name, self.format, turn))
+        if self.format == "vercel-v4":  # It treats a response without a body as an error.
+            return Response(b"", 200, dict(registry.streaming(self.format).headers))
+        return Response(None, 204)
 
     async def _current_turn(self, log: EventLog, record: SessionRecord) -> str:
         """Return the turn to resume: the one in progress, or for a moment the last one.
@@ -171,38 +177,28 @@ class ChatApp:
             return running
         return (await log.snapshot(record.name, limit=1)).info.last_turn
 
-    def _idle_response(self) -> Response:
-        """Return that no turn is in progress. Version 4 treats a response without a body as an error."""
-        if self.format == "vercel-v4":
-            return Response(b"", 200, dict(registry.streaming(self.format).headers))
-        return Response(None, 204)
-
     def _stream(self, context: RequestContext, request: TurnRequest) -> Response:
         headers = registry.streaming(self.format).headers
-        return context.stream(partial(chat_stream.write_turn, self.server, request), headers, request.session)
+        work = partial(streams.write_turn, self.server.hub, chat_stream.open_turn(self.server, request))
+        return context.stream(work, headers, request.session)
 
     async def history(self, context: RequestContext) -> Response:
         """Return the messages of a chat, oldest first, without the answer in progress, which the stream has."""
-        record = await context.session(context.request.path_params["chat"])
+        record = await context.session(context.path_params["chat"])
         running = await find_running_turn(context.ledger.log, record)
         snapshot = await context.ledger.snapshot(record.name)
-        entries = [entry for entry in snapshot.entries if not running or entry.turn != running or _is_prompt(entry)]
-        messages = registry.encoder(self.format)(msgspec.structs.replace(snapshot, entries=entries))
+        if running:
+            entries = [entry for entry in snapshot.entries if entry.turn != running or _is_prompt(entry)]
+            snapshot = msgspec.structs.replace(snapshot, entries=entries)
+        messages = registry.encoder(self.format)(snapshot)
         messages = messages[::-1] if registry.find(self.format).newest_first else messages
         return json_response(messages, headers={OMITTED_TURN: quote(running)} if running else {})
 
     async def stop(self, context: RequestContext) -> Response:
         """Cancel the turn in progress, in any process. Without one, nothing happens."""
-        record = await context.session(context.request.path_params["chat"])
-        stopped = await cancel_turn(context.ledger.log, record.name, source=SOURCE, access=RequestAccess(context))
+        record = await context.session(context.path_params["chat"])
+        stopped = await cancel_turn(context.ledger.log, record.name, source=SOURCE, access=context.access)
         return json_response({"stopped": stopped})
-
-
-async def _read_body(context: RequestContext) -> dict[str, Any]:
-    media_type = context.request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type not in ("", "application/json"):
-        raise Unsupported(f"content-type {media_type} is not supported; use application/json")
-    return await context.body(dict[str, Any])
 
 
 # Prompts
@@ -295,8 +291,6 @@ def chat(
     function that works in `chat.session`. Without `authorize` every caller may chat; see `callslip.asgi`. For `linger`
     seconds after its end a turn can still be resumed.
     """
-    from callslip import http
-
     authorizer = authorizers.CallbackAuthorizer(authorize) if authorize else authorizers.AllowAll()
-    app = ChatApp(http.server(ledger, authorizer, limits), handler, format, linger)
+    app = ChatApp(Server(ledger, authorizer, limits), handler, format, linger)
     return BrowserGuard(OneSlash(build(app.server, app.routes())), allow_origins=allow_origins)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any, cast
 
 import msgspec
@@ -18,11 +19,9 @@ from callslip.formats.ag_ui import outgoing
 from callslip.formats.ai_sdk_v4 import chunks as v4
 from callslip.formats.base import Restart, Streaming, TurnEncoder
 from callslip.formats.json_fields import as_dict, as_list
-from callslip.http import sse, streams
-from callslip.http.request import Server
+from callslip.http.server import Server
 from callslip.http.streams import TurnStream
 from callslip.model import codec
-from callslip.model.entries import ToolCall
 from callslip.model.events import Event, TurnEnded
 from callslip.rules.fold import SessionFold
 
@@ -135,11 +134,8 @@ class ClientEncoder:
 def waits_for_client(state: SessionFold, turn: str) -> bool:
     """Return whether everything that is open in a turn waits for the client."""
     calls = [call for call in state.calls.values() if call.scope == "turn" and call.turn == turn]
-    return bool(calls) and state.stream is None and all(map(_is_for_client, calls))
-
-
-def _is_for_client(call: ToolCall) -> bool:
-    return call.status == "awaiting_approval" or call.worker == CLIENT_WORKER
+    waiting = [call for call in calls if call.status == "awaiting_approval" or call.worker == CLIENT_WORKER]
+    return bool(calls) and state.stream is None and len(waiting) == len(calls)
 
 
 def _remove_known(chunks: list[Any], known: list[Any], protocol: Protocol) -> list[Any]:
@@ -167,27 +163,21 @@ def encode_turn(format: str, state: SessionFold, turn: str) -> list[Any]:
     return registry.streaming(format).encoder(state, turn).opening()
 
 
-def open_turn(server: Server, request: TurnRequest) -> TurnStream:
-    """Return the stream of a turn for a chat client."""
-    stream = TurnStream(server.ledger, request.session, request.format, request.turn, server.limits)
-    streaming: Streaming = stream.streaming
+def open_turn(server: Server, request: TurnRequest) -> AbstractAsyncContextManager[TurnStream]:
+    """Return the stream of a turn from where the client has it. Clients that know nothing of it share a stream."""
 
-    def encoder(state: Any, turn: str) -> ClientEncoder:
-        return ClientEncoder(streaming.encoder(state, turn), state, request)
+    def make() -> TurnStream:
+        stream = TurnStream(server.ledger, request.session, request.format, request.turn, server.limits)
+        streaming: Streaming = stream.streaming
 
-    stream.streaming = msgspec.structs.replace(streaming, encoder=encoder)
-    return stream
+        def encoder(state: Any, turn: str) -> ClientEncoder:
+            return ClientEncoder(streaming.encoder(state, turn), state, request)
 
+        stream.streaming = msgspec.structs.replace(streaming, encoder=encoder)
+        return stream
 
-async def write_turn(server: Server, request: TurnRequest, write: sse.Write) -> None:
-    """Write a turn from where the client has it, then live. Clients that know nothing of it share a stream."""
     own_key = (request.run, str(id(request))) if request.run or request.known else ()
-    key = (request.session, request.format, request.turn, "chat", *own_key)
-    with server.hub.reader():
-        async with server.hub.open(key, lambda: open_turn(server, request)) as source:
-            number = source.broadcast.next
-            await write(source.replay())
-            await streams.follow(source.broadcast, number, write, source.streaming.alive)
+    return server.hub.open((request.session, request.format, request.turn, "chat", *own_key), make)
 
 
 # AG-UI has no events for arguments that a user edited, nor for results that the client stored under its own ids. But a

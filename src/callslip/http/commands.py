@@ -6,7 +6,6 @@ A worker needs the verb `execute`, receives the full arguments, and only command
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Sequence
 from typing import Annotated, Any, Literal, cast
 
 import msgspec
@@ -16,14 +15,12 @@ from starlette.responses import Response
 from callslip.api.commands import DEFAULT_QUEUE, DEFAULT_SESSION, ClaimOptions, SubmitOptions
 from callslip.api.find import find_call, find_command
 from callslip.api.leases import renew_lease
-from callslip.api.sessions import write_or_create
 from callslip.commands import Claim, Command
 from callslip.errors import CommandNotFoundError, InvalidInputError, NotFoundError
-from callslip.http.calls import CancelQuery, NoQuery
-from callslip.http.request import RequestAccess, RequestContext, Route, json_response
-from callslip.http.sessions import check_limit, check_wait
+from callslip.http.calls import CancelQuery
+from callslip.http.request import NoQuery, RequestAccess, RequestContext, Route, json_response
+from callslip.http.sessions import Limit, check_limit, check_wait
 from callslip.ledger.aio import race
-from callslip.model.events import Draft
 from callslip.model.names import check_session_name
 from callslip.model.records import CallRecord
 
@@ -68,29 +65,26 @@ class SubmitQuery(msgspec.Struct, kw_only=True):
 
 
 async def submit(context: RequestContext) -> Response:
-    """Queue a command. If its session does not exist it is created, and belongs to the caller."""
+    """Submit a command for a worker; respond at once, or when it has ended. A new session belongs to the caller."""
     await context.known()
     body = await context.body(Submit)
-    access = RequestAccess(context)
+    access = context.access
     await access.require_write(check_session_name(body.session))
     wait = check_wait(context, context.query(SubmitQuery).wait)
     key = context.request.headers.get("idempotency-key", "")
 
-    def write(before: Sequence[Draft]) -> Awaitable[Command]:
-        options = SubmitOptions(
-            queue=body.client,
-            session=body.session,
-            timeout=body.timeout,
-            idempotent=body.idempotent,
-            approval=bool(body.approve),
-            correlation_id=body.correlation_id,
-            title=body.title,
-            key=f"http {key}" if key else "",
-            wait=wait,
-        )
-        return context.server.commands.submit_after(before, body.action, body.params, options)
-
-    command = await write_or_create(context.ledger.log, body.session, write, access=access)
+    options = SubmitOptions(
+        queue=body.client,
+        session=body.session,
+        timeout=body.timeout,
+        idempotent=body.idempotent,
+        approval=bool(body.approve),
+        correlation_id=body.correlation_id,
+        title=body.title,
+        key=f"http {key}" if key else "",
+        wait=wait,
+    )
+    command = await context.server.commands.submit_as(access, body.action, body.params, options)
     if not wait:
         return json_response(Queued("queued", command.correlation_id), 202)
     return json_response(command, 200 if command.final else 202)
@@ -115,10 +109,10 @@ class ListsQuery(msgspec.Struct, kw_only=True):
 
 
 async def lists(context: RequestContext) -> Response:
-    """Return the three lists, of sessions that the caller may read."""
+    """List commands: pending, recently completed, recently failed."""
     await context.admit()
     query = context.query(ListsQuery)
-    limit, access, commands = check_limit(context, query.limit), RequestAccess(context), context.server.commands
+    limit, access, commands = check_limit(context, query.limit), context.access, context.server.commands
     reads = (commands.pending, commands.completed, commands.failed)
     return json_response(Lists(*[await read(query.client, limit, access) for read in reads]))
 
@@ -137,15 +131,15 @@ class QueriesQuery(msgspec.Struct, kw_only=True):
 
     client: Annotated[str, Meta(min_length=1, description="The queue.")] = DEFAULT_QUEUE
     session: Annotated[str, Meta(description="Only commands of this session.")] = ""
-    limit: Annotated[int, Meta(ge=1, description="The maximum number of items.")] | None = None
+    limit: Limit | None = None
 
 
 async def queries(context: RequestContext) -> Response:
-    """Return queued commands to a worker that polls, without claiming them."""
+    """List queued commands, without claiming them."""
     query = context.query(QueriesQuery)
     await _require_execute(context, query.session)
     claims = await context.server.commands.queued(
-        query.client, session=query.session, limit=check_limit(context, query.limit), access=RequestAccess(context)
+        query.client, session=query.session, limit=check_limit(context, query.limit), access=context.access
     )
     return json_response(Queries(claims))
 
@@ -161,7 +155,7 @@ class Claiming(Body):
 
 
 async def claim(context: RequestContext) -> Response:
-    """Claim the next command for a worker; 204 if there is none."""
+    """Claim the next command for a worker, which keeps it while it renews the lease; 204 if there is none."""
     await context.known()
     context.query(NoQuery)
     body = await context.body(cast("type[Claiming | None]", Claiming | None)) or Claiming()
@@ -237,15 +231,13 @@ class Held(msgspec.Struct):
 
 
 async def heartbeat(context: RequestContext) -> Response:
-    """Renew the lease of a claimed command, or of a call that no process owns."""
+    """Renew the lease of a command (verb `execute`), or of a call that no process owns (verb `write`)."""
     record = await _find_command_or_call(context)
     body = await context.body(Heartbeat)
     if not record.client:
         if body.fence or body.text or body.progress is not UNSET:
             raise InvalidInputError("fence", f"{record.id} is not a command; send only `lease`")
-        return json_response(
-            Held(await renew_lease(context.ledger.log, record, body.lease, access=RequestAccess(context)))
-        )
+        return json_response(Held(await renew_lease(context.ledger.log, record, body.lease, access=context.access)))
     if not body.fence:
         raise InvalidInputError("fence", "required: the fence of the claim")
     fields: dict[str, Any] = {"lease": body.lease, "text": body.text, "progress": body.progress}
@@ -269,11 +261,8 @@ async def release(context: RequestContext) -> Response:
 
 async def _find_command(context: RequestContext) -> CallRecord:
     """Return the command that the path names, of a session that the caller may execute in."""
-    id, session, access = (
-        context.request.path_params["call"],
-        context.query(CancelQuery).session,
-        RequestAccess(context),
-    )
+    id, session = context.path_params["call"], context.query(CancelQuery).session
+    access = context.access
     record = await find_command(context.ledger.log, id, session=session, access=access, verb="execute")
     try:
         await access.require(record.session, "execute")
@@ -284,11 +273,8 @@ async def _find_command(context: RequestContext) -> CallRecord:
 
 async def _find_command_or_call(context: RequestContext) -> CallRecord:
     """Return the command that the path names, or another call of a session that the caller may write to."""
-    id, session, access = (
-        context.request.path_params["call"],
-        context.query(CancelQuery).session,
-        RequestAccess(context),
-    )
+    id, session = context.path_params["call"], context.query(CancelQuery).session
+    access = context.access
     with contextlib.suppress(NotFoundError):
         record = await find_call(context.ledger.log, id, session=session, access=access, verb="write")
         if not record.client:
@@ -297,83 +283,36 @@ async def _find_command_or_call(context: RequestContext) -> CallRecord:
     return await _find_command(context)
 
 
-_WRITE_PROBLEMS = (400, 401, 403, 404, 409, 413, 415, 503, 507)
-_RUN_PROBLEMS = (400, 401, 403, 404, 409, 412, 413, 415, 503, 507)
-
 ROUTES = (
     Route(
-        method="POST",
-        path="/v1/calls",
-        endpoint=submit,
-        verb="write",
-        about="Submit a command for a worker; the response comes at once, or when it has ended.",
-        query=SubmitQuery,
-        headers={"idempotency-key": "A name for this body: posting it again with the same name is the same command."},
+        "POST",
+        "/v1/calls",
+        submit,
+        "write",
+        SubmitQuery,
+        headers=("idempotency-key",),
         body=Submit,
         answers={200: Command, 202: (Queued, Command)},
-        problems=(*_WRITE_PROBLEMS, 429),
+        problems=(404, 429),
     ),
+    Route("GET", "/v1/commands", lists, query=ListsQuery, answers={200: Lists}),
+    Route("GET", "/pending-queries", queries, "execute", QueriesQuery, answers={200: Queries}, problems=(404,)),
     Route(
-        method="GET",
-        path="/v1/commands",
-        endpoint=lists,
-        about="Commands: pending, recently completed, recently failed.",
-        query=ListsQuery,
-        answers={200: Lists},
-        problems=(400, 401, 403),
-    ),
-    Route(
-        method="GET",
-        path="/pending-queries",
-        endpoint=queries,
-        verb="execute",
-        about="Queued commands, without claiming them.",
-        query=QueriesQuery,
-        answers={200: Queries},
-        problems=(400, 401, 403, 404),
-    ),
-    Route(
-        method="POST",
-        path="/v1/calls/claim",
-        endpoint=claim,
-        verb="execute",
-        about="Claim the next command while its lease is renewed.",
-        query=NoQuery,
+        "POST",
+        "/v1/calls/claim",
+        claim,
+        "execute",
+        NoQuery,
         body=Claiming | None,
         answers={200: Claim, 204: None},
-        problems=_RUN_PROBLEMS,
+        problems=(404, 412),
     ),
-    Route(
-        method="POST",
-        path="/v1/calls/{call}/result",
-        endpoint=result,
-        verb="execute",
-        about="Finish a command. Posting a result twice counts once.",
-        query=CancelQuery,
-        body=Result,
-        answers={200: Command},
-        problems=_RUN_PROBLEMS,
-    ),
-    Route(
-        method="POST",
-        path="/v1/calls/{call}/heartbeat",
-        endpoint=heartbeat,
-        verb="execute",
-        about="Renew the lease of a command (verb `execute`), or of a call that no process owns (verb `write`).",
-        query=CancelQuery,
-        body=Heartbeat,
-        answers={200: Held},
-        problems=_RUN_PROBLEMS,
-    ),
-    Route(
-        method="POST",
-        path="/v1/calls/{call}/release",
-        endpoint=release,
-        verb="execute",
-        about="Put a claimed command back into its queue.",
-        query=CancelQuery,
-        body=Release,
-        answers={204: None},
-        problems=_RUN_PROBLEMS,
+    *(
+        Route("POST", f"/v1/calls/{{call}}/{action}", endpoint, "execute", CancelQuery, body, {status: answer}, (412,))
+        for action, endpoint, body, status, answer in (
+            ("result", result, Result, 200, Command),
+            ("heartbeat", heartbeat, Heartbeat, 200, Held),
+            ("release", release, Release, 204, None),
+        )
     ),
 )

@@ -47,15 +47,15 @@ class PostQuery(msgspec.Struct, kw_only=True):
 
 
 async def post(context: RequestContext) -> Response:
-    """Append messages to a session. If it does not exist it is created, and belongs to the caller."""
-    name = check_session_name(context.request.path_params["session"])
-    access = RequestAccess(context)
+    """Append messages of any readable format to a session. A new session belongs to the caller."""
+    name = check_session_name(context.path_params["session"])
+    access = context.access
     caller = await access.require_write(name)
     is_new = await context.ledger.log.get_session(name) is None
     query = context.query(PostQuery)
     key = context.request.headers.get("idempotency-key", "")
     body = await context.raw()
-    messages = list(_parse_messages(body, context.request.headers.get("content-type", "")))
+    messages = list(_parse_messages(body, context.media_type))
     posts = context.server.posts
     appended = await posts.append((name, query.format, caller), messages, query, key, codec.digest(body), access)
     return json_response(appended, 201 if is_new and appended.appended else 200)
@@ -232,9 +232,8 @@ class _Write:
         return result
 
 
-def _parse_messages(body: bytes, content_type: str) -> Iterator[Any]:
+def _parse_messages(body: bytes, media_type: str) -> Iterator[Any]:
     """Yield the messages of a body: a JSON array, a single message, or one per line."""
-    media_type = content_type.partition(";")[0].strip().lower()
     if media_type in ("application/x-ndjson", "application/jsonl"):
         for number, line in enumerate(body.split(b"\n"), 1):
             if line.strip():
@@ -248,15 +247,13 @@ def _parse_messages(body: bytes, content_type: str) -> Iterator[Any]:
 
 ROUTES = (
     Route(
-        method="POST",
-        path="/v1/sessions/{session}/events",
-        endpoint=post,
-        verb="write",
-        about="Append messages of any readable format to a session.",
-        query=PostQuery,
-        headers={"idempotency-key": "A name for this body: posting it again with the same name changes nothing."},
+        "POST",
+        "/v1/sessions/{session}/events",
+        post,
+        "write",
+        PostQuery,
+        headers=("idempotency-key",),
         body="application/json, application/x-ndjson",
         answers={200: schemas.Appended, 201: schemas.Appended},
-        problems=(400, 401, 403, 404, 409, 413, 415, 503, 507),
     ),
 )

@@ -17,8 +17,8 @@ from callslip.api.ledger import LocalLedger
 from callslip.api.status import get_approval, list_recent_commands
 from callslip.http import schemas, sse
 from callslip.http.broadcast import Broadcast
-from callslip.http.limits import Limits
 from callslip.ledger.window import Window
+from callslip.settings import Limits
 
 MAX_ROWS = 200
 COALESCE_S = 0.05

@@ -16,6 +16,7 @@ from callslip.ledger.event_log import EventLog
 Labels = Mapping[str, str]
 Work = Callable[[Any], Awaitable[None]]
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 class Metrics:
@@ -60,12 +61,8 @@ class Family:
         yield f"# HELP {self.name} {self.about}"
         yield f"# TYPE {self.name} {self.kind}"
         for labels, value in self.values:
-            pairs = ",".join(f'{name}="{_escape(text)}"' for name, text in labels.items())
+            pairs = ",".join(f'{name}="{text.translate(_ESCAPES)}"' for name, text in labels.items())
             yield f"{self.name}{{{pairs}}} {value}" if pairs else f"{self.name} {value}"
-
-
-def _escape(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def format_metrics(families: Iterable[Family]) -> str:

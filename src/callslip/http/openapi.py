@@ -16,9 +16,9 @@ from callslip._version import __version__
 from callslip.formats import registry
 from callslip.http import schemas as http_schemas
 from callslip.http.access import COOKIE
-from callslip.http.limits import Limits
 from callslip.http.problems import Problem, title_of
 from callslip.http.request import RequestContext, Route, json_response
+from callslip.settings import Limits
 
 Json = dict[str, Any]
 REFERENCE = "#/components/schemas/{name}"
@@ -30,6 +30,13 @@ NAMES: dict[str, str] = {
     "hash": "The hash in an entry's `blob`.",
     "file": "The name of a file of the page.",
     "module": "The name of a third-party file of the page.",
+}
+HEADERS: dict[str, str] = {
+    "if-none-match": "The ETag of what you have; 304 if it is unchanged.",
+    "if-range": "The ETag of the value that you have a part of.",
+    "range": "The bytes to return: `bytes=0-1023`.",
+    "last-event-id": "The id of the last frame that you have, as browsers send it.",
+    "idempotency-key": "A name for this body: posting it again with the same name changes nothing.",
 }
 SECURITY: Json = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "The server's token, or one for a part of it."},
@@ -91,7 +98,7 @@ def _operation(route: Route, schemas: Mapping[Any, Json], limits: Limits) -> Jso
     module = route.endpoint.__module__.rpartition(".")[2]
     operation: Json = {
         "operationId": re.sub(r"\W+", "_", f"{route.method.lower()}{route.path}").strip("_"),
-        "summary": route.about,
+        "summary": route.about or " ".join((inspect.getdoc(route.endpoint) or "").split()),
         "tags": [module],
         "parameters": [*_in_path(route), *_in_query(route, limits), *_in_headers(route)],
         "responses": _responses(route, schemas),
@@ -102,7 +109,8 @@ def _operation(route: Route, schemas: Mapping[Any, Json], limits: Limits) -> Jso
     if route.verb:
         operation["x-verb"] = route.verb
     if route.body is not None:
-        operation["requestBody"] = {"content": _content(route.body, schemas), "required": not _may_be_empty(route.body)}
+        is_optional = _is_type(route.body) and NoneType in get_args(route.body)
+        operation["requestBody"] = {"content": _content(route.body, schemas), "required": not is_optional}
     return operation
 
 
@@ -134,13 +142,9 @@ def _without_null(schema: Json) -> Json:
 
 
 def _in_headers(route: Route) -> Iterator[Json]:
-    for name, about in route.headers.items():
-        yield {"name": name, "in": "header", "required": False, "schema": {"type": "string"}, "description": about}
-
-
-def _may_be_empty(kind: Any) -> bool:
-    """Return whether a body may be left out, because it may be null."""
-    return _is_type(kind) and NoneType in get_args(kind)
+    for name in route.headers:
+        schema = {"type": "string"}
+        yield {"name": name, "in": "header", "required": False, "schema": schema, "description": HEADERS[name]}
 
 
 # Responses
@@ -148,15 +152,20 @@ def _may_be_empty(kind: Any) -> bool:
 
 def _responses(route: Route, schemas: Mapping[Any, Json]) -> Json:
     responses = {str(status): _response(status, kind, schemas) for status, kind in route.answers.items()}
-    for status in sorted({*route.problems, *_always(route)}):
+    for status in sorted({*route.problems, *_implied_problems(route)}):
         content = {PROBLEM: {"schema": schemas[Problem]}}
         responses.setdefault(str(status), {"description": title_of(status), "content": content})
     return responses
 
 
-def _always(route: Route) -> set[int]:
-    """Return the errors of any request: of authorization, of the database, and of the server itself."""
-    return {500, 503, *((401, 403) if route.verb else ())}
+def _implied_problems(route: Route) -> set[int]:
+    """Return the errors of all routes with such fields: a body may be too large, a write may be a conflict, ..."""
+    statuses = {500, 503}
+    statuses |= {401, 403} if route.verb else set()
+    statuses |= {404} if route.verb and "{" in route.path else set()
+    statuses |= {400} if route.query is not None else set()
+    statuses |= {413, 415} if route.body is not None else set()
+    return statuses | {409, 507} if route.method == "POST" else statuses
 
 
 def _response(status: int, kind: Any, schemas: Mapping[Any, Json]) -> Json:
@@ -173,16 +182,13 @@ def _content(kind: Any, schemas: Mapping[Any, Json]) -> Json:
     schema = references[0] if len(references) == 1 else {"anyOf": references}
     content: Json = {"application/json": {"schema": schema}}
     if http_schemas.Document in _kinds(kind):
-        content.update({format.media: {"schema": {}} for format in registry.FORMATS.values() if _is_document(format)})
+        documents = (format.media for format in registry.FORMATS.values() if format.document)
+        content.update({media: {"schema": {}} for media in documents if media != "application/json"})
     return content
 
 
 def _media_schema(media: str) -> Json:
     return {} if "json" in media or media == "text/event-stream" else {"type": "string"}
-
-
-def _is_document(format: registry.Format) -> bool:
-    return bool(format.document) and format.media != "application/json"
 
 
 def _media_types(names: str) -> list[str]:
@@ -197,18 +203,9 @@ def _media_types(names: str) -> list[str]:
 
 
 async def openapi(context: RequestContext) -> Response:
-    """Return the document of this server. It contains no data, so it needs no token."""
+    """Return this document. It contains no data, so it needs no token."""
     server = context.server
     return json_response(document(server.routes, server.limits, context.request.scope.get("root_path", "")))
 
 
-ROUTES = (
-    Route(
-        method="GET",
-        path="/openapi.json",
-        endpoint=openapi,
-        verb=None,
-        about="This document.",
-        answers={200: "application/json"},
-    ),
-)
+ROUTES = (Route("GET", "/openapi.json", openapi, None, answers={200: "application/json"}),)

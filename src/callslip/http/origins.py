@@ -32,19 +32,17 @@ class Origin(NamedTuple):
 def parse_origin(text: str) -> Origin | None:
     """Return the origin in an Origin header; None for `null` and anything else that is not an origin."""
     match = _ORIGIN.fullmatch(text.lower())
-    if match is None:
-        return None
-    scheme, host, port = match.groups()
-    return Origin(scheme, _canonical(host), int(port) if port else PORTS.get(scheme, 0))
+    return _to_origin(*match.groups()) if match else None
 
 
 @lru_cache(256)
 def parse_host(text: str, scheme: str) -> Origin | None:
     """Return our own origin by a Host header; None if it is not valid."""
     match = _HOST.fullmatch(text.lower())
-    if match is None:
-        return None
-    host, port = match.groups()
+    return _to_origin(scheme, *match.groups()) if match else None
+
+
+def _to_origin(scheme: str, host: str, port: str | None) -> Origin:
     return Origin(scheme, _canonical(host), int(port) if port else PORTS.get(scheme, 0))
 
 

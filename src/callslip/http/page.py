@@ -60,7 +60,7 @@ def _serve(context: RequestContext, name: str) -> Response:
     """Return a file, or 304. Browsers revalidate it each time, as a changed file keeps its name."""
     data, etag = _file(name, _root(context.request) if name == "index.html" else "")
     headers = {"etag": etag, "cache-control": "no-cache"}
-    if etag in context.request.headers.get("if-none-match", ""):
+    if context.has_version(etag):
         return Response(None, 304, headers)
     return Response(data, 200, headers, MEDIA_TYPES[_suffix(name)])
 
@@ -74,24 +74,16 @@ def _file_endpoint(name: str) -> Endpoint:
 
 async def page_file(context: RequestContext) -> Response:
     """Return a file of the page."""
-    return _serve(context, context.request.path_params["file"])
+    return _serve(context, context.path_params["file"])
 
 
 async def vendored(context: RequestContext) -> Response:
     """Return a third-party file of the page."""
-    return _serve(context, f"vendor/{context.request.path_params['module']}")
+    return _serve(context, f"vendor/{context.path_params['module']}")
 
 
-def _route(path: str, endpoint: Endpoint, about: str, media: str, problems: tuple[int, ...] = ()) -> Route:
-    return Route(
-        method="GET",
-        path=path,
-        endpoint=endpoint,
-        about=about,
-        verb=None,
-        answers={200: media, 304: None},
-        problems=problems,
-    )
+def _route(path: str, endpoint: Endpoint, media: str, problems: tuple[int, ...] = (), about: str = "") -> Route:
+    return Route("GET", path, endpoint, None, answers={200: media, 304: None}, problems=problems, about=about)
 
 
 PAGES = {
@@ -118,14 +110,9 @@ def _first_segment(path: str) -> str:
 
 
 ROUTES = (
-    *(_route(path, _file_endpoint("index.html"), about, "text/html") for path, about in PAGES.items()),
-    _route(
-        "/callslip.js",
-        _file_endpoint("callslip.js"),
-        "A client library for other pages.",
-        "text/javascript",
-    ),
-    _route("/callslip.d.ts", _file_endpoint("callslip.d.ts"), "The types of callslip.js.", "text/plain"),
-    _route("/web/{file}", page_file, "A file of the page.", FILE_MEDIA_TYPES, (404,)),
-    _route("/web/vendor/{module}", vendored, "A third-party file of the page.", FILE_MEDIA_TYPES, (404,)),
+    *(_route(path, _file_endpoint("index.html"), "text/html", about=about) for path, about in PAGES.items()),
+    _route("/callslip.js", _file_endpoint("callslip.js"), "text/javascript", about="A client library for other pages."),
+    _route("/callslip.d.ts", _file_endpoint("callslip.d.ts"), "text/plain", about="The types of callslip.js."),
+    _route("/web/{file}", page_file, FILE_MEDIA_TYPES, (404,)),
+    _route("/web/vendor/{module}", vendored, FILE_MEDIA_TYPES, (404,)),
 )

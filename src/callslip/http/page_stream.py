@@ -7,7 +7,7 @@ Lists are short and sent again as a whole.
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any
 from urllib.parse import quote, unquote
@@ -20,8 +20,8 @@ from callslip.http import sse, streams
 from callslip.http.access import Forbidden
 from callslip.http.broadcast import wait_any
 from callslip.http.lists import TOPICS, LiveList
-from callslip.http.request import RequestContext, Route
-from callslip.http.sessions import check_limit
+from callslip.http.request import RequestContext
+from callslip.http.sessions import check_limit, is_seq, stream_route
 from callslip.model.records import SessionRecord
 
 MAX_SUBSCRIPTIONS = 20
@@ -37,7 +37,7 @@ class PageQuery(msgspec.Struct, kw_only=True):
 
 
 async def stream(context: RequestContext) -> Response:
-    """Stream sessions and lists on one connection."""
+    """Stream sessions and lists on one connection: snapshots, patches, rows."""
     await context.admit()
     query = context.query(PageQuery)
     _check_query(query)
@@ -67,7 +67,7 @@ def _parse_cursors(text: str) -> dict[str, SessionCursor]:
     cursors: dict[str, SessionCursor] = {}
     for part in text.split():
         name, *numbers = part.rsplit(":", 2)
-        if len(numbers) != 2 or not all(n.isascii() and n.isdigit() and len(n) < 19 for n in numbers):
+        if len(numbers) != 2 or not all(map(is_seq, numbers)):
             raise InvalidInputError("after", "not a cursor of this stream")
         cursors[unquote(name)] = (int(numbers[0]), int(numbers[1]))
     return cursors
@@ -133,16 +133,13 @@ class _List:
         return b"".join([frame for session, frame in changes if session in visible])
 
     async def _visible(self, sessions: set[str]) -> set[str]:
-        return {session for session in sessions if await self._may_read(session)}
-
-    async def _may_read(self, session: str) -> bool:
-        """Return whether the caller may see a session, or might have seen it before it was deleted."""
-        record = await self._context.ledger.log.get_session(session)
-        try:
-            await self._context.admit(record or SessionRecord(name=session), "read")
-        except (NotFoundError, Forbidden):
-            return False
-        return True
+        """Return the sessions that the caller may see, or might have seen before they were deleted."""
+        visible: set[str] = set()
+        for session in sessions:
+            with suppress(NotFoundError, Forbidden):
+                await self._context.admit_to(session, "read")
+                visible.add(session)
+        return visible
 
 
 async def _write(context: RequestContext, sessions: list[_Session], topics: list[str], write: sse.Write) -> None:
@@ -187,15 +184,4 @@ def _cursor_frame(sessions: list[_Session]) -> bytes:
     return f"id: {' '.join(session.cursor() for session in sessions)}\n\n".encode()
 
 
-ROUTES = (
-    Route(
-        method="GET",
-        path="/v1/stream",
-        endpoint=stream,
-        about="Live sessions and lists on one connection: snapshots, patches, rows.",
-        query=PageQuery,
-        headers={"last-event-id": "The cursor to continue after, as browsers send it."},
-        answers={200: "text/event-stream"},
-        problems=(400, 401, 403, 404, 410, 503),
-    ),
-)
+ROUTES = (stream_route("/v1/stream", stream, PageQuery, 404),)

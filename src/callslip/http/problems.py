@@ -62,7 +62,7 @@ STATUS: tuple[tuple[type[BaseException], int, str], ...] = (
     (errors.DiskFullError, 507, "full"),
     (errors.StoreError, 503, "store"),
 )
-TITLES = {410: "Cursor expired", 412: "Claim lost", 429: "Queue full", 507: "Disk full"}
+TITLES = {410: "Cursor expired", 412: "Claim lost", 416: "Range Not Satisfiable", 429: "Queue full", 507: "Disk full"}
 """Titles that say more than the reason phrase of their status."""
 
 

@@ -16,11 +16,8 @@ from starlette.responses import Response
 from callslip.api.ledger import LocalLedger
 from callslip.api.turns import cancel_turn, start_turn_if_idle
 from callslip.errors import InvalidInputError, NotFoundError
-from callslip.http.access import Forbidden
-from callslip.http.calls import NoQuery
-from callslip.http.request import RequestAccess, RequestContext, Route, json_response
+from callslip.http.request import NoQuery, RequestContext, Route, json_response
 from callslip.http.turn_runner import Chat, TurnRunner
-from callslip.model.records import SessionRecord
 
 SOURCE = "prompt"
 MAX_PROMPT_CHARS = 100_000
@@ -77,77 +74,42 @@ class Stopped(msgspec.Struct):
 
 
 async def answers(context: RequestContext) -> Response:
-    """Return whether the page should show a prompt box."""
-    record = await context.session(context.request.path_params["session"])
+    """Return whether prompts are answered, so that the page shows a prompt box."""
+    record = await context.session(context.path_params["session"])
     context.query(NoQuery)
-    why = NOT_ANSWERED if context.server.prompts.runner is None else await _why_read_only(context, record)
+    if context.server.prompts.runner is None:
+        why = NOT_ANSWERED
+    else:
+        why = "" if await context.access.may(record.name, "write") else READ_ONLY
     return json_response(Answered(not why, why))
 
 
-async def _why_read_only(context: RequestContext, record: SessionRecord) -> str:
-    """Return why the caller may not write to a session, or ""."""
-    try:
-        await context.admit(record, "write")
-    except (Forbidden, NotFoundError):
-        return READ_ONLY
-    return ""
-
-
 async def prompt(context: RequestContext) -> Response:
-    """Start a turn with a prompt, and answer it."""
-    record = await context.session(context.request.path_params["session"])
+    """Send a prompt; 404 if the server answers none, 409 while a turn is in progress."""
+    record = await context.session(context.path_params["session"])
     principal = await context.admit(record)
     context.query(NoQuery)
     text = (await context.body(Prompt)).text
     if not text.strip():
         raise InvalidInputError("text", "must not be blank")
     runner = context.server.prompts.require_runner()
-    started = await start_turn_if_idle(
-        context.ledger.log, record.name, text, source=SOURCE, access=RequestAccess(context)
-    )
+    started = await start_turn_if_idle(context.ledger.log, record.name, text, source=SOURCE, access=context.access)
     session = context.ledger.session(record.name)
     runner.start(Chat(session, started.turn, text, {}, [], {}, principal.user or principal.name), started.seq)
     return json_response(Taken(started.turn), 202)
 
 
 async def stop(context: RequestContext) -> Response:
-    """Cancel the turn in progress. Without one, nothing happens."""
-    record = await context.session(context.request.path_params["session"])
+    """Stop the turn in progress. Without one, nothing happens."""
+    record = await context.session(context.path_params["session"])
     context.query(NoQuery)
     context.server.prompts.require_runner()
-    stopped = await cancel_turn(context.ledger.log, record.name, source=SOURCE, access=RequestAccess(context))
+    stopped = await cancel_turn(context.ledger.log, record.name, source=SOURCE, access=context.access)
     return json_response(Stopped(stopped))
 
 
 ROUTES = (
-    Route(
-        method="GET",
-        path="/v1/sessions/{session}/prompt",
-        endpoint=answers,
-        about="Whether prompts are answered.",
-        query=NoQuery,
-        answers={200: Answered},
-        problems=(400, 401, 403, 404),
-    ),
-    Route(
-        method="POST",
-        path="/v1/sessions/{session}/prompt",
-        endpoint=prompt,
-        verb="write",
-        about="Send a prompt; 404 if the server answers none, 409 while a turn is in progress.",
-        query=NoQuery,
-        body=Prompt,
-        answers={202: Taken},
-        problems=(400, 401, 403, 404, 409, 413, 415, 503, 507),
-    ),
-    Route(
-        method="POST",
-        path="/v1/sessions/{session}/prompt/stop",
-        endpoint=stop,
-        verb="write",
-        about="Stop the turn in progress.",
-        query=NoQuery,
-        answers={200: Stopped},
-        problems=(400, 401, 403, 404, 409, 503, 507),
-    ),
+    Route("GET", "/v1/sessions/{session}/prompt", answers, query=NoQuery, answers={200: Answered}),
+    Route("POST", "/v1/sessions/{session}/prompt", prompt, "write", NoQuery, body=Prompt, answers={202: Taken}),
+    Route("POST", "/v1/sessions/{session}/prompt/stop", stop, "write", NoQuery, answers={200: Stopped}),
 )

@@ -6,68 +6,51 @@ import contextlib
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from callslip.api.ledger import LocalLedger
 from callslip.errors import InvalidInputError, NotFoundError
 from callslip.http import sse
-from callslip.http.access import Authorizer, Forbidden, Principal, Verb
-from callslip.http.limits import Limits
-from callslip.http.metrics import Metrics
+from callslip.http.access import Forbidden, Principal, Verb
 from callslip.http.problems import TooLarge, Unsupported
 from callslip.model import codec
 from callslip.model.records import SessionRecord
 
 if TYPE_CHECKING:
-    from callslip.http.ingest import Posts
-    from callslip.http.prompts import Prompts
-    from callslip.http.streams import Hub
+    from callslip.http.server import Server
 
 T = TypeVar("T")
-
-
-class Server:
-    """What all requests of a server share."""
-
-    def __init__(
-        self, ledger: LocalLedger, gate: Authorizer, limits: Limits, hub: Hub, posts: Posts, prompts: Prompts
-    ) -> None:
-        self.ledger = ledger
-        self.gate = gate
-        self.limits = limits
-        self.hub = hub
-        self.posts = posts
-        self.prompts = prompts
-        self.metrics = Metrics(ledger.log)
-        self.commands = ledger.commands
-        self.routes: tuple[Route, ...] = ()
 
 
 Endpoint = Callable[["RequestContext"], Awaitable[Response]]
 
 
-class Route(msgspec.Struct, frozen=True, kw_only=True):
+class Route(msgspec.Struct, frozen=True):
     """An operation of the server, for routing and for the OpenAPI document.
 
     `query` is a struct whose fields are the query parameters; `body` and `answers` are types, or names of media types;
-    `problems` are the statuses of possible errors. A route without a `verb` needs no authentication.
+    `problems` are the statuses of errors that its other fields do not imply (see `callslip.http.openapi`). `about` is
+    the endpoint's docstring by default. A route without a `verb` needs no authentication.
     """
 
     method: str
     path: str
     endpoint: Endpoint
-    about: str
     verb: Verb | None = "read"
     query: type[msgspec.Struct] | None = None
-    headers: Mapping[str, str] = {}
     body: Any = None
     answers: Mapping[int, Any] = {}
     problems: tuple[int, ...] = ()
+    headers: tuple[str, ...] = ()
+    about: str = ""
+
+
+class NoQuery(msgspec.Struct):
+    """Takes no parameters."""
 
 
 class RequestContext:
@@ -77,9 +60,15 @@ class RequestContext:
         self.server = server
         self.ledger = server.ledger
         self.request = request
+        self.path_params = request.path_params
         self.route = route
 
     # The caller
+
+    @cached_property
+    def access(self) -> RequestAccess:
+        """The rights of the caller."""
+        return RequestAccess(self)
 
     async def admit(self, session: SessionRecord | None = None, verb: Verb | None = None) -> Principal:
         """Return the caller, or raise if it may not use the session in this way."""
@@ -92,10 +81,14 @@ class RequestContext:
         with contextlib.suppress(Forbidden, NotFoundError):
             await self.admit(None, "read")
 
+    async def admit_to(self, name: str, verb: Verb | None = None) -> tuple[SessionRecord | None, Principal]:
+        """Return a session (None if there is none) and the caller, or raise if it may not use it in this way."""
+        record = await self.ledger.log.get_session(name)
+        return record, await self.admit(record or SessionRecord(name=name), verb)
+
     async def session(self, name: str, verb: Verb | None = None) -> SessionRecord:
         """Return a session that the caller may use in this way. One that it may not see does not exist for it."""
-        record = await self.ledger.log.get_session(name)
-        await self.admit(record or SessionRecord(name=name), verb)
+        record, _ = await self.admit_to(name, verb)
         if record is None:
             raise NotFoundError(f"no session {name!r}")
         return record
@@ -107,13 +100,22 @@ class RequestContext:
 
         async def check_access() -> None:
             for name in sessions:
-                await self.admit(await self.ledger.log.get_session(name) or SessionRecord(name=name))
+                await self.admit_to(name)
             if not sessions:
                 await self.admit()
 
         return sse.Stream(work, headers, self.server.limits, check_access)
 
     # The request
+
+    @property
+    def media_type(self) -> str:
+        """The media type of the body, "" if the client did not name it."""
+        return self.request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    def has_version(self, etag: str) -> bool:
+        """Return whether the client has this version already, so that the response is 304."""
+        return etag in self.request.headers.get("if-none-match", "")
 
     def query(self, kind: type[T]) -> T:
         """Return the query parameters. Raise for one that is unknown, repeated or of the wrong type."""
@@ -191,15 +193,13 @@ class RequestAccess:
         return record is not None
 
     async def require(self, session: str, verb: Verb) -> str:
-        record = await self._context.ledger.log.get_session(session)
-        principal = await self._context.admit(record or SessionRecord(name=session), verb)
+        record, principal = await self._context.admit_to(session, verb)
         if record is None:
             raise NotFoundError(f"no session {session!r}")
         return principal.name
 
     async def require_write(self, session: str) -> str:
-        record = await self._context.ledger.log.get_session(session)
-        return (await self._context.admit(record or SessionRecord(name=session), "write")).name
+        return (await self._context.admit_to(session, "write"))[1].name
 
     async def require_identity(self) -> None:
         await self._context.known()

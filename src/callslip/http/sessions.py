@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
 import msgspec
@@ -18,10 +18,13 @@ from callslip.api.sessions import read_document, read_entries, read_events, read
 from callslip.errors import CursorExpiredError, InvalidInputError
 from callslip.formats import registry
 from callslip.http import schemas, sse, streams
-from callslip.http.request import RequestAccess, RequestContext, Route, Server, json_response
+from callslip.http.request import Endpoint, RequestContext, Route, json_response
 from callslip.ledger.checkpoint import ALL
 from callslip.model import codec
 from callslip.model.records import SessionRecord
+
+if TYPE_CHECKING:
+    from callslip.http.server import Server
 
 WRITABLE = sorted({*NATIVE_FORMATS, *registry.writable()})
 
@@ -46,14 +49,14 @@ async def sessions(context: RequestContext) -> Response:
     await context.admit()
     query = context.query(ListQuery)
     if query.id:
-        record = await find_session(context.ledger.log, query.id, access=RequestAccess(context))
+        record = await find_session(context.ledger.log, query.id, access=context.access)
         return json_response(schemas.Sessions(sessions=[schemas.session_view(record)], cursor=""))
     page = await list_sessions(
         context.ledger.log,
         limit=check_limit(context, query.limit),
         cursor=query.cursor,
         prefix=query.prefix,
-        access=RequestAccess(context),
+        access=context.access,
     )
     views = [schemas.session_view(record) for record in page.items]
     return json_response(schemas.Sessions(sessions=views, cursor=page.cursor))
@@ -88,12 +91,15 @@ class ReadQuery(msgspec.Struct, kw_only=True):
 
 
 async def session(context: RequestContext) -> Response:
-    """Return a session in a format. While its ETag matches, return 304 after `wait` seconds."""
-    record = await context.session(context.request.path_params["session"])
+    """Return a session in a format: all of it, a page, or as it was after an event.
+
+    While its ETag matches, return 304 after `wait` seconds.
+    """
+    record = await context.session(context.path_params["session"])
     query = context.query(ReadQuery)
     _check_query(context, record, query)
     etag = _etag(record, query)
-    if etag in context.request.headers.get("if-none-match", ""):
+    if context.has_version(etag):
         if not await _wait_changed(context, record, query.wait):
             return Response(None, 304, {"etag": etag})
         record = await context.session(record.name)
@@ -172,8 +178,8 @@ class StreamQuery(msgspec.Struct, kw_only=True):
 
 
 async def stream(context: RequestContext) -> Response:
-    """Stream a session as server-sent events."""
-    record = await context.session(context.request.path_params["session"])
+    """Stream a session. events and entries are numbered by seq, the other formats stream one turn."""
+    record = await context.session(context.path_params["session"])
     query = context.query(StreamQuery)
     if query.format in NATIVE_FORMATS:
         return _stream_by_seq(context, record, query)
@@ -181,7 +187,8 @@ async def stream(context: RequestContext) -> Response:
     if query.after is not None or query.limit is not None:
         raise InvalidInputError("after", f"{query.format} is replayed from the start of its turn; it has no cursor")
     turn = query.turn or record.turn  # A shared stream without a turn may still be at the previous one.
-    work = partial(write_turn, context.server, record.name, query.format, turn, query.follow)
+    hub = context.server.hub
+    work = partial(streams.write_turn, hub, hub.by_turn(record.name, query.format, turn), is_live=query.follow)
     return context.stream(work, streaming.headers, record.name)
 
 
@@ -198,12 +205,17 @@ def _stream_by_seq(context: RequestContext, record: SessionRecord, query: Stream
     return context.stream(work, sse.HEADERS, record.name)
 
 
+def is_seq(text: str) -> bool:
+    """Return whether a text is a number that can be a seq."""
+    return text.isascii() and text.isdigit() and len(text) < 19
+
+
 def parse_cursor(context: RequestContext, after: int | None) -> int | None:
     """Return a reader's cursor: the query's, or the newer one that a browser sends when it reconnects."""
     last_id = context.request.headers.get("last-event-id", "")
     if not last_id:
         return after
-    if not (last_id.isascii() and last_id.isdigit() and len(last_id) < 19):
+    if not is_seq(last_id):
         raise InvalidInputError("last-event-id", f"must be a seq, got {last_id!r}")
     return max(int(last_id), after or 0)
 
@@ -216,7 +228,7 @@ async def _write_by_seq(
         async with server.hub.by_seq(record.name, format) as source:
             if format == "entries" and (after is None or await source.needs_snapshot(after)):
                 snapshot = await server.ledger.snapshot(record.name, limit=limit)
-                await write(streams.snapshot_frame(snapshot))
+                await write(sse.frame(sse.encode(snapshot), event="snapshot", id=str(snapshot.seq)))
                 after = snapshot.seq
             after = record.pruned_seq if after is None else after
             async for seq, frames in source.catch_up(after, 0 if follow else record.last_seq):
@@ -226,46 +238,23 @@ async def _write_by_seq(
                 await streams.follow(source.broadcast, after + 1, write)
 
 
-async def write_turn(server: Server, session: str, format: str, turn: str, follow: bool, write: sse.Write) -> None:
-    """Write a turn from its start, then live."""
-    with server.hub.reader():
-        async with server.hub.by_turn(session, format, turn) as source:
-            number = source.broadcast.next
-            await write(source.replay())
-            if follow:
-                await streams.follow(source.broadcast, number, write, source.streaming.alive)
-            else:
-                await write(source.streaming.done)
+def stream_route(path: str, endpoint: Endpoint, query: type[msgspec.Struct], *problems: int) -> Route:
+    """Return a route of server-sent events that a reader can continue, unless its cursor has expired."""
+    answers = {200: "text/event-stream"}
+    headers = ("last-event-id",)
+    return Route("GET", path, endpoint, query=query, answers=answers, problems=(410, *problems), headers=headers)
 
 
 ROUTES = (
+    Route("GET", "/v1/sessions", sessions, query=ListQuery, answers={200: schemas.Sessions}, problems=(404, 409)),
     Route(
-        method="GET",
-        path="/v1/sessions",
-        endpoint=sessions,
-        about="Sessions, the last written first.",
-        query=ListQuery,
-        answers={200: schemas.Sessions},
-        problems=(400, 401, 403, 404, 409),
-    ),
-    Route(
-        method="GET",
-        path="/v1/sessions/{session}",
-        endpoint=session,
-        about="A session in a format: all of it, a page, or as it was after an event.",
+        "GET",
+        "/v1/sessions/{session}",
+        session,
         query=ReadQuery,
-        headers={"if-none-match": "The ETag of what you have; 304 if it is unchanged after `wait` seconds."},
+        headers=("if-none-match",),
         answers={200: (schemas.Document, schemas.Spans), 304: None},
-        problems=(400, 401, 403, 404, 410),
+        problems=(410,),
     ),
-    Route(
-        method="GET",
-        path="/v1/sessions/{session}/stream",
-        endpoint=stream,
-        about="A live session. events and entries are numbered by seq, the other formats stream one turn.",
-        query=StreamQuery,
-        headers={"last-event-id": "The seq to continue after, as browsers send it."},
-        answers={200: "text/event-stream"},
-        problems=(400, 401, 403, 404, 410, 503),
-    ),
+    stream_route("/v1/sessions/{session}/stream", stream, StreamQuery),
 )

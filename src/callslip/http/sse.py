@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from callslip.errors import CallslipError
 from callslip.http import problems
-from callslip.http.limits import Limits
+from callslip.settings import Limits
 
 Write = Callable[[bytes], Awaitable[None]]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
-from typing import Any
+from typing import Any, NamedTuple
 
 from callslip.api.ledger import LocalLedger
 from callslip.api.sessions import load_state, load_turn, needs_snapshot, read_rows
@@ -19,12 +19,11 @@ from callslip.formats import registry
 from callslip.formats.base import Restart, Streaming, TurnEncoder
 from callslip.http import sse
 from callslip.http.broadcast import Broadcast, wait_any
-from callslip.http.limits import Limits
 from callslip.http.lists import LiveList
 from callslip.http.problems import TooMany
-from callslip.model.entries import Patch, Snapshot
 from callslip.model.events import Event, decode_event
 from callslip.rules.fold import SessionFold
+from callslip.settings import Limits
 
 Key = tuple[str, ...]
 
@@ -148,6 +147,20 @@ async def follow(broadcast: Broadcast, number: int, write: sse.Write, heartbeat:
             await wait_any((broadcast,))
 
 
+async def write_turn(
+    hub: Hub, opening: contextlib.AbstractAsyncContextManager[TurnStream], write: sse.Write, *, is_live: bool = True
+) -> None:
+    """Write a turn from its start, then live."""
+    with hub.reader():
+        async with opening as source:
+            number = source.broadcast.next
+            await write(source.replay())
+            if is_live:
+                await follow(source.broadcast, number, write, source.streaming.alive)
+            else:
+                await write(source.streaming.done)
+
+
 # By seq
 
 
@@ -159,13 +172,10 @@ def _event_frame(state: SessionFold | None, event: Event, body: bytes) -> bytes:
 
 
 def _patches_frame(state: SessionFold | None, event: Event, body: bytes) -> bytes:
-    assert state is not None
-    return patches_frame(event.seq, state.apply(event))
-
-
-def patches_frame(seq: int, patches: list[Patch]) -> bytes:
     """Return the changes of one event. An event without changes has a frame too, which moves the cursor."""
-    return sse.frame(sse.encode({"seq": seq, "patches": patches}), event="patches", id=str(seq))
+    assert state is not None
+    change = {"seq": event.seq, "patches": state.apply(event)}
+    return sse.frame(sse.encode(change), event="patches", id=str(event.seq))
 
 
 def _page_frame(state: SessionFold | None, event: Event, body: bytes) -> bytes:
@@ -174,17 +184,11 @@ def _page_frame(state: SessionFold | None, event: Event, body: bytes) -> bytes:
     return sse.frame(sse.encode(change), event="patches")
 
 
-def snapshot_frame(snapshot: Snapshot) -> bytes:
-    """Return the state of a session that patches continue from."""
-    return sse.frame(sse.encode(snapshot), event="snapshot", id=str(snapshot.seq))
-
-
-class FrameKind:
+class FrameKind(NamedTuple):
     """How events become frames, and whether that needs the state of the session."""
 
-    def __init__(self, frame: Frame, *, needs_state: bool) -> None:
-        self.frame = frame
-        self.needs_state = needs_state
+    frame: Frame
+    needs_state: bool
 
 
 FRAMES: dict[str, FrameKind] = {
@@ -257,16 +261,14 @@ class TurnStream:
 
     async def open(self) -> None:
         self._state = await load_turn(self._log, self._session, self._turn)
-        self._check_turn()
+        info = self._state.info
+        exists = self._turn in ("", info.turn, info.last_turn)
+        if not exists and not any(entry.turn == self._turn for entry in self._state.entries.values()):
+            raise NotFoundError(f"no turn {self._turn!r} in session {self._session!r}")
         self._encoder = self.streaming.encoder(self._state, self._turn)
         self._encoder.opening()
         if self._encoder.finished:
             self.broadcast.end(self.streaming.done)
-
-    def _check_turn(self) -> None:
-        exists = self._turn in ("", self._state.info.turn, self._state.info.last_turn)
-        if not exists and not any(entry.turn == self._turn for entry in self._state.entries.values()):
-            raise NotFoundError(f"no turn {self._turn!r} in session {self._session!r}")
 
     def replay(self) -> bytes:
         """Return the turn from its start up to now, encoded once for all readers that join at this point."""

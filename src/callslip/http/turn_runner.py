@@ -22,6 +22,7 @@ from callslip.ledger.aio import finish_despite_cancel, race
 from callslip.ledger.session_log import wait_for_turn
 from callslip.model import codec
 from callslip.model.events import Draft, Event
+from callslip.model.names import SOURCE_PYTHON
 
 log = logging.getLogger("callslip.chat")
 
@@ -106,7 +107,7 @@ async def _append_item(chat: Chat, item: Any) -> None:
     if isinstance(item, str):
         await (chat.session.say(item) if item else asyncio.sleep(0))
     elif isinstance(item, Event | Draft):
-        await chat.session.append(item)
+        await chat.session.log.append(chat.session.name, [item], source=SOURCE_PYTHON, strict=True)
     elif item is not None and not isinstance(item, Outcome):
         await chat.session.say(codec.encode(codec.to_json(item)).decode())
 

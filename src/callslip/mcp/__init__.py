@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from callslip.api.ledger import LocalLedger
-    from callslip.http.request import Server
+    from callslip.http.server import Server
     from callslip.mcp.http_transport import HttpTransport
     from callslip.mcp.tasks import Tasks
 
@@ -40,11 +40,11 @@ async def serve_stdio(ledger: LocalLedger, session: str = "") -> None:
     """
     from mcp.server.stdio import stdio_server
 
-    from callslip import http
+    from callslip.http.server import Server
     from callslip.mcp.context import ServerContext, StdioAuthorizer
     from callslip.mcp.server import build
 
-    context = ServerContext(http.server(ledger, StdioAuthorizer()), session)
+    context = ServerContext(Server(ledger, StdioAuthorizer()), session)
     server = build(context)
     try:
         async with stdio_server() as (reader, writer):

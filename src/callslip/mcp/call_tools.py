@@ -62,15 +62,7 @@ async def list_calls(request: ToolRequest, arguments: ListCalls) -> CallToolResu
     await request.request_context.admit(None, "read")
     if arguments.session:
         await request.request_context.session(arguments.session, "read")
-    page = await find.list_calls(
-        request.ledger.log,
-        session=arguments.session,
-        states=arguments.states,
-        tool=arguments.tool,
-        limit=arguments.limit,
-        cursor=arguments.cursor,
-        access=request.access,
-    )
+    page = await find.list_calls(request.ledger.log, **msgspec.structs.asdict(arguments), access=request.access)
     return tool_result({"calls": [plain_json(call_view(record)) for record in page.items], "cursor": page.cursor})
 
 

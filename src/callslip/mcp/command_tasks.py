@@ -8,7 +8,6 @@ from mcp_types import CallToolRequestParams
 
 from callslip.api.find import find_call
 from callslip.errors import ConflictError, NotFoundError
-from callslip.http.request import RequestAccess
 from callslip.mcp.command_tools import parse_flat, submit
 from callslip.mcp.context import ServerContext
 from callslip.mcp.results import tool_result
@@ -41,7 +40,7 @@ class CommandTasks:
 
     async def admit(self, ctx: Context, record: CallRecord, verb: Verb) -> None:
         """Raise if the client may not use the task; a session that it may not see does not exist for it."""
-        access = RequestAccess(self._context.request_context(ctx.request))
+        access = self._context.request_context(ctx.request).access
         await find_call(self._context.ledger.log, record.id, access=access, verb=verb)
         await access.require(record.session, verb)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -11,13 +10,11 @@ from msgspec import Meta
 
 from callslip.api.commands import DEFAULT_QUEUE, SubmitOptions
 from callslip.api.find import find_command
-from callslip.api.sessions import write_or_create
 from callslip.commands import Command
 from callslip.errors import InvalidInputError, NotFoundError
 from callslip.http.access import AllowAll
 from callslip.mcp.results import Json, tool_result
 from callslip.mcp.tool import ToolRequest, ToolSpec, check_wait, describe_call, parse_arguments
-from callslip.model.events import Draft
 from callslip.model.records import CallRecord
 
 MAX_LISTED = 100
@@ -79,21 +76,17 @@ def parse_flat(arguments: Json) -> Interact:
 
 async def submit(request: ToolRequest, arguments: Interact) -> Command:
     """Queue a command. If it creates its session, the session belongs to the caller."""
-    session = arguments.session or request.context.command_session(request.request_context)
-
-    async def write(before: Sequence[Draft]) -> Command:
-        options = SubmitOptions(
-            queue=arguments.client,
-            session=session,
-            timeout=arguments.timeout,
-            idempotent=arguments.idempotent,
-            approval=bool(arguments.approve),
-            correlation_id=arguments.correlation_id,
-        )
-        return await request.commands.submit_after(before, arguments.action, arguments.params or None, options)
-
+    options = SubmitOptions(
+        queue=arguments.client,
+        session=arguments.session or request.context.command_session(request.request_context),
+        timeout=arguments.timeout,
+        idempotent=arguments.idempotent,
+        approval=bool(arguments.approve),
+        correlation_id=arguments.correlation_id,
+    )
+    action, params = arguments.action, arguments.params or None
     has_users = not isinstance(request.context.server.gate, AllowAll)
-    return await write_or_create(request.ledger.log, session, write, access=request.access, is_owned=has_users)
+    return await request.commands.submit_as(request.access, action, params, options, is_owned=has_users)
 
 
 async def interact(request: ToolRequest, arguments: Interact) -> CallToolResult:

@@ -8,7 +8,8 @@ from starlette.requests import HTTPConnection, Request
 
 from callslip.api.commands import DEFAULT_SESSION
 from callslip.http.access import AllowAll, Principal, Verb
-from callslip.http.request import RequestContext, Route, Server, json_response
+from callslip.http.request import RequestContext, Route, json_response
+from callslip.http.server import Server
 from callslip.model.records import SessionRecord
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ async def _no_content(context: RequestContext) -> Response:
 
 
 # A request context needs a route. Its verb does not matter: each tool names its own.
-ROUTE = Route(method="POST", path="/mcp", endpoint=_no_content, about="The Model Context Protocol.")
+ROUTE = Route("POST", "/mcp", _no_content)
 _EMPTY_SCOPE: dict[str, Any] = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": []}
 
 

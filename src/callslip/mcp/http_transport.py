@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
@@ -39,18 +39,18 @@ class HttpTransport:
         self,
         make_server: Callable[[], Server[Any]],
         authorizer: Authorizer,
-        wait_stopped: Callable[[], Awaitable[Any]] | None = None,
+        wait_stopped: Callable[[], Coroutine[Any, Any, Any]] | None = None,
         **settings: Any,
     ) -> None:
         self._make_server = make_server
         self._authorizer = authorizer
-        self._wait_stopped = wait_stopped
         self._settings: dict[str, Any] = {
             "max_request_body_size": MAX_BODY_BYTES,
             "max_sessions": MAX_SESSIONS,
             **settings,
         }
         self._stop = asyncio.Event()
+        self._wait_stopped = wait_stopped or self._stop.wait
         self._app: asyncio.Future[SessionLimit] | None = None
         self._hosting: asyncio.Task[None] | None = None
 
@@ -108,11 +108,8 @@ class HttpTransport:
             return
         async with manager.run():
             ready.set_result(SessionLimit(manager.handle_request, MAX_USER_SESSIONS))
-            await race(self._stop.wait(), self._until_stopped())
+            await race(self._stop.wait(), self._wait_stopped())
             self._stop.set()
-
-    async def _until_stopped(self) -> None:
-        await (self._wait_stopped() if self._wait_stopped is not None else self._stop.wait())
 
     async def close(self) -> None:
         """End every session. The end of the event loop does the same."""

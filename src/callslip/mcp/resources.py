@@ -17,7 +17,7 @@ from mcp_types import (
 
 from callslip.api.find import find_call, list_calls
 from callslip.errors import NotFoundError
-from callslip.http.request import RequestAccess, RequestContext
+from callslip.http.request import RequestContext
 from callslip.mcp.call_tools import call_detail
 from callslip.mcp.results import Json, plain_json
 from callslip.model import codec
@@ -49,7 +49,7 @@ async def list_resources(context: RequestContext, params: PaginatedRequestParams
     """List the calls that the client may read, newest first."""
     await context.admit(None, "read")
     cursor = (params.cursor if params else None) or ""
-    page = await list_calls(context.ledger.log, limit=PAGE_ROWS, cursor=cursor, access=RequestAccess(context))
+    page = await list_calls(context.ledger.log, limit=PAGE_ROWS, cursor=cursor, access=context.access)
     return ListResourcesResult(
         resources=[_call_resource(record) for record in page.items], next_cursor=page.cursor or None
     )
@@ -71,19 +71,18 @@ async def read_resource(context: RequestContext, params: ReadResourceRequestPara
     if match is None:
         raise NotFoundError(f"no resource {params.uri!r}")
     name = unquote(match[2])
-    value = await (_read_call(context, name) if match[1] == "calls" else _read_session(context, name))
+    if match[1] == "calls":
+        record = await find_call(context.ledger.log, name, access=context.access)
+        value = await call_detail(context.ledger, record)
+    else:
+        value = await _read_session(context, name)
     text = codec.encode(value).decode()
     return ReadResourceResult(contents=[TextResourceContents(uri=params.uri, mime_type=JSON, text=text)])
 
 
-async def _read_call(context: RequestContext, call: str) -> Json:
-    record = await find_call(context.ledger.log, call, access=RequestAccess(context))
-    return await call_detail(context.ledger, record)
-
-
 async def _read_session(context: RequestContext, name: str) -> Json:
     record = await context.session(name, "read")
-    page = await list_calls(context.ledger.log, session=name, limit=PAGE_ROWS, access=RequestAccess(context))
+    page = await list_calls(context.ledger.log, session=name, limit=PAGE_ROWS, access=context.access)
     calls = [
         {**plain_json(call_view(call)), "uri": f"callslip://calls/{quote(call.id, safe='')}"} for call in page.items
     ]

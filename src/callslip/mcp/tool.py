@@ -14,7 +14,6 @@ from mcp_types import CallToolRequestParams, CallToolResult, Tool, ToolAnnotatio
 from callslip.api.find import find_call
 from callslip.api.ledger import LocalLedger
 from callslip.errors import InvalidInputError, NotFoundError
-from callslip.http.request import RequestAccess
 from callslip.ledger.call_entry import load_call_entry
 from callslip.mcp.context import ServerContext
 from callslip.model import codec
@@ -34,7 +33,7 @@ class ToolRequest:
         self.ledger = context.ledger
         self.commands = context.commands
         self.request_context = context.request_context(ctx.request)
-        self.access = RequestAccess(self.request_context)
+        self.access = self.request_context.access
         self._session = ctx.session
         self._wants_progress = "progress_token" in (ctx.meta or {})
 

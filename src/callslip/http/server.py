@@ -1,0 +1,29 @@
+"""What all requests of one server share."""
+
+from __future__ import annotations
+
+from callslip.api.ledger import LocalLedger
+from callslip.http.access import Authorizer
+from callslip.http.ingest import Posts
+from callslip.http.metrics import Metrics
+from callslip.http.prompts import Answers, Prompts
+from callslip.http.request import Route
+from callslip.http.streams import Hub
+from callslip.settings import Limits
+
+
+class Server:
+    """The ledger, the authorizer and the state of one server. Nothing runs before the first request."""
+
+    def __init__(
+        self, ledger: LocalLedger, gate: Authorizer, limits: Limits | None = None, answers: Answers | None = None
+    ) -> None:
+        self.ledger = ledger
+        self.commands = ledger.commands
+        self.gate = gate
+        self.limits = limits or Limits()
+        self.hub = Hub(ledger, self.limits)
+        self.posts = Posts(ledger)
+        self.prompts = Prompts(ledger, answers)
+        self.metrics = Metrics(ledger.log)
+        self.routes: tuple[Route, ...] = ()
