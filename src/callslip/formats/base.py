@@ -7,11 +7,12 @@ message that it does not understand becomes a `raw` draft of the full message. F
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 from msgspec import structs
 
+from callslip.formats.json_fields import as_dict
 from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.entries import Entry, Info, Snapshot
@@ -19,6 +20,7 @@ from callslip.model.events import Draft, Event
 from callslip.rules.fold_state import FoldState
 
 Events: TypeAlias = list[Event]
+DeltaType: TypeAlias = type[ev.MessageDelta] | type[ev.ThoughtDelta]
 
 
 class Decoder(Protocol):
@@ -71,9 +73,9 @@ CAPTURE_FIELDS = {"t", "dir", "msg"}
 
 def unwrapped(message: Any) -> tuple[Any, float]:
     """Return the message inside of a capture row and the seconds of the row; another message as it is, with 0."""
-    row = cast("dict[str, Any]", message) if isinstance(message, dict) else {}
+    row = as_dict(message)
     if not {"dir", "msg"} <= set(row) <= CAPTURE_FIELDS:
-        return cast(Any, message), 0.0
+        return message, 0.0
     seconds = row.get("t")
     return row["msg"], float(seconds) if isinstance(seconds, int | float) and 0 <= seconds < 10**9 else 0.0
 

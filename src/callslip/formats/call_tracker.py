@@ -17,6 +17,7 @@ from callslip.model import events as ev
 from callslip.model.events import Alias, CallEnd
 
 ENDED = "ended"
+RESULT_UNKNOWN = "the history does not tell how this call ended"
 
 # The ends of calls without a result of their tool, by the state of the call.
 ENDS_WITHOUT_RESULT: dict[str, type[CallEnd]] = {

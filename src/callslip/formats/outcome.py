@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
-from callslip.formats.json_fields import as_dict, parse_json_or
+from callslip.formats.json_fields import as_dict, as_list, parse_json_or
 from callslip.model.entries import ToolCall
 from callslip.rules.lifecycle import TERMINAL_STATES
 
@@ -50,7 +50,7 @@ def end_facts(entry: ToolCall) -> dict[str, Any]:
 
 def content_blocks(content: Any) -> list[Any]:
     """Return one or several blocks as a list, without references to a terminal: its text is the printed output."""
-    blocks = cast("list[Any]", content) if isinstance(content, list) else [] if content is None else [content]
+    blocks = as_list(content) if isinstance(content, list) or content is None else [content]
     return [block for block in blocks if as_dict(block).get("type") != "terminal"]
 
 

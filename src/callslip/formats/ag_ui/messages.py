@@ -13,17 +13,15 @@ from msgspec import UNSET
 from callslip.formats.ag_ui import calls
 from callslip.formats.ag_ui.calls import Calls
 from callslip.formats.ag_ui.wire import FORMAT
-from callslip.formats.base import drafts_of, raw_if
+from callslip.formats.base import DeltaType, drafts_of, raw_if
+from callslip.formats.call_tracker import RESULT_UNKNOWN
 from callslip.formats.json_fields import as_dict, as_list, as_str, has_other_fields, identifier, value_digest
+from callslip.formats.providers.content import join_texts
 from callslip.model import events as ev
 from callslip.model.events import Draft, Event
 
-RESULT_UNKNOWN = "the history does not tell how this call ended"
 KNOWN_FIELDS = {"id", "role", "content", "toolCalls", "toolCallId", "error"}
-DELTA_TYPES: dict[str, type[ev.MessageDelta] | type[ev.ThoughtDelta]] = {
-    "assistant": ev.MessageDelta,
-    "reasoning": ev.ThoughtDelta,
-}
+DELTA_TYPES: dict[str, DeltaType] = {"assistant": ev.MessageDelta, "reasoning": ev.ThoughtDelta}
 ROLES = {"user", "assistant", "tool", "reasoning", "system", "developer", "activity"}
 
 Message = dict[str, Any]
@@ -37,10 +35,8 @@ def messages_in(value: Any) -> list[Message]:
 def user_message(message: Message) -> Event:
     """Return the event of a user's message, with all its parts if it has more than a text."""
     content = message.get("content")
-    texts = [as_str(as_dict(part).get("text")) for part in as_list(content) if as_dict(part).get("type") == "text"]
-    text = content if isinstance(content, str) else "\n".join(texts)
     parts = UNSET if isinstance(content, str) else content
-    return ev.MessageUser(text=text, message_id=identifier(message.get("id")), content=parts)
+    return ev.MessageUser(text=join_texts(content), message_id=identifier(message.get("id")), content=parts)
 
 
 class MessageLists:

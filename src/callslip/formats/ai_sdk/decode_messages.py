@@ -12,15 +12,14 @@ from msgspec import UNSET
 
 from callslip.formats.ai_sdk import decode_calls as calls
 from callslip.formats.ai_sdk.wire import Chunk, Part, UIMessage
+from callslip.formats.base import DeltaType
+from callslip.formats.call_tracker import RESULT_UNKNOWN
 from callslip.formats.json_fields import as_dict, as_list, as_str, has_other_fields, identifier
+from callslip.formats.providers.content import join_texts
 from callslip.model import events as ev
 from callslip.model.events import Alias, Event
 
-DELTA_TYPES: dict[str, type[ev.MessageDelta] | type[ev.ThoughtDelta]] = {
-    "text": ev.MessageDelta,
-    "reasoning": ev.ThoughtDelta,
-}
-RESULT_UNKNOWN = "the history does not tell how this call ended"
+DELTA_TYPES: dict[str, DeltaType] = {"text": ev.MessageDelta, "reasoning": ev.ThoughtDelta}
 MESSAGE_FIELDS = {"id", "role", "parts"}
 
 
@@ -45,9 +44,8 @@ def messages_in(value: Any) -> list[UIMessage]:
 def user_message(message: UIMessage, message_id: str) -> Event:
     """Return the event of a user's message: its texts as lines, and all its parts if it has more than one text."""
     parts = as_list(message.get("parts"))
-    texts = [as_str(as_dict(part).get("text")) for part in parts if as_dict(part).get("type") == "text"]
-    is_plain = len(parts) == len(texts) == 1
-    return ev.MessageUser(text="\n".join(texts), message_id=message_id, content=UNSET if is_plain else parts)
+    is_plain = len(parts) == 1 and as_dict(parts[0]).get("type") == "text"
+    return ev.MessageUser(text=join_texts(parts), message_id=message_id, content=UNSET if is_plain else parts)
 
 
 # Messages of the agent

@@ -164,12 +164,10 @@ def text_of(value: Any) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, list):
-        return "\n".join(filter(None, map(_block_text, cast("list[Any]", value))))
+        blocks = cast("list[Any]", value)
+        texts = [as_mapping(block).get("text") if isinstance(block, Mapping) else block for block in blocks]
+        return "\n".join(text for text in texts if isinstance(text, str) and text)
     return "" if value is None else codec.encode(codec.to_json(value)).decode()
-
-
-def _block_text(block: Any) -> str:
-    return as_str(as_mapping(block).get("text") if isinstance(block, Mapping) else block)
 
 
 # Times

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from callslip.formats.base import DeltaType
 from callslip.formats.json_fields import Fields, as_dict, as_list, as_str, has_other_content, identifier, text_digest
 from callslip.formats.providers.content import plain_output
-from callslip.formats.providers.reply import DeltaType
 from callslip.model import events as ev
 from callslip.model.events import CallEnd
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from callslip.formats.base import DeltaType
 from callslip.formats.json_fields import (
     Fields,
     as_dict,
@@ -16,7 +17,6 @@ from callslip.formats.json_fields import (
 )
 from callslip.formats.providers.content import join_texts
 from callslip.formats.providers.conversation import ModelCall
-from callslip.formats.providers.reply import DeltaType
 from callslip.model import events as ev
 
 FORMAT = "openai"

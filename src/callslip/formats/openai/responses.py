@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from msgspec import UNSET
 
-from callslip.formats.base import Events
+from callslip.formats.base import DeltaType, Events
 from callslip.formats.json_fields import (
     Fields,
     as_dict,
@@ -28,7 +28,6 @@ from callslip.formats.openai import responses_items as items
 from callslip.formats.openai.responses_items import FORMAT, kind_of, needs_raw
 from callslip.formats.openai.responses_output import Output
 from callslip.formats.providers.decoder import ModelDecoder, usage_events
-from callslip.formats.providers.reply import DeltaType
 from callslip.model import events as ev
 from callslip.model.events import Draft
 

@@ -12,13 +12,12 @@ from typing import Any, ClassVar
 import msgspec
 from msgspec import UNSET
 
-from callslip.formats.base import Events
+from callslip.formats.base import DeltaType, Events
 from callslip.formats.call_tracker import TrackedCall
-from callslip.formats.json_fields import as_dict, as_index, as_str, identifier, is_json, parse_arguments
+from callslip.formats.json_fields import Fields, as_dict, as_index, as_str, identifier, is_json, parse_arguments
 from callslip.formats.openai import responses_items as items
 from callslip.formats.openai.responses_items import CALLS, FORMAT, Item, Kind, kind_of
 from callslip.formats.providers.conversation import ModelConversation, interrupt_with
-from callslip.formats.providers.reply import DeltaType
 from callslip.model import events as ev
 from callslip.model.events import Alias
 
@@ -134,21 +133,24 @@ class Output:
         call_id, item_id = items.call_id(item), "" if key[:2] == UNNAMED else identifier(item.get("id"))
         alias = self._conversation.new_alias(call_id, self._response)
         aliases = (alias, Alias(FORMAT, item_id)) if item_id not in ("", alias.id) else (alias,)
-        kind, name = CALLS[kind_of(item)], items.name_of(item)
+        kind, fields = CALLS[kind_of(item)], self._call_fields(item, items.name_of(item))
         is_served = kind.is_served and item.get("execution") != "client"
         call = ResponseCall(kind=kind, aliases=aliases, is_served=is_served, is_proposed=True)
         if key in self._calls:  # Pieces of its arguments arrived before.
             earlier = self._calls[key]
             call.input_pieces, call.aliases = earlier.input_pieces, (*earlier.aliases, alias)
         self._calls[key] = call
-        fields: dict[str, Any] = {"tool_name": name} if name else {}
         if not kind.streamed_field:
             call.input = fields["input"] = items.input_of(item)
-        fields |= {"iteration": self._conversation.round, "index": self._call_count, **items.title_field(item)}
-        self._call_count += 1
         if not is_served:
-            self._conversation.await_result(call_id, name, alias)
+            self._conversation.await_result(call_id, items.name_of(item), alias)
         return [ev.CallProposed(aliases=call.aliases, **fields), *self._start(call, as_str(item.get("status")))]
+
+    def _call_fields(self, item: Item, name: str) -> Fields:
+        """Return the fields of the next call of the response."""
+        self._call_count += 1
+        position = {"iteration": self._conversation.round, "index": self._call_count - 1}
+        return {"tool_name": name or UNSET, **position, **items.title_field(item)}
 
     def _resume(self, key: str, item: Item, request_id: str) -> Events:
         """Start a call whose approval was requested: it was granted, even if the answer was not seen."""
@@ -227,10 +229,11 @@ class Output:
         alias = self._conversation.new_alias(identifier(item.get("id")), self._response)
         request = self._requests[alias.id] = ApprovalRequest(parse_arguments(item.get("arguments")))
         self._pending_requests.add(alias.id)
-        fields: dict[str, Any] = {"tool_name": as_str(item.get("name")) or UNSET, "input": request.input}
-        fields |= {"iteration": self._conversation.round, "index": self._call_count, **items.title_field(item)}
-        self._call_count += 1
-        return [ev.CallProposed(aliases=(alias,), **fields), ev.ApprovalRequested(aliases=(alias,))]
+        fields = self._call_fields(item, as_str(item.get("name")))
+        return [
+            ev.CallProposed(aliases=(alias,), input=request.input, **fields),
+            ev.ApprovalRequested(aliases=(alias,)),
+        ]
 
     def _answer(self, key: str, item: Item) -> Events:
         request_id = identifier(item.get("approval_request_id"))
@@ -249,13 +252,14 @@ class Output:
         """Read a piece of a text, or the full text, which counts only if no piece arrived."""
         key = self._event_key(event)
         self.is_refused = self.is_refused or "refusal" in as_str(event.get("type"))
-        is_known = is_complete and (key, field, index) in self._sent
-        return [] if is_known else self._text_events(key, delta_type, field, index, text)
+        return self._text_events(key, delta_type, field, index, text, is_complete)
 
-    def _text_events(self, key: str, delta_type: DeltaType, field: str, index: int, text: str) -> Events:
-        if not text:
-            return []
+    def _text_events(
+        self, key: str, delta_type: DeltaType, field: str, index: int, text: str, is_complete: bool
+    ) -> Events:
         is_first = (key, field, index) not in self._sent
+        if not text or (is_complete and not is_first):
+            return []
         self._sent.add((key, field, index))
         separator = "\n\n" if is_first and index > 0 and delta_type is ev.ThoughtDelta else ""
         message_id = "" if key[:1] == "@" else key
@@ -266,8 +270,7 @@ class Output:
         self.is_refused = self.is_refused or items.is_refusal(item)
         events: Events = []
         for field, index, text in items.texts_of(item):
-            is_known = (key, field, index) in self._sent
-            events += [] if is_known else self._text_events(key, delta_type, field, index, text)
+            events += self._text_events(key, delta_type, field, index, text, True)
         return [*events, ev.MessageEnded()] if delta_type is ev.MessageDelta else events
 
     # Ends

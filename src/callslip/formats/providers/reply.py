@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, TypeAlias
+from typing import Any
 
-from callslip.formats.base import Events
+from callslip.formats.base import DeltaType, Events
 from callslip.formats.providers.conversation import ModelConversation
 from callslip.model import events as ev
-
-DeltaType: TypeAlias = type[ev.MessageDelta] | type[ev.ThoughtDelta]
 
 
 class ModelReply(ABC):
