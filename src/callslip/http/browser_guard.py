@@ -28,6 +28,7 @@ from callslip.http import problems
 from callslip.http.accept import READ_METHODS, accepts_html
 from callslip.http.access import COOKIE, Forbidden, Unauthenticated, has_only_cookie
 from callslip.http.origins import Hosts, Origin, Origins, parse_host, parse_origin
+from callslip.http.request import root_path
 
 SECURITY_HEADERS: dict[str, str] = {
     "content-security-policy": "; ".join(
@@ -141,7 +142,7 @@ class BrowserGuard:
             return _preflight(request.headers)
         if self._login is None:
             return None
-        if method == "POST" and request.scope["path"] in (f"{_root(request.scope)}/logout", "/logout"):
+        if method == "POST" and request.scope["path"] in (f"{root_path(request.scope)}/logout", "/logout"):
             return Response(status_code=204, headers={"set-cookie": _cookie(request.scope, "", 0)})
         return await _log_in(request, self._login) if method in READ_METHODS else None
 
@@ -214,19 +215,15 @@ async def _log_in(request: HTTPConnection, login: Login) -> Response | None:
     return problems.response(Unauthenticated("the token is unknown, expired or revoked"))
 
 
-def _root(scope: Scope) -> str:
-    return scope.get("root_path", "").rstrip("/")
-
-
 def _cookie(scope: Scope, token: str, age: int) -> str:
     secure = "; Secure" if scope.get("scheme") == "https" else ""
-    path = quote(_root(scope), safe="/") or "/"
+    path = quote(root_path(scope), safe="/") or "/"
     return f"{COOKIE}={token}; HttpOnly; SameSite=Strict; Path={path}; Max-Age={age}{secure}"
 
 
 def _address(scope: Scope, query: list[tuple[str, str]]) -> str:
     """Return the address without the token. It starts with one slash: `//` would be another server."""
-    path, root = scope["path"], _root(scope)
+    path, root = scope["path"], root_path(scope)
     full_path = path if f"{path}/".startswith(f"{root}/") else root + path
     return "/" + quote(full_path.lstrip("/")) + (f"?{urlencode(query)}" if query else "")
 

@@ -29,7 +29,7 @@ from callslip.http.browser_guard import BrowserGuard
 from callslip.http.chat_request import ChatRequest, Decision
 from callslip.http.chat_stream import TurnRequest, waits_for_client
 from callslip.http.problems import Unsupported
-from callslip.http.request import RequestAccess, RequestContext, Route, json_response
+from callslip.http.request import RequestAccess, RequestContext, Route, json_response, root_path
 from callslip.http.server import Server
 from callslip.http.turn_runner import Chat, Handler, TurnRunner
 from callslip.model.entries import Message
@@ -269,7 +269,7 @@ class OneSlash:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        root = scope.get("root_path", "").rstrip("/")
+        root = root_path(scope)
         if scope["type"] == "http" and scope["path"].startswith(f"{root}//"):
             scope = {**scope, "path": root + scope["path"][len(root) + 1 :]}
         await self._app(scope, receive, send)

@@ -261,8 +261,7 @@ async def release(context: RequestContext) -> Response:
 
 async def _find_command(context: RequestContext) -> CallRecord:
     """Return the command that the path names, of a session that the caller may execute in."""
-    id, session = context.path_params["call"], context.query(CancelQuery).session
-    access = context.access
+    id, session, access = context.path_params["call"], context.query(CancelQuery).session, context.access
     record = await find_command(context.ledger.log, id, session=session, access=access, verb="execute")
     try:
         await access.require(record.session, "execute")
@@ -273,8 +272,7 @@ async def _find_command(context: RequestContext) -> CallRecord:
 
 async def _find_command_or_call(context: RequestContext) -> CallRecord:
     """Return the command that the path names, or another call of a session that the caller may write to."""
-    id, session = context.path_params["call"], context.query(CancelQuery).session
-    access = context.access
+    id, session, access = context.path_params["call"], context.query(CancelQuery).session, context.access
     with contextlib.suppress(NotFoundError):
         record = await find_call(context.ledger.log, id, session=session, access=access, verb="write")
         if not record.client:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from callslip.errors import NotFoundError
-from callslip.http.request import Endpoint, RequestContext, Route
+from callslip.http.request import Endpoint, RequestContext, Route, root_path
 from callslip.model import codec
 
 MEDIA_TYPES = {
@@ -52,13 +52,9 @@ def _file(name: str, root: str) -> tuple[bytes, str]:
     return data, f'"{codec.digest(data)[:16]}"'
 
 
-def _root(request: Request) -> str:
-    return request.scope.get("root_path", "").rstrip("/")
-
-
 def _serve(context: RequestContext, name: str) -> Response:
     """Return a file, or 304. Browsers revalidate it each time, as a changed file keeps its name."""
-    data, etag = _file(name, _root(context.request) if name == "index.html" else "")
+    data, etag = _file(name, root_path(context.request.scope) if name == "index.html" else "")
     headers = {"etag": etag, "cache-control": "no-cache"}
     if context.has_version(etag):
         return Response(None, 304, headers)
@@ -97,7 +93,7 @@ PAGES = {
 
 def not_found_page(request: Request) -> Response | None:
     """Return the page for an unknown address, where it shows an error; None below the paths of the API."""
-    path, root = request.scope["path"], _root(request)
+    path, root = request.scope["path"], root_path(request.scope)
     relative = path.removeprefix(root) if f"{path}/".startswith(f"{root}/") else path
     api = {_first_segment(route.path) for route in request.app.routes} - {_first_segment(path) for path in PAGES}
     if _first_segment(relative) in api:

@@ -21,6 +21,8 @@ from callslip.model import codec
 from callslip.model.records import SessionRecord
 
 if TYPE_CHECKING:
+    from starlette.types import Scope
+
     from callslip.http.server import Server
 
 T = TypeVar("T")
@@ -211,6 +213,11 @@ def _parameters(kind: type) -> tuple[dict[str, str], set[str]]:
     fields = msgspec.structs.fields(kind)
     repeatable = {field.encode_name for field in fields if field.default_factory is list}
     return {field.encode_name: field.name for field in fields}, repeatable
+
+
+def root_path(scope: Scope) -> str:
+    """Return the path that the app is mounted at, without a slash at its end."""
+    return scope.get("root_path", "").rstrip("/")
 
 
 def validation_error(error: msgspec.ValidationError, field: str) -> InvalidInputError:
