@@ -3,14 +3,15 @@
 import { classes, html, useEffect, useState } from "./ui.js";
 import { connectionError, errorStatus, loaded, loadedTopics, reconnect, status } from "./state.js";
 
-/** @type {Record<string, {label: string, tone: string, glyph: string}>} */
+const RECONNECTING = { label: "Reconnecting", tone: "soon", glyph: "◌" };
+const OFFLINE = { label: "Offline", tone: "off", glyph: "✗" };
+
+/** How each status is displayed; as offline if it is not listed. @type {Record<string, typeof OFFLINE>} */
 const STATUSES = {
   connecting: { label: "Connecting", tone: "soon", glyph: "◌" },
   live: { label: "Live", tone: "live", glyph: "●" },
-  resuming: { label: "Reconnecting", tone: "soon", glyph: "◌" },
-  waiting: { label: "Reconnecting", tone: "soon", glyph: "◌" },
-  refused: { label: "Offline", tone: "off", glyph: "✗" },
-  closed: { label: "Offline", tone: "off", glyph: "✗" },
+  resuming: RECONNECTING,
+  waiting: RECONNECTING,
 };
 
 /** A connection that is lost for less than this is not reported. */
@@ -28,7 +29,7 @@ function useSettledStatus() {
 }
 
 export default function ConnectionStatus() {
-  const { label, tone, glyph } = STATUSES[useSettledStatus()] ?? STATUSES.closed;
+  const { label, tone, glyph } = STATUSES[useSettledStatus()] ?? OFFLINE;
   return html`<p class=${classes("pill", tone)} role="status">
     <span class="glyph" aria-hidden="true">${glyph}</span><span class="visually-hidden">Connection: </span>${label}
   </p>`;
